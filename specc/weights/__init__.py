@@ -1,1 +1,1 @@
-"""Parameter values: checkpoints and their binding, file formats, initialization, quantization."""
+"""Load, bind, initialize and quantize the parameters of a model; read and write weight files."""

@@ -1,4 +1,4 @@
-"""Build errors and warnings for mismatches of parameters and tensors of a checkpoint."""
+"""Make the errors and warnings for parameters that do not match the tensors of a checkpoint."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,12 +24,12 @@ MAX_ERRORS = 20
 
 T = TypeVar("T")
 MissingParameter: TypeAlias = tuple[RequiredParameter, str]
-"""A parameter without values, and a required tensor that the checkpoint lacks."""
+"""A parameter that cannot be loaded, and the name of a tensor that the checkpoint lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMismatch:
-    """A parameter whose tensors have another shape or dtype, or fail to evaluate (`reason`)."""
+    """A parameter whose tensors have a wrong shape or dtype, or cannot be evaluated (`reason`)."""
 
     parameter: RequiredParameter
     tensors: tuple[str, ...]
@@ -48,12 +48,12 @@ def make_binding_errors(
     unused: Sequence[str],
     reasons: Mapping[str, str] | None = None,
 ) -> list[Diagnostic]:
-    """Return the errors for missing parameters, mismatched tensors and unused tensors, at most
-    `MAX_ERRORS`. Errors of similar parameters are merged.
+    """Return at most `MAX_ERRORS` errors for missing parameters, mismatched tensors and unused
+    tensors. Parameters whose names differ only in numbers share one error.
 
     A tensor that is suggested for a missing parameter is not also reported as unused. `reasons`
-    maps missing parameters to the reason why they are not part of a new task head; None means that
-    the initialization of a new head was not requested.
+    maps a missing parameter to the reason why it is not part of a new task head; `reasons` is None
+    if the caller did not request the initialization of a new task head.
     """
     if missing and len(missing) == parameter_count:
         return [_make_foreign_checkpoint_error(checkpoint, missing, unused)]
@@ -81,7 +81,7 @@ def make_binding_errors(
 
 
 def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
-    """Add why a missing parameter is not part of a new task head, or how to initialize it."""
+    """Add why a missing parameter is not in a new task head, or how to initialize it."""
     if reason:
         note = f"it is not part of a new head, which could be initialized: {reason}"
         return replace(diagnostic, notes=(*diagnostic.notes, note))
@@ -92,7 +92,7 @@ def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
 def warn_untied_copies(
     parameter: RequiredParameter, root: str, rule_span: Span | None, checkpoint: Checkpoint
 ) -> Diagnostic:
-    """Return W0504 for a parameter tied to `root` with different values in the checkpoint."""
+    """Return W0504 for a parameter whose values differ from those of `root`, its tied source."""
     return Diagnostic(
         "W0504",
         f"`{escape_text(parameter.name)}` is tied to `{escape_text(root)}`, but their values "
@@ -135,11 +135,11 @@ def _make_missing_tensor_error(
     similar_parameters: Sequence[MissingParameter],
     unused: Sequence[str],
 ) -> tuple[Diagnostic, set[str]]:
-    """Return the error for parameters without tensors, and the unused tensors suggested."""
+    """Return the error for parameters without tensors, and the unused tensors that it suggests."""
     parameter, tensor = similar_parameters[0]
     suggestion = _suggest_name(checkpoint, similar_parameters, unused)
     pairs = [*suggestion.items()] or [(w.name, w.name) for w, _ in similar_parameters]
-    # one such rule is sufficient, because its pattern matches the whole group
+    # one `load` rule is sufficient, because its pattern matches all parameters of the group
     name, source = map(escape_text, generalize_name_pairs(pairs))
     help = f'if the tensor has another name, write  load "{name}" = …  in `weights`'
     if suggestion:
@@ -171,8 +171,8 @@ def _make_missing_tensor_error(
 def _suggest_name(
     checkpoint: Checkpoint, similar_parameters: Sequence[MissingParameter], unused: Sequence[str]
 ) -> dict[str, str]:
-    """Return, by parameter name, the unused tensor with the most similar name, preferring tensors
-    of equal shape. Parameters without a similar tensor are omitted.
+    """Map each parameter name to the unused tensor with the most similar name; tensors of equal
+    shape take precedence. Parameters without a similar tensor are omitted.
     """
     suggestions: dict[str, str] = {}
     for parameter, name in similar_parameters:
@@ -223,7 +223,7 @@ def _suggest_dtype_fix(mismatch: TensorMismatch) -> str:
 
 
 def _suggest_config_value(checkpoint: Checkpoint, mismatch: TensorMismatch) -> str:
-    """Suggest the config value for the vocabulary size of an adapter's embeddings, or ""."""
+    """Suggest the config value for the vocabulary size of an adapter's embeddings, or return ""."""
     parameter, shape = mismatch.parameter, mismatch.shape
     file = checkpoint.get_file(mismatch.tensors[0])
     if file in checkpoint.files or len(shape) != len(parameter.config_names):
@@ -257,7 +257,7 @@ def _suggest_shape_fix(group: Sequence[TensorMismatch]) -> str:
 
 
 def _suggest_axis_fix(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
-    """Suggest a fix for the size of a single axis, or suggest other files."""
+    """Suggest a fix for a shape that differs in a single axis, or suggest other weight files."""
     if len(shape) == len(expected):
         different_axes = [a for a in range(len(shape)) if shape[a] != expected[a]]
         if len(different_axes) == 1:
@@ -298,7 +298,7 @@ def _format_more(similar_parameters: Sequence[object]) -> str:
 
 
 def _group_by_key(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
-    """Group items with equal keys, in order of first appearance."""
+    """Group items by key, in order of first appearance."""
     groups: dict[object, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

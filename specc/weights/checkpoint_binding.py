@@ -1,4 +1,4 @@
-"""Bind every parameter to checkpoint tensors. Every tensor must be used or match an ignore rule."""
+"""Bind every parameter to checkpoint tensors. Each tensor is read or matches an `ignore` rule."""
 
 import hashlib
 from collections.abc import Mapping, Sequence, Set
@@ -40,7 +40,7 @@ from specc.weights.weight_rules import (
 
 @dataclass(frozen=True, slots=True)
 class _ParameterExpression:
-    """An expression over tensor names of the spec that computes a parameter, and its rule."""
+    """The expression that computes a parameter, with tensor names of the spec, and its rule."""
 
     parameter: RequiredParameter
     expr: Expr
@@ -53,28 +53,28 @@ def bind_parameters(
     checkpoint: Checkpoint,
     initialization: HeadInitialization | None = None,
 ) -> CheckpointBinding:
-    """Bind every parameter to an expression over tensors of the checkpoint, by the rules of the
-    spec. `load` rules are skipped if the file declares the layout of the spec.
+    """Bind every parameter to an expression over tensors of the checkpoint, by the weight rules of
+    the spec. `load` rules are skipped if the file declares the layout of the spec.
 
-    With `initialization`, parameters of a new task head are initialized, with a warning. Raise
-    E0501, E0503, E0505, E0508, E0510, E0511 or E0515; all errors are reported at once.
+    With `initialization`, parameters of a new task head are initialized, with a warning. Raise all
+    errors at once: E0501, E0503, E0505, E0508, E0510, E0511 or E0515.
     """
     by_name = {w.name: w for w in parameters}
     assert len(by_name) == len(parameters), "parameter names are unique"
-    # Map each parameter to its expression, with names of the spec, then of the file.
+    # Map each parameter to its expression, with tensor names of the spec, then of the file.
     ties = find_tied_pairs(by_name, rules)
     loads = () if checkpoint.has_spec_layout else rules.loads
     sources = {w.name: _find_rule(w, loads) for w in parameters}
     check_loads_used(by_name, rules)
     naming = _find_naming(sources, ties, rules.used_spec_paths, checkpoint)
     exprs = {name: _resolve_names(s.expr, naming, checkpoint) for name, s in sources.items()}
-    # Find the parameters in the file, and the parameters of a new task head among the missing ones.
+    # Find the parameters in the file. Among the missing parameters, find those of a new task head.
     bound, missing = _resolve_parameters(by_name, exprs, ties, checkpoint)
     head_weights, reasons = _initialize_head(initialization, bound, missing, exprs, checkpoint)
     initialized = head_weights.parameters if head_weights is not None else {}
     bound |= _bind_initialized(initialized)
     uninitialized = [(w, tensor) for w, tensor in missing if w.name not in initialized]
-    # All errors are reported before data is read: `_choose_dtypes` reads some tensors.
+    # Report all errors before reading data, because `_choose_dtypes` reads some tensors.
     bound_exprs = {name: b.expr or exprs[name] for name, b in bound.items()}
     mismatches = _list_mismatches(sources, bound_exprs, checkpoint)
     ignored = _collect_ignored_tensors(rules.ignores, naming, checkpoint)
@@ -100,7 +100,7 @@ def bind_parameters(
 
 
 def _bind_initialized(initialized: Mapping[str, RequiredParameter]) -> dict[str, BoundParameter]:
-    """Bind the parameters of a new task head, which have no tensors."""
+    """Bind the parameters of a new task head, for which the checkpoint has no tensors."""
     return {name: BoundParameter(w, None, None, w.dtype) for name, w in initialized.items()}
 
 
@@ -111,9 +111,10 @@ def _initialize_head(
     exprs: Mapping[str, Expr],
     checkpoint: Checkpoint,
 ) -> tuple[RandomInitWeights | None, dict[str, str] | None]:
-    """Return the values of the missing parameters that form a new task head, and the reason why
-    each other missing parameter is not part of it. The values are None if there is no such
-    parameter or no seed; both are None if initialization was not requested.
+    """Return the values of missing parameters that form a new task head, and a mapping from each
+    other missing parameter to the reason why it is not part of the head. The values are None if
+    there is no such parameter or no seed; both results are None if initialization was not
+    requested.
     """
     if initialization is None:
         return None, None
@@ -138,18 +139,18 @@ def _find_naming(
     checkpoint: Checkpoint,
 ) -> ParameterNaming:
     """Infer the mapping from parameter names of the spec to tensor names of the file. Tied
-    parameters are ignored, because the file may lack them.
+    parameters are not used for the inference, because the file may lack them.
     """
     exprs = [source.expr for name, source in sources.items() if name not in ties]
-    # the file has only one of several alternative names, so names without alternatives are more
-    # reliable
+    # a `first_present` rule lists alternative names of which the file has only one, so names
+    # without alternatives are more reliable
     unambiguous = [expr for expr in exprs if not has_alternatives(expr)]
     names = [name for expr in unambiguous or exprs for name in iterate_tensor_names(expr)]
     return infer_naming(names, checkpoint.tensors.keys(), checkpoint.path, parts)
 
 
 def _list_unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Checkpoint) -> list[str]:
-    """Return the tensors that no parameter reads and no rule ignores.
+    """Return the names of the tensors that no parameter reads and that no `ignore` rule matches.
 
     A stored copy of a tied parameter counts as read, and so does `num_batches_tracked` next to a
     running mean. Empty tensors are skipped, e.g. zero register tokens.
@@ -162,21 +163,21 @@ def _list_unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Check
 
 
 def _collect_batch_count_names(used_names: Set[str]) -> set[str]:
-    """Return the names of `num_batches_tracked` tensors, one per `running_mean` that is used."""
+    """Return the names of the `num_batches_tracked` tensors, one per used `running_mean` tensor."""
     means = {n for n in used_names if n.endswith("running_mean")}
     return {n.removesuffix("running_mean") + "num_batches_tracked" for n in means}
 
 
 def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) -> Expr:
-    """Rename the tensors of an expression to the names in the file and resolve its alternatives."""
+    """Replace tensor names of an expression with names in the file; resolve alternatives."""
     present = checkpoint.tensors.keys()
     renamed = rename_tensors(expr, lambda n: naming.resolve_name(n, present))
     return resolve_alternatives(renamed, present.__contains__)
 
 
 def _find_rule(parameter: RequiredParameter, loads: Sequence[LoadRule]) -> _ParameterExpression:
-    """Return the rule for the exact name, the first rule whose pattern matches, or an implicit
-    rule: the tensor with the name of the parameter.
+    """Return the `load` rule for a parameter: by exact name, or the first whose pattern matches. By
+    default, a parameter is read from the tensor of the same name.
     """
     for rule in loads:
         if rule.name == parameter.name:
@@ -196,10 +197,10 @@ def _resolve_parameters(
     ties: Mapping[str, str],
     checkpoint: Checkpoint,
 ) -> tuple[dict[str, BoundParameter], list[MissingParameter]]:
-    """Resolve parameters to expressions. Return the bound parameters, and the unresolved
-    parameters, each with a missing tensor.
+    """Resolve parameters to expressions. Return the bound parameters, and the parameters that
+    cannot be bound, each with a missing tensor.
 
-    If the file stores only one of several tied parameters, the source parameter reads its tensor.
+    If the file stores only one of several tied parameters, the source parameter reads that tensor.
     """
     present = checkpoint.tensors.keys()
 
@@ -227,7 +228,7 @@ def _resolve_parameters(
 def _list_mismatches(
     sources: Mapping[str, _ParameterExpression], exprs: Mapping[str, Expr], checkpoint: Checkpoint
 ) -> list[binding_errors.TensorMismatch]:
-    """Return the shape and dtype mismatches of parameters whose tensors are all present."""
+    """Return the parameters whose tensors are all present but have an unexpected shape or dtype."""
     mismatches: list[binding_errors.TensorMismatch] = []
     for name, expr in exprs.items():
         if not _has_tensor(checkpoint, expr):
@@ -248,8 +249,8 @@ def _list_mismatches(
 
 
 def get_dtype_family(dtype: str) -> str:
-    """Return the family of mutually convertible dtypes: floats or integers. Any other dtype forms a
-    family of its own.
+    """Return the group of mutually convertible dtypes that `dtype` belongs to: floats or integers.
+    Any other dtype can only be converted to itself and forms its own group.
     """
     if dtype in CONVERTIBLE_FLOATS:
         return "float"
@@ -259,7 +260,7 @@ def get_dtype_family(dtype: str) -> str:
 def _collect_ignored_tensors(
     rules: Sequence[IgnoreRule], naming: ParameterNaming, checkpoint: Checkpoint
 ) -> set[str]:
-    """Return the tensors that an ignore rule matches by any of their possible names."""
+    """Return the checkpoint tensors that `ignore` rules match under any possible name."""
     patterns = [NamePattern(r.pattern) for r in rules]
 
     def is_named(name: str) -> bool:
@@ -286,7 +287,7 @@ def _choose_dtypes(
     warnings: list[Diagnostic] = []
     for name, b in bound_parameters.items():
         expr = exprs[name]
-        # The file has a separate copy that differs from the tied tensor.
+        # Skip tied parameters without a separate copy in the file.
         if b.tied_to is None or expr == bound_parameters[b.tied_to].expr:
             continue
         if not _has_tensor(checkpoint, expr):
@@ -303,7 +304,7 @@ def _choose_dtypes(
 
 
 def _has_tensor(checkpoint: Checkpoint, expr: Expr) -> bool:
-    """Return True if the file has every tensor of an expression."""
+    """Return True if the file contains every tensor that an expression reads."""
     return all(n in checkpoint.tensors for n in iterate_tensor_names(expr))
 
 

@@ -1,4 +1,4 @@
-"""Open a checkpoint that consists of one weights file or of shards."""
+"""Open checkpoints that consist of a single weights file or of several shards."""
 
 import re
 from collections.abc import Iterable, Mapping, Set
@@ -42,7 +42,7 @@ _OTHER_FORMATS = {
     ".incomplete": "is an incomplete download: download it again",
     ".part": "is an incomplete download: download it again",
 }
-"""Descriptions of weight files in other formats, by suffix."""
+"""Names of weight file formats that are not supported, by file suffix."""
 
 
 ALL_ROWS = slice(None)
@@ -50,11 +50,11 @@ ALL_ROWS = slice(None)
 
 
 class Checkpoint(Closeable):
-    """A checkpoint of one or several files, with all tensors by name. `path` is the path given by
+    """A checkpoint in one or several files, with all tensors by name. `path` is the path given by
     the user.
 
-    `adapted_tensors` are changed by an adapter; `decoded_tensors` are stored quantized or
-    transformed, and are decoded row by row; `optional_tensors` may remain unused.
+    `adapted_tensors` are changed by an adapter. `decoded_tensors` are stored quantized or
+    transformed, and are decoded row by row. `optional_tensors` may remain unused.
     """
 
     adapted_tensors: Set[str] = frozenset()
@@ -81,24 +81,24 @@ class Checkpoint(Closeable):
 
     @property
     def has_spec_layout(self) -> bool:
-        """Return True if the metadata declares parameter names and shapes of the spec."""
+        """Return True if the metadata declares tensor names and shapes of the spec."""
         return all(SPEC_LAYOUT_METADATA.items() <= file.metadata.items() for file in self.files)
 
     @property
     def all_files(self) -> tuple[TensorFile, ...]:
-        """Return all files from which tensors are read."""
+        """Return all files of the checkpoint, including those of adapters."""
         return self.files
 
     def get_file(self, name: str) -> TensorFile:
-        """Return the file of a tensor."""
+        """Return the file that contains a tensor."""
         return self._file_by_tensor[name]
 
     def get_array(self, name: str) -> Array:
-        """Return the tensor as a read-only view of the memory-mapped file."""
+        """Return a tensor as a read-only view of its memory-mapped file."""
         return self._file_by_tensor[name].get_array(name)
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
-        """Return a copy of the tensor, or of its rows `rows`."""
+        """Return a copy of a tensor or of the rows `rows` of a tensor."""
         return (
             self._file_by_tensor[name].read_tensor(name)
             if rows == ALL_ROWS
@@ -106,22 +106,22 @@ class Checkpoint(Closeable):
         )
 
     def check_unchanged(self) -> None:
-        """Raise E0512 if one of the files changed since it was opened."""
+        """Raise E0512 if a file of the checkpoint has changed since it was opened."""
         for file in self.files:
             file.check_unchanged()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close all files of the checkpoint."""
         for file in self.files:
             file.close()
 
 
 def open_weights(path: str | Path, modules: Mapping[str, str] | None = None) -> Checkpoint:
-    """Open the checkpoint at a path: a safetensors file, an index of shards, or a directory with
-    one of these.
+    """Open a checkpoint: a safetensors file, an index of shards, or a directory that contains
+    either.
 
-    The tensors of `modules` (additional directories) are added under their prefixes. Raise E0502,
-    E0506, E0509, E0514, E0518 or E0802 on failure.
+    `modules` maps name prefixes to additional directories, whose tensors are added with the prefix.
+    Raise E0502, E0506, E0509, E0514, E0518 or E0802 on failure.
     """
     with ExitStack() as stack:
         checkpoint = stack.enter_context(_open_checkpoint(path))
@@ -135,7 +135,7 @@ def open_weights(path: str | Path, modules: Mapping[str, str] | None = None) -> 
 
 
 def _open_checkpoint(path: str | Path) -> Checkpoint:
-    """Open the checkpoint at a single path."""
+    """Open a checkpoint without additional module directories."""
     path = Path(path)
     if _is_directory(path):
         path = _find_weights_file(path)
@@ -154,10 +154,10 @@ def _is_directory(path: Path) -> bool:
 
 
 def _find_weights_file(directory: Path) -> Path:
-    """Return the weights file or index of a directory. Raise E0514 (none) or E0518 (several)."""
+    """Return the weights file or index in a directory. Raise E0514 (none) or E0518 (several)."""
     names = _list_directory(directory)
-    # file names of transformers take precedence, in its search order, because saving a small model
-    # over a large one leaves the old index in the directory
+    # File names of transformers take precedence, in the order in which transformers searches them:
+    # saving a small model over a large one leaves the old index in the directory.
     for default in ("model.safetensors", f"model{INDEX_SUFFIX}"):
         if default in names:
             return directory / default
@@ -172,8 +172,8 @@ def _find_weights_file(directory: Path) -> Path:
 
 
 def _reject_pickles(directory: Path, names: list[str]) -> None:
-    """Raise E0514 if a directory contains pickle files that are probably weights."""
-    # training also writes files such as optimizer.pt
+    """Raise E0514 if a directory contains pickle files that probably contain weights."""
+    # training scripts also write pickles without weights, e.g. optimizer.pt
     if pickles := _filter_by_suffix(names, _PICKLE_SUFFIXES):
         weight_files = [name for name in pickles if name.startswith("pytorch_model")]
         reject_pickle(*(directory / name for name in weight_files or pickles[:1]))
@@ -184,7 +184,7 @@ def _filter_by_suffix(names: Iterable[str], suffixes: str | tuple[str, ...]) -> 
 
 
 def _list_directory(directory: Path) -> list[str]:
-    """List a directory. Raise E0802 if it cannot be read."""
+    """Return the file names in a directory. Raise E0802 if the directory cannot be read."""
     try:
         return sorted(p.name for p in directory.iterdir())
     except OSError as error:
@@ -233,7 +233,7 @@ def _raise_ambiguous_directory(
 
 
 def _describe_other_formats(names: list[str]) -> list[str]:
-    """Describe the files with weights in another format."""
+    """Return descriptions of the files whose weights are in an unsupported format."""
     return [
         f"`{escape_text(name)}` {description}"
         for name in names
@@ -255,7 +255,7 @@ def reject_pickle(*paths: Path) -> NoReturn:
 
 
 def _open_files(paths: Iterable[Path]) -> list[TensorFile]:
-    """Open all files; if opening one fails, close the others."""
+    """Open all files. If a file cannot be opened, close the files that are already open."""
     with ExitStack() as stack:
         files = [
             stack.enter_context(open_gguf(p) if is_gguf_path(p) else open_tensors(p)) for p in paths
@@ -265,7 +265,7 @@ def _open_files(paths: Iterable[Path]) -> list[TensorFile]:
 
 
 def _open_shards(path: Path) -> Checkpoint:
-    """Open the shards that the index `path` lists. Raise E0509 if their tensors differ from it."""
+    """Open the shards listed in the index `path`. Raise E0509 if the index is wrong."""
     shard_by_tensor = _read_weight_map(path)
     shards = sorted(set(shard_by_tensor.values()))
     for shard in shards:
@@ -281,7 +281,7 @@ def _open_shards(path: Path) -> Checkpoint:
 
 
 def _check_shard(index: Path, shard: str) -> None:
-    """Raise an error if the (untrusted) index refers to files outside its directory."""
+    """Raise an error if the untrusted index refers to a `shard` outside the index's directory."""
     is_hidden = shard.startswith(".")
     has_directory = "/" in shard or "\\" in shard
     if is_hidden or has_directory or not shard.endswith(".safetensors"):
@@ -295,7 +295,7 @@ def _check_shard(index: Path, shard: str) -> None:
 
 
 def _check_index(checkpoint: Checkpoint, shard_by_tensor: Mapping[str, str]) -> None:
-    """Raise E0509 unless index and shards list the same tensors in the same files."""
+    """Raise E0509 if the index does not list exactly the tensors of its shards."""
     for name, shard in shard_by_tensor.items():
         is_present = name in checkpoint.tensors
         if not is_present or checkpoint.get_file(name).path.name != shard:
@@ -334,7 +334,7 @@ def _read_weight_map(path: Path) -> dict[str, str]:
 
 
 def _select_files(path: Path, fields: object) -> dict[str, str]:
-    """Parse the mapping from tensor names to shard files of an index."""
+    """Return the `weight_map` of a parsed index, which maps tensor names to shard files."""
     weight_map = fields.get("weight_map") if isinstance(fields, dict) else None
     entries = weight_map if isinstance(weight_map, dict) else {}
     files = {name: file for name, file in entries.items() if isinstance(file, str)}

@@ -51,7 +51,7 @@ ACTIVATION_TENSORS = (
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
-    """The name and format of a quantized weight, and its tensor names by suffix."""
+    """A quantized weight: its name, format and layout, and the names of its tensors by suffix."""
 
     name: str
     format: WeightFormat
@@ -60,8 +60,8 @@ class QuantizedWeight:
 
 
 class DequantizedCheckpoint(Checkpoint):
-    """A checkpoint that dequantizes weights to float32 tensors with the names of the unquantized
-    checkpoint. Only the requested rows are decoded.
+    """A checkpoint whose quantized weights are dequantized to float32 tensors, under the tensor
+    names of the unquantized checkpoint. Only the requested rows of a weight are decoded.
     """
 
     def __init__(self, base: Checkpoint, method: str, settings: QuantizationSettings) -> None:
@@ -83,7 +83,7 @@ class DequantizedCheckpoint(Checkpoint):
             self.tensors[name] = TensorEntry(name, "f32", shape, 0, 4 * prod(shape))
 
     def get_array(self, name: str) -> Array:
-        """Return a tensor: dequantized if it is quantized, otherwise as a view of its file."""
+        """Return a tensor: dequantized if it is a quantized weight, else as a view of its file."""
         return self.read_tensor(name) if name in self.weights else super().get_array(name)
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
@@ -95,13 +95,13 @@ class DequantizedCheckpoint(Checkpoint):
             return np.asarray(codes.astype(np.float32) * scales.astype(np.float32))
 
     def read_codes(self, name: str, rows: slice) -> Codes:
-        """Return the codes and the scales of the rows `rows` of a quantized weight."""
+        """Return the codes and scales of the rows `rows` of a quantized weight."""
         weight = self.weights[name]
         return weight.format.decode(_view_parts(self, weight.tensors), weight.layout, rows)
 
 
 def _map_unquantized_tensors(base: Checkpoint, quantized_parts: Set[str]) -> dict[str, TensorEntry]:
-    """Return tensors outside quantized weights (`quantized_parts`) and activation scales."""
+    """Return the tensors that are neither `quantized_parts` of weights nor activation scales."""
     return {
         n: e
         for n, e in base.tensors.items()
@@ -110,7 +110,7 @@ def _map_unquantized_tensors(base: Checkpoint, quantized_parts: Set[str]) -> dic
 
 
 def _find_zero_biases(base: Checkpoint, weight_names: Iterable[str]) -> frozenset[str]:
-    """Return the zero biases that GPTQ stores for layers without a bias."""
+    """Return the names of the zero biases that GPTQ stores for layers without a bias."""
     biases = (name.removesuffix(".weight") + ".bias" for name in weight_names)
     return frozenset(b for b in biases if b in base.tensors and not base.get_array(b).any())
 
@@ -125,7 +125,7 @@ def _view_parts(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Parts:
 def _find_weights(
     base: Checkpoint, method: str, settings: QuantizationSettings
 ) -> Iterator[QuantizedWeight]:
-    """Yield every weight in a format of `method`. Raise E0532 if one is invalid."""
+    """Yield every weight in a format of the quantization method. Raise E0532 if one is invalid."""
     used_names: set[str] = set()
     for format in WEIGHT_FORMATS:
         if method not in format.methods:
@@ -142,7 +142,7 @@ def _find_weights(
 def _match_weight(
     base: Checkpoint, stem: str, format: WeightFormat, settings: QuantizationSettings
 ) -> QuantizedWeight:
-    """Return the weight whose tensor names begin with `stem`. Raise E0532 if it is invalid."""
+    """Return the weight with tensors named `stem` + suffix. Raise E0532 if it is invalid."""
     name = stem + format.weight_suffix
     missing_names = [stem + suffix for suffix in format.parts if stem + suffix not in base.tensors]
     if missing_names:
@@ -175,7 +175,7 @@ def _check_all_parts_present(
 
 
 def _check_part_has_marker(base: Checkpoint, name: str, format: WeightFormat) -> None:
-    """Raise E0532 if a tensor belongs to a quantized weight whose marker tensor is missing."""
+    """Raise E0532 if a tensor belongs to a quantized weight without its marker tensor."""
     for suffix in format.parts:
         if suffix not in ("", format.weight_suffix) and name.endswith(suffix):
             marker = name.removesuffix(suffix) + format.marker_suffix
@@ -193,8 +193,8 @@ def _raise_undecodable(base: Checkpoint, name: str, reason: str) -> NoReturn:
 
 
 STORED_BITS = 4
-"""Only 4-bit weights are stored unchanged: with float32 activations, ONNX Runtime is ten times
-slower for 8-bit weights than for float32 weights."""
+"""The bits per code of weights that can be copied without dequantization. With float32 activations,
+ONNX Runtime is ten times slower for 8-bit weights than for float32 weights."""
 
 
 class _ScaleView(DequantizedCheckpoint):
@@ -202,21 +202,21 @@ class _ScaleView(DequantizedCheckpoint):
 
     @classmethod
     def from_checkpoint(cls, checkpoint: DequantizedCheckpoint) -> "_ScaleView":
-        """Return a view of `checkpoint` that has scales as tensor values."""
+        """Return a view of `checkpoint` whose tensor values are quantization scales."""
         view = copy.copy(checkpoint)
         view.__class__ = cls
         assert isinstance(view, _ScaleView)
         return view
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
-        """Return the scales of the rows `rows` of a weight, broadcast to its values."""
+        """Return the scales of the rows `rows` of a weight, broadcast to the shape of the rows."""
         codes, scales = self.read_codes(name, rows)
         return np.broadcast_to(scales, np.broadcast_shapes(codes.shape, scales.shape))
 
 
 def find_reusable_codes(values: ParameterSource) -> Mapping[str, PackedWeightFormat]:
-    """Return the packed format of each parameter whose stored codes can be copied unchanged into
-    the compiled model: 4-bit integers in groups along the last axis.
+    """Map parameters to the packed format of their stored codes, if the codes can be copied
+    unchanged into the compiled model, i.e. are 4-bit integers in groups along the last axis.
     """
     if not isinstance(values, CheckpointBinding):
         return {}
@@ -237,7 +237,7 @@ def find_reusable_codes(values: ParameterSource) -> Mapping[str, PackedWeightFor
 
 
 def expose_stored_scales(values: ParameterSource) -> ParameterSource:
-    """Return a source of the scales of dequantized parameters, broadcast to all elements."""
+    """Return a parameter source of the scales of dequantized parameters, one scale per element."""
     assert isinstance(values, CheckpointBinding)
     assert isinstance(values.checkpoint, DequantizedCheckpoint)
     return replace(values, checkpoint=_ScaleView.from_checkpoint(values.checkpoint))
@@ -245,7 +245,7 @@ def expose_stored_scales(values: ParameterSource) -> ParameterSource:
 
 def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> PackedWeightFormat | None:
     """Return the packed format of the stored codes of the weight that `expr` computes. Return None
-    unless the expression only moves complete rows of quantized weights with equal group sizes.
+    if `expr` does more than move complete rows, or combines weights with different group sizes.
     """
     if not isinstance(checkpoint, DequantizedCheckpoint):
         return None
@@ -273,8 +273,8 @@ def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> PackedWeightFormat
 
 
 def _describe_kernel_codes(layout: QuantizedLayout) -> PackedWeightFormat | None:
-    """Return the packed format of the codes of a weight, with the largest group size that kernels
-    support and that divides the group size of the weight. Return None if there is none.
+    """Return the packed format of a weight's codes, with the largest group size that kernels
+    support and that divides the weight's group size. Return None if there is no such size.
     """
     is_supported = layout.is_uniform and layout.bits == STORED_BITS and layout.axis == -1
     size = MAX_GROUP_SIZE if is_supported else 0

@@ -74,13 +74,13 @@ def _infer_unary_shape(expr: UnaryExpr, shape: Shape) -> Shape:
 
 
 def _check_pairs(rows: int, heads: int) -> None:
-    """Raise PatternMismatchError unless each head has an even number of rows."""
+    """Raise PatternMismatchError unless each of the heads has an even number of rows."""
     if heads < 1 or rows % (2 * heads):
         raise PatternMismatchError(f"{rows} rows cannot be split into {heads} heads of pairs")
 
 
 def _get_slice_bounds(expr: SliceExpr | SplitPartExpr, length: int) -> tuple[int, int]:
-    """Return start and stop of a slice or chunk. Raise PatternMismatchError if out of range."""
+    """Return the start and stop of a slice or chunk. Raise PatternMismatchError if out of range."""
     if isinstance(expr, SplitPartExpr):
         return expr.get_bounds(length)
     if not 0 <= expr.start <= expr.stop <= length:
@@ -91,7 +91,7 @@ def _get_slice_bounds(expr: SliceExpr | SplitPartExpr, length: int) -> tuple[int
 
 
 def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
-    """Infer the dtype of an expression. Raise PatternMismatchError if parts differ in dtype."""
+    """Infer the dtype of an expression. Raise PatternMismatchError if operands differ in dtype."""
     match expr:
         case TensorExpr(name):
             return dtypes[name]
@@ -109,7 +109,7 @@ def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
 
 
 def _infer_common_dtype(parts: tuple[Expr, ...], dtypes: Mapping[str, str]) -> str:
-    """Infer the common dtype of concatenated parts."""
+    """Infer the common dtype of tensors that are concatenated or stacked."""
     dtypes_of_parts = {infer_expression_dtype(p, dtypes) for p in parts}
     if len(dtypes_of_parts) > 1:
         raise PatternMismatchError(
@@ -119,7 +119,7 @@ def _infer_common_dtype(parts: tuple[Expr, ...], dtypes: Mapping[str, str]) -> s
 
 
 def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Shape]) -> Expr | None:
-    """Return an expression that reads only the rows `start` to `stop` (of axis 0), or None."""
+    """Return an expression for rows `start` to `stop` of axis 0, or None if not splittable."""
     match expr:
         case TensorExpr():
             return SliceExpr(expr, 0, start, stop)
@@ -141,7 +141,7 @@ def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Sha
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A contiguous range of a tensor's stored bytes; `offset` is relative to its first byte."""
+    """A contiguous range of a tensor's stored bytes; `offset` is relative to the tensor."""
 
     tensor: str
     offset: int
@@ -149,7 +149,7 @@ class TensorView:
 
 
 def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorView | None:
-    """Return the stored bytes that equal an expression, or None if it is computed."""
+    """Return the stored bytes that equal an expression, or None if it must be computed."""
     match expr:
         case TensorExpr(name):
             return TensorView(name, 0, entries[name].nbytes)
@@ -168,8 +168,8 @@ def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorVi
 def _has_same_bytes(
     expr: ReshapeExpr | CastExpr | TransposeExpr, entries: Mapping[str, TensorEntry]
 ) -> bool:
-    """Return True if a reshape, cast or transpose leaves the stored bytes unchanged: a cast to the
-    same dtype, or a transpose that moves only axes of size 1.
+    """Return True if a reshape, cast or transpose leaves the stored bytes unchanged. Examples are a
+    cast to the same dtype and a transpose that moves only axes of size 1.
     """
     present = {n: entries[n] for n in iterate_tensor_names(expr) if n in entries}
     match expr:
@@ -182,7 +182,7 @@ def _has_same_bytes(
 
 
 def _keeps_element_order(expr: TransposeExpr, entries: Mapping[str, TensorEntry]) -> bool:
-    """Return True if a transpose keeps the order of all axes of size greater than 1."""
+    """Return True if a transpose preserves the order of all axes of size greater than 1."""
     shape = infer_expression_shape(expr.x, {n: e.shape for n, e in entries.items()})
     order = [a for a in expr.get_permutation(shape) if shape[a] != 1]
     return order == sorted(order)
@@ -193,8 +193,8 @@ def _slice_view(
     tensor_view: TensorView | None,
     entries: Mapping[str, TensorEntry],
 ) -> TensorView | None:
-    """Return the byte range of a slice of `tensor_view`, or None unless it is contiguous, i.e. all
-    axes before the sliced axis have size 1.
+    """Return the byte range of a slice of `tensor_view`. Return None if the slice is not
+    contiguous, i.e. an axis before the sliced axis has a size other than 1.
     """
     shapes = {n: entries[n].shape for n in iterate_tensor_names(expr) if n in entries}
     shape = infer_expression_shape(expr.x, shapes)
@@ -241,7 +241,7 @@ def _infer_reshape(shape: Shape, new_shape: Shape) -> Shape:
     count, inferred = math.prod(shape), new_shape
     if -1 in new_shape:
         axis, known_count = new_shape.index(-1), -math.prod(new_shape)
-        # Use the inferred size: if another axis is empty, any size would be valid.
+        # Use the inferred size: if another axis has size 0, any size would be valid.
         inferred_length = count // known_count if known_count else -1
         inferred = (*new_shape[:axis], inferred_length, *new_shape[axis + 1 :])
     if -1 in inferred or math.prod(inferred) != count:
@@ -269,10 +269,10 @@ def evaluate_weight_expression(
     read_tensor: Callable[[str], Array],
     read_rows: Callable[[str, slice], Array] | None = None,
 ) -> Array:
-    """Evaluate an expression; `read_tensor` returns a tensor by name, and `read_rows` returns some
-    rows of a tensor.
+    """Evaluate a weight expression. `read_tensor` returns the tensor with a name, and `read_rows`
+    returns a range of its rows.
 
-    The caller must first check the shapes with `infer_expression_shape`, and resolve alternatives
+    The caller must first check the shapes with `infer_expression_shape` and resolve alternatives
     with `resolve_alternatives`.
     """
     match expr:
@@ -291,7 +291,7 @@ def evaluate_weight_expression(
 
 
 def _apply_unary(expr: UnaryExpr, x: Array) -> Array:
-    """Evaluate an expression with the operand `x`."""
+    """Evaluate a one-operand expression for the operand value `x`."""
     match expr:
         case TransposeExpr():
             return x.transpose(expr.get_permutation(x.shape))
@@ -302,7 +302,8 @@ def _apply_unary(expr: UnaryExpr, x: Array) -> Array:
         case SplitPartExpr(axis=axis):
             return x[(slice(None),) * axis + (slice(*expr.get_bounds(x.shape[axis])),)]
         case PermuteRopeExpr(to=to, heads=heads):
-            # the rows of a head are interleaved pairs or two halves
+            # in the interleaved layout, the rows of a head are pairs; in the half-split layout, two
+            # halves
             pairs = (heads, -1, 2) if to == "half" else (heads, 2, -1)
             return x.reshape(*pairs, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
         case RearrangeExpr(pattern=pattern, sizes=sizes):
@@ -340,7 +341,7 @@ def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
     bicubic interpolation, align_corners=False and edge padding. The first `prefix` embeddings
     ([CLS] etc.) are unchanged.
 
-    The result is computed in float64 and rounded once. Kernel: Keys 1981, "Cubic convolution
+    The embeddings are computed in float64 and rounded once. Kernel: Keys 1981, "Cubic convolution
     interpolation", eq. 4 in its general form.
     """
     side = math.isqrt(table.shape[-2] - prefix)
@@ -354,7 +355,7 @@ def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
 
 
 def _make_resampling_matrix(old_length: int, new_length: int) -> NDArray[np.float64]:
-    """Return float64 [new, old]; row r has the interpolation weights of output sample r."""
+    """Return a float64 matrix [new, old]; row r has the weights of output sample r."""
     matrix = np.zeros((new_length, old_length))
     for r in range(new_length):
         center = (r + 0.5) * old_length / new_length - 0.5
@@ -366,7 +367,7 @@ def _make_resampling_matrix(old_length: int, new_length: int) -> NDArray[np.floa
 
 
 def _evaluate_cubic_kernel(distance: float) -> float:
-    """Evaluate the cubic kernel at `distance`, in samples of the input grid."""
+    """Evaluate the cubic kernel at `distance`, measured in samples of the input grid."""
     if distance <= 1:
         return (
             (CUBIC_COEFFICIENT + 2) * distance - (CUBIC_COEFFICIENT + 3)

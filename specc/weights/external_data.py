@@ -1,5 +1,5 @@
-"""Plan ONNX external data: each weight either remains in a checkpoint file, to which the model then
-refers, or is copied to a new file.
+"""Plan ONNX external data: each weight either remains in a checkpoint file that the model refers
+to, or is copied to a new file.
 """
 
 import math
@@ -17,12 +17,12 @@ ALIGNMENT = 64
 PAGE_BYTES = 4096
 PAGE_ALIGNED_BYTES = 1 << 20
 MAX_INLINE = (1 << 31) - (1 << 24)
-"""Maximum size of weights in an ONNX file: protobuf messages are limited to 2 GiB in all."""
+"""Maximum size in bytes of weights inside an ONNX file: protobuf messages are limited to 2 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPiece:
-    """A tensor to store; `byte_range` is that of a file that already has it, or None."""
+    """A tensor to store. `byte_range` is its location in an existing file, or None."""
 
     name: str
     dtype: str
@@ -41,9 +41,9 @@ class ExternalLocation:
 
 @dataclass(frozen=True)
 class ExternalDataPlan:
-    """The location of each tensor. `linked_tensors` remain in their files; `copied_tensors` maps
-    the others to offset and size in a new file of `copied_bytes` bytes. `copy_reasons` contains the
-    reason why a checkpoint file cannot be linked, by path.
+    """The location of each tensor. `linked_tensors` remain in their checkpoint files.
+    `copied_tensors` maps each other tensor to its offset and size in a new file of `copied_bytes`
+    bytes. `copy_reasons` maps a checkpoint file that cannot be linked to the reason.
     """
 
     linked_tensors: Mapping[str, ExternalLocation]
@@ -52,7 +52,7 @@ class ExternalDataPlan:
     copy_reasons: Mapping[Path, str]
 
     def get_locations(self, location: str) -> dict[str, ExternalLocation]:
-        """Return the location of every tensor; `location` is the name of the new file."""
+        """Return the location of every tensor; `location` is the name of the external data file."""
         copied = {
             name: ExternalLocation(location, offset, length)
             for name, (offset, length) in self.copied_tensors.items()
@@ -63,11 +63,11 @@ class ExternalDataPlan:
 def plan_external_data(
     pieces: Iterable[TensorPiece], directory: Path, *, link: bool, alignment: int = 1
 ) -> ExternalDataPlan:
-    """Plan the location of each piece; `directory` is the model's directory.
+    """Plan the location of each tensor in `pieces`; `directory` is the directory of the model.
 
-    With `link`, tensors remain in their files if possible. `alignment` is the offset alignment in
-    bytes that the provider requires in addition to the element size; a tensor that is not aligned
-    is copied.
+    With `link`, tensors remain in their checkpoint files if possible. `alignment` is an offset
+    alignment in bytes that the execution provider requires in addition to the element size. Tensors
+    that are not aligned are copied.
     """
     linked: dict[str, ExternalLocation] = {}
     copied: dict[str, tuple[int, int]] = {}
@@ -78,15 +78,15 @@ def plan_external_data(
         # an empty tensor cannot be memory-mapped, so it is always copied
         if link and stored is not None and piece.nbytes:
             if stored.path not in link_results:
-                # each file is checked only once, because the check needs system calls and there are
-                # many tensors
+                # check each file only once, because the check needs system calls and there are many
+                # tensors
                 link_results[stored.path] = find_link_location(stored.path, directory)
             link_result = link_results[stored.path]
             # A tensor that cannot be linked is copied; the reason is reported once per file.
             if not isinstance(link_result, str) and stored.offset % alignment == 0:
                 linked[piece.name] = ExternalLocation(link_result[0], stored.offset, stored.nbytes)
                 continue
-        # Tensors are in parameter order, so that the output is deterministic.
+        # The tensors are in parameter order, so the output is deterministic.
         start = align_offset(end, piece)
         copied[piece.name] = (start, piece.nbytes)
         end = start + piece.nbytes
@@ -96,7 +96,7 @@ def plan_external_data(
 
 
 def find_link_location(path: Path, directory: Path) -> str | tuple[str]:
-    """Return the path of a file relative to the model, as a 1-tuple, or why it is not linked."""
+    """Return the file's path relative to the model in a 1-tuple, or why it cannot be linked."""
     try:
         status = os.stat(path)
         file, root = os.path.realpath(path), os.path.realpath(directory)
@@ -122,13 +122,13 @@ def find_link_location(path: Path, directory: Path) -> str | tuple[str]:
 
 
 def align_offset(end: int, piece: TensorPiece) -> int:
-    """Return the first offset >= `end` for `piece`: page-aligned if large, else 64-byte aligned."""
+    """Return the first offset >= `end` aligned for `piece`: to pages if large, else to 64 bytes."""
     alignment = PAGE_BYTES if piece.nbytes >= PAGE_ALIGNED_BYTES else ALIGNMENT
     return -(-end // alignment) * alignment
 
 
 def can_store_inline(pieces: Iterable[TensorPiece]) -> bool:
-    """Return True if the weights fit inside the ONNX file, whose size is limited by protobuf."""
+    """Return True if the tensors fit into the ONNX file, whose size is limited by protobuf."""
     return sum(p.nbytes for p in pieces) <= MAX_INLINE
 
 
@@ -140,10 +140,10 @@ def count_tensor_bytes(shape: Iterable[int], dtype: str) -> int:
 def iterate_external_data(
     plan: ExternalDataPlan, chunks: Callable[[str], Iterable[memoryview]]
 ) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of the new external data file; `chunks(name)` yields those of a tensor."""
+    """Yield the bytes of the external data file; `chunks(name)` yields the bytes of a tensor."""
     position = 0
     for name, (offset, length) in plan.copied_tensors.items():
-        if offset > position:  # a gap due to alignment
+        if offset > position:  # a gap that aligns the next tensor
             yield bytes(offset - position)
         position = offset
         for chunk in chunks(name):

@@ -1,5 +1,5 @@
-"""Random initialization of a new task head: the missing parameters that are not part of one, and
-the warning W0528.
+"""Initialize a new task head randomly: explain which missing parameters are not part of a head, and
+make the warning W0528.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -15,7 +15,7 @@ from specc.weights.weight_rules import RequiredParameter
 
 @dataclass(frozen=True, slots=True)
 class HeadInitialization:
-    """The options of the random initialization of a new task head.
+    """Options of the random initialization of a new task head.
 
     If `seed` is None, no parameter is initialized. `initializers` maps parameters to the text of
     their initializers. `find_base_parameters` returns the names of the parameters of the base
@@ -34,20 +34,20 @@ def explain_uninitialized(
     exprs: Mapping[str, Expr],
     present: Set[str],
 ) -> dict[str, str]:
-    """Return, by name, the reason why a missing parameter is not part of a new task head;
-    parameters that are part of one have no entry. `bound_parameters` are the parameters that the
-    checkpoint contains, `present` its tensors, `exprs` the expression of each parameter.
+    """Map the missing parameters that are not part of a new task head to the reason.
+    `bound_parameters` are the parameters that the checkpoint contains, `present` are the names of
+    its tensors, and `exprs` maps parameters to their expressions.
     """
     names_by_skeleton = {get_name_skeleton(w.name): w.name for w in bound_parameters}
     names_by_call = {_get_call_key(w): w.name for w in bound_parameters}
-    # Finding the base model elaborates all graphs, so skip it if nothing is missing.
+    # Finding the base model elaborates all graphs, so it is skipped if no parameter is missing.
     base_parameters = initialization.find_base_parameters() if missing else frozenset()
     reasons: dict[str, str] = {}
     for parameter, _ in missing:
         present_tensors = [n for n in iterate_tensor_names(exprs[parameter.name]) if n in present]
         similar_name = names_by_skeleton.get(get_name_skeleton(parameter.name))
         sibling_name = names_by_call.get(_get_call_key(parameter))
-        # The most specific reason comes first, because it names a tensor that exists.
+        # The reasons that name an existing tensor come first, because they are the most specific.
         if not bound_parameters:
             reason = "no weight of the model is in the checkpoint"
         elif present_tensors:
@@ -72,9 +72,7 @@ def _get_call_key(parameter: RequiredParameter) -> tuple[str, object]:
 def warn_random_weights(
     initialization: HeadInitialization, initialized: Sequence[RequiredParameter], path: str
 ) -> Diagnostic:
-    """Return the warning W0528 that lists randomly initialized parameters and their
-    initializers.
-    """
+    """Return the warning W0528, which lists randomly initialized parameters and initializers."""
     names_by_initializer: dict[str, list[str]] = {}
     for parameter in initialized:
         names_by_initializer.setdefault(initialization.initializers[parameter.name], []).append(

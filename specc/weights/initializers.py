@@ -1,4 +1,4 @@
-"""Parse initializers of parameters, such as `normal(0.02)`."""
+"""Parse parameter initializers such as `normal(0.02)`."""
 
 import math
 import re
@@ -13,14 +13,14 @@ _INITIALIZER_PATTERN = re.compile(r"\s*([a-z_]+)\s*(?:\(\s*([-+0-9.eE]+)\s*\))?\
 
 @dataclass(frozen=True, slots=True)
 class Initializer:
-    """An initializer: every element is 0 (`zeros`), 1 (`ones`) or `value` (`constant`); normal with
-    mean 0 and standard deviation `value` (`normal`); uniform within ±`value` (`uniform`); or
-    uniform within ±value * sqrt(3 / fan_in), so that the output of a linear layer has variance
-    value² (`fan_in`).
+    """A parameter initializer: every element is 0 (`zeros`), 1 (`ones`) or `value` (`constant`);
+    normal with mean 0 and standard deviation `value` (`normal`); uniform within ±`value`
+    (`uniform`); or uniform within ±value * sqrt(3 / fan_in), so that the output of a linear layer
+    has variance value² (`fan_in`).
 
-    LeCun et al. 1998, "Efficient BackProp", section 4.6. `fan_in` is the product of all axis sizes
-    except the first, because weights are stored as [out, in, …]; it is 1 for a vector.
-    `fan_in_each` excludes the first axis, along which several weights are stacked in one parameter.
+    LeCun et al. 1998, "Efficient BackProp", section 4.6. The fan-in is the product of all axis
+    sizes except the first, because weights are stored as [out, in, …], and 1 for a vector.
+    `fan_in_each` excludes the first axis, along which several weights are stacked.
     """
 
     kind: str
@@ -30,7 +30,7 @@ class Initializer:
         return self.kind if self.kind in PLAIN_KINDS else f"{self.kind}({self.value!r})"
 
     def compute_bound(self, shape: tuple[int, ...]) -> float:
-        """Return the bound b of the uniform range ±b for a parameter of this shape."""
+        """Return the bound b of the uniform distribution on ±b for a parameter with this shape."""
         if self.kind == "uniform":
             return self.value
         weight = shape[1:] if self.kind == "fan_in_each" else shape
@@ -56,8 +56,8 @@ def parse_initializer(text: str, span: Span | None = None) -> Initializer:
 
 
 def _parse_number(text: str) -> float:
-    """Parse a number; return NaN for any other text."""
+    """Parse a number. Return NaN for any other text."""
     try:
         return float(text)
-    except ValueError:  # the regular expression also matches `1e` and `+-`
+    except ValueError:  # the regular expression also matches invalid numbers such as `1e` and `+-`
         return math.nan

@@ -1,8 +1,8 @@
-"""Quantize weights to 4 or 8 bits in groups, by rounding to nearest or by GPTQ; dequantize weights,
-and accumulate their quantization error.
+"""Quantize weights to 4 or 8 bits in groups, with rounding to nearest or with GPTQ; dequantize
+weights and accumulate quantization errors.
 
-Shapes: a weight is `[out, in]`; split into groups it is `[out, blocks, block]`. GPTQ: Frantar et
-al., 2022, arXiv:2210.17323, Algorithm 1.
+Shapes: a weight is `[out, in]`; after the split into groups it is `[out, blocks, block]`. GPTQ:
+Frantar et al., 2022, arXiv:2210.17323, Algorithm 1.
 """
 
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from specc.ir.array import Array
 from specc.ir.ops.quantized import QuantizationFormat, count_groups
 
 CODE_OFFSETS = {4: 8, 8: 128}
-"""Offset that makes packed integers non-negative."""
+"""The offset, by bits per code, that makes packed codes non-negative."""
 MIN_SCALE = np.finfo(np.float32).tiny
-"""The minimum scale: smaller ones would be subnormal in float32 and imprecise, and kernels would
-flush their product with an activation scale to 0. Groups with a smaller scale are stored as zeros
+"""The minimum scale. Smaller scales would be subnormal in float32 and imprecise, and kernels would
+flush their product with an activation scale to 0. A group with a smaller scale is stored as zeros
 with scale 0."""
 MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(0))
 """The maximum scale for which 127 × scale is a finite float32."""
 
 
 def split_groups(weight: Array, group_size: int) -> Array:
-    """Reshape `[row_count, in]` to `[row_count, blocks, block]`, zero-padded; size 0: one block."""
+    """Reshape `[row_count, in]` to `[row_count, blocks, block]`, zero-padded (size 0: 1 block)."""
     row_count, width = weight.shape
     group_length = group_size or max(width, 1)
     padding = count_groups(width, group_length) * group_length - width
@@ -33,10 +33,10 @@ def split_groups(weight: Array, group_size: int) -> Array:
 
 
 def compute_group_scales(groups: Array, bits: int) -> Array:
-    """Return the float32 scale `[out, blocks]` of each group of `[out, blocks, block]`: the largest
-    magnitude divided by 127 for 8 bits; for 4 bits, the extreme value divided by -8.
+    """Return the float32 scale `[out, blocks]` of each group of `[out, blocks, block]`. For 8 bits
+    it is the largest magnitude divided by 127, for 4 bits the extreme value divided by -8.
     """
-    # argmax and argmin are several times faster than the maximum of absolute values
+    # `argmax` and `argmin` are several times faster than the maximum of absolute values
     extreme_index = np.abs(groups).argmax(-1)
     extremes = np.take_along_axis(groups, extreme_index[..., None], -1)[..., 0]
     if bits == 8:
@@ -47,12 +47,12 @@ def compute_group_scales(groups: Array, bits: int) -> Array:
 
 
 def round_to_integers(groups: Array, scales: Array, bits: int) -> Array:
-    """Return codes of `[out, blocks, block]`: values / scales, rounded to integers, as float32."""
-    # this function takes most of the compile time, so it avoids copies
+    """Return the codes of `[out, blocks, block]`: values / scales, rounded, as float32."""
+    # this function takes most of the compile time, so it avoids copies of the weight
     codes = groups / replace_zero_scales(scales)[..., None]
     np.rint(codes, out=codes)
-    # with these scales, no rounded value is below the minimum code, but 8 may occur although the
-    # maximum 4-bit code is 7
+    # with scales from `compute_group_scales`, no code is below the minimum, but a 4-bit code may be
+    # 8, above the maximum of 7
     if bits == 4:
         np.minimum(codes, 7, out=codes)
     result: Array = codes
@@ -60,13 +60,13 @@ def round_to_integers(groups: Array, scales: Array, bits: int) -> Array:
 
 
 def replace_zero_scales(scales: Array) -> Array:
-    """Replace zero scales by infinity, so that dividing a group of zeros by its scale yields 0."""
+    """Replace zero scales with infinity, so that a group of zeros divided by its scale is 0."""
     return np.where(scales == 0, scales.dtype.type(np.inf), scales)
 
 
 def choose_zero_points(codes: Array, bits: int) -> Array:
-    """Return a zero point for each group of codes `[out, blocks, block]` that makes them
-    nonnegative: the middle of the range if all codes fit.
+    """Return a zero point for each group of codes `[out, blocks, block]`, so that code plus zero
+    point is non-negative. The zero point is the middle of the code range if all codes fit.
     """
     middle, top = 1 << (bits - 1), (1 << bits) - 1
     low, high = codes.min(-1), codes.max(-1)
@@ -76,19 +76,19 @@ def choose_zero_points(codes: Array, bits: int) -> Array:
 
 
 def pack_zero_points(zero_points: Array, bits: int) -> Array:
-    """Pack uint8 zero points `[out, blocks]`: two blocks per byte for 4 bits, else unchanged."""
+    """Pack uint8 zero points `[out, blocks]`: two per byte for 4 bits, unchanged for 8 bits."""
     if bits != 4:
         return zero_points
     return pack_nibbles(np.pad(zero_points, ((0, 0), (0, zero_points.shape[1] % 2))))
 
 
 def pack_quantized(codes: Array, width: int, format: QuantizationFormat) -> Array:
-    """Pack codes `[out, blocks, block]` of a weight with `width` input features into their storage
-    format; in the layout `columns`, the result is `[out, in]`.
+    """Pack the codes `[out, blocks, block]` of a weight with `width` input features into the
+    storage format. In the layout `columns`, the result is `[out, in]`.
     """
     if format.layout == "columns" or not format.group_size:
         return codes.reshape(len(codes), -1)[:, :width]
-    # the sum of unsigned bytes wraps around, as intended
+    # the unsigned addition wraps around as intended
     offset = 0 if format.has_zero_points else CODE_OFFSETS[format.bits]
     unsigned = codes.view(np.uint8) + np.uint8(offset)
     return unsigned if format.bits == 8 else pack_nibbles(unsigned)
@@ -113,7 +113,7 @@ def dequantize_weight(
 
 
 def unpack_quantized(codes: Array, width: int, format: QuantizationFormat) -> Array:
-    """Unpack stored codes to integers `[out, in]`."""
+    """Unpack stored codes to integers `[out, in]` for `width` input features."""
     if format.layout == "columns":
         return codes.T.astype(np.int8)
     if not format.group_size:
@@ -128,36 +128,36 @@ def unpack_quantized(codes: Array, width: int, format: QuantizationFormat) -> Ar
 
 
 def unpack_zero_points(packed: Array, count: int, bits: int) -> Array:
-    """Return the zero points `[out, blocks]` for `count` blocks per row."""
+    """Unpack zero points to `[out, blocks]`, with `count` blocks per row."""
     halves = np.stack([packed & 15, packed >> 4], -1) if bits == 4 else packed
     return halves.reshape(len(packed), -1)[:, :count]
 
 
 def pack_nibbles(values: Array) -> Array:
-    """Pack an even number of values from 0 to 15, two per byte; the first is in the low nibble."""
+    """Pack an even number of values from 0 to 15, two per byte. The first is in the low nibble."""
     pairs = np.ascontiguousarray(values).view("<u2")
-    # the first value of a pair is in the low nibble; the cast drops the remaining bits
+    # the first value of a pair becomes the low nibble; the cast drops the upper bits
     packed: Array = (pairs | (pairs >> 4)).astype(np.uint8)
     return packed
 
 
 BITS, LOW, HIGH = 4, -8, 7
-"""The number of bits and the range of codes of GPTQ."""
+"""The number of bits, and the minimum and maximum code of GPTQ."""
 MAX_DIRECT_INVERSE = 256
-"""Matrices up to this size are inverted without recursion."""
+"""Maximum size of a matrix that is inverted without recursion."""
 BLOCK_COLUMNS = 8
-"""Columns per block; the error of a column is compensated within its block at once."""
+"""Number of columns per GPTQ block. Within a block, errors are compensated immediately."""
 DAMPING_FRACTION = 0.01
-"""Damping: this fraction of the mean diagonal is added, so that H is invertible."""
+"""The fraction of the mean diagonal of H that is added to the diagonal to make H invertible."""
 
 
 def compute_cholesky_factor(gram: Array) -> Array:
     """Return the upper triangular U with `UᵀU = H⁻¹`, where H is the damped Gram matrix `XᵀX` of
-    the activations (float64). `gram` is overwritten; three temporaries take a quarter of its size
-    each.
+    the activations (float64). `gram` is overwritten. The three temporary arrays take a quarter of
+    the size of `gram` each.
     """
     diagonal = np.einsum("ii->i", gram)
-    # If an input channel is always 0, its column is rounded to nearest.
+    # A weight column whose input channel is always 0 is rounded to nearest.
     diagonal[diagonal == 0] = 1.0
     diagonal += DAMPING_FRACTION * diagonal.mean()
     _factor_matrix(gram)
@@ -172,7 +172,8 @@ def _factor_matrix(h: Array) -> None:
         [Bᵀ C]        [    V₂]    V₁V₁ᵀ = A - WWᵀ    [         U₂ ]
     """
     if len(h) <= MAX_DIRECT_INVERSE:
-        # the Cholesky factor of H in reversed order is upper triangular
+        # the Cholesky factor of H with reversed rows and columns, reversed again, is upper
+        # triangular
         upper_factor = np.linalg.cholesky(h[::-1, ::-1])[::-1, ::-1]
         h[:] = np.triu(np.linalg.inv(upper_factor))
         return
@@ -208,10 +209,10 @@ def quantize_gptq(weight: Array, factor: Array, group_size: int) -> tuple[Array,
 
 def _quantize_block(remaining: Array, factor: Array, scales: Array) -> tuple[Array, Array]:
     """Quantize the columns of one group with GPTQ. Return the codes, and the quantization errors
-    divided by `U[j, j]`. `remaining`, the columns with compensated errors, is not changed.
+    divided by `U[j, j]`. `remaining`, the weight columns with compensated errors, is not changed.
     """
-    # columns are processed in order: the error of a column is compensated in the following columns
-    # of the block immediately, and in all later columns after the block
+    # the error of each column is compensated in the following columns of the block immediately, and
+    # in all later columns after the block
     columns = np.ascontiguousarray(remaining.T)
     codes = np.empty(columns.shape, np.int8)
     errors = np.empty_like(columns)
@@ -229,20 +230,20 @@ def _quantize_block(remaining: Array, factor: Array, scales: Array) -> tuple[Arr
 
 
 MIN_ACCURATE_SUM = 1e-30
-"""A sum of squares above this bound is accurate in float32, whose smallest subnormal is 1e-45."""
+"""Above this bound, a sum of squares is accurate in float32, whose smallest subnormal is 1e-45."""
 
 
 @dataclass
 class QuantizationErrorStats:
-    """The quantization error of a weight: sums of squares over elements, and the maximum."""
+    """The quantization error of a weight: sums of squares over elements, and the maximum error."""
 
     squared_norm: float = 0.0
     squared_error: float = 0.0
     max_error: float = 0.0
 
     def add_rows(self, exact: Array, quantized: Array) -> None:
-        """Add the quantization error of some rows of a weight. `exact` and `quantized` are the rows
-        before and after quantization; `quantized` is overwritten.
+        """Add the quantization error of some rows of a weight. `exact` contains the rows before
+        quantization, and `quantized` the dequantized rows. `quantized` is overwritten.
         """
         errors = np.subtract(exact, quantized, out=quantized)
         self.squared_norm += _sum_squares(exact.reshape(-1))
@@ -258,7 +259,7 @@ class QuantizationErrorStats:
 
     @property
     def relative_error(self) -> float:
-        """Return the error norm relative to the weight's norm."""
+        """Return the norm of the error divided by the norm of the weight."""
         return (self.squared_error / self.squared_norm) ** 0.5 if self.squared_norm else 0.0
 
 
@@ -266,7 +267,7 @@ def _sum_squares(flat: Array) -> float:
     """Return the sum of squares of float32 values, in float64 if float32 overflows."""
     with np.errstate(over="ignore", under="ignore"):
         total = float(np.dot(flat, flat))
-    # for smaller sums the squares may have underflowed
+    # smaller sums are inaccurate, because squares may have underflowed
     if MIN_ACCURATE_SUM < total < np.inf:
         return total
     flat64 = flat.astype(np.float64)

@@ -21,9 +21,9 @@ from specc.weights.weight_rules import infer_naming
 from specc.weights.weight_value_checks import check_finite
 
 MODULE_PREFIX = "base_model.model."
-"""Prefix of every module name in an adapter file."""
+"""Prefix of every module name in a LoRA adapter file."""
 MERGE_CHUNK = 1 << 20
-"""Number of elements merged at once."""
+"""Number of weight elements that are merged at once."""
 
 _LORA_SUFFIXES = (
     ("lora_A.weight", "a"),
@@ -39,9 +39,9 @@ Float64Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterDelta:
-    """A change to a tensor: it is replaced by `replacement`, and `scale` × the product of
-    `left_factor` and `right_factor` (transposed if `is_transposed`), or `scale` × `vector`, is
-    added.
+    """The change of an adapter to one tensor. The tensor is replaced by `replacement`; then `scale`
+    × the product of `left_factor` and `right_factor` (transposed if `is_transposed`), or `scale` ×
+    `vector`, is added.
     """
 
     replacement: str = ""
@@ -54,7 +54,7 @@ class AdapterDelta:
 
 class LoraAdapter:
     """An adapter file with its config and its changes by parameter name. With `replaces_tensors`,
-    its tensors replace the tensors of the checkpoint with the same names.
+    tensors of the adapter replace the tensors of the checkpoint with the same names.
     """
 
     def __init__(
@@ -79,27 +79,27 @@ class LoraAdapter:
 
     @classmethod
     def make_language_adapter(cls, file: TensorFile) -> "LoraAdapter":
-        """Make a language adapter, whose tensors replace those of the checkpoint unscaled."""
+        """Return a language adapter, whose tensors replace tensors of the checkpoint unscaled."""
         return cls(file, LoraScaling(rank=1, alpha=1.0, ranks={}, alphas={}), replaces_tensors=True)
 
     def _read_changes(self) -> dict[str, AdapterDelta]:
-        """Return the changes of the file by parameter name. Raise E0530 if a tensor is unknown."""
+        """Return the changes of the adapter by parameter name. Raise E0530 if a name is unknown."""
         parts: dict[str, dict[str, str]] = {}
         deltas: dict[str, AdapterDelta] = {}
         for name in self.file.tensors:
             stem = name.removeprefix(MODULE_PREFIX)
             matches = ((end, part) for end, part in _LORA_SUFFIXES if stem.endswith(f".{end}"))
             end, part = next(matches, ("", ""))
-            # the tensor belongs to another LoRA variant such as DoRA, and ignoring it would produce
-            # wrong weights
+            # unknown tensors belong to other LoRA variants such as DoRA, and ignoring them would
+            # produce wrong weights
             if stem == name or (".lora_" in stem and not part):
                 self._raise_broken(f"`{name}` is not a LoRA tensor")
             if part:
                 module = stem.removesuffix(f".{end}")
                 parts.setdefault(module, {})[part] = name
             else:
-                # a fully trained tensor has the name of the parameter; PEFT inserts `base_layer`
-                # into the names of wrapped modules
+                # a fully trained tensor has the name of the parameter, except that PEFT inserts
+                # `base_layer` into the names of wrapped modules
                 deltas[stem.replace(".base_layer.", ".")] = AdapterDelta(replacement=name)
         for module, module_parts in parts.items():
             self._add_module(module, module_parts, deltas)
@@ -108,7 +108,7 @@ class LoraAdapter:
     def _add_module(
         self, module: str, parts: Mapping[str, str], deltas: dict[str, AdapterDelta]
     ) -> None:
-        """Add the changes of a module's weight and bias by LoRA `parts` (by role) to `deltas`."""
+        """Add the changes to a module's weight and bias to `deltas`; `parts` are LoRA tensors."""
         scale = self.scaling.get_scale(module)
         is_embedding = "table_a" in parts
         a, b = self._find_factor_pair(
@@ -131,7 +131,7 @@ class LoraAdapter:
     def _find_factor_pair(
         self, module: str, parts: Mapping[str, str], roles: tuple[str, str]
     ) -> tuple[str, str]:
-        """Return the names of LoRA A and B of a module. Raise E0530 if they are invalid."""
+        """Return the names of a module's LoRA A and B matrices. Raise E0530 if they are invalid."""
         if missing := [role for role in roles if role not in parts]:
             letter = "A" if missing[0].endswith("a") else "B"
             self._raise_broken(f"missing `lora_{letter}` of `{module}`")
@@ -142,9 +142,9 @@ class LoraAdapter:
         return a, b
 
     def _check_rank(self, module: str, name: str) -> None:
-        """Raise E0530 if the rank of a LoRA A matrix differs from the config."""
-        # The scale is alpha divided by the rank in the config, so with another rank every product
-        # would be wrong by a constant factor.
+        """Raise E0530 if the rank of a LoRA A matrix differs from the rank in the config."""
+        # The scale is alpha divided by the rank in the config, so a matrix of another rank would be
+        # scaled wrongly.
         rank = self.file.tensors[name].shape[:1]
         if rank != (self.scaling.get_rank(module),):
             self._raise_broken(
@@ -185,28 +185,28 @@ class AdaptedCheckpoint(Checkpoint):
 
     @property
     def all_files(self) -> tuple[TensorFile, ...]:
-        """Return all files from which tensors are read."""
+        """Return all files from which tensors are read, including the adapter."""
         return (*self.files, self.adapter.file)
 
     def get_file(self, name: str) -> TensorFile:
-        """Return the file of a tensor: that of the adapter if it adds or replaces the tensor."""
+        """Return the file of a tensor: the adapter if it adds or replaces the tensor."""
         change = self.changes.get(name)
         is_in_adapter = name not in self.base.tensors or (change is not None and change.replacement)
         return self.adapter.file if is_in_adapter else self.base.get_file(name)
 
     def get_array(self, name: str) -> Array:
-        """Return the tensor, merged or as a view of its file."""
+        """Return a tensor: merged if the adapter changes it, else as a view of its file."""
         return self.read_tensor(name) if name in self.changes else self.base.get_array(name)
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
-        """Return a copy of the tensor, merged if the adapter changes it."""
+        """Return a copy of a tensor, merged if the adapter changes it."""
         change = self.changes.get(name)
         if change is None:
             return self.base.read_tensor(name, rows)
         return self._apply_change(name, change)[rows]
 
     def _apply_change(self, name: str, change: AdapterDelta) -> Array:
-        """Return the tensor `name` with the change `change` of the adapter applied."""
+        """Return the tensor `name` with `change`, a change of the adapter, applied."""
         if change.replacement:
             tensor = self.adapter.file.read_tensor(change.replacement)
             check_finite(tensor, f"`{escape_text(change.replacement)}`")
@@ -223,7 +223,7 @@ class AdaptedCheckpoint(Checkpoint):
     def _merge_change(
         self, tensor: Array, change: AdapterDelta, dtype: np.dtype[np.generic]
     ) -> Array:
-        """Compute W + s·B·A, rounded once, in row chunks to bound the float64 copies."""
+        """Compute W + s·B·A, rounded once. Process rows in chunks to bound the float64 copies."""
         left = self.adapter.read_float64(change.left_factor)
         right = self.adapter.read_float64(change.right_factor)
         rank = right.shape[0]
@@ -236,25 +236,25 @@ class AdaptedCheckpoint(Checkpoint):
         merged_rows = merged.reshape(flat.shape)
         for start in range(0, len(flat), rows):
             part = slice(start, start + rows)
-            # overflow is reported by name in the check for finite values
+            # the check for finite values reports an overflow with the tensor name
             with np.errstate(over="ignore"):
                 merged_rows[part] = (flat[part].astype(np.float64) + b[part] @ a).astype(dtype)
         return merged
 
     def check_unchanged(self) -> None:
-        """Raise E0512 if one of the files changed since it was opened."""
+        """Raise E0512 if a file of the checkpoint or adapter has changed since it was opened."""
         super().check_unchanged()
         self.adapter.file.check_unchanged()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files of the checkpoint and of the adapter."""
         super().close()
         self.adapter.file.close()
 
 
 def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterDelta]:
-    """Return the changes of an adapter by tensor name of the checkpoint. Raise E0531 if the
-    checkpoint lacks a changed tensor, or the adapter lacks a tensor that it must replace.
+    """Return the changes of an adapter by tensor name in the checkpoint. Raise E0531 if the
+    checkpoint lacks a changed tensor, or if the adapter lacks a tensor that it must replace.
     """
     changed_names = [n for n, c in adapter.changes.items() if not c.replacement]
     naming = infer_naming(changed_names, base.tensors.keys(), base.path)
@@ -299,7 +299,7 @@ def _check_fully_trained(
         if adapter.targets.is_fully_trained(n) and n not in changes_by_tensor
     ]
     if missing_names:
-        # otherwise, the tensors of the checkpoint would be used silently
+        # without this error, the model would silently use the tensors of the checkpoint
         names = escape_text(format_names(sorted(missing_names)))
         reason = f"it lacks {names}, which its config lists in `modules_to_save`"
         _raise_incompatible(
@@ -310,7 +310,7 @@ def _check_fully_trained(
 def _collect_replaced_tensors(
     adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterDelta]
 ) -> set[str]:
-    """Return the tensors that an adapter replaces (none for a language adapter)."""
+    """Return the names of tensors that a LoRA adapter replaces (none for a language adapter)."""
     if adapter.replaces_tensors:
         return set()
     return {n for n, c in changes_by_tensor.items() if c.replacement}
@@ -319,7 +319,7 @@ def _collect_replaced_tensors(
 def _make_entry(
     name: str, change: AdapterDelta, base: Checkpoint, adapter: LoraAdapter
 ) -> TensorEntry:
-    """Return the entry of a changed tensor: its dtype is float32, or float64 if the original tensor
+    """Return the entry of a changed tensor. Its dtype is float32, or float64 if the original tensor
     is float64. Raise E0531 if shapes or dtypes do not match.
     """
     adapter_tensors = adapter.file.tensors
@@ -351,7 +351,7 @@ def _make_entry(
 def _list_change_dtypes(
     change: AdapterDelta, adapter_tensors: Mapping[str, TensorEntry]
 ) -> list[str]:
-    """Return the dtypes of the adapter's tensors that a change reads."""
+    """Return the dtypes of the adapter tensors that a change uses."""
     names = [
         n for n in (change.replacement, change.left_factor, change.right_factor, change.vector) if n
     ]
@@ -361,7 +361,7 @@ def _list_change_dtypes(
 def _list_delta_shapes(
     change: AdapterDelta, adapter_tensors: Mapping[str, TensorEntry]
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the description and the shape of each value that a change adds or substitutes."""
+    """Return the description and shape of each value that a change adds or uses as replacement."""
     unpaired = [name for name in (change.replacement, change.vector) if name]
     shapes = [(name, adapter_tensors[name].shape) for name in unpaired]
     if change.left_factor:

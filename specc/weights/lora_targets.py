@@ -1,5 +1,5 @@
-"""Data types for the target modules and the scaling of a LoRA adapter, and the check that
-parameters read all weights that an adapter changes.
+"""Define the target modules and the scaling of a LoRA adapter, and check that parameters read all
+weights that an adapter changes.
 """
 
 import math
@@ -16,7 +16,7 @@ from specc.weights.weight_expressions import iterate_tensor_names
 
 @dataclass(frozen=True, kw_only=True)
 class LoraScaling:
-    """The scaling of an adapter: `rank` and `alpha` for all modules except those in `ranks` and
+    """The scaling of a LoRA adapter: `rank` and `alpha` for all modules except those in `ranks` and
     `alphas`. With `is_rank_stabilized`, alpha is divided by the square root of the rank (rsLoRA).
     With `is_transposed`, linear weights are stored as [in, out].
     """
@@ -29,11 +29,11 @@ class LoraScaling:
     alphas: Mapping[str, float]
 
     def get_rank(self, module: str) -> int:
-        """Return the rank of a module."""
+        """Return the LoRA rank of a module."""
         return int(_find_pattern_value(self.ranks, module, self.rank))
 
     def get_scale(self, module: str) -> float:
-        """Return the scale of a module's product B·A (rsLoRA: Kalajdzievski, 2023)."""
+        """Return the scale of the product B·A of a module (rsLoRA: Kalajdzievski, 2023)."""
         rank = self.get_rank(module)
         alpha = _find_pattern_value(self.alphas, module, self.alpha)
         return alpha / (math.sqrt(rank) if self.is_rank_stabilized else rank)
@@ -41,10 +41,10 @@ class LoraScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class LoraTargets:
-    """The target modules in an adapter's config, by name suffix, without the excluded modules; with
-    `layer_indices`, only modules in layers with these indices.
+    """The target modules of a LoRA adapter, by name suffix, without the excluded modules. With
+    `layer_indices`, only modules in layers with these indices are targets.
 
-    LoRA matrices of other modules contradict the config, because training did not use them.
+    An adapter must not contain LoRA matrices of other modules, because training did not use them.
     """
 
     included_modules: Sequence[str] | None
@@ -54,7 +54,7 @@ class LoraTargets:
     layer_indices: Sequence[int] | None = None
 
     def has_module(self, module: str) -> bool:
-        """Return True if the config targets the module."""
+        """Return True if a module is a target of the adapter."""
         if _has_suffix(module, self.excluded_modules):
             return False
         if self.included_modules is not None and not _has_suffix(module, self.included_modules):
@@ -63,7 +63,7 @@ class LoraTargets:
         return self.layer_indices is None or (bool(numbers) and numbers[-1] in self.layer_indices)
 
     def is_fully_trained(self, name: str) -> bool:
-        """Return True if a tensor belongs to a fully trained module (modules_to_save)."""
+        """Return True if a tensor belongs to a fully trained module (`modules_to_save`)."""
         return any(f".{module}." in f".{name}" for module in self.fully_trained_modules)
 
 
@@ -74,7 +74,7 @@ def _has_suffix(module: str, names: Sequence[str]) -> bool:
 def _find_pattern_value(
     values_by_suffix: Mapping[str, float], module: str, default: float
 ) -> float:
-    """Return the value of the first key that is a suffix of the module name, or `default`."""
+    """Return the value of the first key that is a suffix of the module name, or else `default`."""
     for key, value in values_by_suffix.items():
         if _has_suffix(module, [key]):
             return value
@@ -82,17 +82,17 @@ def _find_pattern_value(
 
 
 def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
-    """Check the binding of a checkpoint with an adapter. Return it with a warning W0534 if no
-    parameter reads some of the changed tensors. Raise E0531 if a changed weight is tied to another
-    weight.
+    """Check that the parameters of a binding read all tensors that its adapter changes. Return the
+    binding, with the warning W0534 if they do not. Raise E0531 if a changed weight is tied to
+    another weight.
     """
     changed_tensors = binding.checkpoint.adapted_tensors
     used_tensors = _collect_used_tensors(binding)
     for name, bound in binding.bound_parameters.items():
         root = bound.tied_to
         expr = binding.bound_parameters[root].expr if root is not None else None
-        # During training, the adapter changed only one of the two modules with the tied weight,
-        # which a single tensor cannot represent.
+        # The adapter was trained on only one of the two modules with the tied weight, which a
+        # single tensor cannot represent.
         for tensor in iterate_tensor_names(expr) if expr is not None else ():
             if tensor in changed_tensors:
                 _check_tied(binding, name, tensor)
@@ -132,15 +132,15 @@ def _check_tied(binding: CheckpointBinding, name: str, tensor: str) -> None:
 
 LAYER_NUMBER = re.compile(r"\.\d+\.")
 LANGUAGE_WEIGHTS = re.compile(r"lm_head\.|.*\.adapter_layer\.")
-"""Language-specific weights: the output layer and the adapter layers."""
+"""Names of language-specific weights: the output layer and the adapter layers."""
 
 
 def find_missing_language_weights(
     names: Iterable[str], changed_weights: Collection[str]
 ) -> list[str]:
-    """Return the checkpoint weights that a language adapter must replace but lacks: weights that it
-    replaces in other layers, biases of replaced weights, and embeddings. Without them, the model
-    would mix two languages.
+    """Return the checkpoint weights that a language adapter must replace but lacks: weights that
+    the adapter replaces in other layers, biases of replaced weights, and language-specific weights.
+    Without replacements, the model would mix two languages.
     """
     changed_modules = {_get_module_name(name) for name in changed_weights}
     return [
@@ -152,5 +152,5 @@ def find_missing_language_weights(
 
 
 def _get_module_name(name: str) -> str:
-    """Return the module of a weight without its layer index."""
+    """Return the name of a weight's module, with layer indices replaced by a wildcard."""
     return LAYER_NUMBER.sub(".*.", name).rpartition(".")[0]

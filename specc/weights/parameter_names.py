@@ -1,4 +1,4 @@
-"""Match, group and compare parameter names by patterns."""
+"""Match, group and compare parameter names with patterns."""
 
 import difflib
 import math
@@ -15,18 +15,18 @@ _MAX_CANDIDATES = 2000
 
 @dataclass(frozen=True)
 class NamePattern:
-    """A pattern of parameter names, e.g. `h.{i}.attn.*`: `{i}` is a number and `*` any text."""
+    """A pattern of parameter names, e.g. `h.{i}.attn.*`: `{i}` matches a number, `*` any text."""
 
     text: str
 
     def matches(self, name: str) -> bool:
-        """Return True if the pattern matches the whole name."""
+        """Return True if the pattern matches the whole of `name`."""
         if "{" not in self.text:
             return _matches_in_order(self.text.split("*"), name)
         return self._expression.fullmatch(name) is not None
 
     def get_captures(self, name: str) -> "NameCaptures | None":
-        """Return the text that each placeholder matches, or None without a match."""
+        """Return the text that each placeholder matches, or None if the pattern does not match."""
         match = self._expression.fullmatch(name)
         if not match:
             return None
@@ -57,8 +57,8 @@ class NamePattern:
 
 
 def _matches_in_order(parts: Sequence[str], name: str) -> bool:
-    """Return True if `name` consists of `parts` in order, with any text between them. Takes linear
-    time, unlike a regular expression with several `.*`.
+    """Return True if `name` consists of `parts` in order, with any text between two parts. The
+    function takes linear time, unlike a regular expression with several `.*`.
     """
     first, *others = parts
     if not others:
@@ -75,13 +75,13 @@ def _matches_in_order(parts: Sequence[str], name: str) -> bool:
 
 @dataclass(frozen=True)
 class NameCaptures:
-    """The text that `{i}` (`variables`) and each `*` (`wildcards`) of a pattern match in a name."""
+    """The texts that `{i}` (`variables`) and each `*` (`wildcards`) of a pattern match."""
 
     variables: dict[str, str]
     wildcards: tuple[str, ...]
 
     def fill_template(self, template: str) -> str:
-        """Return `template` with captures in place of each `{i}` and of the n-th `*`."""
+        """Fill `template`: replace each `{i}` and the n-th `*` with the captured texts."""
         wildcards = iter(self.wildcards)
         return _PLACEHOLDER.sub(
             lambda match: (
@@ -92,12 +92,12 @@ class NameCaptures:
 
 
 def get_name_skeleton(name: str) -> tuple[str, ...]:
-    """Return the parts of a name between its numbers, which are equal for all layers."""
+    """Return the parts of a name between its numbers. They are equal for all layers of a model."""
     return tuple(_LAYER_NUMBER.split(name))
 
 
 def generalize_name(name: str) -> str:
-    """Replace numbers of a name with placeholders: `h.3.attn.bias` becomes `h.{i}.attn.bias`."""
+    """Replace numbers in a name with placeholders: `h.3.attn.bias` becomes `h.{i}.attn.bias`."""
     literals = get_name_skeleton(name)
     return literals[0] + "".join(
         f"{{{_PLACEHOLDER_LETTERS[k % len(_PLACEHOLDER_LETTERS)]}}}{rest}"
@@ -106,12 +106,12 @@ def generalize_name(name: str) -> str:
 
 
 def generalize_name_pairs(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
-    """Return one pattern for the parameters and one for the tensors of `pairs`, whose parameters
-    are similar: `h.3.w`, `l.3.v` become `h.{i}.w`, `l.{i}.v`.
+    """Return one pattern for the parameter names and one for the tensor names of `pairs`, e.g.
+    `h.{i}.w` and `l.{i}.v` for `h.3.w` and `l.3.v`. Parameter names may differ only in numbers.
 
-    Numbers that are equal in all pairs, or that are not a whole component of a single name, are
-    not replaced. If the numbers of tensors do not follow from those of the parameters, return the
-    names of the first pair.
+    Numbers that are equal in all pairs, or that are not a whole component of a single name, are not
+    replaced. If the numbers of the tensors do not follow from the numbers of the parameters, return
+    the names of the first pair.
     """
     literals, source_literals = map(get_name_skeleton, pairs[0])
     columns = [*zip(*(find_name_numbers(name) for name, _ in pairs), strict=True)]
@@ -120,7 +120,7 @@ def generalize_name_pairs(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
     source_columns = [*zip(*(find_name_numbers(tensor) for _, tensor in pairs), strict=True)]
     texts = _replace_layer_numbers(literals, columns)
     texts_by_column = dict(zip(reversed(columns), reversed(texts), strict=True))
-    # equal columns: prefer the number at the same place
+    # if several columns are equal, prefer the number at the same position in the name
     places = zip(columns, source_columns, texts, strict=False)
     texts_by_column |= {column: text for column, source, text in places if column == source}
     if any(len(set(c)) > 1 and c not in texts_by_column for c in source_columns):
@@ -132,8 +132,8 @@ def generalize_name_pairs(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
 def _replace_layer_numbers(
     literals: Sequence[str], columns: Sequence[tuple[str, ...]]
 ) -> list[str]:
-    """Return a placeholder for each number that differs between names, or that is a whole component
-    of a single name, and the number itself for each other number.
+    """Return a text for each number in a name: a placeholder if the number differs between names or
+    is a whole component of a single name, otherwise the number itself.
     """
     letters = iter(_PLACEHOLDER_LETTERS)
     texts: list[str] = []
@@ -145,14 +145,15 @@ def _replace_layer_numbers(
 
 
 def group_names(names: Iterable[str]) -> list[str]:
-    """Merge names that differ only in numbers, e.g. `h.{0..11}.attn.bias`, in order."""
+    """Merge names that differ only in numbers, e.g. into `h.{0..11}.attn.bias`, in order."""
     numbers_by_skeleton: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in names:
         numbers_by_skeleton.setdefault(get_name_skeleton(name), []).append(find_name_numbers(name))
     groups: list[str] = []
     for literals, rows in numbers_by_skeleton.items():
         columns = [sorted(set(c), key=int) for c in zip(*rows, strict=True)]
-        # `{0..2}.{0..1}` stands for six names; if one is missing, all names are listed
+        # `{0..2}.{0..1}` stands for six names, so list the names separately if one of the six is
+        # missing
         if math.prod(map(len, columns)) == len(set(rows)):
             groups.append(_interleave_parts(literals, [_format_range(c) for c in columns]))
         else:
@@ -161,14 +162,14 @@ def group_names(names: Iterable[str]) -> list[str]:
 
 
 def format_names(names: Sequence[str], max_names: int = 6) -> str:
-    """Format at most `max_names` names, followed by the number of omitted names."""
+    """Format at most `max_names` names as a list, followed by the number of omitted names."""
     groups = group_names(names)
     remainder = f" and {len(groups) - max_names} more" if len(groups) > max_names else ""
     return ", ".join(groups[:max_names]) + remainder
 
 
 def find_nearest_name(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate most similar to `name`, same numbers first, or None."""
+    """Return the candidate most similar to `name`, if possible with equal numbers, or None."""
     names = list(candidates)
     matching_names = [c for c in names if find_name_numbers(c) == find_name_numbers(name)] or names
     return next(
@@ -177,12 +178,12 @@ def find_nearest_name(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def find_name_numbers(name: str) -> tuple[str, ...]:
-    """Return the numbers in a name."""
+    """Return the numbers in a parameter name."""
     return tuple(_LAYER_NUMBER.findall(name))
 
 
 def _format_range(values: Sequence[str]) -> str:
-    """Format `["0", "1", "2"]` as `{0..2}`."""
+    """Format a list of numbers as a range: `["0", "1", "2"]` becomes `{0..2}`."""
     if len(values) == 1:
         return values[0]
     first = int(values[0])
@@ -193,5 +194,5 @@ def _format_range(values: Sequence[str]) -> str:
 
 
 def _interleave_parts(literals: Sequence[str], values: Iterable[str]) -> str:
-    """Insert `values` between `literals`."""
+    """Join `literals` with one of `values` between each two."""
     return literals[0] + "".join(v + rest for v, rest in zip(values, literals[1:], strict=True))

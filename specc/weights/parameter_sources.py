@@ -1,5 +1,5 @@
 """Define `ParameterSource`, the interface that streams parameter values, and its implementations
-for checkpoints, random initialization and overridden values.
+for checkpoints, random initialization and overridden parameters.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ from specc.weights.weight_value_checks import check_finite, convert_dtype, to_li
 def iterate_initial_values(
     initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
 ) -> Iterator[Floats]:
-    """Yield the float32 initial values of a parameter in C order, in blocks."""
+    """Yield the float32 initial values of a parameter in blocks, in C order."""
     count = math.prod(shape)
     match initializer.kind:
         case "zeros" | "ones" | "constant":
@@ -56,7 +56,7 @@ def iterate_initial_values(
 def make_initial_values(
     initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
 ) -> Floats:
-    """Return the float32 initial values of a parameter, which the seed and the name determine."""
+    """Return the float32 initial values of a parameter. They depend only on `seed` and `name`."""
     return fill_array(shape, iterate_initial_values(initializer, seed, name, shape))
 
 
@@ -75,36 +75,36 @@ class ByteRange:
 
 
 class ParameterSource(Protocol):
-    """Parameter values, read as streams. A tied parameter has the values of its source."""
+    """A source that streams parameter values. A tied parameter has the values of its source."""
 
     @property
     def parameters(self) -> Mapping[str, RequiredParameter]:
-        """Every parameter by name."""
+        """All parameters by name."""
         ...
 
     def get_tied_source(self, name: str) -> str | None:
-        """Return the parameter that this parameter is tied to, which is not tied itself."""
+        """Return the untied parameter that a parameter is tied to, or None."""
         ...
 
     def get_stored_dtype(self, name: str) -> str:
-        """Return the stored dtype."""
+        """Return the dtype in which the source stores a parameter."""
         ...
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return the byte range in a file, or None if the values need a conversion."""
+        """Return a parameter's byte range in a file, or None if it needs a conversion."""
         ...
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield values as little-endian bytes in C order; a chunk is valid until the next."""
+        """Yield values as little-endian bytes in C order. A chunk is valid until the next one."""
         ...
 
     def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
-        """Check the values of parameters that stay in their files; return SHA-256 by file."""
+        """Check parameters that remain in checkpoint files. Return the SHA-256 of each file."""
         ...
 
 
 def read_parameter(values: ParameterSource, name: str, dtype: str | None = None) -> Array:
-    """Read a whole parameter, in `dtype` or, if `dtype` is None, in its stored dtype."""
+    """Read a whole parameter in `dtype`, by default in its stored dtype."""
     stored_dtype = dtype or values.get_stored_dtype(name)
     shape = values.parameters[name].shape
     raw = np.empty(math.prod(shape) * NUMPY_DTYPES[stored_dtype].itemsize, np.uint8)
@@ -125,7 +125,7 @@ def find_ties(values: ParameterSource) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class BoundParameter:
     """A parameter and its source: an expression over tensors, or the parameter that it is
-    `tied_to`; a randomly initialized parameter has no source.
+    `tied_to`. A randomly initialized parameter has neither.
     """
 
     parameter: RequiredParameter
@@ -135,14 +135,14 @@ class BoundParameter:
 
 
 CheckedRange: TypeAlias = tuple[TensorView, str, str]
-"""A byte range of a tensor that is checked in its file, its dtype, and its description."""
+"""A byte range of a tensor to be checked in its file, with its dtype and its description."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointBinding:
-    """Every parameter of a model bound to a checkpoint, created by `bind_parameters`. Implements
-    `ParameterSource`. `head_weights` are the values of a new task head, whose parameters have no
-    source.
+    """The parameters of a model, bound to a checkpoint by `bind_parameters`. Implements
+    `ParameterSource`. `head_weights` are the values of a new task head, whose parameters are not in
+    the checkpoint.
     """
 
     checkpoint: Checkpoint
@@ -154,19 +154,19 @@ class CheckpointBinding:
 
     @property
     def parameters(self) -> Mapping[str, RequiredParameter]:
-        """Every parameter by name."""
+        """All parameters by name."""
         return {name: b.parameter for name, b in self.bound_parameters.items()}
 
     def get_tied_source(self, name: str) -> str | None:
-        """Return the parameter that this one is tied to, or None."""
+        """Return the untied parameter that a parameter is tied to, or None."""
         return self.bound_parameters[name].tied_to
 
     def get_stored_dtype(self, name: str) -> str:
-        """Return the dtype of the tensor in the file, or of the expression."""
+        """Return the dtype of a parameter's tensor in the file, or of its expression."""
         return self._resolve_tie(name).dtype
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return the byte range in the checkpoint, or None if the values need a conversion."""
+        """Return a parameter's byte range in the checkpoint, or None if it needs a conversion."""
         view = self._find_parameter_bytes(name)
         if view is None:
             return None
@@ -174,13 +174,13 @@ class CheckpointBinding:
         return ByteRange(file.path, file.tensors[view.tensor].offset + view.offset, view.nbytes)
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the checked values in the given dtype. Raise E0507, E0512 or E0517 on failure."""
+        """Yield the checked values in `dtype`. Raise E0507, E0512 or E0517 on failure."""
         bound = self._resolve_tie(name)
         if self.head_weights is not None and bound.parameter.name in self.head_weights.parameters:
             yield from self.head_weights.iterate_chunks(bound.parameter.name, dtype)
             return
         assert bound.expr is not None, f"{name} is tied to a tied parameter"
-        # contiguous ranges of a parameter are read sequentially
+        # concatenated tensors are read one after another
         for piece in split_expression(bound.expr):
             view = self.find_stored_bytes(piece)
             location = self._describe_location(bound, piece)
@@ -193,7 +193,7 @@ class CheckpointBinding:
                 yield to_little_endian(convert_dtype(block, dtype, location))
 
     def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
-        """Return the SHA-256 of every file of these parameters. Raise E0507 or E0512 on failure."""
+        """Return the SHA-256 of each file that contains the parameters. Raise E0507 or E0512."""
         ranges_by_file: dict[TensorFile, dict[str, list[CheckedRange]]] = {}
         for name in names:
             view, bound = self._find_parameter_bytes(name), self._resolve_tie(name)
@@ -205,8 +205,8 @@ class CheckpointBinding:
 
     def _check_file(self, file: TensorFile, ranges: Mapping[str, list[CheckedRange]]) -> str:
         digest = hashlib.sha256()
-        # Hashing takes most of the time and releases the GIL, so chunks are hashed while they are
-        # checked and the next chunk is read.
+        # Hashing takes most of the time and releases the GIL, so a second thread hashes each chunk
+        # while the chunk is checked and the next chunk is read.
         hash_task: Future[None] | None = None
         with ThreadPoolExecutor(1) as hashing:
             for name, position, chunk in file.read_all_bytes():
@@ -220,7 +220,7 @@ class CheckpointBinding:
         return digest.hexdigest()
 
     def close(self) -> None:
-        """Close the checkpoint's files."""
+        """Close the files of the checkpoint."""
         self.checkpoint.close()
 
     def _resolve_tie(self, name: str) -> BoundParameter:
@@ -229,7 +229,7 @@ class CheckpointBinding:
 
     def _find_parameter_bytes(self, name: str) -> TensorView | None:
         expr = self._resolve_tie(name).expr
-        # a new task head is not in a file
+        # the parameters of a new task head are not in a file
         return self.find_stored_bytes(expr) if expr is not None else None
 
     def find_stored_bytes(self, expr: Expr) -> TensorView | None:
@@ -239,8 +239,8 @@ class CheckpointBinding:
         return None if view and view.tensor in computed_tensors else view
 
     def _compute_values(self, expr: Expr) -> Iterator[Array]:
-        """Yield the values of an expression in blocks. An expression over decoded tensors is
-        evaluated in chunks of rows, to bound memory.
+        """Yield the values of an expression in blocks. To bound memory, an expression over decoded
+        tensors is evaluated in chunks of rows.
         """
         get, tensors = self.checkpoint.read_tensor, self.checkpoint.tensors
         shapes = {name: tensors[name].shape for name in iterate_tensor_names(expr)}
@@ -256,7 +256,7 @@ class CheckpointBinding:
             yield np.frombuffer(chunk, NUMPY_DTYPES[dtype])
 
     def _describe_location(self, bound: BoundParameter, piece: Expr | None = None) -> str:
-        """Describe a parameter and the tensors that it (or `piece`) reads, for messages."""
+        """Describe a parameter and the tensors that it (or `piece`) reads, for error messages."""
         expr = piece or bound.expr
         assert expr is not None
         first = next(iterate_tensor_names(expr))
@@ -268,7 +268,7 @@ class CheckpointBinding:
 
 @dataclass(frozen=True)
 class RandomInitWeights:
-    """Parameters that are randomly initialized from a seed and from their names. Implements
+    """Parameters that are randomly initialized from a seed and their names. Implements
     `ParameterSource`.
 
     `initializers` maps each name to the text of its initializer; `ties` maps tied names to their
@@ -281,14 +281,14 @@ class RandomInitWeights:
     ties: Mapping[str, str] = field(default_factory=dict)
 
     def get_tied_source(self, name: str) -> str | None:
-        """Return the parameter that this one is tied to, or None."""
+        """Return the untied parameter that a parameter is tied to, or None."""
         root = name
         while root in self.ties:
             root = self.ties[root]
         return None if root == name else root
 
     def get_stored_dtype(self, name: str) -> str:
-        """Return the dtype. Values are generated in float32 and rounded."""
+        """Return the dtype of a parameter. Values are generated in float32 and then rounded."""
         return self.parameters[name].dtype
 
     def find_byte_range(self, name: str) -> ByteRange | None:
@@ -303,7 +303,7 @@ class RandomInitWeights:
         """Do nothing, because there are no files to close."""
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values in the given dtype. Raise E0516 or E0517 on failure."""
+        """Yield the initial values in `dtype`. Raise E0516 or E0517 on failure."""
         parameter = self.parameters[self.get_tied_source(name) or name]
         initializer = parse_initializer(self.initializers[parameter.name], parameter.span)
         location = f"`{escape_text(parameter.name)}`, started as {initializer}"
@@ -313,7 +313,7 @@ class RandomInitWeights:
 
 
 def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
-    """Split an expression into chunks of rows, or return only `expr` if one needs other rows."""
+    """Split an expression into chunks of rows. Return [`expr`] if a chunk cannot be sliced."""
     rows, *rest = infer_expression_shape(expr, shapes) or (1,)
     step = max(1, MAX_DECODED_ELEMENTS // max(1, math.prod(rest)))
     parts = [
@@ -325,12 +325,12 @@ def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
 
 
 MAX_DECODED_ELEMENTS = 1 << 20
-"""Maximum number of elements of a decoded tensor in memory, unless a single row has more."""
+"""Maximum number of elements of a decoded tensor in memory; a single row may have more."""
 
 
 def _iterate_blocks(array: Array) -> Iterator[Array]:
-    """Yield the elements in C order, in blocks, without copying the whole array."""
-    # contiguous data is sliced as a flat array, other data by rows, so that only a few rows are
+    """Yield the elements of an array in blocks, in C order, without copying the whole array."""
+    # contiguous arrays are sliced as flat arrays, other arrays by rows, so that only a few rows are
     # copied at a time
     if array.flags.c_contiguous:
         flat = array.reshape(-1)
@@ -345,41 +345,41 @@ def _iterate_blocks(array: Array) -> Iterator[Array]:
 
 @dataclass(frozen=True)
 class ParameterOverrides:
-    """The parameter values of `base`, some of which are replaced. Implements `ParameterSource`."""
+    """The parameters of `base`, some of which have other values. Implements `ParameterSource`."""
 
     base: ParameterSource
 
     @property
     def parameters(self) -> Mapping[str, RequiredParameter]:
-        """Every parameter by name."""
+        """All parameters by name."""
         return self.base.parameters
 
     def get_tied_source(self, name: str) -> str | None:
-        """Return the parameter that this one is tied to, or None."""
+        """Return the untied parameter that a parameter is tied to, or None."""
         return self.base.get_tied_source(name)
 
     def get_stored_dtype(self, name: str) -> str:
-        """Return the stored dtype."""
+        """Return the dtype in which the base stores a parameter."""
         return self.base.get_stored_dtype(name)
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return the byte range of the values in a file, or None if the parameter is replaced."""
+        """Return a parameter's byte range in a file, or None if the parameter is overridden."""
         return None if self.is_overridden(name) else self.base.find_byte_range(name)
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values as bytes. Raise the errors of the base values."""
+        """Yield the values of a parameter as bytes. Raise the errors of the base."""
         if self.is_overridden(name):
             return self.iterate_overridden_chunks(name, dtype)
         return self.base.iterate_chunks(name, dtype)
 
     def is_overridden(self, name: str) -> bool:
-        """Return True if the values of a parameter differ from `base`."""
+        """Return True if a parameter has other values than in `base`."""
         return False
 
     def iterate_overridden_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values that replace the values of `base`."""
+        """Yield the values of an overridden parameter as bytes."""
         return self.base.iterate_chunks(name, dtype)
 
     def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
-        """Return the SHA-256 of the files in which linked weights remain."""
+        """Return the SHA-256 of each file in which parameters remain."""
         return self.base.validate_and_hash_files(names)

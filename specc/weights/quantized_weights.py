@@ -1,4 +1,4 @@
-"""Quantize weights while they are streamed to a file; add the scales of quantized KV caches."""
+"""Quantize weights while they are streamed to a file, and add scales of quantized KV caches."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -27,56 +27,55 @@ from specc.weights.weight_value_checks import check_quantized_range
 
 @dataclass(frozen=True)
 class WeightsWithScales(ParameterOverrides):
-    """Parameter values with the scales of KV caches added. Implements `ParameterSource`."""
+    """Parameters with the scales of quantized KV caches added. Implements `ParameterSource`."""
 
     scales: Mapping[str, Array]
 
     @cached_property
     def parameters(self) -> Mapping[str, RequiredParameter]:
-        """Every parameter by name."""
+        """All parameters by name, including the KV cache scales."""
         shapes = {n: array.shape for n, array in self.scales.items()}
         added = {n: RequiredParameter(name=n, shape=shape) for n, shape in shapes.items()}
         return {**self.base.parameters, **added}
 
     def get_tied_source(self, name: str) -> str | None:
-        """Return the parameter that this one is tied to, or None."""
+        """Return the untied parameter that a parameter is tied to, or None."""
         return None if name in self.scales else self.base.get_tied_source(name)
 
     def get_stored_dtype(self, name: str) -> str:
-        """Return the stored dtype."""
+        """Return the dtype in which a parameter is stored."""
         return "f32" if name in self.scales else self.base.get_stored_dtype(name)
 
     def is_overridden(self, name: str) -> bool:
-        """Return True for KV cache scales."""
+        """Return True if a parameter is a KV cache scale."""
         return name in self.scales
 
     def iterate_overridden_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the scales as bytes."""
+        """Yield the KV cache scales as bytes."""
         yield _view_bytes(self.scales[name].astype(np.float32, copy=False))
 
 
 CHUNK_VALUES = 1 << 20
 """Approximate number of weight elements that are quantized at a time."""
 CACHED_VALUES = 1 << 16
-"""Number of weight elements that all steps process together, so that they stay in the CPU cache."""
+"""Number of weight elements that stay in the CPU cache through all steps of the quantization."""
 GPTQ_CHUNK_ELEMENTS = 1 << 22
-"""Number of weight elements that GPTQ, which quantizes column by column, processes together."""
+"""Number of weight elements that GPTQ, which quantizes column by column, processes at a time."""
 NO_ZERO_POINTS: Array = np.empty(0, np.uint8)
-"""The zero points of weights without zero points."""
+"""The empty array of zero points of a weight without zero points."""
 MAX_THREADS = 2
-"""Number of chunks that are quantized in parallel; more would only wait for I/O."""
+"""Number of chunks that are quantized in parallel. More threads would only wait for I/O."""
 
 GetFactor: TypeAlias = Callable[[int], Array]
-"""A function that returns the GPTQ factor of matrix n of a stacked weight."""
+"""A function that returns the GPTQ factor of the matrix with index n in a stacked weight."""
 RowsAndFactor: TypeAlias = tuple[Array, Array | None]
 """Rows of a matrix, and the GPTQ factor of the matrix, the stored scales of the rows, or None."""
 
 
 @dataclass(kw_only=True)
 class StreamingQuantizer:
-    """The state of the quantization of a weight or of a stack of weights, whose rows are quantized
-    in order. `scales` and `zero_points` are set after the last row; `recipe` is "nearest", "gptq"
-    or "stored".
+    """The state of quantizing a weight or a stack of weights row by row. `scales` and `zero_points`
+    are set after the last row; `recipe` is "nearest", "gptq" or "stored".
     """
 
     format: QuantizationFormat
@@ -97,7 +96,7 @@ class StreamingQuantizer:
         return self.shape[-2] if self.format.is_transposed else self.shape[-1]
 
     def take_part(self, part: WeightPart) -> Array | None:
-        """Return the scales or zero points and release them; None if not computed yet."""
+        """Return the scales or zero points and release them. Return None if not yet computed."""
         if part == "scales":
             array, self.scales = self.scales, None
         else:
@@ -112,7 +111,7 @@ class StreamingQuantizer:
 
 @dataclass(frozen=True)
 class PrequantizedWeight:
-    """A weight that is already quantized: files of its codes and scales, and its error."""
+    """The files with the codes and scales of an already quantized weight, and its error."""
 
     codes: Path
     scales: Path
@@ -126,7 +125,7 @@ def quantize_to_files(
     get_factor: GetFactor,
     stem: Path,
 ) -> PrequantizedWeight:
-    """Quantize a weight with GPTQ into files named `stem`. Raise E0810 to E0815 on failure."""
+    """Quantize a weight with GPTQ and write files with `stem`. Raise E0810 to E0815 on failure."""
     quantized = QuantizedWeights(values, {name: format}, get_factor=get_factor)
     parts = format.format_codes_name(name), format.format_scales_name(name)
     paths = stem.with_suffix(".numbers"), stem.with_suffix(".scales")
@@ -141,11 +140,11 @@ def quantize_to_files(
 
 @dataclass(frozen=True)
 class QuantizedWeights(ParameterOverrides):
-    """Parameter values with quantized weights. Implements `ParameterSource`.
+    """Parameters whose weights in `plan` are quantized. Implements `ParameterSource`.
 
-    `prequantized` weights are read from files. `get_factor` returns the GPTQ factor of other
-    weights, or of each matrix of a stacked weight; None means rounding to nearest. `stored_scales`
-    are the scales of weights that the checkpoint stores quantized, one per value.
+    `prequantized` weights are read from files. `get_factor` returns the GPTQ factor of a weight, or
+    of each matrix of a stacked weight; None means rounding to nearest. `stored_scales` are the
+    scales of weights that the checkpoint stores quantized, one scale per element.
     """
 
     plan: QuantizationPlan
@@ -162,7 +161,7 @@ class QuantizedWeights(ParameterOverrides):
 
     @cached_property
     def parts(self) -> Mapping[str, tuple[str, WeightPart]]:
-        """The weight and role (codes, scales or zero points) of each stored tensor, by name."""
+        """The weight and the role (codes, scales or zero points) of each stored tensor, by name."""
         parts: dict[str, tuple[str, WeightPart]] = {}
         for name, format in self.plan.items():
             for part in format.parts:
@@ -171,7 +170,7 @@ class QuantizedWeights(ParameterOverrides):
 
     @cached_property
     def parameters(self) -> Mapping[str, RequiredParameter]:
-        """Every parameter by name; a quantized one as its codes, scales and zero points."""
+        """All parameters by name; quantized weights as codes, scales and zero points."""
         parameters = {n: w for n, w in self.base.parameters.items() if n not in self.plan}
         for part, (name, kind) in self.parts.items():
             format, stream = self.plan[name], self.streams[name]
@@ -182,7 +181,7 @@ class QuantizedWeights(ParameterOverrides):
         return parameters
 
     def get_tied_source(self, name: str) -> str | None:
-        """Return the parameter that this one is tied to, or None."""
+        """Return the untied parameter that a parameter is tied to, or None."""
         if name not in self.parts:
             return self.base.get_tied_source(name)
         weight, kind = self.parts[name]
@@ -190,13 +189,13 @@ class QuantizedWeights(ParameterOverrides):
         return None if root is None else self.plan[weight].format_part_name(root, kind)
 
     def get_stored_dtype(self, name: str) -> str:
-        """Return the stored dtype."""
+        """Return the dtype in which a parameter is stored."""
         return (
             self.parameters[name].dtype if name in self.parts else self.base.get_stored_dtype(name)
         )
 
     def is_overridden(self, name: str) -> bool:
-        """Return True for the codes, scales and zero points of a quantized weight."""
+        """Return True for codes, scales and zero points of a quantized weight."""
         return name in self.parts
 
     def iterate_overridden_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
@@ -211,7 +210,7 @@ class QuantizedWeights(ParameterOverrides):
         stream = self.streams[weight]
         part = stream.take_part(kind)
         if part is None:
-            # the codes have not been requested yet
+            # scales and zero points are only known after all codes have been computed
             for _ in self._iterate_codes(weight):
                 pass
             part = stream.take_part(kind)
@@ -227,7 +226,7 @@ class QuantizedWeights(ParameterOverrides):
                 yield memoryview(chunk)
 
     def _iterate_codes(self, name: str) -> Iterator[memoryview]:
-        """Quantize a weight and yield its codes; store its scales and zero points in its stream."""
+        """Quantize a weight and yield its codes; keep the scales and zero points in its stream."""
         stream, format = self.streams[name], self.plan[name]
         stream.error, scales, zero_points = QuantizationErrorStats(), [], [NO_ZERO_POINTS]
         get_factor = self.get_factor
@@ -254,7 +253,7 @@ class QuantizedWeights(ParameterOverrides):
             if columns is None:
                 yield _view_bytes(quantized.stored)
             else:
-                # chunks do not extend beyond the end of a matrix
+                # a chunk never extends beyond the end of a matrix
                 matrix_index, start = divmod(position, stream.out_channels)
                 columns[matrix_index, :, start : start + len(quantized.stored)] = quantized.stored.T
             position += len(quantized.stored)
@@ -268,7 +267,7 @@ class QuantizedWeights(ParameterOverrides):
             yield _view_bytes(_pack_int4_tensor(columns) if format.bits == 4 else columns)
 
     def _iterate_rows(self, name: str, values: ParameterSource | None = None) -> Iterator[Array]:
-        """Yield f32 rows `[chunk, in]`, one per output channel; `values` may replace the base's."""
+        """Yield float32 rows `[chunk, in]`, one per output channel, of `values` or of the base."""
         stream = self.streams[name]
         chunk_rows = max(1, CHUNK_VALUES // max(stream.in_channels, 1))
         iterate = iterate_transposed_rows if stream.format.is_transposed else iterate_weight_rows
@@ -277,7 +276,7 @@ class QuantizedWeights(ParameterOverrides):
 
 @dataclass(frozen=True)
 class _QuantizedRows:
-    """Quantized rows: stored codes and zero points, scales, and the quantization error."""
+    """Quantized rows of a weight: stored codes and zero points, scales, and quantization error."""
 
     stored: Array
     scales: Array
@@ -302,7 +301,7 @@ def _quantize_rows(rows_and_factor: RowsAndFactor, stream: StreamingQuantizer) -
     (rows, factor), group_size = rows_and_factor, stream.format.group_size
     parts, scales, error = [], [], QuantizationErrorStats()
     zero_points = [NO_ZERO_POINTS]
-    # GPTQ works column by column, so its cost hardly depends on the number of rows
+    # GPTQ works column by column, so its run time hardly depends on the number of rows
     chunk_rows = (
         len(rows) if stream.recipe == "gptq" else CACHED_VALUES // max(stream.in_channels, 1)
     )
@@ -320,7 +319,7 @@ def _quantize_rows(rows_and_factor: RowsAndFactor, stream: StreamingQuantizer) -
                 chunk_scales = int_quantization.split_groups(factor[part], group_size)[..., 0]
             else:
                 chunk_scales = int_quantization.compute_group_scales(blocks, stream.format.bits)
-            # with zero points, 4-bit codes are in -15..15
+            # codes that have zero points may be in -15..15 before the zero point is added
             bits = 8 if stream.format.has_zero_points else stream.format.bits
             codes = int_quantization.round_to_integers(blocks, chunk_scales, bits)
         stored = codes.astype(np.int8)
@@ -355,7 +354,7 @@ def _map_in_order(
 
 
 def _merge_rows(row_chunks: Iterator[Array], stream: StreamingQuantizer) -> Iterator[Array]:
-    """Merge rows into larger chunks, because GPTQ takes as long for few rows as for many."""
+    """Merge rows into larger chunks, because GPTQ takes as long for few rows as for many rows."""
     chunk_rows = max(1, GPTQ_CHUNK_ELEMENTS // max(stream.in_channels, 1))
     pending: list[Array] = []
     position = 0

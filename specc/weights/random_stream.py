@@ -1,5 +1,5 @@
-"""Generate random numbers with a counter-based generator (SplitMix64): every number depends only on
-the seed, the parameter name and its index.
+"""Generate random numbers with a counter-based generator (SplitMix64). Each number depends only on
+the seed, the parameter name and the index of the number.
 """
 
 import math
@@ -14,14 +14,14 @@ SPLITMIX_MULTIPLIER_2 = 0x94D049BB133111EB
 UINT64_MASK = (1 << 64) - 1
 UNIFORMS_PER_NORMAL = 12
 BLOCK_WORDS = 1 << 14
-"""Number of words generated at a time; they fit in the L2 cache."""
+"""Number of words generated at a time, small enough to fit in the L2 cache."""
 
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float32]
 
 
 def mix_bits(z: int) -> int:
-    """Mix the bits of a 64-bit word (a bijection); an input bit flips about half of the output."""
+    """Mix the bits of a 64-bit word (a bijection). Any input bit flips about half of the output."""
     z = (z ^ z >> 30) * SPLITMIX_MULTIPLIER_1 & UINT64_MASK
     z = (z ^ z >> 27) * SPLITMIX_MULTIPLIER_2 & UINT64_MASK
     return z ^ z >> 31
@@ -36,7 +36,7 @@ def hash_fnv1a(data: bytes) -> int:
 
 
 def generate_word(key: int, n: int) -> int:
-    """Return word `n` of the random stream `key`."""
+    """Return the 64-bit word with index `n` in the random stream `key`."""
     return mix_bits(key + (n + 1) * SPLITMIX_GAMMA & UINT64_MASK)
 
 
@@ -48,7 +48,7 @@ def derive_substream_key(key: int, n: int) -> int:
 
 
 def derive_stream_key(seed: int, name: str) -> int:
-    """Return the key of the random stream of a parameter, derived from the seed and its name."""
+    """Return the key of a parameter's random stream, derived from the seed and the name."""
     assert 0 <= seed <= UINT64_MASK, f"seed {seed} is not a 64-bit number"
     return derive_substream_key(mix_bits(seed), hash_fnv1a(name.encode("utf-8", "surrogatepass")))
 
@@ -114,8 +114,8 @@ def _mix_bits_in_place(z: Words, scratch: Words) -> None:
 
 
 def fill_array(shape: tuple[int, ...], chunks: Iterator[Floats]) -> Floats:
-    """Return a float32 array of this shape, filled from chunks in C order."""
-    # chunks are written to the result, so the array is never in memory twice
+    """Return a float32 array of the given shape, filled from chunks in C order."""
+    # chunks are copied into the result one by one, so the values are never in memory twice
     flat = np.empty(math.prod(shape), np.float32)
     position = 0
     for chunk in chunks:

@@ -1,5 +1,5 @@
-"""Rewrite weights: find matrices that a checkpoint stores transposed, iterate over their rows, fold
-norm weights into the following linear layers, and check the range of weights.
+"""Rewrite weights: find transposed matrices in a checkpoint, iterate over their rows, fold norm
+weights into the following linear layers, and check the range of weights.
 """
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
@@ -26,8 +26,8 @@ from specc.weights.weight_value_checks import CHECKED_VALUES, convert_dtype
 
 
 def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
-    """Return parameters that a file stores transposed, except those that others are tied to."""
-    # a tied parameter reads its source in the layout of the spec
+    """Return the names of parameters that a file stores transposed, except sources of ties."""
+    # parameters tied to a source read it in the layout of the spec
     tie_sources = {b.tied_to for b in binding.bound_parameters.values() if b.tied_to is not None}
     return frozenset(
         name
@@ -37,7 +37,7 @@ def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
 
 
 def _find_transposed_operand(binding: CheckpointBinding, bound: BoundParameter) -> Expr | None:
-    """Return the operand of a transpose whose bytes are stored in a file, or None."""
+    """Return the operand of a transpose if a file stores the operand, or else None."""
     expr = bound.expr
     if not isinstance(expr, TransposeExpr) or len(bound.parameter.shape) != 2:
         return None
@@ -60,13 +60,13 @@ def keep_transposed(binding: CheckpointBinding, names: Collection[str]) -> Check
 
 
 HALF_PRECISION_TYPES = ("f16", "bf16")
-"""Types whose values float32 represents exactly."""
+"""Dtypes whose values float32 represents exactly."""
 
 
 def iterate_transposed_rows(
     values: ParameterSource, name: str, out_channels: int, chunk_rows: int
 ) -> Iterator[Array]:
-    """Yield the float32 rows `[chunk, in]` of a weight stored as `[in, out]`, `chunk_rows` at a
+    """Yield float32 rows `[chunk, in]` of a weight that is stored as `[in, out]`, `chunk_rows` at a
     time. The whole weight is read into memory.
     """
     transposed = read_parameter(values, name, "f32")
@@ -84,12 +84,12 @@ def iterate_weight_rows(
     *stack, _, in_channels = values.parameters[name].shape
     total = prod(stack) * out_channels * in_channels
     stored = values.get_stored_dtype(name)
-    # narrower types are converted here, because the values are copied anyway
+    # convert narrower dtypes here, because the values are copied anyway
     dtype = stored if stored in HALF_PRECISION_TYPES else "f32"
     buffer, filled, total_read = np.empty(0, np.float32), 0, 0
     for chunk in values.iterate_chunks(name, dtype):
         elements = np.frombuffer(chunk, NUMPY_DTYPES[dtype])
-        # a chunk may end within a row, and may contain several pieces
+        # a chunk may end within a row and may contain several pieces of the buffer
         while elements.size:
             if filled == buffer.size:
                 remaining_rows = out_channels - total_read // in_channels % out_channels
@@ -105,24 +105,24 @@ def iterate_weight_rows(
 
 
 MAX_EXPONENT = 40
-"""Maximum exponent of the folded power of two; the rest stays in the norm weight."""
+"""Maximum exponent of a folded power of two. The remaining factor stays in the norm weight."""
 FOLDED_NORM_HELP = (
     "norm weights are folded into these weights, so they cannot be linked to a checkpoint: "
     "remove --fold-norms, or `fold_norms` in the spec"
 )
-"""The help for an out-of-range value of a folded parameter."""
+"""Help text for an out-of-range value of a parameter with a folded norm weight."""
 
 
 @dataclass(frozen=True)
 class NormFoldedWeights(ParameterOverrides):
-    """Parameters in which the norm weights of `folds` are folded into the next linear layers."""
+    """Parameters with the norm weights of `folds` folded into the following linear layers."""
 
     folds: Sequence[FoldedNorm]
     factor_cache: dict[str, Array] = field(default_factory=dict, repr=False)
 
     @cached_property
     def fold_by_parameter(self) -> Mapping[str, FoldedNorm]:
-        """The fold that changes each norm weight, norm bias or linear weight, by name."""
+        """The fold that changes a parameter, for each norm weight, norm bias and linear weight."""
         return {
             name: fold
             for fold in self.folds
@@ -131,7 +131,7 @@ class NormFoldedWeights(ParameterOverrides):
         }
 
     def is_overridden(self, name: str) -> bool:
-        """Return True if a fold changes a parameter."""
+        """Return True if a fold changes the values of a parameter."""
         return name in self.fold_by_parameter
 
     def iterate_overridden_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
@@ -141,7 +141,7 @@ class NormFoldedWeights(ParameterOverrides):
         fold = self.fold_by_parameter[name]
         factors, position = self._compute_factors(fold), 0
         is_transposed = dict(fold.linear_weights).get(name)
-        # linear weights are multiplied by the factors that the norm weight is divided by
+        # linear weights are multiplied by the factors by which the norm weight is divided
         factors = 1 / factors if is_transposed is None else factors
         out_features = self.parameters[name].shape[-1]
         location = f"`{escape_text(name)}`, with the gain of a norm"
@@ -149,15 +149,14 @@ class NormFoldedWeights(ParameterOverrides):
             block = np.frombuffer(chunk, np.float32)
             indices = np.arange(position, position + block.size)
             inputs = indices // out_features if is_transposed else indices % len(factors)
-            # float64, so that an error message can contain a value that is out of the range of
-            # float32
+            # use float64, so that an error message can contain a value outside the range of float32
             folded = np.multiply(block, factors[inputs], dtype=np.float64)
             yield convert_dtype(folded, dtype, location, FOLDED_NORM_HELP).view(np.uint8).data
             position += block.size
 
     def _compute_factors(self, fold: FoldedNorm) -> Array:
-        """Return a power of two per channel, near the magnitude of the norm output: normalized
-        values have magnitude 1 before the norm weight scales them.
+        """Return a power of two per channel, near the magnitude of the norm output. Normalized
+        values have magnitude 1 before they are multiplied by the norm weight.
         """
         if fold.weight not in self.factor_cache:
             magnitude = np.abs(read_parameter(self.base, fold.weight, "f32")).astype(np.float64)
@@ -170,13 +169,13 @@ class NormFoldedWeights(ParameterOverrides):
 
 
 CHECKED_SCALES = "scales checked, with values up to"
-"""The description of the checked values in error messages, for scales of a quantized weight."""
+"""Description of the checked values in error messages about scales of a quantized weight."""
 
 
 @dataclass(frozen=True)
 class ComputeDtypeLimit:
-    """The compute dtype of a parameter, which limits its range. If the parameter contains the
-    scales of `weight`, dequantized values are up to `max_code` times as large.
+    """The compute dtype of a parameter, which limits the range of its values. If the parameter is
+    the scales of `weight`, dequantized values are up to `max_code` times as large as a scale.
     """
 
     dtype: str
@@ -186,16 +185,16 @@ class ComputeDtypeLimit:
 
 @dataclass(frozen=True)
 class RangeCheckedWeights(ParameterOverrides):
-    """Parameter values that are range-checked if the parameter is in `compute_dtype_limits`. Norm
-    weights are folded into the parameters in `folded_names`. Implements `ParameterSource`.
+    """Parameters whose values are range-checked if they are in `compute_dtype_limits`. Norm weights
+    are folded into the parameters in `folded_names`. Implements `ParameterSource`.
     """
 
     compute_dtype_limits: Mapping[str, ComputeDtypeLimit]
     folded_names: Container[str] = ()
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return the byte range of the values in a file, or None if they need a conversion. Raise
-        E0517 if a value is out of the range of the compute dtype: linked values are not checked
+        """Return a parameter's byte range in a file, or None if it needs a conversion. Raise E0517
+        if a value is out of the range of the compute dtype: linked values are not checked
         elsewhere.
         """
         byte_range = self.base.find_byte_range(name)
@@ -205,12 +204,12 @@ class RangeCheckedWeights(ParameterOverrides):
         return byte_range
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the bytes of a weight in `dtype`. Raise E0517 if a value is out of the range of the
-        compute dtype, or an error of the underlying weights.
+        """Yield the bytes of a parameter in `dtype`. Raise E0517 if a value is out of the range of
+        the compute dtype, or an error of the underlying parameters.
         """
         limit = self.compute_dtype_limits.get(name)
         for chunk in self.base.iterate_chunks(name, dtype):
-            # values stored in this dtype have already been checked
+            # values that are stored in another dtype were checked during the conversion
             if limit is not None and dtype == "f32":
                 block = np.frombuffer(chunk, np.float32) * np.float32(limit.max_code)
                 location = f"`{escape_text(limit.weight)}`"

@@ -9,19 +9,19 @@ from specc.diagnostics.value_class import value_class
 from specc.ir.signature import AxisGroup, RearrangePatternError, parse_rearrange_pattern
 from specc.weights.parameter_names import group_names
 
-if TYPE_CHECKING:  # specs are checked without NumPy
+if TYPE_CHECKING:  # avoid importing NumPy, because checking a spec does not need it
     from specc.ir.array import Array
 
 
 class PatternMismatchError(Exception):
-    """Raised if a pattern does not match; the message contains the reason."""
+    """Raised if a pattern or index does not fit a tensor; the message contains the reason."""
 
 
 Shape: TypeAlias = tuple[int, ...]
 
 
 class _Formatted:
-    """An expression that is formatted with the template `form`, in which `{0}` is the operand."""
+    """An expression formatted with the template `form`, in which `{0}` is the expression."""
 
     __slots__ = ()
     form: ClassVar[str]
@@ -32,7 +32,7 @@ class _Formatted:
 
 @value_class(slots=True)
 class TensorExpr:
-    """A tensor of the file."""
+    """A tensor of the weights file."""
 
     name: str
 
@@ -42,8 +42,8 @@ class TensorExpr:
 
 @value_class(slots=True)
 class TransposeExpr:
-    """A tensor transposed to the axis order `axes`, or with its last two axes swapped. A tensor
-    with the shape `exempt_shape` is not transposed.
+    """A tensor transposed to the axis order `axes`, by default with its last two axes swapped. A
+    tensor with the shape `exempt_shape` is not transposed.
     """
 
     x: "Expr"
@@ -56,7 +56,7 @@ class TransposeExpr:
         return f"transpose({self.x}{axes}{unless})"
 
     def get_permutation(self, shape: Shape) -> tuple[int, ...]:
-        """Return the axis permutation. Raise PatternMismatchError if it does not match the rank."""
+        """Return the axis permutation. Raise PatternMismatchError if it has another rank."""
         rank = len(shape)
         if shape == self.exempt_shape:
             return tuple(range(rank))
@@ -75,7 +75,7 @@ class TransposeExpr:
 
 @value_class(slots=True)
 class ReshapeExpr:
-    """A reshaped tensor; the size of one axis may be -1 (inferred)."""
+    """A reshaped tensor. The size of one axis may be -1 (inferred)."""
 
     x: "Expr"
     shape: Shape
@@ -107,7 +107,7 @@ class StackExpr:
 
 @value_class(slots=True)
 class SliceExpr(_Formatted):
-    """Indices `start` to `stop` (exclusive) along an axis."""
+    """A slice of a tensor: indices `start` to `stop` (exclusive) along an axis."""
 
     x: "Expr"
     axis: int
@@ -119,7 +119,7 @@ class SliceExpr(_Formatted):
 
 @value_class(slots=True)
 class SplitPartExpr:
-    """Chunk `index` of a tensor that is split along an axis into equal `parts` or these sizes."""
+    """Chunk `index` of a tensor that is split along an axis into equal `parts` or listed sizes."""
 
     x: "Expr"
     axis: int
@@ -152,9 +152,9 @@ class SplitPartExpr:
 
 @value_class(slots=True)
 class PermuteRopeExpr(_Formatted):
-    """A projection whose rows are permuted per head between RoPE layouts. `to="half"` converts
-    interleaved pairs (0, 1), (2, 3), … to the half-split layout: all first elements, then all
-    second elements. `to="interleaved"` is the inverse.
+    """A query or key projection whose rows are permuted per head between RoPE layouts. `to="half"`
+    converts interleaved pairs (0, 1), (2, 3), … to the half-split layout: all first elements, then
+    all second elements. `to="interleaved"` is the inverse.
     """
 
     x: "Expr"
@@ -185,7 +185,7 @@ class CastExpr(_Formatted):
 
 @value_class(slots=True)
 class AddNumberExpr(_Formatted):
-    """A tensor plus a constant; 16-bit elements are first converted to f32 for accuracy."""
+    """A tensor plus a constant. 16-bit elements are first converted to f32 for accuracy."""
 
     x: "Expr"
     number: float
@@ -195,7 +195,7 @@ class AddNumberExpr(_Formatted):
 
 @value_class(slots=True)
 class ResizeGridExpr(_Formatted):
-    """Square position embeddings resized to `rows` by `columns` after `prefix` unchanged ones."""
+    """Square position embeddings resized to `rows` by `columns`, after `prefix` unchanged ones."""
 
     x: "Expr"
     rows: int
@@ -207,7 +207,7 @@ class ResizeGridExpr(_Formatted):
 
 @value_class(slots=True)
 class FirstPresentExpr:
-    """The first of several expressions whose tensors are all present in the file."""
+    """The first of several expressions whose tensors are all in the file."""
 
     options: tuple["Expr", ...]
 
@@ -217,7 +217,7 @@ class FirstPresentExpr:
 
 @value_class(slots=True)
 class RearrangeExpr:
-    """A tensor whose axes are split, moved and merged by a pattern."""
+    """A tensor whose axes are split, permuted and merged by an einops pattern."""
 
     x: "Expr"
     pattern: str
@@ -240,13 +240,13 @@ UnaryExpr: TypeAlias = (
     | ResizeGridExpr
     | RearrangeExpr
 )
-"""Expressions with one operand, `x`."""
+"""Expressions with one operand, the field `x`."""
 
 Expr: TypeAlias = TensorExpr | ConcatExpr | StackExpr | FirstPresentExpr | UnaryExpr
 
 
 def iterate_tensor_names(expr: Expr) -> Iterator[str]:
-    """Yield the tensor names of an expression, in order."""
+    """Yield the names of the tensors that an expression reads, in order."""
     match expr:
         case TensorExpr(name):
             yield name
@@ -258,7 +258,7 @@ def iterate_tensor_names(expr: Expr) -> Iterator[str]:
 
 
 def _map_operands(expr: Expr, transform: Callable[[Expr], Expr]) -> Expr:
-    """Return the expression with `transform` applied to its operands."""
+    """Return a copy of an expression with `transform` applied to each operand."""
     match expr:
         case TensorExpr():
             return expr
@@ -271,14 +271,14 @@ def _map_operands(expr: Expr, transform: Callable[[Expr], Expr]) -> Expr:
 
 
 def rename_tensors(expr: Expr, rename: Callable[[str], str]) -> Expr:
-    """Return the expression with its tensors renamed by `rename`."""
+    """Return a copy of an expression with its tensors renamed by `rename`."""
     if isinstance(expr, TensorExpr):
         return TensorExpr(rename(expr.name))
     return _map_operands(expr, lambda operand: rename_tensors(operand, rename))
 
 
 def resolve_alternatives(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
-    """Replace each `first_present` by its first option whose tensors exist, or the last."""
+    """Replace each `first_present` with its first option whose tensors exist, or the last."""
     resolved = _map_operands(expr, lambda operand: resolve_alternatives(operand, is_present))
     if not isinstance(resolved, FirstPresentExpr):
         return resolved
@@ -292,7 +292,7 @@ def has_alternatives(expr: Expr) -> bool:
 
 
 def split_expression(expr: Expr) -> Iterator[Expr]:
-    """Split an expression into expressions whose elements, concatenated, equal those of `expr`."""
+    """Split an expression into expressions whose values, concatenated, equal that of `expr`."""
     match expr:
         case StackExpr(parts=parts) | ConcatExpr(parts=parts, axis=0):
             for part in parts:
@@ -303,21 +303,21 @@ def split_expression(expr: Expr) -> Iterator[Expr]:
 
 @value_class(slots=True)
 class RearrangePlan:
-    """The steps of a rearrange with known sizes: reshape to `split_shape`, permute, reshape."""
+    """The steps of a rearrange for known sizes: reshape to `split_shape`, permute, reshape."""
 
     split_shape: tuple[int, ...]
     permutation: tuple[int, ...]
     merged_shape: tuple[int, ...]
 
     def rearrange(self, x: "Array") -> "Array":
-        """Rearrange the elements of `x`."""
+        """Apply the rearrange to the array `x`."""
         return x.reshape(self.split_shape).transpose(self.permutation).reshape(self.merged_shape)
 
 
 def plan_rearrange(
     pattern_text: str, shape: tuple[int, ...], sizes: Mapping[str, int]
 ) -> RearrangePlan:
-    """Plan a rearrange for an array of this shape. Raise PatternMismatchError if it mismatches."""
+    """Plan a rearrange of an array with `shape`. Raise PatternMismatchError if it does not fit."""
     try:
         pattern = parse_rearrange_pattern(pattern_text)
     except RearrangePatternError as error:
@@ -340,7 +340,7 @@ def plan_rearrange(
 
 
 def _check_distinct(side: list[str]) -> None:
-    """Raise PatternMismatchError if a side repeats a name: diagonals are not supported."""
+    """Raise PatternMismatchError if one side of a pattern repeats an axis name."""
     for name in side:
         if side.count(name) > 1:
             raise PatternMismatchError(f"duplicate `{name}` on one side of the pattern")
@@ -349,13 +349,13 @@ def _check_distinct(side: list[str]) -> None:
 def _infer_group_lengths(
     group: AxisGroup, length: int, sizes: Mapping[str, int], lengths: dict[str, int]
 ) -> None:
-    """Add the sizes of all names of an axis `group` of size `length` to `lengths`. At most one of
-    them may be missing in `sizes`. Raise PatternMismatchError if the sizes do not match.
+    """Add the sizes of all names in an axis `group` of size `length` to `lengths`. At most one of
+    the names may be missing in `sizes`. Raise PatternMismatchError if the sizes do not fit.
     """
     known_sizes = {n: sizes[n] for n in group if n in sizes}
     unknown = [n for n in group if n not in known_sizes]
     product, text = math.prod(known_sizes.values()), " ".join(group)
-    # one unknown size can be computed; of two, only the product is known
+    # one unknown size can be computed, but of two unknown sizes only the product is known
     if len(unknown) > 1:
         raise PatternMismatchError(
             f"give the length of `{unknown[0]}` or `{unknown[1]}`: both are unknown in `({text})`"

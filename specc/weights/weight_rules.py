@@ -1,4 +1,4 @@
-"""Apply the weight rules of a spec (tie, load, ignore); infer names of tensors."""
+"""Apply the weight rules of a spec (tie, load, ignore); infer tensor names of parameters."""
 
 import re
 from collections import Counter
@@ -17,8 +17,8 @@ from specc.weights.weight_expressions import Expr, Shape, rename_tensors
 
 @value_class(slots=True, kw_only=True)
 class RequiredParameter:
-    """A parameter of the model. `origin` describes its call and the source of its shape, for
-    messages. `config_names` are the config values that determine the axis sizes, or "".
+    """A parameter of the model. In messages, `origin` describes its call and the source of its
+    shape. `config_names` are the config values that determine the axis sizes, or "".
     """
 
     name: str
@@ -31,8 +31,8 @@ class RequiredParameter:
 
 @value_class(slots=True)
 class TieRule:
-    """The rule `tie name = source`; both names may be patterns with the same placeholders. A rule
-    that is `is_from_used_spec` is skipped if the model lacks its names.
+    """The rule `tie name = source`; both names may be patterns with the same placeholders. If
+    `is_from_used_spec`, the rule is skipped if the model lacks its names.
     """
 
     name: str
@@ -44,7 +44,7 @@ class TieRule:
 @value_class(slots=True)
 class LoadRule:
     """The rule `load name = value`; `name` may be a pattern, whose captures fill placeholders in
-    names of `value`. A rule that is `is_from_used_spec` is skipped if the model lacks its names.
+    names of `value`. If `is_from_used_spec`, the rule is skipped if the model lacks its names.
     """
 
     name: str
@@ -55,7 +55,7 @@ class LoadRule:
 
 @value_class(slots=True)
 class IgnoreRule:
-    """`ignore pattern`: matching tensors of the checkpoint may remain unused."""
+    """The rule `ignore pattern`: checkpoint tensors that match may remain unused."""
 
     pattern: str
     span: Span | None = None
@@ -63,8 +63,8 @@ class IgnoreRule:
 
 @value_class(slots=True)
 class WeightRules:
-    """The rules of a spec's `weights` section, and of the specs that it uses. The weights of these
-    are below the paths in `used_spec_paths`.
+    """The rules in the `weights` section of a spec and of the specs that it uses. Weights of used
+    specs are below the paths in `used_spec_paths`.
     """
 
     ties: tuple[TieRule, ...] = ()
@@ -73,7 +73,7 @@ class WeightRules:
     used_spec_paths: tuple[str, ...] = ()
 
     def add_prefix(self, path: str) -> "WeightRules":
-        """Return the rules with a path prefix, for a spec that is used at this path."""
+        """Return the rules of a spec that is used at `path`, with the path as name prefix."""
 
         def prefix_name(name: str) -> str:
             return f"{path}.{name}" if path else name
@@ -89,7 +89,7 @@ class WeightRules:
         return WeightRules(tuple(ties), tuple(loads), tuple(ignores), (path,) if path else ())
 
     def add_fallback_rules(self, fallback_rules: "WeightRules") -> "WeightRules":
-        """Return these rules, followed by `fallback_rules`."""
+        """Return rules in which `fallback_rules` follow the rules of this object."""
         return WeightRules(
             self.ties + fallback_rules.ties,
             self.loads + fallback_rules.loads,
@@ -105,7 +105,7 @@ def select_graph_rules(
 ) -> WeightRules:
     """Return the rules for the `parameters` of one graph of a spec.
 
-    Rules for parameters of other graphs are dropped. A rule for parameters of no graph is kept, and
+    Rules for parameters of other graphs are dropped. A rule that matches no graph is kept and
     reported later. `list_other_parameters` returns the parameters of the other graphs; it is called
     only if a rule matches no parameter.
     """
@@ -115,7 +115,7 @@ def select_graph_rules(
         return rules
     all_parameters = {**{w.name: w for w in list_other_parameters()}, **parameters}
     ties = _expand_ties(rules.ties, parameters, all_parameters)
-    # It is an error if no graph of the spec has the name.
+    # A rule whose name is in no graph of the spec is an error, so it is kept.
     unknown_rules = find_unused_loads(all_parameters, rules)
     loads = tuple(r for r in rules.loads if r not in unused or r in unknown_rules)
     return replace(rules, ties=ties, loads=loads)
@@ -126,8 +126,8 @@ def _expand_ties(
     parameters: Mapping[str, RequiredParameter],
     all_parameters: Mapping[str, RequiredParameter],
 ) -> tuple[TieRule, ...]:
-    """Return `tie` rules for one graph with `parameters`: rules that name parameters of other
-    graphs are replaced by one rule per tied pair of this graph.
+    """Return the `tie` rules of a graph with `parameters`. A rule that also names parameters of
+    other graphs is replaced by one rule per tied pair in the graph.
     """
     ties: list[TieRule] = []
     for rule in rules:
@@ -139,8 +139,8 @@ def _expand_ties(
 def _drop_unused_spec_rules(
     parameters: Mapping[str, RequiredParameter], rules: WeightRules
 ) -> WeightRules:
-    """Drop rules of used specs about parameters that this graph lacks, e.g. of task heads. They
-    were checked with their own spec.
+    """Drop rules of used specs about parameters that the graph lacks, e.g. of task heads. Such
+    rules were already checked with the used spec.
     """
     ties = [r for r in rules.ties if not r.is_from_used_spec]
     for rule in rules.ties:
@@ -152,14 +152,14 @@ def _drop_unused_spec_rules(
 
 
 def _map_tied_names(rule: TieRule, names: Iterable[str]) -> dict[str, str]:
-    """Map each name that a `tie` rule matches to its source."""
+    """Map each name that a `tie` rule matches to the source that it is tied to."""
     pattern = NamePattern(rule.name)
     captured = {name: pattern.get_captures(name) for name in names}
     return {n: c.fill_template(rule.source) for n, c in captured.items() if c is not None}
 
 
 def _has_all_parameters(rule: TieRule, parameters: Mapping[str, RequiredParameter]) -> bool:
-    """Return True if a graph has all parameters that a `tie` rule names."""
+    """Return True if `parameters` contains all names of a `tie` rule."""
     pairs = _map_tied_names(rule, parameters)
     return bool(pairs) and all(source in parameters for source in pairs.values())
 
@@ -169,9 +169,9 @@ def _expand_tie(
     parameters: Mapping[str, RequiredParameter],
     all_parameters: Mapping[str, RequiredParameter],
 ) -> list[TieRule]:
-    """Return one `tie` rule per tied pair of one graph; pairs with a parameter of another graph are
-    dropped. A rule whose names are in no graph is returned unchanged. Raise E0510 if a source is in
-    no graph.
+    """Return one `tie` rule per tied pair of one graph, without pairs that include a parameter of
+    another graph. A rule whose names are in no graph is returned unchanged. Raise E0510 if a source
+    is in no graph.
     """
     pairs = _map_tied_names(rule, all_parameters)
     if not pairs and not rule.is_from_used_spec:
@@ -189,7 +189,7 @@ def _expand_tie(
 def find_tied_pairs(
     parameters: Mapping[str, RequiredParameter], rules: WeightRules
 ) -> dict[str, str]:
-    """Map each tied parameter to its untied source. Raise E0510 for an invalid tie."""
+    """Map each tied parameter to its untied source. Raise E0510 if a tie is invalid."""
     rule_by_name = _map_tie_rules(parameters, rules)
     roots = {name: _find_root(name, rule_by_name) for name in rule_by_name}
     for name, root in roots.items():
@@ -209,7 +209,7 @@ def find_tied_pairs(
 def _map_tie_rules(
     parameters: Mapping[str, RequiredParameter], rules: WeightRules
 ) -> dict[str, TieRule]:
-    """Return the first matching `tie` rule of each parameter. Raise E0510 for unknown ones."""
+    """Map each parameter to its first matching `tie` rule. Raise E0510 for an unknown name."""
     rule_by_name: dict[str, TieRule] = {}
     for rule in rules.ties:
         pairs = _map_tied_names(rule, parameters)
@@ -224,7 +224,7 @@ def _map_tie_rules(
 
 
 def _find_root(name: str, rule_by_name: Mapping[str, TieRule]) -> str:
-    """Return the parameter at the end of a chain of ties. Raise E0510 if the chain is a cycle."""
+    """Return the last parameter in a chain of ties. Raise E0510 if the chain is a cycle."""
     chain = [name]
     while chain[-1] in rule_by_name:
         chain.append(rule_by_name[chain[-1]].source)
@@ -272,7 +272,7 @@ def _raise_unknown_weight(
 
 @value_class(slots=True)
 class ParameterNaming:
-    """The mapping from declared names to tensor names, which strips `removed_prefix` or adds
+    """The mapping from parameter names to tensor names: it strips `removed_prefix` or adds
     `added_prefix`. `part_namings` maps the path of each used spec to its naming, longest path
     first.
     """
@@ -282,8 +282,8 @@ class ParameterNaming:
     part_namings: "tuple[tuple[str, ParameterNaming], ...]" = ()
 
     def resolve_name(self, declared: str, tensors: Set[str], prefix: str = "") -> str:
-        """Return the tensor name of the parameter `declared`. `prefix` is the path of a used spec
-        that was removed from `declared`; `tensors` are the tensor names of the file, with the path.
+        """Return the tensor name of the parameter `declared`. `prefix` is the path of a used spec,
+        which was removed from `declared`. `tensors` are the full tensor names of the file.
         """
         for path, inner in self.part_namings:
             if declared.startswith(path):
@@ -291,14 +291,14 @@ class ParameterNaming:
         if self.removed_prefix and declared.startswith(self.removed_prefix):
             stripped = declared[len(self.removed_prefix) :]
             is_kept = {prefix + declared, prefix + stripped} & tensors == {prefix + declared}
-            return declared if is_kept else stripped  # in some files, only some names have it
-        # In a file, a task head is next to the base model and lacks its prefix, so the prefix is
-        # added only if the file has the resulting name.
+            return declared if is_kept else stripped  # some files have only some names with prefix
+        # In a file, a task head is a sibling of the base model and lacks its prefix, so the prefix
+        # is added only if the file has the resulting name.
         prefixed = self.added_prefix + declared
         return prefixed if self.added_prefix and prefix + prefixed in tensors else declared
 
     def list_candidate_names(self, tensor: str) -> tuple[str, ...]:
-        """Return the parameter names to which the tensor may correspond."""
+        """Return the parameter names that a tensor name may correspond to."""
         for path, inner in self.part_namings:
             if tensor.startswith(path):
                 return tuple(path + n for n in inner.list_candidate_names(tensor[len(path) :]))
@@ -321,7 +321,7 @@ class ParameterNaming:
 def infer_naming(
     names: Iterable[str], tensors: Set[str], path: Path, part_paths: Iterable[str] = ()
 ) -> ParameterNaming:
-    """Infer the naming of a checkpoint, and the naming below each path in `part_paths`, where a
+    """Infer the naming of a checkpoint, and the naming below each path in `part_paths`, because a
     used spec may have the names of its own checkpoint. Raise E0515 if two namings match the same
     number of names.
     """
@@ -330,7 +330,7 @@ def infer_naming(
     for prefix in sorted({f"{p}." for p in part_paths}, key=lambda p: (-len(p), p)):
         names = {name for name in remaining_names if name.startswith(prefix)}
         tensors = {name for name in remaining_tensors if name.startswith(prefix)}
-        # If the file has no names below the path, they may be below a common prefix.
+        # If the file has no names below the path, the whole model may be below a common prefix.
         if not names or not tensors:
             continue
         remaining_names, remaining_tensors = remaining_names - names, remaining_tensors - tensors
@@ -343,7 +343,7 @@ def infer_naming(
 
 
 def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> ParameterNaming:
-    """Infer the naming of the parameters `names` of one spec, not considering used specs."""
+    """Infer the naming of the parameters `names` of one spec, without its used specs."""
     plain_count = len(names & tensors)
     if plain_count == len(names):
         return ParameterNaming()
@@ -360,12 +360,12 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
     ]
     match_counts = {naming: len(resolve_names(naming) & tensors) for naming in candidates}
     best_count = max(match_counts.values(), default=0)
-    # a few coincidental matches are ignored
+    # ignore a naming that matches only a few names by coincidence
     if best_count <= plain_count or 2 * best_count < len(names):
         return ParameterNaming()
     best_namings = [naming for naming, count in match_counts.items() if count == best_count]
     best_namings.sort(key=lambda n: (n.removed_prefix, n.added_prefix))
-    # Several namings may match the same tensors; any of them is correct.
+    # If several namings resolve to the same tensors, any of them is correct.
     if len(set(map(resolve_names, best_namings))) > 1:
         raise_error(
             "E0515",
@@ -380,17 +380,17 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
 
 
 def _list_candidates(names: Set[str], tensors: Set[str]) -> list[ParameterNaming]:
-    """Return the namings that match at least one additional name, most frequent prefix first."""
+    """Return namings that match at least one more name, in order of decreasing prefix frequency."""
     counts: Counter[ParameterNaming] = Counter()
     for longer, shorter in ((names, tensors), (tensors, names)):
         for name in longer:
-            # prefixes that end at one of the first four dots
+            # try prefixes that end at one of the first four dots
             for dot in islice(re.finditer(r"\.", name), 4):
                 prefix = name[: dot.end()]
                 naming = ParameterNaming(removed_prefix=prefix)
                 if longer is tensors:
                     naming = ParameterNaming(added_prefix=prefix)
                 counts[naming] += name[dot.end() :] in shorter
-    # makes the order of equally frequent prefixes independent of the set order
+    # sort by name, so that the result does not depend on the iteration order of sets
     ordered = sorted(+counts, key=lambda n: (-counts[n], n.removed_prefix, n.added_prefix))
     return ordered[:16]

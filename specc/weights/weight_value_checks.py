@@ -1,4 +1,4 @@
-"""Check weights for NaN and infinity, and convert them to another dtype."""
+"""Check weights for NaN and infinity, and convert weights to another dtype."""
 
 import numpy as np
 
@@ -14,17 +14,17 @@ _FIRST_NONFINITE = {
     "float8_e4m3fn": 0x7F,
     "float8_e5m2": 0x7C,
 }
-"""The smallest bit pattern of a non-finite value without its sign."""
+"""The smallest bit pattern, without sign bit, of a non-finite value of each dtype."""
 
 
 def check_finite(block: Array, location: str) -> None:
     """Raise E0507 if a block of values contains NaN, infinity, or a boolean other than 0 and 1.
-    `location` names the weight for the message.
+    `location` names the weight in the message.
     """
     if block.dtype.kind in "iu":
         return
     if block.dtype.kind == "b":
-        # NumPy reads any nonzero byte as True, but other programs accept only 1
+        # NumPy reads any nonzero byte as True, but other programs accept only 1 as true
         invalid_count = int((block.view(np.uint8) > 1).sum())
         description = "a boolean that is neither 0 nor 1"
     else:
@@ -49,7 +49,7 @@ def _has_possible_nonfinite(block: Array) -> bool:
     """Return True if a block of floats may contain non-finite values."""
     first = _FIRST_NONFINITE.get(block.dtype.name)
     if first is None or not block.size:
-        # this check takes a fifth of the time of counting the non-finite values
+        # checking is five times faster than counting the non-finite values
         with np.errstate(invalid="ignore"):
             return not np.isfinite(block).all()
     signed, unsigned = (np.int16, np.uint16) if block.itemsize == 2 else (np.int8, np.uint8)
@@ -60,17 +60,17 @@ def _has_possible_nonfinite(block: Array) -> bool:
 
 
 def _count_nonfinite(block: Array) -> int:
-    """Count the non-finite values."""
+    """Return the number of non-finite values in a block."""
     with np.errstate(invalid="ignore"):  # ml_dtypes emits a warning for NaN
         return int(block.size - np.isfinite(block).sum())
 
 
 WIDENING_CASTS = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
-"""Pairs of a dtype and a wider dtype that represents all of its values."""
+"""Pairs of a dtype and a wider dtype that represents all values of the first."""
 
 
 CHECKED_VALUES = "values checked, the largest"
-"""The default description of the checked values in error messages, before the largest value."""
+"""Default description of the checked values in error messages; the largest value follows."""
 
 
 def convert_dtype(
@@ -78,7 +78,7 @@ def convert_dtype(
 ) -> Array:
     """Convert a block of values to `dtype`. Raise E0517 if a value is out of range.
 
-    For the message, `location` names the weight, `fixes` are suggestions in addition to another
+    In the message, `location` names the weight, `fixes` are suggestions in addition to another
     dtype, and `description` describes the values.
     """
     numpy_dtype = NUMPY_DTYPES[dtype]
@@ -88,7 +88,7 @@ def convert_dtype(
         return block.astype(numpy_dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         result = block.astype(numpy_dtype)
-        # floats may be rounded but must not overflow; integers must be exact
+        # floats may be rounded but must not overflow; integers must be converted exactly
         if dtype in FLOAT_DTYPES:
             is_changed = ~np.isfinite(result)
         else:
@@ -109,9 +109,9 @@ def convert_dtype(
 def check_quantized_range(
     name: str, error: float, form: QuantizationFormat, in_channels: int, scales: Array
 ) -> None:
-    """Raise E0517 if the relative quantization error `error` of a weight shows that its values
-    became zero, or if integer products of activations and weights overflow float32 when they are
-    scaled.
+    """Raise E0517 if the relative quantization error `error` shows that the values of a weight
+    became zero, or if integer products of activations and weights, multiplied by their scales,
+    overflow float32.
     """
     largest = float(np.abs(scales).max(initial=0)) * 127
     reason = ""
@@ -129,12 +129,12 @@ def check_quantized_range(
 
 
 MAX_QUANTIZATION_ERROR = 0.9
-"""Maximum relative quantization error; 4-bit quantization of typical weights has up to 0.3."""
+"""Maximum relative quantization error. Typical weights have at most 0.3 with 4 bits."""
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def to_little_endian(block: Array) -> memoryview:
-    """Return a block as little-endian bytes."""
+    """Return the values of a block as little-endian bytes."""
     little = (
         block.astype(block.dtype.newbyteorder("<"), copy=False)
         if block.dtype.kind in "fiuc"

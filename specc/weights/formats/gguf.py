@@ -1,4 +1,4 @@
-"""Open GGUF files (llama.cpp). Tensors are renamed to the names of Hugging Face checkpoints."""
+"""Open GGUF files (llama.cpp). Tensors get their names in Hugging Face checkpoints."""
 
 import mmap
 import os
@@ -34,9 +34,8 @@ from specc.weights.formats.safetensors import (
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
 
 Change: TypeAlias = Literal["heads", "kv_heads", "offset"]
-"""The change that llama.cpp makes to a tensor: it interleaves the RoPE rows of each query or key
-head (`heads`, `kv_heads`), or adds 1 to norm weights (`offset`).
-"""
+"""A change that llama.cpp made to the values of a tensor: it interleaved the RoPE rows of each
+query or key head (`heads`, `kv_heads`), or added 1 to norm weights (`offset`)."""
 
 _OUTER_NAMES = {
     "token_embd": "model.embed_tokens",
@@ -76,14 +75,14 @@ _GEMMA2_NAMES = {
 _PHI3_NAMES = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 _ROPE_CHANGES: Mapping[str, Change] = {"attn_q": "heads", "attn_k": "kv_heads"}
 ROPE_TENSORS = ("rope_factors_short.weight", "rope_factors_long.weight", "rope_freqs.weight")
-"""Tensors that contain RoPE frequency divisors, which config.json contains as settings."""
+"""Names of tensors with RoPE frequency divisors. Hugging Face stores them in config.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A llama.cpp architecture: the `model_type` of its config, the tensor names in a layer (`{}`
-    is the expert index), and the tensors whose values llama.cpp changes. With `has_offset_norms`, 1
-    is added to stored norm weights.
+    """A llama.cpp architecture. `model_type` is its name in Hugging Face configs, `layer_names`
+    maps tensor names in a layer (`{}` is the expert index), and `tensor_changes` lists the tensors
+    that llama.cpp changed. With `has_offset_norms`, llama.cpp added 1 to norm weights.
     """
 
     model_type: str
@@ -108,11 +107,11 @@ ARCHITECTURES = {
     ),
     "phi3": Architecture(model_type="phi3", layer_names=_PHI3_NAMES),
 }
-"""Architectures by `general.architecture`."""
+"""Supported architectures by `general.architecture`."""
 
 
 def select_architecture(header: GGUFHeader, path: str) -> Architecture:
-    """Return the architecture of a file. Raise E0419 if no spec supports this architecture."""
+    """Return the architecture of a GGUF file. Raise E0419 if no spec supports it."""
     name = header.metadata.get("general.architecture")
     if name == "llama" and header.metadata.get("llama.expert_count"):
         return _MIXTRAL
@@ -130,7 +129,7 @@ def select_architecture(header: GGUFHeader, path: str) -> Architecture:
 
 class GGUFFile(TensorFile):
     """An open GGUF file. A quantized tensor appears as a byte tensor of its blocks, named
-    `tensor:type`. `get_array` and `read_tensor` undo the changes that llama.cpp made (`changes`).
+    `tensor:type`. `get_array` and `read_tensor` undo the changes by llama.cpp (`changes`).
     """
 
     def __init__(self, path: Path, fd: int, header: GGUFHeader) -> None:
@@ -154,7 +153,7 @@ class GGUFFile(TensorFile):
     def _iterate_entries(
         self, tensor: StoredTensor, architecture: Architecture
     ) -> Iterator[TensorEntry]:
-        """Yield the entry of a tensor, or of each expert's tensor, with its Hugging Face name."""
+        """Yield the entry of a tensor, or one entry per expert, with Hugging Face names."""
         layer, part, ending = _split_name(tensor.name)
         has_offset = architecture.has_offset_norms and tensor.name.endswith("norm.weight")
         change = "offset" if has_offset else architecture.tensor_changes.get(part)
@@ -176,11 +175,11 @@ class GGUFFile(TensorFile):
         return []
 
     def get_array(self, name: str) -> Array:
-        """Return the tensor as a read-only view of the file, or a copy if llama.cpp changed it."""
+        """Return a tensor as a view of the file, or as a copy if llama.cpp changed its values."""
         return self._restore_tensor(name, super().get_array(name))
 
     def read_tensor(self, name: str) -> Array:
-        """Return a copy of the tensor."""
+        """Return a copy of a tensor."""
         return self._restore_tensor(name, super().read_tensor(name))
 
     def _restore_tensor(self, name: str, stored: Array) -> Array:
@@ -199,7 +198,7 @@ class GGUFFile(TensorFile):
 
 
 def _split_name(name: str) -> tuple[str, str, str]:
-    """Return the prefix (`model.layers.N.` or ""), the name in the layer, and weight or bias."""
+    """Split a tensor name into `model.layers.N.` or "", the name in the layer, and the suffix."""
     match = re.fullmatch(r"blk\.(\d+)\.(.+)\.(\w+)", name)
     if match:
         return f"model.layers.{match[1]}.", match[2], match[3]
@@ -208,8 +207,8 @@ def _split_name(name: str) -> tuple[str, str, str]:
 
 
 def _split_experts(tensor: StoredTensor, stem: str) -> Iterator[StoredTensor]:
-    """Yield one tensor per expert, named after `stem` with the expert index in place of `{}`. Yield
-    the tensor itself, named `stem`, if `stem` has no `{}`.
+    """Split a stacked tensor into one tensor per expert, named `stem` with the expert index in
+    place of `{}`. If `stem` has no `{}`, yield the whole tensor, named `stem`.
     """
     if "{}" not in stem:
         yield replace(tensor, name=stem)
@@ -221,7 +220,7 @@ def _split_experts(tensor: StoredTensor, stem: str) -> Iterator[StoredTensor]:
 
 
 def _make_entry(tensor: StoredTensor) -> TensorEntry:
-    """Return the entry of a tensor; a quantized tensor becomes a byte tensor of its blocks."""
+    """Return the entry of a tensor. A quantized tensor becomes a byte tensor of its blocks."""
     kind, shape = tensor.block_type, tensor.shape
     if kind.block_size == 1:
         return TensorEntry(tensor.name, kind.name, shape, tensor.offset, tensor.nbytes)
@@ -230,7 +229,7 @@ def _make_entry(tensor: StoredTensor) -> TensorEntry:
 
 
 def _count_heads(metadata: Metadata, kind: str) -> int:
-    """Return the number of query or key heads; or 1 if the metadata has no valid number."""
+    """Return the number of query or key heads, or 1 if the metadata has no valid number."""
     prefix = f"{metadata.get('general.architecture')}.attention.head_count"
     count = metadata.get(prefix)
     if kind == "kv_heads":
@@ -239,7 +238,7 @@ def _count_heads(metadata: Metadata, kind: str) -> int:
 
 
 def open_gguf(path: str | Path) -> GGUFFile:
-    """Open a GGUF file and check it. Raise E0419, E0502, E0506, E0508, E0518 or E0802."""
+    """Open and check a GGUF file. Raise E0419, E0502, E0506, E0508, E0518 or E0802."""
     path = Path(path)
     fd = open_weights_file(path)
     try:
@@ -254,6 +253,6 @@ def open_gguf(path: str | Path) -> GGUFFile:
 
 @lru_cache(maxsize=1)
 def _read_header(path: Path, _: FileIdentity) -> GGUFHeader:
-    """Return the header of a file. It is cached for config, tokenizer and weights."""
+    """Return the header of a GGUF file, cached for the config, tokenizer and weights readers."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return read_gguf_header(data, str(path))

@@ -1,4 +1,4 @@
-"""Parse the header of GGUF files (llama.cpp): metadata, and the tensors with their offsets."""
+"""Parse the header of GGUF files (llama.cpp): metadata, and the shapes and offsets of tensors."""
 
 import math
 import struct
@@ -13,19 +13,19 @@ from specc.io.safe_read import escape_text
 from specc.weights.formats.safetensors_header import MAX_HEADER_BYTES, MAX_LENGTH
 
 Metadata: TypeAlias = Mapping[str, object]
-"""Metadata values by key: numbers, booleans, strings, or lists of these."""
+"""GGUF metadata by key: numbers, booleans, strings, or lists of numbers, booleans or strings."""
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 STRING, ARRAY = 8, 9
 SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
-"""The `struct` code of each scalar type of metadata."""
+"""The `struct` format code of each scalar metadata type."""
 DEFAULT_ALIGNMENT = 32
 MAX_AXES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """A GGUF tensor type (ggml_type): a block of `block_size` elements has `nbytes` bytes."""
+    """A GGUF tensor type (ggml_type). Each block of `block_size` elements takes `nbytes` bytes."""
 
     name: str
     block_size: int = 1
@@ -48,12 +48,12 @@ UNSUPPORTED_TYPES = {
     24: "i8", 25: "i16", 26: "i32", 27: "i64", 28: "f64", 29: "iq1_m", 34: "tq1_0", 35: "tq2_0",
     39: "mxfp4", 40: "nvfp4",
 }  # fmt: skip
-"""Names of unsupported types."""
+"""Names of GGUF tensor types that specc cannot read."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor of a file; `offset` is relative to the start of the file, in bytes."""
+    """A tensor in a GGUF file; `offset` is in bytes from the start of the file."""
 
     name: str
     block_type: BlockType
@@ -62,7 +62,7 @@ class StoredTensor:
 
     @property
     def row_bytes(self) -> int:
-        """Return the size of a row in bytes; a row consists of whole blocks."""
+        """Return the size of a row in bytes. Each row consists of whole blocks."""
         return self.shape[-1] // self.block_type.block_size * self.block_type.nbytes
 
     @property
@@ -73,7 +73,7 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GGUFHeader:
-    """Metadata and tensors of a file, and the bytes of its header."""
+    """The header of a GGUF file: metadata, tensors, and the raw bytes of the header."""
 
     metadata: Metadata
     tensors: tuple[StoredTensor, ...]
@@ -81,20 +81,20 @@ class GGUFHeader:
 
 
 class _InvalidHeaderError(Exception):
-    """Raised if a header is invalid; the message contains the reason."""
+    """Raised if a GGUF header is invalid; the message contains the reason."""
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads little-endian values of a memory-mapped file from `offset` on. Every method raises an
-    error if a value extends beyond the end of the file.
+    """Reads little-endian values of a memory-mapped file, starting at `offset`. All methods raise
+    an error if a value extends beyond the end of the file.
     """
 
     data: mmap
     offset: int = field(default=len(MAGIC))
 
     def skip(self, size: int) -> int:
-        """Skip `size` bytes and return their offset."""
+        """Skip `size` bytes and return the offset of the first skipped byte."""
         start, self.offset = self.offset, self.offset + size
         if self.offset > len(self.data):
             raise _InvalidHeaderError("the file is truncated inside the header")
@@ -103,19 +103,19 @@ class _Reader:
         return start
 
     def unpack(self, codes: str) -> tuple[int, ...]:
-        """Read values with a `struct` format."""
+        """Read values in a `struct` format."""
         format = f"<{codes}"
         return struct.unpack_from(format, self.data, self.skip(struct.calcsize(format)))
 
     def read_string(self) -> str:
-        """Read a string."""
+        """Read a string with a length prefix."""
         (size,) = self.unpack("Q")
         start = self.skip(size)
-        # tokens of vocabularies with byte fallback may be incomplete UTF-8 sequences
+        # tokens of byte-level vocabularies may be incomplete UTF-8 sequences
         return self.data[start : self.offset].decode(errors="replace")
 
     def read_value(self, type_code: int) -> object:
-        """Read a metadata value."""
+        """Read a metadata value of the type `type_code`."""
         if type_code == STRING:
             return self.read_string()
         if type_code == ARRAY:
@@ -125,7 +125,7 @@ class _Reader:
         return self.unpack(SCALARS[type_code])[0]
 
     def read_array(self, type_code: int, count: int) -> list[object]:
-        """Read the elements of an array."""
+        """Read `count` elements of the type `type_code`."""
         if type_code == STRING:
             return [self.read_string() for _ in self.make_range(count)]
         if type_code not in SCALARS:
@@ -135,7 +135,7 @@ class _Reader:
         return list(struct.unpack_from(f"<{count}{code}", self.data, start))
 
     def make_range(self, count: int) -> range:
-        """Return `range(count)`. Raise an error if the file has fewer than `count` bytes left,
+        """Return `range(count)`. Raise an error if fewer than `count` bytes remain in the file,
         because each item takes at least one byte.
         """
         if count > len(self.data) - self.offset:
@@ -196,13 +196,13 @@ def _read_alignment(metadata: Metadata) -> int:
 
 
 def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, tuple[int, ...], int]:
-    """Read name, type, shape and data offset of a tensor."""
+    """Read the name, type, shape and data offset of a tensor."""
     name = reader.read_string()
     label = f"the tensor `{escape_text(name)[:200]}`"
     (axes,) = reader.unpack("I")
     if not 0 < axes <= MAX_AXES:
         raise _InvalidHeaderError(f"{label} has {axes} axes, expected 1 to {MAX_AXES}")
-    # the first axis of GGUF is the innermost
+    # GGUF stores the innermost axis first
     shape = reader.unpack(f"{axes}Q")[::-1]
     number, offset = reader.unpack("IQ")
     if number not in BLOCK_TYPES:
@@ -232,7 +232,7 @@ def _raise_unread_type(path: str, name: str, type_code: int) -> NoReturn:
 
 
 def _check_ranges(tensors: list[StoredTensor], alignment: int, size: int) -> None:
-    """Raise E0506 unless tensors have distinct names, are aligned, disjoint, in `size` bytes."""
+    """Raise E0506 unless tensors have unique names and are aligned, disjoint and in the file."""
     names: set[str] = set()
     previous: StoredTensor | None = None
     for tensor in sorted(tensors, key=lambda t: (t.offset, t.nbytes)):

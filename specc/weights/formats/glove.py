@@ -15,23 +15,23 @@ from specc.ir.array import Array
 MAX_LINE_BYTES = 1 << 20
 MAX_WORDS = 1 << 24
 DEFAULT_TENSOR = "embedding.weight"
-"""Default name of the tensor with the vectors."""
+"""Default name of the tensor that contains the word vectors."""
 
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Word vectors, float32 [words, dim]; row n is the vector of `words[n]`."""
+    """Word vectors, float32 [words, dim]; row n is the vector of the word `words[n]`."""
 
     words: tuple[str, ...]
     vectors: Array
 
 
 class _InvalidLineError(Exception):
-    """Raised if a line is invalid; the message contains the reason."""
+    """Raised if a line of a GloVe file is invalid; the message contains the reason."""
 
 
 def read_glove(path: str | Path) -> WordVectors:
-    """Read word vectors in file order. Raise E0524 for an invalid line, E0802 if unreadable."""
+    """Read word vectors in file order. Raise E0524 (invalid line) or E0802 (unreadable file)."""
     words: dict[str, int] = {}
     rows: list[Array] = []
     number = 0
@@ -77,7 +77,7 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
     """Parse a line into a word, which may contain spaces, and a vector of `width` values. If
     `width` is 0, all fields after the first are values.
     """
-    # not `split()`, because some words of published files contain other whitespace
+    # `split()` would be wrong, because some words in published files contain other whitespace
     fields = line.split(" ")
     if not width:
         _reject_word2vec_header(fields)
@@ -87,7 +87,7 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
             f"expected {max(width, 1)} numbers after the word, got {len(fields) - 1}"
         )
     word = " ".join(fields[:-width])
-    # A number within the word means that the line contains too many numbers.
+    # A number within the word means that the line has more values than expected.
     extra = [f for f in fields[1:-width] if _parse_number(f) is not None]
     if extra or not word:
         message = f"expected a word and {width} numbers, got {len(fields)} fields"
@@ -97,19 +97,19 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
 
 def _reject_word2vec_header(fields: list[str]) -> None:
     """Raise an error for the header line of a word2vec file."""
-    # for example `400000 300`: number of words, dimension
+    # a word2vec header contains the number of words and the dimension, e.g. `400000 300`
     if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal():
         raise _InvalidLineError("this is the header of a word2vec file; GloVe files have none")
 
 
 def _parse_row(fields: list[str]) -> Array:
-    """Parse the values of one word, float32 [dim]."""
+    """Parse the vector of one word, float32 [dim]."""
     numbers = [_parse_number(text) for text in fields]
     if None in numbers:
         raise _InvalidLineError(
             f"`{escape_text(fields[numbers.index(None)][:40])}` is not a number"
         )
-    # 1e39 is finite in float64 but infinite in float32
+    # 1e39 is finite in float64 but overflows in float32
     with np.errstate(over="ignore"):
         row = np.array(numbers, np.float32)
     if not np.isfinite(row).all():
@@ -118,7 +118,7 @@ def _parse_row(fields: list[str]) -> Array:
 
 
 def _parse_number(text: str) -> float | None:
-    """Parse a finite decimal number in `printf` format; return None for other texts."""
+    """Parse a finite decimal number in `printf` format; return None for any other text."""
     if not text.isascii() or not text.strip("+-.eE") or not set(text) <= set("0123456789+-.eE"):
         return None
     try:

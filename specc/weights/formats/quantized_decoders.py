@@ -1,6 +1,6 @@
 """Decode quantized weights, including GGUF blocks, to codes and scales.
 
-A weight is `codes * scales` in float32, where codes are the quantized values minus zero points.
+A dequantized weight is `codes * scales` in float32. Codes are stored integers minus zero points.
 """
 
 import json
@@ -16,7 +16,7 @@ from specc.ir.array import Array
 from specc.weights.formats.gguf_header import BLOCK_TYPES, BlockType
 
 Lengths: TypeAlias = dict[str, int]
-"""Axis sizes, keyed by the axis names in the patterns."""
+"""Axis sizes by the axis names in tensor patterns."""
 
 _FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 _FLOAT8_DTYPES = frozenset(
@@ -35,14 +35,14 @@ _TENSOR_PATTERN = re.compile(r"([\w|]+)(?:\[([^]]*)\])?")
 
 
 class LayoutError(Exception):
-    """Raised if tensors do not form a quantized weight; the message contains the reason."""
+    """Raised if tensors do not form a valid quantized weight; the message contains the reason."""
 
 
 def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths) -> None:
     """Check a tensor against a pattern and add the sizes of its axes to `lengths`.
 
-    `float|u8[groups, 16]` requires one of these types and two axes, the second of size 16. `any`
-    matches every type; a name alone matches every shape. Raise LayoutError if they do not match.
+    `float|u8[groups, 16]` requires one of two types and two axes, the second of size 16. `any`
+    matches every type; a type without axes matches every shape. Raise LayoutError on a mismatch.
     """
     match = _TENSOR_PATTERN.fullmatch(pattern)
     assert match is not None, pattern
@@ -62,22 +62,22 @@ def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths
 
 
 def check_equal_counts(name: str, count: int, expected: int) -> None:
-    """Raise LayoutError if a number of entries differs from that inferred from other tensors."""
+    """Raise LayoutError unless a tensor has the number of entries that other tensors imply."""
     if count != expected:
         raise LayoutError(f"{name}: {count} values, expected {expected}")
 
 
 Parts: TypeAlias = Mapping[str, Array]
-"""The tensors of a weight (codes, scales, zero points) by suffix, read when they are sliced."""
+"""The tensors of a quantized weight (codes, scales, zero points) by suffix, read when sliced."""
 Codes: TypeAlias = tuple[Array, Array]
-"""Codes minus zero points, and scales; both broadcast to the shape of the weight."""
+"""Codes minus zero points, and scales. Both broadcast to the shape of the weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationSettings:
-    """Settings of the quantization config: the shape of the blocks that share one scale (None:
-    inferred from the tensors), the bits per code, the group size (0: not given, -1: per channel),
-    and the offset that is added to stored zero points.
+    """The settings of a quantization config. `block_shape` is the shape of blocks that share one
+    scale (None: inferred from the tensors), `bits` the bits per code, `group_size` the group size
+    (0: not set, -1: per channel), and `zero_offset` is added to stored zero points.
     """
 
     block_shape: tuple[int, int] | None = None
@@ -111,13 +111,13 @@ Decode: TypeAlias = Callable[[Parts, QuantizedLayout, slice], Codes]
 
 FP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)
 FP4_DOUBLED = np.concatenate([FP4_VALUES, -FP4_VALUES])
-"""Twice the value of each code of FP4 (E2M1), so that all are integers."""
+"""The doubled values of all FP4 (E2M1) codes; doubling makes them integers."""
 EXPONENT_BIAS = 127
-"""Exponent bias of E8M0, which has no sign and no mantissa."""
+"""The exponent bias of E8M0, a format without sign and mantissa."""
 
 
 def unpack_codes(words: Array, bits: int, axis: int = -1) -> Array:
-    """Split words into codes of `bits` bits along an axis, lowest bits first."""
+    """Unpack words into codes of `bits` bits along an axis; the lowest bits are the first code."""
     flat = np.ascontiguousarray(np.moveaxis(words, axis, -1)).view(np.uint8)
     if 8 % bits == 0:
         shifts = np.arange(0, 8, bits, dtype=np.uint8)
@@ -132,16 +132,16 @@ def unpack_codes(words: Array, bits: int, axis: int = -1) -> Array:
 
 
 def read_scales(stored: Array) -> Array:
-    """Return scales as float32; uint8 scales are decoded as E8M0 exponents."""
+    """Return scales as float32. uint8 scales are decoded as E8M0 exponents."""
     if stored.dtype == np.uint8:
-        with np.errstate(over="ignore"):  # overflow is reported by the check for finite values
+        with np.errstate(over="ignore"):  # the check for finite values reports an overflow
             return np.ldexp(np.float32(1), stored.astype(np.int32) - EXPONENT_BIAS)
     return stored.astype(np.float32)
 
 
 def reshape_scale_grid(scales: Array, rank: int) -> Array:
-    """Return scales or zero points as an array of rank `rank`, the rank of the weight; a single
-    scale becomes [1, 1]. Raise LayoutError if they have another rank.
+    """Reshape scales or zero points to `rank` axes, the rank of the weight; a single scale becomes
+    [1, 1]. Raise LayoutError if the scales have another rank.
     """
     if scales.size == 1 and scales.ndim < 3:
         return scales.reshape(1, 1)
@@ -156,9 +156,9 @@ def reshape_scale_grid(scales: Array, rank: int) -> Array:
 def _infer_block_shape(
     shape: tuple[int, ...], grid: tuple[int, ...], block: tuple[int, int] | None
 ) -> tuple[int, int]:
-    """Return the shape of the blocks that share one scale, for a matrix of the shape `shape` with
-    scales of the shape `grid`. `block` is the config value, or None; blocks at the edges may then
-    be smaller. Raise LayoutError if the shapes do not fit.
+    """Infer the shape of the blocks that share one scale, from the shape of a matrix and of its
+    scales, `grid`. `block` is the shape in the config, or None; with a config shape, blocks at the
+    edges may be smaller. Raise LayoutError if the shapes do not fit.
     """
     sizes = []
     for length, count, requested in zip(shape, grid, block or (0, 0), strict=True):
@@ -172,7 +172,7 @@ def _infer_block_shape(
 
 
 def make_scaled_decoder(suffix: str) -> tuple[InferLayout, Decode]:
-    """Return the layout and decoder of weights whose scales are in the tensor `suffix`."""
+    """Return the layout and decoder of weights whose scales are the tensor named `suffix`."""
     weight = "" if suffix == "_scale_inv" else ".weight"
 
     def layout(parts: Parts, _: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
@@ -219,7 +219,7 @@ def infer_llm_int8_layout(_: Parts, lengths: Lengths, __: QuantizationSettings) 
 
 
 def decode_llm_int8(parts: Parts, _: QuantizedLayout, rows: slice) -> Codes:
-    """Decode LLM.int8: per-channel absmax scales."""
+    """Decode LLM.int8 weights, which have per-channel absmax scales."""
     return parts[".weight"][rows], (read_scales(parts[".SCB"][rows]) / np.float32(127))[:, None]
 
 
@@ -227,14 +227,14 @@ def decode_llm_int8(parts: Parts, _: QuantizedLayout, rows: slice) -> Codes:
 
 
 def infer_mxfp4_layout(_: Parts, lengths: Lengths, __: QuantizationSettings) -> QuantizedLayout:
-    """Return the layout of MXFP4, which stores `[out, in]` while the model uses `[in, out]`."""
+    """Return the layout of MXFP4 experts, stored as `[out, in]` and used as `[in, out]`."""
     group = lengths["bytes"] * 2
     shape = lengths["experts"], lengths["groups"] * group, lengths["out"]
     return QuantizedLayout(shape=shape, group_size=group, axis=-2)
 
 
 def decode_mxfp4(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode `q * s`, where the scales are powers of two."""
+    """Decode MXFP4 weights `q * s`. The scales are powers of two."""
     packed, scales = parts["_blocks"][rows], read_scales(parts["_scales"][rows]) / np.float32(2)
     codes = FP4_DOUBLED[unpack_codes(packed, 4)].reshape(*packed.shape[:2], -1)
     return codes.swapaxes(1, 2), np.repeat(scales, layout.group_size, axis=2).swapaxes(1, 2)
@@ -244,7 +244,7 @@ def decode_mxfp4(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
 
 
 def _read_quant_state(parts: Parts) -> dict[str, Any]:
-    """Return the JSON that bitsandbytes stores in a tensor of bytes."""
+    """Parse the JSON that bitsandbytes stores in a byte tensor."""
     stored = next(parts[mark] for mark in QUANT_STATES if mark in parts)
     try:
         state = json.loads(stored.tobytes().decode())
@@ -260,7 +260,7 @@ def _read_quant_state(parts: Parts) -> dict[str, Any]:
 
 
 def infer_bnb4_layout(parts: Parts, lengths: Lengths, _: QuantizationSettings) -> QuantizedLayout:
-    """Return the layout of bitsandbytes' NF4 and FP4: a flat array of codes in blocks."""
+    """Return the layout of bitsandbytes' NF4 and FP4: codes in blocks of a flat array."""
     state = _read_quant_state(parts)
     shape = tuple(map(int, state["shape"]))
     count = math.prod(shape)
@@ -277,7 +277,7 @@ def infer_bnb4_layout(parts: Parts, lengths: Lengths, _: QuantizationSettings) -
 
 
 def decode_bnb4(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode `table[q] * absmax`; nested scales are themselves quantized to 8 bits."""
+    """Decode NF4 or FP4 weights `table[q] * absmax`. Nested scales are quantized to 8 bits."""
     state = _read_quant_state(parts)
     width = layout.shape[1]
     first, stop, _ = rows.indices(layout.shape[0])
@@ -342,7 +342,7 @@ def _unpack_scales(packed: Array) -> tuple[Array, Array]:
 
 
 def _decode_offset_blocks(blocks: Array, codes: Array) -> Codes:
-    """Decode `d * scale * q - dmin * minimum`; the scales are folded into the returned codes."""
+    """Decode `d * scale * q - dmin * minimum`. Scales are folded into the returned codes."""
     super_scales = _decode_float16(blocks[..., :4])
     scales, minimums = _unpack_scales(blocks[..., 4:16])
     groups = _reshape_groups(codes, 32).astype(np.float32)
@@ -376,12 +376,12 @@ DECODERS: Mapping[str, tuple[int, DecodeBlocks]] = {
     "q5_k": (0, _decode_q5_k),
     "q6_k": (6, _decode_q6_k),
 }
-"""Bits per code (0 if values are not integers times a scale), and the decoder of each type."""
+"""The decoder of each GGUF block type, and its bits per code (0 if codes are not integers)."""
 QUANTIZED_TYPES = tuple(t for t in BLOCK_TYPES.values() if t.name in DECODERS)
 
 
 def make_block_decoder(marker_suffix: str, block_type: BlockType) -> tuple[InferLayout, Decode]:
-    """Return the layout and decoder of weights stored as blocks in the tensor `marker_suffix`."""
+    """Return the layout and decoder of weights stored as GGUF blocks in one tensor."""
     bits, decode_blocks = DECODERS[block_type.name]
 
     def layout(parts: Parts, _: Lengths, __: QuantizationSettings) -> QuantizedLayout:

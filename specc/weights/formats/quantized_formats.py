@@ -1,5 +1,5 @@
 """Define the storage formats of quantized weights (`WEIGHT_FORMATS`): the tensors of a weight by
-name suffix, and functions that infer its layout and decode it.
+name suffix, and the functions that infer the layout of a weight and decode it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,8 +48,8 @@ def _subtract_zero_points(codes: Array, zero_points: Array | int) -> Array:
 
 def _infer_code_bits(code_count: int, word_count: int, candidates: Sequence[int], bits: int) -> int:
     """Return the first number of bits in `candidates` for which `code_count` codes take exactly
-    `word_count` 32-bit words. If `bits`, the config value, is not 0, it is the only candidate.
-    Raise LayoutError if there is none.
+    `word_count` 32-bit words. If `bits`, the config value, is not 0, `bits` is the only candidate.
+    Raise LayoutError if no candidate fits.
     """
     matching_bits = [
         b for b in candidates if -(-code_count * b // 32) == word_count and bits in (0, b)
@@ -61,8 +61,8 @@ def _infer_code_bits(code_count: int, word_count: int, candidates: Sequence[int]
 
 
 def _infer_group_size(width: int, group_count: int, settings: QuantizationSettings) -> int:
-    """Return the group size of a weight with `width` input features and `group_count` groups per
-    row. Raise LayoutError if it contradicts the group size in `settings`.
+    """Infer the group size of a weight with `width` input features and `group_count` groups per
+    row. Raise LayoutError if the result differs from the group size in `settings`.
     """
     requested = width if settings.group_size < 0 else settings.group_size
     if requested and -(-width // requested) == group_count:
@@ -79,7 +79,7 @@ def _infer_group_size(width: int, group_count: int, settings: QuantizationSettin
 def _has_ordered_groups(
     group_index: Array | None, width: int, group_size: int, group_count: int
 ) -> bool:
-    """Return True if consecutive input channels form the groups (no index without act-order)."""
+    """Return True if groups are consecutive input channels, i.e. without act-order."""
     if group_index is None:
         return True
     check_equal_counts("g_idx", len(group_index), width)
@@ -113,13 +113,13 @@ def infer_gptq_layout(
 
 
 def _is_centered(packed: Array, bits: int, settings: QuantizationSettings) -> bool:
-    """Return True if every zero point is the middle of the code range (symmetric)."""
+    """Return True if all zero points are the middle of the code range (symmetric)."""
     middle = (1 << (bits - 1)) - settings.zero_offset
     return bool((unpack_codes(packed, bits) == middle).all())
 
 
 def decode_gptq(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode `(q - z) * s`; `g_idx` contains the group index of each input channel."""
+    """Decode GPTQ weights `(q - z) * s`; `g_idx` is the group index of each input channel."""
     width, bits = layout.shape[1], layout.bits
     groups = parts.get(".g_idx", np.arange(width) // layout.group_size)
     zeros = unpack_codes(parts[".qzeros"], bits)[:, : layout.shape[0]][:, rows]
@@ -144,7 +144,7 @@ def infer_awq_layout(
 
 
 def decode_awq(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode `(q - z) * s`; the eight outputs of a word are stored in the order `AWQ_ORDER`."""
+    """Decode AWQ weights `(q - z) * s`. Each word has eight outputs in the order `AWQ_ORDER`."""
     first, stop, _ = rows.indices(layout.shape[0])
     words = slice(first // 8, -(-stop // 8))
     columns = slice(first - words.start * 8, stop - words.start * 8)
@@ -165,7 +165,7 @@ def decode_awq(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
 def infer_packed_layout(
     parts: Parts, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
-    """Return the layout of integers of compressed-tensors: `[out, in]`, packed along `in`."""
+    """Return the layout of compressed-tensors integers: `[out, in]`, packed along `in`."""
     out, width = (int(length) for length in parts[".weight_shape"])
     check_equal_counts("the rows of weight_packed", lengths["out"], out)
     bits = _infer_code_bits(width, lengths["words"], range(1, 9), settings.bits)
@@ -190,7 +190,7 @@ def infer_packed_layout(
 
 
 def decode_packed(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode `(q - z) * s`; codes and zero points are stored unsigned."""
+    """Decode compressed-tensors weights `(q - z) * s`; codes are stored as unsigned integers."""
     (out, width), bits = layout.shape, layout.bits
     codes = unpack_codes(parts[".weight_packed"][rows], bits)[:, :width]
     groups = parts.get(".weight_g_idx", np.arange(width) // layout.group_size)
@@ -204,7 +204,7 @@ def decode_packed(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
 
 
 def infer_fp4_layout(parts: Parts, lengths: Lengths, _: QuantizationSettings) -> QuantizedLayout:
-    """Return the layout of NVFP4 and MXFP4 (compressed-tensors): `[out, in]`, two codes a byte."""
+    """Return the layout of NVFP4 and MXFP4 in compressed-tensors: `[out, in]`, 2 codes per byte."""
     width = lengths["bytes"] * 2
     global_scale = parts.get(".weight_global_scale")
     if global_scale is not None:
@@ -214,7 +214,7 @@ def infer_fp4_layout(parts: Parts, lengths: Lengths, _: QuantizationSettings) ->
 
 
 def decode_fp4(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode `q * s`; for NVFP4 the scales are divided by the global scale."""
+    """Decode NVFP4 or MXFP4 weights `q * s`. NVFP4 scales are divided by the global scale."""
     codes = FP4_DOUBLED[unpack_codes(parts[".weight_packed"][rows], 4)]
     scales = read_scales(parts[".weight_scale"][rows]) / np.float32(2)
     if ".weight_global_scale" in parts:
@@ -225,11 +225,11 @@ def decode_fp4(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """A storage format of quantized weights. `methods` are the quantization methods (`quant_method`
-    in the config) that use it.
+    """A storage format of quantized weights. `methods` lists the quantization methods
+    (`quant_method` in the config) that use the format.
 
     Every tensor `name + marker_suffix` indicates a weight `name + weight_suffix`. `parts` maps the
-    suffixes of required tensors to their patterns (`match_tensor`), `optional_parts` those of
+    suffixes of required tensors to their patterns (`match_tensor`), and `optional_parts` those of
     optional tensors.
     """
 
@@ -243,7 +243,7 @@ class WeightFormat:
 
 
 def _make_gguf_format(block_type: BlockType) -> WeightFormat:
-    """Return the format of a GGUF block type, whose name is the suffix of quantized tensors."""
+    """Return the format of a GGUF block type, whose quantized tensors end in the type name."""
     marker_suffix = f":{block_type.name}"
     describe, decode = make_block_decoder(marker_suffix, block_type)
     return WeightFormat(
@@ -257,7 +257,7 @@ def _make_gguf_format(block_type: BlockType) -> WeightFormat:
 
 
 GGUF_METHOD = "gguf"
-"""The method name of GGUF files, which need no quantization config."""
+"""The quantization method of GGUF files, which have no quantization config."""
 _INVERSE, _PLAIN = make_scaled_decoder("_scale_inv"), make_scaled_decoder(".weight_scale")
 
 WEIGHT_FORMATS = (
@@ -357,5 +357,5 @@ WEIGHT_FORMATS = (
     ),
     *map(_make_gguf_format, QUANTIZED_TYPES),
 )
-"""All formats. Formats with the same marker have different methods, and earlier markers take
+"""All storage formats. Formats with the same marker have different methods. Earlier markers take
 precedence: a weight with `.weight_shape` also has `.weight_packed`."""

@@ -1,4 +1,4 @@
-"""Read and write safetensors files, memory-mapped or in chunks."""
+"""Read safetensors files, memory-mapped or in chunks, and write safetensors files."""
 
 import hashlib
 import json
@@ -30,17 +30,17 @@ from specc.weights.formats.safetensors_header import (
 )
 
 FileIdentity: TypeAlias = tuple[int, int, int, int]
-"""Device, inode, size and modification time of a file."""
+"""The device, inode, size and modification time of a file."""
 SPEC_LAYOUT_METADATA = {"specc.layout": "spec"}
-"""Metadata of a file with the names and shapes of the spec, which skips `load` rules."""
+"""Metadata of a file with the tensor names and shapes of the spec, read without `load` rules."""
 
 CHUNK_BYTES = 1 << 20
-"""Number of bytes read at once when a tensor is streamed; a multiple of every element width."""
+"""Number of bytes read at once when a tensor is streamed: a multiple of every element size."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """A tensor of a file; `offset` is relative to the start of the file, in bytes."""
+    """The header entry of a tensor; `offset` is in bytes from the start of the file."""
 
     name: str
     dtype: str
@@ -53,7 +53,7 @@ class TensorEntry:
 
 
 class TensorFile(Closeable):
-    """An open, checked safetensors file; values of `transformed_tensors` differ from stored."""
+    """An open, validated safetensors file. `transformed_tensors` are changed when read."""
 
     transformed_tensors: Set[str] = frozenset()
 
@@ -74,7 +74,7 @@ class TensorFile(Closeable):
         self.size = self._identity[2]
 
     def get_array(self, name: str) -> Array:
-        """Return the tensor as a read-only view of the mapped file, in its stored dtype."""
+        """Return a tensor as a read-only view of the memory-mapped file, in its stored dtype."""
         entry = self.tensors[name]
         dtype = self._to_numpy(entry)
         self.check_unchanged()
@@ -85,7 +85,7 @@ class TensorFile(Closeable):
         return _to_native_order(flat).reshape(entry.shape)
 
     def read_tensor(self, name: str) -> Array:
-        """Return a copy of the tensor."""
+        """Return a copy of a tensor."""
         entry = self.tensors[name]
         dtype = self._to_numpy(entry)
         raw = np.empty(entry.nbytes, np.uint8)
@@ -96,8 +96,8 @@ class TensorFile(Closeable):
     def iterate_chunks(
         self, name: str, offset: int = 0, nbytes: int | None = None
     ) -> Iterator[memoryview]:
-        """Yield the stored bytes of a tensor, or of `nbytes` bytes from `offset` on. A chunk is
-        valid until the next but one is read.
+        """Yield the stored bytes of a tensor, or `nbytes` bytes starting at `offset`. A chunk
+        remains valid while the next chunk is read.
         """
         entry = self.tensors[name]
         count = entry.nbytes - offset if nbytes is None else nbytes
@@ -108,7 +108,7 @@ class TensorFile(Closeable):
     def _read_blocks(
         self, entry: TensorEntry, offset: int, count: int, buffers: list[memoryview]
     ) -> Iterator[memoryview]:
-        """Yield bytes of a tensor with double buffering: one buffer is used, the other filled."""
+        """Yield bytes of a tensor with double buffering: one buffer is read, the other filled."""
         self.check_unchanged()
         for position in range(0, count, CHUNK_BYTES):
             buffers.reverse()
@@ -118,7 +118,7 @@ class TensorFile(Closeable):
         self.check_unchanged()
 
     def read_all_bytes(self) -> Iterator[tuple[str, int, memoryview]]:
-        """Yield all bytes in order, with tensor name ("" for others) and offset in the tensor."""
+        """Yield all bytes in order, with tensor name ("" between tensors) and tensor offset."""
         order = sorted(self.tensors.values(), key=lambda t: (t.offset, t.nbytes))
         # all tensors use the same pair of buffers, because allocating new memory is slow
         buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(2)]
@@ -151,7 +151,7 @@ class TensorFile(Closeable):
             self._fd = -1
 
     def _fill_buffer(self, offset: int, view: memoryview) -> None:
-        """Read bytes from `offset` on until `view` is full. Raise E0512 if the file ends before."""
+        """Fill `view` with bytes from `offset` on. Raise E0512 if the file ends before."""
         while view:
             byte_count = read_into_buffer(self._fd, view, offset)
             if byte_count == 0:
@@ -182,7 +182,7 @@ class TensorFile(Closeable):
 
 
 def open_weights_file(path: Path) -> int:
-    """Open a regular file and return its descriptor. Raise E0802 if it cannot be read."""
+    """Open a regular file and return its file descriptor. Raise E0802 if it is unreadable."""
     try:
         return open_regular_file(path)
     except UnreadableFileError as error:
@@ -203,7 +203,7 @@ def open_tensors(path: str | Path) -> TensorFile:
     fd = open_weights_file(path)
     try:
         size = os.fstat(fd).st_size
-        # the file begins with an 8-byte length, followed by `{`
+        # a safetensors file begins with an 8-byte header length, followed by `{`
         first_bytes = read_at_offset(fd, 64, 0)
         if (
             int.from_bytes(first_bytes[:8], "little") > MAX_HEADER_BYTES
@@ -229,14 +229,14 @@ def write_safetensors(
     *,
     force: bool = False,
 ) -> None:
-    """Write a safetensors file atomically. The output does not depend on the order of the tensors.
+    """Write a safetensors file atomically. The order of `tensors` does not affect the output.
 
     A file that specc did not write is replaced only with `force` (E0833). The producer is added to
-    the metadata for `specc.io.file_type_detection`. `SPEC_LAYOUT_METADATA` in the metadata means
-    that names and shapes are those of the spec.
+    the metadata for `specc.io.file_type_detection`. Pass `SPEC_LAYOUT_METADATA` if the names and
+    shapes are those of the spec.
 
-    Tensors are sorted by decreasing element width, then by name, so that each is aligned to its
-    element width; the data is aligned to 64 bytes.
+    Tensors are sorted by decreasing element width, then by name, so that each tensor is aligned to
+    its element width. The data section is aligned to 64 bytes.
     """
     names = sorted(tensors, key=lambda n: (-DTYPE_BITS[get_array_dtype(tensors[n])], n))
     header: dict[str, object] = {
@@ -268,7 +268,7 @@ def _iterate_file_chunks(header: bytes, arrays: Iterable[Array]) -> Iterator[byt
 def _to_native_order(array: Array) -> Array:
     """Convert between little-endian and native byte order; a no-op on little-endian machines.
 
-    NumPy dtypes have a byte order; dtypes of ml_dtypes always have the native one.
+    NumPy dtypes have a byte order. ml_dtypes types always have native byte order.
     """
     if get_array_dtype(array) in NATIVE_ORDER_DTYPES:
         return array.byteswap() if sys.byteorder == "big" else array
@@ -276,12 +276,12 @@ def _to_native_order(array: Array) -> Array:
 
 
 def get_file_identity(status: os.stat_result) -> FileIdentity:
-    """Return a key that changes if the file is modified or replaced."""
+    """Return a key that changes when the file is modified or replaced."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def reject_foreign_file(path: Path, first_bytes: bytes, expected: str) -> None:
-    """Raise E0502 if `first_bytes`, the first bytes of a file, belong to another known format."""
+    """Raise E0502 if `first_bytes`, the first bytes of a file, indicate another known format."""
     match = identify_foreign_file(first_bytes, escape_text(path.name))
     if match:
         format_name, help = match

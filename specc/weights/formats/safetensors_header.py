@@ -41,35 +41,35 @@ NUMPY_KINDS: dict[str, str | type | None] = {
     "f8_e8m0": ml_dtypes.float8_e8m0fnu,
     **dict.fromkeys(("f6_e2m3", "f6_e3m2", "f4")),
 }
-"""NumPy dtype of each safetensors dtype (its name in capitals); packed types have none."""
+"""The NumPy dtype of each safetensors dtype. Packed types have no NumPy dtype."""
 
 DTYPE_BITS = {n: int(re.findall(r"\d+", n)[0]) if n != "bool" else 8 for n in (*NUMPY_KINDS, "i4")}
-"""Bits per element; includes 4-bit integers, which no checkpoint stores."""
+"""Bits per element of each dtype, including 4-bit integers, which no checkpoint stores."""
 
 NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
     ours: np.dtype(kind) for ours, kind in NUMPY_KINDS.items() if kind is not None
 }
-"""NumPy dtype, little-endian, of each type that has one; packed types have none."""
+"""The little-endian NumPy dtype of each weight dtype, without packed types."""
 
 DTYPES_BY_FILE_NAME: dict[str, str] = {ours.upper(): ours for ours in NUMPY_KINDS}
-"""The dtype name in specc of each safetensors dtype."""
+"""specc's name of each safetensors dtype."""
 
 FLOAT_DTYPES = frozenset(n for n in DTYPE_BITS if n.startswith(("f", "bf")))
-"""The floating-point types."""
+"""Floating-point dtypes."""
 CONVERTIBLE_FLOATS = FLOAT_DTYPES & NUMPY_DTYPES.keys()
-"""The floating-point types that can be converted to each other."""
+"""Floating-point dtypes that can be converted to each other."""
 
 NATIVE_ORDER_DTYPES = frozenset(
     ours for ours, kind in NUMPY_KINDS.items() if isinstance(kind, type)
 )
-"""The types of ml_dtypes, which exist only in native byte order."""
+"""Dtypes of ml_dtypes, which exist only in native byte order."""
 
-# no two types share a NumPy dtype
+# the mapping can be inverted, because all NumPy dtypes are different
 _BY_NAME = {kind.name: ours for ours, kind in NUMPY_DTYPES.items()}
 
 
 def get_array_dtype(array: Array) -> str:
-    """Return the dtype name of an array. Raise E0508 if weights cannot have this dtype."""
+    """Return the dtype name of an array. Raise E0508 if weights of this dtype are unsupported."""
     name = array.dtype.name
     if name not in _BY_NAME:
         raise_error(
@@ -84,12 +84,12 @@ MAX_HEADER_BYTES = 100_000_000
 MAX_LENGTH = 1 << 53
 """Upper bound of axis sizes and offsets, equal to that of integers in a spec."""
 HEADER_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
-"""The fields of a tensor's header entry; all are required, and no others are allowed."""
+"""Fields of a tensor's header entry. All are required, and no other fields are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A tensor of the header; `begin` and `end` are relative to the first data byte."""
+    """A tensor in a safetensors header; `begin` and `end` are byte offsets in the data section."""
 
     name: str
     dtype: str
@@ -99,11 +99,11 @@ class RawTensor:
 
 
 class _InvalidHeaderError(Exception):
-    """Raised if a header is invalid; the message contains the reason."""
+    """Raised if a safetensors header is invalid; the message contains the reason."""
 
 
 def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[str, str], bytes]:
-    """Return tensors in data order, metadata, and header bytes. Raise E0506 if invalid."""
+    """Return the tensors in data order, metadata and header bytes. Raise E0506 if invalid."""
     try:
         data = _read_header_bytes(fd, size)
         fields = _parse_fields(data)
@@ -122,11 +122,11 @@ def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[st
 
 
 def _read_header_bytes(fd: int, size: int) -> bytes:
-    """Return the JSON bytes of the header. The first eight bytes of the file are their length."""
+    """Return the JSON text of the header; its length is in the first eight bytes of the file."""
     if size < 8:
         raise _InvalidHeaderError(f"file size is {size} bytes, expected at least 10")
     length = int.from_bytes(read_at_offset(fd, 8, 0), "little")
-    # the file may have another format, so the length is checked before reading
+    # check the length before reading, because the file may have another format
     if length > MAX_HEADER_BYTES:
         raise _InvalidHeaderError(f"header length is {length} bytes, maximum {MAX_HEADER_BYTES}")
     if length > size - 8:
@@ -151,10 +151,10 @@ def _parse_fields(data: bytes) -> dict[str, Json]:
     except NestingTooDeepError:
         raise _InvalidHeaderError("the header is nested too deeply") from None
     except UnicodeDecodeError as error:
-        # plus 8 bytes for the length field gives the file offset
+        # add the 8 bytes of the length field to get the offset in the file
         raise _InvalidHeaderError(f"the header is not UTF-8 (byte {error.start + 8})") from None
     except ValueError as error:
-        # invalid JSON, an integer with thousands of digits, NaN
+        # the header is invalid JSON, or contains NaN or an integer with thousands of digits
         raise _InvalidHeaderError(f"the header is not JSON: {escape_text(error)}") from None
     if not isinstance(fields, dict):
         raise _InvalidHeaderError("the header is not a JSON object")
@@ -173,7 +173,7 @@ def _parse_metadata(value: Json) -> dict[str, str]:
 
 
 def _parse_tensor(name: str, fields: Json) -> RawTensor:
-    """Parse the header entry of one tensor. Raise an error if its fields are not consistent."""
+    """Parse the header entry of a tensor. Raise an error if its fields are inconsistent."""
     tensor_label = f"the tensor `{escape_text(name[:200])}`"
     if not name:
         raise _InvalidHeaderError("a tensor has no name")
@@ -202,7 +202,7 @@ def _parse_tensor(name: str, fields: Json) -> RawTensor:
 
 
 def _check_dtype(tensor_label: str, dtype: Json) -> str:
-    """Return the dtype of a header entry. Raise an error if it is unknown."""
+    """Return the dtype in a header entry. Raise an error if the dtype is unknown."""
     if not isinstance(dtype, str) or dtype not in DTYPES_BY_FILE_NAME:
         raise _InvalidHeaderError(
             f"{tensor_label} has the unknown dtype {escape_text(repr(dtype)[:40])}"
@@ -225,7 +225,7 @@ def _count_bytes(tensor_label: str, dtype: str, shape: list[int]) -> int:
     count = 1
     for dim in shape:
         count *= dim
-        if count >= MAX_LENGTH:  # in each iteration, because a later 0 hides an overflow
+        if count >= MAX_LENGTH:  # check after every factor, because a later 0 hides an overflow
             raise _InvalidHeaderError(f"{tensor_label} has more elements than any file can hold")
     bits = count * DTYPE_BITS[DTYPES_BY_FILE_NAME[dtype]]
     if bits % 8:  # types of 4 and 6 bits are packed into bytes
@@ -234,7 +234,7 @@ def _count_bytes(tensor_label: str, dtype: str, shape: list[int]) -> int:
 
 
 def _parse_lengths(value: Json) -> list[int] | None:
-    """Parse a list of axis sizes; None if an item is no non-negative integer (e.g. `true`)."""
+    """Parse a list of axis sizes. Return None if an item is not a non-negative integer."""
     if not isinstance(value, list):
         return None
     numbers = [n for v in value if (n := as_exact_integer(v)) is not None and 0 <= n < MAX_LENGTH]
@@ -242,7 +242,7 @@ def _parse_lengths(value: Json) -> list[int] | None:
 
 
 def _check_ranges(tensors: list[RawTensor], size: int) -> None:
-    """Raise an error if data ranges have gaps, overlap, or do not end at the end of the file."""
+    """Raise an error if data ranges overlap, leave gaps, or do not end at the end of the file."""
     position = 0
     for t in tensors:
         if t.begin != position:
