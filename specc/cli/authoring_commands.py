@@ -1,5 +1,5 @@
-"""Write specs: `specc new` creates a commented spec that extends a built-in spec, or a draft for a
-checkpoint directory; `specc lsp` runs the language server over stdin and stdout.
+"""Commands that create specs: `specc new` creates a commented spec that extends a built-in spec, or
+a draft for a checkpoint directory; `specc lsp` runs the language server over stdin and stdout.
 """
 
 import logging
@@ -61,10 +61,11 @@ def add_new_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_new(args: Namespace) -> int:
-    """Write the spec, and print the next command."""
+    """Write the new spec, and print the command to run next."""
     *names, path = args.words
     _check_argument_count(len(names), args.directory)
-    resolve_output_path(path, NEW_SPEC_OUTPUT, force=args.force)  # before any work is done
+    # check that the output can be written before any work is done
+    resolve_output_path(path, NEW_SPEC_OUTPUT, force=args.force)
     is_yaml = not path.lower().endswith(".specc")
     name = make_spec_name(Path(path).stem)
     schema_comments = (SCHEMA_MODELINE,) if is_yaml and not args.no_schema else ()
@@ -104,7 +105,7 @@ def execute_new(args: Namespace) -> int:
 
 
 def _write_schema(path: Path) -> None:
-    """Write the JSON Schema of YAML specs unless the file already exists."""
+    """Write the JSON Schema of YAML specs unless the file exists."""
     if not path.exists():
         write_file_atomically(path, [(get_specs_directory() / "schema.json").read_bytes()])
 
@@ -138,13 +139,13 @@ def draft_to_json(draft: SpecDraft | None) -> dict[str, object] | None:
 
 
 def make_spec_name(stem: str) -> str:
-    """Convert a file name to a valid spec name."""
+    """Convert the stem of a file name to a valid spec name."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", stem)
     return name if name[:1].isalpha() else f"my_{name}"
 
 
 def _format_next_steps(is_yaml: bool) -> tuple[str, ...]:
-    """Return comments that describe the next steps for the user."""
+    """Return comments that describe the next steps after `specc new`."""
     comment = "Trained weights for `specc compile` (path relative to this file):"
     if is_yaml:
         return (comment, "weights:", "  - from: my.safetensors")
@@ -170,14 +171,14 @@ def add_lsp_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--schema", action="store_true", help="print the JSON Schema of specs in YAML and exit"
     )
-    # editors pass `--stdio`, although no other transport is supported
+    # editors pass `--stdio` by convention; the server supports no other transport
     parser.add_argument(
         "--stdio", action="store_true", help="ignored; the server always uses stdin and stdout"
     )
 
 
 def execute_lsp(args: Namespace) -> int:
-    """Serve until the client disconnects."""
+    """Run the language server until the client disconnects."""
     if args.schema:
         print((get_specs_directory() / "schema.json").read_text(encoding="utf-8"), end="")
         return 0
@@ -187,11 +188,11 @@ def execute_lsp(args: Namespace) -> int:
             "the language server needs the package pygls",
             helps=["pip install -e '.[lsp]'"],
         )
-    # imported here, because the import takes a third of a second and no other command needs it
+    # imported here, because the import takes a third of a second and other commands do not need it
     from specc.lsp.server import SpeccLanguageServer
 
     if sys.stdin.isatty():
-        # a user started the server in a terminal: explain that an editor connects to it
+        # for a user who starts the server in a terminal, explain that editors run the server
         print("waiting for an editor on stdin; Ctrl-D ends it", file=sys.stderr)
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
@@ -199,5 +200,5 @@ def execute_lsp(args: Namespace) -> int:
     sys.stdout = sys.stderr
     if error := SpeccLanguageServer().serve(stdin, stdout):
         print(error, file=sys.stderr)
-    # the protocol requires this exit status if the client sent no shutdown request
+    # the protocol requires exit status 1 if the client sent no shutdown request
     return 1 if error else 0

@@ -38,11 +38,13 @@ TITLE_PATTERN = re.compile(r'^(?:model \w+ "([^"\\\n]*)"|doc: ([^\s"\'][^\n]*?))
 
 def add_list_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc list`."""
-    parser.add_argument("kind", nargs="?", choices=LISTED_KINDS)
+    parser.add_argument(
+        "kind", nargs="?", choices=LISTED_KINDS, help="kind of names to list (default: all kinds)"
+    )
 
 
 def execute_list(args: Namespace) -> int:
-    """Print one line per name, with the summary of its documentation."""
+    """Print the names of each kind, one per line with the summary of its documentation."""
     kinds = [args.kind] if args.kind else LISTED_KINDS
     docs_by_kind = {kind: dict(sorted(_map_summaries(kind).items())) for kind in kinds}
     items = [
@@ -73,13 +75,13 @@ def _map_summaries(kind: str) -> dict[str, str]:
 
 
 def read_spec_title(path: Path) -> str:
-    """Return the title of a spec. The file is parsed only if its header has an unusual form."""
+    """Return the title of a spec. The spec is parsed only if the header has an unusual form."""
     title = TITLE_PATTERN.search(path.read_text(encoding="utf-8"))
     return title[1] or title[2] if title else read_spec_file(path, path.name).doc
 
 
 def _map_std_definitions(kind: str) -> dict[str, str]:
-    """Map the names of the std blocks, or of the std definitions of a kind, to their docstrings."""
+    """Map the names of the std blocks, or of std definitions of one kind, to docstrings."""
     library = SpecLibrary()
     docs = {}
     for name in library.list_std_names():
@@ -163,7 +165,7 @@ WEIGHT_RULE_DOCS = {
         "Split, permute and merge axes with an einops pattern.",
     ),
 }
-"""Syntax and summary of each transformation in a `load` rule."""
+"""Syntax and summary of each tensor transform in a `load` rule."""
 CONFIG_DOCS = {
     "rope_config": (
         "rope: rope from rope_config(theta=, context=, layers=, base=) = rope(theta=10000.0)",
@@ -183,7 +185,7 @@ OTHER_DOCS = {
     "weight transformation": WEIGHT_RULE_DOCS,
     "config": CONFIG_DOCS,
 }
-"""Names that are valid only in one section of a spec, by kind."""
+"""Names that are valid only in one section of a spec, with their docs, by kind."""
 
 DOC_OPTIONS = {
     "source": Option(
@@ -215,7 +217,7 @@ def execute_doc(args: Namespace) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class NameDocumentation:
-    """The documentation of a name; `text` is the signature or the source code of its definition."""
+    """The documentation of a name. `text` is the signature or the source code of the definition."""
 
     kind: str
     text: str
@@ -223,7 +225,7 @@ class NameDocumentation:
     file: str = ""
 
     def format_text(self) -> str:
-        """Format the definition with its docstring and the path of its file."""
+        """Format the definition with its docstring and the path of the defining file."""
         # the source code of a spec is printed unchanged, so that the output can be redirected to a
         # file
         if self.kind == "spec":
@@ -233,7 +235,7 @@ class NameDocumentation:
 
 
 def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> NameDocumentation:
-    """Return the text of a built-in spec, or its comment, config and graph signatures."""
+    """Return the source text of a built-in spec, or its comment, config and graph signatures."""
     path = find_builtin_specs()[name]
     text = path.read_text(encoding="utf-8")
     if not with_source:
@@ -254,7 +256,7 @@ def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> Nam
 def find_name_documentation(
     name: str, library: SpecLibrary, *, with_source: bool
 ) -> list[NameDocumentation]:
-    """Return the documentation of functions and definitions `name`. Raise E0204 if none."""
+    """Return the documentation of every definition of a name. Raise E0204 if there is none."""
     builtin, definition = BUILTINS.get(name), library.find_std_item(name)
     documentation = (
         [NameDocumentation(kind="function", text=builtin.format_signature(), doc=builtin.doc)]
@@ -297,7 +299,7 @@ def _is_only_spec_name(name: str, library: SpecLibrary) -> bool:
 
 
 def add_explain_arguments(parser: ArgumentParser) -> None:
-    """Declare the options of `specc explain`."""
+    """Declare the arguments of `specc explain`."""
     parser.add_argument("code", metavar="CODE", help="a diagnostic code, for example E0302")
 
 

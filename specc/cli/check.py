@@ -1,4 +1,4 @@
-"""Check a spec without weights: shapes for all sizes, causality, padding; then with values."""
+"""Check a spec without weights: shapes for all sizes, causality, padding, config values."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -19,7 +19,7 @@ def add_check_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_check(args: Namespace) -> int:
-    """Print the proved properties to stdout, and warnings to stderr."""
+    """Check a spec; print the proved properties to stdout and warnings to stderr."""
     spec = open_spec_from_arguments(args)
     check_result = check_spec(spec, args.graph)
     model = check_result.model or check_result.trials[0].model
@@ -42,7 +42,7 @@ def execute_check(args: Namespace) -> int:
 def _report_to_json(
     spec: LoadedSpec, check_result: SpecCheckResult, report: AnalysisReport
 ) -> dict[str, object]:
-    """Return the proved properties as a JSON object."""
+    """Convert the result of `specc check`, including the proved properties, to a JSON object."""
     axes = [
         {"axis": axis.symbol, "causal": axis.is_causal, "reason": axis.reason}
         for axis in report.other_axes
@@ -63,24 +63,24 @@ def _report_to_json(
 
 
 def _list_other_graphs(spec: LoadedSpec, model: ModelDefinition) -> list[str]:
-    """Return one line that names the graphs of the spec that are not checked, or an empty list."""
+    """Return a line that lists the unchecked graphs of the spec, or no line if all are checked."""
     blocks = [block for block, _ in spec.program.iterate_items(ast.Block)]
     names = [b.name for b in blocks if b.kind == "graph" and b.name != model.graph.name]
     return [f"other graphs, checked with --graph NAME: {', '.join(names)}"] if names else []
 
 
 def _list_trial_values(check_result: SpecCheckResult) -> list[str]:
-    """Format the trial values of missing config fields on one line, e.g. `layers = 2`."""
+    """Return a line with the trial values of missing config fields, e.g. `layers = 2`."""
     return sorted({f"{k} = {v}" for t in check_result.trials for k, v in t.trial_values.items()})
 
 
 def _count_parameters(model: ModelDefinition | None) -> int | None:
-    """Return the number of parameters for this config, or None if the config is incomplete."""
+    """Return the number of parameters of the model, or None if the config is incomplete."""
     return None if model is None else count_untied_parameters(model.graph).number or 0
 
 
 def _analyze_model(model: ModelDefinition) -> AnalysisReport:
-    """Run the analyses for the mode of a model: generation, streaming, or full forward."""
+    """Analyze a model for its mode: generation, streaming, or full forward pass."""
     if (generation := model.generation) is not None:
         return analyze_graph(
             model.graph, generation.sequence_input, generation.logits_output, model.defaults

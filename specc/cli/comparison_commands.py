@@ -69,13 +69,13 @@ INPUT_OPTIONS: Mapping[str, Option] = {
     "rounds": Option(
         COUNT_OPTION,
         "N",
-        "number of comparisons with different input sizes (default: 3)",
+        "number of comparison rounds with different input sizes (default: 3)",
         extra_arguments={"type": make_int_parser(1, 1000, "a number of rounds"), "default": 3},
     ),
     "baseline": Option(
         STRING_OPTION,
         "MODEL.onnx|DIR",
-        "the unquantized model: also measure the quantization error against it",
+        "unquantized model against which the quantization error is measured",
     ),
 }
 OUTPUT_OPTIONS: Mapping[str, Option] = {
@@ -93,7 +93,7 @@ OUTPUT_OPTIONS: Mapping[str, Option] = {
     "threshold": Option(
         STRING_LIST_OPTION,
         "METRIC=NUMBER",
-        "maximum quantization error, else exit with status 4; metrics: "
+        "exit with status 4 if the quantization error is larger than NUMBER; metrics: "
         f"{', '.join(ERROR_MEASURES)}",
         extra_arguments={"type": parse_threshold},
     ),
@@ -107,11 +107,11 @@ def add_verify_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_verify(args: Namespace) -> int:
-    """Print one line per round. Return exit status 4 (E0930) if the results of a round differ, and
-    5 if the model is too sensitive to rounding (E0932) or, with `--strict`, if a branch was not
-    executed.
+    """Print one line per verification round.
 
-    JSON output is a single object, even if there is a difference.
+    Return exit status 4 (E0930) if the results of a round differ, and 5 if the model is too
+    sensitive to rounding (E0932) or, with `--strict`, if a branch was not executed. The JSON output
+    is a single object, even if the results differ.
     """
     _check_options(args)
     reject_uncompiled_model(args.model)
@@ -137,8 +137,8 @@ def execute_verify(args: Namespace) -> int:
 
 @dataclass
 class VerifyResults:
-    """The verification results so far. `agrees` is None until all rounds are done, and stays None
-    if the model is too sensitive to rounding or if nothing was compared.
+    """The verification results so far. `agrees` is None until all rounds are finished, and remains
+    None if the model is too sensitive to rounding or if no output was compared.
     """
 
     agrees: bool | None = None
@@ -147,7 +147,7 @@ class VerifyResults:
     output_errors: list[dict[str, object]] = field(default_factory=list)
 
     def to_json(self, failed: Failed | None = None) -> dict[str, object]:
-        """Convert to JSON values, including the diagnostics if there was an error."""
+        """Convert the results to a JSON object, with the diagnostics of an error if any."""
         return {
             "agrees": self.agrees,
             "rounds": [round.to_json() for round in self.rounds],
@@ -158,7 +158,7 @@ class VerifyResults:
 
 
 def _check_options(args: Namespace) -> None:
-    """Raise E0753 for options that need a baseline model."""
+    """Raise E0753 for options that require `--baseline`."""
     for option, value in (("--threshold", args.threshold), ("--per-layer", args.per_layer)):
         if value and not args.baseline:
             raise_error(
@@ -169,7 +169,7 @@ def _check_options(args: Namespace) -> None:
 
 
 def _compare_rounds(args: Namespace, model: InferenceModel, verify_results: VerifyResults) -> None:
-    """Run the verification rounds, add them to `verify_results`, and print one line per round."""
+    """Run the verification rounds, add each to `verify_results`, and print one line per round."""
     rounds = iterate_all_rounds(model, seed=args.seed, rounds=args.rounds)
     try:
         for round in iterate_with_counter(rounds, "comparing rounds"):
@@ -179,14 +179,14 @@ def _compare_rounds(args: Namespace, model: InferenceModel, verify_results: Veri
         status = compute_exit_status(d.code for d in failed.diagnostics)
         verify_results.agrees = False if status == ErrorCategory.MISMATCH.value else None
         raise
-    # without a compared output, the model is not reported as correct
+    # a model without a compared output is not reported as correct
     verify_results.agrees = (
         True if any(round.is_compared for round in verify_results.rounds) else None
     )
 
 
 def _check_coverage(verify_results: VerifyResults) -> None:
-    """Raise E0933 if a graph was not compared, or a subgraph or long sequence never ran."""
+    """Raise E0933 if a round compared no output or a subgraph or long sequence was not run."""
     for round in verify_results.rounds:
         if not (round.is_compared or round.uncovered_cases):
             _raise_not_compared(round)
@@ -197,7 +197,7 @@ def _check_coverage(verify_results: VerifyResults) -> None:
 
 
 def _raise_incomplete_coverage(uncovered_cases: Sequence[str], subgraph_count: int) -> NoReturn:
-    """Raise E0933 because no round executed some subgraphs, or none had a long sequence."""
+    """Raise E0933 because no round executed some subgraphs, or because no sequence was long."""
     title = "no round compared long sequences"
     help = "verify a smaller model of the same spec, with fewer layers or a smaller window"
     if subgraph_count:
@@ -208,7 +208,7 @@ def _raise_incomplete_coverage(uncovered_cases: Sequence[str], subgraph_count: i
 
 
 def _raise_not_compared(round: VerificationRound) -> NoReturn:
-    """Raise E0933 because a round compared no output."""
+    """Raise E0933 because a verification round compared no output."""
     raise_error(
         "E0933",
         f"graph `{round.graph}` was not compared" if round.graph else "no output was compared",
@@ -219,7 +219,7 @@ def _raise_not_compared(round: VerificationRound) -> NoReturn:
 def _compare_baseline(
     args: Namespace, model: InferenceModel, verify_results: VerifyResults
 ) -> None:
-    """Print the quantization error per layer and output. Raise E0856 over the threshold."""
+    """Print the quantization error per layer and output. Raise E0856 above the threshold."""
     baseline = open_compiled_model(
         args.baseline, graph=args.graph, provider=args.execution_provider
     )
@@ -237,10 +237,10 @@ def _compare_baseline(
 DIFF_OPTIONS = {
     "set": "set a config value of B; B must be a spec",
     "config": "read config values of B from a config.json; B must be a spec",
-    "graph": "compare this graph",
+    "graph": "graph to compare",
 }
 DIFFERENCE_STATUS = 4
-"""Exit status if there is a difference, as in `verify`."""
+"""Exit status of `specc diff` if the architectures differ, as in `specc verify`."""
 
 
 def add_diff_arguments(parser: ArgumentParser) -> None:
@@ -256,7 +256,7 @@ def add_diff_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_diff(args: Namespace) -> int:
-    """Print the differences, one per line. Return 0 if there are none, otherwise 4."""
+    """Print the differences, one per line. Return 0 if the architectures are equal, otherwise 4."""
     a = _load_architecture_to_compare(args.a, args.graph)
     b = _load_architecture_to_compare(args.b, args.graph, args.config, args.set)
     difference = diff_architectures(a, b)
@@ -268,7 +268,7 @@ def execute_diff(args: Namespace) -> int:
 def _difference_to_json(
     a: ComparedArchitecture, b: ComparedArchitecture, difference: ArchitectureDifference
 ) -> dict[str, object]:
-    """Convert a difference to a JSON object."""
+    """Convert an architecture difference to a JSON object."""
     return {
         "a": a.name,
         "b": b.name,
@@ -281,9 +281,8 @@ def _difference_to_json(
 def _load_architecture_to_compare(
     path: str, graph: str, config: str = "", settings: list[str] | None = None
 ) -> ComparedArchitecture:
-    """Load one of the two architectures to compare: a spec, a checkpoint directory, or a compiled
-    model. Raise E0956 if it is a standalone generator, and E0957 if config options are given for a
-    compiled model.
+    """Load an architecture to compare: a spec, a checkpoint directory, or a compiled model. Raise
+    E0956 for a standalone generator, and E0957 if config options are given for a compiled model.
     """
     name = Path(path).name or path
     if is_compiled_model(path):

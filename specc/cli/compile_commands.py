@@ -38,7 +38,9 @@ from specc.runtime.triton_export import write_triton_repository
 
 EXPLAIN_OPTION = {
     "explain": Option(
-        BOOLEAN_OPTION, "", "print whether each attention is computed blocked or dense, and why"
+        BOOLEAN_OPTION,
+        "",
+        "print whether each attention layer is computed blocked or dense, and why",
     )
 }
 
@@ -48,7 +50,7 @@ def add_compile_arguments(parser: ArgumentParser) -> None:
     add_spec_arguments(parser)
     output = make_output_option(
         "MODEL.onnx|DIR",
-        "output file; with --graphs the output directory",
+        "output file, or output directory with --graphs",
         required=True,
         type=parse_output_path,
     )
@@ -80,7 +82,8 @@ def execute_compile(args: Namespace) -> int:
     for form in report.attention_forms if args.explain else ():
         print(form)
     for remark in report.remarks:
-        if remark != format_shadowing_note(args.spec):  # already printed when the spec was opened
+        # warnings about the spec were printed when the spec was opened
+        if remark != format_shadowing_note(args.spec):
             terminal.print_note(remark)
     for path, size in report.files:
         terminal.print_outcome(f"{escape_text(path)}  {format_size(size)}")
@@ -88,7 +91,7 @@ def execute_compile(args: Namespace) -> int:
 
 
 def _compile(args: Namespace) -> CompileReport:
-    """Compile the spec of a command line to a model file, or to a package with `--graphs`."""
+    """Compile the spec of a command line to a model file or, with `--graphs`, to a package."""
     settings = {"generation_config": collect_generation_settings(args)}
     return compile_model(
         open_spec_from_arguments(args, args.weights),
@@ -97,16 +100,16 @@ def _compile(args: Namespace) -> CompileReport:
 
 
 def parse_output_path(text: str) -> str:
-    """Parse an output path. Raise an error for an empty path."""
+    """Parse an output path. Raise an argparse error if the path is empty."""
     if not text:
         raise ArgumentTypeError("expected a file or directory name, got an empty string")
     return text
 
 
 def _check_option_combinations(args: Namespace) -> None:
-    """Raise E0753 for options that have no effect in combination with the other options."""
-    # Export profiles other than `specc` rename KV caches, which the full-forward graph does not
-    # have.
+    """Raise E0753 for an option that has no effect in combination with other options."""
+    # Export profiles other than `specc` rename KV caches, but the full-forward graph has no KV
+    # cache.
     if args.io_names != "specc" and not {"encode", "step"} & set(args.graphs):
         raise_error(
             "E0753",
@@ -124,7 +127,7 @@ def _check_option_combinations(args: Namespace) -> None:
                 f"or pass `{generation_flags[0]}` to specc run instead",
             ],
         )
-    # A single file is possible only for a standalone generator.
+    # Only a standalone generator can be written as a single file.
     if args.graphs and args.graphs != ("generate",) and args.output.endswith(".onnx"):
         raise_error(
             "E0753",
@@ -135,7 +138,7 @@ def _check_option_combinations(args: Namespace) -> None:
 
 
 def format_size(size: float) -> str:
-    """Format a byte count with a unit."""
+    """Format a byte count with a unit, e.g. `1.5 GB`."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
@@ -160,13 +163,17 @@ EXPORT_OPTIONS: Mapping[str, Option] = {
 
 def add_export_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc export`."""
-    parser.add_argument("to", choices=["triton"], help="NVIDIA's Triton Inference Server")
+    parser.add_argument(
+        "to",
+        choices=["triton"],
+        help="export format: model repository of NVIDIA Triton Inference Server",
+    )
     parser.add_argument("model", metavar="MODEL", help="compiled model or package")
     add_option_groups(parser, input=PACKAGE_GRAPH_OPTION, output=EXPORT_OPTIONS)
 
 
 def execute_export(args: Namespace) -> int:
-    """Write the model repository and print its files."""
+    """Write the Triton model repository and print the paths of its files."""
     reject_uncompiled_model(args.model)
     model = open_compiled_model(args.model, graph=args.graph).default_model
     name = args.name or model.manifest.name

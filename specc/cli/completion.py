@@ -1,4 +1,4 @@
-"""Print the completion script for bash, zsh or fish."""
+"""Print the shell completion script for bash, zsh or fish."""
 
 from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from specc.driver.spec_loader import open_spec
 from specc.library.spec_files import find_builtin_specs, map_error_pages
 
 COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
-"""The kind of candidates that `specc _complete` prints for an option or argument."""
+"""The kind of candidates that `specc _complete` prints, by the `dest` of an option or argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class CompletionChoice:
 
 @dataclass(frozen=True, slots=True)
 class CommandCompletion:
-    """Completions of a command: its options with their help and candidates (None if an option takes
-    no value), and the candidates of its positional arguments.
+    """Completions of a command: its options with their help and candidates (None for an option
+    without value), and the candidates of its positional arguments.
     """
 
     summary: str
@@ -42,7 +42,7 @@ def _merge_choices(choices: Sequence[CompletionChoice]) -> CompletionChoice:
 
 
 def collect_completions(commands: Mapping[str, ArgumentParser]) -> dict[str, CommandCompletion]:
-    """Return the completions of each command."""
+    """Return the completions of each command, by command name."""
     completions = {}
     for name, parser in commands.items():
         options = {
@@ -77,7 +77,7 @@ def format_plain_help(text: str) -> str:
 
 
 def render_bash_completion(commands: Mapping[str, CommandCompletion]) -> str:
-    """Return a bash function that fills COMPREPLY."""
+    """Return a bash completion function, which sets COMPREPLY."""
     first_words = " ".join([*commands, "--help", "--version"])
     lines = [
         "# source <(specc completion bash)",
@@ -122,14 +122,14 @@ def render_bash_completion(commands: Mapping[str, CommandCompletion]) -> str:
 def _format_bash_words(choice: CompletionChoice) -> str:
     words = f"words='{' '.join(choice.values)}'"
     if choice.dynamic_kind:
-        # the config keys depend on the spec on the command line
+        # the config keys are those of the spec on the command line
         spec_argument = ' "${COMP_WORDS[2]}"' if choice.dynamic_kind == "set" else ""
         words = f'words="$(specc _complete {choice.dynamic_kind}{spec_argument} 2>/dev/null)"'
     return words + ("; files=1" if choice.includes_files else "")
 
 
 def render_zsh_completion(commands: Mapping[str, CommandCompletion]) -> str:
-    """Return a zsh function that calls `_arguments`."""
+    """Return a zsh completion function, which calls `_arguments`."""
     lines = [
         "#compdef specc",
         "# specc completion zsh > _specc, in a directory of $fpath",
@@ -176,7 +176,7 @@ def _format_zsh_words(choice: CompletionChoice) -> str:
 
 
 def render_fish_completion(commands: Mapping[str, CommandCompletion]) -> str:
-    """Return a fish script with one line per option."""
+    """Return a fish completion script with one line per option."""
     lines = [
         "# specc completion fish > ~/.config/fish/completions/specc.fish",
         "function __specc_words",
@@ -223,7 +223,7 @@ SCRIPT_RENDERERS = {
 
 
 def render_completion_script(shell: str, commands: Mapping[str, CommandCompletion]) -> str:
-    """Return the completion script of a shell."""
+    """Return the completion script for a shell."""
     return SCRIPT_RENDERERS[shell](commands)
 
 
@@ -234,7 +234,9 @@ def add_complete_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_complete(args: Namespace) -> int:
-    """Print the candidates, or nothing (no error, as it is not displayed) if the spec is absent."""
+    """Print the completion candidates. If the spec is missing, print nothing, because shells do not
+    display the errors of completion.
+    """
     for candidate in _list_candidates(args.kind, args.spec):
         print(candidate)
     return 0
@@ -255,12 +257,12 @@ def _list_candidates(kind: str, spec: str) -> list[str]:
 def add_completion_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc completion`."""
     parser.epilog = "docs/command-line.md describes the installation."
-    parser.add_argument("shell", choices=[*SCRIPT_RENDERERS], help="the shell")
+    parser.add_argument("shell", choices=[*SCRIPT_RENDERERS], help="shell that runs the script")
 
 
 def execute_completion(args: Namespace) -> int:
-    """Print a completion script that is generated from the declared options of all commands."""
-    # imported here because `build_command_parsers` imports this module
+    """Print a completion script that is generated from the options of all commands."""
+    # imported here, because `build_command_parsers` imports this module
     from specc.cli.main import build_command_parsers
 
     print(

@@ -1,4 +1,4 @@
-"""The command line: dispatches commands, prints diagnostics, sets exit codes.
+"""The entry point of the command line: dispatch commands, print diagnostics and set exit codes.
 
 Exit codes: 0 success; 1 invalid input; 2 invalid command line; 3 environment error (a file cannot
 be read or written, a package is missing); 4 `verify` or `diff` found a difference; 5 `verify` is
@@ -31,8 +31,8 @@ from specc.version import __version__
 
 
 class Command(NamedTuple):
-    """A command: its module in `specc.cli` (imported on demand), its summary, and an example for
-    its help text and usage errors.
+    """A command: its module in `specc.cli` (imported on demand), its summary, and a usage example
+    for help texts and usage errors.
     """
 
     module: str
@@ -115,19 +115,21 @@ COMMANDS = {
 }
 
 HIDDEN_COMMANDS = {"_complete": Command("completion", "")}
-"""Commands that completion scripts call."""
+"""Commands that only completion scripts call."""
 
 MESSAGE_FORMATS = ("full", "short", "json", "sarif")
-"""Message formats; the first is the default."""
+"""The choices of `--format`. The first choice is the default."""
 
 
 GARBAGE_COLLECTION_THRESHOLD = 5000
-"""Number of new objects after which Python looks for cycles. Syntax trees and graphs have many
-objects and no cycles: with Python's default of 700, this takes an eighth of the time of `check`."""
+"""Number of new objects after which Python searches for reference cycles. Syntax trees and graphs
+have many objects without cycles: with Python's default of 700, the search takes an eighth of the
+time of `specc check`.
+"""
 
 
 class NonEmptyAction(argparse.Action):
-    """An argparse action that rejects an empty value: with an unset shell variable, for example,
+    """An argparse action that rejects an empty value. With an unset shell variable, for example,
     `--adapter "$X"` would otherwise silently have no effect.
     """
 
@@ -138,7 +140,7 @@ class NonEmptyAction(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        """Store the value. Raise UsageError if it is empty."""
+        """Store the value of the option. Raise UsageError if the value is empty."""
         if option_string is not None and values == self.default == "":
             raise argparse.ArgumentError(self, "expected a value, got an empty string")
         vars(namespace)[self.dest] = values
@@ -169,7 +171,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 def build_parser() -> ArgumentParser:
-    """Build the parser of commands and common options."""
+    """Build the top-level parser with the commands and common options."""
     parser = ArgumentParser(
         prog="specc",
         description="Compile specs of attention models and the weights of checkpoints to ONNX.",
@@ -183,13 +185,13 @@ def build_parser() -> ArgumentParser:
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every command."""
+    """Add the options that every command has."""
     group = find_option_group(parser, "diagnostics")
     group.add_argument(
         "--format",
         choices=MESSAGE_FORMATS,
         default=MESSAGE_FORMATS[0],
-        help="format of diagnostics (default: full); json also applies to results",
+        help="format of diagnostics (default: full); json also prints results as JSON",
     )
     group.add_argument(
         "-q",
@@ -211,7 +213,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
 
 
 def entry() -> NoReturn:
-    """Run the `specc` command and exit; characters that the terminal cannot encode are escaped."""
+    """Run the `specc` command and exit. Characters that the terminal cannot encode are escaped."""
     # the parent process may have closed stdout or stderr
     if sys.stdout is None or sys.stderr is None:
         null_output = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
@@ -225,7 +227,7 @@ def entry() -> NoReturn:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command and return its exit code."""
+    """Run the command in `argv` and return its exit code."""
     try:
         command, arguments = _parse_arguments(argv)
     except UsageError as error:
@@ -233,7 +235,7 @@ def main(argv: Sequence[str]) -> int:
         return get_exit_code(error.diagnostics)
     except SystemExit as interrupt:
         return interrupt.code if isinstance(interrupt.code, int) else 2
-    except KeyboardInterrupt as interrupt:  # interrupted while the module of a command is imported
+    except KeyboardInterrupt as interrupt:  # interrupted during the import of a command's module
         return _handle_interrupt(interrupt)
     except Exception:
         if termination := get_pending_termination():
@@ -245,7 +247,7 @@ def main(argv: Sequence[str]) -> int:
 def _run_command(
     command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace, name: str
 ) -> int:
-    """Run a parsed command, print its error, and return its exit code."""
+    """Run a parsed command, print the error if the command fails, and return the exit code."""
     token = terminal.OUTPUT_SETTINGS.set(
         terminal.OutputSettings(arguments.format, arguments.quiet, name)
     )
@@ -255,7 +257,7 @@ def _run_command(
 
             VERIFY_AFTER_PASSES.set(True)
         code = command(arguments)
-        # flush here, so that a closed pipe or a full disk is reported here and not at exit
+        # flush stdout here to report a closed pipe or a full disk, which would be ignored at exit
         sys.stdout.flush()
         return code
     except KeyboardInterrupt as interrupt:
@@ -274,7 +276,7 @@ def _run_command(
 
 
 def _report_failure(error: Exception, arguments: argparse.Namespace) -> int:
-    """Print the error with which a command failed, and return its exit status."""
+    """Print the error with which a command failed, and return the exit status for that error."""
     if isinstance(error, Failed):
         print_diagnostics(error.diagnostics, arguments.format, arguments.color)
         return get_exit_code(error.diagnostics)
@@ -287,7 +289,7 @@ def _report_failure(error: Exception, arguments: argparse.Namespace) -> int:
 
 
 def _get_requested_format(argv: Sequence[str]) -> str:
-    """Return the value of `--format` in an invalid command line."""
+    """Return the value of `--format` in a command line that is otherwise invalid."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--format", choices=MESSAGE_FORMATS, default=MESSAGE_FORMATS[0])
     # arguments after `--` are not options
@@ -299,7 +301,7 @@ def _get_requested_format(argv: Sequence[str]) -> str:
 
 
 def _describe_internal_error(error: Exception) -> Diagnostic:
-    """Return the diagnostic of an internal error."""
+    """Return the diagnostic for an internal error."""
     return Diagnostic(
         "E0986",
         f"internal error: {type(error).__name__}: {error}",
@@ -309,7 +311,7 @@ def _describe_internal_error(error: Exception) -> Diagnostic:
 
 
 def _handle_interrupt(interrupt: KeyboardInterrupt) -> int:
-    """Report an interrupt or a termination signal, and return the exit status."""
+    """Report an interrupt or a termination signal, and return the matching exit status."""
     reason, status = "interrupted", 130  # exit status for Ctrl-C
     if isinstance(interrupt, ProcessTerminated):
         reason, status = "terminated", interrupt.exit_status
@@ -318,13 +320,13 @@ def _handle_interrupt(interrupt: KeyboardInterrupt) -> int:
 
 
 def _discard_output() -> None:
-    """Discard output that cannot be written, so that Python does not retry at exit."""
-    with suppress(OSError):  # the stream may have no file descriptor
+    """Discard buffered output that cannot be written, so that Python does not retry at exit."""
+    with suppress(OSError):  # the stream may lack a file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _describe_environment_error(error: OSError | MemoryError) -> Diagnostic:
-    """Build E0804 if memory is exhausted, or E0805 for any other system error."""
+    """Return E0804 if memory is exhausted, and E0805 for any other system error."""
     if isinstance(error, MemoryError):
         helps = (
             "reduce the sizes, e.g. the batch size or sequence length, or use a machine with "
@@ -344,7 +346,7 @@ def _parse_arguments(
         raise SystemExit(2)
     name = argv[0]
     if name not in COMMANDS and name not in HIDDEN_COMMANDS:
-        # these options exit
+        # argparse exits for these options
         if name in ("-h", "--help", "--version"):
             build_parser().parse_args(argv[:1])
         if name.startswith("-"):
@@ -355,7 +357,7 @@ def _parse_arguments(
     command = {**COMMANDS, **HIDDEN_COMMANDS}[name]
     parser = _build_command_parser(name, command)
     run = vars(_import_command(command))[f"execute_{name.removeprefix('_')}"]
-    # arguments after `--` are not options; only the full parser handles them
+    # arguments after `--` are not options, which only `parse_args` supports
     parse = parser.parse_args if "--" in argv else parser.parse_intermixed_args
     return run, parse(argv[1:])
 
@@ -365,7 +367,7 @@ def _import_command(command: Command) -> ModuleType:
 
 
 def _build_command_parser(name: str, command: Command) -> ArgumentParser:
-    """Build the parser of a command."""
+    """Build the argument parser of a command."""
     summary = command.summary
     parser = ArgumentParser(
         prog=f"specc {name}", description=summary[:1].upper() + summary[1:], allow_abbrev=False
@@ -385,5 +387,5 @@ def build_command_parsers() -> dict[str, ArgumentParser]:
 
 
 def get_exit_code(diagnostics: Sequence[Diagnostic]) -> int:
-    """Return the exit status for these diagnostics; warnings have no effect."""
+    """Return the exit status for the diagnostics of a command. Warnings have no effect."""
     return compute_exit_status(d.code for d in diagnostics if d.severity == "error")

@@ -1,6 +1,6 @@
 """Run batch inference over a data set and write one output row per input row.
 
-The same command resumes an interrupted run.
+Running the same command again resumes an interrupted job.
 """
 
 import sys
@@ -54,10 +54,12 @@ OUTPUT_OPTIONS: Mapping[str, Option] = {
     "raw": Option(
         STRING_LIST_OPTION,
         "NAME",
-        "write this output as numbers too, in addition to its decoded form",
+        "also write the array of this output, in addition to the decoded result",
     ),
     "output_format": Option(
-        make_choice_kind(OUTPUT_FORMATS), "", "file format of the output (default: as the input)"
+        make_choice_kind(OUTPUT_FORMATS),
+        "",
+        "file format of the output (default: the format of the input)",
     ),
 }
 EXECUTION_OPTIONS: Mapping[str, Option] = {
@@ -78,7 +80,7 @@ EXECUTION_OPTIONS: Mapping[str, Option] = {
     "rows_per_part": Option(
         COUNT_OPTION,
         "N",
-        f"rows per output file, which is also the unit of work of a worker (default: {BLOCK_ROWS})",
+        f"number of rows per output file, and per work item of a worker (default: {BLOCK_ROWS})",
         extra_arguments={"default": BLOCK_ROWS},
     ),
     "batch_size": Option(
@@ -115,7 +117,7 @@ def add_map_arguments(parser: ArgumentParser) -> None:
         "data",
         nargs="+",
         metavar="DATA",
-        help="tables (.parquet, .jsonl, .csv, .txt), or directories of tables or images",
+        help="data files (.parquet, .jsonl, .csv, .txt), or directories of data files or images",
     )
     add_option_groups(
         parser, input=INPUT_OPTIONS, output=OUTPUT_OPTIONS, execution=EXECUTION_OPTIONS
@@ -124,7 +126,7 @@ def add_map_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_map(args: Namespace) -> int:
-    """Run the job and print its report."""
+    """Run the batch inference job and print its report."""
     reject_uncompiled_model(args.model)
     job = JobRequest(
         model=args.model,
@@ -161,13 +163,13 @@ def execute_map(args: Namespace) -> int:
         return status
     _print_report(report)
     if report.block_costs:
-        # the run time is a note, so --quiet omits it
+        # the run time is a note, so that --quiet omits the run time
         print_outcome(format_run_times(report), to_stderr=True)
     return status
 
 
 def map_report_to_json(report: JobReport) -> dict[str, object]:
-    """Return the report as a JSON object."""
+    """Return the report of a batch inference job as a JSON object."""
     return {
         "directory": str(report.out),
         "rows": report.rows,
@@ -185,8 +187,8 @@ def map_report_to_json(report: JobReport) -> dict[str, object]:
 
 
 def _parse_columns(assignments: list[str]) -> dict[str, str]:
-    """Parse `COLUMN=INPUT` options; return the column of each input by input name. Raise E0880 if
-    an option is invalid or an input has two columns.
+    """Parse `COLUMN=INPUT` options; return the data set column of each model input. Raise E0880 if
+    an option is invalid, or if an input has two columns.
     """
     columns: dict[str, str] = {}
     for assignment in assignments:
@@ -207,7 +209,7 @@ def _parse_columns(assignments: list[str]) -> dict[str, str]:
 
 @dataclass
 class _JobProgressLine:
-    """The progress line of a batch inference job on stderr. `width` is the length of its text."""
+    """The progress line of a batch inference job on stderr. `width` is the line's length."""
 
     is_terminal: bool
     width: int = 0
@@ -225,14 +227,14 @@ class _JobProgressLine:
             self.width = len(text)
 
     def end_line(self) -> None:
-        """End the progress line."""
+        """Print a newline after the progress line."""
         if self.width:
             print(file=sys.stderr)
 
 
 def _iterate_notes(plan: JobPlan) -> Iterator[str]:
-    """Yield notes on the job plan: the reason for static batching, and whether the results of a
-    batch element depend on the rest of the batch.
+    """Yield notes on the job plan: the reason for static batching, and a note if the result of a
+    row depends on the other rows of its batch.
     """
     if plan.static_batching_reason:
         yield (
@@ -248,7 +250,7 @@ def _iterate_notes(plan: JobPlan) -> Iterator[str]:
 
 
 def format_progress(report: JobReport) -> str:
-    """Format the progress: rows, rows per second, padding, errors, estimated time left."""
+    """Format the progress of a job: rows, rows per second, padding, errors, estimated time left."""
     total = report.plan.rows
     seconds_left = (
         (total - report.rows) / report.rows_per_second if report.rows_per_second > 0 else 0
@@ -266,7 +268,7 @@ def format_progress(report: JobReport) -> str:
 
 
 def format_run_times(report: JobReport) -> str:
-    """Format run times: startup, elapsed, compute, and predicted by the cost model."""
+    """Format the run times of a job: startup, elapsed, compute, and predicted by the cost model."""
     work_seconds = max(report.seconds - report.startup_seconds, 0.0)
     parts = [
         f"{report.seconds:.1f} s: {report.startup_seconds:.1f} startup, {work_seconds:.1f} compute",
@@ -280,7 +282,7 @@ def format_run_times(report: JobReport) -> str:
 
 
 def _print_report(report: JobReport) -> None:
-    """Print a one-line report."""
+    """Print a one-line report of a batch inference job."""
     count = len(report.plan.blocks)
     part_text = "1 part" if count == 1 else f"{count} parts"
     resumed_text = (

@@ -1,4 +1,4 @@
-"""Options that several commands share: the spec, and generation settings."""
+"""Options that several commands share: options of the spec, and generation settings."""
 
 from argparse import ArgumentParser, Namespace, _ArgumentGroup
 from collections.abc import Collection, Mapping
@@ -42,7 +42,7 @@ PROVIDER_OPTION = Option(
     extra_arguments={"default": "cpu"},
 )
 FORCE_OPTION = {"force": Option(BOOLEAN_OPTION, "", FORCE_HELP)}
-PACKAGE_GRAPH_OPTION = {"graph": Option(STRING_OPTION, "ROLE", "use this graph of the package")}
+PACKAGE_GRAPH_OPTION = {"graph": Option(STRING_OPTION, "ROLE", "graph of the package to use")}
 
 SAMPLING_OPTIONS: Mapping[str, Option] = {
     "strategy": Option(
@@ -69,7 +69,8 @@ SAMPLING_OPTIONS: Mapping[str, Option] = {
     "top_p": Option(
         FLOAT_OPTION,
         "P",
-        "nucleus sampling: smallest set of tokens with total probability P (default: 1)",
+        "nucleus sampling: sample from the smallest set of tokens with total probability P "
+        "(default: 1)",
     ),
     "min_p": Option(
         FLOAT_OPTION,
@@ -90,7 +91,7 @@ SAMPLING_OPTIONS: Mapping[str, Option] = {
     ),
     "seed": Option(INTEGER_OPTION, "SEED", "random seed of sampling (default: 0)"),
 }
-"""Options for token selection. If an option is absent, the value of the spec applies."""
+"""Options for token selection. Without an option, the setting of the spec applies."""
 GENERATION_OPTIONS: Mapping[str, Option] = {
     **SAMPLING_OPTIONS,
     "guidance_scale": Option(
@@ -116,7 +117,7 @@ GENERATION_OPTIONS: Mapping[str, Option] = {
 
 
 def find_option_group(parser: ArgumentParser, title: str) -> _ArgumentGroup:
-    """Return the option group with this title. Add it to the parser if it does not exist."""
+    """Return the option group with the given title, adding the group if it is missing."""
     groups = (group for group in parser._action_groups if group.title == title)
     return next(groups, None) or parser.add_argument_group(title)
 
@@ -128,7 +129,7 @@ def add_option_groups(parser: ArgumentParser, **groups: Mapping[str, Option]) ->
 
 
 def make_output_option(placeholder: str, help: str, **options: object) -> Mapping[str, Option]:
-    """Return the declaration of the option `-o`."""
+    """Return the declaration of the output option `-o`."""
     return {"output": Option(STRING_OPTION, placeholder, help, "-o --output", options)}
 
 
@@ -137,13 +138,13 @@ def add_generation_options(
     options: Mapping[str, Option] = GENERATION_OPTIONS,
     description: str = "the spec may set other defaults (docs/generation.md)",
 ) -> None:
-    """Declare generation options."""
+    """Declare generation options in the parser of a command."""
     add_option_groups(parser, generation=options)
     find_option_group(parser, "generation").description = description
 
 
 def collect_generation_settings(args: Namespace) -> dict[str, Any]:
-    """Return the generation options that are set, by setting name."""
+    """Return the generation options of a command line, by setting name."""
     values = vars(args)
     return {name: values[name] for name in GENERATION_OPTIONS if values.get(name) is not None}
 
@@ -154,7 +155,7 @@ def get_setting_flag(name: str) -> str:
 
 
 def add_spec_arguments(parser: ArgumentParser, other_kinds: str = "") -> None:
-    """Declare the argument SPEC and its options; the help also lists `other_kinds`."""
+    """Declare the argument SPEC and the options of a spec. The help also lists `other_kinds`."""
     parser.add_argument(
         "spec",
         metavar="SPEC",
@@ -165,7 +166,7 @@ def add_spec_arguments(parser: ArgumentParser, other_kinds: str = "") -> None:
 
 
 def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> "LoadedSpec":
-    """Open the spec that a command line names; `weights` is the checkpoint to load."""
+    """Open the spec of a command line. `weights` is the path of the checkpoint."""
     # imported here, because commands on compiled models do not need the compiler
     from specc.driver.spec_loader import open_spec
 
@@ -190,10 +191,10 @@ def print_shadowing_note(spec: str) -> None:
 
 
 def is_compiled_model(path: str) -> bool:
-    """Return True if a MODEL or SPEC argument is a compiled model or a package."""
+    """Return True if a MODEL or SPEC argument is a compiled model or a package of graphs."""
     if path.endswith(".onnx") or not is_package_directory(path):
         return path.endswith(".onnx")
-    # imported here, because the spec library is needed only for a directory
+    # imported here, because only a directory argument requires the spec library
     from specc.library.spec_files import is_builtin_spec
 
     return not is_builtin_spec(path)
@@ -201,7 +202,7 @@ def is_compiled_model(path: str) -> bool:
 
 def read_compiled_manifest(path: str, graph: str) -> "Manifest":
     """Return the manifest of a compiled model, or of one graph of a package."""
-    # imported here, because specs do not need the runtime
+    # imported here, because commands on specs do not need the runtime
     from specc.runtime.loaded_model import read_manifest
     from specc.runtime.model_package import open_package
 
@@ -240,11 +241,11 @@ OTHER_TOOLS: Mapping[str, str] = {
     "--output-dir": "--output",
     "--output-path": "--output",
 }
-"""Options of transformers, vLLM, llama.cpp and optimum, with the equivalent options of specc."""
+"""Options of transformers, vLLM, llama.cpp and optimum, with the equivalent specc options."""
 
 
 class UsageError(Failed):
-    """Raised for an invalid command line (E0983)."""
+    """The error for an invalid command line (E0983)."""
 
     def __init__(self, command: str, message: str, example: str = "") -> None:
         helps = [f"example: `specc {example}`"] if example else []
@@ -255,8 +256,8 @@ class UsageError(Failed):
 def describe_unknown_option(
     option: str, options: Collection[str], options_by_command: Mapping[str, Collection[str]]
 ) -> str:
-    """Return the message for an unknown option. The message suggests the equivalent of another
-    tool's option, a similar option, or the commands that have the option.
+    """Return the message for an unknown option. The message suggests the specc equivalent of
+    another tool's option, a similar option, or the commands that have the option.
     """
     option = option.split("=")[0]
     name = option.replace("_", "-")
@@ -275,7 +276,7 @@ def _find_option(name: str, options: Collection[str]) -> str | None:
 
 
 def _format_commands(option: str, options_by_command: Mapping[str, Collection[str]]) -> str:
-    """Format the commands that have an option, or return "" if no command has it."""
+    """Format the commands that have an option. Return "" if no command has the option."""
     commands = [
         f"`specc {command}`" for command, flags in options_by_command.items() if option in flags
     ]

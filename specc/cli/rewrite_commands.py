@@ -1,5 +1,5 @@
-"""Rewrite specs: `specc fmt`, `specc convert` (which also converts GloVe word vectors), and
-`specc expand`, which writes a self-contained spec with the same graphs.
+"""Commands that rewrite specs: `specc fmt`, `specc convert` (which also converts GloVe word
+vectors), and `specc expand`, which writes a self-contained spec with the same graphs.
 """
 
 import difflib
@@ -74,7 +74,7 @@ def add_fmt_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_fmt(args: Namespace) -> int:
-    """Format files in place and print the names of changed ones; stdin goes to stdout."""
+    """Format spec files in place and print the changed file names. Formatted stdin is printed."""
     changed, text = [], None
     is_written = not (args.check or args.diff)
     for name in args.files:
@@ -90,7 +90,7 @@ def execute_fmt(args: Namespace) -> int:
 def _report_formatted(
     changed_files: list[str], text: str | None, *, is_written: bool, is_check: bool
 ) -> int:
-    """Print formatted stdin, or changed files as JSON. Raise E0984 for each with `--check`."""
+    """Print formatted stdin, or changed files as JSON. With `--check`, raise E0984 for changes."""
     errors = list(map(_build_format_error, changed_files)) if is_check else []
     result = {
         "changed": changed_files,
@@ -108,21 +108,21 @@ def _report_formatted(
 
 
 def _format_spec(name: str) -> tuple[str, str]:
-    """Return the text of a spec before and after formatting in the same syntax."""
+    """Return the text of a spec before and after formatting in the syntax of the file."""
     tree, source = _read_spec(name)
     printer = format_dsl if detect_syntax(source) == "specc" else format_yaml
     return source.text, printer(tree)
 
 
 def _build_format_error(name: str) -> Diagnostic:
-    """Build the E0984 diagnostic of `--check` for a file that formatting would change."""
+    """Return the diagnostic E0984 of `--check` for a file that formatting would change."""
     escaped_name = escape_text(name)
     fix = f"run `specc fmt {escaped_name}`"
     return Diagnostic("E0984", f"`{escaped_name}` is not in its canonical form", helps=(fix,))
 
 
 def _read_spec(name: str) -> tuple[ast.File, Source]:
-    """Parse a spec file, or stdin. Return the syntax tree and the source."""
+    """Parse a spec file or stdin. Return its syntax tree and source."""
     is_stdin = name == STDIN_NAME
     tree = parse_spec(read_spec_from_stdin()) if is_stdin else read_spec_file(Path(name), name)
     assert tree.span is not None
@@ -130,7 +130,7 @@ def _read_spec(name: str) -> tuple[ast.File, Source]:
 
 
 def _rewrite_or_diff(name: str, old_text: str, new_text: str, args: Namespace) -> None:
-    """Rewrite a file, or with `--diff` print the differences."""
+    """Rewrite a file or, with `--diff`, print the differences between old and new text."""
     escaped_name = escape_text(name)
     if args.diff and not get_output_settings().is_machine_readable:
         lines = (old_text.splitlines(True), new_text.splitlines(True))
@@ -169,7 +169,7 @@ def execute_convert(args: Namespace) -> int:
 
 
 def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
-    """Convert GloVe vectors to the tensor `embedding.weight`, and its words to a .vocab file."""
+    """Convert GloVe vectors to the tensor `embedding.weight`, and the words to a .vocab file."""
     # imported here, because formatting a spec does not need NumPy
     from specc.weights.formats.glove import DEFAULT_TENSOR, read_glove
     from specc.weights.formats.safetensors import write_safetensors
@@ -199,12 +199,12 @@ def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
 def expand_spec(
     spec: LoadedSpec, *, keeps_sources: bool = False
 ) -> tuple[ast.File, tuple[str, ...]]:
-    """Return the spec as one standalone file, and notes about renamed or kept names.
+    """Return the spec as one standalone file, and notes on renamed or kept names.
 
-    The graphs of the result equal those of the spec, node for node. If a name of the spec shadows a
-    name that std uses, the spec's name is renamed; if that fails, std blocks are called, not
-    inlined. Fields with an assigned value keep `from` only if `keeps_sources` is true. Raise E0982
-    for values that only a derived spec can provide.
+    The graphs of the result equal the graphs of the spec, node for node. If a name of the spec
+    shadows a name that std uses, the spec's name is renamed. If renaming fails, std blocks are
+    called instead of inlined. Fields with an assigned value keep `from` only if `keeps_sources` is
+    true. Raise E0982 for values that only a derived spec can provide.
     """
     expected = _format_graphs(spec)
     for file, notes in _iterate_candidate_files(spec, keeps_sources):
@@ -214,7 +214,7 @@ def expand_spec(
 
 
 def _note_dropped_sources(spec: LoadedSpec) -> Iterator[str]:
-    """Yield a note about the fields that do not read config.json, because a value is assigned."""
+    """Yield a note on the fields that no longer read config.json, because the spec sets a value."""
     if paths := list_dropped_sources(spec.program):
         yield (
             f"these config values no longer read config.json, because the spec sets them: "
@@ -225,7 +225,7 @@ def _note_dropped_sources(spec: LoadedSpec) -> Iterator[str]:
 def _iterate_candidate_files(
     spec: LoadedSpec, keeps_sources: bool
 ) -> Iterator[tuple[ast.File, tuple[str, ...]]]:
-    """Yield candidate files with their notes, from the most to the least self-contained."""
+    """Yield candidates for the expanded spec with notes, the most self-contained first."""
     program, library = spec.program, spec.library
     yield build_standalone_spec(program, library, keeps_sources=keeps_sources), ()
     file, new_names = build_renamed_standalone_spec(program, library, keeps_sources=keeps_sources)
@@ -241,9 +241,9 @@ def _iterate_candidate_files(
 
 
 def _format_graphs(spec: LoadedSpec) -> list[str]:
-    """Return one string per graph of a spec: the IR. If config values are missing, build the graphs
-    with symbolic dimensions and trial values, and return their outlines. Raise the errors of `specc
-    check` if no graph can be built.
+    """Return the IR of each graph of a spec as a string. If config values are missing, build the
+    graphs with symbolic dimensions and trial values, and return outlines of the graphs. Raise the
+    errors of `specc check` if no graph can be built.
     """
     if graphs := list(elaborate_other_graphs(spec, "")):
         return [*map(format_ir, graphs)]
@@ -252,7 +252,7 @@ def _format_graphs(spec: LoadedSpec) -> list[str]:
 
 
 def _outline_graph(graph: Graph) -> str:
-    """Format the ops, shapes and weights of a graph with symbolic dimensions."""
+    """Format an outline of a graph with symbolic dimensions: its ops, shapes and weights."""
     weights = [f"{name} {value.type}" for name, value in graph.parameters.items()]
     nodes = [
         f"{node.op.name} {[str(value.type) for value in results]}" for node, results in graph.nodes
@@ -261,7 +261,7 @@ def _outline_graph(graph: Graph) -> str:
 
 
 def _build_graphs_of_file(file: ast.File, spec: LoadedSpec) -> list[str]:
-    """Return the formatted graphs of `file` as if at the path of `spec`; [] if it is invalid."""
+    """Return the formatted graphs of `file`, parsed as if at the path of `spec`; [] if invalid."""
     path = spec.program.module.path
     try:
         return _format_graphs(open_spec(Source(path, format_dsl(file)), library=spec.library))
@@ -277,7 +277,7 @@ KEEP_FROM_OPTION = {
         "takes precedence",
     )
 }
-"""The option of `specc expand` for drafts of new model types."""
+"""The option `--keep-from` of `specc expand`, for drafts of new model types."""
 
 
 def add_expand_arguments(parser: ArgumentParser) -> None:
@@ -288,7 +288,7 @@ def add_expand_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_expand(args: Namespace) -> int:
-    """Print the expanded spec, or write it with -o."""
+    """Print the expanded spec, or write the expanded spec to the file of `-o`."""
     spec = open_spec_from_arguments(args)
     file, notes = expand_spec(spec, keeps_sources=args.keep_from)
     for note in notes:

@@ -1,4 +1,4 @@
-"""Run a compiled model on text, images, audio or arrays and print its outputs, or generate text."""
+"""Run a compiled model on text, images, audio or arrays and print the outputs, or generate text."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ TASK_OPTIONS: Mapping[str, Option] = {
     "aggregation_strategy": Option(
         make_choice_kind(AGGREGATION_STRATEGIES),
         "",
-        "token classification: how tokens are merged into entities (default: simple)",
+        "token classification: method of merging tokens into entities (default: simple)",
         extra_arguments=NO_DEFAULT,
     ),
     "function_to_apply": Option(
@@ -90,18 +90,18 @@ TASK_OPTIONS: Mapping[str, Option] = {
     ),
     "similarity": Option(BOOLEAN_OPTION, "", "embeddings: print pairwise cosine similarities"),
 }
-"""Postprocessing options by task (docs/tasks.md)."""
+"""Postprocessing options of tasks (docs/tasks.md)."""
 INPUT_OPTIONS: Mapping[str, Option] = {
     "chat": Option(
         STRING_OPTION,
         "TEXT|@FILE",
-        "chat with the model: a user message, or @FILE with a JSON list of messages",
+        "apply the chat template to a user message, or to the JSON list of messages in @FILE",
         extra_arguments=NO_DEFAULT,
     ),
     "image": Option(
         STRING_LIST_OPTION,
         "FILE",
-        "image for the prompt, for --chat or for the task; may be repeated (docs/inputs.md)",
+        "image for the prompt, the chat message or the task; may be repeated (docs/inputs.md)",
     ),
     "chunk_size": Option(
         COUNT_OPTION,
@@ -109,7 +109,7 @@ INPUT_OPTIONS: Mapping[str, Option] = {
         "streaming models: feed the input in chunks of N positions (docs/streaming-inference.md)",
         extra_arguments={"default": 0},
     ),
-    "graph": Option(STRING_OPTION, "NAME", "run only this graph of a package, once"),
+    "graph": Option(STRING_OPTION, "NAME", "run one forward pass of this graph of a package"),
     "execution_provider": PROVIDER_OPTION,
 }
 OUTPUT_OPTIONS: Mapping[str, Option] = {
@@ -123,7 +123,7 @@ OUTPUT_OPTIONS: Mapping[str, Option] = {
     "scope": Option(
         STRING_OPTION,
         "PATTERN",
-        "plot the attention layers in this scope (default: the last layer; in .html all)",
+        "plot the attention layers in this scope (default: the last layer; all layers for .html)",
     ),
     "layers": Option(STRING_OPTION, "0,2-5", "plot these layers (default: all)"),
     "heads": Option(STRING_OPTION, "0,2-5", "plot these heads (default: all)"),
@@ -148,7 +148,7 @@ def add_run_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_run(args: Namespace) -> int:
-    """Run the model, print its results, and write the requested files."""
+    """Run the model, print the results, and write the output files."""
     reject_uncompiled_model(args.model)
     model = open_compiled_model(args.model, graph=args.graph, provider=args.execution_provider)
     input_signature, settings = model.input_signature, collect_generation_settings(args)
@@ -166,7 +166,7 @@ def execute_run(args: Namespace) -> int:
 def _run_model(
     model: InferenceModel, task: Task | None, args: Namespace, settings: Mapping[str, object]
 ) -> int:
-    """Run a loaded model in its mode: task, streaming, generation, or one forward pass."""
+    """Run a loaded model in the requested mode: task, streaming, generation, or forward pass."""
     input_signature = model.input_signature
     if task and not has_array_arguments(task, args.inputs, [*input_signature.graph.inputs]):
         args.inputs = add_task_images(task, args.image, args.inputs)
@@ -206,7 +206,7 @@ def _read_messages(chat: str) -> object:
 def _run_graph(
     inference_model: InferenceModel, run_inputs: ParsedInputs, outputs: RunOutputFiles
 ) -> None:
-    """Run one forward pass and print the postprocessed results."""
+    """Run one forward pass of a graph and print the postprocessed outputs."""
     model = inference_model.default_model
     if outputs.attention_plot_path:
         capture = capture_attention(model, run_inputs.inputs, scope=outputs.selection.scope)
@@ -223,7 +223,7 @@ def _print_outputs(
     outputs: RunOutputFiles,
     sizes: Sequence[ImageSize] = (),
 ) -> None:
-    """Print postprocessed results, or arrays as JSON; write images and arrays."""
+    """Print postprocessed outputs, or arrays as JSON. Write output images and arrays to files."""
     formatted = format_results(preprocessing, results, sizes)
     result = {
         "lines": list(formatted.lines),
@@ -238,10 +238,11 @@ def _print_outputs(
 def _stream_chunks(
     model: InferenceModel, inputs: Mapping[str, Array], outputs: RunOutputFiles, chunk_size: int
 ) -> None:
-    """Run a streaming model on chunks. Raise E0977 for another model, or for `--attention`."""
+    """Run a streaming model chunk by chunk. Raise E0977 for other models and for `--attention`."""
     streaming_model = open_stream(model)
     if outputs.attention_plot_path:
-        require_attention_model(model)  # E0931, raised here, takes precedence over E0977
+        # require_attention_model raises E0931, which takes precedence over E0977
+        require_attention_model(model)
         helps = ["remove `--chunk-size`"]
         raise_error("E0977", "attention weights of a stream cannot be plotted", helps=helps)
     results = streaming_model.run(inputs, chunk_size)
@@ -249,23 +250,24 @@ def _stream_chunks(
 
 
 def _print_generated_text(stream: GenerationStream) -> None:
-    """Print the text of a sequence while it is generated."""
+    """Print the text of a sequence during generation."""
     for piece in stream.pieces():
         print(escape_text(piece[0], keep="\n\t"), end="", flush=True)
     print()
 
 
 def _is_printed_while_generated(stream: GenerationStream) -> bool:
-    """Return True if text is printed while it is generated: one sequence, no JSON."""
+    """Return True if text is printed during generation: a single sequence, no JSON output."""
     is_single_sequence = stream.settings.num_return_sequences == 1 and len(stream.prompt) == 1
     has_text = stream.model.decode is not None
     return is_single_sequence and has_text and not get_output_settings().is_machine_readable
 
 
 def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutputFiles) -> None:
-    """Generate sequences; print a single sequence during generation, and several at the end."""
+    """Generate sequences. Print a single sequence during generation, several at the end."""
     if outputs.attention_plot_path:
-        require_attention_model(model)  # report a missing attention graph before generating
+        # raise the error for a missing attention graph before generation starts
+        require_attention_model(model)
     prints_pieces = _is_printed_while_generated(stream)
     if prints_pieces:
         _print_generated_text(stream)

@@ -47,7 +47,7 @@ from specc.runtime.model_inputs import ModelInputs
 
 @dataclass(frozen=True)
 class ParsedInputs:
-    """The array of each input, the files that were read, and the height and width of each image."""
+    """The array of each model input, the files read, and the height and width of each image."""
 
     inputs: Mapping[str, Array]
     files: tuple[str, ...] = ()
@@ -56,18 +56,18 @@ class ParsedInputs:
 
 @dataclass
 class _BatchElements:
-    """Values of an input, one per batch element: texts, token ids, waveforms, or image paths."""
+    """Values of a model input, one per batch element: texts, token ids, waveforms, image paths."""
 
     elements: Sequence[Array | str | Path | list[Path]]
 
 
 ArgumentValue = Array | _BatchElements
-"""The value of one command-line argument: an array, or one value per batch element."""
+"""The value of one command-line argument: an array, or a list of batch elements."""
 
 
 @dataclass
 class _InputCollector:
-    """Collects command-line inputs: values by input, files read, and sizes of images."""
+    """Collects the inputs on a command line: values by input name, files read, image sizes."""
 
     model: ModelInputs
     pieces: dict[str, list["ArgumentValue"]] = field(default_factory=dict)
@@ -75,9 +75,10 @@ class _InputCollector:
     sizes: list[ImageSize] = field(default_factory=list)
 
     def add_argument(self, name: str, argument: str) -> None:
-        """Assign an argument to an input; a file of named arrays may contain several inputs."""
+        """Assign an argument to a model input. A file of named arrays may have several inputs."""
         record = self.model.preprocessing.get_input_config(name)
-        # only the suffix decides, whether or not the file exists
+        # only the suffix decides whether the argument is an array file, even if the file does not
+        # exist
         if argument.lower().endswith(ARRAY_FILE_SUFFIXES):
             return self._read_arrays(name, argument)
         if isinstance(record, TEXT_CONFIGS):
@@ -91,7 +92,7 @@ class _InputCollector:
             is_waveform = isinstance(record, Waveform)
             return self._add_value(name, _BatchElements([audio]) if is_waveform else audio[None])
         input_type = self.model.graph.inputs[name].type
-        # token ids: text input requires a `reading` section in the spec
+        # token ids; text would require a `reading` section in the spec
         is_token_ids = input_type.dtype == "i64" and len(input_type.shape) == 2
         text_hint = TEXT_HINT.format(name) if is_token_ids else ""
         pad_left = self.model.is_left_padded(name)
@@ -104,7 +105,9 @@ class _InputCollector:
         self.pieces.setdefault(name, []).append(value)
 
     def _read_arrays(self, name: str, argument: str) -> None:
-        """Assign named arrays of a file to inputs by name, and an unnamed array to `name`."""
+        """Assign named arrays of a file to the inputs of the same name, an unnamed one to
+        `name`.
+        """
         self.files.append(argument)
         try:
             arrays = dict(_read_values(argument))
@@ -113,7 +116,7 @@ class _InputCollector:
             if failed.diagnostics[0].code != "E0802" or not isinstance(record, TEXT_CONFIGS):
                 raise
             raise_missing_file(argument)
-        # keys that are names of inputs take precedence over `name`
+        # file keys that are names of inputs take precedence over `name`
         for key in [k for k in arrays if k in self.model.graph.inputs]:
             self._add_value(key, self._read_piece(key, arrays.pop(key), argument))
         if len(arrays) > 1:
@@ -138,15 +141,15 @@ class _InputCollector:
             array = convert_nested_lists(
                 value, f"the JSON text in {escape_text(argument)}", pad_left=pad_left
             )
-        # token ids are one sequence of a batch, padded to a common length; any other array is a
-        # batch
+        # token ids are batch elements, which are padded to a common length; any other array is a
+        # complete batch
         is_token_ids = array.dtype.kind in "iu" and array.ndim in (1, 2)
         if not isinstance(record, TEXT_CONFIGS) or not is_token_ids:
             return array
         return _BatchElements([array] if array.ndim == 1 else list(array))
 
     def _read_text(self, argument: str) -> _BatchElements:
-        """Parse `-`, `@file` (a text per line), a JSON list of ids or texts, or the text."""
+        """Parse a text argument: `-`, `@file` (one text per line), a JSON list, or plain text."""
         if argument == STDIN_NAME or argument.startswith("@"):
             return _BatchElements(self._read_lines(argument))
         items = parse_json_values(argument, ("[",))
@@ -176,7 +179,7 @@ class _InputCollector:
 
 
 def _check_image_paths(values: Sequence[object], name: str, argument: str) -> list[str]:
-    """Return the image paths in a JSON list. Raise E0906 if it is empty or has other values."""
+    """Return the image paths in a JSON list. Raise E0906 for an empty list or other values."""
     paths = [path for path in values if isinstance(path, str)]
     if not paths or len(paths) < len(values):
         raise_error(
@@ -188,13 +191,13 @@ def _check_image_paths(values: Sequence[object], name: str, argument: str) -> li
 
 
 def parse_input_arguments(model: ModelInputs, arguments: Sequence[str]) -> ParsedInputs:
-    """Parse `NAME=VALUE` and positional values; several values of an input form a batch."""
+    """Parse `NAME=VALUE` and positional arguments. Several values of an input form a batch."""
     names = [s.name for s in model.input_specs]
     collector = _InputCollector(model)
     named_arguments = [_split_name(argument, names) for argument in arguments]
     assigned_names = {name for name, _ in named_arguments}
     missing = [name for name in model.required_inputs if name not in assigned_names]
-    # several positional texts form a batch if only one input is missing
+    # several positional texts form a batch if only one input has no value
     batch_input = missing[0] if len(missing) == 1 else ""
     remaining = iter(missing)
     for name, argument in named_arguments:
@@ -209,7 +212,7 @@ def parse_input_arguments(model: ModelInputs, arguments: Sequence[str]) -> Parse
 
 def _fits_input(model: ModelInputs, target: str, argument: str) -> bool:
     """Return True if a positional argument can be the value of an input. Text is not assigned to
-    the generated input if this input has no tokenizer and an earlier input takes text.
+    the generated input if the generated input has no tokenizer and an earlier input takes text.
     """
     if target != model.sequence_input or isinstance(
         model.preprocessing.get_input_config(target), TEXT_CONFIGS
@@ -225,7 +228,7 @@ def _fits_input(model: ModelInputs, target: str, argument: str) -> bool:
 def _batch_inputs(
     model: ModelInputs, pieces: Mapping[str, Sequence[ArgumentValue]]
 ) -> dict[str, Array]:
-    """Return one array per input; a mask of the user replaces the computed padding mask."""
+    """Return one array per input. A mask passed by the user replaces the computed mask."""
     elements = {name: _list_elements(values) for name, values in pieces.items()}
     prepared = prepare_images(model.graph, model.preprocessing, elements)
     arrays = {n: value for n, value in prepared.items() if isinstance(value, np.ndarray)}
@@ -250,11 +253,11 @@ def _list_elements(pieces: Sequence[ArgumentValue]) -> list[object]:
 
 
 def _split_name(argument: str, names: Sequence[str]) -> tuple[str, str]:
-    """Split `name=value`. Raise E0910 if an input name is misspelled."""
+    """Split `name=value` into name and value. Raise E0910 if an input name is misspelled."""
     name, equals, value = argument.partition("=")
     if equals and name in names:
         return name, value
-    # text may contain `=`: report an error only if the name is similar to an input name
+    # text may contain `=`, so report an error only if the name is similar to an input name
     looks_like_name = equals and name.isidentifier() and len(name) < 100
     suggestion = find_similar_name(name, names) if looks_like_name else None
     if suggestion and not exists(argument):
@@ -270,7 +273,7 @@ def _batch_values(
     model: ModelInputs, name: str, arrays: Sequence[Array], elements: Sequence[object]
 ) -> dict[str, Array]:
     """Concatenate `arrays` along the batch axis, or encode and pad the texts and other batch
-    elements in `elements`, with their padding mask. Raise E0912 if the shapes differ.
+    elements in `elements`, and compute their padding mask. Raise E0912 if the shapes differ.
     """
     if not arrays:
         record = model.preprocessing.get_input_config(name)
@@ -302,7 +305,7 @@ def _raise_unbatchable(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn
 
 
 def _parse_sequences(values: Sequence[object], description: str) -> Sequence[Array | str]:
-    """Convert texts, lists of token ids or one such list to batch elements; ids become arrays."""
+    """Convert texts, lists of token ids (to arrays) or a single list of ids to batch elements."""
     texts = [item for item in values if isinstance(item, str)]
     if values and len(texts) == len(values):
         return texts
@@ -312,7 +315,7 @@ def _parse_sequences(values: Sequence[object], description: str) -> Sequence[Arr
 
 
 def _read_values(path: str) -> Mapping[str, object]:
-    """Return the arrays or JSON values of a file by name, "" for a single unnamed value."""
+    """Return the arrays or JSON values of a file by name. An unnamed value has the name ""."""
     if not path.lower().endswith(".json"):
         return dict(read_arrays(path))
     value = load_strict_json(read_bytes(path, MAX_TEXT_BYTES), path)
@@ -323,8 +326,8 @@ TEXT_HINT = "or declare in the spec how text is tokenized: `reading {{ {} = text
 
 
 def _read_numbers(argument: str, name: str, hint: str, *, pad_left: bool = False) -> Array | None:
-    """Parse a JSON number or a JSON list of numbers; return None if the argument is a file name.
-    Raise E0906 if it is neither, with `hint` as additional help.
+    """Parse a JSON number or a JSON list of numbers. Return None if the argument is a file name.
+    Raise E0906 with the help `hint` if the argument is neither numbers nor a file name.
     """
     try:
         value = parse_strict_json(argument, NO_LIMITS)
@@ -332,7 +335,7 @@ def _read_numbers(argument: str, name: str, hint: str, *, pad_left: bool = False
             return convert_nested_lists(value, f"the JSON text in {name}", pad_left=pad_left)
     except ValueError:
         pass
-    # an argument with a suffix or an existing path is a file
+    # an argument with a file suffix or an existing path is a file name
     if not argument.startswith("[") and (splitext(argument)[1] or exists(argument)):
         return None
     raise_error(
@@ -348,7 +351,7 @@ def _read_numbers(argument: str, name: str, hint: str, *, pad_left: bool = False
 
 
 def add_task_images(task: Task, images: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a task, with the images of `--image` added by name."""
+    """Return the arguments of a task with the images of `--image` as named arguments."""
     has_image_slot = any(slot.name == "image" for slot in task.slots)
     return [*(f"image={path}" for path in images if has_image_slot), *arguments]
 
@@ -356,10 +359,10 @@ def add_task_images(task: Task, images: Sequence[str], arguments: Sequence[str])
 def add_prompt_images(
     model: ModelInputs, images: Sequence[str], arguments: Sequence[str], chat: str | None
 ) -> tuple[list[str], str | None]:
-    """Return the arguments of a run, with the images of `--image` added by name, and the user
-    message. If a prompt has no image placeholders, it becomes a user message if the model has a
-    chat template; otherwise the placeholders are inserted before it. Raise E0910 if the model has
-    no image input.
+    """Return the arguments of a run with the images of `--image` as named arguments, and the user
+    message. A prompt without image placeholders becomes the user message if the model has a chat
+    template. Without a chat template, placeholders are inserted before the prompt. Raise E0910 if
+    the model has no image input.
     """
     if not images or chat is not None:
         return [*arguments], chat
@@ -379,6 +382,6 @@ def add_prompt_images(
 
 
 def _is_text_argument(argument: str) -> bool:
-    """Return True if an argument is text, rather than a file or a list."""
+    """Return True if an argument is text, i.e. neither a file nor a list."""
     is_file = argument.startswith("@") or argument.lower().endswith(ARRAY_FILE_SUFFIXES)
     return argument != STDIN_NAME and not is_file and not argument.startswith("[")

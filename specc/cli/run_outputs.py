@@ -39,13 +39,13 @@ from specc.runtime.inference_model import InferenceModel, list_model_files
 from specc.runtime.task_runner import Predictions, run_task
 
 MAX_NUMBERS = 100_000
-"""Maximum number of elements of a printed array; larger arrays are written with `-o`."""
+"""Maximum number of elements of a printed array. Larger arrays can only be written with `-o`."""
 
 
 def array_to_json(array: Array) -> dict[str, object]:
-    """Convert an array to JSON; `values` is null for more than MAX_NUMBERS elements."""
+    """Convert an array to a JSON object; `values` is null for more than MAX_NUMBERS elements."""
     is_small = array.size <= MAX_NUMBERS
-    # converts low-precision floats, which JSON encoders do not support
+    # low-precision floats become float64, because JSON encoders do not support other floats
     array_to_convert = array.astype("float64") if array.dtype.kind not in "biufU" else array
     return {
         "dtype": str(array.dtype),
@@ -69,8 +69,9 @@ def generated_sequence_to_json(result: GenerationResult) -> dict[str, object]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutputFiles:
-    """The output files of a run: an attention plot and an .npz file of the results. They never
-    overwrite the files in `inputs`. `selection` determines the plotted layers and heads.
+    """The output files of a run: an attention plot, and an .npz file of the results. The output
+    files never overwrite the files in `inputs`. `selection` determines the plotted layers and
+    heads.
     """
 
     attention_plot_path: str
@@ -81,7 +82,7 @@ class RunOutputFiles:
     uses_log_scale: bool = False
 
     def check_paths(self) -> None:
-        """Raise an error for invalid output paths, and E0902 for a PNG if Pillow is missing."""
+        """Raise an error for an invalid output path, and E0902 if a PNG requires Pillow."""
         for path, kind in (
             (self.attention_plot_path, ATTENTION_PLOT_OUTPUT),
             (self.npz_path, ARRAYS_OUTPUT),
@@ -92,12 +93,12 @@ class RunOutputFiles:
             require_pillow()
 
     def write_images(self, images: Iterable[tuple[str, bytes]]) -> None:
-        """Write result images to the current directory."""
+        """Write output images to the current directory."""
         for name, png in images:
             self._write(name, IMAGE_OUTPUT, png)
 
     def write_attention_plot(self, capture: AttentionCapture) -> None:
-        """Write the attention plot, in the format given by its suffix."""
+        """Write the attention plot in the file format of the path's suffix."""
         suffix = Path(self.attention_plot_path).suffix.lower()
         plot = render_attention(capture, suffix, self.selection, log_scale=self.uses_log_scale)
         for note in plot.remarks:
@@ -110,7 +111,7 @@ class RunOutputFiles:
             return
         buffer = BytesIO()
         np.savez(buffer, **results)
-        # this marker allows a later run to overwrite the file
+        # the marker allows a later run to overwrite the file
         with ZipFile(buffer, "a") as archive:
             archive.comment = PRODUCER_NAME.encode()
         self._write(self.npz_path, ARRAYS_OUTPUT, buffer.getvalue())
@@ -121,7 +122,7 @@ class RunOutputFiles:
 
 
 def parse_output_options(args: Namespace, input_paths: Sequence[Path]) -> RunOutputFiles:
-    """Parse the output options. Raise E0753 for plot options without `--attention`."""
+    """Parse the options for output files. Raise E0753 for plot options without `--attention`."""
     plot_options = ("scope", "layers", "heads", "log_scale")
     options = [name for name in plot_options if vars(args)[name]]
     if options and not args.attention:
@@ -152,7 +153,7 @@ def print_generated_texts(results: Sequence[Sequence[GenerationResult]]) -> None
         for result in sequences:
             score = ""
             if result.score is not None and len(sequences) > 1:
-                # avoids printing `-0.0000`
+                # do not print `-0.0000`
                 rounded = 0.0 if abs(result.score) < 5e-5 else result.score
                 score = f"{rounded:8.4f}  "
             lines = result.codebooks or (result.tokens,)
@@ -163,7 +164,7 @@ def print_generated_texts(results: Sequence[Sequence[GenerationResult]]) -> None
 
 
 Prediction: TypeAlias = Any
-"""A prediction as a JSON value."""
+"""The prediction of a task, as a JSON value."""
 Cells: TypeAlias = tuple[str, ...]
 """The cells of an output line, one per column."""
 POSTPROCESSING_OPTIONS = (
@@ -180,7 +181,7 @@ EMBEDDING_OUTPUT = "sentence_embedding"
 def run_task_command(
     model: InferenceModel, task: Task, args: Namespace, settings: Mapping[str, object]
 ) -> int:
-    """Run the model for its task and print predictions. Raise E0753 for a foreign option."""
+    """Run the task of the model and print predictions. Raise E0753 for another task's option."""
     inputs, files = read_task_inputs(task, args.inputs)
     outputs = parse_output_options(args, [*list_model_files(model), *files])
     outputs.check_paths()
@@ -210,7 +211,7 @@ def _reject_option(flag: str, task: Task) -> None:
 
 
 def _print_predictions(predictions: Predictions, *, with_similarities: bool) -> None:
-    """Print predictions as JSON or text, and, if requested, their pairwise cosine similarities."""
+    """Print predictions as JSON or text, or, if requested, pairwise cosine similarities."""
     lines = [*format_predictions(predictions.task, predictions.predictions)]
     result: dict[str, object] = {
         "task": predictions.task,
@@ -228,12 +229,12 @@ def _print_predictions(predictions: Predictions, *, with_similarities: bool) -> 
 
 
 def format_predictions(task: str, predictions: Sequence[Prediction]) -> Iterator[str]:
-    """Yield the lines of predictions, numbered by input if there are several."""
+    """Yield the lines of predictions. Several predictions are numbered by input."""
     list_cells = TASK_CELLS.get(task, _list_label_cells)
     width = len(str(len(predictions) - 1))
     for number, prediction in enumerate(predictions):
         prefix = f"{number:>{width}}:  " if len(predictions) > 1 else ""
-        # with several mask tokens, a prediction contains a list of candidates per mask token
+        # with several mask tokens, a prediction has one list of candidates per mask token
         is_nested = isinstance(prediction, list) and isinstance([*prediction, ""][0], list)
         lines = [
             line
@@ -299,4 +300,4 @@ TASK_CELLS: Mapping[str, Callable[[Any], list[Cells]]] = {
     "fill-mask": _list_candidate_cells,
     "sentence-similarity": _list_vector_cells,
 }
-"""Functions that format predictions, by task; others are formatted as labels with scores."""
+"""Functions that format predictions, by task. Predictions of other tasks are labels with scores."""

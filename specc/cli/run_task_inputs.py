@@ -23,13 +23,13 @@ from specc.runtime.model_inputs import ModelInputs
 
 AUDIO_READINGS = (Waveform, LogMel, FilterBanks)
 ARRAY_FILE_SUFFIXES = (".json", ".npy", ".npz")
-"""Suffixes of array files."""
+"""File name suffixes of array files."""
 
 
 def raise_too_many_arguments(
     argument: str, input_names: Sequence[str], *, is_batch: bool
 ) -> NoReturn:
-    """Raise E0910 for a positional argument that no input takes."""
+    """Raise E0910 for a positional argument that matches no model input."""
     helps = [f"the inputs of the model are {', '.join(input_names)}"]
     if is_batch:
         helps.append(
@@ -39,7 +39,7 @@ def raise_too_many_arguments(
 
 
 def raise_missing_file(argument: str) -> NoReturn:
-    """Raise E0802 for an unreadable file; the help explains how to pass the text itself."""
+    """Raise E0802 for an unreadable file. The help explains how to pass text like `@name`."""
     path = argument.removeprefix("@")
     argument_kind = (
         "an argument that starts with `@`"
@@ -63,7 +63,7 @@ MAX_TEXT = 2**20
 
 
 def read_lines(argument: str) -> list[str]:
-    """Return the lines of stdin or `@FILE`. Raise E0802 if unreadable, E0112 if not UTF-8."""
+    """Return the lines of stdin or `@FILE`. Raise E0802 or E0112 if unreadable or not UTF-8."""
     if argument == STDIN_NAME:
         data = read_standard_input(MAX_TEXT)
     else:
@@ -78,19 +78,19 @@ def read_lines(argument: str) -> list[str]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise_error("E0112", f"{name} is not UTF-8 text")
-    # A newline at the end of a file ends its last line and does not start a new line.
+    # A newline at the end of a file ends the last line and does not start another line.
     return [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
 
 
 NUMPY_SUFFIXES = (".npy", ".npz")
 Value: TypeAlias = Any
-"""A value of a task parameter: a string, a path, or a JSON value."""
+"""A value of a task parameter: a string, a path, or any JSON value."""
 SlotValues: TypeAlias = dict[str, list[Value]]
 PAIR_LENGTH = 2
 
 
 def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Sequence[str]) -> bool:
-    """Return True if an argument is an array of a graph input, so nothing is tokenized."""
+    """Return True if an argument is an array of a graph input, which bypasses tokenization."""
     for argument in arguments:
         name, equals, _ = argument.partition("=")
         if (equals and name in input_names) or argument.lower().endswith(NUMPY_SUFFIXES):
@@ -101,9 +101,9 @@ def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Seque
 
 
 def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[SlotValues, list[Path]]:
-    """Parse the arguments of a task: `NAME=VALUE`, or values in the order of the task's parameters;
-    the last parameter takes all remaining values. Return the values by parameter, and the files.
-    Raise E0910 if there are too many arguments.
+    """Parse the arguments of a task: `NAME=VALUE`, or values in the order of the task's parameters.
+    The last parameter takes all remaining values. Return the values by parameter, and the files
+    that were read. Raise E0910 if there are too many arguments.
     """
     files: list[Path] = []
     values: SlotValues = {}
@@ -124,18 +124,18 @@ def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[SlotValues, 
 
 
 def _fill_optional_slots(record: Mapping[str, Value], task: Task) -> dict[str, Value]:
-    """Return a record with None for absent optional values, so that records are not combined."""
+    """Add None for the absent optional values of a record, so that records stay aligned."""
     return {slot.name: None for slot in task.slots if slot.is_optional} | dict(record)
 
 
 def _split_named_inputs(argument: str, slots: Mapping[str, TaskSlot]) -> tuple[str, str]:
-    """Split `NAME=VALUE` if NAME is a parameter of the task."""
+    """Split `NAME=VALUE` if NAME is a task parameter; otherwise return "" and the argument."""
     name, equals, value = argument.partition("=")
     return (name, value) if equals and name in slots else ("", argument)
 
 
 def _get_next_slot(remaining: Sequence[TaskSlot], values: SlotValues) -> TaskSlot | None:
-    """Return the parameter for a positional argument: the first one that is empty or variadic."""
+    """Return the task parameter for a positional argument: the first empty or variadic one."""
     required = [slot for slot in remaining if not slot.is_optional]
     for slot in required:
         if slot.is_variadic or slot.name not in values:
@@ -144,7 +144,7 @@ def _get_next_slot(remaining: Sequence[TaskSlot], values: SlotValues) -> TaskSlo
 
 
 def _iterate_values(slot: TaskSlot, argument: str, files: list[Path]) -> Iterator[Value]:
-    """Yield the values of an argument: a path, lines of a file, JSON items, or itself."""
+    """Yield the values of an argument: a path, lines of a file, JSON items, or the argument."""
     if slot.name == "image":
         files.append(Path(argument))
         yield Path(argument)
@@ -162,7 +162,7 @@ def _iterate_values(slot: TaskSlot, argument: str, files: list[Path]) -> Iterato
 
 
 def parse_json_values(argument: str, opening: tuple[str, ...] = ("[", "{")) -> list[Value] | None:
-    """Return the items of a JSON list, a JSON object as one item, or None."""
+    """Return the items of a JSON list, a single JSON object as a list, or None for other text."""
     if not argument.startswith(opening):
         return None
     try:
@@ -173,7 +173,7 @@ def parse_json_values(argument: str, opening: tuple[str, ...] = ("[", "{")) -> l
 
 
 def _is_number_list(value: object) -> bool:
-    """Return True if a value is a nested list of numbers."""
+    """Return True if a value is a (possibly nested) list of numbers."""
     while isinstance(value, list) and value:
         value = value[0]
     return isinstance(value, int | float) and not isinstance(value, bool)
@@ -182,8 +182,8 @@ def _is_number_list(value: object) -> bool:
 def _assign_value(
     slot: TaskSlot, value: Value, slots: Mapping[str, TaskSlot]
 ) -> Iterator[tuple[str, Value]]:
-    """Assign a value to parameters, and yield each value with its parameter. `value` is a string, a
-    pair `["one", "two"]`, or `{"text": …, "text_pair": …}`. Raise E0906 for any other value.
+    """Yield the task parameters that a value sets, with their values. `value` is a string, a pair
+    `["one", "two"]`, or an object `{"text": …, "text_pair": …}`. Raise E0906 for other types.
     """
     names = [*slots]
     if isinstance(value, dict) and value and value.keys() <= slots.keys():
@@ -210,11 +210,11 @@ SLOT_EXAMPLES = {
     "candidate_labels": '"a cat" "a dog"',
     "choices": '"one" "another"',
 }
-"""Example command-line values of task parameters. All others have a generic text example."""
+"""Example command-line values of task parameters. Other parameters have a generic text example."""
 
 
 def add_example_command(error: Failed, path: str, model: ModelInputs, task: Task | None) -> Failed:
-    """Add an example command line to errors about missing inputs."""
+    """Return the error with an example command line for each diagnostic about missing inputs."""
     if task:
         arguments = [SLOT_EXAMPLES.get(s.name, '"a text"') for s in task.slots if not s.is_optional]
     else:
@@ -222,7 +222,7 @@ def add_example_command(error: Failed, path: str, model: ModelInputs, task: Task
         computed_names = {r.shape_input for r in readings if isinstance(r, ImageConfig)}
         titles = [d.title for d in error.diagnostics]
         if not any(f"`{model.sequence_input}`" in title for title in titles):
-            computed_names.add(model.sequence_input)  # it is generated
+            computed_names.add(model.sequence_input)  # the sequence input is generated
         names = [name for name in model.required_inputs if name not in computed_names]
         arguments = [_make_example_argument(model, name) for name in names]
     example = f"example: `specc run {escape_text(path)} {' '.join(arguments)}`"
@@ -232,7 +232,7 @@ def add_example_command(error: Failed, path: str, model: ModelInputs, task: Task
 
 
 def _make_example_argument(model: ModelInputs, name: str) -> str:
-    """Return an example argument for an input of the graph."""
+    """Return an example command-line argument for a graph input."""
     record, input_type = model.preprocessing.get_input_config(name), model.graph.inputs[name].type
     if isinstance(record, TEXT_CONFIGS):
         return '"a text"'

@@ -1,4 +1,4 @@
-"""Print an architecture as a tree with shapes, parameters and cost, or draw it as HTML or SVG."""
+"""Print an architecture as a tree with shapes, parameters and cost, or draw it (HTML, SVG)."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ from specc.visualize.block_tree import WHOLE_MODEL, format_dims, map_model_graph
 
 
 def check_drawing_options(args: Namespace) -> bool:
-    """Return True if a diagram is requested. Raise E0955 if text output is requested, too."""
+    """Return True if a diagram is requested. Raise E0955 if text output is also requested."""
     if not args.html and not args.svg:
         return False
     if args.ir or args.print_after:
@@ -76,7 +76,7 @@ def _list_drawings(args: Namespace) -> list[tuple[str, OutputKind, Renderer]]:
 
 
 def _list_input_files(args: Namespace) -> Sequence[Path]:
-    """Return the input files, which output files must not overwrite."""
+    """Return the input files of the command, which output files must not overwrite."""
     return [Path(p) for p in (args.spec, args.own, args.config) if p]
 
 
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
 
 
 def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[str, object]:
-    """Convert a graph with `count` parameters to JSON: inputs, results and scopes.
+    """Convert a graph with `count` parameters to a JSON object: inputs, results and scopes.
 
     Static dimensions and counts are integers; symbolic values are formulas such as `4*seq^2`.
     """
@@ -100,7 +100,7 @@ def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[st
 
 
 def _convert_part(scope: SummaryNode, sizes: Mapping[str, int]) -> dict[str, object]:
-    """Convert a scope to a JSON object. Its totals include all `repeats` layers."""
+    """Convert a scope to a JSON object. The scope's totals include all `repeats` layers."""
     multiply_adds = scope.sum_over_subtree("multiply_adds")
     saved = scope.sum_over_subtree("saved_multiply_adds")
     return {
@@ -121,7 +121,7 @@ def _format_typed(name: str, type: Type, sizes: Mapping[str, int]) -> dict[str, 
 
 
 def _format_dim(dim: Dim, sizes: Mapping[str, int]) -> int | str:
-    """Convert a dimension to an integer, or to a formula in the syntax of the language."""
+    """Convert a dimension to an integer, or to a formula in the syntax of the spec language."""
     dim = dim.substitute(sizes)
     return str(dim) if dim.number is None else dim.number
 
@@ -132,7 +132,7 @@ BEAM_SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "early_s
 
 OPTIONS: Mapping[str, Option] = {
     "dims": Option(
-        STRING_OPTION, "batch=8,seq=4096", "values of symbolic dimensions (default: formulas)"
+        STRING_OPTION, "batch=8,seq=4096", "sizes of symbolic dimensions (default: print formulas)"
     ),
     "ir": Option(BOOLEAN_OPTION, "", "print the graph as textual IR, one line per node"),
     "print_after": Option(
@@ -142,9 +142,9 @@ OPTIONS: Mapping[str, Option] = {
         + ", ".join(each.name for each in pass_pipeline.ALL_PASSES),
     ),
     "html": Option(
-        STRING_OPTION, "OUT.html", "write a page with blocks, formulas, source lines and cost"
+        STRING_OPTION, "OUT.html", "write an HTML page with blocks, formulas, source lines and cost"
     ),
-    "svg": Option(STRING_OPTION, "OUT.svg", "write a diagram of the architecture"),
+    "svg": Option(STRING_OPTION, "OUT.svg", "write an SVG diagram of the architecture"),
     **FORCE_OPTION,
 }
 
@@ -156,8 +156,8 @@ def add_show_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_show(args: Namespace) -> int:
-    """Print the tree of scopes, the IR (`--ir`), or an overview of the package if `--graph` is
-    absent; write diagrams (`--html`, `--svg`).
+    """Print the tree of scopes, the IR (`--ir`), or the overview of a package without `--graph`.
+    With `--html` or `--svg`, write diagrams instead.
     """
     if check_drawing_options(args):
         return _draw_architecture(args)
@@ -182,7 +182,7 @@ def execute_show(args: Namespace) -> int:
 
 
 def _draw_architecture(args: Namespace) -> int:
-    """Write the requested diagrams and print their paths."""
+    """Write the requested diagrams of an architecture and print their paths."""
     architecture, drawings = _load_architecture(args), _list_drawings(args)
     for path, kind, render in drawings:
         content = render(architecture).encode("utf-8")
@@ -193,14 +193,14 @@ def _draw_architecture(args: Namespace) -> int:
 
 
 def _print_text(text: str) -> int:
-    """Print a text, or a JSON object if `--format json` is given; return exit status 0."""
+    """Print a text, or a JSON object with `--format json`, and return exit status 0."""
     if not print_json_result({"text": text}):
         print(text)
     return 0
 
 
 def _load_architecture(args: Namespace) -> ArchitectureView:
-    """Load a spec, model or package as the content of a page. Raise E0956 if it has no graph."""
+    """Load a spec, model or package as an `ArchitectureView`. Raise E0956 if it has no graph."""
     model: Manifest | ModelDefinition
     if _is_whole_package(args):
         manifests = _load_manifests(args.spec)
@@ -227,8 +227,8 @@ def _load_architecture(args: Namespace) -> ArchitectureView:
 
 
 def _load_manifests(path: str) -> "dict[str, Manifest]":
-    """Return the manifests of a package's graphs by role, beginning with the full forward. Raise
-    E0956 if the package is a standalone generator.
+    """Return the manifests of a package's graphs by role, beginning with the full-forward graph.
+    Raise E0956 if the package is a standalone generator.
     """
     from specc.runtime.model_package import open_package
 
@@ -246,7 +246,9 @@ def _load_manifests(path: str) -> "dict[str, Manifest]":
 
 
 def _run_requested_passes(args: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
-    """Run the passes up to `--print-after` (none without it) and return the resulting graphs."""
+    """Run the passes up to `--print-after` and return the resulting graphs. Without
+    `--print-after`, run no pass.
+    """
     names = [compiler_pass.name for compiler_pass in pass_pipeline.ALL_PASSES]
     if args.print_after and args.print_after not in names:
         hint = f"the passes are {', '.join(names)}"
@@ -262,7 +264,7 @@ def _raise_unknown_pass(name: str, *helps: str) -> NoReturn:
 
 
 def _build_pass_state(args: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
-    """Return the elaborated graph and its related graphs as input of the passes."""
+    """Return the elaborated graph and its related graphs, which are the input of the passes."""
     if manifest is None:
         model = elaborate_spec(open_spec_from_arguments(args), args.graph)
         return pass_pipeline.PassState(
@@ -280,11 +282,11 @@ def _build_pass_state(args: Namespace, manifest: "Manifest | None") -> pass_pipe
 
 
 Row = tuple[str, str, str, str, str]
-"""A line of the tree: scope, shape, weights, multiply-adds, and these without sparsity."""
+"""A line of the tree: scope, shape, weights, multiply-adds, and multiply-adds if dense."""
 
 
 def format_scope_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> list[str]:
-    """Format a graph as lines: inputs, the tree of scopes, results, totals."""
+    """Format a graph as lines: inputs, the tree of scopes, results and totals."""
     rows = [("", "output", "weights", "multiply-adds", "if dense")]
     tree = summarize_graph(graph, sizes)
     rows += [_format_row(graph, depth, part, sizes) for depth, part in iterate_summary_nodes(tree)]
@@ -321,20 +323,20 @@ def _format_row(graph: Graph, depth: int, node: SummaryNode, sizes: Mapping[str,
 
 
 def _is_whole_package(args: Namespace) -> bool:
-    """Return True if SPEC is a package and `--graph` selects none of its graphs."""
+    """Return True if SPEC is a package and `--graph` does not select one of its graphs."""
     is_package = is_compiled_model(args.spec) and not args.spec.endswith(".onnx")
     return is_package and not args.graph
 
 
 def _read_manifest(args: Namespace) -> "Manifest | None":
-    """Return the manifest of a compiled model, or None for a spec."""
+    """Return the manifest of a compiled model, or None if SPEC is a spec."""
     if not is_compiled_model(args.spec):
         return None
     return read_compiled_manifest(args.spec, args.graph)
 
 
 def _describe_generator(manifest: "Manifest") -> list[str]:
-    """Format the generation settings and the inputs of a standalone generator, one per line."""
+    """Return the generation settings and inputs of a standalone generator, one per line."""
     recorded = manifest.decoding or {}
     is_beam_search = recorded.get("strategy") == "beam"
     settings = {n: recorded[key] for n, key in RECORDED_SETTINGS.items() if key in recorded}
@@ -346,9 +348,9 @@ def _describe_generator(manifest: "Manifest") -> list[str]:
 
 
 def load_graph(args: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim]:
-    """Load the graph of a spec or of a compiled model. Also return its parameter count."""
+    """Load the graph of a spec or of a compiled model, and the number of its parameters."""
     if manifest is not None:
-        # tied parameters share an initializer and count once
+        # tied parameters share an initializer and are counted once
         counts = {
             manifest.initializers[name]: multiply_dims(facts.type.shape)
             for name, facts in manifest.graph.parameter_facts.items()
@@ -361,13 +363,13 @@ def load_graph(args: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim
 
 
 def _collect_dynamic_lengths(graph: Graph) -> set[str]:
-    """Return the symbolic dimensions of the inputs of a graph."""
+    """Return the symbolic dimensions of a graph's inputs."""
     dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
     return {symbol for dim in dims for symbol in dim.symbols()}
 
 
 def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
-    """Parse `batch=8,seq=4096`. Raise E0407 if a dimension is unknown or a size too large."""
+    """Parse sizes such as `batch=8,seq=4096`. Raise E0407 for unknown names or large sizes."""
     names = _collect_dynamic_lengths(graph)
     limits = find_length_limits(graph)
     sizes_by_name: dict[str, int] = {}

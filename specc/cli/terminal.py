@@ -1,4 +1,4 @@
-"""Read stdin; print diagnostics, notes, JSON results and progress."""
+"""Read stdin, and print diagnostics, notes, JSON results and progress."""
 
 import itertools
 import json
@@ -26,13 +26,13 @@ from specc.io.output_paths import OutputKind, resolve_output_path
 from specc.version import __version__
 
 STDIN_NAME = "-"
-"""The path argument for stdin."""
+"""The command-line path that stands for stdin."""
 MAX_STDIN_BYTES = 2**20
-"""Maximum size in bytes of a spec read from stdin; the same as for spec files."""
+"""Maximum size in bytes of a spec read from stdin, equal to the limit for spec files."""
 
 
 def read_standard_input(max_bytes: int) -> bytes:
-    """Read stdin. Raise E0802 if it is unreadable, and E0904 if it exceeds `max_bytes` bytes."""
+    """Read stdin. Raise E0802 if stdin is unreadable, and E0904 if it exceeds `max_bytes` bytes."""
     stream = sys.stdin
     if stream is None or stream.closed:
         raise_error("E0802", "cannot read stdin: it is closed", helps=["pass text, or @FILE"])
@@ -47,7 +47,7 @@ def read_standard_input(max_bytes: int) -> bytes:
 
 
 def read_spec_from_stdin() -> Source:
-    """Read a spec in either syntax; errors are located at `<standard input>:line`."""
+    """Read a spec in either syntax from stdin. Errors are located at `<standard input>:line`."""
     data = read_standard_input(MAX_STDIN_BYTES)
     try:
         return Source("<standard input>", data.decode("utf-8-sig"))
@@ -56,12 +56,12 @@ def read_spec_from_stdin() -> Source:
 
 
 MACHINE_FORMATS = ("json", "sarif")
-"""Machine-readable formats. With these, stdout contains nothing else."""
+"""Machine-readable formats, with which stdout contains only results and diagnostics."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSettings:
-    """Output settings: `--format`, `--quiet` and the name of the command."""
+    """The output settings of a command: `--format`, `--quiet` and the name of the command."""
 
     format: str = "full"
     is_quiet: bool = False
@@ -74,7 +74,7 @@ class OutputSettings:
 
     @property
     def is_progress_enabled(self) -> bool:
-        """True if notes, results and progress are printed."""
+        """True if the command prints notes, results and progress."""
         return not (self.is_quiet or self.is_machine_readable)
 
 
@@ -87,8 +87,8 @@ def get_output_settings() -> OutputSettings:
 
 
 def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str) -> None:
-    """Print diagnostics to stderr in human-readable form, or to stdout as JSON or SARIF (even if
-    there are none).
+    """Print diagnostics to stderr in human-readable form, or to stdout as JSON or SARIF, where an
+    empty list is also printed.
 
     Identical diagnostics are merged, and code in help texts is translated to the syntax of the
     file.
@@ -117,7 +117,7 @@ def print_note(text: str) -> None:
 
 
 def print_outcome(text: str, *, to_stderr: bool = False) -> None:
-    """Print the result of a command, unless output is quiet or machine-readable."""
+    """Print the result of a command unless output is quiet or machine-readable."""
     if get_output_settings().is_progress_enabled:
         print(text, file=sys.stderr if to_stderr else sys.stdout)
 
@@ -130,26 +130,26 @@ def write_output(
     inputs: Iterable[str | Path] = (),
     force: bool = False,
 ) -> None:
-    """Write an output file of a command. Raise E0810 to E0816 or E0833 if it cannot be written."""
+    """Write an output file of a command. Raise E0810 to E0816 or E0833 on failure."""
     target = resolve_output_path(path, kind, inputs=inputs, force=force, content=content)
     write_file_atomically(target, [content])
 
 
 def print_json_result(values: Mapping[str, object]) -> bool:
-    """Print a result as a line of JSON and return True if `--format json` is given."""
+    """Print a result as one line of JSON if `--format json` is set; otherwise return False."""
     settings = get_output_settings()
     if settings.format != "json":
         return False
     result = {"command": settings.command, **values}
     text = json.dumps(replace_non_finite(result), ensure_ascii=False, allow_nan=False)
-    # lone surrogates become JSON escapes
+    # lone surrogates are written as JSON escapes
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
     return True
 
 
 def is_colored(choice: str) -> bool:
-    """Return True if messages are colored. This is determined by (in order of precedence)
-    `--color`, NO_COLOR or FORCE_COLOR, and whether stderr is a terminal.
+    """Return True if messages are colored, as determined (in order of precedence) by `--color`, by
+    NO_COLOR or FORCE_COLOR, and by whether stderr is a terminal.
     """
     if choice != "auto":
         return choice == "always"
@@ -165,12 +165,12 @@ Item = TypeVar("Item")
 REDRAW_INTERVAL = 0.1
 """Minimum number of seconds between two updates of a progress line."""
 PROGRESS_DELAY = 0.5
-"""Number of seconds after which the progress line first appears."""
+"""Number of seconds before the progress line first appears."""
 
 
 @dataclass
 class ProgressLine:
-    """A progress line that shows written bytes, throughput and remaining time."""
+    """A progress line with the written bytes, throughput and remaining time."""
 
     title: str
     total: int = 0
@@ -183,14 +183,14 @@ class ProgressLine:
         self.total += size
 
     def add_written_bytes(self, size: int) -> None:
-        """Add `size` to the number of bytes written."""
+        """Add `size` to the number of written bytes."""
         self.count += size
         now = time.monotonic()
         if now - self.start_time > PROGRESS_DELAY and now - self.last_redraw_time > REDRAW_INTERVAL:
             self._show_line(now)
 
     def end_line(self) -> None:
-        """End the progress line with the final count, if it was shown."""
+        """Print the final count and end the progress line, if the line is visible."""
         if self.last_redraw_time:
             self._show_line(time.monotonic())
             sys.stderr.write("\n")
@@ -214,7 +214,7 @@ class ProgressLine:
 
 
 def is_progress_shown() -> bool:
-    """Return True if stderr is a terminal and output neither quiet nor machine-readable."""
+    """Return True if stderr is a terminal and output is neither quiet nor machine-readable."""
     return get_output_settings().is_progress_enabled and sys.stderr.isatty()
 
 
@@ -234,7 +234,7 @@ def show_write_progress(title: str) -> Iterator[None]:
 
 
 def iterate_with_counter(items: Iterator[Item], label: str) -> Iterator[Item]:
-    """Yield items, and show the number of items so far on a terminal."""
+    """Yield items, and display the number of yielded items on a terminal."""
     if not is_progress_shown():
         yield from items
         return

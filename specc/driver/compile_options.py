@@ -187,7 +187,7 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
     "quantize_all": Option(
         OVERRIDE_OPTION,
         "",
-        "with int4: use 4 bits for small linear layers and the first attention layer too",
+        "with int4: also quantize small linear layers and the first attention layer to 4 bits",
     ),
     "fold_norms": Option(
         OVERRIDE_OPTION,
@@ -203,8 +203,8 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
             OPTIONAL_INTEGER.convert,
         ),
         "N",
-        "with int4 or --kv-cache: number of self-generated calibration sequences (default: "
-        "64; 0: round to nearest)",
+        "with int4 or --kv-cache: number of self-generated calibration sequences (default: 64; 0: "
+        "round-to-nearest without calibration)",
     ),
     "calibration_data": Option(
         PATH_OPTION,
@@ -223,7 +223,7 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
     "graphs": Option(
         # `parse_graph_names` checks the values of Python callers
         OptionKind("graphs", lambda value: True, {"type": _parse_graphs}, parse_graph_names),
-        "PARTS",
+        "GRAPHS",
         "compile a package with these graphs, comma-separated: score (full forward pass), "
         "encode and step (encoder, decoder with past), generate (standalone generator), or "
         "all; generate alone may be a single .onnx file",
@@ -246,7 +246,8 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
     "init_missing": Option(
         SEED_OPTION,
         "SEED",
-        "initialize weights of a task head that the checkpoint lacks randomly with this seed",
+        "if the checkpoint has no weights for the task head, initialize them randomly with this "
+        "seed",
     ),
     "target": Option(
         STRING_OPTION,
@@ -259,20 +260,17 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
     "taps": Option(
         STRING_LIST_OPTION,
         "PATTERN",
-        "also output the intermediate values in this scope, for example layers.*.attn",
+        "add outputs for the intermediate values in this scope, for example layers.*.attn",
         "--tap",
     ),
     "inline_defaults": Option(
-        BOOLEAN_OPTION,
-        "",
-        "compute the default of an optional input inside the model, which then lacks this input",
+        BOOLEAN_OPTION, "", "remove optional inputs and compute their defaults inside the model"
     ),
     **QUANTIZE_OPTIONS,
     "for_quantizers": Option(
         BOOLEAN_OPTION,
         "",
-        "with --target onnx: prepare the model for other quantization tools (no operators that "
-        "they misinterpret)",
+        "with --target onnx: avoid operators that external quantization tools misinterpret",
     ),
     "weights_as": Option(
         WEIGHTS_AS_OPTION._replace(
@@ -285,7 +283,7 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
     "dtype": Option(
         make_choice_kind(("f32", "f16", "bf16")),
         "",
-        "element type of stored weight matrices; with --target ort-cuda compute in mixed precision",
+        "dtype of the stored weight matrices; --target ort-cuda also computes in mixed precision",
     ),
     "hash": Option(
         make_choice_kind(("header", "full"), "header"),
@@ -294,9 +292,7 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
         "full content",
     ),
     "force": Option(BOOLEAN_OPTION, "", FORCE_HELP),
-    "no_load": Option(
-        BOOLEAN_OPTION, "", "skip the test load of the compiled model in ONNX Runtime"
-    ),
+    "no_load": Option(BOOLEAN_OPTION, "", "do not test that ONNX Runtime loads the compiled model"),
 }
 """The options of `compile`."""
 ARGUMENT_KINDS: Mapping[str, OptionKind] = {

@@ -118,7 +118,8 @@ SPEC_OPTIONS: Mapping[str, Option] = {
     "own": Option(
         STRING_OPTION,
         "FILE",
-        "spec for a checkpoint directory (default: by the `model_type` of its config.json)",
+        "spec for a checkpoint directory (default: the built-in spec for the `model_type` in "
+        "config.json)",
         "--spec",
     ),
     "config": Option(PATH_OPTION, "FILE|DIR", "read config values from a config.json"),
@@ -140,7 +141,12 @@ SPEC_OPTIONS: Mapping[str, Option] = {
         "N",
         "maximum sequence length for dynamic and longrope RoPE scaling",
     ),
-    "graph": Option(STRING_OPTION, "NAME", "graph of the spec to use"),
+    "graph": Option(
+        STRING_OPTION,
+        "NAME",
+        "graph of the spec (default: the graph for "
+        "`architectures` in config.json, or the first graph)",
+    ),
 }
 """Options that control how a spec is opened."""
 
