@@ -1,5 +1,6 @@
-"""Lower attention ops: `Attend` to KV buffer, blocked or dense attention; the normalization of
-masked scores and the weighted sum of values separately if an op between them reads the weights.
+"""Lower attention ops. `Attend` is lowered to KV buffer attention, blocked attention or dense
+attention. If another op reads the attention weights, the normalization of masked scores and the
+weighted sum of values are separate ops, which are lowered separately.
 """
 
 from collections.abc import Mapping
@@ -44,7 +45,7 @@ from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 ATTENTION_FORM = "how"
-"""Metadata key of the description of how each attention layer is lowered, and why."""
+"""Metadata key of the lowering of each attention layer: its name, and the reason for the choice."""
 
 
 @lower
@@ -58,7 +59,7 @@ def attend(
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[str, str]:
-    """Lower `Attend`; return the names of its output and its attention weights ("" if none)."""
+    """Lower `Attend`; return the names of its output and its attention weights ("" if unused)."""
     if is_kv_buffer(g, key):
         _record_attention_note(g, query.dtype, {ATTENTION_FORM: "into KV buffers"})
         return emit_kv_buffer_attention(op, g, query, key, values, mask, bias), ""
@@ -134,8 +135,8 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
 def _plan_attention_weight_blocks(
     g: Emitter, weights: Tensor, values: Tensor
 ) -> LocalAttentionPlan | None:
-    """Return the block plan of a weighted sum if it is the only user of the attention weights and
-    they can be recomputed per block, otherwise None.
+    """Return the block plan of a weighted sum. Return None if the attention weights have another
+    user or cannot be recomputed per block.
     """
     value, width = weights.value, values.shape[-1].number
     if value is None or width is None or not g.target.uses_blocked_attention:
@@ -170,7 +171,7 @@ def _emit_masked_softmax(g: Emitter, scores: Tensor, mask: Tensor) -> str:
 
 @lower
 def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    """Lower to a one-hot of the key with the first maximum score, or to zeros if all are masked."""
+    """Lower to a one-hot encoding of the first unmasked key with the maximum score, or zeros."""
     dtype, axis = scores.dtype, scores.rank - 1
     lowest = g.emit_constant(float("-inf"), dtype)
     visible_scores = g.emit_node("Where", mask, scores, lowest)
@@ -217,8 +218,8 @@ def weighted_sum(op: ops.WeightedSum, g: Emitter, weights: Tensor, values: Tenso
 
 
 def _record_attention_note(g: Emitter, dtype: str, facts: Mapping[str, str]) -> None:
-    """Record, for an attention layer outside loops, the names of the values from which its
-    attention weights can be computed (`BuiltModel.attention_notes`).
+    """Record the names of values from which the attention weights of a layer can be computed, in
+    `BuiltModel.attention_notes`. Layers inside loops are not recorded.
     """
     if len(g.bodies.open_bodies) == 1:
         g.attention_notes += (

@@ -3,9 +3,9 @@
     If(long)  a Loop over blocks: keys and mask of a block are sliced in its body
     else      one dense attention
 
-Masks are computed inside the body, or inside an `If` for dense attention, so that no tensor of `n ·
-n` elements is computed for a long sequence. Blocks have equal size; the last block overlaps the one
-before it. Global keys are prepended to the keys of each block; global queries are computed
+Masks are computed inside the body, or inside an `If` for dense attention, so that no tensor of
+`n · n` elements is computed for a long sequence. Blocks have equal size; the last block overlaps
+the previous block. Global keys are prepended to the keys of each block; global queries are computed
 separately and scattered into the result.
 """
 
@@ -51,10 +51,10 @@ BLOCK_KEYS_DIM = Dim.symbol("block.keys")
 """The symbolic number of keys per block, if it differs between blocks."""
 
 GLOBAL_QUERIES_DIM = Dim.symbol("block.queries")
-"""Number of global queries, which are computed separately."""
+"""The number of global queries, whose attention is computed separately."""
 
 BLOCKS_SCOPE = "blocks"
-"""Scope of the nodes that slice and concatenate blocks."""
+"""The scope name of the nodes that slice and concatenate blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,8 @@ def emit_local_attention(
     def emit_blocks() -> list[str]:
         with assume_nonempty(g, b, n):
             if plan.band.is_empty:
-                # Without a band, only the outputs of global queries are scattered into zeros.
+                # Without a band, the result is zeros into which the outputs of global queries are
+                # scattered.
                 result = emit_full(g, 0, result_type.dtype, result_type.shape)
             else:
                 result = _emit_attention_blocks(op, g, operands, plan, global_tokens)
@@ -108,7 +109,8 @@ def prepare_dense_operands(
     op: ops.Attend, g: Emitter, operands: AttentionOperands, is_long: str
 ) -> tuple[AttentionOperands, dict[str, str]]:
     """Emit the mask and bias of dense attention inside an `If`, so that they are computed only if
-    `is_long` is false. Return the operands with these masks, and attention notes with their names.
+    `is_long` is false. Return the operands with the new mask and bias, and attention notes with
+    their names.
     """
     mask, bias = operands.mask, operands.bias
 
@@ -155,7 +157,7 @@ def _emit_short_operand(
     unused_branch = make_branch(g, "unused", [placeholder_type], lambda: [placeholder()])
     name = g.emit_node("If", is_long, then_branch=unused_branch, else_branch=short_branch)
     result = Tensor(name, operand.type)
-    # Values of a loop body are visible only inside it.
+    # Values of a loop body are visible only inside the loop body.
     if len(g.bodies.open_bodies) == 1:
         g.layouts.hoisted_masks[is_long, *key] = result
     return result
@@ -174,8 +176,8 @@ def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
 def emit_is_long_enough(
     g: Emitter, batch: Dim, queries: Dim, plan: LocalAttentionPlan, global_tokens: GlobalTokens
 ) -> str:
-    """Emit bool[], true if blocked attention applies: the sequence is long, there are few global
-    tokens, and the batch is not empty.
+    """Emit a bool[] condition that is true if blocked attention applies: the sequence is long,
+    there are few global tokens, and the batch is not empty.
     """
     g.facts.add_branch_length_threshold(queries, plan.length_threshold)
     with g.hoist_nodes("lengths"):
@@ -201,7 +203,7 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
         name = g.emit_node("Not", x) if condition.is_negated else x.name
         other_axes = [axis for axis in range(x.rank) if axis != condition.axis]
         if other_axes:
-            # A sum is used as OR reduction, because the batch may be empty.
+            # A sum replaces the OR reduction, because the batch may be empty.
             true_count = emit_count_nonzero(g, name, *other_axes, dtype="i32")
             name = g.emit_node("Greater", true_count, g.emit_constant(0, "i32"))
         any_condition = g.emit_node("Or", any_condition, name) if any_condition else name
@@ -258,7 +260,9 @@ def emit_block_loop(
     emit_block: Callable[[PositionSpan, PositionSpan], Tensor],
     global_keys: str,
 ) -> str:
-    """Emit a result `[…, n, e]` in blocks, by `emit_block` of a span of queries and one of keys."""
+    """Emit a loop that computes `[…, n, e]` in blocks; `emit_block` computes a block from a span of
+    queries and a span of keys.
+    """
     length = g.emit_shape([n])
     padded_length = g.emit_node("Add", length, [plan.block_size - 1])
     block_count = g.emit_node("Div", padded_length, [plan.block_size])
@@ -294,10 +298,10 @@ def _emit_query_span(
 def _emit_key_span(
     g: Emitter, queries: PositionSpan, length: str, plan: LocalAttentionPlan
 ) -> PositionSpan:
-    """Emit the positions of the keys that the queries of a block attend to; never empty."""
+    """Emit the nonempty span of keys that the queries of a block attend to."""
     zero, one = g.emit_shape([0]), [1]
-    # The band bounds q - k: its upper end is the look-back, and its negated lower end is the
-    # look-ahead.
+    # The band is the interval of q - k: its upper end is the look-back, and its negated lower end
+    # is the look-ahead.
     look_back, look_ahead = plan.band.high, -plan.band.low
     start, stop = zero, length
     if look_back != inf:
@@ -309,7 +313,8 @@ def _emit_key_span(
         start = g.emit_node("Min", start, g.emit_node("Sub", length, [plan.keys_per_block]))
         stop = g.emit_node("Add", start, [plan.keys_per_block])
         return PositionSpan(start, stop, Dim.from_value(plan.keys_per_block))
-    # If the band excludes the position itself, an end block may have no unmasked keys.
+    # If the band excludes a query's own position, the first or the last block may have no unmasked
+    # keys.
     if look_back < 0:
         start = g.emit_node("Min", start, g.emit_node("Sub", length, one))
     if look_ahead != inf:
@@ -339,7 +344,7 @@ def _emit_partial_attention(
     queries: PositionSpan,
     keys: PositionSpan | None,
 ) -> AttentionResult:
-    """Emit the dense attention of a span of queries to a span of keys (None: to all keys)."""
+    """Emit dense attention of a span of queries to a span of keys (None: to all keys)."""
     with _enter_blocks_scope(g):
         block_operands = slice_attention_operands(op, g, operands, queries, keys)
     return emit_dense_attention(op, g, block_operands)
@@ -360,7 +365,7 @@ def _emit_concatenated_blocks(
     all_blocks = g.emit_node("Reshape", batch_first, [*[0] * leading_axes, -1, width])
     block_length, axis = [plan.block_size], [leading_axes]
     # The last block starts at position `overlap_start` of the sequence, but at index
-    # `leading_count` of the concatenation, where the other blocks end. Its first new position is
+    # `leading_count` of the concatenation, where the previous blocks end. Its first new position is
     # position `leading_count` of the sequence, at index `last_start` of the concatenation.
     leading_count = g.emit_node("Mul", g.emit_node("Sub", block_count, [1]), block_length)
     overlap_start = g.emit_node("Sub", g.emit_shape([n]), block_length)
@@ -374,7 +379,7 @@ def _emit_concatenated_blocks(
 def _emit_global_queries(
     op: ops.Attend, g: Emitter, operands: AttentionOperands, result: Tensor, indices: str
 ) -> str:
-    """Emit `result` with the positions `indices` replaced by their attention to all keys."""
+    """Emit `result` with the outputs at positions `indices` replaced by attention to all keys."""
     axis = result.rank - 2
     count = g.emit_node("Size", indices)
     has_global_queries = g.emit_node("Greater", count, 0)

@@ -23,10 +23,10 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 ConvOperands: TypeAlias = tuple[str, str | Tensor, Tensor | None]
-"""The input, the weight and the optional bias."""
+"""The input, the weight and the optional bias of a convolution."""
 MIN_2D_KERNEL_LENGTH = 7
-"""Minimum kernel size at which a depthwise 1-D convolution is faster as a 2-D convolution of height
-1, for which ONNX Runtime has faster kernels (3 times faster at size 31, equal at 3).
+"""Minimum kernel size at which a depthwise 1-D convolution is emitted as a 2-D convolution of
+height 1. ONNX Runtime's 2-D kernels are 3 times faster at size 31 and equally fast at size 3.
 """
 
 
@@ -202,7 +202,7 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Ten
 
 @dataclass(frozen=True)
 class _EmptyWindowGuard:
-    """Pads axes of a sliding-window op that are empty at run time, and removes the new results."""
+    """Pads window axes that are empty at run time, and removes the results of the padding."""
 
     g: Emitter
     op: ops.SlidingWindowOp
@@ -213,7 +213,7 @@ class _EmptyWindowGuard:
         return len(self.op.kernel)
 
     def emit_channels_first(self, x: Tensor, emit_windows: Callable[[str], str]) -> str:
-        """Emit the result of `emit_windows`, which maps channels-first tensors, for `x`."""
+        """Apply `emit_windows`, which maps channels-first tensors, to `x` and return the result."""
         kernel = self.op.kernel
         result = emit_windows(_emit_channels_first(self.g, kernel, self.pad_input(x)))
         return self.remove_placeholder(_emit_channels_first(self.g, kernel, result), x)
@@ -249,7 +249,7 @@ class _EmptyWindowGuard:
         return result
 
     def _require_positions(self, length_name: str, x: Tensor, n: int) -> str:
-        """Emit `length_name`, i64[1]; the model fails if axis `n` of `x` has no window."""
+        """Emit `length_name`, i64[1]; the model fails if window axis `n` of `x` has no window."""
         surplus = self.op.compute_length_slack(x.shape[self.first_axis + n], n)
         return self.g.lengths.emit_length_check(self.g, length_name, surplus)
 

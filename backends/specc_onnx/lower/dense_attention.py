@@ -1,7 +1,7 @@
 """Lower dense (unblocked) attention to the `Attention` operator, or to MatMul, Softmax and MatMul.
 
-ONNX Runtime 1.31 on CPU needs a mask of full query length and no empty axis. Mask and bias are
-combined in one float mask; the result is zero for queries whose keys are all masked. The attribute
+ONNX Runtime 1.31 on CPU requires a mask of full query length, and rejects empty axes. Mask and bias
+are combined in one float mask. The output of a query is zero if all keys are masked. The attribute
 `is_causal` is not used, because opsets align queries and keys differently.
 """
 
@@ -25,7 +25,7 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 AttentionEmitter: TypeAlias = Callable[[], list[str]]
-"""Emits attention; returns the names of its output and, if used, of its attention weights."""
+"""Emits attention nodes; returns the name of the output and, if used, of the attention weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class AttentionOperands:
 
     @property
     def kv_heads(self) -> Dim:
-        """Return the number of key/value heads (grouped-query attention)."""
+        """Return the number of key/value heads, which may be less than that of query heads."""
         return self.k.shape[1]
 
 
@@ -77,9 +77,10 @@ def emit_dense_attention(
 
 
 def can_fuse_attention(op: ops.Attend, g: Emitter, operands: AttentionOperands) -> bool:
-    """Return True if the standard operator `Attention` can compute this attention."""
+    """Return True if the standard operator `Attention` can compute `op` on `operands`."""
     # `Attention` has no operand for sinks, and it multiplies queries and keys by the square root of
-    # the scale. Its f64 CPU kernel returns NaN for a query whose keys are all masked.
+    # the scale. The f64 CPU kernel of `Attention` returns NaN for a query whose keys are all
+    # masked.
     dtypes = {operands.q.dtype, *(["weights"] if g.site.used_mask[1] else [])}
     return (
         g.has_operator("Attention")
@@ -97,7 +98,7 @@ def emit_result_per_head(g: Emitter, attention: AttentionResult, heads: Dim, wid
 
 
 def emit_split_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
-    """Emit packed heads `[b, t, h·d]` as `[b, h, t, d]`, and record that both layouts exist."""
+    """Split packed heads `[b, t, h·d]` to `[b, h, t, d]`, and record both layouts for later ops."""
     head_size = -1 if width.number is None else width.number
     heads_last = g.emit_node("Reshape", packed, [0, 0, heads.number or 0, head_size])
     result = g.emit_node("Transpose", heads_last, perm=[0, 2, 1, 3])
@@ -178,9 +179,9 @@ def _emit_attention_weights(g: Emitter, operands: AttentionOperands, scores: str
 def emit_fused_attention(
     op: ops.Attend, g: Emitter, operands: AttentionOperands
 ) -> AttentionResult:
-    """Emit one `Attention` node, with packed heads `[b, t, h·d]` if all three operands exist in
-    this layout. If an axis may be empty, the node is inside an `If` that returns zeros for an empty
-    axis.
+    """Emit one `Attention` node, with packed heads `[b, t, h·d]` if queries, keys and values exist
+    in this layout. If an axis may be empty, emit the node inside an `If` that returns zeros for an
+    empty axis.
     """
     b, h, q, k = operands.score_shape
     e, dtype = operands.v.shape[3], operands.q.dtype
@@ -219,7 +220,7 @@ def _emit_nonempty_branch(
     g: Emitter, lengths: Sequence[Dim], types: Sequence[Type], emit_attention: AttentionEmitter
 ) -> tuple[list[str], dict[str, str]]:
     """Emit an `If` that computes the attention, or zeros if one of `lengths` is 0. Return the names
-    of its results, and the notes on the values inside it.
+    of the results of the `If`, and attention notes on the values inside the `If`.
     """
     # The product of the sizes is 0 if any size is 0.
     with g.hoist_nodes("lengths"):
@@ -235,7 +236,7 @@ def _emit_nonempty_branch(
 
 
 def find_packed_heads(g: Emitter, operands: AttentionOperands) -> tuple[str, str, str] | None:
-    """Return queries, keys and values as `[b, t, h·d]` if the kernel takes them, or None."""
+    """Return queries, keys and values as `[b, t, h·d]`, or None if the kernel cannot use them."""
     q, k, v = (g.layouts.packed_heads.get(t.name) for t in (operands.q, operands.k, operands.v))
     has_static_heads = operands.score_shape[1].number and operands.kv_heads.number
     if (
@@ -252,8 +253,8 @@ def find_packed_heads(g: Emitter, operands: AttentionOperands) -> tuple[str, str
 def emit_combined_mask(
     g: Emitter, mask: Tensor | None, bias: Tensor | None, lengths: tuple[Dim, Dim]
 ) -> Tensor | None:
-    """Emit the mask input `[…, q, k]` of an attention: the bias with -inf at masked keys, or only
-    the mask or the bias if the other is absent. Return None if no key is masked and there is no
+    """Emit the mask input `[…, q, k]` of `Attention`: the bias with -inf at masked keys, or only
+    the mask or bias if the other operand is absent. Return None if no key is masked and there is no
     bias.
     """
     mask = None if mask is None or is_always_true(mask) else mask

@@ -1,7 +1,7 @@
 """Emit nodes that compute the sizes of dynamic dimensions from input shapes. The size of a symbolic
-dimension is read from an axis of the first input whose type contains it; from a sum such as `past +
-new`, the known terms are subtracted. Sizes are computed once in the main graph, as i64[1] tensors,
-which are concatenated to shapes.
+dimension is read from an axis of the first input whose type contains it; if the axis is a sum such
+as `past + new`, the known terms are subtracted. Sizes are computed once in the main graph, as
+i64[1] tensors, which are concatenated to shapes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class LengthResolver:
-    """Dimensions that a graph can compute from the shapes of its inputs and from dimension
+    """Computes the dimensions of a graph from the shapes of its inputs and from dimension
     equations. `length_inputs` are scalar inputs that contain the size of a symbolic dimension;
     `nonzero` dimensions are known to be nonzero in the current context.
     """
@@ -71,7 +71,8 @@ class LengthResolver:
                 return self._emit_symbol(g, length.name)
             if not length.symbols() <= self.sources.keys():
                 return _emit_dim_from_axis(g, self.inputs, length)
-            # Additions come first, so that no intermediate value is negative.
+            # Positive terms are added before negative terms, so that no intermediate sum is
+            # negative.
             terms = sorted(length.terms, key=lambda term: term[1] < 0)
             if not terms or terms[0][1] < 0:
                 terms.insert(0, ((), 0))
@@ -133,7 +134,8 @@ class LengthResolver:
 
     def _emit_length_function(self, g: "Emitter", function: DimFunction) -> str:
         """Emit a minimum, maximum, quotient or remainder of dimensions, i64[1]. A divisor of 0 is
-        replaced by 1, because a division by 0 crashes; no result depends on this quotient.
+        replaced by 1, because a division by 0 crashes; no result depends on the quotient in this
+        case.
         """
         left, right = (self.emit_length(g, d) for d in function.args)
         # `Min` and `Max` are exact up to 2**53, which is larger than any dimension.
@@ -171,7 +173,7 @@ def _emit_axis_length(g: "Emitter", lengths: LengthResolver, source: AxisSource)
 
 
 def _emit_dim_from_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> str:
-    """Emit a size such as `a * b`, i64[1], whose symbols have no source, by reading an axis."""
+    """Emit a size such as `a * b`, whose symbols have no source, from an input axis, as i64[1]."""
     name, axis = next(
         (name, type.shape.index(length)) for name, type in inputs.items() if length in type.shape
     )

@@ -32,7 +32,7 @@ FLOAT_OPERATORS = {**EXACT_OPERATORS, "div": "Div", "pow": "Pow", "min": "Min", 
 
 @lower
 def arith(op: ops.Arith, g: Emitter, left: Tensor, right: Tensor) -> str:
-    """Lower to one operator if ONNX has the same semantics, or several; operands are broadcast."""
+    """Lower to one operator if ONNX has the same semantics, otherwise to several operators."""
     if left.dtype not in INTEGER_DTYPES:
         name = FLOAT_OPERATORS.get(op.fn)
         return (
@@ -52,7 +52,7 @@ def emit_integer_sign(g: Emitter, x: Tensor) -> str:
 
 
 def emit_integer_mod(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit the remainder `x % y` of integers, which has the sign of `y`, or is 0 if `y` is 0."""
+    """Emit the integer remainder `x % y`, which has the sign of `y`; it is 0 if `y` is 0."""
     # A multiplication by 0 has the shape of the result, unlike a constant 0.
     if find_tensor_constant(y) in (0, -1):
         return g.emit_node("Mul", x, g.emit_constant(0, x.dtype))
@@ -61,10 +61,10 @@ def emit_integer_mod(g: Emitter, x: Tensor, y: Tensor) -> str:
 
 def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
     """Emit the floor division `x // y` of integers, which is 0 if `y` is 0. `Div` truncates, so 1
-    is subtracted where its remainder differs from that of `Mod`.
+    is subtracted where the remainder of `Div` differs from the result of `Mod`.
     """
     dtype, divisor_value = x.dtype, find_tensor_constant(y)
-    # Division by 0 returns 0, and division by -1 returns the negation; both are emitted as
+    # Division by 0 returns 0, and division by -1 returns the negation. Both results are emitted as
     # products.
     if divisor_value in (0, -1):
         return g.emit_node("Mul", x, y)
@@ -97,8 +97,8 @@ def _emit_sign_difference(g: Emitter, remainder: str, divisor_value: float, dtyp
 
 
 def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
-    """Emit the divisor `y` with 0 and -1 replaced by 1. Return its name and the name of the mask of
-    replaced elements, which is "" if no element is replaced.
+    """Emit the divisor `y` with 0 and -1 replaced by 1. Return the name of the divisor and the name
+    of a mask of replaced elements, which is "" if no element is replaced.
     """
     # Callers handle the constant divisors 0 and -1.
     if find_tensor_constant(y) is not None:
@@ -113,7 +113,7 @@ def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
 
 
 def emit_integer_power(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit integer `x ** y`, `y` constant, by repeated squaring: `Pow` computes in floats."""
+    """Emit integer `x ** y` for a constant `y` by repeated squaring: `Pow` computes in floats."""
     exponent = find_tensor_constant(y)
     assert isinstance(exponent, int), "the exponent of an integer is static"
     assert exponent >= 0, "the exponent of an integer is not negative"
@@ -174,7 +174,7 @@ def emit_float_to_integer(g: Emitter, x: str, source_dtype: str, dtype: str) -> 
 
 
 def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
-    """Emit a sum of 64-bit integers; `ReduceSum` is exact only for few small integers."""
+    """Emit an exact sum of 64-bit integers along an axis; `ReduceSum` adds them as floats."""
     if x.value is not None and is_small_integer(x.value):
         return emit_reduce(g, "ReduceSum", x, axis)
     # The sum is the last element of `CumSum`, which is exact for integers. A zero is appended to
@@ -222,7 +222,7 @@ FLOAT32_ONLY_FUNCTIONS = frozenset({"erf", "gelu", "softplus"})
 
 @lower
 def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> str:
-    """Lower to a single operator if ONNX has one, otherwise to the formula of the function."""
+    """Lower to a single operator if ONNX has the function, otherwise to the function's formula."""
     dtype = x.dtype
     if op.fn == "sign" and dtype in INTEGER_DTYPES:
         return emit_integer_sign(g, x)
@@ -297,8 +297,8 @@ def emit_expm1(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
 def _emit_near_zero(
     g: Emitter, x: str, value_near_zero: str, value_elsewhere: str, emit_constant: ConstantEmitter
 ) -> str:
-    """Emit `value_near_zero` for `|x| < 0.5`, otherwise `value_elsewhere`. For `|x| >= 0.5` there
-    is no cancellation, whereas `u` may be infinite or 0.
+    """Emit `value_near_zero` for `|x| < 0.5`, otherwise `value_elsewhere`. For `|x| >= 0.5`, the
+    direct formula has no cancellation, whereas `u` in the accurate formula may be infinite or 0.
     """
     return g.emit_node(
         "Where",
@@ -326,7 +326,7 @@ def emit_log1p(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
 
 
 def emit_sigmoid(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
-    """Emit `Sigmoid`, or `1 / (1 + exp(-x))` if the relative error of this node must be small."""
+    """Emit `Sigmoid`, or `1 / (1 + exp(-x))` if the lowered node needs a small relative error."""
     if not g.site.needs_accurate_sigmoid:
         return g.emit_node("Sigmoid", x)
     return g.emit_node("Reciprocal", _emit_sigmoid_divisor(g, x, emit_constant))
@@ -359,6 +359,6 @@ FUNCTION_FORMULAS: Mapping[str, Callable[[Emitter, str, ConstantEmitter], str]] 
     "expm1": emit_expm1,
     "log1p": emit_log1p,
 }
-"""The functions that emit pointwise functions without an ONNX operator, from their operand and a
+"""Emitters of pointwise functions without an ONNX operator. An emitter takes the operand and a
 function that emits constants of the compute type.
 """

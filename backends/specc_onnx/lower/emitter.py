@@ -38,7 +38,9 @@ CONTRIB_DOMAIN = "com.microsoft"
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of the ONNX graph with its `name`; `value` is the corresponding IR value, if any."""
+    """A tensor of the ONNX graph with its `name`, `type` and the corresponding IR `value`, if
+    any.
+    """
 
     name: str
     type: Type
@@ -79,7 +81,7 @@ class LoweringSite:
 
 @dataclass(slots=True)
 class GraphBody:
-    """Nodes of a graph or subgraph, their results by hash key, and the IR types of the results."""
+    """Nodes of a graph or subgraph, their results by node hash key, and the IR types of results."""
 
     nodes: list[NodeProto] = field(default_factory=list)
     results_by_key: dict[Hashable, tuple[str, ...]] = field(default_factory=dict)
@@ -88,8 +90,8 @@ class GraphBody:
 
 @dataclass(slots=True)
 class NameTable:
-    """The names in use, their preferred names (set by `Emitter.reserve_name`, read by
-    `specc_onnx.write.onnx_graph`), and the name of the graph.
+    """The `used` names of values, their `preferred` names, and the name of the graph.
+    `Emitter.reserve_name` sets preferred names.
     """
 
     used: set[str]
@@ -115,7 +117,8 @@ class ValueTable:
 @dataclass(frozen=True, slots=True)
 class BodyStack:
     """The open graph bodies, the innermost last. Dimensions are computed in the body at
-    `root_index` (0, or a loop around a whole graph). Nodes before `isolated_index` are not reused.
+    `root_index` (0, or a loop around a whole graph). Nodes in bodies before `isolated_index` are
+    not reused.
     """
 
     open_bodies: tuple[GraphBody, ...] = field(default_factory=lambda: (GraphBody(),))
@@ -127,7 +130,7 @@ class BodyStack:
 class LayoutCache:
     """Names of values in additional layouts: packed heads `[b, t, h*d]` of values `[b, h, t, d]`,
     padding mask and time-major output of recurrent layers (`time_major_outputs`), hoisted masks,
-    and the `window_keys`, outside of which attention weights are zero (local-p).
+    and the `window_keys` outside of which local-p attention weights are zero.
     """
 
     packed_heads: dict[str, str] = field(default_factory=dict)
@@ -138,8 +141,8 @@ class LayoutCache:
 
 @dataclass(slots=True)
 class GraphFacts:
-    """Facts about the graph that are computed before lowering: padding sides of masks, use counts,
-    the ends of the slices that partition an axis, upper bounds of dimensions.
+    """Facts about the graph that are computed before lowering: padding sides of masks, use counts
+    of values, ends of slices that partition an axis, and upper bounds of dimensions.
     `branch_length_thresholds` collects the sizes above which the model takes a different branch.
     """
 
@@ -199,7 +202,7 @@ class Emitter:
     def emit_nodes(
         self, kind: str, result_count: int, *inputs: Operand, domain: str = "", **attributes: Any
     ) -> tuple[str, ...]:
-        """Emit an ONNX node, or reuse an equal one; return its first `result_count` results."""
+        """Emit an ONNX node, or reuse an equal node; return its first `result_count` results."""
         input_names = [_emit_operand(self, operand) for operand in inputs]
         while input_names and not input_names[-1]:
             input_names.pop()
@@ -234,7 +237,7 @@ class Emitter:
         return result
 
     def reserve_name(self, preferred_name: str) -> str:
-        """Return the preferred name, numbered from 2 if it is taken."""
+        """Reserve a unique name: the preferred name, with a numeric suffix if it is in use."""
         name = make_unique_name(preferred_name, self.names.used)
         self.names.preferred[name] = preferred_name
         return name
@@ -250,7 +253,7 @@ class Emitter:
 
     @contextmanager
     def open_body(self, *, is_isolated: bool = False) -> Iterator[GraphBody]:
-        """Open a subgraph for emitted nodes. If `is_isolated`, it reuses no nodes outside it."""
+        """Open a subgraph for emitted nodes. If `is_isolated`, outer nodes are not reused in it."""
         site, bodies, body = self.site, self.bodies, GraphBody()
         isolated_index = len(bodies.open_bodies) if is_isolated else bodies.isolated_index
         open_bodies = (*bodies.open_bodies, body)
@@ -291,7 +294,7 @@ class Emitter:
             constant = self.values.constants.get(name)
             if constant and constant.raw_data == proto.raw_data and constant.dims == proto.dims:
                 return name
-            # a different constant of this shape, or a value of the graph, may have this name
+            # another constant with the same shape, or a value of the graph, may have the same name
             if name not in self.names.used:
                 break
         proto.name = name
@@ -313,7 +316,7 @@ class Emitter:
 
 
 def _emit_operand(g: Emitter, operand: Operand) -> str:
-    """Return the name of an operand, "" if it is absent; emit a constant for a Python value."""
+    """Return the name of an operand ("" if absent); emit a constant for a Python value."""
     match operand:
         case str():
             return operand
@@ -335,7 +338,7 @@ def make_body_graph(
     types: Sequence[Type],
     inputs: Sequence[Tensor] = (),
 ) -> GraphProto:
-    """Return the graph of a finished body, without unused nodes."""
+    """Return a GraphProto with the nodes of a finished body, without unused nodes."""
     body.nodes = find_live_nodes(body.nodes, results)
     return GraphProto(
         name=name,
@@ -347,8 +350,8 @@ def make_body_graph(
 
 
 def emit_body_results(g: Emitter, results: Sequence[str]) -> list[str]:
-    """Return names of results that are distinct and defined in the innermost body, as ONNX
-    requires; unchanged loop-carried values and outer values are copied.
+    """Return distinct names of `results` that are defined in the innermost body, as ONNX requires.
+    Unchanged loop-carried values and outer values are copied.
     """
     body_names = {name for node in g.innermost_body.nodes for name in node.output}
     names: list[str] = []
@@ -366,8 +369,8 @@ def make_branch(
     *,
     is_isolated: bool = False,
 ) -> GraphProto:
-    """Return a branch of an `If` whose outputs, of the given `types`, are the names that
-    `emit_results` returns. An isolated branch does not reuse nodes outside it.
+    """Return a branch of an `If`. Its outputs have the names that `emit_results` returns, and
+    `types`. An isolated branch does not reuse nodes outside the branch.
     """
     with g.open_body(is_isolated=is_isolated) as body:
         results = emit_body_results(g, emit_results())

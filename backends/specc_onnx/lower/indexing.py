@@ -1,6 +1,6 @@
 """Lower ops that select, reorder or resample positions.
 
-`Resize` is lowered to ONNX's operator if the operator is exact, and otherwise to gathers and
+`Resize` is lowered to ONNX's `Resize` if ONNX's operator is exact, and otherwise to gathers and
 weighted sums.
 """
 
@@ -55,7 +55,7 @@ def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> str:
 def roll(op: ops.Roll, g: Emitter, x: Tensor) -> str:
     """Lower to `Concat` of two slices."""
     length = x.shape[op.axis]
-    # an empty axis is unchanged, so the undefined remainder of a division by 0 is not used
+    # a division by 0 has an undefined remainder, but an empty axis is unchanged anyway
     shift = op.shift if length == 0 else mod_dims(op.shift, length)
     if shift == 0:
         return x.name
@@ -70,7 +70,7 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
     if op.padding_before == 0 == op.padding_after:
         return x.name
     length = x.shape[op.axis]
-    # ONNX takes the starts of all axes first, then the ends.
+    # ONNX's `pads` operand contains the start padding of all axes, then the end padding.
     ends = [Dim.from_value(0)] * (2 * x.rank)
     ends[op.axis], ends[op.axis + x.rank] = op.padding_before, op.padding_after
     first_length, *other_lengths = op.list_nonnegative_lengths(length)
@@ -132,7 +132,7 @@ def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
     """Return True if every sampled coordinate is exact in float32."""
     if op.align_corners:
         return False
-    # the scale is computed from the axis sizes: the factor 0.5 of an odd size rounds the size
+    # the scale is computed from the axis sizes, because an odd size times 0.5 is rounded
     lengths = zip(x.shape[op.axis :], op.sizes, strict=False)
     factors = op.factors or (None,) * len(op.sizes)
     return all(
@@ -211,7 +211,7 @@ def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> str:
 def compute_antialias_weights(
     mode: str, length: int, target_length: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Return source positions and weights of `target_length` outputs, one pair per filter tap."""
+    """Return (source positions, weights) of the `target_length` outputs for each filter tap."""
     step = length / target_length
     filter_scale = max(step, 1.0)
     radius = filter_scale if mode == "bilinear" else 2 * filter_scale
@@ -245,7 +245,7 @@ output position, divided by the filter scale, to filter weights.
 
 @dataclass(frozen=True)
 class _AxisSampler:
-    """Emits the resize of one axis, number `index` of the resized ones, to `target_length`."""
+    """Emits nodes that resize one axis, `index` among the resized axes, to `target_length`."""
 
     g: Emitter
     op: ops.Resize
@@ -296,8 +296,8 @@ class _AxisSampler:
                 self._emit_neighbor(x, axis, lower_index, step) for step in (0, 1)
             )
             left_weight = g.emit_node("Sub", 1.0, fraction)
-            # both neighbors are multiplied by a weight, because a difference of two infinities is
-            # NaN
+            # Multiply both neighbors by weights instead of interpolating with their difference,
+            # because a difference of two infinities is NaN.
             return g.emit_node(
                 "Add",
                 g.emit_node("Mul", left_values, left_weight),
@@ -319,7 +319,7 @@ class _AxisSampler:
         points = emit_cast(g, emit_arange(g, self.target_length), "f64")
         half = g.emit_constant(0.5, "f64")
         if self.op.align_corners:
-            # an axis of size 1 has no second neighbor
+            # avoid a division by 0 for an output axis of size 1
             last_index = g.emit_node("Max", g.emit_length(self.target_length - 1), 1)
             last_source = emit_cast(g, g.emit_length(self.length - 1), "f64")
             step = g.emit_node("Div", last_source, emit_cast(g, last_index, "f64"))

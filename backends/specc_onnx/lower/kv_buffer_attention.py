@@ -37,14 +37,14 @@ BUFFER_CAPACITY_DIM = Dim.symbol("capacity")
 
 
 def get_buffer_type(type: Type) -> Type:
-    """Return the type of the buffer that stores keys or values of this type."""
+    """Return the type of the KV buffer for keys or values of type `type`."""
     return Type(type.dtype, (*type.shape[:2], BUFFER_CAPACITY_DIM, type.shape[3]))
 
 
 @dataclass(frozen=True, slots=True)
 class _AppendedBuffer:
-    """The keys or values of an attention: a buffer (`past`) and `new_positions`, which the kernel
-    appends. The buffer is quantized if there is a `scale`.
+    """The keys or values of an attention layer: a buffer (`past`) and `new_positions`, which the
+    kernel appends to the buffer. The buffer is quantized if there is a `scale`.
     """
 
     concatenated: Value
@@ -162,7 +162,7 @@ class _GroupQueryCall:
     result: Type
 
     def emit_call(self, g: Emitter, bias: Tensor | None) -> tuple[str, ...]:
-        """Emit the node; return the attention output and the updated buffers."""
+        """Emit the `GroupQueryAttention` node; return its output and the updated buffers."""
         rotation = [None, None, None]  # optional rotary operands
         buffers = [x.past.name for x in self.buffers]
         scales, options = _get_int8_operands(*self.buffers)
@@ -196,8 +196,9 @@ def _emit_unbiased_if_causal(
 
 
 def _emit_is_causal_mask(g: Emitter, mask: Tensor, lengths: tuple[Dim, Dim]) -> str:
-    """Emit bool[], true if no key at or before the position of a query is masked. The shape `[q,
-    k]` of the mask is `lengths`; the queries are the last positions of the sequence.
+    """Emit a bool[] condition that is true if no key at or before the position of a query is
+    masked. `lengths` is the shape `[q, k]` of the mask. The queries are the last positions of the
+    sequence.
     """
     queries, keys = lengths
     with g.hoist_nodes("lengths"):
@@ -217,7 +218,7 @@ def _get_int8_operands(
         return [], {}
     options: dict[str, str | int] = {"kv_cache_bit_width": 8}
     options |= dict.fromkeys(("k_quant_type", "v_quant_type"), "PER_CHANNEL")
-    # the operand for sinks is omitted; the scales are the next operands
+    # omit the operand for attention sinks, which precedes the scales
     return [None, keys.scale.name, values.scale.name], options
 
 
@@ -233,14 +234,14 @@ def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
 def _emit_attention_bias(
     g: Emitter, dtype: str, lengths: tuple[Dim, Dim], mask: Tensor | None, bias: Tensor | None
 ) -> Tensor | None:
-    """Emit mask and bias as one bias `[…, *lengths]` or None; the kernel adds its causal mask."""
+    """Combine mask and bias to one bias `[…, *lengths]`, or None; the kernel itself is causal."""
     if bias is None and mask is not None and not is_always_true(mask):
         bias = make_typed_tensor(g.emit_constant(0.0, dtype), dtype, (1, 1, 1, 1))
     return emit_combined_mask(g, mask, bias, lengths)
 
 
 def _emit_zeros_for_masked(g: Emitter, result: str, mask: Tensor, dtype: str) -> str:
-    """Emit output `[b, t, h·d]` with zeros for fully masked queries; all heads share the mask."""
+    """Emit `result` `[b, t, h·d]` with zeros for fully masked queries; all heads share `mask`."""
     visibility = g.emit_node("ReduceMax", emit_cast(g, mask.name, "f32"), [3], keepdims=0)
     has_visible_key = g.emit_node("Transpose", visibility, perm=[0, 2, 1])
     return g.emit_node(
@@ -252,13 +253,13 @@ MIN_KV_BUFFER_OPSET = 18
 """The first opset whose reductions take their axes as an operand."""
 
 HEAD_WIDTH_MULTIPLE = 8
-"""The kernel supports head sizes that are multiples of this number."""
+"""`GroupQueryAttention` supports head sizes that are multiples of this number."""
 
 
 def find_kv_buffers(
     graph: Graph, states: Sequence[DecodeState], target: Target, opset: int
 ) -> tuple[KVCache, ...]:
-    """Return the KV caches of a step graph that can be written in place."""
+    """Return the KV caches of a decode step graph that can be updated in place."""
     if not target.in_place_cache_dtypes or opset < MIN_KV_BUFFER_OPSET:
         return ()
     states_by_input = {graph.inputs[s.name]: s for s in states if _is_bufferable(s)}
@@ -289,19 +290,19 @@ def _find_attention_cache(
     states_by_input: Mapping[Value, DecodeState],
     use_counts: Counter[Value],
 ) -> KVCache | None:
-    """Return the states to which an attention node appends its keys and values, or None if one of
-    them is not a state or has other users.
+    """Return the KV cache to which an attention node appends its keys and values. Return None if
+    keys or values are not appended to a state or have other users.
     """
     key = _find_appended_state(op.key(node), states_by_input, use_counts)
     value = _find_appended_state(op.values(node), states_by_input, use_counts)
-    # if keys and values were the same state, it would be written twice
+    # a state that contains both keys and values would be written twice
     if key is None or value is None or key is value:
         return None
     return KVCache(key.name, value.name, key.next_output, value.next_output)
 
 
 def _is_supported_by_kernel(node: Node, target: Target) -> bool:
-    """Return True if the kernel of the target supports this attention and its dtype."""
+    """Return True if the kernel of the target supports an attention node and its dtype."""
     op = node.op
     assert isinstance(op, ops.Attend)
     q, k, v = op.query(node), op.key(node), op.values(node)
@@ -311,7 +312,7 @@ def _is_supported_by_kernel(node: Node, target: Target) -> bool:
     mask = op.mask(node)
     # The kernel is always causal, so attention without a mask is not supported.
     shares_mask = mask is not None and mask.type.shape[1] == 1
-    # on an H200, the kernel rejected the bias of MPT (ALiBi) although its shape was right
+    # on an H200, the kernel rejected the bias of MPT (ALiBi) despite a correct shape
     has_bias = op.bias(node) is not None and target.has_unmasked_kernel
     return (
         has_equal_widths

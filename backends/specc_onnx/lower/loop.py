@@ -99,7 +99,7 @@ def _emit_scanned_operands(
 ) -> tuple[list[str], list[int]]:
     """Emit scanned inputs, padded to at least one position; return their names and scan axes."""
     tensors, axes = [*operands.scanned], [op.axis] * op.scanned_count
-    # `keep` is `[b, t]`: its time axis is always 1.
+    # The time axis of the padding mask `keep` `[b, t]` is always 1.
     if operands.keep is not None:
         tensors, axes = [operands.keep, *tensors], [1, *axes]
     names = [emit_min_length_padding(g, t, axis) for t, axis in zip(tensors, axes, strict=True)]
@@ -125,8 +125,8 @@ def _emit_without_placeholder(
     initial_carries: Sequence[Tensor],
     length: Dim,
 ) -> tuple[str, ...]:
-    """Emit the results of a `Scan` over an axis of size `length`, to which a placeholder position
-    was added if it was empty: the initial carries and empty scan outputs in this case.
+    """Emit the results of a `Scan` over an axis of size `length`. If the axis was empty, a
+    placeholder position was added, and the results are the initial carries and empty scan outputs.
     """
     has_positions = g.emit_node("Greater", g.emit_length(length), 0)
     final_carries = [
@@ -140,7 +140,7 @@ def _emit_without_placeholder(
 
 
 def _build_scan_body(op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]) -> GraphProto:
-    """Build the body graph with ONNX's input order: loop-carried values, `keep`, slices."""
+    """Build the body graph with ONNX's input order: loop-carried values, `keep`, scanned slices."""
     body_inputs = list(op.body.inputs.items())
     scanned_inputs, carried_inputs = (
         body_inputs[: op.scanned_count],
@@ -157,7 +157,9 @@ def _build_scan_body(op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]) -
 
 
 def add_body_input(g: Emitter, name: str, value: Value) -> Tensor:
-    """Bind `value` to an input of a subgraph, whose unique name begins with `name`; return it."""
+    """Bind `value` to a new subgraph input, whose unique name begins with `name`; return the
+    input.
+    """
     g.values.tensors[value] = g.new_tensor(name, value.type, value)
     return g.values.tensors[value]
 
@@ -189,7 +191,7 @@ def lower_scan_body(
 
 
 def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[str]:
-    """Lower the outputs of every iteration, and the others in an `If` for unfinished sequences."""
+    """Lower outputs of all iterations, and other outputs in an `If` for unfinished sequences."""
     values = list(op.body.outputs.values())
     conditional_outputs = values[: len(values) - op.unfrozen_output_count]
     unconditional_nodes = collect_required_nodes(values[len(conditional_outputs) :])
@@ -235,7 +237,7 @@ def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         condition = _emit_any_unfinished(g, operands.initial_carries[op.end_condition_index])
     loop_inputs = (iterations, condition, *operands.initial_carries)
     results = g.emit_nodes("Loop", len(op.body.outputs), *loop_inputs, body=body)
-    # if there is at least one iteration and all iterations run, no scan output is missing
+    # scan outputs are complete if all iterations run and there is at least one iteration
     has_all_iterations = not has_early_exit and g.lengths.is_positive(length)
     scan_outputs = []
     for scan_output, type in zip(
@@ -291,7 +293,7 @@ def _has_early_exit(op: ops.Scan) -> bool:
 
 
 def _emit_any_unfinished(g: Emitter, is_finished: str | Tensor) -> str:
-    """Emit bool[], true if a sequence is unfinished; a sum also works for an empty batch."""
+    """Emit a bool[] that is true if a sequence is unfinished; a sum allows empty batches."""
     count = emit_count_nonzero(g, g.emit_node("Not", is_finished), dtype="i32")
     return g.emit_node("Greater", count, g.emit_constant(0, "i32"))
 
@@ -299,8 +301,8 @@ def _emit_any_unfinished(g: Emitter, is_finished: str | Tensor) -> str:
 def _emit_zero_filled(
     op: ops.Scan, g: Emitter, scan_outputs: str, type: Type, iterations: str
 ) -> str:
-    """Emit `scan_outputs`, which contains an entry for each iteration that ran, extended by zeros
-    to `iterations` entries; `type` is the type of the result.
+    """Extend `scan_outputs`, which has an entry for each iteration that ran, to `iterations`
+    entries with zeros; `type` is the type of the result.
     """
     element_shape = remove_axis(type, op.axis).shape
     run_count = emit_axis_length(g, scan_outputs, 0)

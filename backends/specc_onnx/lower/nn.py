@@ -1,7 +1,7 @@
 """Lower linear and embedding layers, norms, softmax, patch embeddings and position encodings.
 
 Angles, sines and cosines of position encodings are computed in f64 and rounded once. Layers share
-these tables, because the emitter reuses equal nodes.
+the tables of sines and cosines, because the emitter reuses equal nodes.
 """
 
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ def _emit_linear_product(g: Emitter, x: Tensor, w: Tensor, is_transposed: bool) 
 
 def emit_unflatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:
     """Reshape `[n, d]` to `shape`, the inverse of `emit_flatten`."""
-    # No graph has this symbolic dimension, so `Reshape` never copies this axis.
+    # The symbol occurs in no graph, so `Reshape` never copies the axis.
     flat_shape = (Dim.symbol("flattened tokens"), shape[-1])
     return emit_reshape(g, x, shape, source_shape=flat_shape)
 
@@ -98,14 +98,14 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> str:
     if not g.target.fuses_add_into_norm or value is None or value.type.dtype != "f32":
         return x.name
     match value.node:
-        # the runtime does not fuse additions with other users or with broadcasting
+        # the runtime does not fuse an `Add` with other users or with broadcast operands
         case Node(ops.Arith(fn="add"), args) if g.facts.use_counts[value] == 1:
             return _emit_sum(g, args, value.type) or x.name
     return x.name
 
 
 def _emit_sum(g: Emitter, args: Sequence[Value | None], type: Type) -> str | None:
-    """Emit a `Sum` of `args`, or return None without a node if the type of one is not `type`."""
+    """Emit a `Sum` of `args`; return None without emitting a node if a type is not `type`."""
     terms = [a for a in args if a is not None and a.type == type]
     if len(terms) != 2:
         return None
@@ -132,7 +132,7 @@ def _emit_norm_scale(g: Emitter, x: Tensor, scale: Tensor | None) -> str:
     if scale is not None:
         return scale.name
     width = x.shape[-1]
-    # The operator requires a scale.
+    # ONNX requires a scale operand.
     if width.number is not None:
         return g.emit_constant([1.0] * width.number, x.dtype)
     return g.emit_node("Expand", g.emit_constant(1.0, x.dtype), g.emit_shape([width]))
@@ -143,7 +143,7 @@ lower.add_rules(
         ops.Embedding: lambda op, g, ids, table: g.emit_node(
             "Gather", table, emit_checked_indices(g, ids), axis=0
         ),
-        # compiled models are inference-only
+        # compiled models run only inference, so dropout is the identity
         ops.Dropout: lambda op, g, x: x.name,
         ops.Softmax: lambda op, g, x: g.emit_node("Softmax", x, axis=op.axis),
     }
@@ -232,7 +232,7 @@ def _emit_channel_scale(
     g: Emitter, name: str, scale: Tensor | None, bias: Tensor | None, rank: int
 ) -> str:
     """Emit `name` multiplied by `scale` and shifted by `bias` (one value per channel, or None);
-    axis 1 of the `rank` axes contains the channels.
+    axis 1 of the `rank` axes is the channel axis.
     """
     for kind, parameter in (("Mul", scale), ("Add", bias)):
         if parameter is not None:
@@ -280,7 +280,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
 
 @lower
 def rope_angles(op: ops.RopeAngles, g: Emitter, *positions: Tensor) -> tuple[str, str]:
-    """Lower to cos and sin of rotary angles; with M-RoPE, each feature pair selects its axis."""
+    """Lower to cosines and sines of RoPE angles; in M-RoPE, each feature pair selects its axis."""
     assert op.dim.number is not None, "the width is static"
     frequencies: Sequence[float] = op.frequencies
     if not frequencies:
@@ -311,7 +311,7 @@ def rotate(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor
     """Lower to `RotaryEmbedding` if there is a kernel (none for f64), otherwise to its formula."""
     if g.has_operator("RotaryEmbedding") and x.dtype in ("f32", "f16"):
         return _emit_rotary_embedding(op, g, x, cosines, sines)
-    # Features after the rotated ones are unchanged (partial rotary embedding).
+    # Features after the rotated features are unchanged (partial rotary embedding).
     rotated_width = 2 * cosines.shape[-1]
     width = x.shape[-1]
     c, s = emit_unsqueeze(g, cosines, 1), emit_unsqueeze(g, sines, 1)
@@ -335,8 +335,8 @@ def _emit_rotary_embedding(
         "rotary_embedding_dim": rotary_dim,
     }
     result = g.emit_node("RotaryEmbedding", x, *tables, **options)
-    # Attention may use packed heads `[b, t, h·d]`, so RoPE is applied to this layout, too; then the
-    # transposes are unused.
+    # Attention may use packed heads `[b, t, h·d]`, so RoPE is also applied to packed heads; then
+    # the transposes are unused.
     packed_heads = g.layouts.packed_heads.get(x.name)
     if packed_heads is not None and heads.number is not None:
         options["num_heads"] = heads.number

@@ -10,7 +10,7 @@ from specc.ir.types import Type
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 
 PROBABILITIES_OUTPUT_MODE = 3
-"""`qk_matmul_output_mode` of the attention weights after softcap, mask and softmax."""
+"""The `qk_matmul_output_mode` that returns attention weights after softcap, mask and softmax."""
 
 EXPERT_LOOP_NAME = "experts"
 """Last component of the name of the loop body over experts, after its scope."""
@@ -43,12 +43,12 @@ def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
 
 
 def make_unique_name(preferred_name: str, used_names: set[str]) -> str:
-    """Return the preferred name, numbered from 2 if it is in `used_names`, and add the name to
-    `used_names`. A binary search finds the number.
+    """Return the preferred name, with a numeric suffix from 2 if it is in `used_names`, and add the
+    name to `used_names`. The suffix is found by binary search.
     """
     name = preferred_name
     if name in used_names:
-        used_number, free_number = 1, 2  # doubled until the name with `free_number` is unused
+        used_number, free_number = 1, 2  # doubled until `free_number` is free
         while f"{preferred_name}_{free_number}" in used_names:
             used_number, free_number = free_number, 2 * free_number
         while free_number - used_number > 1:
@@ -116,7 +116,7 @@ def make_value_info(name: str, type: Type) -> ValueInfoProto:
 
 
 def find_live_nodes(nodes: list[NodeProto], required_names: Iterable[str]) -> list[NodeProto]:
-    """Return the nodes from which the values `required_names` are computed, in graph order."""
+    """Return the nodes that are needed to compute the values `required_names`, in graph order."""
     used_names, live_nodes = set(required_names), []
     for node in reversed(nodes):
         if not used_names.isdisjoint(node.output):
@@ -126,7 +126,7 @@ def find_live_nodes(nodes: list[NodeProto], required_names: Iterable[str]) -> li
 
 
 class _IdentityKey:
-    """A hash key that compares graphs by identity; it keeps its graph alive, so ids are unique."""
+    """A hash key that compares graphs by identity and keeps its graph alive, so ids are unique."""
 
     def __init__(self, graph: GraphProto) -> None:
         self.graph = graph

@@ -1,8 +1,8 @@
 """The compile targets, and the ONNX opsets and types that they support.
 
-The lowest supported opset is 17, so `OPERATOR_SINCE` lists only later operators; a test compares
-the table with ONNX's schemas. `Swish` is not used: ONNX Runtime 1.31 has no kernel for it from
-opset 25 on.
+The lowest supported opset is 17, so `OPERATOR_SINCE` lists only operators of later opsets; a test
+compares the table with ONNX's schemas. `Swish` is not used: ONNX Runtime 1.31 has no kernel for it
+from opset 25 on.
 
 Measured with ONNX Runtime 1.31: the linear layer of `ort-cpu` (`FusedMatMul`) was 2 to 7 % faster
 than `Gemm` on BERT-base. Additions are not fused with norms: 24 additions and norms of 128 tokens
@@ -36,12 +36,12 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "f8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
     "f8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }
-"""NumPy dtype of each element type."""
+"""Maps each IR element type to its NumPy dtype."""
 
 ONNX_TYPE_CODES: dict[str, int] = {
     name: helper.np_dtype_to_tensor_dtype(dtype) for name, dtype in NUMPY_DTYPES.items()
 }
-"""ONNX data type of each element type."""
+"""Maps each IR element type to its ONNX data type."""
 
 FLOAT_DTYPES = frozenset({"f32", "f64", "f16", "bf16"})
 """Floating-point types in which a graph may compute."""
@@ -93,7 +93,7 @@ def check_opset(opset: int) -> None:
 FUSED_OPERATORS = frozenset({"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"})
 
 VARIABLE_LENGTH_LAYERS = frozenset({"lengths"})
-"""The feature of recurrent operators that accept sequence lengths."""
+"""The feature of recurrent operators with an operand for sequence lengths."""
 
 CELL_VARIANTS = VARIABLE_LENGTH_LAYERS | {"activation", "reset before", "peepholes"}
 """Additional features of recurrent operators: `RNN` with an activation other than tanh, `GRU` with
@@ -150,7 +150,7 @@ TARGETS: Mapping[str, Target] = {
             fused_operators=FUSED_OPERATORS,
             recurrent_features=VARIABLE_LENGTH_LAYERS,
             description="ONNX Runtime on an NVIDIA GPU",
-            # the kernel returns only scores, before softcap and mask (1.31)
+            # the kernel of ONNX Runtime 1.31 returns only scores before softcap and mask
             attention_dtypes=frozenset({"f32", "f16", "bf16"}),
             missing_kernels=CUDA_MISSING_KERNELS,
             alignment=16,

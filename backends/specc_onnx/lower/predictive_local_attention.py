@@ -2,9 +2,9 @@
 
     abs(float(j) - center[i]) <= radius
 
-A step has one query per sequence. If less than half of all keys are between the minimum and the
-maximum center, extended by the radius, only these keys are scored and summed; the other weights are
-zeros.
+Each decode step has one query per sequence. If less than half of all keys are between the minimum
+and the maximum center, extended by the radius, only these keys are scored and summed; the weights
+of all other keys are zeros.
 """
 
 from collections.abc import Callable
@@ -32,19 +32,21 @@ WeightFunction: TypeAlias = Callable[[Emitter, Tensor, Tensor], str]
 """Emits attention weights, given scores and a mask."""
 
 MIN_KEYS = 1000
-"""Number of keys up to which attention to all keys is at least as fast as gathering the window."""
+"""Maximum number of keys for which attention to all keys is as fast as slicing the window."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowKeys:
-    """The span of keys in the window; `reads_window_only`, bool[]: no other keys are read."""
+    """The span of keys in the window; `reads_window_only`, bool[], is true if only they are
+    read.
+    """
 
     keys: PositionSpan
     reads_window_only: str
 
 
 def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
-    """Return the center and radius of the window of a mask `[…, 1, k]`, or None for others."""
+    """Return the center and radius of the window of a mask `[…, 1, k]`, or None for other masks."""
     shape = mask.shape
     if not g.target.uses_blocked_attention or len(shape) < 2 or shape[-2] != 1 or shape[-1].number:
         return None
@@ -78,7 +80,9 @@ def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Val
 def _match_center(
     g: Emitter, difference: Value | None, operands: tuple[Value | None, ...], keys: Dim
 ) -> Value | None:
-    """Return the center from a difference of key positions and center, in either order, or None."""
+    """Match a difference of key positions and center, in either order; return the center or
+    None.
+    """
     is_difference = difference and difference.node and difference.node.op == ops.Arith("sub")
     if not is_difference or len(operands) != 2:
         return None
@@ -249,7 +253,7 @@ def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
 
 
 def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
-    """Return the window of attention weights `value`, or of a factor of it; otherwise None."""
+    """Return the window of the attention weights `value` or of a factor of `value`, if any."""
     pending = [value]
     while pending:
         value = pending.pop()
@@ -266,6 +270,6 @@ def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
 
 
 def _bind_window_length(g: Emitter, window: WindowKeys) -> AbstractContextManager[None]:
-    """Return a context manager that binds the symbolic number of keys in the window."""
+    """Return a context manager that binds `WINDOW_KEYS_DIM` to the number of keys in the window."""
     count = g.emit_node("Sub", window.keys.stop, window.keys.start)
     return bind_length(g, WINDOW_KEYS_DIM, g.emit_node("Squeeze", count, [0]))

@@ -126,14 +126,14 @@ def _emit_integer_product(
     scales: Tensor,
     result_shape: tuple[Dim, ...],
 ) -> str:
-    """Emit an integer MatMul, multiplied by the per-channel and then the per-token scales."""
+    """Emit an integer MatMul, then multiply by the per-channel scales and the per-token scales."""
     token_scales, scaled_tokens = _emit_token_scales(g, x)
     # `QuantizeLinear` has no per-token scales, so it quantizes scaled tokens with the scale 1.
     is_float = g.lacks_kernel("MatMulInteger", "i8")
     zero_point = g.emit_constant(0, "i8") if is_float else g.emit_constant(128, "u8")
     codes = g.emit_node("QuantizeLinear", scaled_tokens, 1.0, zero_point)
     if g.target.quantized_operators == "rows" and op.layout == "columns":
-        # no zero point operand: ONNX Runtime 1.32 cannot convert one that nodes share to u8
+        # omit the weight zero point: ONNX Runtime 1.32 fails to convert a shared zero point to u8
         operands = (codes, w, token_scales, scales, zero_point)
         product = g.emit_node("MatMulIntegerToFloat", *operands, domain=CONTRIB_DOMAIN)
         g.innermost_body.types[product] = Type("f32", result_shape)
@@ -146,7 +146,8 @@ def _emit_integer_product(
         g.innermost_body.types[product] = flat_type
         sums = product if len(result_shape) == 2 else emit_unflatten(g, product, result_shape)
     elif is_float:
-        # exact up to 1040 inputs; ONNX Runtime casts the weights once, at load time
+        # the float MatMul is exact up to 1040 inputs; ONNX Runtime casts the weights once, at load
+        # time
         matrix = _emit_columns(op, g, emit_cast(g, w, "f32"))
         sums = g.emit_node("MatMul", emit_cast(g, codes, "f32", source_dtype="i8"), matrix)
     else:
@@ -171,7 +172,7 @@ def _emit_columns(op: ops.QuantizedLinear, g: Emitter, w: Tensor | str) -> Tenso
 
 
 def _emit_token_scales(g: Emitter, x: Tensor) -> tuple[str, str]:
-    """Emit the scale of each token, and the tokens divided by it, in the range -127 to 127."""
+    """Emit the scale of each token, and the tokens divided by their scales (-127 to 127)."""
     scale = g.emit_node("Div", _emit_token_maximum(g, x), g.emit_constant(127, x.dtype))
     return scale, g.emit_node("Div", x, scale)
 
@@ -180,8 +181,8 @@ def _emit_token_maximum(g: Emitter, x: Tensor) -> str:
     """Emit the absolute maximum of each token, at least `MIN_TOKEN_MAXIMUM`."""
     last_axis, dtype = x.rank - 1, x.dtype
     maximum = emit_reduce(g, "ReduceMax", g.emit_node("Abs", x), last_axis, keepdims=True)
-    # For an empty axis, the result of ONNX Runtime's `ReduceMax` has the size of the operand axis
-    # instead of 1.
+    # ONNX Runtime's `ReduceMax` over an empty axis returns an empty axis instead of an axis of size
+    # 1.
     if not all(g.lengths.is_positive(d) for d in x.shape):
         maximum = emit_slice(g, maximum, last_axis, 0, 1)
     return g.emit_node("Max", maximum, g.emit_constant(MIN_TOKEN_MAXIMUM, dtype))
@@ -215,7 +216,8 @@ def _emit_fake_quantized_groups(g: Emitter, x: Tensor, group_size: int) -> Tenso
     blocks = make_typed_tensor(groups, dtype, shape)
     maximum = _emit_token_maximum(g, blocks)
     scale = g.emit_node("Div", maximum, g.emit_constant(127, dtype))
-    # The kernel multiplies by the reciprocal, which rounds differently from a division.
+    # The kernel of `MatMulNBits` multiplies by the reciprocal, which rounds differently from a
+    # division.
     inverse_scale = g.emit_node("Div", g.emit_constant(127, dtype), maximum)
     codes = g.emit_node("Round", g.emit_node("Mul", blocks, inverse_scale))
     values = g.emit_node("Mul", codes, scale)
@@ -248,7 +250,7 @@ def _emit_dequantized_product(
 def quantized_embedding(
     op: ops.QuantizedEmbedding, g: Emitter, ids: Tensor, table: Tensor, scales: Tensor
 ) -> str:
-    """Gather the embeddings of the tokens, then dequantize them: the table stays quantized."""
+    """Gather the quantized embeddings of the tokens, then dequantize only these embeddings."""
     indices, rank = emit_checked_indices(g, ids), ids.rank
     if g.target.quantized_operators == "weights" and op.group_size and op.layout == "rows":
         return _emit_gather_block_quantized(op, g, indices, table, scales)
@@ -296,7 +298,9 @@ def _emit_gather_block_quantized(
 
 @lower
 def quantize(op: ops.Quantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
-    """Lower to Div, Round and Clip: `QuantizeLinear` supports scales along one axis only."""
+    """Lower to Div, Round and Clip, because `QuantizeLinear` supports scales only along one
+    axis.
+    """
     return emit_cast(g, _emit_int8_codes(g, g.emit_node("Div", x, scale), x.dtype), "i8")
 
 
@@ -380,8 +384,8 @@ def _emit_zero_points(
 
 
 def _emit_unpacked_int4(g: Emitter, w: Tensor) -> Tensor:
-    """Unpack bytes of two int4 values each, low nibble first."""
-    # Arithmetic replaces `BitwiseAnd`, which needs opset 18, because the model may use opset 17.
+    """Unpack bytes that contain two int4 values each, low nibble first."""
+    # The nibbles are computed without `BitwiseAnd`, because the model may use opset 17.
     sixteen = g.emit_constant(16, "u8")
     high = g.emit_node("Div", w, sixteen)
     low = g.emit_node("Sub", w, g.emit_node("Mul", high, sixteen))

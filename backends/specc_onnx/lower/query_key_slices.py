@@ -1,7 +1,7 @@
 """Slice query-key masks, scores and attention operands by recomputing them per block. Ops that are
-elementwise along queries and keys commute with slicing: for a block of 32 queries and 95 keys, `j
-<= i` compares 32 with 95 position ids. Values with only one of the two axes, and results of other
-ops, are leaves; the caller slices them.
+elementwise along queries and keys commute with slicing: for a block of 32 queries and 95 keys,
+`j <= i` compares 32 with 95 position ids. Values with only one of the two axes and results of all
+other ops are leaves, which the caller slices.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ QueryKeyAxes: TypeAlias = tuple[int | None, int | None]
 """The query axis and the key axis of a value."""
 
 LeafFunction: TypeAlias = Callable[[Value, QueryKeyAxes], Value]
-"""Returns the slice of a leaf along its query axis and its key axis."""
+"""A function that returns the slice of a leaf along its query axis and its key axis."""
 
 
 @dataclass(kw_only=True)
@@ -123,7 +123,7 @@ class QueryKeySlicer:
     def _recompute_node(
         self, value: Value, axes: QueryKeyAxes, operands: Sequence[Value | None]
     ) -> Value | None:
-        """Add the node of `value` with sliced `operands`; None if the slice has another shape."""
+        """Add the node of `value` with sliced `operands`, or return None for a wrong shape."""
         node = value.node
         assert node is not None, "a value without a node is a leaf"
         shape = list(value.type.shape)
@@ -157,7 +157,7 @@ def _is_elementwise_axis(op: Op, dependences: Sequence[Dependence], axis: int) -
 
 
 def _align_query_key_operand(operand: Value) -> tuple[Value, QueryKeyAxes]:
-    """Return an operand with its query and key axis; None for an axis of size 1 (broadcast)."""
+    """Return an operand with its query axis and key axis, which are None if they are broadcast."""
     key_axis = operand.type.rank - 1
     axes = (axis if operand.type.shape[axis] != 1 else None for axis in (key_axis - 1, key_axis))
     query, key = axes
@@ -188,8 +188,9 @@ def _map_operand_axis(dependences: Sequence[Dependence], operand: int, axis: int
 
 @dataclass(frozen=True, slots=True)
 class PositionSpan:
-    """A selection of positions: `global_positions`, i64[n] ("" if there are none), then those from
-    `start` to `stop` (exclusive), both i64[1]. `length` is the total number of positions.
+    """A selection of positions: first `global_positions`, i64[n] ("" if there are none), then the
+    range from `start` to `stop` (exclusive), both i64[1]. `length` is the total number of
+    positions.
     """
 
     start: str
@@ -282,7 +283,7 @@ def emit_recomputed_mask(
 
 
 def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
-    """Emit a mask that is false for window keys that are also global, which would count twice."""
+    """Emit a mask that is false for global keys inside the window, which would count twice."""
     is_before = g.emit_node("Less", keys.global_positions, keys.start)
     is_after = g.emit_node("GreaterOrEqual", keys.global_positions, keys.stop)
     window_length = g.emit_node("Sub", keys.stop, keys.start)
@@ -293,7 +294,7 @@ def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
 def _emit_head_slice(
     g: Emitter, x: Tensor, span: PositionSpan | None, packed_name: str | None
 ) -> Tensor:
-    """Emit a slice of `[b, h, t, d]`, or of packed heads `[b, t, h·d]` if the kernel takes it."""
+    """Emit a slice of `x` `[b, h, t, d]`, or of packed heads `[b, t, h·d]` if they have a name."""
     if span is None or packed_name is None:
         return emit_position_slice(g, x, (2,), (span,))
     b, h, t, d = x.shape
@@ -308,7 +309,7 @@ def _emit_head_slice(
 def emit_position_slice(
     g: Emitter, x: Tensor, axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
 ) -> Tensor:
-    """Emit `x` sliced to `spans` along `axes`; skip a span of None, or an axis of None (absent)."""
+    """Emit `x` sliced to `spans` along `axes`; an axis or a span of None is skipped."""
     axis_spans = _pair_axes_with_spans(axes, spans)
     if not axis_spans:
         return x

@@ -1,7 +1,8 @@
 """Lower RNN, GRU and LSTM to ONNX operators, or to a loop.
 
-The operators need time-major input, ONNX's gate order and right padding. The nodes that reorder
-weights have only constant inputs, so a runtime constant-folds them when it loads the model.
+ONNX's recurrent operators need time-major input, ONNX's gate order and right padding. The nodes
+that reorder weights have only constant inputs, so a runtime constant-folds them when it loads the
+model.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 @dataclass(frozen=True, slots=True)
 class RecurrentBatchLayout:
-    """Batch and time axes of a recurrent layer, and its padding mask, bool[b, t]."""
+    """The batch and time axes of a recurrent layer, and its padding mask, bool[b, t]."""
 
     g: Emitter
     keep: Tensor | None
@@ -88,7 +89,7 @@ class RecurrentBatchLayout:
         return g.emit_node("Pad", x, g.emit_node("Concat", *[[0]] * len(shape), *ends, axis=0))
 
     def remove_placeholder(self, x: str, shape: Sequence[Dim]) -> str:
-        """Emit `x` without the positions of `pad_empty_axes`; `shape`: original leading sizes."""
+        """Remove the positions that `pad_empty_axes` added to `x` of the original `shape`."""
         g = self.g
         if all(g.lengths.is_positive(d) for d in shape):
             return x
@@ -148,7 +149,7 @@ def _find_time_major_operand(layout: RecurrentBatchLayout, x: Tensor) -> str | N
 
 
 def _find_emitted_operands(g: Emitter, node: Node) -> list[Tensor]:
-    """Return the operands of a node that have been emitted already."""
+    """Return the operands of a node that are already emitted."""
     return [g.values.tensors[a] for a in node.args if a in g.values.tensors]
 
 
@@ -178,7 +179,7 @@ def _emit_source_positions(layout: RecurrentBatchLayout) -> str:
     g, shape = layout.g, (layout.batch, layout.length)
     indices = make_typed_tensor(emit_arange(g, layout.length), "i64", shape[1:])
     positions = emit_expand(g, indices, shape)
-    # Each position is written exactly once, so the initial zeros do not matter.
+    # Each position is written exactly once, so no initial zeros remain.
     zeros = emit_full(g, 0, "i64", shape)
     return g.emit_node("ScatterElements", zeros, _emit_target_positions(layout), positions, axis=1)
 
@@ -242,8 +243,8 @@ FUSED_LAYER_DTYPES = ("f32", "f16")
 """The element types for which ONNX Runtime implements the recurrent operators."""
 
 LSTM_GATE_ORDER, GRU_GATE_ORDER, PEEPHOLE_ORDER = (0, 3, 1, 2), (1, 0, 2), (0, 2, 1)
-"""For each gate in ONNX's order, its index in specc's order (LSTM: input, forget, cell, output;
-GRU: reset, update, new), and the same for peepholes.
+"""The index in specc's gate order of each gate in ONNX's order, and the same for peepholes. Specc's
+order is input, forget, cell, output for LSTM, and reset, update, new for GRU.
 """
 
 
@@ -251,7 +252,7 @@ GRU: reset, update, new), and the same for peepholes.
 def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """Lower to `RNN`, or to a loop if the target does not support the activation or padding."""
     layer = _RecurrentLayer(g, op, args, GateOrder((0,)))
-    # Not every runtime supports other activations.
+    # Some runtimes support no activation except tanh.
     feature = "" if op.activation == "tanh" else "activation"
     return _emit_layer(layer, "RNN", feature, activations=[op.activation.capitalize()])
 
@@ -275,8 +276,8 @@ def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 
 @lower
 def quantized_lstm(op: ops.QuantizedLstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
-    """Lower to ONNX Runtime's `DynamicQuantizeLSTM`. It quantizes the inputs of all time steps with
-    one scale; padded time steps are zeros, which do not affect the scale.
+    """Lower to ONNX Runtime's `DynamicQuantizeLSTM`. The operator quantizes the inputs of all time
+    steps with one scale. Padded time steps are zeros, which do not affect the scale.
     """
     layer = _RecurrentLayer(g, op, args, GateOrder(LSTM_GATE_ORDER))
     return _emit_fused_layer(layer, "DynamicQuantizeLSTM")
@@ -284,7 +285,7 @@ def quantized_lstm(op: ops.QuantizedLstm, g: Emitter, *args: Tensor | None) -> t
 
 @dataclass(frozen=True)
 class _RecurrentLayer:
-    """The recurrent layer that is being lowered; quantized weights are `[in, gates]`."""
+    """The recurrent layer that is being lowered. Quantized weights have the shape `[in, gates]`."""
 
     g: Emitter
     op: RecurrentOp | ops.QuantizedLstm
@@ -304,7 +305,7 @@ class _RecurrentLayer:
         return RecurrentBatchLayout(self.g, self.operands.keep, *shape[:2])
 
     def is_fusible(self, feature: str) -> bool:
-        """Return True if ONNX's operator supports this layer and `feature` ("" if none)."""
+        """Return True if ONNX's operator supports the layer and `feature` ("" for no feature)."""
         if self.operands.projection or self.operands.sequence.dtype not in FUSED_LAYER_DTYPES:
             return False
         lengths = "lengths" if self.layout.keep else ""
@@ -359,7 +360,7 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
     output = layout.convert_from_time_major(
         g.emit_node("Transpose", time_major_output, perm=[1, 0, 2])
     )
-    # The next layer reads the time-major output, without transposes.
+    # The next layer reads the time-major output and needs no transposes.
     g.layouts.time_major_outputs[output] = layout.padding_mask, time_major_output
     results = [output]
     for final_state, initial_state in zip(final_states, initial_states, strict=False):
@@ -381,7 +382,7 @@ def _emit_scales(layer: _RecurrentLayer) -> list[str]:
     g = layer.g
     results: list[str] = []
     for scales in layer.operands.scales or ():
-        # signed codes have zero point 0
+        # int8 weights have zero point 0
         reordered = emit_unsqueeze(g, emit_gates_in_order(g, scales, layer.gate_order), 0)
         results += reordered, g.emit_constant([0], "i8")
     return results

@@ -26,10 +26,10 @@ lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
 
 
 def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | None = None) -> None:
-    """Lower `graph`, or only `selected_nodes`, by op rules; add results to `g.values.tensors`."""
+    """Lower the nodes of `graph`, or only `selected_nodes`; add results to `g.values.tensors`."""
     outer_site = g.site
     use_counts = count_users(graph)
-    # Use counts of the whole graph also apply to values that are recomputed in blocks.
+    # Values that are recomputed in blocks keep their use counts in the whole graph.
     g.facts.use_counts.update({v: n for v, n in use_counts.items() if v not in g.facts.use_counts})
     g.facts.split_ends.update(_find_tilings(graph))
     accurate_sigmoids = find_accurate_sigmoids(graph)
@@ -82,7 +82,7 @@ def count_users(graph: Graph) -> Counter[Value]:
 
 
 def _add_doc_string(nodes: Sequence[NodeProto], doc: str, scope_prefix: str) -> None:
-    """Set `doc` as doc string of the first node directly under a scope, or of the first node."""
+    """Set the doc string of the first node directly under a scope, or else of the first node."""
     scope_nodes = [n for n in nodes if n.name.rpartition("/")[0] == scope_prefix]
     for node in (scope_nodes or nodes)[:1]:
         node.doc_string = doc

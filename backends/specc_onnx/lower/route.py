@@ -3,10 +3,11 @@
     tokens routed to the expert ─► Gather ─► body of the expert ─► ScatterND (add)
 
 Expert activations are never materialized for all tokens × experts, and only the weights of experts
-that have tokens are read. The expert id of a padded token is out of range. A few experts are
-unrolled into one `If` each, for which a runtime packs the slices of stacked weights at load time;
-many experts become a `Loop`, which copies the slices. With 8 experts of 512 × 1 024, one token took
-1.4 ms in the loop and 0.7 ms unrolled; 512 tokens took 31 and 25 ms (ONNX Runtime 1.31, one core).
+that have tokens are read. The expert id of a padded token is out of range. If there are few
+experts, each expert is unrolled into an `If`, for which a runtime packs the slices of stacked
+weights at load time. Many experts become a `Loop`, which copies the slices. With 8 experts of 512 ×
+1 024, one token took 1.4 ms in the loop and 0.7 ms unrolled; 512 tokens took 31 and 25 ms (ONNX
+Runtime 1.31, one core).
 """
 
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 MAX_INLINE_ELEMENTS = 1 << 26
 """Maximum total number of elements of unrolled expert weights (256 MiB in f32). Unrolled weights
-are in memory twice during loading, whereas a loop reads them from the file.
+are in memory twice during loading, whereas a loop reads weights from the file.
 """
 
 MAX_INLINE_NODES = 24
@@ -74,7 +75,9 @@ def mixture_of_experts(op: ops.MixtureOfExperts, g: Emitter, *args: Tensor) -> s
 def _can_inline_experts(
     op: ops.MixtureOfExperts, g: Emitter, operands: MixtureOfExpertsOperands[Tensor]
 ) -> bool:
-    """Return True if experts are few and small enough to unroll, with parameters as weights."""
+    """Return True if experts are few and small enough to unroll, and their weights are
+    parameters.
+    """
     parameter_names = {t.name for t in g.values.parameters.values()} | {
         *g.values.narrow_weights.values()
     }
@@ -92,7 +95,7 @@ def _can_inline_experts(
 def _emit_expert_ids(
     op: ops.MixtureOfExperts, g: Emitter, operands: MixtureOfExpertsOperands[Tensor]
 ) -> str:
-    """Emit expert ids i64[n, k] of the tokens; the number of experts means "no expert"."""
+    """Emit expert ids i64[n, k] of the tokens; the id `num_experts` means "no expert"."""
     no_expert = g.emit_length(op.num_experts)
     ids = emit_cast(g, emit_flatten(g, operands.ids), "i64", source_dtype=operands.ids.dtype)
     is_valid = g.emit_node("Less", ids, no_expert)
@@ -121,8 +124,8 @@ class _ExpertEmitter:
         """Emit a `Loop` that adds outputs of experts with tokens to `initial_sums`."""
         g = self.g
         used_mask = emit_slice(g, self._emit_used_experts(), 0, 0, self.op.num_experts)
-        # experts are in ascending order, so that the summation order of a token does not depend on
-        # other tokens
+        # The loop visits experts in ascending order, so that the summation order of a token does
+        # not depend on other tokens.
         used_experts = g.emit_node("Squeeze", g.emit_node("NonZero", used_mask), [0])
         iterations = g.emit_node("Size", used_experts)
         return g.emit_node(
@@ -156,7 +159,7 @@ class _ExpertEmitter:
         return sums
 
     def _emit_used_experts(self) -> str:
-        """Emit bool[experts + 1], true for experts with tokens; the last one means no expert."""
+        """Emit a bool[experts + 1] mask of experts with tokens; the last entry is "no expert"."""
         g, count = self.g, self.op.num_experts + 1
         flat_ids = g.emit_node("Reshape", self.expert_ids, [-1])
         ones = g.emit_node("Expand", True, g.emit_node("Shape", flat_ids))
@@ -166,8 +169,8 @@ class _ExpertEmitter:
     def _add_expert_output(
         self, sums: str, expert: str, expert_weights: Sequence[Tensor]
     ) -> tuple[str, ...]:
-        """Emit `sums`, to which the outputs of one expert are added for the tokens that are routed
-        to it; return the name in a tuple, as a branch of an `If`.
+        """Add the outputs of one expert to the `sums` of the tokens that are routed to the expert.
+        Return the name of the new sums as a tuple, like a branch of an `If`.
         """
         g = self.g
         token_ids, token_gates = self._select_tokens(g.emit_node("Equal", self.expert_ids, expert))
@@ -183,7 +186,7 @@ class _ExpertEmitter:
         )
 
     def _select_tokens(self, is_chosen: str) -> tuple[str, str]:
-        """Return the distinct tokens routed to this expert, i64[m], and their gates [m, 1]."""
+        """Return the ids i64[m] of the tokens routed to an expert, and their gates [m, 1]."""
         g, dtype = self.g, self.operands.gates.dtype
         any_chosen = emit_reduce(g, "ReduceMax", emit_cast(g, is_chosen, "i64"), 1)
         token_ids = g.emit_node("Squeeze", g.emit_node("NonZero", any_chosen), [0])
@@ -192,7 +195,7 @@ class _ExpertEmitter:
         return token_ids, g.emit_node("Gather", token_gates, token_ids, axis=0)
 
     def _lower_expert(self, token_ids: str, expert_weights: Sequence[Tensor]) -> str:
-        """Lower the body of the expert for tokens with these indices; return its output [m, o]."""
+        """Lower the body of an expert for the tokens at `token_ids`; return its output [m, o]."""
         op, g = self.op, self.g
         value, *captures = op.get_body_inputs()
         lead_axes = value.type.rank - 2
@@ -211,7 +214,7 @@ class _ExpertEmitter:
         return g.emit_node("Squeeze", output, [*range(lead_axes)])
 
     def _split_expert_weights(self, stacked: Tensor, count: int) -> list[Tensor]:
-        """Emit the weights of `count` experts, split outside loops so that they can be folded."""
+        """Split `stacked` into the weights of `count` experts, outside loops to allow folding."""
         g = self.g
         stored_name = g.values.narrow_weights.get(stacked.name, stacked.name)
         with g.hoist_nodes(g.site.scope, level=0):
@@ -228,7 +231,7 @@ class _ExpertEmitter:
         )
 
     def _cast_expert_part(self, stacked: Tensor, part: str) -> Tensor:
-        """Emit the weight `part` of one expert, a slice of `stacked`, in the compute type."""
+        """Emit `part`, the slice of `stacked` for one expert, cast to the compute type."""
         values, dtype = self.g.values, stacked.dtype
         stored_name = values.narrow_weights.get(stacked.name)
         if stored_name is not None:

@@ -1,4 +1,4 @@
-"""The table `lower` of all lowering rules, which is complete once this module is imported."""
+"""The table `lower` of all lowering rules. Importing this module registers all rules."""
 
 from specc_onnx.lower import (  # noqa: F401  each module registers the rules of a family of ops
     attention,

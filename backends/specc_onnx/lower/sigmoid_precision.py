@@ -1,11 +1,11 @@
 """Find the sigmoids that must have a small relative error.
 
 The `Sigmoid` kernel of ONNX Runtime has an absolute error of about 1e-7: at -10 the relative error
-is up to 24 %, and below -18 the result is 0. A gate of an MLP or of a convolution may use this
-kernel, because the gated values are added to values of moderate magnitude. A sigmoid whose result
-is normalized, returned, used as a divisor, broadcast over several elements, or multiplied by the
-result of a loop or of attention, which may have any magnitude, is computed as `1 / (1 + exp(-x))`
-with a small relative error.
+is up to 24 %, and below -18 the result is 0. A gate of an MLP or of a convolution may use the
+`Sigmoid` kernel, because the gated values are added to values of moderate magnitude. A sigmoid
+whose result is normalized, returned, used as a divisor, broadcast over several elements, or
+multiplied by the result of a loop or of attention, which may have any magnitude, is computed as
+`1 / (1 + exp(-x))` with a small relative error.
 """
 
 from collections.abc import Collection, Mapping
@@ -19,12 +19,12 @@ SUMMING_OPS = (
     *(ops.Linear, ops.QuantizedLinear, ops.Conv, ops.ConvTranspose, ops.MixtureOfExperts),
     *(ops.Softmax, ops.MaskedSoftmax, ops.Lstm, ops.Gru, ops.Rnn, ops.QuantizedLstm),
 )
-"""Ops that sum their operands with other values, or that add them to exponents."""
+"""Ops in which operands are summed with other values or added to exponents."""
 ELEMENT_OPS = (
     *(ops.Where, ops.Cast, ops.Concat, ops.Slice, ops.StridedSlice, ops.Index, ops.Last),
     *(ops.Dropout, ops.Delay, ops.Pad, ops.MaxPool, ops.AveragePool, ops.Reduce),
 )
-"""Ops whose results are elements of their operands, or have the same magnitude."""
+"""Ops whose results are elements of their operands or have the same magnitude."""
 ORDINARY_OPS = (
     *(ops.Linear, ops.QuantizedLinear, ops.Conv, ops.ConvTranspose, ops.Embedding),
     *(ops.QuantizedEmbedding, ops.LayerNorm, ops.RMSNorm, ops.GroupNorm, ops.PatchEmbedding),
@@ -50,9 +50,9 @@ def find_accurate_sigmoids(graph: Graph) -> set[Value]:
 
 
 def _is_concat_buffer(graph: Graph, value: Value) -> bool:
-    """Return True for a state that appends to an input of the graph. It is not treated as an
-    output: the next step uses it like the other users of the concatenation in this step, so a step
-    and the full graph compute the same sigmoids accurately.
+    """Return True for a state that appends to an input of the graph. The state is not treated as an
+    output, because the next step uses it like the users of the concatenation in the current step.
+    Therefore, a step and the full graph compute the same sigmoids accurately.
     """
     node = value.node
     while node and isinstance(node.op, (ops.Slice, ops.StridedSlice)):
@@ -69,7 +69,7 @@ def _is_sigmoid(node: Node) -> bool:
 
 
 def _find_ordinary_values(graph: Graph) -> set[Value]:
-    """Return parameters, results of `ORDINARY_OPS`, and elementwise results of such values."""
+    """Return parameters, results of `ORDINARY_OPS`, and values computed elementwise from them."""
     ordinary_values = set(graph.parameters.values())
     for node, results in graph.nodes:
         float_operands = [a for a in node.args if a is not None and a.dtype in DTYPES_BY_KIND["f"]]
@@ -84,7 +84,9 @@ def _find_ordinary_values(graph: Graph) -> set[Value]:
 def _is_error_small(
     user: Node, index: int, ordinary_values: Collection[Value], is_tolerant: Mapping[Node, bool]
 ) -> bool:
-    """Return True if a small absolute error of operand `index` stays small in all outputs."""
+    """Return True if a small absolute error of operand `index` remains small in all graph
+    outputs.
+    """
     op = user.op
     if isinstance(op, ops.Arith) and op.fn == "mul":
         gate, gated_value = user.args[index], user.args[1 - index]
@@ -99,8 +101,8 @@ def _is_error_small(
 
 
 def _is_broadcast(gate: Value | None, gated_value: Value | None) -> bool:
-    """Return True if one element of `gate` multiplies several elements of `gated_value`. Then an
-    error of one gate element affects many elements, and computing it accurately costs little.
+    """Return True if one element of `gate` multiplies several elements of `gated_value`. If so, an
+    error of one gate element affects many elements, and an accurate gate costs little.
     """
     if gate is None or gated_value is None:
         return False

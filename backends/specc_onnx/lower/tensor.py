@@ -63,7 +63,7 @@ COMPARE_OPERATORS = {
 
 @lower
 def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> str:
-    """Lower to one operator; `ne` and `same_group` need several."""
+    """Lower to one comparison operator; `ne` and `same_group` need several operators."""
     if op.fn == "same_group":
         is_positive = g.emit_node("Greater", left, g.emit_constant(0, left.dtype))
         return g.emit_node("And", g.emit_node("Equal", left, right), is_positive)
@@ -98,7 +98,7 @@ def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
 
 @lower
 def merge(op: ops.Merge, g: Emitter, x: Tensor) -> str:
-    """Lower to a reshape; packed heads `[b, t, h*d]` are already merged."""
+    """Lower to a reshape, or to nothing if the packed heads `[b, t, h*d]` already exist."""
     producer = x.value.node if x.value else None
     merges_heads = op.axis == 2 and op.count == 2
     if merges_heads and producer is not None and producer.op == ops.Transpose((0, 2, 1, 3)):
@@ -120,7 +120,7 @@ def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
 @lower
 def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
     """Lower to `Concat`, or to nothing for a KV buffer, which the attention kernel extends."""
-    # attention replaces this placeholder name with the name of the updated buffer
+    # attention replaces the placeholder name with the name of the updated buffer
     if parts[0].value in g.values.kv_buffers:
         return g.reserve_name(g.make_scoped_name("buffer"))
     if len(parts) == 1:
@@ -143,7 +143,7 @@ def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> str:
 
 
 def _emit_split_piece(op: ops.Slice, g: Emitter, x: Tensor, ends: Sequence[int]) -> str:
-    """Emit a `Split` of a partitioned axis into all slices; return the one that `op` selects."""
+    """Emit a `Split` of a partitioned axis into all slices; return the slice that `op` selects."""
     starts = [0, *ends[:-1]]
     sizes = [b - a for a, b in zip(starts, ends, strict=True)]
     pieces = g.emit_nodes("Split", len(ends), x, [*sizes], axis=op.axis)
@@ -196,7 +196,7 @@ def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
 
 @lower
 def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
-    """Lower to a reduction; `any` and `all` compare a count with 0, which allows an empty axis."""
+    """Lower to a reduction; `any` and `all` compare a count with 0, to allow an empty axis."""
     kinds = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin"}
     if op.fn == "sum" and x.dtype in INTEGER_DTYPES:
         return emit_integer_sum(g, x, op.axis)
@@ -258,7 +258,7 @@ def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> str:
 def _emit_term_product(
     g: Emitter, a: EinsumTerm, b: EinsumTerm, later_axes: set[str]
 ) -> EinsumTerm:
-    """Emit the product of two terms, summed over the shared axes that are not used later."""
+    """Emit the product of two terms, summed over shared axes that are not in `later_axes`."""
     a, b = (
         _emit_unshared_axes_sum(g, a, later_axes | {*b.axes}),
         _emit_unshared_axes_sum(g, b, later_axes | {*a.axes}),
@@ -321,7 +321,7 @@ def _emit_einsum_operator(
     operand_axes: Sequence[Sequence[str]],
     result_axes: Sequence[str],
 ) -> str:
-    """Emit an Einsum node; only this operator supports a repeated axis in one term (a diagonal)."""
+    """Emit an `Einsum` node for an einsum with a repeated axis in one term (a diagonal)."""
     axis_names = dict.fromkeys(n for term in operand_axes for n in term)
     letters = dict(zip(axis_names, string.ascii_letters, strict=False))
     *operand_terms, result_term = [

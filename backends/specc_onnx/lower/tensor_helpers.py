@@ -24,7 +24,7 @@ from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 def emit_reshape(
     g: Emitter, x: str | Tensor, shape: Sequence[DimLike], *, source_shape: Sequence[DimLike] = ()
 ) -> str:
-    """Emit a reshape to `shape`, valid for empty tensors; `source_shape` is required for a name."""
+    """Emit a reshape of `x`, which may be empty, to `shape`; a name needs its `source_shape`."""
     if isinstance(x, Tensor):
         source_shape, x = x.shape, x.name
     if tuple(source_shape) == tuple(shape):
@@ -38,7 +38,7 @@ def emit_reshape(
 def _find_constant_target(
     source_shape: Sequence[DimLike], shape: Sequence[DimLike]
 ) -> Sequence[int] | None:
-    """Return a constant shape operand for `Reshape`, or None if it is computed at run time."""
+    """Return a constant shape operand for `Reshape`, or None if it must be computed at run time."""
     target = _plan_target_shape(source_shape, shape)
     static_sizes = [n for n in target if n is not None]
     # In the shape operand, 0 copies an axis, so no actual size may be 0.
@@ -53,7 +53,7 @@ def _find_constant_target(
 def _plan_target_shape(
     source_shape: Sequence[DimLike], shape: Sequence[DimLike]
 ) -> list[int | None]:
-    """Return the shape operand of `Reshape`: 0 copies a dynamic axis, None is another such size."""
+    """Return the shape operand of `Reshape`, with 0 for copied and None for other dynamic axes."""
     is_unchanged = [
         axis < len(source_shape) and source_shape[axis] == d for axis, d in enumerate(shape)
     ]
@@ -76,7 +76,7 @@ def emit_expand(g: Emitter, x: Tensor, shape: Sequence[DimLike]) -> str:
 
 
 def emit_full(g: Emitter, value: float | int | bool, dtype: str, shape: Sequence[DimLike]) -> str:
-    """Emit a tensor of a given dtype and shape that is filled with `value`."""
+    """Emit a tensor with `dtype` and `shape` that is filled with `value`."""
     scalar = g.emit_constant(value, dtype)
     return g.emit_node("Expand", scalar, g.emit_shape(shape)) if shape else scalar
 
@@ -145,14 +145,14 @@ def emit_matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
 
 
 def emit_cast(g: Emitter, x: str | Tensor, dtype: str, *, source_dtype: str = "") -> str:
-    """Emit a cast to `dtype` if `x` has another one (`source_dtype` if `x` is a name)."""
+    """Emit a cast of `x` to `dtype` if the dtypes differ; a name needs its `source_dtype`."""
     if isinstance(x, Tensor):
         source_dtype, x = x.dtype, x.name
     return x if source_dtype == dtype else g.emit_node("Cast", x, to=ONNX_TYPE_CODES[dtype])
 
 
 def emit_arange(g: Emitter, length: Dim) -> str:
-    """Emit `0, 1, …, length - 1`, i64."""
+    """Emit the i64 vector `0, 1, …, length - 1`."""
     return g.emit_node("Range", 0, g.emit_length(length), 1)
 
 
@@ -165,15 +165,15 @@ STABLE_TOP_K_LENGTH = 256
 def emit_top_k(
     g: Emitter, x: str | Tensor, count: Operand, *, axis: int, largest: bool = True, dtype: str
 ) -> tuple[str, ...]:
-    """Emit a `TopK`: the `count` largest or smallest elements, sorted, and their indices. Equal
-    elements are ordered by index, as ONNX defines, except by some kernels on long axes
+    """Emit a `TopK`; return the `count` largest or smallest elements, sorted, and their indices.
+    Equal elements are ordered by index, as ONNX defines, except by some kernels on long axes
     (`emit_stable_top_k`).
     """
     options: dict[str, Any] = {"axis": axis, "largest": int(largest), "sorted": 1}
     if not g.lacks_kernel("TopK inf", dtype):
         return g.emit_nodes("TopK", 2, x, count, **options)
-    # The CUDA kernel pads the axis with the lowest finite value and returns padding instead of
-    # -inf.
+    # The CUDA kernel of `TopK` pads the axis with the lowest finite value and returns padding
+    # instead of -inf.
     kind, limit = ("Max", LOWEST_KEY) if largest else ("Min", -LOWEST_KEY)
     keys = g.emit_node(kind, x, g.emit_constant(limit, dtype))
     _, indices = g.emit_nodes("TopK", 2, keys, count, **options)
@@ -188,8 +188,8 @@ def emit_stable_top_k(
     is_short = length.number is not None and length.number <= STABLE_TOP_K_LENGTH
     if is_short or not g.lacks_kernel("stable TopK", x.dtype):
         return emit_top_k(g, x, count, axis=axis, largest=largest, dtype=x.dtype)
-    # All elements are sorted first, because the kernel may also select other equal elements. Then
-    # the indices are sorted within each run of equal elements: the sort key is the index of the run
+    # All elements are sorted first, because `TopK` may select any of several equal elements. Then
+    # the indices are sorted within each run of equal elements. The sort key is the index of the run
     # times the axis size, plus the index of the element.
     axis_length = g.emit_shape([length])
     values, indices = emit_top_k(g, x, axis_length, axis=axis, largest=largest, dtype=x.dtype)
@@ -224,7 +224,7 @@ def emit_min_length_padding(g: Emitter, x: Tensor, axis: int, min_length: int = 
 
 
 def is_always_true(x: Tensor) -> bool:
-    """Return True if a boolean tensor is a constant true, possibly broadcast or reshaped."""
+    """Return True if a boolean tensor is the constant true, possibly broadcast or reshaped."""
     value = x.value
     while value is not None and value.node is not None:
         op = value.node.op
@@ -237,7 +237,7 @@ def is_always_true(x: Tensor) -> bool:
 
 
 def make_typed_tensor(name: str, dtype: str, shape: Sequence[DimLike]) -> Tensor:
-    """Return the emitted value `name` as a tensor that has no corresponding IR value."""
+    """Return the emitted value `name` as a `Tensor` without a corresponding IR value."""
     return Tensor(name, Type.of(dtype, *shape))
 
 
@@ -249,7 +249,7 @@ VALUE_PRESERVING_OPS = (
     *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Roll),
     *(ops.Sort, ops.TopK, ops.StridedSlice),
 )
-"""Operations whose results are elements of their first operand."""
+"""Ops whose results are elements of their first operand."""
 
 MAX_INTEGERS = {"i64": 2**63 - 1, "i32": 2**31 - 1}
 
@@ -288,7 +288,7 @@ class SignAnalysis:
     depth: int = 0
 
     def are_nonnegative(self, *values: Value | None) -> bool:
-        """Return True if no element of any of `values` can be negative; None is unknown."""
+        """Return True if no element of `values` can be negative. None is an unknown value."""
         return all(v is not None and self._is_nonnegative(v) for v in values)
 
     def _is_nonnegative(self, value: Value) -> bool:
@@ -316,7 +316,7 @@ class SignAnalysis:
                 is_integer = x.type.dtype in MAX_INTEGERS
                 return x.type.dtype == "bool" or (is_integer and self.are_nonnegative(x))
             case Node(ops.Arith(fn="max"), (a, b)):
-                # one nonnegative operand suffices: `max(ids, 0)`
+                # one nonnegative operand suffices, as in `max(ids, 0)`
                 return self.are_nonnegative(a) or self.are_nonnegative(b)
             case Node(ops.Delay(fill_value=first), args):
                 return first >= 0 and self.are_nonnegative(*args)
@@ -324,7 +324,7 @@ class SignAnalysis:
 
 
 def _list_sign_sources(node: Node) -> Sequence[Value | None]:
-    """Return the operands that must be nonnegative for nonnegative results; [None] if unknown."""
+    """Return the operands whose signs imply nonnegative results, or [None] for other ops."""
     match node:
         case Node(ops.Arith(fn="mod"), (_, divisor)):
             # a remainder has the sign of the divisor
