@@ -268,7 +268,7 @@ def _find_config_value_hover(analysis: DocumentAnalysis, name: str, _: int) -> H
 def _find_item_hover(analysis: DocumentAnalysis, name: str, _: int) -> HoverInfo | None:
     """Return the hover of a block, a definition or a built-in function."""
     item_and_module = analysis.find_item(name)
-    # in the scope of a built-in function and a std definition with the same name, the function wins
+    # a built-in function takes precedence over a std definition with the same name
     if item_and_module is not None and not (item_and_module[1].is_standard and name in BUILTINS):
         return make_item_hover(item_and_module[0])
     if name not in BUILTINS:

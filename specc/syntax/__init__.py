@@ -1,1 +1,1 @@
-"""The spec language: syntax tree, and parsers and printers of the DSL and of YAML."""
+"""The spec language: its syntax tree, and the parsers and printers of its DSL and YAML syntaxes."""

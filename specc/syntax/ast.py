@@ -11,15 +11,15 @@ OptionalSpan: TypeAlias = Span | None
 
 
 def make_span_field() -> OptionalSpan:
-    """Return the `span` field of AST classes: the source location, ignored by comparison."""
+    """Return the dataclass field `span`, a source location that equality ignores."""
     return field(default=None, compare=False, repr=False, kw_only=True)
 
 
 @value_class(slots=True)
 class Comments:
-    """Comments of a statement: those on the lines above it, and the trailing one on its last line.
-    Each is the string after `#`, stripped. `has_blank_line_before` is set if the source has a blank
-    line above, which printers keep.
+    """The comments of a syntax tree node: `leading` comments on the lines above the node, and a
+    `trailing` comment on its last line. Each comment is the text after `#`, without surrounding
+    whitespace. `has_blank_line_before` is set if a blank line precedes the node in the source.
     """
 
     leading: tuple[str, ...] = ()
@@ -32,21 +32,21 @@ NO_COMMENTS = Comments()
 
 @value_class(slots=True, kw_only=True)
 class SpannedNode:
-    """A node with its source location, which comparison ignores."""
+    """A syntax tree node with a source location, which equality ignores."""
 
     span: OptionalSpan = make_span_field()
 
 
 @value_class(slots=True, kw_only=True)
 class CommentedNode(SpannedNode):
-    """A node on its own lines, to which comments can belong."""
+    """A syntax tree node that occupies whole lines, to which comments can belong."""
 
     comments: Comments = NO_COMMENTS
 
 
 @value_class(slots=True, kw_only=True)
 class CommentedBlock(CommentedNode):
-    """A node with a body in braces, or entries below a key; `end` are the comments at its end."""
+    """A node with a body in braces or below a YAML key. `end` are the comments after its body."""
 
     end: tuple[str, ...] = ()
 
@@ -63,8 +63,8 @@ class NumberLiteral(SpannedNode):
 
 @value_class(slots=True)
 class TextLiteral(SpannedNode):
-    """A string literal such as `"clip.vocab"`: the characters between the quotes, with escapes
-    resolved.
+    """A string literal, such as `"clip.vocab"`. `value` is the text between the quotes, with
+    escapes resolved.
     """
 
     value: str
@@ -72,7 +72,7 @@ class TextLiteral(SpannedNode):
 
 @value_class(slots=True)
 class Name(SpannedNode):
-    """A dotted name, such as `x` or `config.vision.width`; also `true`, `false` and `none`."""
+    """A name, such as `x` or `config.vision.width`, or a literal `true`, `false` or `none`."""
 
     path: str
 
@@ -88,8 +88,8 @@ class Option(SpannedNode):
 
 @value_class(slots=True)
 class WeightName(SpannedNode):
-    """The weight path of a call, such as `@ encoder.layers.{i}`. `text` contains unresolved
-    `{…}`.
+    """The weight path of a call, such as `@ encoder.layers.{i}`. `text` is the path with its
+    placeholders `{…}`.
     """
 
     text: str
@@ -124,7 +124,7 @@ class Index(SpannedNode):
 
 @value_class(slots=True)
 class Unary(SpannedNode):
-    """A unary operation, `-x` or `not x`. `op` is `-` or `not`."""
+    """A unary operation, `-x` or `not x`, with the operator `op`."""
 
     op: str
     operand: "Expr"
@@ -132,7 +132,7 @@ class Unary(SpannedNode):
 
 @value_class(slots=True)
 class Binary(SpannedNode):
-    """A binary operation, such as `a + b`. `op` is one of `+ - * / // % ** & |`."""
+    """A binary operation, such as `a + b`, with the operator `op`: `+ - * / // % ** &` or `|`."""
 
     op: str
     left: "Expr"
@@ -142,8 +142,8 @@ class Binary(SpannedNode):
 
 @value_class(slots=True)
 class Compare(SpannedNode):
-    """A chain of comparisons, such as `0 <= i - j < n` or `x in [1, 2]`. `ops[n]`, one of `== != <=
-    >= < > in`, compares `operands[n]` with `operands[n + 1]`.
+    """A chain of comparisons, such as `0 <= i - j < n` or `x in [1, 2]`. The operator `ops[n]`
+    (`==`, `!=`, `<=`, `>=`, `<`, `>` or `in`) compares `operands[n]` with `operands[n + 1]`.
     """
 
     ops: tuple[str, ...]
@@ -177,8 +177,8 @@ class ListComprehension(SpannedNode):
 
 @value_class(slots=True)
 class RecordLiteral(SpannedNode):
-    """A record of config values for a derived spec or a used spec:
-    `{layers = 4 attention = {mask = all}}` in the DSL, a nested map in YAML.
+    """A record of config values for a derived spec or a used spec, such as `{layers = 4 attention =
+    {mask = all}}` in the DSL or a nested map in YAML.
     """
 
     fields: tuple[Option, ...]
@@ -186,7 +186,7 @@ class RecordLiteral(SpannedNode):
 
 @value_class(slots=True)
 class EllipsisDims(SpannedNode):
-    """An ellipsis, `...`, in a type or an index expression, which represents any number of axes."""
+    """An ellipsis `...` in a type or an index expression, which stands for any number of axes."""
 
 
 Expr: TypeAlias = (
@@ -209,12 +209,12 @@ Expr: TypeAlias = (
 
 @value_class(slots=True, kw_only=True)
 class TypeName(SpannedNode):
-    """A declared type: `float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?`, `list[int]`,
-    `text`.
+    """A declared type, such as `float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?` or
+    `list[int]`.
 
     `element_type` is the type of the elements of `list[…]` or `pair[…]`. `dims` is None for a type
     without brackets. `side` is the padding side after `keep[…]`: `left`, `right` or "". `names` are
-    the alternatives of `choice(a | b)`, `fields` those of `record { … }`.
+    the alternatives of `choice(a | b)`, and `fields` are the fields of `record { … }`.
     """
 
     name: str
@@ -228,8 +228,8 @@ class TypeName(SpannedNode):
 
 @value_class(slots=True)
 class BlockParameter(SpannedNode):
-    """An input of a graph, a parameter of a block, or a result: `source_keep: keep[batch, src] =
-    source != pad`.
+    """A parameter or result of a block or graph, such as `source_keep: keep[batch, src] = source !=
+    pad`.
     """
 
     name: str
@@ -242,7 +242,7 @@ class BlockParameter(SpannedNode):
 
 @value_class(slots=True)
 class Target(SpannedNode):
-    """A name on the left of `=`, such as `x` or `x: float[batch, n]`. `_` skips a result."""
+    """A name on the left side of `=`, such as `x` or `x: float[batch, n]`. `_` ignores a result."""
 
     name: str
     type: TypeName | None = None
@@ -274,9 +274,9 @@ class Scan(CommentedBlock):
     """A run-time loop: `scan y, m in ys, ms along tgt carry s, c collect out reverse keep k until
     all(d) { … }`.
 
-    Each variable iterates over one sequence. `along` is the symbolic size of the scanned axis;
-    without it, the only sequence is the trip count. `keep` is a padding mask [batch, along];
-    `until` is the early-exit condition of a batch element.
+    Each variable iterates over one sequence. `along` is the symbolic size of the scanned axis.
+    Without `along`, the only sequence is the trip count. `keep` is a padding mask [batch, along],
+    and `until` is the early-exit condition of each batch element.
     """
 
     variables: tuple[str, ...] = ()
@@ -302,7 +302,7 @@ class When(CommentedBlock):
 
 @value_class(slots=True)
 class Return(CommentedNode):
-    """The results of a block: `return logits, weights`."""
+    """A statement that returns the results of a block: `return logits, weights`."""
 
     values: tuple[Expr, ...]
 
@@ -324,8 +324,8 @@ Statement: TypeAlias = Let | Repeat | Scan | When | Return | Require
 class Field(CommentedNode):
     """A config field: `layers: int from "num_hidden_layers" | "n_layer" = 12 "how many blocks"`.
 
-    Each source is an expression: a string is a path in config.json; `len("id2label")`,
-    `repeated("attention_types")` and `rope_config(theta=10000.0)` are calls.
+    Each of the `sources` is a path in config.json as a string, or a call such as `len("id2label")`,
+    `repeated("attention_types")` or `rope_config(theta=10000.0)`.
     """
 
     name: str
@@ -374,16 +374,14 @@ class Config(CommentedBlock):
 
 @value_class(slots=True)
 class Dims(CommentedNode):
-    """The dynamic dimensions of a spec: `dims batch, src, tgt >= 1`; a lower bound may follow a
-    name.
-    """
+    """The dynamic dimensions of a spec, with optional lower bounds: `dims batch, src, tgt >= 1`."""
 
     names: tuple["DimName", ...]
 
 
 @value_class(slots=True)
 class DimName(SpannedNode):
-    """One dynamic dimension, which is at least `minimum` (default 0)."""
+    """A dynamic dimension with the lower bound `minimum` (default 0)."""
 
     name: str
     minimum: int = 0
@@ -391,11 +389,12 @@ class DimName(SpannedNode):
 
 @value_class(slots=True, kw_only=True)
 class Use(CommentedNode):
-    """A file whose blocks and graphs a spec uses under a name: `use "vit.specc" as v`.
+    """A statement that makes the blocks and graphs of a file available under a name: `use
+    "vit.specc" as v`.
 
-    `use "llama" | "mistral" as text from "text_config" under language_model`: one of several files,
-    with its own config (under one of the keys `sources` of config.json) and its own weights (below
-    the path `under`).
+    A spec that is one of several files, with a config and weights of its own, is used as in `use
+    "llama" | "mistral" as text from "text_config" under language_model`. Its config is under one of
+    the config.json keys `sources`, and its weights are below the weight path `under`.
     """
 
     paths: tuple[str, ...]
@@ -405,12 +404,12 @@ class Use(CommentedNode):
 
     @property
     def has_own_config(self) -> bool:
-        """True if the used spec has its own config and weights."""
+        """True if the used spec has a config and weights of its own."""
         return bool(self.paths[1:] or self.sources or self.under)
 
     @property
     def path(self) -> str:
-        """The path of the file, or of the first alternative."""
+        """The path of the used file, or of the first alternative."""
         return self.paths[0]
 
 
@@ -424,11 +423,11 @@ class Equation(SpannedNode):
 
 @value_class(slots=True, kw_only=True)
 class Block(CommentedBlock):
-    """A block or graph: `block name(params) -> results "doc" { … }`.
+    """A block or graph definition: `block name(params) -> results "doc" { … }`.
 
-    `kind` is `block` or `graph`; a graph may have `where` equations. `results` is a tuple of
-    `BlockParameter`s; a single unnamed result has name "". `architectures` are those of checkpoints
-    for this graph, as in `architectures` of config.json.
+    `kind` is `block` or `graph`. Only a graph may have `where` equations. A single unnamed result
+    has the name "". `architectures` are the values of `architectures` in config.json for which this
+    graph is selected.
     """
 
     kind: str
@@ -447,10 +446,11 @@ DEFINITION_KINDS = ("mask", "score", "bias", "normalizer")
 
 @value_class(slots=True, kw_only=True)
 class Definition(CommentedNode):
-    """A named expression with parameters: `mask window(back, ahead=0) = 0 <= i - j < back`.
+    """A mask, score, bias or normalizer: `mask window(back, ahead=0) = 0 <= i - j < back`.
 
-    `kind` is one of `DEFINITION_KINDS`. `params` is None if there are no parentheses. A parameter
-    may have a type and a default: `score general(dim: int)`; without a type its `type` is None.
+    `kind` is one of `DEFINITION_KINDS`. `params` is None for a definition without parentheses. A
+    parameter may have a type and a default value, as in `score general(dim: int)`. The `type` of an
+    untyped parameter is None.
     """
 
     kind: str
@@ -472,7 +472,7 @@ class DefinitionParameter(SpannedNode):
 
 @value_class(slots=True)
 class InputPreprocessing(CommentedNode):
-    """The preprocessing of an input in `reading`: `pixels = image(size=[8, 8])`."""
+    """The preprocessing of an input, in a `reading` section: `pixels = image(size=[8, 8])`."""
 
     name: str
     value: Expr
@@ -480,7 +480,9 @@ class InputPreprocessing(CommentedNode):
 
 @value_class(slots=True)
 class OutputPostprocessing(CommentedNode):
-    """The postprocessing of a result in `reading`: `show logits = choice(labels, top=3)`."""
+    """The postprocessing of a result, in a `reading` section: `show logits = choice(labels,
+    top=3)`.
+    """
 
     name: str
     value: Expr
@@ -505,8 +507,8 @@ class WeightsFile(CommentedNode):
 
 @value_class(slots=True)
 class Tie(CommentedNode):
-    """A tied weight: `tie lm_head.weight = wte.weight when
-    tied`. The weight `source` is used if the file has no tensor `name`.
+    """A tied weight: `tie lm_head.weight = wte.weight when tied`. The weight `name` is loaded from
+    the tensor `source` if the file contains no tensor `name`.
     """
 
     name: WeightName
@@ -516,10 +518,10 @@ class Tie(CommentedNode):
 
 @value_class(slots=True)
 class Load(CommentedNode):
-    """An expression that computes a parameter from tensors of the file:
-    `load a.weight = transpose(b.weight)`.
+    """An expression that computes a parameter from tensors of the file: `load a.weight =
+    transpose(b.weight)`.
 
-    In `value` a `Name` or `TextLiteral` is the name of a tensor, with pattern variables as `{i}`.
+    A `Name` or `TextLiteral` in `value` is a tensor name, with pattern variables such as `{i}`.
     """
 
     name: WeightName
@@ -529,8 +531,8 @@ class Load(CommentedNode):
 
 @value_class(slots=True)
 class Ignore(CommentedNode):
-    """The tensors of the file that the model does not use: `ignore "layers.{i}.attn.bias"`; `*`
-    matches any characters.
+    """A pattern of tensors in the weights file that the model does not use: `ignore
+    "layers.{i}.attn.bias"`. `*` matches any characters.
     """
 
     name: WeightName
@@ -539,8 +541,8 @@ class Ignore(CommentedNode):
 
 @value_class(slots=True)
 class Share(CommentedNode):
-    """A weight path whose weights all calls with this path share:
-    `share encoder.layer when tied`.
+    """A weight path whose weights are shared by all calls with this path: `share encoder.layer when
+    tied`.
     """
 
     name: WeightName
@@ -559,7 +561,7 @@ class Weights(CommentedBlock):
 
 @value_class(slots=True)
 class Setting(CommentedNode):
-    """A setting in `generate`, such as `stop = eos`."""
+    """A setting of a `generate` section, such as `stop = eos`."""
 
     name: str
     value: Expr
@@ -579,7 +581,9 @@ class Generate(CommentedBlock):
 
 @value_class(slots=True)
 class Stream(CommentedNode):
-    """A `stream` section, `stream logits of audio`: an output computed from chunks of an input."""
+    """A `stream` section, which names a streamed output and its streamed input: `stream logits of
+    audio`.
+    """
 
     source: str
     input_name: str
@@ -587,8 +591,8 @@ class Stream(CommentedNode):
 
 @value_class(slots=True)
 class QuantizeEntry(CommentedNode):
-    """An entry of `quantize`, `int4 = ["*.mlp.*"]`: a setting with its value, or with patterns of
-    weight names. A single value is the same as a list of one.
+    """An entry of a `quantize` section, such as `int4 = ["*.mlp.*"]`. The value is a word or a list
+    of weight name patterns. A single value is equivalent to a list with one item.
     """
 
     name: str
@@ -597,7 +601,9 @@ class QuantizeEntry(CommentedNode):
 
 @value_class(slots=True)
 class Quantize(CommentedBlock):
-    """The quantization formats of weights: `quantize { default = int8 exclude = ["lm_head"] }`."""
+    """A `quantize` section, which sets weight formats: `quantize { default = int8 exclude =
+    ["lm_head"] }`.
+    """
 
     entries: tuple[QuantizeEntry, ...]
 
@@ -618,13 +624,13 @@ Item: TypeAlias = (
 Commentable: TypeAlias = (
     Statement | Item | ConfigEntry | ReadingEntry | WeightRule | Setting | QuantizeEntry
 )
-"""Nodes on their own lines, which can have comments."""
+"""The nodes that occupy whole lines and can have comments."""
 
 
 @value_class(slots=True, kw_only=True)
 class File(CommentedNode):
-    """A spec file. `comments.leading` are the comments above the first line, `end` those below the
-    last item.
+    """A spec file. `comments.leading` are the comments above the first line, and `end` are the
+    comments below the last item.
     """
 
     version: int
@@ -661,7 +667,7 @@ SPAN_FIELDS = ("span", "name_span", "op_span", "extends_span")
 CONTENT_FIELDS = {
     c: tuple(n for n in names if n not in SPAN_FIELDS) for c, names in FIELD_NAMES.items()
 }
-"""The fields of each AST class without comments and spans."""
+"""The fields of each AST class, except comments and spans."""
 
 
 def iterate_children(node: Node) -> Iterator[Node]:
@@ -675,7 +681,7 @@ def iterate_children(node: Node) -> Iterator[Node]:
 
 
 def walk_tree(node: Node) -> Iterator[Node]:
-    """Yield a node and all its descendants, parents first."""
+    """Yield a node and all its descendants in preorder."""
     stack = [node]
     while stack:
         node = stack.pop()
@@ -684,8 +690,8 @@ def walk_tree(node: Node) -> Iterator[Node]:
 
 
 def flatten_binary_chain(expr: Binary) -> tuple[Expr, list[Binary]]:
-    """Return the leftmost operand of a chain such as `a + b - c`, and the operations that follow
-    it, from left to right.
+    """Return the leftmost operand of a chain such as `a + b - c`, and the operations of the chain
+    from left to right.
     """
     operations: list[Binary] = []
     left: Expr = expr

@@ -1,4 +1,4 @@
-"""Attach source comments to the syntax tree nodes that they belong to, for both syntaxes."""
+"""Attach the comments of a DSL or YAML source to the nodes of its syntax tree."""
 
 import re
 from bisect import bisect_left
@@ -16,8 +16,8 @@ EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
 class CommentedBody(NamedTuple, Generic[T]):
-    """The child nodes of a body with their comments attached, the comments at the end of the body,
-    and the comment after its opening brace or key.
+    """A body of child nodes: the `children` with their comments, the comments at the `end` of the
+    body, and the `trailing` comment after the opening brace or key.
     """
 
     children: tuple[T, ...]
@@ -26,7 +26,7 @@ class CommentedBody(NamedTuple, Generic[T]):
 
 
 class CommentAttacher:
-    """Attaches each comment of a file to one node. `comments` are in source order."""
+    """Attaches each comment of a file to one node. `comments` must be in source order."""
 
     def __init__(self, text: str, comments: Sequence[Comment]) -> None:
         self.text = text
@@ -35,12 +35,12 @@ class CommentAttacher:
         self._is_attached = [False] * len(comments)
 
     def take_comments(self, start: int, stop: int) -> tuple[str, ...]:
-        """Remove the unattached comments in a range of offsets and return their strings."""
+        """Remove the unattached comments in a range of offsets and return their texts."""
         return tuple(c.text for c in self._take_unattached(start, stop))
 
     def attach_comments(self, children: Sequence[T], start: int, stop: int) -> CommentedBody[T]:
-        """Attach the comments between `start` and `stop` to children. Inner bodies are built before
-        outer ones, so the remaining comments are between children or in the header of a child.
+        """Attach the comments between `start` and `stop` to `children`. The comments in inner
+        bodies are already attached, because inner bodies are built before outer bodies.
         """
         remaining = deque(self._take_unattached(start, stop))
         builder = BodyBuilder[T](self.text, start)
@@ -62,7 +62,9 @@ class CommentAttacher:
 
 
 class BodyBuilder(Generic[T]):
-    """Builds a body child by child; `previous_end` ends the last child or the opening bracket."""
+    """Builds a body child by child. `previous_end` is the end of the last child or opening
+    brace.
+    """
 
     def __init__(self, text: str, start: int) -> None:
         self.text = text
@@ -71,14 +73,14 @@ class BodyBuilder(Generic[T]):
         self.trailing = ""
 
     def add_child(self, child: T, comments: Sequence[Comment]) -> None:
-        """Add the next child with the comments before its end."""
+        """Add the next child. `comments` are the comments before the end of this child."""
         span = get_node_span(child)
         start_offset = span.start
         leading: list[str] = []
         for comment in comments:
             if comment.start >= span.start:
-                # a comment inside the child either follows its header, `repeat i in n {  # this`,
-                # or moves above it
+                # a comment inside the child follows its header, as in `repeat i in n { # this`, or
+                # is moved above the child
                 if self._is_on_header_line(child, comment):
                     child = add_header_comment(child, comment.text)
                 else:
@@ -93,7 +95,7 @@ class BodyBuilder(Generic[T]):
         self.previous_end = span.end
 
     def finish_body(self, comments: Sequence[Comment]) -> CommentedBody[T]:
-        """Return the body, with the comments after its last child."""
+        """Return the complete body. `comments` are the comments after the last child."""
         end: list[str] = []
         for comment in comments:
             # only the first comment can be on the line of the last child
@@ -102,7 +104,7 @@ class BodyBuilder(Generic[T]):
         return CommentedBody(tuple(self.children), tuple(end), self.trailing)
 
     def _is_after_last_child(self, comment: Comment) -> bool:
-        """Return True if a comment is on the line where the last child ended."""
+        """Return True if a comment is on the last line of the last child."""
         return self.text.find("\n", self.previous_end, comment.start) < 0
 
     def _is_on_header_line(self, child: T, comment: Comment) -> bool:
@@ -114,8 +116,8 @@ class BodyBuilder(Generic[T]):
         )
 
     def _attach_trailing(self, comment: Comment) -> bool:
-        """Attach a trailing comment to the last child, or to the opening of a body without
-        children. Return False if the opening already has a comment.
+        """Attach a trailing comment to the last child, or to the opening brace of a body without
+        children. Return False if the opening brace already has a comment.
         """
         if self.children:
             self.children[-1] = add_trailing_comment(self.children[-1], comment.text)
@@ -129,10 +131,10 @@ class BodyBuilder(Generic[T]):
 def attach_file_comments(
     attacher: CommentAttacher, file: ast.File, start: int, header_end: int
 ) -> ast.File:
-    """Attach the comments of a file's header (from `start` to `header_end`) and of its items.
+    """Attach the comments of a file's header, at offsets `start` to `header_end`, and of its items.
 
-    A header may have comments above it, after its first line, between its lines, and after its last
-    line. The tree represents only the first two, so the others move above.
+    The syntax tree represents comments above the header and after its first line. Comments after
+    other lines of the header are moved above the header.
     """
     leading = attacher.take_comments(0, start)
     newline_offset = attacher.text.find("\n", start, header_end)
@@ -147,7 +149,7 @@ def attach_file_comments(
 
 
 def move_header_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[str, ...]]:
-    """Return the children and final comments; the opening comment moves above the first child."""
+    """Return the children and final comments of a body. Its opening comment moves above a child."""
     if not body.trailing:
         return body.children, body.end
     if not body.children:
@@ -185,21 +187,21 @@ def add_leading_comments(node: T, leading: tuple[str, ...], has_blank_line_above
 
 
 def add_header_comment(node: T, text: str) -> T:
-    """Add a comment after a node's first line."""
+    """Add a trailing comment to the first line of a node."""
     return replace(node, comments=replace(node.comments, trailing=text))
 
 
 def add_trailing_comment(node: T, text: str) -> T:
-    """Add a comment after the last line of a node, or inside its multiline body."""
+    """Add a trailing comment to the last line of a node, or a comment at the end of its body."""
     if isinstance(node, ast.CommentedBlock):
-        # in `config { d = 1 }  # all` the first and last line are the same
+        # the first and last line of `config { d = 1 } # all` are the same
         if not node.comments.trailing and "\n" not in get_node_span(node).text:
             return add_header_comment(node, text)
         if isinstance(node, ast.When) and node.otherwise:
             return replace(node, else_end=(*node.else_end, text))
         return replace(node, end=(*node.end, text))
     if node.comments.trailing:
-        # the line already has a comment, so the new comment moves above the node
+        # the node already has a trailing comment, so the new comment moves above the node
         comments = replace(node.comments, leading=(*node.comments.leading, text))
         return replace(node, comments=comments)
     return add_header_comment(node, text)

@@ -1,4 +1,4 @@
-"""Parse a spec in either syntax: decode bytes, detect DSL or YAML, call the parser."""
+"""Parse a spec: decode its bytes, detect the syntax (DSL or YAML), and call the parser."""
 
 import re
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ BYTE_ORDER_MARKS = (
 
 
 def parse_spec(source: Source) -> ast.File:
-    """Parse a spec in either syntax. Raise E01xx, or E0201 for an unknown YAML key."""
+    """Parse a DSL or YAML spec. Raise E01xx, or E0201 for an unknown YAML key."""
     check_source_characters(source)
     if detect_syntax(source) == "specc":
         return parse_dsl(source)
@@ -38,13 +38,13 @@ def parse_spec(source: Source) -> ast.File:
 
 
 def detect_syntax(source: Source) -> Syntax:
-    """Detect the syntax by file suffix or first word. Raise E0114 if they contradict."""
+    """Detect the syntax of a spec by its file suffix or first word. Raise E0114 if these differ."""
     suffix = PurePath(source.name).suffix.lower()
     leading_blanks = LEADING_BLANKS.match(source.text)
     start = leading_blanks.end() if leading_blanks else 0
     by_name = SYNTAX_BY_SUFFIX.get(suffix)
     by_content = _detect_syntax_of_start(source.text, start)
-    # for `model: x` in a .specc file the parser would report only the colon
+    # for `model: x` in a .specc file, the parser would report only the colon
     if by_name and by_content and by_name != by_content:
         end = source.text.find("\n", start)
         span = Span(source, start, end if end >= 0 else len(source.text))
@@ -60,7 +60,7 @@ def _detect_syntax_of_start(text: str, start: int) -> Syntax | None:
 
 
 def _raise_syntax_conflict(syntax: Syntax, suffix: str, span: Span) -> NoReturn:
-    """Raise E0114 for a text whose syntax differs from the syntax of the file suffix."""
+    """Raise E0114 for a text whose syntax contradicts the file suffix."""
     suffix_text = suffix if len(suffix) <= 12 else suffix[:11] + "…"
     content, label, right_suffix = (
         ("YAML", "written as YAML", ".yaml")
@@ -77,7 +77,7 @@ def _raise_syntax_conflict(syntax: Syntax, suffix: str, span: Span) -> NoReturn:
 
 
 def translate_advice(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Translate code in help texts for YAML files from the DSL to YAML. Return all diagnostics."""
+    """Translate DSL code in help messages about YAML files to YAML. Return all diagnostics."""
     results = list(diagnostics)
     if not any(map(_is_about_yaml, results)):
         return results
@@ -99,7 +99,8 @@ def decode_spec(data: bytes, name: str) -> Source:
     start_span = Span(Source(name, ""), 0, 0)
     if len(data) > dsl_lexer.MAX_SPEC_BYTES:
         raise_spec_too_long(f"{len(data)} bytes", start_span)
-    # the UTF-32 byte order mark begins with the UTF-16 byte order mark, so UTF-32 is checked first
+    # check UTF-32 first, because the UTF-16 byte order mark is a prefix of the UTF-32 byte order
+    # mark
     for mark, encoding in BYTE_ORDER_MARKS:
         if data.startswith(mark):
             raise_error(
@@ -111,7 +112,7 @@ def decode_spec(data: bytes, name: str) -> Source:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # the text up to the error is decoded, so that its line can be shown
+        # decode the text up to the error, so that the message can show its line
         valid_prefix = data[: error.start].decode("utf-8-sig", errors="replace")
         source = Source(name, valid_prefix + data[error.start :].decode("utf-8", errors="replace"))
         span = Span(source, len(valid_prefix), min(len(valid_prefix) + 1, len(source.text)))

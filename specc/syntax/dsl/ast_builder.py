@@ -1,4 +1,4 @@
-"""`AstBuilder` runs the callbacks of grammar rules; `NodeRule` and `TupleRule` fill fields."""
+"""Build syntax trees: `AstBuilder` runs the callbacks of grammar rules, such as `NodeRule`."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,14 +18,14 @@ FOREIGN_LITERALS = {
     **dict.fromkeys(("no", "off"), "false"),
     **dict.fromkeys(("null", "nil"), "none"),
 }
-"""The equivalents in specs of the literals of other languages."""
+"""The spec literals that are equivalent to literals of other languages, by foreign literal."""
 RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "False", "None"])
-"""Literals, and names that look like literals; specs may not bind them."""
+"""Literals, and names that look like literals. Specs may not bind these names."""
 
 
 @dataclass
 class AstBuilder(ErrorCollector):
-    """The builder of the tree of one fragment, with the fragment's tokens and comments."""
+    """The builder of the syntax tree of one fragment."""
 
     fragment: Fragment
     tokens: list[Token]
@@ -35,26 +35,26 @@ class AstBuilder(ErrorCollector):
         self.attacher = CommentAttacher(self.fragment.source.text, self.comments)
 
     def __call__(self, rule: str, children: list[object], first: int, last: int) -> object:
-        """Build the value of a rule parsed from tokens `first` to `last`."""
-        first = max(first, 0)  # the span of a rule without tokens is the start of the text
+        """Return the value of a grammar rule that was parsed from tokens `first` to `last`."""
+        first = max(first, 0)  # a rule without tokens gets the span of the first token
         span = self.fragment.make_span(self.tokens[first].start, self.tokens[max(last, first)].end)
         return RULE_CALLBACKS[rule](self, span, *children)
 
     def get_span(self, token: Token) -> Span:
-        """Return the span of a token."""
+        """Return the source span of a token."""
         return self.fragment.make_span(token.start, token.end)
 
     def unescape_string(self, token: Token) -> str:
-        """Return the characters of a string literal with escapes resolved."""
+        """Return the value of a string literal, with escape sequences resolved."""
 
         def unescape_character(match: re.Match[str]) -> str:
             letter, digits = match.group(1), match.group(2)
             code = int(digits, 16) if digits is not None else -1
-            if 0 <= code < 0xD800 or 0xDFFF < code < 0x110000:  # surrogates are not allowed
+            if 0 <= code < 0xD800 or 0xDFFF < code < 0x110000:  # surrogates are invalid
                 return chr(code)
             if letter in ESCAPED_CHARACTERS:
                 return ESCAPED_CHARACTERS[letter]
-            start = token.start + 1 + match.start()  # + 1 for the opening quote
+            start = token.start + 1 + match.start()  # 1 for the opening quote
             span = self.fragment.make_span(start, start + len(match.group()))
             self.report_error(
                 "E0118",
@@ -68,14 +68,14 @@ class AstBuilder(ErrorCollector):
         return ESCAPE_SEQUENCE.sub(unescape_character, token.text[1:-1])
 
     def convert_child(self, child: object) -> object:
-        """Convert a child to a field value: a token to a string; a literal's token is an error."""
+        """Convert a child to a field value. Tokens become strings. Report E0115 for a literal."""
         if not isinstance(child, Token):
             return child
         is_string = child.kind == "STRING"
         return self.unescape_string(child) if is_string else self.check_bound_name(child)
 
     def check_bound_name(self, token: Token) -> str:
-        """Return a name that the spec binds. Report E0115 for a literal."""
+        """Return the text of a token that binds a name. Report E0115 for a literal."""
         if token.text in RESERVED_VALUE_NAMES:
             self.report_error(
                 "E0115",
@@ -89,8 +89,8 @@ class AstBuilder(ErrorCollector):
     def build_body(
         self, opener: Token, remaining_children: Sequence[object]
     ) -> CommentedBody[ast.Commentable]:
-        """Build the nodes between braces with their comments. `remaining_children` are the children
-        after the opening brace, including the closing brace.
+        """Build a body in braces, with its comments. `remaining_children` are the children after
+        the opening brace, including the closing brace.
         """
         closer = remaining_children[-1]
         assert isinstance(closer, Token)
@@ -102,12 +102,12 @@ class AstBuilder(ErrorCollector):
     def report_duplicates(
         self, description: str, children: Iterable[object], help: str = "remove one of the two"
     ) -> None:
-        """Report E0116 for duplicate names of children; `description` is e.g. "the option"."""
+        """Report E0116 for duplicate names of children. `description` is e.g. "the option"."""
         spans_by_name: dict[str, Span | None] = {}
         for child in children:
             get_name_and_span = NAMES_AND_SPANS.get(type(child)) or NAMES_AND_SPANS[object]
             name, span = get_name_and_span(child, self)
-            # `_` skips a result, so it may occur several times
+            # `_` ignores a result, so it may occur several times
             if name in spans_by_name and name != "_" and span is not None:
                 first_span = spans_by_name[name]
                 related_labels = (
@@ -131,7 +131,7 @@ NAMES_AND_SPANS: Mapping[type[object], NameAndSpan] = {
     ast.Option: lambda node, _: (node.name, node.name_span),
     object: lambda node, _: (node.name, node.span),
 }
-"""The functions that return the (unique) name of a child and its span, by class."""
+"""The functions that return the name and the span of a child, by class."""
 
 
 RuleCallback = Callable[..., object]
@@ -143,7 +143,7 @@ RULE_CALLBACKS: dict[str, RuleCallback] = {}
 
 
 def register_rule(name: str) -> Callable[[R], R]:
-    """Register the callback of a rule of the grammar."""
+    """Register a function as the callback of a grammar rule."""
 
     def register(function: R) -> R:
         assert name not in RULE_CALLBACKS, f"two callbacks for {name}"
@@ -154,20 +154,20 @@ def register_rule(name: str) -> Callable[[R], R]:
 
 
 def drop_absent_options(children: Iterable[T | None]) -> tuple[T, ...]:
-    """Return the children that are not None; None is the placeholder of an absent optional part."""
+    """Return the children that are not None, the placeholder for an absent optional symbol."""
     return tuple(c for c in children if c is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class TupleRule:
-    """A callback that returns its children as a tuple. It reports duplicate names if `unique`, the
-    description of a child in the message, is set.
+    """A callback that returns its children as a tuple. If `unique` is set, duplicate names are
+    reported, and `unique` describes a child in the message.
     """
 
     unique: str = ""
 
     def __call__(self, b: AstBuilder, span: Span, *children: object) -> tuple[object, ...]:
-        """Return the children that are present."""
+        """Return the children without absent optional symbols."""
         present_children = drop_absent_options(children)
         if self.unique:
             b.report_duplicates(self.unique, present_children)
@@ -175,15 +175,15 @@ class TupleRule:
 
 
 FLAG_FIELDS = ("reverse", "optional")
-"""Boolean fields that are set if a keyword or sign is present."""
+"""Boolean fields that are set by the presence of a keyword or of `?`."""
 
 
 class NodeRule(Generic[N]):
     """A callback that builds a node from its children, in the order of `fields`.
 
-    `a+b` are the fields of a child that is a tuple, `*name` takes all further children, and
-    `{name}` takes the body between braces, which may begin with a docstring (field `doc`). The
-    field of an absent child keeps its default. `unique` has the same meaning as in `TupleRule`.
+    In `fields`, `a+b` are the fields of a child that is a tuple, `*name` collects all further
+    children, and `{name}` is a body in braces, which may begin with a docstring (field `doc`). The
+    field of an absent child keeps its default. `unique` is as in `TupleRule`.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class NodeRule(Generic[N]):
         self.has_name_span = kind in (ast.Option, ast.Block)
 
     def __call__(self, b: AstBuilder, span: Span, *children: object) -> N:
-        """Build the node."""
+        """Return the node built from its children."""
         size = len(self.fields)
         head, rest = children[:size], drop_absent_options(children[size:])
         values = {**self.constants, "span": span}
@@ -218,7 +218,7 @@ class NodeRule(Generic[N]):
         return self.kind(**values)
 
     def _read_field(self, b: AstBuilder, name: str, child: object) -> dict[str, object]:
-        """Return the values of a field, and the span of a name."""
+        """Return field values by field name, including the span of a name."""
         if isinstance(child, tuple) and "+" in name:
             return dict(zip(name.split("+"), child, strict=True))
         if child is None:
@@ -231,7 +231,7 @@ class NodeRule(Generic[N]):
     def _read_body(
         self, b: AstBuilder, children: Sequence[object]
     ) -> tuple[CommentedBody[ast.Commentable], str | None]:
-        """Return the nodes between braces, and the docstring before them."""
+        """Return the body in braces, and the docstring at its start or None."""
         opener, *inner = children
         assert isinstance(opener, Token)
         doc = None

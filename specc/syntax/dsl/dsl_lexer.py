@@ -1,4 +1,4 @@
-"""The DSL lexer: fragments of source text with offsets, their tokens and their comments."""
+"""The DSL lexer: source text fragments with offsets, tokens and comments."""
 
 import re
 import unicodedata
@@ -10,15 +10,15 @@ from specc.diagnostics.diagnostic import Diagnostic, Label, Source, Span, raise_
 from specc.syntax.dsl import dsl_lexer
 
 MAX_SPEC_BYTES = 1 << 20
-"""Maximum number of characters of a spec file, and of bytes before decoding (E0109)."""
+"""Maximum size of a spec file in bytes, and of the decoded text in characters (E0109)."""
 
 MAX_NESTING = 64
 """Maximum nesting depth of brackets or YAML collections (E0110)."""
 
 MAX_EXPRESSION_DEPTH = 256
-"""Maximum nesting depth of operators without brackets, such as `- - - x` (E0110). Left-associative
-chains such as `a + b + c` do not add depth: tree walks must iterate over their left operands
-(`specc.syntax.ast.flatten_binary_chain`) and may recurse into all other nodes.
+"""Maximum nesting depth of operators without brackets, such as `- - - x` (E0110). A
+left-associative chain such as `a + b + c` has depth 1: a tree walk must iterate over the left
+operands of a chain (`specc.syntax.ast.flatten_binary_chain`) and may recurse into all other nodes.
 """
 
 MAX_EXPRESSION_TOKENS = 10_000
@@ -28,19 +28,21 @@ MAX_INTEGER = 1 << 53
 """Maximum integer, so that float64 represents all integers exactly (E0108)."""
 
 MAX_REPORTED_ERRORS = 20
-"""Maximum number of reported errors per file."""
+"""Maximum number of errors reported per file."""
 
 MAX_COLLECTED_ERRORS = 40
-"""Number of errors after which parsing stops; beyond `MAX_REPORTED_ERRORS`, they are counted."""
+"""Number of errors after which parsing stops. Errors beyond `MAX_REPORTED_ERRORS` are only
+counted.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A piece of source text to parse. `offsets[n]` is the offset of character `n` in `source`; an
-    additional entry is the offset of the end.
+    """A source text fragment to parse. `offsets[n]` is the offset of character `n` in `source`. The
+    last entry of `offsets` is the offset of the end.
 
-    If there are no `offsets`, the text is the substring of `source` from `start`. In a YAML scalar,
-    `#` does not start a comment.
+    If `offsets` is empty, the text is a substring of `source` that begins at `start`. In a YAML
+    scalar, `#` does not begin a comment.
     """
 
     source: Source
@@ -50,7 +52,7 @@ class Fragment:
     is_yaml_scalar: bool = False
 
     def make_span(self, start: int, end: int) -> Span:
-        """Return the file span of characters `start` to `end`."""
+        """Return the source span of the characters `start` to `end` of the fragment."""
         if self.offsets is None:
             return Span(self.source, self.start + start, self.start + end)
         first = self.offsets[start]
@@ -59,12 +61,12 @@ class Fragment:
 
 
 def make_file_fragment(source: Source) -> Fragment:
-    """Return the whole file as one fragment."""
+    """Return the whole text of a source as one fragment."""
     return Fragment(source, source.text)
 
 
 class Token(NamedTuple):
-    """A terminal of the grammar. `start` and `end` are offsets in the fragment."""
+    """A token of the terminal `kind`. `start` and `end` are offsets in the fragment."""
 
     kind: str
     text: str
@@ -73,7 +75,7 @@ class Token(NamedTuple):
 
 
 class Comment(NamedTuple):
-    """A comment with its text after `#` and its offsets in the file."""
+    """A comment, with the text after `#` and with offsets in the file."""
 
     start: int
     end: int
@@ -82,7 +84,7 @@ class Comment(NamedTuple):
 
 @dataclass
 class LexerResult:
-    """The tokens and comments of a fragment; the last token has the kind `$END`."""
+    """The tokens, comments and errors of a fragment. The last token has the kind `$END`."""
 
     tokens: list[Token] = field(default_factory=list)
     comments: list[Comment] = field(default_factory=list)
@@ -102,7 +104,7 @@ WORD_PATTERN = re.compile(r"[A-Za-z0-9_]+(?:\.[0-9][A-Za-z0-9_]*)?")
 OPENERS = {"(": ")", "[": "]", "{": "}"}
 CLOSERS = frozenset(OPENERS.values())
 MAX_NUMBER_LENGTH = 400
-"""Maximum number of characters of a number; the longest useful number has about 310."""
+"""Maximum number of characters of a number. The longest useful number has about 310 characters."""
 
 CHARACTER_HINTS = {
     "'": 'write strings in double quotes: "…"',
@@ -116,11 +118,11 @@ CHARACTER_HINTS = {
     "−": "write minus as `-`",
     "×": "write a product as `*`",
 }
-"""The equivalents of characters of other languages and of word processors."""
+"""The spec equivalents of characters of other languages and of word processors."""
 
 
 def tokenize_fragment(fragment: Fragment, keywords: Mapping[str, str]) -> LexerResult:
-    """Tokenize a fragment. `keywords` maps the text of each fixed terminal to its name."""
+    """Tokenize a fragment. `keywords` maps keywords and punctuation to their terminals."""
     lexer = Lexer(fragment, keywords)
     offset, size = 0, len(fragment.text)
     while offset < size and len(lexer.result.errors) < MAX_COLLECTED_ERRORS:
@@ -131,7 +133,7 @@ def tokenize_fragment(fragment: Fragment, keywords: Mapping[str, str]) -> LexerR
 
 
 class Lexer:
-    """The lexer of one fragment. `result` collects the tokens, comments and errors."""
+    """A lexer of one fragment, which appends tokens, comments and errors to `result`."""
 
     def __init__(self, fragment: Fragment, keywords: Mapping[str, str]) -> None:
         self.fragment = fragment
@@ -153,7 +155,7 @@ class Lexer:
                 return self._consume_number(text, offset, end)
             case "comment":
                 self._consume_comment(text, offset, end)
-        # whitespace is skipped
+        # whitespace
         return end
 
     def report_error(
@@ -164,11 +166,11 @@ class Lexer:
         self.result.errors.append(Diagnostic(code, title, primary, helps=(fix,)))
 
     def _add_token(self, kind: str, text: str, start: int) -> None:
-        """Append the token `text`, which starts at offset `start`, to the result."""
+        """Append the token with `text`, which starts at offset `start`, to the result."""
         self.result.tokens.append(Token(kind, text, start, start + len(text)))
 
     def _consume_comment(self, text: str, start: int, end: int) -> None:
-        """Collect a comment. Report E0106 in a quoted YAML scalar: printers would drop it."""
+        """Append a comment to the result. Report E0106 for a comment inside a YAML scalar."""
         if self.fragment.is_yaml_scalar:
             self.report_error(
                 "E0106",
@@ -183,10 +185,10 @@ class Lexer:
         self.result.comments.append(Comment(span.start, span.end, text[1:].strip()))
 
     def _consume_number(self, text: str, start: int, end: int) -> int:
-        """Consume a number if it is valid and return the next offset."""
+        """Consume a number, report an invalid number, and return the next offset."""
         word = WORD_PATTERN.match(self.fragment.text, start)
         assert word is not None
-        # `1_000` and `3d` match the pattern of a number only up to the `_` and the `d`
+        # the pattern of a number matches `1_000` and `3d` only up to the `_` and the `d`
         explanation = (
             _explain_invalid_number(word.group())
             if word.end() > end
@@ -196,12 +198,12 @@ class Lexer:
         if explanation is not None:
             title, fix = explanation
             self.report_error("E0108", title, start, end, "here", fix)
-            text = "0"  # a token is added, so that the parser finds further errors
+            text = "0"  # an invalid number is a token, so that parsing continues
         self.result.tokens.append(Token("NUMBER", text, start, end))
         return end
 
     def _report_stray_character(self, offset: int) -> int:
-        """Report E0106 for a character that starts no token. Return the next offset."""
+        """Report E0106 for a character that cannot begin a token. Return the next offset."""
         character = self.fragment.text[offset]
         if character == '"':
             return self._report_unclosed_string(offset)
@@ -251,7 +253,7 @@ class Lexer:
 
 
 def _explain_invalid_number(word: str) -> tuple[str, str]:
-    """Return the title and the fix for a malformed number, such as `1_000` or `3d`."""
+    """Return the error title and fix for a malformed number, such as `1_000` or `3d`."""
     digits = word.replace("_", "")
     fix = (
         f"write `{truncate_token_text(digits)}`"  # 1_000
@@ -262,7 +264,9 @@ def _explain_invalid_number(word: str) -> tuple[str, str]:
 
 
 def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
-    """Return the title and fix of an invalid number (leading 0, too long, too large), or None."""
+    """Return the error title and fix for a number with a leading zero, with too many characters or
+    with a value that is too large, or None.
+    """
     if len(text) > 1 and text[0] == "0" and text[1].isdecimal():
         # other languages parse 010 as octal 8
         fix = f"write `{truncate_token_text(text.lstrip('0') or '0')}`"
@@ -274,8 +278,8 @@ def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
 
 
 def _explain_large_number(text: str) -> tuple[str, str] | None:
-    """Return the title and the fix for a number that is too large, or None for a valid number."""
-    # the number of digits is checked before `int` is called, which takes quadratic time
+    """Return the error title and fix for a number that is too large, or None."""
+    # check the number of digits before calling `int`, which takes quadratic time
     if text.isdigit() and (len(text) > 16 or int(text) >= MAX_INTEGER):
         title = f"the integer {truncate_token_text(text)} is too large"
         return title, "integers must be less than 2 ** 53"
@@ -286,7 +290,7 @@ def _explain_large_number(text: str) -> tuple[str, str] | None:
 
 
 def _suggest_for_character(character: str) -> str:
-    """Suggest a fix for a character that starts no token."""
+    """Return the suggested fix for a character that cannot begin a token."""
     code = ord(character)
     if code < 32 or code == 127:
         return f"this is the control character U+{code:04X}; delete it"
@@ -304,11 +308,13 @@ def truncate_token_text(text: str) -> str:
 
 
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
-"""Characters that specs may not contain: most indicate a binary file or another encoding."""
+"""Characters that specs may not contain, because they indicate a binary file or another
+encoding.
+"""
 
 
 def check_source_characters(source: Source) -> Source:
-    """Return the source. Raise E0109 if the text is too long, and E0112 for control characters."""
+    """Return `source`. Raise E0109 if its text is too long, and E0112 for control characters."""
     if len(source.text) > dsl_lexer.MAX_SPEC_BYTES:
         raise_spec_too_long(f"{len(source.text)} characters", Span(source, 0, 0), "starts here")
     match = CONTROL_CHARACTERS.search(source.text)

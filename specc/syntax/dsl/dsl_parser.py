@@ -1,4 +1,4 @@
-"""Parse DSL text: a whole `.specc` file, or one expression, type or other fragment."""
+"""Parse DSL text: a whole `.specc` file, or a fragment such as an expression or a type."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ T = TypeVar("T", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class StartSymbol(Generic[T]):
-    """A start symbol of the grammar, its name in messages, and the result type of its callback."""
+    """A start symbol of the grammar, with its description in messages. T is its result type."""
 
     symbol: str
     description: str
@@ -53,7 +53,8 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     """Parse a fragment as the start symbol `start`. Raise Failed with E01xx for syntax errors."""
     table = load_lalr_table()
     lexer_result = tokenize_fragment(fragment, table.keywords)
-    # raised here, because the parser would only report the token that replaces an invalid character
+    # raise errors of the lexer first, because the parser would only report the token that replaces
+    # an invalid character
     if lexer_result.errors:
         raise Failed(*limit_diagnostics(lexer_result.errors))
     builder = AstBuilder(fragment, lexer_result.tokens, lexer_result.comments)
@@ -79,7 +80,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     value = parser.parse()
     if builder.errors:
         raise Failed(*limit_diagnostics(builder.errors))
-    # only the callback of a start symbol returns the value of this symbol
+    # the value of a start symbol is always the result of its own callback
     return cast(T, value)
 
 
@@ -92,14 +93,16 @@ def find_restart_points(fragment: Fragment, lexer_result: LexerResult) -> list[i
         for n, t in enumerate(tokens)
         if t.kind in ITEM_TERMINALS
         and (t.start == 0 or text[t.start - 1] == "\n")
-        # in `mask = …`, `mask: type` and `mask, x = …` the word is a name, because most keywords
-        # are not reserved
+        # in `mask = …`, `mask: type` and `mask, x = …`, `mask` is a name, because most keywords are
+        # not reserved
         and tokens[n + 1].kind not in ("EQUAL", "COLON", "COMMA")
     ]
 
 
 def limit_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Sort errors by position and keep the first 20; add the number of omitted ones to the last."""
+    """Sort errors by position and return the first 20, with the number of omitted errors as a
+    note.
+    """
     sorted_errors = sorted(
         errors, key=lambda error: error.primary.span.start if error.primary else 0
     )
@@ -127,13 +130,13 @@ def parse_expression(source: Source | str) -> ast.Expr:
 
 
 HEADER_TERMINALS = ("SPECC", "NUMBER", "MODEL", "NAME")
-"""The tokens of a valid header, as which an invalid header is treated."""
+"""The terminals of a valid file header, which error recovery assumes."""
 
 
 @dataclass(frozen=True)
 class ExpectedTokens:
-    """The terminals that may follow the preceding tokens, and the subset that are keywords at this
-    position (`under` after `repeat i in n`).
+    """The terminals that may follow the tokens `preceding`, and the terminals among them that are
+    keywords at this position, e.g. `under` after `repeat i in n`.
     """
 
     preceding: tuple[Token, ...]
@@ -142,8 +145,8 @@ class ExpectedTokens:
 
 
 def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> ExpectedTokens | None:
-    """Return the tokens that are allowed at an offset of a text with the start symbol `start`.
-    Return None inside a comment or string, and after a syntax error.
+    """Return the tokens allowed at an offset of a text, which is parsed as the start symbol
+    `start`. Return None inside a comment or string, and after a syntax error.
     """
     source = Source("<input>", text[:offset])
     fragment = Fragment(source, source.text)
@@ -153,7 +156,7 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
         return None  # the offset is inside a string literal
     if any(c.end == offset for c in lexer_result.comments):
         return None
-    tokens = lexer_result.tokens[:-1]  # the last one is the end of the text
+    tokens = lexer_result.tokens[:-1]  # the last token is the end of the text
     states = _run_parser(table, tokens, find_restart_points(fragment, lexer_result), start)
     if states is None:
         return None
@@ -165,8 +168,8 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
 def _find_expected_keywords(
     table: LalrTable, states: Sequence[int], terminals: frozenset[str], end: int
 ) -> frozenset[str]:
-    """Return the terminals that are keywords in these states. Where a name is also allowed, a word
-    is a keyword only if it may be followed by tokens that may not follow a name.
+    """Return the terminals that are keywords in the parser states `states`. Where a name is also
+    allowed, a word is a keyword only if tokens may follow it that may not follow a name.
     """
     keywords = terminals & {kind for text, kind in table.keywords.items() if text.isalpha()}
     if (name_states := table.shift_token(states, "NAME", end)) is None:
@@ -183,7 +186,7 @@ def _find_expected_keywords(
 def _run_parser(
     table: LalrTable, tokens: Sequence[Token], restart_points: Sequence[int], start: str
 ) -> list[int] | None:
-    """Return the parser states after `tokens`, resuming at items after errors, or None."""
+    """Return the parser states after `tokens`, or None if error recovery fails."""
     states, end = [table.start_states[start]], table.end_terminals[start]
     tried_points: set[int] = set()
     index = 0
@@ -204,8 +207,8 @@ def _run_parser(
 def _find_next_restart(
     restart_points: Sequence[int], index: int, tried_points: set[int]
 ) -> int | None:
-    """Return the first restart point at or after the previous token that was not tried, or None."""
-    # the previous word may have been parsed as a name, as in `mask a = ⏎ graph f(…)`
+    """Return the first untried restart point at or after the token before `index`, or None."""
+    # the token before `index` may have been parsed as a name, as in `mask a = ⏎ graph f(…)`
     return next((n for n in restart_points if n >= index - 1 and n not in tried_points), None)
 
 

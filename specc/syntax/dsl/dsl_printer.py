@@ -1,4 +1,4 @@
-"""Print a syntax tree as canonical DSL text (`specc fmt`); parsing returns the same tree."""
+"""Print a syntax tree as canonical DSL text, which `specc fmt` writes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -25,7 +25,7 @@ from specc.syntax.dsl.expression_printer import (
 )
 
 INDENT_STEP = 2
-"""Indentation of a body, in columns."""
+"""Indentation of each nesting level, in columns."""
 
 
 def format_dsl(file: ast.File) -> str:
@@ -53,16 +53,16 @@ def format_dsl(file: ast.File) -> str:
 
 
 def has_blank_lines_around(item: ast.Item) -> bool:
-    """Return True if blank lines surround an item."""
+    """Return True if an item is printed with a blank line before and after it."""
     return not isinstance(item, COMPACT_ITEMS)
 
 
 COMPACT_ITEMS = ast.Use | ast.Dims | ast.Require | ast.Definition | ast.Stream
-"""Items that fit on one line."""
+"""Items that are printed without blank lines around them."""
 
 
 def append_comment(lines: list[str], comments: ast.Comments) -> list[str]:
-    """Append the trailing comment of a node to the last of its lines."""
+    """Append the trailing comment of a node to its last line."""
     if comments.trailing:
         lines[-1] += f"  # {comments.trailing}"
     return lines
@@ -71,10 +71,10 @@ def append_comment(lines: list[str], comments: ast.Comments) -> list[str]:
 def format_braced_body(
     children: Sequence[ast.Commentable], end: Iterable[str], indent: int
 ) -> list[str]:
-    """Format the lines between braces."""
+    """Format the lines between the braces of a body."""
     lines: list[str] = []
     for child in children:
-        # no blank line after the brace
+        # no blank line after the opening brace
         if child.comments.has_blank_line_before and lines:
             lines.append("")
         lines += format_statement(child, indent)
@@ -82,7 +82,7 @@ def format_braced_body(
 
 
 def format_statement(node: ast.Commentable, indent: int) -> list[str]:
-    """Format a statement, item or section entry with its comments, as lines."""
+    """Format a statement, item or section entry with its comments. Return its lines."""
     leading_lines = format_comment_lines(node.comments.leading, indent)
     if isinstance(node, ast.Repeat | ast.Scan | ast.Block):
         return leading_lines + format_body_with_header(node, indent)
@@ -98,7 +98,7 @@ def format_statement(node: ast.Commentable, indent: int) -> list[str]:
 
 
 def format_body_with_header(node: ast.Repeat | ast.Scan | ast.Block, indent: int) -> list[str]:
-    """Format a header with a body in braces. The body of a block begins with its docstring."""
+    """Format a statement or block with a body in braces. A block's docstring comes first."""
     lines = append_comment(break_lines([*format_header(node), " {"], indent), node.comments)
     if isinstance(node, ast.Block) and node.doc:
         lines.append(" " * (indent + INDENT_STEP) + quote_text(node.doc))
@@ -110,7 +110,7 @@ def format_body_with_header(node: ast.Repeat | ast.Scan | ast.Block, indent: int
 
 
 def format_section(node: ast.Commentable, indent: int) -> list[str]:
-    """Format a section, on one line if it has few entries and no comments."""
+    """Format a section. A section with few entries and no comments fits on one line."""
     layout_head, max_on_line, list_entries = SECTION_LAYOUTS[type(node)]
     head, (children, end) = layout_head(node), list_entries(node)
     if not children and not end:
@@ -147,7 +147,7 @@ def format_when(node: ast.When, indent: int) -> list[str]:
 
 
 def format_field_lines(node: ast.Field, indent: int) -> list[str]:
-    """Format a config field; a record with comments takes one line per field."""
+    """Format a config field. A record type with comments is printed with one field per line."""
     field_type = node.type
     if field_type.name != "record" or not has_commented_field(field_type.fields):
         return break_lines(format_field(node), indent)
@@ -159,7 +159,7 @@ def format_field_lines(node: ast.Field, indent: int) -> list[str]:
 
 
 def has_commented_field(fields: Iterable[ast.Field]) -> bool:
-    """Return True if any field of a record has a comment."""
+    """Return True if any field of a record type has a comment."""
     return any(f.comments != ast.NO_COMMENTS or has_commented_field(f.type.fields) for f in fields)
 
 
@@ -176,45 +176,47 @@ SECTION_LAYOUTS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable
         lambda n: (n.settings, n.end),
     ),
 }
-"""The layout of each section: header, maximum number of entries on one line, entries."""
+"""The layout of each section class: its header, maximum number of entries on one line, and
+entries.
+"""
 
 
 def format_simple_node(node: ast.Commentable) -> Pieces:
-    """Format a statement or entry without a body."""
+    """Format a statement, item or section entry without a body."""
     return SIMPLE_NODE_LAYOUTS[type(node)](node)
 
 
 def format_clause(keyword: str, value: ast.Expr | None) -> Pieces:
-    """Format a clause such as `along n`, or return no pieces if it has no value."""
+    """Format a clause such as `along n`, or return no pieces if `value` is None."""
     return [] if value is None else [SPACE_BREAK, f"{keyword} ", *format_expression_pieces(value)]
 
 
 def format_words(words: Iterable[str]) -> Pieces:
-    """Format words separated by commas and possible line breaks."""
+    """Format words separated by commas, with possible line breaks after the commas."""
     return join_with_commas([word] for word in words)
 
 
 def join_alternatives(texts: Sequence[str]) -> str:
-    """Format alternatives, e.g. `"llama" | "mistral"`."""
+    """Join alternatives with `|`, e.g. `"llama" | "mistral"`."""
     return " | ".join(map(quote_text, texts))
 
 
 def format_use(node: ast.Use) -> Pieces:
-    """Format a `use` item: its files, its name, and the locations of its config and weights."""
+    """Format a `use` item, e.g. `use "llama" as text from "text_config" under language_model`."""
     sources = [f" from {join_alternatives(node.sources)}"] if node.sources else []
     under = [f" under {format_weight_path(node.under)}"] if node.under else []
     return ["use ", join_alternatives(node.paths), f" as {node.name}", *sources, *under]
 
 
 def format_quantize_entry(node: ast.QuantizeEntry) -> Pieces:
-    """Format an entry of `quantize`, e.g. `int4 = ["*.mlp.*"]`."""
+    """Format an entry of a `quantize` section, e.g. `int4 = ["*.mlp.*"]`."""
     words = [format_quantize_word(v.value) for v in node.values]
     value: Pieces = [*words] if len(words) == 1 else ["[", *format_words(words), "]"]
     return [f"{quote_unless_name(node.name)} = ", *value]
 
 
 def format_assignment(node: ast.Assign | ast.Setting | ast.InputPreprocessing) -> Pieces:
-    """Format an assignment, setting or input reading, e.g. `stop = eos`."""
+    """Format a config value, a setting or an input preprocessing, e.g. `stop = eos`."""
     return [f"{node.name} = ", *format_expression_pieces(node.value)]
 
 
@@ -275,16 +277,16 @@ SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
         *format_clause("when", n.condition),
     ],
 }
-"""The formatters of statements and entries without a body, by AST class."""
+"""The formatters of statements, items and section entries without a body, by AST class."""
 
 
 def format_dim_name(node: ast.DimName) -> str:
-    """Format `tgt >= 1` in `dims`; the default lower bound 0 is omitted."""
+    """Format a dynamic dimension, e.g. `tgt >= 1`. The default lower bound 0 is omitted."""
     return f"{node.name} >= {node.minimum}" if node.minimum else node.name
 
 
 def format_target(node: ast.Target) -> Pieces:
-    """Format the left side of `=`, e.g. `x: float[batch, n]`."""
+    """Format a name on the left side of `=`, e.g. `x: float[batch, n]`."""
     if node.type is None:
         return [node.name]
     return [f"{node.name}: ", *format_type_pieces(node.type)]
@@ -318,12 +320,12 @@ def format_block_parameter(node: ast.BlockParameter) -> Pieces:
 
 
 def format_header(node: ast.Repeat | ast.Scan | ast.Block) -> Pieces:
-    """Format the first line of a statement or block, without its brace."""
+    """Format the header of a statement or block, without the opening brace."""
     return BODY_HEADERS[type(node)](node)
 
 
 def format_block_header(node: ast.Block) -> Pieces:
-    """Format a block header; line breaks separate its parameters, results and equations."""
+    """Format a block header, with possible line breaks between its parts."""
     params = join_with_commas(format_block_parameter(p) for p in node.params)
     pieces: Pieces = [f"{node.kind} {node.name}", "(", *params, ")", SECTION_BREAK, "-> "]
     pieces += _format_results(node.results)
@@ -338,14 +340,14 @@ def format_block_header(node: ast.Block) -> Pieces:
 
 def _format_results(results: Sequence[ast.BlockParameter]) -> Pieces:
     """Format the results of a block."""
-    # a single result needs neither a name nor parentheses
+    # a single unnamed result is printed without parentheses
     if len(results) == 1 and not results[0].name:
         return format_block_parameter(results[0])
     return ["(", *join_with_commas(format_block_parameter(r) for r in results), ")"]
 
 
 def format_keyword_list(keyword: str, names: Sequence[str]) -> Pieces:
-    """Format a clause such as `carry s, c`, or return no pieces if it has no names."""
+    """Format a clause such as `carry s, c`, or return no pieces if `names` is empty."""
     return [SPACE_BREAK, f"{keyword} ", *format_words(names)] if names else []
 
 
@@ -369,4 +371,4 @@ BODY_HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ],
     ast.Block: format_block_header,
 }
-"""The formatters of the first lines of statements with a body, by AST class."""
+"""The formatters of the headers of statements and blocks, by AST class."""

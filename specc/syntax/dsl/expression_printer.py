@@ -8,18 +8,18 @@ from specc.syntax import ast
 
 MAX_LINE_WIDTH = 110
 CONTINUATION_INDENT = 4
-"""Indentation, in columns, of a continued line that is not aligned with an opening bracket."""
+"""Indentation, in columns, of a continuation line that is not aligned with an opening bracket."""
 
 BRACKET_DEPTH_PENALTY = 30
-"""Penalty of a line break per enclosing bracket, as a number of unused columns."""
+"""Penalty of a line break per enclosing bracket, in unused columns."""
 ITEM_PENALTY = 60
-"""Penalty of a line break inside a list item, as a number of unused columns."""
+"""Penalty of a line break inside a list item, in unused columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineBreak:
-    """A possible line break; it is printed as `flat` if the line is not broken here. A break with a
-    higher `bonus` (a number of unused columns) is preferred.
+    """A possible line break, which is printed as the text `flat` if the line is not broken there.
+    Line breaks with a higher `bonus` (in unused columns) are preferred.
     """
 
     flat: str = " "
@@ -28,16 +28,16 @@ class LineBreak:
 
 SPACE_BREAK = LineBreak(" ")
 SECTION_BREAK = LineBreak(" ", 80)
-"""A break between the parts of a header: before `->` and `where`."""
+"""A line break before `->` or `where` in a block header."""
 TARGET_BREAK = LineBreak(" ", -MAX_LINE_WIDTH)
-"""A break between the targets of an assignment."""
+"""A line break between the targets of an assignment."""
 
 Pieces = list[str | LineBreak]
 
 
 @dataclass(frozen=True, slots=True)
 class BreakCandidate:
-    """A possible break in a line: index in the pieces, score, columns of open brackets."""
+    """A possible line break: its piece index, its score, and the columns of open brackets."""
 
     index: int
     score: int
@@ -45,16 +45,16 @@ class BreakCandidate:
 
 
 def join_pieces(pieces: Pieces) -> str:
-    """Join pieces to a single line."""
+    """Join pieces into a single line."""
     return "".join(p if isinstance(p, str) else p.flat for p in pieces)
 
 
 def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> list[str]:
-    """Break pieces into lines; the first is indented by `indent` columns."""
+    """Break pieces into lines of at most `width` columns. `indent` is that of the first line."""
     if indent + _measure_flat_width(pieces) <= width:
         return [" " * indent + join_pieces(pieces)]
-    # greedy: fill the line; when the width is exceeded, go back to the break with the best score on
-    # the line, i.e. the least nested break
+    # greedy: fill the line until the width is exceeded, then break the line at its candidate with
+    # the best score, i.e. the least nested line break
     chunk_widths = measure_chunks(pieces)
     lines: list[str] = []
     line = [" " * indent]
@@ -87,7 +87,7 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
             )
             if column + len(piece.flat) + chunk_widths[n + 1] > width:
                 best_break = max(break_candidates, key=lambda p: p.score)
-                # the text after the break begins the next line
+                # the text after the line break begins the next line
                 line = line[: best_break.index - first_index + 1]
                 lines.append("".join(line).rstrip())
                 open_columns, n = best_break.open_columns, best_break.index + 1
@@ -101,17 +101,17 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
 
 
 def _measure_flat_width(pieces: Pieces) -> int:
-    """Return the width of pieces on one line."""
+    """Return the width of pieces on a single line."""
     return sum(len(p) if isinstance(p, str) else len(p.flat) for p in pieces)
 
 
 def format_comment_lines(texts: Iterable[str], indent: int) -> list[str]:
-    """Format comments as lines that start with `#`, as in both syntaxes."""
+    """Format comments as lines that start with `#`, in the DSL and in YAML."""
     return [" " * indent + f"# {text}".rstrip() for text in texts]
 
 
 def measure_chunks(pieces: Pieces) -> list[int]:
-    """Return the number of columns up to the next break, for each index in `pieces`."""
+    """Return, for each index in `pieces`, the number of columns up to the next line break."""
     widths = [0] * (len(pieces) + 1)
     for n in range(len(pieces) - 1, -1, -1):
         piece = pieces[n]
@@ -149,31 +149,29 @@ TEXT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def _escape_character(character: str) -> str:
-    r"""Escape a character for a DSL string literal; non-printable characters become `\u{…}` code
-    points.
-    """
+    r"""Escape a character for a DSL string literal. Non-printable characters become `\u{…}`."""
     if character in TEXT_ESCAPES:
         return TEXT_ESCAPES[character]
     return character if is_printable_character(character) else f"\\u{{{ord(character):X}}}"
 
 
 def is_printable_character(character: str) -> bool:
-    """Return True if a character is printable and does not change the display of others."""
+    """Return True if a character can be printed without an escape sequence."""
     return character == " " or (character.isprintable() and character not in "\u2028\u2029")
 
 
 def quote_unless_name(text: str) -> str:
-    """Return a string unquoted if it is a name, otherwise as a string literal."""
+    """Return a text unchanged if it is a name, otherwise as a string literal."""
     return text if NAME_PATTERN.fullmatch(text) and text not in RESERVED_WORDS else quote_text(text)
 
 
 def format_quantize_word(text: str) -> str:
-    """Format a value of the `quantize` section, without quotes if it is a name or a number."""
+    """Format a value of a `quantize` section. Names and numbers are not quoted."""
     return text if COUNT_PATTERN.fullmatch(text) else quote_unless_name(text)
 
 
 def format_weight_path(name: ast.WeightName) -> str:
-    """Format a weight name, without quotes if it consists of names and numbers."""
+    """Format a weight path. A path of names and numbers is not quoted."""
     return name.text if DOTTED_PATH.fullmatch(name.text) else quote_text(name.text)
 
 
@@ -195,8 +193,8 @@ def get_precedence(expr: ast.Expr) -> int:
 def format_expression_pieces(
     expr: ast.Expr, min_precedence: int = CONDITIONAL, is_operand: bool = False
 ) -> Pieces:
-    """Format an expression, parenthesized if its operator is below `min_precedence`."""
-    # `(f(x) @ name) + y` has parentheses for readability; the grammar does not need them
+    """Format an expression, in parentheses if its precedence is below `min_precedence`."""
+    # the parentheses in `(f(x) @ name) + y` are for readability; the grammar does not need them
     has_weights = isinstance(expr, ast.Call) and expr.weights is not None
     if get_precedence(expr) < min_precedence or (is_operand and has_weights):
         return ["(", *format_expression_pieces(expr), ")"]
@@ -214,7 +212,9 @@ def format_call(expr: ast.Call) -> Pieces:
 def join_with_commas(
     parts: Iterable[Pieces], separator: str = ",", line_break: LineBreak = SPACE_BREAK
 ) -> Pieces:
-    """Join parts with a separator and possible line breaks. Breaks within a part get a penalty."""
+    """Join parts with a separator and possible line breaks. Line breaks inside a part are
+    penalized.
+    """
     pieces: Pieces = []
     for n, part in enumerate(parts):
         if n:
@@ -226,8 +226,8 @@ def join_with_commas(
 
 
 def format_binary(expr: ast.Binary) -> Pieces:
-    """Format a chain such as `a + b - c` in a loop: long sums exceed the recursion limit."""
-    # powers are right-associative, so they form no chain
+    """Format a chain such as `a + b - c`, iteratively because a long sum is deeply nested."""
+    # powers are right-associative, so they do not form chains
     if expr.op == "**":
         return [
             *format_expression_pieces(expr.left, POSTFIX, is_operand=True),
@@ -305,17 +305,17 @@ EXPRESSION_LAYOUTS: Mapping[type[ast.Expr], Callable[..., Pieces]] = {
 
 
 def format_record_field(field: ast.Option) -> Pieces:
-    """Format a field of a record value, e.g. `layers = 4`."""
+    """Format a field of a record literal, e.g. `layers = 4`."""
     return [f"{field.name} = ", *format_expression_pieces(field.value)]
 
 
 def format_subscripts(items: Sequence[ast.Expr | ast.Slice | ast.EllipsisDims]) -> Pieces:
-    """Format the items of an index, e.g. `:, 0`."""
+    """Format the subscripts of an index expression, e.g. `:, 0`."""
     return join_with_commas(format_subscript(item) for item in items)
 
 
 def format_subscript(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> Pieces:
-    """Format an index, a slice or `...`."""
+    """Format a subscript: an index, a slice or `...`."""
     match item:
         case ast.EllipsisDims():
             return ["..."]
@@ -364,12 +364,12 @@ def format_record_type(fields: Sequence[ast.Field]) -> Pieces:
 
 
 def format_field(field: ast.Field) -> Pieces:
-    """Format a config field, e.g. `layers: int from "n_layer" = 12 "how many"`."""
+    """Format a config field, e.g. `layers: int from "n_layer" = 12 "number of layers"`."""
     return [f"{field.name}: ", *format_type_pieces(field.type), *format_field_suffix(field)]
 
 
 def format_field_suffix(field: ast.Field) -> Pieces:
-    """Format the sources, default and docstring of a config value."""
+    """Format the sources, the default value and the docstring of a config field."""
     pieces: Pieces = []
     if field.sources:
         pieces += [

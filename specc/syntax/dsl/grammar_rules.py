@@ -48,7 +48,7 @@ RULE_CALLBACKS |= {
     "dotted_path": lambda b, span, *parts: ast.WeightName(
         ".".join(t.text for t in parts), span=span
     ),
-    # parentheses are not a node, but belong to the span that messages underline
+    # parentheses are not a node of the tree, but belong to the span that messages underline
     "group": lambda b, span, inner: replace(inner, span=span),
     "weighted": lambda b, span, call, weights: replace(call, weights=weights, span=span),
     **dict.fromkeys(
@@ -60,7 +60,7 @@ RULE_CALLBACKS |= {
     "chain_first": lambda b, span, left, op, right: ast.Compare(
         (op.text,), (left, right), span=span
     ),
-    # `0 <= i < n` is one node with two operators, not a comparison of a boolean
+    # `0 <= i < n` is one node with two operators, not a comparison with a boolean
     "chain_more": lambda b, span, chain, op, right: ast.Compare(
         (*chain.ops, op.text), (*chain.operands, right), span=span
     ),
@@ -83,7 +83,7 @@ def _build_title(b: AstBuilder, span: Span, token: Token) -> ast.TextLiteral:
 @register_rule("reference")
 def _build_reference(b: AstBuilder, span: Span, name: ast.Name) -> ast.Name:
     lower = name.path.lower()
-    # `True`, `NULL`, `yes`: `AstBuilder.check_bound_name` rejects these names
+    # `True`, `NULL` and `yes` are rejected by `AstBuilder.check_bound_name`
     literal = FOREIGN_LITERALS.get(lower, lower if lower in LITERAL_WORDS else name.path)
     if literal != name.path:
         b.report_error(
@@ -134,7 +134,7 @@ def _build_choice_type(
 ) -> ast.TypeName:
     titles = [t for t in children if isinstance(t, ast.TextLiteral)]
     b.report_duplicates("the choice", titles)
-    optional = isinstance(children[-1], Token)  # the `?`, else None
+    optional = isinstance(children[-1], Token)  # the `?` or None
     names = tuple(t.value for t in titles)
     return ast.TypeName(name="choice", optional=optional, names=names, span=span)
 
@@ -150,11 +150,13 @@ def _build_record_type(
 
 
 RepeatHeader: TypeAlias = tuple[str, ast.Expr]
-"""The header of a `repeat` loop: `i in layers`."""
+"""The header of a `repeat` loop, such as `i in layers`."""
 ScanHeader: TypeAlias = tuple[tuple[str, ...], tuple[ast.Expr, ...]]
-"""The header of a `scan` loop: `y, m in ys, ms`."""
+"""The header of a `scan` loop, such as `y, m in ys, ms`."""
 DefinitionHeader: TypeAlias = tuple[str, tuple[ast.DefinitionParameter, ...] | None, Span]
-"""The header of a definition: name, parameters (None without parentheses), span of the name."""
+"""The header of a definition: its name, its parameters (None without parentheses), and its name
+span.
+"""
 
 SCAN = NodeRule(ast.Scan, "variables+sequences along carry collect reverse keep until {body}")
 CONFIG = NodeRule(ast.Config, "{entries}")
@@ -205,7 +207,7 @@ RULE_CALLBACKS |= {
     "setting": NodeRule(ast.Setting, "name value"),
     "quantize": NodeRule(ast.Quantize, "{entries}", "the word"),
     "words": TupleRule(),
-    # in a list of types each result needs an entry; `_` leaves a result untyped
+    # every result needs an entry in a list of types; `_` leaves a result untyped
     "target": lambda b, span, name, kind: ast.Target(
         b.check_bound_name(name), None if kind == ast.TypeName(name="_") else kind, span=span
     ),
@@ -224,8 +226,8 @@ RULE_CALLBACKS |= {
     "rounds": lambda b, span, name, values: ast.QuantizeEntry(
         name.value, values if isinstance(values, tuple) else (values,), span=span
     ),
-    # no setting allows a negative value, but it is parsed so that the error can list the valid
-    # values
+    # no setting allows a negative value, but negative values are parsed so that the error can list
+    # the valid values
     "below_zero": lambda b, span, minus, number: ast.TextLiteral(
         minus.text + number.text, span=span
     ),
@@ -291,7 +293,7 @@ def _build_config(b: AstBuilder, span: Span, *children: object) -> ast.Config:
 
 
 def _report_repeated_ignores(b: AstBuilder, node: ast.Config) -> None:
-    """Report E0116 for several `ignore` lists, because a YAML key can occur only once."""
+    """Report E0116 for a second `ignore` list in `config`, because YAML allows each key once."""
     ignored = [e for e in node.entries if isinstance(e, ast.IgnoredKeys)]
     keys = ", ".join(f'"{key}"' for key in dict.fromkeys(key for e in ignored for key in e.keys))
     b.report_duplicates("the list", ignored, f"write one list: `ignore {keys}`")
@@ -308,7 +310,7 @@ def _build_field(
         and not declared_type.optional
         and declared_type.element_type is None
     ):
-        # the fields of a record keep their comments; all other comments move above the record
+        # the fields of a record keep their comments, and all other comments move above the record
         start = (
             b.fragment.source.text.find("{", declared_type.span.start, declared_type.span.end) + 1
         )

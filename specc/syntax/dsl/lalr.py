@@ -13,10 +13,10 @@ from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_lexer import Token
 
 LEFT_CHAIN_RULES = frozenset({"binary", "chain_more"})
-"""The rules whose first child adds no nesting depth: long sums are not nested."""
+"""The rules whose first child adds no nesting depth, so that a long sum has depth 1."""
 
 CHAIN_RULES = LEFT_CHAIN_RULES | {"power", "choice", "index", "unary"}
-"""Rules that lengthen an expression, up to MAX_EXPRESSION_TOKENS."""
+"""Rules that lengthen an expression, after which MAX_EXPRESSION_TOKENS is checked."""
 NESTING_RULES = frozenset(
     {"unary", "power", "choice", "index", "call", "list_of", "list_for", "record_of", "chain_first"}
 )
@@ -24,7 +24,7 @@ NESTING_RULES = frozenset(
 
 
 class LalrRule(NamedTuple):
-    """A reduction of the parse table; see `docs.generators.lalr_table.build_rule_entry`."""
+    """A grammar rule of the parse table (see `docs.generators.lalr_table.build_rule_entry`)."""
 
     origin: str
     callback: str
@@ -34,12 +34,12 @@ class LalrRule(NamedTuple):
 
     @property
     def is_list(self) -> bool:
-        """Return True if this is a repetition, `x*`; lark names such rules `__item_star_0`."""
+        """True if the rule is a repetition `x*`, which lark names e.g. `__item_star_0`."""
         return self.origin[0] == "_"
 
     @property
     def is_unit_rule(self) -> bool:
-        """Return True if the rule only renames a value, e.g. a power to a sign."""
+        """True if the rule is a unit production, which returns its single child unchanged."""
         return self.passes_single_child and self.length == 1
 
 
@@ -47,8 +47,8 @@ class LalrRule(NamedTuple):
 class LalrTable:
     """The LALR(1) parse table.
 
-    `states[n]` maps a symbol to the next state, or to `~rule` for a reduction. If a state always
-    reduces by the same rule, `states[n]` is this `~rule`. `chain_cache` caches chains of unit
+    `states[n]` maps a symbol to the next state, or to `~rule` for a reduction. If state `n` always
+    reduces by the same rule, `states[n]` is `~rule`. `chain_cache` caches chains of unit
     reductions.
     """
 
@@ -60,7 +60,7 @@ class LalrTable:
     chain_cache: dict[tuple[int, int, str], int] = field(default_factory=dict)
 
     def get_action(self, state: int, kind: str) -> int | None:
-        """Return the action for a token: the next state, `~rule` to reduce, None if unexpected."""
+        """Return the next state to shift a token, `~rule` to reduce, or None for a syntax error."""
         row = self.states[state]
         return row if isinstance(row, int) else row.get(kind)
 
@@ -71,8 +71,8 @@ class LalrTable:
         return row.get(origin)
 
     def follow_unit_rules(self, state_below: int, action: int, kind: str) -> int:
-        """Return the state on top of `state_below` after a chain of unit reductions: `i` becomes an
-        atom, a power, a product, a sum and so on before it becomes a condition.
+        """Return the state on top of `state_below` after a chain of unit reductions, e.g. from a
+        name to an atom, a power, a product and a sum.
         """
         key = state_below, action, kind
         if key not in self.chain_cache:
@@ -84,18 +84,18 @@ class LalrTable:
                 state = self.get_goto_state(state_below, rule.origin)
                 assert state is not None
                 self.chain_cache[key] = state
-                # in a state that can end the text, the parser has to check for the end
+                # in an accepting state, the parser has to check for the end of the text
                 next_action = (
                     None if state in self.end_terminals.values() else self.get_action(state, kind)
                 )
         return self.chain_cache[key]
 
     def shift_token(self, states: Sequence[int], kind: str, end: int) -> list[int] | None:
-        """Return the states after the reductions before `kind` and the shift of `kind`, or for
-        $END, after the reductions to the state `end`. Return None for an unexpected token.
+        """Return the states after all reductions before a token `kind` and the shift of the token,
+        or for $END, after the reductions to the state `end`. Return None for an unexpected token.
 
-        LALR tables merge states, so the table may allow a reduction whose result the state below
-        does not accept. Therefore the reductions are simulated without building nodes.
+        LALR tables merge states, so the table may allow a reduction after which the token is
+        unexpected. Therefore `shift_token` simulates the reductions without building nodes.
         """
         stack = list(states)
         while (action := self.get_action(stack[-1], kind)) is not None:
@@ -105,7 +105,7 @@ class LalrTable:
             if rule.length:
                 del stack[-rule.length :]
             state = self.get_goto_state(stack[-1], rule.origin)
-            if state is None:  # the start symbol itself was reduced
+            if state is None:  # the start symbol was reduced
                 return stack if kind == "$END" else None
             stack.append(state)
             if kind == "$END" and state == end:
@@ -113,7 +113,9 @@ class LalrTable:
         return None
 
     def find_expected_terminals(self, states: Sequence[int], end: int) -> frozenset[str]:
-        """Return the terminals that may come next in these states. `end` is the final state."""
+        """Return the terminals that may follow the states `states`. `end` is the accepting
+        state.
+        """
         terminals = {*self.keywords.values(), "NAME", "NUMBER", "STRING", "$END"}
         return frozenset(
             kind for kind in terminals if self.shift_token(states, kind, end) is not None
@@ -122,7 +124,7 @@ class LalrTable:
 
 @cache
 def load_lalr_table() -> LalrTable:
-    """Load the parse table of the language."""
+    """Load the parse table of the spec language."""
     path = Path(__file__).parent / "grammar.json"
     data = json.loads(path.read_text(encoding="utf-8"))
     symbols = data["symbols"]
@@ -130,7 +132,7 @@ def load_lalr_table() -> LalrTable:
     return LalrTable(
         keywords=data["words"],
         rules=[LalrRule(*r) for r in data["rules"]],
-        # each row is `[symbol, action, …]`
+        # each row of the file is `[symbol, action, …]`
         states=[
             row
             if isinstance(row, int)
@@ -159,11 +161,12 @@ RuleBuilder = Callable[[str, list[object], int, int], object]
 
 @dataclass(kw_only=True)
 class LalrParser:
-    """The state of one parse.
+    """The parser of one token sequence.
 
-    `explain` builds the diagnostic of an unexpected token, `build_limit_error` the diagnostic of
-    an exceeded limit. `restart_points` are the ascending token indices at which parsing may resume
-    after an error; `keywords_as_names` are the restart points whose token was parsed as a name.
+    `explain` builds the diagnostic of an unexpected token, and `build_limit_error` the diagnostic
+    of an exceeded limit. `restart_points` are the ascending token indices at which parsing may
+    resume after an error. `keywords_as_names` are the restart points whose token was parsed as a
+    name.
     """
 
     table: LalrTable
@@ -207,22 +210,25 @@ class LalrParser:
         return None
 
     def can_accept(self, states: Sequence[int], kind: str) -> bool:
-        """Return True if a token of this kind may follow these states."""
+        """Return True if a token of the terminal `kind` may follow the states `states`."""
         return (
             self.table.shift_token(states, kind, self.table.end_terminals[self.start]) is not None
         )
 
     def list_expected_terminals(self) -> frozenset[str]:
-        """Return the terminals that may come next."""
+        """Return the terminals that may follow the current states."""
         return self.table.find_expected_terminals(self.states, self.table.end_terminals[self.start])
 
     def apply_reduction(self, action: int, kind: str) -> None:
-        """Apply the reduction `action`: replace children by the value of their rule."""
+        """Apply the reduction `action`: replace the children of a rule with the value of the
+        rule.
+        """
         rule = self.table.rules[~action]
         if rule.is_unit_rule:
             entry = self.stack[-1]
             if entry.last_token - entry.first_token < dsl_lexer.MAX_EXPRESSION_TOKENS:
-                # two thirds of the reductions are unit productions; a chain of them is one lookup
+                # two thirds of the reductions are unit productions, so a chain of unit reductions
+                # is cached
                 self.states[-1] = self.table.follow_unit_rules(self.states[-2], action, kind)
                 return
             self.states.pop()
@@ -231,8 +237,8 @@ class LalrParser:
             entry = self.build_value(rule, self.stack[first_index:])
             self.stack[first_index:] = [entry]
             del self.states[len(self.states) - rule.length :]
-        # a long call is as expensive to traverse as a long sum; its length is checked when it is
-        # complete
+        # traversing a long call is as expensive as traversing a long sum; the length of a call is
+        # checked when the call is complete
         is_expression = rule.origin == "expr" or rule.callback in CHAIN_RULES
         if (
             is_expression
@@ -244,7 +250,7 @@ class LalrParser:
         self.states.append(state)
 
     def build_value(self, rule: LalrRule, entries: list[StackEntry]) -> StackEntry:
-        """Build the value of a complete rule."""
+        """Build the value of a rule from the stack entries of its children."""
         present_entries = [entry for entry in entries if entry.first_token >= 0]
         first, last = (
             (present_entries[0].first_token, present_entries[-1].last_token)
@@ -268,12 +274,12 @@ class LalrParser:
 
 
 def splice_children(rule: LalrRule, entries: list[StackEntry]) -> list[object]:
-    """Return the children of a rule, with repetitions spliced in and None for absent options."""
+    """Return the children of a rule, with repetitions flattened and None for absent symbols."""
     children: list[object] = []
     selectors = rule.children
     if rule.is_list and selectors[:1] == [~0]:
-        # `items: items item`: the first child is the list so far, which has no other reference, so
-        # it is extended in place; copies would take quadratic time
+        # in `items: items item`, the first child is the list of the previous items; this list has
+        # no other reference, so it is extended in place, because copies would take quadratic time
         list_items = entries[0].value
         assert isinstance(list_items, list)
         children, selectors = list_items, selectors[1:]
@@ -288,18 +294,18 @@ def splice_children(rule: LalrRule, entries: list[StackEntry]) -> list[object]:
 
 
 def compute_expression_depth(rule: LalrRule, entries: list[StackEntry]) -> int:
-    """Return the expression nesting depth of a complete rule."""
+    """Return the expression nesting depth of a rule with the children `entries`."""
     if rule.callback in LEFT_CHAIN_RULES:
-        # `a + b + c` is parsed as `(a + b) + c`, but tree walks traverse it in a loop
+        # `a + b + c` is parsed as `(a + b) + c`, but tree walks iterate over such a chain
         return max(entries[0].depth, max(e.depth for e in entries[1:]) + 1)
     max_depth = max((e.depth for e in entries), default=0)
     return max_depth + 1 if rule.callback in NESTING_RULES else max_depth
 
 
 def recover_from_error(parser: LalrParser, index: int) -> int | None:
-    """Drop the item with an error at token `index`; return the next restart point, or None.
+    """Drop the item with an error at token `index`. Return the next restart point, or None.
 
-    The restart point may be the word before the token, if this word was parsed as a name: in
+    The restart point may be the token before `index` if this token was parsed as a name: in
 
         x = a +
         block f()
@@ -316,8 +322,8 @@ def recover_from_error(parser: LalrParser, index: int) -> int | None:
 
 
 def _drop_failed_item(parser: LalrParser, kind: str) -> bool:
-    """Drop states until an item that begins with `kind` is accepted; False if there is none."""
-    # states that also accept a name are in an expression
+    """Drop states until an item that begins with `kind` is accepted. Return False if none is."""
+    # states in which a name is also accepted are inside an expression
     for depth in range(len(parser.states), 1, -1):
         states = parser.states[:depth]
         if parser.can_accept(states, kind) and not parser.can_accept(states, "NAME"):

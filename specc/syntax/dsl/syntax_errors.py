@@ -1,4 +1,4 @@
-"""Explain DSL syntax errors: brackets (E0102, E0103), operators, reserved words, docstrings."""
+"""Explain DSL syntax errors, e.g. at brackets (E0102, E0103), operators or reserved words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ from specc.syntax.dsl.unexpected_token import (
 
 @dataclass(frozen=True)
 class UnbalancedBrackets:
-    """The unbalanced brackets of a text, as token indices: each unclosed opening bracket with the
-    token that reveals the error, and each unmatched closing bracket.
+    """The unbalanced brackets of a text, as token indices. `unclosed` maps each unclosed opening
+    bracket to the token that reveals the error, and `unopened` contains unmatched closing brackets.
     """
 
     unclosed: dict[int, int] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class UnbalancedBrackets:
 def find_unbalanced_brackets(
     tokens: Sequence[Token], restart_points: Sequence[int]
 ) -> UnbalancedBrackets:
-    """Find unbalanced brackets; a new item at a line start leaves all open ones unclosed."""
+    """Find unbalanced brackets. The keyword of a new item reveals that brackets are unclosed."""
     brackets = UnbalancedBrackets()
     stack: list[int] = []
     new_items = set(restart_points)
@@ -50,19 +50,19 @@ def find_unbalanced_brackets(
 def _close_bracket(
     tokens: Sequence[Token], closer: int, stack: list[int], unbalanced: UnbalancedBrackets
 ) -> None:
-    """Remove the partner of a closing bracket, and all opened after it, from the open brackets."""
+    """Remove the opening bracket of `closer`, and all later brackets, from the stack."""
     text = tokens[closer].text
     pairs = [i for i, opener in enumerate(stack) if OPENERS[tokens[opener].text] == text]
     if not pairs:
         unbalanced.unopened.add(closer)
         return
-    # `f(a[0)`: the `)` shows that the `[` is never closed
+    # in `f(a[0)`, the `)` reveals that the `[` is never closed
     unbalanced.unclosed.update((opener, closer) for opener in stack[pairs[-1] + 1 :])
     del stack[pairs[-1] :]
 
 
 def find_open_brackets(tokens: Sequence[Token], index: int) -> list[int]:
-    """Return the indices of the brackets open at token `index`, outermost first."""
+    """Return the token indices of the brackets that are open at token `index`, outermost first."""
     stack: list[int] = []
     for n, token in enumerate(tokens[:index]):
         if token.text in OPENERS:
@@ -75,7 +75,7 @@ def find_open_brackets(tokens: Sequence[Token], index: int) -> list[int]:
 def explain_unbalanced_bracket(
     error: UnexpectedToken, unbalanced: UnbalancedBrackets
 ) -> Diagnostic | None:
-    """Return E0102 or E0103 for an unclosed or unopened bracket at the token, or None."""
+    """Return E0102 for an unclosed bracket, E0103 for an unmatched closing bracket, or None."""
     enclosing = find_open_brackets(error.tokens, error.index)
     opener = enclosing[-1] if enclosing else None
     if error.index in unbalanced.unopened and opener not in unbalanced.unclosed:
@@ -88,7 +88,7 @@ def explain_unbalanced_bracket(
 
 
 def _explain_stray_closer(error: UnexpectedToken, last_open: Token | None) -> Diagnostic:
-    """Return E0103 for a closing bracket without partner; `last_open` is still open there."""
+    """Return E0103 for an unmatched closing bracket. `last_open` is the innermost open bracket."""
     related_labels: list[Label] = []
     if last_open is not None:
         related_labels.append(Label(error.get_span(last_open), "the last bracket that is open"))
@@ -109,7 +109,7 @@ def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int)
         last = error.get_end_span(previous) if len(error.tokens) > 1 else error.get_span(token)
         primary = Label(last, f"the file ends without `{closer}`")
     elif error.is_on_new_line(token, previous) and opener.text != "{":
-        # a missing `)` belongs at the end of the previous line, a missing `}` on its own line
+        # insert a missing `)` at the end of the previous line, but a missing `}` on a new line
         primary = Label(error.get_end_span(previous), f"expected `{closer}` after this")
     else:
         primary = Label(error.get_span(token), f"expected `{closer}` before this")
@@ -123,7 +123,7 @@ def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int)
 
 
 class SyntaxErrorExplainer:
-    """Explains syntax errors of a fragment, which `description` names, e.g. `an expression`."""
+    """Explains the syntax errors of a fragment. `description` is e.g. `an expression`."""
 
     def __init__(self, fragment: Fragment, description: str) -> None:
         self.fragment = fragment
@@ -131,7 +131,7 @@ class SyntaxErrorExplainer:
         self.unbalanced: UnbalancedBrackets | None = None
 
     def __call__(self, parser: LalrParser, index: int) -> Diagnostic:
-        """Return the most specific explanation of the unexpected token `index`."""
+        """Return the most specific diagnostic for the unexpected token `index`."""
         if self.unbalanced is None:
             self.unbalanced = find_unbalanced_brackets(parser.tokens, parser.restart_points)
         error = UnexpectedToken(self.fragment, parser, index)
@@ -149,12 +149,12 @@ class SyntaxErrorExplainer:
 
 
 def explain_weights_without_call(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0107 for `@` after a value that is not a call, e.g. `x @ w`, or None."""
+    """Return E0107 for a weight path after a value that is not a call, e.g. `x @ w`, or None."""
     if error.token.kind != "AT":
         return None
     fix = "a product of matrices is `matmul(x, w)`"
     if error.previous_token is not None and error.previous_token.text == ")":
-        # `(f(x)) @ name`: a call in parentheses is not a call
+        # `(f(x)) @ name`: a call in parentheses does not count as a call
         fix = "put the name directly after the call, inside the parentheses: `(f(x) @ name)`"
     return Diagnostic(
         "E0107",
@@ -169,7 +169,7 @@ def explain_weights_without_call(error: UnexpectedToken) -> Diagnostic | None:
 
 def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
     """Return E0113 for a file that does not begin with `specc 1` and `model name`, or None."""
-    # only `specc` and the version may be on the stack, above the start state
+    # only `specc` and the version may be on the stack above the start state
     if error.parser.start != "file" or error.index > 2 or len(error.parser.states) > 3:
         return None
     title = "a spec starts with `specc 1` and `model NAME`"
@@ -185,9 +185,9 @@ def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0115 for a reserved word in place of a name, or None."""
+    """Return E0115 for a reserved word where a name is expected, or None."""
     token, expected = error.token, error.expected_terminals
-    # where a number is also allowed, the user probably did not mean the word as a name
+    # where a number is also allowed, the word is probably not meant as a name
     if token.kind not in RESERVED_TERMINALS or "NAME" not in expected or "NUMBER" in expected:
         return None
     return Diagnostic(
@@ -199,7 +199,7 @@ def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_misplaced_doc(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0117 for a docstring where none is allowed, or None."""
+    """Return E0117 for a docstring at a position that allows no docstring, or None."""
     is_between_items = error.expected_terminals >= ITEM_TERMINALS
     is_in_body = {"RETURN", "RBRACE"} <= error.expected_terminals
     if error.token.kind != "STRING" or not (is_between_items or is_in_body):
@@ -218,18 +218,20 @@ def explain_misplaced_doc(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _find_open_definition(error: UnexpectedToken) -> str:
-    """Return the terminal of the keyword of the definition around an error, or ""."""
-    # the tokens on the stack, e.g. the keyword of an open definition, are not yet part of a rule
+    """Return the keyword terminal of the definition that encloses an error, or ""."""
+    # tokens on the stack, such as the keyword of an enclosing definition, are not yet part of a
+    # rule
     kinds = [p.value.kind for p in error.parser.stack if isinstance(p.value, Token)]
     return next((k for k in reversed(kinds) if k in DEFINITION_TERMINALS), "")
 
 
 def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for a line that ends with an operator before a new statement, or None:
+    """Return E0101 for a line that ends with an operator before a new statement, or None. In
 
-    x = a +
-    y = b
-      ^ the `=` does not fit, but the error is the `+`
+        x = a +
+        y = b
+
+    the unexpected token is the `=`, but the error is the `+`.
     """
     if error.index < 2:
         return None
@@ -253,8 +255,8 @@ def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_bare_name(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for a name parsed as a result without `=`, or None: an operator is missing
-    before it, or its result has no name.
+    """Return E0101 for a name that is parsed as the target of an assignment without `=`, or None.
+    Either an operator is missing before the name, or a result has no name.
     """
     if error.index < 2 or not {"EQUAL", "COLON"} <= error.expected_terminals:
         return None
@@ -298,7 +300,7 @@ def explain_unnamed_result(error: UnexpectedToken, name: Token) -> Diagnostic:
 
 
 CONFIG_KEYWORDS = ("expect", "ignore")
-"""The words that begin an entry of `config`, before quoted keys of config.json."""
+"""The words that begin a `config` entry and precede quoted keys of config.json."""
 
 UNNAMED_STATEMENT_HELPS = {
     "assert": 'write a condition on config values as `require d > 2, "why"`',
@@ -309,11 +311,11 @@ UNNAMED_STATEMENT_HELPS = {
     "pass": "remove it",
     "global": "remove it: a body can use all names outside it",
 }
-"""The help for statements of other languages that have no result, by first word or method."""
+"""The help messages for statements of other languages without a result, by first word or method."""
 
 
 def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnostic:
-    """Return E0101 with the expected and the actual token. `description` names the parsed text."""
+    """Return E0101 with the expected and the actual token. `description` describes the fragment."""
     token, expected = error.token, error.expected_terminals
     is_at_end = token.kind == "$END"
     missing = describe_terminals(expected)
@@ -334,8 +336,8 @@ def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnos
 
 
 def _label_missing_token(error: UnexpectedToken, missing: str) -> Label:
-    """Return the label of a missing token: at the end of the previous line, unless the next line is
-    itself wrong and may begin a new statement or item.
+    """Return the label of a missing token. The label is at the end of the previous line, unless the
+    unexpected token may begin a new statement or item.
     """
     token, previous, expected = error.token, error.previous_token, error.expected_terminals
     if previous is not None:

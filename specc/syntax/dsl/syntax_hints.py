@@ -1,4 +1,4 @@
-"""Hints for syntax errors: misspelled keywords, and the syntax of Python, C and PyTorch."""
+"""Hints for syntax errors: misspelled keywords, and syntax of Python, C and PyTorch."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -13,7 +13,7 @@ from specc.syntax.dsl.unexpected_token import (
 
 
 def collect_syntax_hints(error: UnexpectedToken) -> Iterator[str]:
-    """Yield help for misspelled keywords and the syntax of other languages."""
+    """Yield help messages for misspelled keywords and for the syntax of other languages."""
     token, previous = error.token, error.previous_token or Token("", "", 0, 0)
     if token.kind == "NAME" and "NAME" not in error.expected_terminals:
         words = [kind.lower() for kind in error.expected_terminals if kind in KEYWORD_TERMINALS]
@@ -25,12 +25,12 @@ def collect_syntax_hints(error: UnexpectedToken) -> Iterator[str]:
 
 
 def _join_hyphenated_name(error: UnexpectedToken) -> str:
-    """Return the unexpected token joined with its neighbors, e.g. `int8-weights`."""
+    """Join the unexpected token with its neighbors to a hyphenated name, e.g. `int8-weights`."""
     return "".join(t.text for t in error.tokens[max(error.index - 1, 0) : error.index + 2])
 
 
 def _has_token_before(error: UnexpectedToken, kind: str, between: frozenset[str]) -> bool:
-    """Return True if a `kind` token precedes the error, with only `between` tokens in between."""
+    """Return True if a `kind` token precedes the error, separated only by `between` tokens."""
     for token in reversed(error.tokens[: error.index]):
         if token.kind == kind:
             return True
@@ -40,40 +40,40 @@ def _has_token_before(error: UnexpectedToken, kind: str, between: frozenset[str]
 
 
 def _is_comment(_: UnexpectedToken, token: Token, previous: Token) -> bool:
-    """Return True if `//` or `/*` begins a comment, as in C."""
+    """Return True if the unexpected token begins a C comment, `//` or `/*`."""
     after_value = previous.kind in VALUE_END_TERMINALS
     is_line_comment = token.text == "//" and not after_value
     return is_line_comment or (previous.text, token.text) in (("/", "*"), ("/", "**"))
 
 
 def _is_quoted_pattern(error: UnexpectedToken, token: Token, _: Token) -> bool:
-    """Return True if a pattern such as `layers.{i}` lacks its quotes."""
+    """Return True if the error is a pattern without quotes, such as `layers.{i}`."""
     return token.text == "{" and _has_token_before(error, "UNDER", frozenset({"NAME", "DOT"}))
 
 
 def _is_dims_item(error: UnexpectedToken, token: Token, _: Token) -> bool:
-    """Return True if `dims` assigns a size: `dims batch, n = 8`."""
+    """Return True if a `dims` item assigns a size, as in `dims batch, n = 8`."""
     return token.kind == "EQUAL" and _has_token_before(error, "DIMS", frozenset({"NAME", "COMMA"}))
 
 
 def _is_untyped_value(error: UnexpectedToken, token: Token, previous: Token) -> bool:
-    """Return True if a config value has no type: `d: 8`."""
+    """Return True if a config field has a value instead of a type, as in `d: 8`."""
     is_value = token.kind in ("NUMBER", "STRING", "LSQB", "MINUS")
     return is_value and previous.kind == "COLON" and "NAME" in error.expected_terminals
 
 
 def _is_function_keyword(error: UnexpectedToken, token: Token, _: Token) -> bool:
-    """Return True if a keyword of a different language begins a function or class."""
+    """Return True if a keyword of another language begins a function or class."""
     return token.text in FUNCTION_KEYWORDS and "BLOCK" in error.expected_terminals
 
 
 def _is_port_item(error: UnexpectedToken, token: Token, _: Token) -> bool:
-    """Return True if a word such as `input` or `outputs` begins an item of the file."""
+    """Return True if a word such as `input` or `outputs` is used as an item keyword."""
     return token.text in PORT_WORDS and "BLOCK" in error.expected_terminals
 
 
 def _is_tuple(error: UnexpectedToken, token: Token, _: Token) -> bool:
-    """Return True if parentheses contain several values, as in `(1, 2)`."""
+    """Return True if the error is a tuple, such as `(1, 2)`."""
     if token.kind != "COMMA" or "RPAR" not in error.expected_terminals:
         return False
     before = error.tokens[: error.index]
@@ -82,7 +82,7 @@ def _is_tuple(error: UnexpectedToken, token: Token, _: Token) -> bool:
 
 
 def _is_choice_list(error: UnexpectedToken, token: Token, _: Token) -> bool:
-    """Return True if commas separate the alternatives of `choice(…)`."""
+    """Return True if the alternatives of `choice(…)` are separated by commas."""
     return token.kind == "COMMA" and [t.text for t in error.tokens[error.index - 3 :][:2]] == [
         "choice",
         "(",
@@ -90,7 +90,7 @@ def _is_choice_list(error: UnexpectedToken, token: Token, _: Token) -> bool:
 
 
 def _is_missing_comma(error: UnexpectedToken, token: Token, previous: Token) -> bool:
-    """Return True if two inputs of a block or graph follow each other."""
+    """Return True if a comma is missing between two parameters of a block or graph."""
     following = error.tokens[error.index + 1 : error.index + 2]
     is_input = token.kind == "NAME" and [t.kind for t in following] == ["COLON"]
     return is_input and previous.kind in VALUE_END_TERMINALS and "COMMA" in error.expected_terminals
@@ -217,4 +217,4 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
         "a function is a block, outside graphs: `block f(x: float[...]) -> float[...] {{ … }}`",
     ),
 )
-"""The hints, each with its condition on the error, its token and the previous token."""
+"""The hints, each with a condition on the error, the unexpected token and the previous token."""

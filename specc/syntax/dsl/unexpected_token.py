@@ -1,5 +1,5 @@
-"""`UnexpectedToken`, the location of a syntax error; names of grammar terminals in messages; and
-explanations of the syntax of other languages: `for`, `if`, `x += 1`, `a and b`.
+"""Unexpected tokens, descriptions of grammar terminals for messages, and diagnostics for the syntax
+of other languages, such as `for`, `if`, `x += 1` and `a and b`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ from specc.syntax.dsl.lalr import LalrParser
 RESERVED_TERMINALS = frozenset(
     {"IN", "IF", "ELSE", "FOR", "NOT", "REPEAT", "SCAN", "WHEN", "RETURN", "REQUIRE"}
 )
-"""Reserved words, which cannot be names."""
+"""The terminals of reserved words, which cannot be names."""
 HYPHENATED_NAMES = frozenset({"int8-weights", "int8-tensor"})
-"""Hyphenated words of the `quantize` section."""
+"""The hyphenated words that are allowed in a `quantize` section."""
 DEFINITION_TERMINALS = frozenset({"MASK", "SCORE", "BIAS", "NORMALIZER"})
-"""Keywords of definitions."""
+"""The keywords that begin a definition."""
 ITEM_TERMINALS = frozenset(
     {
         *DEFINITION_TERMINALS,
@@ -25,7 +25,7 @@ ITEM_TERMINALS = frozenset(
         *("READING", "WEIGHTS", "GENERATE", "STREAM"),
     }
 )
-"""Keywords that begin an item of a file."""
+"""The keywords that begin an item of a file."""
 OPERATOR_TERMINALS = frozenset(
     {
         *("PLUS", "MINUS", "STAR", "SLASH", "SLASHES", "PERCENT", "STARS"),
@@ -33,7 +33,7 @@ OPERATOR_TERMINALS = frozenset(
         *("LSQB", "DOT", "AT", "LPAR"),
     }
 )
-"""Tokens that can continue an expression after a value."""
+"""The terminals that can continue an expression after a value."""
 TERMINAL_PUNCTUATION = {
     "RPAR": "`)`",
     "RSQB": "`]`",
@@ -48,7 +48,7 @@ TERMINAL_PUNCTUATION = {
     "NUMBER": "a number",
     "QUESTION": "`?`",
 }
-"""The descriptions of punctuation in messages; the most frequently missing tokens come first."""
+"""The descriptions of punctuation in messages. The most frequently missing tokens come first."""
 KEYWORD_TERMINALS = frozenset(
     {
         *ITEM_TERMINALS,
@@ -57,11 +57,11 @@ KEYWORD_TERMINALS = frozenset(
         *("ALONG", "CARRY", "TIE", "LOAD"),
     }
 )
-"""Keywords, for suggestions about misspelled words."""
+"""The keywords that can be suggested for a misspelled word."""
 
 
 def describe_terminals(expected: frozenset[str]) -> str:
-    """Describe a set of terminals: brackets and punctuation first, then kinds of tokens."""
+    """Describe a set of terminals. Brackets and punctuation come before kinds of tokens."""
     remaining, group_names = _group_terminals(expected)
     punctuation = [TERMINAL_PUNCTUATION[kind] for kind in TERMINAL_PUNCTUATION if kind in remaining]
     descriptions = [*punctuation, *group_names]
@@ -69,13 +69,13 @@ def describe_terminals(expected: frozenset[str]) -> str:
         descriptions = ["an operator" if "PLUS" in remaining else "the end of the file"]
     if len(descriptions) == 1:
         return descriptions[0]
-    # the first four are the most likely
+    # the first four descriptions are the most likely
     return f"{', '.join(descriptions[:4][:-1])} or {descriptions[:4][-1]}"
 
 
 def _group_terminals(expected: frozenset[str]) -> tuple[set[str], list[str]]:
-    """Return the terminals to list individually, and descriptions of groups, e.g. "a value" for the
-    nine terminals that can begin a value.
+    """Return the terminals that are described individually, and the descriptions of terminal
+    groups, e.g. "a value" for the terminals that can begin a value.
     """
     remaining = set(expected)
     descriptions = _remove_value_terminals(remaining)
@@ -92,19 +92,19 @@ def _group_terminals(expected: frozenset[str]) -> tuple[set[str], list[str]]:
 
 
 def _remove_value_terminals(terminals: set[str]) -> list[str]:
-    """Remove the terminals that begin or follow a value; return the description of their group."""
+    """Remove terminals that can begin or follow a value. Return a description for them."""
     if {"NUMBER", "NAME", "LPAR"} <= terminals:
         terminals -= {"STRING", "NUMBER", "LPAR", "LSQB", "LBRACE", "MINUS", "NOT", "NAME"}
         return ["a value"]
     if OPERATOR_TERMINALS & terminals and terminals - OPERATOR_TERMINALS:
-        # after a value any operator fits; a closing token is more relevant
+        # any operator is allowed after a value, but a closing token is more relevant
         terminals -= OPERATOR_TERMINALS
     return []
 
 
 @dataclass(frozen=True)
 class UnexpectedToken:
-    """The unexpected token of a parse; `index` is its index in the tokens."""
+    """The unexpected token of a parse. `index` is the index of the token."""
 
     fragment: Fragment
     parser: LalrParser
@@ -112,7 +112,7 @@ class UnexpectedToken:
 
     @property
     def tokens(self) -> list[Token]:
-        """All tokens of the text."""
+        """All tokens of the parsed text."""
         return self.parser.tokens
 
     @property
@@ -122,29 +122,29 @@ class UnexpectedToken:
 
     @property
     def previous_token(self) -> Token | None:
-        """The token before the unexpected one."""
+        """The token before the unexpected token, or None."""
         return self.tokens[self.index - 1] if self.index else None
 
     @cached_property
     def expected_terminals(self) -> frozenset[str]:
-        """The terminals that are allowed instead."""
+        """The terminals that are allowed in place of the unexpected token."""
         return self.parser.list_expected_terminals()
 
     def get_span(self, token: Token) -> Span:
-        """Return the span of a token."""
+        """Return the source span of a token."""
         return self.fragment.make_span(token.start, token.end)
 
     def get_end_span(self, token: Token) -> Span:
-        """Return the span of a token's last character, where a label marks a gap after it."""
+        """Return the span of a token's last character, to which labels of missing code point."""
         return self.fragment.make_span(max(token.start, token.end - 1), token.end)
 
     def is_on_new_line(self, token: Token, previous: Token) -> bool:
-        """Return True if a line ends between two tokens."""
+        """Return True if `token` is on a later line than `previous`."""
         return "\n" in self.fragment.text[previous.end : token.start]
 
 
 def format_token(token: Token) -> str:
-    """Return a token's text, truncated if it is long."""
+    """Format the text of a token for messages. A long text is truncated."""
     return token.text if len(token.text) <= 30 else token.text[:29] + "…"
 
 
@@ -168,24 +168,24 @@ FOREIGN_STATEMENTS = {
     **dict.fromkeys(("def", "fn", "func", "function", "class", "lambda"), BLOCK_HELP),
     **dict.fromkeys(("import", "include"), IMPORT_HELP),
 }
-"""The help for words that begin a statement in other languages, which names their equivalents."""
+"""The help messages for words that begin a statement in other languages."""
 
 FOREIGN_VALUE_WORDS = {
     "IF": CONDITIONAL_HELP[1:],
     "FOR": ("a list is `[f(i) for i in 3]`", *LOOP_HELP),
     "REPEAT": ("an axis of length 1 is repeated by `expand(x, axis=1, length=3)`", *LOOP_HELP[:1]),
 }
-"""The help for keywords that are misplaced where a value is expected."""
+"""The help messages for keywords in place of a value."""
 
 VALUE_END_TERMINALS = frozenset({"NAME", "NUMBER", "STRING", "RPAR", "RSQB"})
-"""Tokens that can end a value."""
+"""The terminals that can end a value."""
 
 FOREIGN_LOGICAL_OPERATORS = {"and": "&", "or": "|"}
-"""The operator for each logical operator that is a word in other languages."""
+"""The spec operators that replace the logical operators `and` and `or`."""
 
 
 def explain_foreign_syntax(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for a word or an operator of other languages, or None."""
+    """Return E0101 for a statement, value or operator of another language, or None."""
     return (
         _explain_module_call(error)
         or _explain_foreign_statement(error)
@@ -210,11 +210,11 @@ MODULE_CALLS: Mapping[str, str] = {
     "Sigmoid": "sigmoid(x)",
     "Tanh": "tanh(x)",
 }
-"""The specc call that replaces a PyTorch module and its call, by module name."""
+"""The call in a spec that replaces the call of a PyTorch module, by module name."""
 
 
 def _explain_module_call(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for a call of the result of a call, e.g. `nn.Linear(8, 4)(x)`, or None."""
+    """Return E0101 for calling the result of a call, e.g. `nn.Linear(8, 4)(x)`, or None."""
     if error.token.text != "(" or error.previous_token is None or error.previous_token.text != ")":
         return None
     module = _find_called_name(error.tokens[: error.index])
@@ -231,7 +231,7 @@ def _explain_module_call(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _find_called_name(tokens: Sequence[Token]) -> str:
-    """Return the last component of the function name, if the tokens end with a call."""
+    """Return the last component of the function name if `tokens` end with a call, or ""."""
     depth = 0
     for n in range(len(tokens) - 1, 0, -1):
         depth += {")": 1, "(": -1}.get(tokens[n].text, 0)
@@ -243,8 +243,8 @@ def _find_called_name(tokens: Sequence[Token]) -> str:
 def _explain_foreign_statement(error: UnexpectedToken) -> Diagnostic | None:
     """Return E0101 for a statement of another language, e.g. `for i in range(3) { … }`, or None."""
     token, word = error.token, error.token
-    # `for` and `if` are keywords; the other words are parsed as the name of a result, so that the
-    # token after them is unexpected
+    # `for` and `if` are keywords; other words are parsed as the name of a result, so that the token
+    # after the word is unexpected
     if "RETURN" not in error.expected_terminals or token.kind not in ("FOR", "IF"):
         if error.previous_token is None or not {"EQUAL", "COLON"} <= error.expected_terminals:
             return None
@@ -260,8 +260,8 @@ def _explain_foreign_statement(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_foreign_value(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for a keyword in place of a value, or None: `y = if c: a`, a reversed
-    `[f(i) for …]`, or `repeat(x, 2)` used as an operation.
+    """Return E0101 for a keyword in place of a value, or None. Examples are `y = if c: a`, a
+    reversed `[f(i) for …]`, and `repeat(x, 2)` as an operation.
     """
     token = error.token
     if token.kind not in FOREIGN_VALUE_WORDS or "NUMBER" not in error.expected_terminals:
@@ -276,7 +276,8 @@ def _explain_foreign_value(error: UnexpectedToken) -> Diagnostic | None:
 
 def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
     """Return E0101 for a logical operator that is a word, e.g. `a and b`, or None. The unexpected
-    token is the word, or the token after it if the word was parsed as the name of a new result.
+    token is the logical operator, or the next token if the operator was parsed as the name of a new
+    result.
     """
     word = error.token
     if word.text not in FOREIGN_LOGICAL_OPERATORS:
@@ -301,7 +302,7 @@ def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_in_place_operator(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for an in-place operator, e.g. `x += 1`, or None."""
+    """Return E0101 for an augmented assignment, e.g. `x += 1`, or None."""
     token, operand = error.token, error.previous_token
     next_token = error.tokens[error.index + 1] if error.index + 1 < len(error.tokens) else None
     if operand is None or next_token is None or not {"EQUAL", "COLON"} <= error.expected_terminals:

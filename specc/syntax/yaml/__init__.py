@@ -1,1 +1,1 @@
-"""The YAML syntax: nodes with spans, parser and printer."""
+"""The YAML syntax of specs: YAML nodes with spans, parser and printer."""

@@ -1,4 +1,4 @@
-"""Compose YAML nodes with source spans from PyYAML events; translate PyYAML errors."""
+"""Compose YAML nodes with source spans from PyYAML events, and translate PyYAML errors."""
 
 import re
 from dataclasses import dataclass, field
@@ -65,11 +65,11 @@ PYYAML_REASONS: tuple[tuple[tuple[str, ...], str, str], ...] = (
         "remove lines that start with `%`",
     ),
 )
-"""Phrases of PyYAML messages, with the title and the fix of the diagnostic."""
+"""Phrases of PyYAML messages, each with the title and the fix of a diagnostic."""
 
 
 def explain_yaml_error(source: Source, error: yaml.YAMLError) -> Diagnostic:
-    """Return E0112 or E0121 for a text that PyYAML rejects with `error`."""
+    """Return E0112 or E0121 for the PyYAML exception `error`."""
     if isinstance(error, yaml.reader.ReaderError):
         offset = min(error.position, len(source.text))
         span = Span(source, offset, min(offset + 1, len(source.text)))
@@ -82,7 +82,7 @@ def explain_yaml_error(source: Source, error: yaml.YAMLError) -> Diagnostic:
     related_labels: list[Label] = []
     if error.context_mark:
         context = _get_mark_span(source, error.context_mark)
-        # if both marks have the same location, the second mark adds no information
+        # a second mark at the same location adds no information
         if context.start < primary_span.start:
             related_labels.append(Label(context, "starts here"))
     return Diagnostic(
@@ -91,7 +91,7 @@ def explain_yaml_error(source: Source, error: yaml.YAMLError) -> Diagnostic:
 
 
 def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[str, str]:
-    """Return the title and the suggested fix of a YAML error."""
+    """Return the error title and the suggested fix for a PyYAML exception."""
     mark = error.problem_mark
     if mark and source.text[mark.index : mark.index + 1] == "\t":
         return "a tab in place of spaces", "indent with spaces"
@@ -103,7 +103,9 @@ def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[
 
 
 def _get_mark_span(source: Source, mark: yaml.Mark | None) -> Span:
-    """Return the span of the character at a mark, or of the end of the text if there is no mark."""
+    """Return the span of the character at a PyYAML mark, or of the end of the text without a
+    mark.
+    """
     size = len(source.text)
     offset = min(mark.index, size) if mark else size
     return Span(source, offset, min(offset + 1, size))
@@ -111,7 +113,7 @@ def _get_mark_span(source: Source, mark: yaml.Mark | None) -> Span:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class YamlScalar:
-    """A scalar; `style` is its quote or block indicator `'`, `"`, `|` or `>`, or ""."""
+    """A YAML scalar. `style` is its quote or block indicator `'`, `"`, `|` or `>`, or ""."""
 
     value: str
     style: str
@@ -120,7 +122,7 @@ class YamlScalar:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class YamlSequence:
-    """A list; `column` is the 0-based column of its entries."""
+    """A YAML list. `column` is the 0-based column of its entries."""
 
     items: "list[YamlNode]"
     span: Span
@@ -130,20 +132,20 @@ class YamlSequence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class YamlEntry:
-    """A `key: value` entry of a map."""
+    """A `key: value` entry of a YAML map."""
 
     key: YamlScalar
     value: "YamlNode"
 
     @property
     def name(self) -> str:
-        """The key as a string."""
+        """The key of the entry as a string."""
         return self.key.value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class YamlMapping:
-    """A map with unique keys; `column` is the 0-based column of its keys."""
+    """A YAML map with unique keys. `column` is the 0-based column of its keys."""
 
     entries: list[YamlEntry]
     span: Span
@@ -156,7 +158,7 @@ YamlNode: TypeAlias = YamlScalar | YamlSequence | YamlMapping
 
 @dataclass
 class OpenSequence:
-    """A list that is not yet complete."""
+    """A YAML list that is still being composed."""
 
     start: int
     is_flow: bool
@@ -165,7 +167,7 @@ class OpenSequence:
 
 @dataclass
 class OpenMapping:
-    """A map that is not yet complete; `key` is the key whose value comes next."""
+    """A YAML map that is still being composed. `key` is the key whose value comes next."""
 
     start: int
     is_flow: bool
@@ -175,13 +177,15 @@ class OpenMapping:
 
 
 COMMENT_PATTERN = re.compile(r"(?:(?<=[ \t\n\r\x85\u2028\u2029])|\A)#[^\n]*")
-"""A `#` begins a comment only after whitespace: `a#b` is text."""
+"""The pattern of a comment, which `#` begins only after whitespace. The text `a#b` has no
+comment.
+"""
 YAML_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
 def compose_yaml(source: Source) -> tuple[YamlNode | None, list[Comment]]:
-    """Return the root of a YAML text (None if it is empty) and its comments. Raise E0110, E0116, or
-    E0121 to E0124.
+    """Return the root node of a YAML text (None if the text is empty) and its comments. Raise
+    E0110, E0116, or E0121 to E0124 for invalid or unsupported YAML.
     """
     composer = YamlComposer(source)
     try:
@@ -195,7 +199,7 @@ def compose_yaml(source: Source) -> tuple[YamlNode | None, list[Comment]]:
 
 
 class YamlComposer:
-    """Composes nodes from PyYAML events, without recursion."""
+    """Composes YAML nodes from PyYAML events, without recursion."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -206,7 +210,7 @@ class YamlComposer:
         self.documents = 0
 
     def process_event(self, event: yaml.Event) -> None:
-        """Process the next event. Raise E0110 or E0122 to E0124 for unsupported YAML."""
+        """Process the next PyYAML event. Raise E0110 or E0122 to E0124 for unsupported YAML."""
         assert event.start_mark is not None
         assert event.end_mark is not None
         span = Span(self.source, event.start_mark.index, event.end_mark.index)
@@ -227,17 +231,17 @@ class YamlComposer:
             case yaml.CollectionEndEvent():
                 self.close_collection(span)
             case _:
-                pass  # end of a document, start or end of the stream
+                pass  # end of a document, or start or end of the stream
 
     def add_scalar(self, node: YamlScalar) -> None:
-        """Add a scalar to the open collection."""
+        """Add a scalar to the innermost open collection."""
         # an empty scalar cannot contain a `#`
         if node.style or node.span.end > node.span.start:
             self.scalars.append(node.span)
         self.add_node(node)
 
     def begin_document(self, span: Span) -> None:
-        """Begin a document. Raise E0123 for a second one."""
+        """Begin a YAML document. Raise E0123 for a second document."""
         self.documents += 1
         if self.documents > 1:
             raise_error(
@@ -263,7 +267,7 @@ class YamlComposer:
     def close_collection(self, span: Span) -> None:
         """End the innermost open collection at the end of `span`, and add it as a node."""
         collection = self.stack.pop()
-        # PyYAML extends a block over the comments and empty lines after its last entry
+        # the PyYAML span of a block includes the comments and empty lines after its last entry
         end = span.end if collection.is_flow else find_last_entry_end(collection)
         extent = Span(self.source, collection.start, max(collection.start, end))
         column = extent.column - 1
@@ -299,7 +303,7 @@ class YamlComposer:
                 "here",
                 helps=["a key is one word; quote a string that starts with `[` or `{`"],
             )
-        # PyYAML merges keys only in its constructor, which is not used here
+        # only the PyYAML constructor, which is not used here, merges keys
         if node.value == "<<":
             reject_yaml_feature(node.span, "a merge key")
         if node.value in mapping.keys:
@@ -323,14 +327,14 @@ class YamlComposer:
         is_section = isinstance(first_value, YamlMapping) and len(self.stack) == 1
         if is_section or isinstance(first_value, YamlSequence):
             return f"merge both under one `{key}`, or remove one of the two"
-        # the last entry of the stack is the map itself
+        # the last entry of the stack is `mapping` itself
         if not mapping.is_flow and isinstance(self.stack[-2:][0], OpenSequence):
             return f"write `- {key}: …` for a further entry, or remove one of the two"
         return "remove one of the two"
 
 
 def find_last_entry_end(collection: OpenSequence | OpenMapping) -> int:
-    """Return the offset where the last entry of a collection ends."""
+    """Return the end offset of the last entry of a collection."""
     match collection:
         case OpenSequence(items=[*_, last]):
             return last.span.end
@@ -344,7 +348,7 @@ def find_last_entry_end(collection: OpenSequence | OpenMapping) -> int:
 def reject_anchors_and_tags(
     event: yaml.ScalarEvent | yaml.SequenceStartEvent | yaml.MappingStartEvent, span: Span
 ) -> None:
-    """Raise E0122 for `&anchor` and `!tag`."""
+    """Raise E0122 for a YAML anchor such as `&a`, or a YAML tag such as `!t`."""
     if event.anchor is not None:
         reject_yaml_feature(span, "an anchor")
     if event.tag is not None:
@@ -372,12 +376,12 @@ def is_empty_node(node: YamlNode) -> bool:
 
 
 def find_yaml_comments(source: Source, scalars: list[Span]) -> list[Comment]:
-    """Find the comments of a text, which PyYAML omits: every ` #` outside a scalar."""
+    """Find the comments of a YAML text, which PyYAML omits. `scalars` contain no comments."""
     comments: list[Comment] = []
     index = position = 0
     while match := COMMENT_PATTERN.search(source.text, position):
         start = match.start()
-        # scalars and comments are in text order: skip the scalars before this `#`
+        # scalars and comments are in source order, so skip the scalars before this comment
         while index < len(scalars) and scalars[index].end <= start:
             index += 1
         if index < len(scalars) and scalars[index].start <= start:

@@ -1,5 +1,5 @@
-"""The YAML keys of statements, weight rules, `use`, blocks and definitions, in one table for the
-parser, the printer and the JSON schema.
+"""The YAML keys of statements, weight rules, `use`, blocks and definitions. The parser, the printer
+and the JSON schema use the same tables.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,7 +58,7 @@ Statements = tuple[tuple[ast.Statement, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a YAML map. `fields` are the fields of the syntax tree node that the value fills.
+    """A key of a YAML map. The value of the key sets the fields `fields` of the syntax tree node.
     `description` names the value in messages.
     """
 
@@ -69,16 +69,17 @@ class Key:
 
     @property
     def field_names(self) -> list[str]:
-        """The fields that the key fills, by default the field with the same name as the key."""
+        """The node fields that the key sets. The default is the field with the name of the key."""
         return (self.fields or self.name).split()
 
 
 class Form(Generic[T]):
-    """The layout of a construct as a YAML map: its keys, the keyword first, and the class of its
-    node.
+    """The layout of a statement or item as a YAML map: the class of its syntax tree node, and its
+    keys, of which the first is the keyword.
 
-    `required` keys cannot be absent. `is_multiline` prints one line per key. `description` names
-    the construct in messages. `constants` are field values of the node that no key sets.
+    `required` are the required keys. With `is_multiline`, each key is printed on its own line.
+    `description` names the statement or item in messages. `constants` are the values of node fields
+    that no key sets.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class Form(Generic[T]):
         return tuple(key.name for key in self.keys)
 
     def parse(self, reader: YamlReader, node: YamlNode) -> T | None:
-        """Parse a map to a node, or return None after an error."""
+        """Parse a YAML map to a syntax tree node, or return None after an error."""
         entries = reader.read_known_keys(node, self.names, self.description, self.required)
         if not entries.keys() >= set(self.required):
             return None
@@ -129,7 +130,7 @@ class Form(Generic[T]):
         return self.node(**values, span=span)
 
     def to_yaml(self, node: ast.Node) -> YamlMap:
-        """Convert a node to a map."""
+        """Convert a syntax tree node to a YAML map."""
         entries = (
             (key.name, key.kind.to_yaml(*(getattr(node, name) for name in key.field_names)))
             for key in self.keys
@@ -141,12 +142,12 @@ class Form(Generic[T]):
 
 
 def find_node_form(forms: Mapping[str, Form[T]], node: ast.Node) -> Form[T]:
-    """Return the form of the class of `node`."""
+    """Return the form whose class is the class of `node`."""
     return next(form for form in forms.values() if form.node is type(node))
 
 
 def parse_yaml_statements(reader: YamlReader, entry: YamlEntry) -> Statements:
-    """Parse the body below `do:`."""
+    """Parse the list of statements below the key `do`."""
     example = "a list of statements: `- x: f(y)`"
     nodes = reader.read_sequence(entry.value, f"`{entry.name}`", example)
     statements = [s for n in nodes if (s := parse_yaml_statement(reader, n)) is not None]
@@ -170,7 +171,7 @@ def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | 
 
 
 def _report_unbounded_loop(reader: YamlReader, span: Span) -> None:
-    """Report E0728 because a loop with `until` has no maximum number of iterations."""
+    """Report E0728 for a loop with `until` but without a maximum number of iterations."""
     label = "the maximum number of iterations is missing"
     fix = "add the maximum: `- scan: step in 8`, and `until` below it"
     reader.report_error("E0728", "this loop has no bound", span, label, fix)
@@ -213,13 +214,13 @@ FOREIGN_STATEMENT_HINTS = {
     "for": "write `- repeat: i in 3`, with `do:`",
     "while": "write `- scan: step in 8`, with `carry:`, `until:` and `do:`",
 }
-"""The hints for statements of other languages, by the first key of the statement."""
+"""The help messages for statements of other languages, by the first key of the statement."""
 
 
 def attach_target_types(
     reader: YamlReader, targets: tuple[ast.Target, ...], node: YamlNode
 ) -> tuple[ast.Target, ...]:
-    """Attach the types of `node`, such as `float[b], _`, to the targets; `_` means no type. Report
+    """Attach the types in `node`, such as `float[b], _`, to `targets`. `_` means no type. Report
     E0120 if the numbers of types and targets differ.
     """
     types = parse_yaml_fragment(reader, node, TYPES, "types") or (MISSING_TYPE,) * len(targets)
@@ -239,7 +240,7 @@ def attach_target_types(
 
 
 def let_to_yaml(node: ast.Let) -> YamlMap:
-    """Convert an assignment to `a, b: f(x)`, or with types `a, b: {type: …, is: f(x)}`."""
+    """Convert an assignment to `a, b: f(x)`, or with types to `a, b: {type: …, is: f(x)}`."""
     name = ", ".join(t.name for t in node.targets)
     value = expression_to_yaml(node.value)
     if all(t.type is None for t in node.targets):
@@ -257,7 +258,7 @@ def statement_to_yaml(node: ast.Statement) -> YamlItem:
 
 
 def body_to_yaml(statements: Sequence[ast.Statement], end: tuple[str, ...]) -> YamlValue:
-    """Convert the body below `do:` to YAML."""
+    """Convert statements to the YAML list below the key `do`."""
     return make_multiline_list([statement_to_yaml(s) for s in statements], end)
 
 
@@ -302,7 +303,7 @@ STATEMENT_CONSTRUCTS: Mapping[str, Form[ast.Statement]] = {
     "return": Form(ast.Return, [Key("return", EXPRESSIONS, "values")]),
     "require": REQUIRE_CONSTRUCT,
 }
-"""The statements that begin with a keyword; others are assignments (`parse_yaml_let`)."""
+"""The forms of the statements that begin with a keyword. All other statements are assignments."""
 
 CONDITION_KEY = Key("when", EXPRESSION, "condition")
 TIE_SOURCE_KEY, LOAD_VALUE_KEY = Key("to", WEIGHT_NAME, "source"), Key("as", EXPRESSION, "value")
@@ -382,4 +383,4 @@ REQUIRE_ENTRY = Form(
     description="`require`",
     is_multiline=False,
 )
-"""Entries of the top-level lists `use:` and `require:`."""
+"""The form of an entry of the top-level list `require:`."""

@@ -1,5 +1,5 @@
-"""The YAML output model (maps, lists, flow and block style, quoting), and the conversion of
-expressions and `config` entries to it.
+"""YAML maps, lists and scalars for output in flow or block style, and the conversion of expressions
+and `config` entries to YAML.
 """
 
 import re
@@ -33,7 +33,9 @@ class YamlPair:
 
 @dataclass(frozen=True, slots=True)
 class YamlMap:
-    """A map; `end` are its final comments. `is_multiline` prints one line per entry."""
+    """A YAML map. `end` are its final comments. With `is_multiline`, each entry has its own
+    line.
+    """
 
     pairs: list[YamlPair]
     end: tuple[str, ...] = ()
@@ -42,7 +44,7 @@ class YamlMap:
 
 @dataclass(frozen=True, slots=True)
 class YamlItem:
-    """An entry of a list with its comments."""
+    """An entry of a YAML list, with its comments."""
 
     value: "YamlValue"
     comments: Comments = NO_COMMENTS
@@ -52,7 +54,7 @@ class YamlItem:
 
 @dataclass(frozen=True, slots=True)
 class YamlList:
-    """A list; `end` and `is_multiline` have the same meaning as in `YamlMap`."""
+    """A YAML list. `end` and `is_multiline` have the same meaning as in `YamlMap`."""
 
     items: list[YamlItem] = field(default_factory=list)
     end: tuple[str, ...] = ()
@@ -71,12 +73,12 @@ def format_yaml_scalar(text: str, is_flow: bool) -> str:
         return f'"{"".join(map(escape_yaml_character, text))}"'
     if _is_plain_scalar(text) and not (is_flow and re.search(r"[\[\]{},?:]", text)):
         return text
-    # in single quotes, only the quote itself is escaped, so the string stays readable
+    # in single quotes, only the quote itself needs an escape, so the string stays readable
     return "'" + text.replace("'", "''") + "'"
 
 
 def _is_plain_scalar(text: str) -> bool:
-    """Return True if a text needs no quotes outside brackets."""
+    """Return True if a text needs no quotes in block style."""
     return (
         PLAIN_SCALAR.fullmatch(text) is not None
         and ": " not in text
@@ -86,7 +88,7 @@ def _is_plain_scalar(text: str) -> bool:
 
 
 def escape_yaml_character(character: str) -> str:
-    r"""Escape a character for a double-quoted scalar; non-printable characters become `\x`, `\u` or
+    r"""Escape a character for a double-quoted scalar. Non-printable characters become `\x`, `\u` or
     `\U` escapes.
     """
     if character in TEXT_ESCAPES or is_printable_character(character):
@@ -98,8 +100,8 @@ def escape_yaml_character(character: str) -> str:
 
 
 def format_yaml_flow(value: YamlValue, *, is_forced: bool = False) -> str | None:
-    """Format a value on one line, or return None if the value has comments or must be multiline. If
-    `is_forced`, omit comments and ignore the layout.
+    """Format a YAML value in flow style on one line, or return None if the value has comments or
+    `is_multiline`. With `is_forced`, omit comments and ignore `is_multiline`.
     """
     if isinstance(value, str):
         return format_yaml_scalar(value, is_flow=True)
@@ -119,7 +121,7 @@ def format_yaml_flow(value: YamlValue, *, is_forced: bool = False) -> str | None
 
 
 def _format_flow_entry(entry: "YamlPair | YamlItem", *, is_forced: bool) -> str | None:
-    """Format an entry of a map or list on one line, or return None."""
+    """Format an entry of a map or list in flow style, or return None."""
     inner = format_yaml_flow(entry.value, is_forced=is_forced)
     if inner is None or (entry.comments != NO_COMMENTS and not is_forced):
         return None
@@ -129,7 +131,7 @@ def _format_flow_entry(entry: "YamlPair | YamlItem", *, is_forced: bool) -> str 
 
 
 def format_yaml_value(line_start: str, value: YamlValue, indent: int) -> list[str]:
-    """Format a value after `line_start`: on the same line if it fits, otherwise indented."""
+    """Format a value after `line_start`, on the same line if it fits, otherwise on new lines."""
     if isinstance(value, str):
         return [f"{line_start} {format_yaml_scalar(value, is_flow=False)}"]
     line = format_yaml_flow(value)
@@ -156,7 +158,7 @@ def format_yaml_block(value: YamlMap | YamlList, indent: int) -> list[str]:
 
 
 def format_yaml_pair(pair: YamlPair, indent: int) -> list[str]:
-    """Format a pair as the lines of `key: value`."""
+    """Format a `key: value` pair. Return its lines."""
     lines = format_yaml_value(
         " " * indent + format_yaml_scalar(pair.key, is_flow=False) + ":", pair.value, indent + 2
     )
@@ -167,7 +169,7 @@ def format_yaml_pair(pair: YamlPair, indent: int) -> list[str]:
 
 
 def format_yaml_item(item: YamlItem, indent: int) -> list[str]:
-    """Format a list item as the lines of `- value`; a multiline map begins after the dash."""
+    """Format a list item `- value`. A multiline map begins on the line of the dash."""
     indentation = " " * indent
     if isinstance(item.value, YamlMap) and item.value.pairs:
         line = format_yaml_flow(item.value)
@@ -185,15 +187,15 @@ def format_yaml_item(item: YamlItem, indent: int) -> list[str]:
 
 
 def append_yaml_comment(lines: list[str], comments: Comments, is_on_first_line: bool) -> list[str]:
-    """Append the trailing comment of a node to the first or the last of its lines."""
+    """Append the trailing comment of a node to its first or last line."""
     if comments.trailing:
         lines[0 if is_on_first_line else -1] += f"  # {comments.trailing}"
     return lines
 
 
 def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
-    """Convert the values of `return` or the inputs of a call to a list; return a single value that
-    is not a list without a list around it.
+    """Convert the values of `return` or the inputs of a call to a YAML list. A single value is
+    returned without an enclosing list, unless it is itself a list.
     """
     if len(values) == 1 and not isinstance(values[0], ast.ListLiteral):
         return expression_to_yaml(values[0])
@@ -201,14 +203,15 @@ def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
 
 
 def is_printed_as_map(expr: ast.Expr) -> bool:
-    """Return True if an expression is printed as a YAML map: a call that has a weight name, or an
-    argument printed as a map. Calls that a map cannot represent are printed as strings.
+    """Return True if an expression is printed as a YAML map, i.e. if it is a call with a weight
+    path or with an argument that is printed as a map. Calls that a map cannot represent are printed
+    as strings.
     """
     if isinstance(expr, ast.ListLiteral):
         return any(is_printed_as_map(e) for e in expr.items)
     if not isinstance(expr, ast.Call):
         return False
-    # options with these names would be parsed as keys of the map
+    # options with these names would be parsed as keys of the call
     if any(o.name in ("in", "weights") for o in expr.options):
         return False
     values = (*expr.args, *(o.value for o in expr.options))
@@ -216,7 +219,7 @@ def is_printed_as_map(expr: ast.Expr) -> bool:
 
 
 def expression_to_yaml(expr: ast.Expr) -> YamlValue:
-    """Convert an expression to YAML: a call with weights to a map, a list to a list, else text."""
+    """Convert an expression to YAML. Calls with weights become maps, other calls strings."""
     if isinstance(expr, ast.ListLiteral):
         return make_yaml_list(map(expression_to_yaml, expr.items))
     if not isinstance(expr, ast.Call) or not is_printed_as_map(expr):
@@ -228,19 +231,19 @@ def expression_to_yaml(expr: ast.Expr) -> YamlValue:
 
 
 def make_yaml_list(values: Iterable[YamlValue]) -> YamlList:
-    """Make a list of values without comments."""
+    """Make a YAML list of values without comments."""
     return YamlList([YamlItem(value) for value in values])
 
 
 def make_multiline_list(items: list[YamlItem], end: tuple[str, ...]) -> YamlMap | YamlList:
-    """Make a list with one line per item, or an empty map if there are only comments."""
+    """Make a YAML list with one line per item, or an empty map if there are only comments."""
     if not items and end:
         return YamlMap([], end, is_multiline=True)
     return YamlList(items, end, is_multiline=bool(items))
 
 
 def strings_to_yaml(strings: Sequence[str]) -> str | YamlList:
-    """Convert several strings to a list; return a single string unchanged."""
+    """Convert several strings to a YAML list. Return a single string unchanged."""
     return strings[0] if len(strings) == 1 else make_yaml_list(strings)
 
 
@@ -248,22 +251,24 @@ FIELD_KEYS = ("type", "from", "default", "doc")
 
 
 IGNORED_KEYS = "ignore keys"
-"""The YAML key of ignored config keys; its space keeps it apart from config values."""
+"""The YAML key of ignored config keys, which contains a space to differ from config fields."""
 
 
 TYPE_WORD = re.compile(r"(int|float|bool|text|list|pair|choice|mask|activation|norm)\b")
 
 
 def is_field_declaration(keys: Iterable[str], type_text: str = "") -> bool:
-    """Return True if a map has the keys of a config declaration, including `type`, or if its `type`
-    is `type_text`, a type: then its other keys are unknown.
+    """Return True if a map declares a config field: it has a key `type`, and either all keys are
+    keys of a declaration, or the value `type_text` of `type` is a type.
     """
     names = set(keys)
     return "type" in names and (names <= set(FIELD_KEYS) or TYPE_WORD.match(type_text) is not None)
 
 
 def is_bare_config_path(text: str) -> bool:
-    """Return True if a path in config.json needs no quotes: it is no string literal and no call."""
+    """Return True if a path in config.json needs no quotes, because it does not look like a string
+    literal or a call.
+    """
     return bool(text) and not text.startswith('"') and "(" not in text
 
 
@@ -291,14 +296,14 @@ def field_type_to_yaml(kind: ast.TypeName) -> YamlValue:
 
 
 def config_path_to_yaml(expr: ast.Expr) -> str:
-    """Convert a path in config.json to unquoted text, any other expression to DSL text."""
+    """Convert a path in config.json to plain text, and any other expression to DSL text."""
     if not isinstance(expr, ast.TextLiteral):
         return format_expression(expr)
     return expr.value if is_bare_config_path(expr.value) else format_expression(expr)
 
 
 def static_value_to_yaml(expr: ast.Expr) -> YamlValue:
-    """Convert a config value to YAML; a record becomes a map."""
+    """Convert a config value to YAML. A record becomes a map, and a list becomes a YAML list."""
     match expr:
         case ast.RecordLiteral():
             return YamlMap([YamlPair(f.name, static_value_to_yaml(f.value)) for f in expr.fields])
@@ -309,9 +314,9 @@ def static_value_to_yaml(expr: ast.Expr) -> YamlValue:
 
 
 def assignment_to_yaml(entry: ast.Assign) -> YamlPair:
-    """Convert a value for a field of the extended spec to YAML."""
+    """Convert a config value of a derived spec to YAML."""
     value = static_value_to_yaml(entry.value)
-    # a record that looks like a declaration would be parsed as one
+    # a record with the keys of a declaration would be parsed as a declaration
     if isinstance(value, YamlMap) and is_field_declaration(p.key for p in value.pairs):
         value = format_expression(entry.value)
     return YamlPair(entry.name, value, entry.comments)

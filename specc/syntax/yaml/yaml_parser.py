@@ -1,4 +1,4 @@
-"""Parse a YAML spec into the same syntax tree as DSL text: the file, its sections and items."""
+"""Parse a YAML spec into the same syntax tree as the equivalent DSL text."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -85,7 +85,7 @@ def parse_yaml_requires(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_items(reader: YamlReader, entry: YamlEntry) -> Items:
-    """Parse `items:`: blocks, graphs, definitions and others in source order."""
+    """Parse the key `items`: a list of blocks, graphs, definitions and other items."""
     items: Items = []
     example = "a list: `- graph: classify`, `- block: layer`, `- mask: near(n)`"
     for node in reader.read_sequence(entry.value, "`items`", example):
@@ -105,7 +105,7 @@ def _parse_listed_item(reader: YamlReader, node: YamlMapping, kind: str) -> Item
     if kind in ITEM_CONSTRUCTS:
         item = ITEM_CONSTRUCTS[kind].parse(reader, node)
         return [item] if item is not None else []
-    # a top-level key may be an entry of `items:`, e.g. `- dims: [batch]`
+    # an entry of `items:` may be a top-level key, e.g. `- dims: [batch]`
     entries = reader.read_known_keys(node, (kind,), f"`{kind}`")
     return TOP_ITEM_PARSERS[kind](reader, entries[kind])
 
@@ -115,8 +115,8 @@ def make_section_parser(
     parse_entry: Callable[[YamlReader, YamlEntry], ast.Commentable],
     example: str,
 ) -> ItemParser:
-    """Return the parser of a section that is a map. `node` is the class of the section, and
-    `parse_entry` parses one entry; `example` is an entry for messages.
+    """Return the parser of a section that is a map. `node` is the class of the section.
+    `parse_entry` parses one entry. `example` is an example entry for messages.
     """
 
     def parse(reader: YamlReader, entry: YamlEntry) -> Items:
@@ -128,7 +128,7 @@ def make_section_parser(
 
 
 def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigEntry:
-    """Parse an entry of `config`: a field, an expectation, or a value for an inherited field."""
+    """Parse a `config` entry: a field, `expect`, `ignore keys`, or an inherited field's value."""
     value = entry.value
     if entry.name.startswith("expect "):
         key = entry.name.removeprefix("expect ").strip()
@@ -173,7 +173,7 @@ def parse_yaml_field(
 def parse_yaml_field_type(
     reader: YamlReader, entry: YamlEntry
 ) -> tuple[ast.TypeName, tuple[str, ...]]:
-    """Parse a type as a string, or `{record: {n: {type: int}}}`; return the comments above it."""
+    """Parse a type, a string or `{record: {…}}`. Return the type and the comments above it."""
     node = entry.value
     if not isinstance(node, YamlMapping):
         return parse_yaml_type(reader, node), ()
@@ -201,7 +201,7 @@ def parse_yaml_field_type(
 
 
 def parse_yaml_config_path(reader: YamlReader, node: YamlNode) -> ast.Expr:
-    """Parse a source in config.json: a path as unquoted text, or a call such as `len("a")`."""
+    """Parse a source of a config field: a path in config.json, or a call such as `len("a")`."""
     if isinstance(node, YamlScalar) and is_bare_config_path(node.value):
         return ast.TextLiteral(node.value, span=node.span)
     subject = "a place in config.json"
@@ -209,7 +209,7 @@ def parse_yaml_config_path(reader: YamlReader, node: YamlNode) -> ast.Expr:
 
 
 def parse_yaml_reading_entry(reader: YamlReader, entry: YamlEntry) -> ast.ReadingEntry:
-    """Parse the preprocessing of an input, or the postprocessing of a result."""
+    """Parse an entry of `reading`: an input preprocessing or a result postprocessing."""
     is_result = entry.name.startswith("show ")
     name = (
         entry.name.removeprefix("show ").strip()
@@ -258,7 +258,7 @@ def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | 
 
 
 def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.QuantizeEntry:
-    """Parse an entry of `quantize`: a key with its value or its list of patterns."""
+    """Parse an entry of `quantize`, whose value is a word or a list of patterns."""
     value, subject = entry.value, f"`{entry.name}`"
     nodes = value.items if isinstance(value, YamlSequence) else [value]
     values = tuple(ast.TextLiteral(reader.read_scalar(n, subject), span=n.span) for n in nodes)
@@ -371,7 +371,7 @@ def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
 def check_yaml_version(reader: YamlReader, header_entries: dict[str, YamlEntry]) -> None:
     """Report E0113 for an unsupported version."""
     version = reader.get_optional_text(header_entries, "specc")
-    if version not in ("1", ""):  # an empty value is already reported
+    if version not in ("1", ""):  # an empty value is already reported as an error
         reader.report_error(
             "E0113",
             f"unknown language version {version}",
@@ -387,13 +387,13 @@ def attach_items(
     entries: Sequence[YamlEntry],
     items: Iterable[ast.Item],
 ) -> ast.File:
-    """Add the items and the comments to a file. `entries` are its top-level keys."""
+    """Return a file with its items and comments. `entries` are its top-level keys."""
     start = end = entries[0].key.span.start if entries else 0
     for entry in entries:
         if entry.name not in YAML_HEADER_KEYS:
             break
         end = get_entry_span(entry).end
-    # top-level keys may be in any order, but comments are attached in source order
+    # top-level keys may be in any order, but comments must be attached in source order
     sorted_items = sorted(items, key=lambda item: get_node_span(item).start)
     return attach_file_comments(
         reader.attacher, replace(file_header, items=tuple(sorted_items)), start, end

@@ -1,4 +1,4 @@
-"""Print a syntax tree as canonical YAML text with its comments."""
+"""Print a syntax tree with its comments as canonical YAML text."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ def format_yaml(file: ast.File) -> str:
 
 
 def _has_blank_line_before(previous: ast.Item | None, item: ast.Item) -> bool:
-    """Return True if a blank line precedes an item."""
+    """Return True if an item is printed with a blank line before it."""
     return (
         previous is None
         or item.comments.has_blank_line_before
@@ -61,7 +61,7 @@ def _has_blank_line_before(previous: ast.Item | None, item: ast.Item) -> bool:
 
 
 def _list_head_pairs(file: ast.File) -> list[YamlPair]:
-    """Return the top-level pairs before the items of a spec."""
+    """Return the `key: value` pairs of a spec's header."""
     pairs = [
         YamlPair("specc", str(file.version), ast.Comments(trailing=file.comments.trailing)),
         YamlPair("model", file.model),
@@ -74,7 +74,7 @@ ItemGroup = list[ast.Item]
 
 
 def get_top_key(item: ast.Item) -> str:
-    """Return the top-level key of an item."""
+    """Return the top-level YAML key of an item."""
     match item:
         case ast.Block() | ast.Definition():
             return "items"
@@ -91,7 +91,7 @@ def group_neighbors(items: Sequence[ast.Item]) -> list[ItemGroup]:
             groups
             and get_top_key(groups[-1][-1]) == get_top_key(item)
             and type(item) not in SECTION_CONVERTERS
-            # two items with the same name would be duplicate keys
+            # two items with the same name would become duplicate keys
             and not (key and key in map(get_item_key, groups[-1]))
         ):
             groups[-1].append(item)
@@ -113,12 +113,14 @@ def get_item_key(item: ast.Item) -> str:
 def partition_items(
     items: Sequence[ast.Item],
 ) -> tuple[list[ItemGroup], ItemGroup, list[ItemGroup]]:
-    """Partition items into groups: under top-level keys, below `items:`, and top-level again."""
+    """Partition items into groups under top-level keys, below `items:`, and under top-level
+    keys.
+    """
     remaining = group_neighbors(items)
     used_keys = {"items"}
     first_groups: list[ItemGroup] = []
     last_groups: list[ItemGroup] = []
-    # a top-level key can occur only once: repeated items go into `items:`
+    # a top-level key can occur only once, so repeated items are printed below `items:`
     while remaining and get_top_key(remaining[0][0]) not in used_keys:
         used_keys.add(get_top_key(remaining[0][0]))
         first_groups.append(remaining.pop(0))
@@ -129,7 +131,7 @@ def partition_items(
 
 
 def convert_item_groups(items: Sequence[ast.Item]) -> Iterator[tuple[ItemGroup, YamlPair]]:
-    """Yield the items of each top-level key with the YAML pair of this key."""
+    """Yield the items of each top-level key, and the `key: value` pair of the key."""
     first_groups, listed_items, last_groups = partition_items(items)
     for group in first_groups:
         yield group, item_group_to_yaml(group)
@@ -163,7 +165,7 @@ def top_entry_to_yaml(item: ast.Item) -> YamlItem:
 
 
 def named_item_to_yaml(item: ast.Item) -> YamlPair:
-    """Convert `generate` to `text: {of: ids, from: logits}`, `stream` to `logits: sound`."""
+    """Convert `generate` to `text: {of: ids, from: logits}`, and `stream` to `logits: audio`."""
     if isinstance(item, ast.Stream):
         return YamlPair(item.source, item.input_name, item.comments)
     assert isinstance(item, ast.Generate)
@@ -181,7 +183,7 @@ def reading_entry_to_yaml(entry: ast.ReadingEntry) -> YamlPair:
 
 
 def section_to_yaml(item: ast.Item) -> YamlPair:
-    """Convert a top-level key that contains one item to a YAML pair."""
+    """Convert an item that has a top-level key of its own to a YAML pair."""
     value = SECTION_CONVERTERS[type(item)](item)
     return YamlPair(
         get_top_key(item),
@@ -192,7 +194,7 @@ def section_to_yaml(item: ast.Item) -> YamlPair:
 
 
 def make_entries(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
-    """Return a map with one line per entry; an empty map without comments is `{}`."""
+    """Return a map with one line per entry. An empty map without comments is printed as `{}`."""
     return YamlMap(pairs, end, is_multiline=bool(pairs or end))
 
 
@@ -219,11 +221,11 @@ SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] =
         item.end,
     ),
 }
-"""The converters of the top-level keys that contain one item, by AST class."""
+"""The functions that convert items with a top-level key of their own to YAML, by AST class."""
 
 
 def items_to_yaml(items: ItemGroup) -> YamlPair:
-    """Convert items to the YAML key `items`, as a list in source order."""
+    """Convert items to the YAML key `items` with a list in source order."""
     entries = []
     previous: ast.Item | None = None
     for item in items:
@@ -251,9 +253,9 @@ def listed_item_to_yaml(item: ast.Item, has_blank_line_above: bool) -> YamlItem:
 
 CODE_SPAN_PATTERN = re.compile(r"`([^`\n]+)`")
 PLACEHOLDER = "placeholder_for_ellipsis"
-"""The name that replaces `…` while an example is parsed."""
+"""The name that replaces `…` while a code fragment is parsed."""
 EMPTY_BODY = f"{{ {PLACEHOLDER} = {PLACEHOLDER} }}"
-"""The body that replaces `{ … }` while an example is parsed."""
+"""The body that replaces `{ … }` while a code fragment is parsed."""
 OPTION_PIECE = re.compile(r"([a-z_]+)=([^=\s].*)")
 WEIGHTS_PIECE = re.compile(r"(?:… )?@ (\S+)")
 TYPED_PIECE = re.compile(r"\w+: (?:int|float|bool|text|list|choice|mask|score|bias|norm)\b")
@@ -261,7 +263,7 @@ YAML_PIECE = re.compile(r"\s*[{-]|\w+:\s")
 
 
 def translate_advice_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
-    """Translate the DSL code in the notes and helps of a diagnostic about a YAML file to YAML."""
+    """Translate the DSL code in the notes and help messages of a diagnostic to YAML."""
     text = diagnostic.primary.span.text if diagnostic.primary else ""
     is_in_map = YAML_PIECE.match(text) is not None
 
@@ -279,9 +281,9 @@ def translate_advice_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
 
 @lru_cache(maxsize=256)
 def rewrite_as_yaml(code: str, *, is_in_map: bool = True) -> str:
-    """Rewrite a DSL fragment of a help text in YAML, or return it unchanged if it is equal in both
-    syntaxes. If `is_in_map` is set, the erroneous code is a map, e.g. `{linear: {in: x}}`, so
-    options and weight names become entries of a map.
+    """Rewrite a DSL fragment of a help message in YAML. Return a fragment unchanged if it is not
+    DSL code. With `is_in_map`, the erroneous code is a map such as `{linear: {in: x}}`, so options
+    and weight paths become entries of a map.
     """
     if option := OPTION_PIECE.fullmatch(code):
         return f"{option[1]}: {option[2]}" if is_in_map else code
@@ -299,7 +301,7 @@ def rewrite_as_yaml(code: str, *, is_in_map: bool = True) -> str:
 
 
 def _has_only_docstring(file: ast.File) -> bool:
-    """Return True if a fragment is only a string, which becomes a docstring."""
+    """Return True if a fragment is only a string, which is parsed as a docstring."""
     if any(isinstance(item, ast.Block) and not item.body for item in file.items):
         return True
     return not (file.items or file.extends)
@@ -309,9 +311,9 @@ FileConverter = Callable[[ast.File], YamlMap | YamlList]
 
 
 def _embed_in_specs(code: str) -> Iterator[tuple[str, FileConverter]]:
-    """Yield specs that embed a fragment, each with the function that converts it to YAML."""
+    """Yield spec texts that embed a fragment, each with a function that extracts it as YAML."""
     text = code.replace("{ … }", EMPTY_BODY).replace("…", PLACEHOLDER)
-    head = 'specc 1\nmodel m "d"\n'  # its docstring keeps the fragment from being one
+    head = 'specc 1\nmodel m "d"\n'  # has a docstring, so that `code` is not parsed as one
     yield f"{head}{text}\n", _convert_items
     if TYPED_PIECE.match(code):
         yield f"{head}config {{ {text} }}\n", _convert_section
@@ -324,7 +326,7 @@ def _embed_in_specs(code: str) -> Iterator[tuple[str, FileConverter]]:
 
 
 def _convert_items(file: ast.File) -> YamlMap | YamlList:
-    """Convert the items of a file; the items below `items:` become a list."""
+    """Convert the items of a file to a map, or to a list if they are below `items:`."""
     pairs = [YamlPair("extends", file.extends)] if file.extends else []
     pairs += [pair for _, pair in convert_item_groups(file.items)]
     first_value = pairs[0].value
@@ -354,7 +356,7 @@ def _convert_statement(file: ast.File) -> YamlMap:
 
 
 def _format_flow(value: YamlMap | YamlList) -> str:
-    """Format a value on one line, without the braces of a map with one entry."""
+    """Format a YAML value on one line. A map with one entry is printed without braces."""
     text = format_yaml_flow(value, is_forced=True) or ""
     if isinstance(value, YamlList):
         text = "- " + text[1:-1]

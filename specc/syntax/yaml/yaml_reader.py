@@ -1,5 +1,5 @@
-"""`YamlReader`, which checks kinds and keys of YAML nodes and reports errors. Also computes the
-extents of nodes with their comments, and converts scalars to fragments of the DSL.
+"""Check the kinds and keys of YAML nodes, compute the extents of nodes including their comments,
+and convert scalars to DSL fragments.
 """
 
 import re
@@ -30,7 +30,7 @@ N = TypeVar("N")
 
 
 ITEM_WORDS = ("block", "graph", *ast.DEFINITION_KINDS)
-"""Keys of definitions, which YAML specs list under `items:`."""
+"""The keys of blocks, graphs and definitions, which YAML specs list under `items:`."""
 
 
 KEY_SYNONYMS = {
@@ -42,7 +42,7 @@ KEY_SYNONYMS = {
     "otherwise": "else",
     "name": "model",
 }
-"""The keys of specs, by the corresponding words of other formats."""
+"""The YAML keys of specs that correspond to words of other formats, by word."""
 
 
 class YamlReader(ErrorCollector):
@@ -55,13 +55,13 @@ class YamlReader(ErrorCollector):
         self.attacher = CommentAttacher(source.text, comments)
 
     def add(self, *errors: Diagnostic) -> None:
-        """Report errors; stop parsing at the limit."""
+        """Report errors. Stop parsing at the limit MAX_COLLECTED_ERRORS."""
         super().add(*errors)
         if len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
             raise Failed(*limit_diagnostics(self.errors))
 
     def read_mapping(self, node: YamlNode, subject: str, example: str) -> list[YamlEntry]:
-        """Return the entries of a map; an empty value is an empty map."""
+        """Return the entries of a map. An empty value is an empty map."""
         if isinstance(node, YamlMapping):
             return node.entries
         if not is_empty_node(node):
@@ -69,7 +69,7 @@ class YamlReader(ErrorCollector):
         return []
 
     def read_sequence(self, node: YamlNode, subject: str, example: str) -> list[YamlNode]:
-        """Return the entries of a list; an empty value is an empty list."""
+        """Return the entries of a list. An empty value is an empty list."""
         if isinstance(node, YamlSequence):
             return node.items
         if not is_empty_node(node):
@@ -88,7 +88,7 @@ class YamlReader(ErrorCollector):
         )
 
     def read_scalar(self, node: YamlNode, subject: str) -> str:
-        """Return the string of a scalar. Report E0125 for other nodes."""
+        """Return the value of a scalar as a string. Report E0125 for other nodes."""
         if not isinstance(node, YamlScalar):
             example = "it as a string, in quotes if it contains `: ` or brackets"
             self.report_wrong_kind(node, subject, "a string", example)
@@ -104,25 +104,27 @@ class YamlReader(ErrorCollector):
         return node.value
 
     def read_strings(self, node: YamlNode, subject: str) -> tuple[str, ...]:
-        """Return the strings of a list, or a list of one string for a single string."""
+        """Return the strings of a list. A single string is a list with one string."""
         nodes = node.items if isinstance(node, YamlSequence) else [node]
         return tuple(self.read_scalar(item, subject) for item in nodes)
 
     def get_optional_text(self, entries: dict[str, YamlEntry], key: str) -> str:
-        """Return the string of a key, or "" if the key is absent."""
+        """Return the value of a key as a string, or "" if the key is absent."""
         return self.read_scalar(entries[key].value, f"`{key}`") if key in entries else ""
 
     def read_known_keys(
         self, node: YamlNode, names: Iterable[str], subject: str, required: Iterable[str] = ()
     ) -> dict[str, YamlEntry]:
-        """Return the entries by key. Report E0201 for unknown keys and E0126 for missing keys."""
+        """Return the entries of a map by key. Report E0201 for unknown and E0126 for missing
+        keys.
+        """
         allowed_keys = tuple(names)
         entries = node.entries if isinstance(node, YamlMapping) else []
         entries_by_key = {e.name: e for e in entries}
         missing_keys = [n for n in required if n not in entries_by_key]
         for entry in entries:
             if entry.name not in allowed_keys:
-                # a misspelled key is not also reported as missing
+                # a missing key is not reported if another key is probably a misspelling of it
                 similar_name = self.report_unknown_key(entry, allowed_keys, subject)
                 if similar_name in missing_keys:
                     missing_keys.remove(similar_name)
@@ -131,7 +133,7 @@ class YamlReader(ErrorCollector):
         return entries_by_key
 
     def _report_missing_key(self, node: YamlNode, name: str, subject: str) -> None:
-        """Report E0126 because a map has no key `name`."""
+        """Report E0126 for a map without the required key `name`."""
         self.report_error(
             "E0126",
             f"{subject} has no `{name}`",
@@ -141,7 +143,7 @@ class YamlReader(ErrorCollector):
         )
 
     def report_unknown_key(self, entry: YamlEntry, allowed: Iterable[str], subject: str) -> str:
-        """Report E0201 for an unknown key. Return the most similar allowed key, or ""."""
+        """Report E0201 for an unknown key. Return the most similar key in `allowed`, or ""."""
         names = list(allowed)
         synonym = KEY_SYNONYMS.get(entry.name)
         similar_name = synonym if synonym in names else find_similar_name(entry.name, names)
@@ -161,7 +163,7 @@ class YamlReader(ErrorCollector):
         return similar_name or ""
 
     def report_duplicate(self, subject: str, span: Span, first_span: Span | None = None) -> None:
-        """Report E0116 for `subject`, which already occurs at `first_span`."""
+        """Report E0116 for a duplicate `subject`, which already occurs at `first_span`."""
         related_labels = [Label(first_span, "first here")] if first_span is not None else []
         fix = "remove one of the two"
         self.report_error(
@@ -175,14 +177,14 @@ class YamlReader(ErrorCollector):
 
 
 REQUIRED_VALUES = {"specc": "1", "model": "my_model"}
-"""Example values of required keys for messages."""
+"""Example values of required top-level keys, for messages."""
 
 NODE_KIND_NAMES = {YamlScalar: "a string", YamlSequence: "a list", YamlMapping: "a map"}
 
 
 def get_entry_span(entry: YamlEntry) -> Span:
     """Return the span from a key to the end of its value."""
-    # an empty value may start before its key ends
+    # the span of an empty value may start before the end of its key
     end = max(entry.key.span.end, entry.value.span.end)
     return Span(entry.key.span.source, entry.key.span.start, end)
 
@@ -198,7 +200,7 @@ def get_first_line_span(span: Span) -> Span:
 def collect_yaml_body(
     reader: YamlReader, entry: YamlEntry, children: Children[T]
 ) -> CommentedBody[T]:
-    """Return the nodes below a key, with the comments of the source attached to them."""
+    """Return the body below a key, with comments attached to its children."""
     start = entry.key.span.end
     return reader.attacher.attach_comments(
         children, start, max(find_value_end(reader, entry), start)
@@ -213,7 +215,7 @@ def make_section(
     children: Children[T],
     **other_fields: object,
 ) -> N:
-    """Build the node of a top-level key, whose `field` holds `children` with their comments."""
+    """Build the node of a top-level key. Its field `field` contains `children` with comments."""
     body = collect_yaml_body(reader, entry, children)
     return node(
         **{field: body.children},
@@ -225,29 +227,31 @@ def make_section(
 
 
 def compute_entry_extent(reader: YamlReader, entry: YamlEntry) -> Span:
-    """Return the span from a key to the end of its value and comments."""
+    """Return the span from a key to the end of its value, including comments."""
     key, value = entry.key.span, entry.value.span
     end = max(key.end, value.end, find_value_end(reader, entry))
     return Span(reader.source, key.start, end)
 
 
 def compute_node_extent(reader: YamlReader, node: YamlNode) -> Span:
-    """Return the span of a node, including the comments at its end."""
+    """Return the span of a node, including the comments at the end of the node."""
     end = max(node.span.end, find_node_end(reader, node))
     return Span(reader.source, node.span.start, end)
 
 
 def find_value_end(reader: YamlReader, entry: YamlEntry) -> int:
-    """Return the end of a value, including its comments."""
+    """Return the end offset of the value of an entry, including comments."""
     if not is_empty_node(entry.value):
         return find_node_end(reader, entry.value)
-    # the comments of an empty value are indented more than its key
+    # the comments of an empty value are indented more than the key
     end = max(entry.key.span.end, entry.value.span.end)
     return find_comments_end(reader, end, entry.key.span.column)
 
 
 def find_node_end(reader: YamlReader, node: YamlNode) -> int:
-    """Return the end of a node, with the following comments indented like its entries."""
+    """Return the end offset of a node, including following comments that are indented like its
+    entries.
+    """
     if isinstance(node, YamlScalar) or node.is_flow:
         return node.span.end
     end = node.span.end
@@ -259,15 +263,15 @@ def find_node_end(reader: YamlReader, node: YamlNode) -> int:
 
 
 def find_comments_end(reader: YamlReader, end: int, column: int) -> int:
-    """Return the end of the comments after `end`: of a trailing comment, and of the comments on the
-    following lines that start at or after a 0-based column.
+    """Return the end offset of the comments after `end`, i.e. of a trailing comment, and of the
+    comments on the following lines that start at or after a 0-based column.
     """
     text = reader.source.text
     position = end
     for n in range(bisect_left(reader.attacher.starts, end), len(reader.comments)):
         comment = reader.comments[n]
         gap = text[position : comment.start]
-        # any text except the end of a flow collection starts a new token
+        # any text except the end of a flow collection begins a new token
         if gap.strip(" \t\r\n,]}"):
             break
         if "\n" in gap and reader.source.get_line_and_column(comment.start)[1] - 1 < column:
@@ -281,18 +285,18 @@ QUOTED_CHARACTERS = {
     "'": re.compile(r"''|.", re.DOTALL),
     '"': re.compile(rf"{HEX_ESCAPE}|\\(?P<letter>.)|.", re.DOTALL),
 }
-"""Patterns of one character in a quoted scalar, by quote."""
+"""The pattern of a character in a quoted scalar, by quote."""
 
 
 def scalar_to_fragment(node: YamlScalar) -> Fragment:
-    """Return the string of a scalar as a DSL fragment, with the file offset of each character."""
+    """Return the value of a scalar as a DSL fragment, with the file offset of each character."""
     source, span = node.span.source, node.span
     raw = span.text
-    # in most scalars, the characters correspond to those of the source
+    # in most scalars, the characters of the value equal those of the source
     if not node.style and raw == node.value:
         return Fragment(source, node.value, span.start, is_yaml_scalar=True)
     offsets = map_quoted_offsets(raw, node.value) if node.style in QUOTED_CHARACTERS else None
-    if offsets is None:  # folded over lines: a span covers the scalar
+    if offsets is None:  # folded over lines, so each character has the span of the scalar
         file_offsets = (*[span.start] * len(node.value), span.end)
     else:
         file_offsets = tuple(span.start + n for n in offsets)
@@ -300,8 +304,8 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
 
 
 def map_quoted_offsets(quoted_text: str, value: str) -> list[int] | None:
-    r"""Return the offsets in `'it''s'` or `"a\tb"` of the characters of the value and of the
-    closing quote, or None if they do not correspond one to one.
+    r"""Return the offset in a quoted scalar, such as `'it''s'` or `"a\tb"`, of each character of
+    its value and of the closing quote. Return None if a character has no single offset.
     """
     offsets: list[int] = []
     for match in QUOTED_CHARACTERS[quoted_text[0]].finditer(quoted_text, 1, len(quoted_text) - 1):
@@ -312,7 +316,7 @@ def map_quoted_offsets(quoted_text: str, value: str) -> list[int] | None:
 
 
 def _unescape_quoted(match: re.Match[str]) -> str:
-    """Return the character of a match, or "" for an escaped line break."""
+    """Return the character that a match represents, or "" for an escaped line break."""
     groups = match.groupdict()
     if letter := groups.get("letter"):
         return str(yaml.scanner.Scanner.ESCAPE_REPLACEMENTS.get(letter, ""))

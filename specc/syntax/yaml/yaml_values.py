@@ -1,4 +1,6 @@
-"""The kinds of YAML values (expressions, types, names, …), each with its parser and printer."""
+"""The kinds of YAML values, such as expressions, types and names, with their parsers and
+printers.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,13 +45,13 @@ from specc.syntax.yaml.yaml_reader import YamlReader, get_first_line_span, scala
 
 MISSING_NAME = ast.Name("_")
 MISSING_TYPE = ast.TypeName(name="_")
-"""The placeholder type after an error."""
+"""The placeholder for a type with an error."""
 
 
 def parse_yaml_fragment(
     reader: YamlReader, node: YamlNode, start: StartSymbol[T], subject: str
 ) -> T | None:
-    """Parse the string of a scalar as DSL, or return None after an error."""
+    """Parse the value of a scalar as DSL text, or return None after an error."""
     if not isinstance(node, YamlScalar):
         example = "it as a string; quote it if it contains brackets"
         reader.report_wrong_kind(node, subject, "a string", example)
@@ -67,13 +69,13 @@ def parse_yaml_type(reader: YamlReader, node: YamlNode, subject: str = "a type")
 
 
 def parse_yaml_sided_type(reader: YamlReader, node: YamlNode) -> ast.TypeName:
-    """Parse a type that may declare a padding side, e.g. `keep[batch, n] left`."""
+    """Parse a type with an optional padding side, e.g. `keep[batch, n] left`."""
     return parse_yaml_fragment(reader, node, SIDED_TYPE, "a type") or MISSING_TYPE
 
 
 def parse_yaml_name(reader: YamlReader, node: YamlNode, subject: str) -> str:
     """Parse a name without dots."""
-    # TARGETS also matches `x: type` and `a, b`, so that these get a specific message
+    # TARGETS also matches `x: type` and `a, b`, for which the error is specific
     targets = parse_yaml_fragment(reader, node, TARGETS, subject) or (ast.Target("_"),)
     if len(targets) == 1 and targets[0].type is None:
         return targets[0].name
@@ -88,7 +90,7 @@ def parse_yaml_name(reader: YamlReader, node: YamlNode, subject: str) -> str:
 
 
 def parse_yaml_names(reader: YamlReader, node: YamlNode, subject: str) -> tuple[str, ...]:
-    """Parse one name, or a list of names."""
+    """Parse a single name or a list of names."""
     spans_by_name: dict[str, Span] = {}
     for item in list_nodes(node):
         name = parse_yaml_name(reader, item, subject)
@@ -99,14 +101,14 @@ def parse_yaml_names(reader: YamlReader, node: YamlNode, subject: str) -> tuple[
 
 
 def list_nodes(node: YamlNode) -> list[YamlNode]:
-    """Return the entries of a list, a single node as one entry, an empty value as none."""
+    """Return the entries of a list. A single node is one entry, and an empty value no entry."""
     if isinstance(node, YamlSequence):
         return node.items
     return [] if is_empty_node(node) else [node]
 
 
 def is_yaml_field(node: YamlNode) -> TypeGuard[YamlMapping]:
-    """Return True if a map declares a config value, possibly with unknown keys."""
+    """Return True if a node is a map that declares a config field, possibly with unknown keys."""
     if not isinstance(node, YamlMapping):
         return False
     values = {e.name: e.value for e in node.entries}
@@ -117,7 +119,7 @@ def is_yaml_field(node: YamlNode) -> TypeGuard[YamlMapping]:
 
 
 def parse_yaml_expression(reader: YamlReader, node: YamlNode) -> ast.Expr:
-    """Parse an expression: a DSL string, a list, or a call as a map, e.g. `{linear: {in: x}}`."""
+    """Parse an expression: a DSL string, a list, or a map for a call, e.g. `{linear: {in: x}}`."""
     match node:
         case YamlSequence(items=items):
             values = tuple(parse_yaml_expression(reader, n) for n in items)
@@ -137,7 +139,7 @@ def parse_yaml_expressions(reader: YamlReader, node: YamlNode) -> tuple[ast.Expr
 
 
 def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
-    """Parse a call, e.g. `{linear: {in: x, out: d, weights: q_proj}}`."""
+    """Parse a call in the form of a map, e.g. `{linear: {in: x, out: d, weights: q_proj}}`."""
     if len(node.entries) != 1:
         _report_invalid_call_keys(reader, node)
         return ast.Name("_", span=node.span)
@@ -149,7 +151,7 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
     weights = None
     example = f"`{{{entry.name}: {{in: x}}}}`"
     for argument in reader.read_mapping(entry.value, f"the arguments of `{entry.name}`", example):
-        # `in` and `weights` are reserved, so a call with an option of this name is written as a
+        # `in` and `weights` are reserved keys, so a call with an option of this name must be a
         # string
         if argument.name == "in":
             args = parse_yaml_expressions(reader, argument.value)
@@ -162,7 +164,7 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
 
 
 def _report_invalid_call_keys(reader: YamlReader, node: YamlMapping) -> None:
-    """Report E0125 for a call whose map does not have exactly one key."""
+    """Report E0125 for a map of a call that does not have exactly one key."""
     keys = ", ".join(f"`{e.name}`" for e in node.entries[:4])
     reader.report_error(
         "E0125",
@@ -180,7 +182,7 @@ def make_option(entry: YamlEntry, value: ast.Expr) -> ast.Option:
 
 
 def parse_yaml_weight_name(reader: YamlReader, node: YamlNode) -> ast.WeightName:
-    """Parse a weight name."""
+    """Parse the weight path of a call."""
     return ast.WeightName(reader.read_scalar(node, "the name of weights"), span=node.span)
 
 
@@ -204,15 +206,15 @@ Parameters = tuple[ast.BlockParameter, ...]
 
 
 class FieldValues(tuple[object, ...]):
-    """The values of several fields that are filled by one key."""
+    """The values of several node fields that a single YAML key sets."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """A kind of value under a key.
+    """A kind of YAML value, with its parser and its printer.
 
-    `parse(reader, entry, subject)` returns the value, or None after an error. `to_yaml(fields…)`
-    returns None if the key is omitted.
+    `parse(reader, entry, subject)` returns the field value, or None after an error.
+    `to_yaml(fields…)` returns the YAML value, or None to omit the key.
     """
 
     parse: Callable[[YamlReader, YamlEntry, str], object]
@@ -220,7 +222,7 @@ class ValueKind:
 
 
 def parse_flag(reader: YamlReader, entry: YamlEntry, subject: str) -> bool:
-    """Parse a boolean, `true` or `false`."""
+    """Parse a boolean value, `true` or `false`."""
     text = reader.read_scalar(entry.value, subject)
     if text not in ("true", "false"):
         title = f"{subject} must be `true` or `false`"
@@ -231,8 +233,8 @@ def parse_flag(reader: YamlReader, entry: YamlEntry, subject: str) -> bool:
 def make_header_kind(
     start: StartSymbol[tuple[object, ...]], to_yaml: Callable[..., str]
 ) -> ValueKind:
-    """Return the kind of a string that the grammar symbol `start` parses, and whose parts fill
-    several fields. `to_yaml` formats these fields.
+    """Return the kind of a string that is parsed as the grammar symbol `start` and sets several
+    node fields. `to_yaml` formats these fields as a string.
     """
 
     def parse(reader: YamlReader, entry: YamlEntry, subject: str) -> FieldValues | None:
@@ -243,7 +245,7 @@ def make_header_kind(
 
 
 def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParameter:
-    """Parse a parameter: `x: float[batch, n]` or `n: {type: int, default: 4}`."""
+    """Parse a block parameter, e.g. `x: float[batch, n]` or `n: {type: int, default: 4}`."""
     name = parse_yaml_name(reader, entry.key, "the name of an input")
     span, value, default = entry.key.span.extend_to(entry.value.span), entry.value, None
     if not isinstance(value, YamlMapping):
@@ -258,7 +260,7 @@ def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParam
 
 
 def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Parameters:
-    """Parse the results of a block: the type of a single result, or a map."""
+    """Parse the results of a block: the type of a single result, or a map of types by name."""
     node = entry.value
     if not isinstance(node, YamlMapping):
         return (ast.BlockParameter("", parse_yaml_type(reader, node, subject), span=node.span),)
@@ -296,7 +298,7 @@ def parameter_to_yaml(node: ast.BlockParameter) -> YamlPair:
 
 
 def outputs_to_yaml(results: Parameters) -> YamlValue:
-    """Convert results to a map, or a single unnamed result to its type."""
+    """Convert the results of a block to a map, or a single unnamed result to its type."""
     if len(results) == 1 and not results[0].name:
         return format_type_name(results[0].type)
     return YamlMap([parameter_to_yaml(r) for r in results])
