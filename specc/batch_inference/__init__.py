@@ -1,1 +1,1 @@
-"""Batch inference over data sets (`specc map`): read data files row by row and write part files."""
+"""Batch inference over data sets (`specc map`): read rows of data files and write part files."""

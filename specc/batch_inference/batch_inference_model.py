@@ -1,4 +1,4 @@
-"""The model of a batch inference job, which is opened once and run per batch."""
+"""The model of a batch inference job, which is opened once and runs batch by batch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ from specc.runtime.model_inputs import ModelInputs
 
 @dataclass(frozen=True)
 class GenerativeBatchModel:
-    """A generative model that is run on data rows, which `row_reader` converts to inputs."""
+    """A generative model that runs on data rows, which `row_reader` converts to model inputs."""
 
     generator: Generator
     row_reader: RowReader
@@ -42,12 +42,12 @@ class GenerativeBatchModel:
 
     @property
     def static_batching_reason(self) -> str:
-        """The reason why continuous batching is not possible, or "" if it is possible."""
+        """The reason why continuous batching is impossible, or "" if it is possible."""
         return explain_static_batching(self.generator, self.settings)
 
     @property
     def result_columns(self) -> GeneratedResultColumns:
-        """The columns that contain generated text or tokens."""
+        """The table columns with generated text or tokens."""
         settings = self.settings
         is_beam_search = settings.strategy == "beam"
         return GeneratedResultColumns(
@@ -61,7 +61,7 @@ class GenerativeBatchModel:
     def make_continuous_batch(
         self, batch_size: int, on_start: Callable[[Sequence[int]], None]
     ) -> ContinuousBatch[InputRow]:
-        """Create a continuous batch; `on_start` receives the indices of rows in progress."""
+        """Create a continuous batch. `on_start` receives the indices of rows in progress."""
         padded_inputs = self.row_reader.padded_inputs
         return ContinuousBatch(
             model=self.generator,
@@ -72,8 +72,8 @@ class GenerativeBatchModel:
         )
 
     def start_generation(self, rows: Sequence[InputRow], first_row: int = 0) -> GenerationStream:
-        """Start generation for a batch of rows; `first_row` plus the batch index of a row
-        determines its random stream. Raise E09xx if an input is invalid.
+        """Start generation for a batch of rows. The random stream of a row depends on `first_row`
+        plus the row's index in the block. Raise E09xx if an input is invalid.
         """
         stream = self.generator.start_generation(self.row_reader.batch_inputs(rows), self.settings)
         return replace(stream, sample_indices=[first_row + row.row_number for row in rows])
@@ -82,8 +82,8 @@ class GenerativeBatchModel:
 @dataclass
 class BatchInferenceModel:
     """Computes one output row per input row with `model`: outputs of a graph, or generated text.
-    `input_columns` maps each input to its column, `settings` are generation settings, and
-    `raw_outputs` are outputs that are returned as arrays.
+    `input_columns` maps each model input to its column, `settings` are generation settings, and
+    `raw_outputs` names the outputs that are returned as arrays.
     """
 
     model: InferenceModel
@@ -102,7 +102,7 @@ class BatchInferenceModel:
         provider: str = "cpu",
         threads: int = 1,
     ) -> "BatchInferenceModel":
-        """Open a model for batch inference. Raise E0880 if an input has no column."""
+        """Open a model for batch inference. Raise E0880 if a model input has no column."""
         model = open_compiled_model(path, graph=graph, provider=provider, threads=threads)
         batch_model = BatchInferenceModel(
             model, input_columns, dict(settings or {}), tuple(raw_outputs)
@@ -117,12 +117,12 @@ class BatchInferenceModel:
 
     @cached_property
     def row_reader(self) -> RowReader:
-        """The reader that converts rows to model inputs."""
+        """The reader that converts data rows to model inputs."""
         return RowReader(self.input_signature, self.input_columns, self.is_generative)
 
     @property
     def input_signature(self) -> ModelInputs:
-        """The inputs that rows provide, and their preprocessing."""
+        """The model inputs that rows provide, and the preprocessing of these inputs."""
         model = self.model if self.is_generative else self.model.default_model
         return model.input_signature
 
@@ -137,7 +137,7 @@ class BatchInferenceModel:
                     f"the model has no input `{name}`",
                     helps=[f"the inputs are {', '.join(graph_inputs)}: --column COLUMN=INPUT"],
                 )
-        # sequences with a start token need no prompt column
+        # generation from a start token needs no prompt column
         has_start_token = self.is_generative and self._needs_no_prompt()
         mask_inputs = {find_mask_input(input_signature.graph, n) for n in self.input_columns}
         for name in input_signature.required_inputs:
@@ -150,7 +150,7 @@ class BatchInferenceModel:
                 )
 
     def _needs_no_prompt(self) -> bool:
-        """Return True if generation needs no prompt."""
+        """Return True if generation can start without a prompt, i.e. from a start token."""
         generator = self.model.generator
         start = self.settings.get("start")
         return generator is not None and (
@@ -159,7 +159,7 @@ class BatchInferenceModel:
 
     @cached_property
     def formatter(self) -> GraphResultColumns | GeneratedResultColumns:
-        """The result formatter; E0731 to E0733 for bad settings, E0879 for selected outputs."""
+        """The formatter of results. Raise E0731 to E0733, or E0879 for invalid outputs."""
         generator = self.model.generator
         if not self.is_generative or generator is None:
             manifest = self.model.default_model.manifest
@@ -174,7 +174,7 @@ class BatchInferenceModel:
 
     @cached_property
     def batch_generator(self) -> GenerativeBatchModel:
-        """The generative model. Raise E0731 to E0733 if settings are invalid."""
+        """The generative model of the job. Raise E0731 to E0733 for invalid settings."""
         generator = self.model.generator
         assert generator is not None, "only a generative model has a row generator"
         settings = generator.resolve_settings(self.settings)
@@ -182,22 +182,22 @@ class BatchInferenceModel:
 
     @property
     def uses_continuous_batching(self) -> bool:
-        """True if finished sequences are replaced by new ones (continuous batching)."""
+        """True if new sequences replace finished sequences in a batch (continuous batching)."""
         return self.is_generative and not self.batch_generator.static_batching_reason
 
     def list_result_columns(self) -> tuple[TableColumn, ...]:
-        """Return the columns of the results."""
+        """Return the table columns with the results of a row."""
         return tuple(self.formatter.iterate_columns())
 
     @cached_property
     def cost_formulas(self) -> CostFormulas:
-        """The cost model of a batch, derived from the full-forward graph."""
+        """The cost model of a batch, derived from the full-forward graph of the model."""
         return CostFormulas.from_graph(self._cost_graph)
 
     @property
     def _cost_graph(self) -> Graph:
         scoring_model = self.model.scoring_model
-        # a standalone generator has no full-forward graph to derive costs from
+        # a standalone generator has no full-forward graph from which costs can be derived
         if scoring_model is not None and scoring_model.manifest.decoding is None:
             return scoring_model.manifest.graph
         return self.input_signature.graph
@@ -212,7 +212,7 @@ class BatchInferenceModel:
         return self.formatter.format_rows(outputs, rows, self._length_padding)
 
     def _run_outputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
-        """Return all outputs of a batch, with attention weights if requested."""
+        """Return the graph outputs of a batch, and the attention weights if they are requested."""
         model = self.model.default_model
         formatter = self.formatter
         if not (isinstance(formatter, GraphResultColumns) and formatter.has_attention_columns):
@@ -228,7 +228,7 @@ class BatchInferenceModel:
 
 
 def find_text_inputs(model: InferenceModel) -> list[str]:
-    """Return the names of the text inputs."""
+    """Return the names of the model inputs that take text."""
     input_signature = model.input_signature
     return [
         n

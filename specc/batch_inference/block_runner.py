@@ -43,7 +43,7 @@ MAX_ATTEMPTS = 2
 class CrashJournal:
     """A journal file that counts worker crashes per group of rows in a block. `current_key`
     identifies the rows in progress. `is_read_only` is true if another process has locked the
-    journal. `lock_descriptor` is the file descriptor of the lock.
+    journal file. `lock_descriptor` is the file descriptor of the lock.
     """
 
     path: Path
@@ -54,7 +54,7 @@ class CrashJournal:
 
     @staticmethod
     def open(path: Path) -> "CrashJournal":
-        """Open the journal of a block; rows in progress in its last entry count as a crash."""
+        """Open the journal of a block. The rows in progress in the last entry count as a crash."""
         try:
             journal = CrashJournal(path, lock_descriptor=lock_journal(path))
         except BlockingIOError:
@@ -64,13 +64,13 @@ class CrashJournal:
             crash_counts, current_key = entry.get("died"), entry.get("now")
             count_items = crash_counts.items() if isinstance(crash_counts, dict) else ()
             journal.crash_counts = {k: n for k, n in count_items if isinstance(n, int)}
-            # the lock was free, so the process that started these rows has terminated abnormally
+            # the lock was free, so the process that started the rows has terminated abnormally
             if isinstance(current_key, str) and current_key:
                 journal.crash_counts[current_key] = journal.crash_counts.get(current_key, 0) + 1
         return journal
 
     def record_started_rows(self, row_numbers: Sequence[int]) -> None:
-        """Record that these rows are in progress."""
+        """Record in the journal that the given rows are in progress."""
         self.current_key = format_journal_key(row_numbers)
         if self.is_read_only:
             return
@@ -78,11 +78,11 @@ class CrashJournal:
         append_journal_line(self.path, f"{json.dumps(data)}\n")
 
     def have_crashed_repeatedly(self, row_numbers: Sequence[int]) -> bool:
-        """Return True if workers have crashed twice while processing exactly these rows."""
+        """Return True if workers have crashed twice on exactly the given group of rows."""
         return self.crash_counts.get(format_journal_key(row_numbers), 0) >= MAX_ATTEMPTS
 
     def find_crashing_rows(self) -> set[int]:
-        """Return the rows during which workers have crashed twice, alone or in a batch."""
+        """Return the rows on which workers have crashed twice, alone or in a batch."""
         keys = (key for key, count in self.crash_counts.items() if count >= MAX_ATTEMPTS)
         return {int(n) for key in keys for n in key.split() if n.isdecimal()}
 
@@ -102,12 +102,12 @@ class CrashJournal:
 
 
 def lock_journal(path: Path) -> int | None:
-    """Lock the journal and return its file descriptor, or None on a system without file locks.
-    Raise BlockingIOError if the file is locked, and E0811 to E0815 if it cannot be created.
+    """Lock a journal file and return its file descriptor, or None on a system without file locks.
+    Raise BlockingIOError if the file is locked, and E0811 to E0815 if the file cannot be created.
     """
     try:
         import fcntl
-    except ImportError:  # Windows
+    except ImportError:  # on Windows
         return None
     while True:
         try:
@@ -118,24 +118,24 @@ def lock_journal(path: Path) -> int | None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_file_at_path(descriptor, path):
                 return descriptor
-            os.close(descriptor)  # the previous owner of the lock has exited and removed the file
+            os.close(descriptor)  # the previous lock owner has removed the file and exited
         except BlockingIOError:
             os.close(descriptor)
             raise
-        except OSError:  # a file system without locks
+        except OSError:  # the file system has no locks
             os.close(descriptor)
             return None
 
 
 def _is_file_at_path(descriptor: int, path: Path) -> bool:
-    """Return True if the path still refers to the open file."""
+    """Return True if the path still refers to the open file of the descriptor."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     return False
 
 
 def append_journal_line(path: Path, line: str) -> None:
-    """Append a line to the journal. Raise E0811 to E0815 if it cannot be written."""
+    """Append a line to a journal file. Raise E0811 to E0815 if the file cannot be written."""
     try:
         with path.open("a", encoding="utf-8") as journal:
             journal.write(line)
@@ -144,7 +144,7 @@ def append_journal_line(path: Path, line: str) -> None:
 
 
 def _read_last_line(path: Path) -> object:
-    """Return the last complete line, or None if there is no journal."""
+    """Return the last complete line of a journal file, or None if the file does not exist."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, ValueError):
@@ -156,23 +156,23 @@ def _read_last_line(path: Path) -> object:
 
 
 def format_journal_key(row_numbers: Sequence[int]) -> str:
-    """Format row indices as a key of the journal."""
+    """Format row indices as a key of the crash journal."""
     return " ".join(map(str, row_numbers))
 
 
 CRASHED_ROW_CODE = "E0882"
-"""The error code of a row that crashed its worker process."""
+"""The error code of a row whose computation crashed the worker process."""
 
 MAX_ERROR_LENGTH = 500
 """Maximum number of characters of an error message in a part file."""
 
 ReportRows = Callable[[int], None]
-"""A callback that is passed the number of rows completed since its last call."""
+"""A callback that receives the number of rows completed since its last call."""
 
 
 @dataclass
 class BlockRunner:
-    """Runs the blocks of a job plan with a model that is opened once."""
+    """Runs the blocks of a job plan with a model that is opened only once."""
 
     plan: JobPlan
     out: Path
@@ -181,7 +181,7 @@ class BlockRunner:
 
     @staticmethod
     def open(plan: JobPlan, out: Path) -> "BlockRunner":
-        """Open the model of a plan."""
+        """Open the model of a job plan."""
         model = BatchInferenceModel.open(
             plan.model,
             plan.input_columns,
@@ -195,13 +195,13 @@ class BlockRunner:
     def run_block(
         self, block_number: int, report: ReportRows = lambda rows: None
     ) -> BlockStatistics:
-        """Compute one block. Raise E0802 if its file is missing, E0881 if it has changed."""
+        """Compute one block. Raise E0802 if the data file is missing, E0881 if it has changed."""
         existing_statistics = read_block_statistics(self.plan, self.out, block_number)
-        if existing_statistics is not None:  # another process has already computed this block
+        if existing_statistics is not None:  # another process has computed the block
             report(existing_statistics.row_count)
             return existing_statistics
         # the journal records the rows in progress, so that the next worker can identify a row that
-        # crashes the process
+        # crashes its process
         with CrashJournal.open(self.out / PLAN_DIRECTORY / f"{block_number:06}.now") as journal:
             with translate_os_errors(
                 Path(self.plan.files[self.plan.blocks[block_number].file_index].path)
@@ -223,7 +223,7 @@ class BlockRunner:
         return block.statistics
 
     def _read_columns(self, block_number: int) -> ColumnValues:
-        """Read the required columns. Raise E0881 if the file has changed."""
+        """Read the required columns of a block. Raise E0881 if the data file has changed."""
         block = self.plan.blocks[block_number]
         file = self.plan.files[block.file_index]
         path = Path(file.path)
@@ -232,7 +232,7 @@ class BlockRunner:
         if block.file_index not in self.data_files:
             self.data_files[block.file_index] = open_data_file(path)
         copied_names = [c.name for c in self.plan.copied_columns]
-        # one column may be used for two inputs and may also be copied to the output
+        # two inputs can use the same column, which can also be copied to the output
         column_names = list(dict.fromkeys([*self.plan.input_columns.values(), *copied_names]))
         table = self.data_files[block.file_index].read_block(block, column_names)
         if any(len(column) != block.row_count for column in table.values()):
@@ -242,8 +242,8 @@ class BlockRunner:
 
 @dataclass(kw_only=True)
 class BlockComputation:
-    """A block in progress and the results of its rows. `first_row_number` is the index of its first
-    row in the data set, from which sampling seeds are derived.
+    """A block in progress and the results of its rows. `first_row_number` is the index of the
+    block's first row in the data set, from which sampling seeds are derived.
     """
 
     model: BatchInferenceModel
@@ -256,11 +256,11 @@ class BlockComputation:
 
     @property
     def padded_inputs(self) -> tuple[str, ...]:
-        """The names of the padded inputs."""
+        """The names of the padded model inputs."""
         return self.model.row_reader.padded_inputs
 
     def compute_results(self, table: ColumnValues) -> None:
-        """Compute the results of all rows of the block; a row that fails gets an error message."""
+        """Compute the results of all rows of the block. A row that fails gets an error message."""
         readable_rows: list[InputRow] = []
         for number, row in enumerate(
             self.model.row_reader.convert_rows(table, self.statistics.row_count)
@@ -270,7 +270,7 @@ class BlockComputation:
             else:
                 self._record_error(number, row)
         self.report(self.statistics.row_count - len(readable_rows))
-        # sequences end at different times, so there are no fixed batches
+        # sequences end at different times, so continuous batching has no fixed batches
         if self.model.uses_continuous_batching:
             readable_rows = self._generate_continuously(readable_rows)
         memory = self.model.cost_formulas.estimate_bytes
@@ -286,7 +286,7 @@ class BlockComputation:
         self.statistics.padding_count += padding
 
     def _generate_continuously(self, rows: Sequence[InputRow]) -> list[InputRow]:
-        """Generate by continuous batching, short prompts first; return rows of crashed workers."""
+        """Generate by continuous batching, short prompts first. Return rows that crash workers."""
         crashing_rows, start_time = self.journal.find_crashing_rows(), time.perf_counter()
         safe_rows = [row for row in rows if row.row_number not in crashing_rows]
         for group in group_by_shape(safe_rows, self.padded_inputs):
@@ -298,7 +298,7 @@ class BlockComputation:
         generator, first_row_number = self.model.batch_generator, self.first_row_number
         lengths = {row.row_number: row.get_padded_length(self.padded_inputs) for row in rows}
 
-        # sequence indices are global, whereas journal indices are relative to the block
+        # sequence indices refer to the data set, whereas journal indices are relative to the block
         def record_started_rows(numbers: Sequence[int]) -> None:
             self.journal.record_started_rows(
                 [row_number - first_row_number for row_number in numbers]
@@ -324,28 +324,28 @@ class BlockComputation:
     def _count_generation_multiply_adds(
         self, input_length: int, sequences: Sequence[GenerationResult]
     ) -> int:
-        """Return the multiply-adds of generating a sequence, including its prompt."""
+        """Return the number of multiply-adds for generating a sequence, including its prompt."""
         row_reader, best = self.model.row_reader, sequences[0]
         token_count = len(best.tokens) // max(best.num_codebooks, 1)
-        # prompt and generated tokens count as one sequence
+        # the prompt and the generated tokens count as one sequence
         is_prompt = row_reader.input_signature.sequence_input in row_reader.input_columns
         return self.model.cost_formulas.estimate_multiply_adds(
             1, input_length + token_count if is_prompt else max(input_length, token_count)
         )
 
     def _choose_batch_size(self, max_length: int) -> int:
-        """Return the batch size for sequences of this length."""
+        """Return the largest batch size for sequences of `max_length` within the batch limits."""
         estimate_bytes, limits = self.model.cost_formulas.estimate_bytes, self.limits
-        # a batch has at least one sequence, even if it exceeds the memory limit
+        # a batch has at least one sequence, even if the sequence exceeds the memory limit
         count = max(min(limits.max_rows, limits.max_tokens // max(max_length, 1)), 1)
         while count > 1 and estimate_bytes(count, max_length) > limits.max_bytes:
             count -= 1
         return count
 
     def _compute_batch(self, batch: Sequence[InputRow]) -> None:
-        """Compute a batch, or its rows one at a time if a row fails."""
+        """Compute the results of a batch, or of one row at a time if a row fails."""
         row_numbers = [row.row_number for row in batch]
-        # a process crashed in this batch: compute its rows one at a time to identify the row
+        # a process crashed twice in this batch: compute single rows to identify the failing row
         if self.journal.have_crashed_repeatedly(row_numbers):
             title = "the process crashed twice on this row"
             return self._retry_rows(batch, Diagnostic(CRASHED_ROW_CODE, title))
@@ -365,7 +365,7 @@ class BlockComputation:
         return None
 
     def _retry_rows(self, batch: Sequence[InputRow], error: Diagnostic) -> None:
-        """Compute the rows of a failed batch one by one; record the error of a single row."""
+        """Compute the rows of a failed batch one by one. Record the error of a single row."""
         if len(batch) == 1:
             return self._record_error(batch[0].row_number, error)
         for row in batch:
@@ -373,7 +373,7 @@ class BlockComputation:
         return None
 
     def _record_error(self, row_number: int, error: Diagnostic) -> None:
-        """Record an error as the result of a row."""
+        """Record an error as the result of a row, and in the statistics of the block."""
         notes = f": {error.notes[0]}" if error.notes and error.code != UNREADABLE_ROW_CODE else ""
         text = escape_text(f"{error.title}{notes}")[:MAX_ERROR_LENGTH]
         self.results[row_number] = {ERROR_COLUMN.name: f"{error.code} {text}"}

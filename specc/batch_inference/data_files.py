@@ -1,4 +1,4 @@
-"""Readers of data files: text files, JSON Lines, CSV, image directories."""
+"""Readers of data files: text files, JSON Lines, CSV files, and image directories."""
 
 import csv
 import io
@@ -27,20 +27,20 @@ from specc.io.json_io import Json, JsonLimits, parse_strict_json
 from specc.io.safe_read import escape_text, raise_unreadable_file
 
 MAX_ROW_BYTES = 64 * 2**20
-"""Maximum size of a row in bytes. Without it, a file without line breaks would exhaust memory."""
+"""Maximum size of a row in bytes, because a file without line breaks could exhaust memory."""
 
 ROW_JSON_LIMITS = JsonLimits(depth=200, max_integer=None)
-"""Limits on nesting and integers of JSON values in rows, which may be copied to the output."""
+"""Limits on nesting and integers of the JSON values in rows, which may be copied to the output."""
 
 QUOTED_VALUE = re.compile(rb'(?:^|,)"(?:[^"]|"")*("?)')
-"""Pattern of a quoted value; the group matches the closing quote, or "" if it is missing."""
+"""Pattern of a quoted CSV value. The group matches the closing quote, or "" if it is missing."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """The UTF-8 byte order mark."""
 
 
 class FileLine(NamedTuple):
-    """A line of a file: its bytes including the line end, and the offset of the next line."""
+    """A line of a file: the bytes including the line end, and the file offset of the next line."""
 
     data: bytes
     next_offset: int
@@ -70,7 +70,7 @@ def split_blocks(
     start_offset: int = 0,
     is_row: Callable[[bytes], object] = bool,
 ) -> list[RowBlock]:
-    """Split lines that satisfy `is_row` into blocks of `max_rows` from `start_offset` on."""
+    """Split the lines from `start_offset` that satisfy `is_row` into blocks of `max_rows` rows."""
     blocks, first_row, block_offset, end_offset = list[RowBlock](), 0, start_offset, start_offset
     line_count = row_count = 0
     for line in lines:
@@ -96,7 +96,7 @@ def _make_block(
 
 
 def read_block_bytes(path: Path, block: RowBlock) -> bytes:
-    """Return the bytes of a block, without a leading byte order mark."""
+    """Return the bytes of a block of rows, without a leading byte order mark."""
     with path.open("rb") as file:
         file.seek(block.offset)
         data = file.read(block.byte_count)
@@ -104,7 +104,7 @@ def read_block_bytes(path: Path, block: RowBlock) -> bytes:
 
 
 def _read_block_lines(path: Path, block: RowBlock) -> list[bytes]:
-    """Read the lines of a block without line ends; the last one starts no further line."""
+    """Read the lines of a block without line ends. The last line end starts no further line."""
     return [line.rstrip(b"\r\n") for line in io.BytesIO(read_block_bytes(path, block))]
 
 
@@ -120,7 +120,7 @@ class TextLinesFile(DataFile):
         return split_blocks(read_lines(self.path), file_index, max_rows)
 
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
-        """Return the lines of a block."""
+        """Return the lines of a block as the column `text`."""
         return {"text": [_decode_text(line) for line in _read_block_lines(self.path, block)]}
 
 
@@ -132,17 +132,17 @@ def _decode_text(line: bytes) -> str | UnreadableRow:
 
 
 class JsonLinesFile(DataFile):
-    """A JSON Lines file; blank lines are skipped."""
+    """A JSON Lines file, whose blank lines are skipped."""
 
     def read_columns(self) -> tuple[TableColumn, ...]:
-        """Return the union of all objects' keys as columns, with types that fit all values."""
+        """Return the keys of all objects as columns, with types that fit all values of a column."""
         element_types: dict[str, str] = {}
         previous_types: dict[str, type] = {}
         for line in read_lines(self.path):
             value = _parse_object(line.data) if line.data.strip() else {}
             for name, item in ({} if isinstance(value, UnreadableRow) else value).items():
-                # most values have the type of the previous row; except integers, because large
-                # integers have a different type
+                # most values have the type of the previous row; integers are always checked,
+                # because large integers have a different type
                 if previous_types.get(name) is type(item) is not int:
                     continue
                 previous_types[name] = type(item)
@@ -155,11 +155,11 @@ class JsonLinesFile(DataFile):
         )
 
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
-        """Split the file into blocks of objects; blank lines belong to the preceding block."""
+        """Split the file into blocks of objects. Blank lines belong to the preceding block."""
         return split_blocks(read_lines(self.path), file_index, max_rows, is_row=bytes.strip)
 
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
-        """Read the objects of a block as columns; missing keys become null."""
+        """Read the objects of a block as columns. Missing keys become null."""
         lines = _read_block_lines(self.path, block)
         rows = [_parse_object(line) for line in lines if line.strip()]
         return {
@@ -182,7 +182,7 @@ def _parse_object(line: bytes) -> dict[str, Json] | UnreadableRow:
 
 
 class CsvFile(DataFile):
-    """A CSV file with column names in the first row; quoted values may span several lines."""
+    """A CSV file with column names in the first row. Quoted values may span several lines."""
 
     def read_columns(self) -> tuple[TableColumn, ...]:
         """Read the column names from the first row."""
@@ -190,7 +190,7 @@ class CsvFile(DataFile):
         return tuple(TableColumn(name, ColumnType("text")) for name in names)
 
     def _read_header(self) -> tuple[list[str], int]:
-        """Return the column names and the first data offset. Raise E0872 without names."""
+        """Return the column names and the first data offset. Raise E0872 if there are no names."""
         record = next(_join_lines(read_lines(self.path)), None)
         try:
             text = "" if record is None else record.data.decode("utf-8")
@@ -207,14 +207,14 @@ class CsvFile(DataFile):
         return names, record.next_offset
 
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
-        """Return the blocks of records after the header row."""
+        """Split the records after the header row into blocks."""
         _, start_offset = self._read_header()
         records = _join_lines(read_lines(self.path))
         next(records)
         return split_blocks(records, file_index, max_rows, start_offset)
 
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
-        """Read the records of a block as columns."""
+        """Read the records of a block as columns of strings."""
         names, _ = self._read_header()
         lines = io.BytesIO(read_block_bytes(self.path, block))
         records = _join_lines(FileLine(line, 0) for line in lines)
@@ -227,7 +227,7 @@ class CsvFile(DataFile):
 
 
 def _join_lines(lines: Iterator[FileLine]) -> Iterator[FileLine]:
-    """Yield records, which span several lines while a quote is open; skip blank lines."""
+    """Yield records, which span several lines if they contain line breaks in quotes."""
     parts, end_offset, size, is_in_quote = list[bytes](), 0, 0, False
     for line in lines:
         if not is_in_quote and not line.data.strip(b"\r\n"):
@@ -239,13 +239,13 @@ def _join_lines(lines: Iterator[FileLine]) -> Iterator[FileLine]:
             yield FileLine(b"".join(parts), end_offset)
             parts, size = [], 0
         elif size > MAX_ROW_BYTES:
-            break  # the quote is never closed, so the rest of the file is one invalid row
+            break  # the quote is never closed, so the remaining file is one invalid row
     if parts:
         yield FileLine(b"".join(parts), end_offset)
 
 
 def _has_open_quote(line: bytes, starts_in_quote: bool) -> bool:
-    """Return True if a quoted value continues on the next line."""
+    """Return True if a quoted value of the line continues on the next line."""
     closing_quotes = [
         match[1] for match in QUOTED_VALUE.finditer(b'"' + line if starts_in_quote else line)
     ]
@@ -274,7 +274,7 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".ti
 
 
 def find_image_files(directory: Path) -> list[Path]:
-    """Return the images in a directory and its subdirectories, sorted by path."""
+    """Return the image files in a directory and its subdirectories, sorted by path."""
     paths = (path for path in directory.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
     return sorted((path for path in paths if path.is_file()), key=lambda path: path.as_posix())
 
@@ -295,7 +295,7 @@ class ImageDirectory(DataFile):
         ]
 
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
-        """Return the paths of the images in a block."""
+        """Return the paths of the images in a block as the columns `image` and `path`."""
         paths = find_image_files(self.path)[block.first_row : block.first_row + block.row_count]
         return {
             "image": [str(path) for path in paths],
@@ -313,7 +313,7 @@ FILE_FORMATS: dict[str, type[DataFile]] = {
 
 
 def open_data_file(path: Path) -> DataFile:
-    """Return the reader of a file or directory. Raise E0873 for an unknown extension."""
+    """Return the reader of a data file or image directory. Raise E0873 for an unknown extension."""
     if path.is_dir():
         return ImageDirectory(path)
     file_class = FILE_FORMATS.get(path.suffix.lower())
@@ -328,8 +328,8 @@ def open_data_file(path: Path) -> DataFile:
 
 
 def find_data_files(paths: Sequence[str]) -> list[Path]:
-    """Return the files and image directories to read, in order. Raise E0802 if a file is not
-    readable, and E0873 if a directory contains neither tables nor images.
+    """Return the data files and image directories of a job, in the order of `paths`. Raise E0802 if
+    a file is not readable, and E0873 if a directory contains neither tables nor images.
     """
     data_files: list[Path] = []
     for name in paths:
@@ -342,7 +342,7 @@ def find_data_files(paths: Sequence[str]) -> list[Path]:
             files_of_path = _list_directory_files(path) if path.is_dir() else [path]
         for file in files_of_path:
             if not file.is_dir():
-                open_data_file(file)  # report an unsupported suffix first
+                open_data_file(file)  # report an unsupported suffix before other errors
                 check_readable(file)
         data_files += files_of_path
     return data_files

@@ -1,4 +1,4 @@
-"""Worker processes that run blocks: on this machine, or as Ray Data actors (extra [ray])."""
+"""Engines that run blocks: local worker processes, or Ray Data actors (extra [ray])."""
 
 import json
 import logging
@@ -28,12 +28,12 @@ from specc.version import __version__
 END_MARKER = -1
 
 PROGRESS_INTERVAL = 0.1
-"""Number of seconds between two progress messages."""
+"""Minimum number of seconds between two progress messages of a worker."""
 
 
 def run_worker(directory: str) -> None:
-    """Run the main loop of a worker process, which computes the blocks that it receives."""
-    # Output of libraries must not be mixed with protocol messages.
+    """Run the main loop of a worker process, which computes the requested blocks of a job."""
+    # Output of libraries goes to stderr, because stdout contains protocol messages.
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     out = Path(directory)
@@ -53,32 +53,32 @@ def run_worker(directory: str) -> None:
         os._exit(1)  # the parent process has terminated
     except Exception:
         traceback.print_exc()
-        os._exit(1)  # skips the cleanup, which would wait for the listening thread
+        os._exit(1)  # skip the cleanup at exit, which would wait for the listening thread
 
 
 @dataclass
 class _ProgressReporter:
-    """Counts completed rows and reports them at intervals: one message per row is slow."""
+    """Counts completed rows and reports the count at intervals; a message per row is slow."""
 
     output: TextIO
     unreported_rows: int = 0
     last_report_time: float = field(default_factory=time.monotonic)
 
     def count_rows(self, rows: int) -> None:
-        """Count completed rows."""
+        """Count completed rows, and report the count if the interval has elapsed."""
         self.unreported_rows += rows
         if time.monotonic() - self.last_report_time >= PROGRESS_INTERVAL:
             self.report_counted_rows()
 
     def report_counted_rows(self) -> None:
-        """Report the rows counted since the last report."""
+        """Report the number of rows counted since the last report."""
         if self.unreported_rows:
             _send_report(self.output, rows=self.unreported_rows)
         self.unreported_rows, self.last_report_time = 0, time.monotonic()
 
 
 def _iterate_requests() -> Iterator[int]:
-    """Yield the requested blocks. The process exits when stdin closes."""
+    """Yield the block numbers that the parent process requests. Exit when stdin closes."""
     block_numbers: SimpleQueue[int] = SimpleQueue()
 
     def read_requests() -> None:
@@ -110,12 +110,12 @@ def _send_report(output: TextIO, **report: object) -> None:
 
 
 MAX_CRASHES = 3
-"""Maximum number of consecutive crashes with no row in progress; then the job fails."""
+"""Maximum number of consecutive worker crashes without a row in progress before the job fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockProgress:
-    """A progress message of a worker: completed rows, a completed block, or its start."""
+    """A progress message of a worker: completed rows, a completed block, or its readiness."""
 
     rows: int = 0
     statistics: BlockStatistics | None = None
@@ -124,7 +124,7 @@ class BlockProgress:
 
 @dataclass(kw_only=True)
 class _Worker:
-    """A worker process and its current block."""
+    """A worker process and the block that it computes."""
 
     process: subprocess.Popen[bytes]
     block_number: int | None = None
@@ -132,16 +132,16 @@ class _Worker:
     partial_line: bytes = b""
     reported_rows: int = 0
     initial_journal: bytes = b""
-    """The content of the block's journal when the block was assigned."""
+    """The content of the block's journal at the time when the block was assigned to the worker."""
 
     @property
     def output(self) -> IO[bytes]:
-        """The pipe from which messages of the worker are read."""
+        """The pipe with the messages of the worker."""
         assert self.process.stdout is not None
         return self.process.stdout
 
     def wait_for_exit(self) -> int:
-        """Wait for the process to exit; return its exit status."""
+        """Wait for the worker process to exit, and return the exit status."""
         status = self.process.wait()
         self.output.close()
         if self.process.stdin is not None:
@@ -150,9 +150,9 @@ class _Worker:
         return status
 
     def send_block(self, block_number: int) -> None:
-        """Send the worker a block number, or `END_MARKER`."""
+        """Send a block number, or `END_MARKER`, to the worker."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # the worker has exited, which `_handle_exit` handles
+        with suppress(BrokenPipeError):  # if the worker has exited, `_handle_exit` handles the exit
             self.process.stdin.write(f"{block_number}\n".encode())
             self.process.stdin.flush()
 
@@ -169,7 +169,7 @@ class LocalEngine:
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def run(self, block_numbers: Iterable[int]) -> Iterator[BlockProgress]:
-        """Compute blocks in any order. Raise the first error of a worker."""
+        """Compute blocks in any order, and yield progress. Raise the first error of a worker."""
         self.pending_blocks.extend(block_numbers)
         with self.selector:
             try:
@@ -182,7 +182,7 @@ class LocalEngine:
                 self._stop_workers()
 
     def _start_worker(self) -> None:
-        # the current `sys.path`, including changes at run time
+        # the worker uses the current `sys.path`, including changes at run time
         paths = os.pathsep.join(filter(None, sys.path))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
         process = subprocess.Popen(
@@ -197,19 +197,19 @@ class LocalEngine:
         self._assign_block(worker)
 
     def _assign_block(self, worker: _Worker) -> None:
-        """Assign the next block to a worker, or send it the end marker."""
+        """Assign the next block to a worker, or send the end marker if no block is left."""
         worker.block_number = self.pending_blocks.popleft() if self.pending_blocks else None
         worker.reported_rows, worker.initial_journal = 0, self._read_journal(worker.block_number)
         worker.send_block(END_MARKER if worker.block_number is None else worker.block_number)
 
     def _read_journal(self, block_number: int | None) -> bytes:
-        """Return the content of a block's journal, or b"" if there is none."""
+        """Return the content of a block's journal, or b"" if the journal does not exist."""
         with suppress(OSError):
             return (self.out / PLAN_DIRECTORY / f"{block_number or 0:06}.now").read_bytes()
         return b""
 
     def _handle_message(self, worker: _Worker) -> Iterator[BlockProgress]:
-        """Handle a message of a worker; an empty message means that the worker has exited."""
+        """Handle a message from a worker. An empty message means that the worker has exited."""
         data = os.read(worker.output.fileno(), 1 << 16)
         *lines, worker.partial_line = (worker.partial_line + data).split(b"\n")
         for line in lines:
@@ -234,7 +234,7 @@ class LocalEngine:
                 raise _decode_failure(failure)
 
     def _handle_exit(self, worker: _Worker) -> Iterator[BlockProgress]:
-        """Handle the exit of a worker, and assign its block to another worker."""
+        """Handle the exit of a worker, and assign the worker's block to another worker."""
         status = worker.wait_for_exit()
         self.live_workers.remove(worker)
         if worker.block_number is None:
@@ -258,7 +258,7 @@ class LocalEngine:
 
 
 def _raise_repeated_crashes(worker: _Worker, status: int) -> NoReturn:
-    """Raise E0883 because workers keep crashing without completing a row."""
+    """Raise E0883 because workers crash repeatedly without completing a row."""
     problem, hint = "exit before they are ready", "to run one row: specc run MODEL …"
     if worker.is_ready:
         problem = f"exit before the first row of block {worker.block_number}"
@@ -279,10 +279,10 @@ RAY_ENVIRONMENT = {
 """Environment variables that disable usage statistics and progress bars of Ray."""
 
 OBJECT_STORE_BYTES = 80 * 2**20
-"""Size of Ray's object store. It holds block numbers, not rows."""
+"""Size in bytes of Ray's object store, which holds block numbers, not rows."""
 
 CONNECT_TIMEOUT = 5
-"""Timeout in seconds for connecting to a cluster."""
+"""Timeout in seconds for connecting to a Ray cluster."""
 
 
 class RayActor:
@@ -297,7 +297,7 @@ class RayActor:
         self.runner: BlockRunner | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """Compute blocks; return the statistics or the error of each block as JSON."""
+        """Compute a batch of blocks. Return the statistics or the error of each block as JSON."""
         results = []
         for block_number in batch["id"]:
             try:
@@ -311,7 +311,7 @@ class RayActor:
 @dataclass
 class RayEngine:
     """Computes the blocks of a plan with Ray actors on this machine, or on the cluster at
-    `address`. Each actor has `gpus_per_worker` GPUs.
+    `address`. Each actor uses `gpus_per_worker` GPUs.
     """
 
     out: Path
@@ -320,7 +320,7 @@ class RayEngine:
     gpus_per_worker: float
 
     def run(self, block_numbers: Sequence[int]) -> Iterator[BlockProgress]:
-        """Compute blocks in any order. Raise E0888 if Ray or its cluster is not available."""
+        """Compute blocks in any order. Raise E0888 if Ray or the Ray cluster is unavailable."""
         ray = self._start_ray()
         yield BlockProgress(is_worker_ready=True)
         try:
@@ -343,7 +343,7 @@ class RayEngine:
             ray.shutdown()
 
     def _start_ray(self) -> Any:
-        """Start Ray, or connect to the cluster; return the module."""
+        """Start Ray, or connect to the Ray cluster. Return the `ray` module."""
         ray = self.import_ray()
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
         if not self.address:
@@ -356,7 +356,7 @@ class RayEngine:
         return ray
 
     def import_ray(self) -> Any:
-        """Import `ray` and connect to a cluster. Raise E0888 on failure."""
+        """Import `ray` and connect to a Ray cluster. Raise E0888 on failure."""
         os.environ.update({k: os.environ.get(k, v) for k, v in RAY_ENVIRONMENT.items()})
         try:
             import ray
@@ -375,10 +375,10 @@ class RayEngine:
         return ray
 
     def _check_reachable(self) -> None:
-        """Raise E0888 if no process listens at the address; Ray would wait for minutes."""
+        """Raise E0888 if no process listens at the address, because Ray would wait for minutes."""
         host, _, port = self.address.removeprefix("ray://").rpartition(":")
         if not host or not port.isdigit():
-            return  # a name that Ray resolves, e.g. `auto`
+            return  # Ray itself resolves names such as `auto`
         try:
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT).close()
         except (OSError, OverflowError) as error:

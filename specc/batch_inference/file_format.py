@@ -1,4 +1,4 @@
-"""Column types, conversions of values, and the interface of data file formats."""
+"""Column types, value conversions, and the interface of data file formats."""
 
 import os
 from abc import ABC, abstractmethod
@@ -19,13 +19,13 @@ from specc.io.safe_read import (
 from specc.ir.array import Array
 
 NULL_TYPE = "null"
-"""The type of a column that has only null values so far."""
+"""The element type of a column that has only null values so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A column type: the element type, and the sizes of nested lists, outermost first; None is a
-    variable size. Example: `ColumnType("f32", (None, 8))`.
+    """The type of a column: the element type and the sizes of nested lists, outermost first. The
+    size None is variable. Example: `ColumnType("f32", (None, 8))`.
     """
 
     element_type: str
@@ -37,7 +37,7 @@ class ColumnType:
 
     @staticmethod
     def parse(text: str) -> "ColumnType":
-        """Parse the string representation of a column type."""
+        """Parse a column type from its string representation."""
         element_type, _, size_text = text.partition("[")
         sizes = size_text.removesuffix("]").split(", ") if size_text else []
         return ColumnType(element_type, tuple(None if size == "n" else int(size) for size in sizes))
@@ -45,19 +45,19 @@ class ColumnType:
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """Name and type of a column."""
+    """The name and type of a table column."""
 
     name: str
     type: ColumnType
 
 
 def to_python_value(value: object) -> Any:
-    """Convert an array or NumPy scalar to Python values; return other values unchanged."""
+    """Convert an array or NumPy scalar to Python values. Return other values unchanged."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def merge_element_types(first: str, second: str) -> str:
-    """Return the element type for both types; "" is the type of a column of nulls."""
+    """Return the element type that represents both types; "" is the type of a column of nulls."""
     if not first or first == second:
         return second
     if not second:
@@ -66,7 +66,7 @@ def merge_element_types(first: str, second: str) -> str:
 
 
 def infer_element_type(value: object) -> str:
-    """Return the element type of a JSON or table value, or "" for null."""
+    """Return the element type of a JSON or table value, or "" for a null value."""
     match value:
         case None:
             return ""
@@ -90,20 +90,20 @@ def cast_to_element_type(value: Array, element_type: str) -> Array:
 
 
 ColumnValues: TypeAlias = Mapping[str, Sequence[object]]
-"""Columns by name, one value per row; `UnreadableRow` replaces an unreadable value."""
+"""Columns by name, with one value per row. `UnreadableRow` replaces a value that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRow:
-    """The reason why a row cannot be read."""
+    """The reason why a row of a data file cannot be read."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBlock:
-    """A block of `row_count` consecutive rows from `first_row`: `offset` and `byte_count` are its
-    location in a text file; `row_group` is its row group in a Parquet file.
+    """A block of `row_count` consecutive rows from `first_row`. `offset` and `byte_count` locate
+    the block in a text file; `row_group` is the block's row group in a Parquet file.
     """
 
     file_index: int
@@ -116,21 +116,21 @@ class RowBlock:
 
 @dataclass
 class DataFile(ABC):
-    """A file or directory of rows; subclasses implement the file formats."""
+    """A data file or image directory. Each file format is a subclass."""
 
     path: Path
 
     @abstractmethod
     def read_columns(self) -> tuple[TableColumn, ...]:
-        """Return the columns. Raise E0870 to E0873 if the file is invalid."""
+        """Return the columns of the file. Raise E0870 to E0873 if the file is invalid."""
 
     @abstractmethod
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
-        """Split the rows into blocks of at most `max_rows` rows of the file `file_index`."""
+        """Split the rows into blocks of at most `max_rows` rows, with the given `file_index`."""
 
     @abstractmethod
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
-        """Read the selected columns of a block."""
+        """Read the selected columns of a block of rows."""
 
 
 READABLE_FILE_HELP = "pass a readable regular file, or a directory of such files"
@@ -146,7 +146,7 @@ def translate_os_errors(path: Path) -> Iterator[None]:
 
 
 def check_readable(path: Path) -> None:
-    """Raise E0802 for a file that is not seekable or readable."""
+    """Raise E0802 for a data file that is not readable or not seekable."""
     try:
         descriptor = open_regular_file(path)
     except UnreadableFileError as error:

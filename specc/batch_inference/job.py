@@ -1,4 +1,4 @@
-"""A batch inference job: check, plan and run it, and report the result."""
+"""Check, plan and run a batch inference job, and report the result."""
 
 import errno
 import json
@@ -32,14 +32,14 @@ ERRORS_FILE = f"{PLAN_DIRECTORY}/errors.jsonl"
 
 @dataclass(kw_only=True)
 class JobReport:
-    """The report of a job: its progress while it runs, and its result at the end."""
+    """The report of a batch inference job: progress during the run, and the result at the end."""
 
     plan: JobPlan
     out: Path
     rows: int = 0
     blocks: int = 0
     resumed_rows: int = 0
-    """Number of rows that an earlier run completed."""
+    """Number of rows that were completed by an earlier run of the job."""
     errors: int = 0
     null_rows: int = 0
     """Number of rows with NaN or infinity, which JSON Lines files store as null."""
@@ -47,7 +47,7 @@ class JobReport:
     padding: int = 0
     start_time: float = field(default_factory=time.monotonic)
     ready_time: float | None = None
-    """Time at which the first worker was ready."""
+    """Time when the first worker was ready, or None before that."""
     end_time: float | None = None
     block_costs: list[tuple[float, int]] = field(default_factory=list)
     """Seconds and multiply-adds of each block of this run, in order of completion."""
@@ -58,18 +58,18 @@ class JobReport:
 
     @property
     def seconds(self) -> float:
-        """The elapsed time in seconds."""
+        """The elapsed time of this run in seconds."""
         return (self.end_time or time.monotonic()) - self.start_time
 
     @property
     def startup_seconds(self) -> float:
-        """The time in seconds until the first worker started."""
+        """The time in seconds until the first worker was ready."""
         return 0.0 if self.ready_time is None else self.ready_time - self.start_time
 
     @property
     def rows_per_second(self) -> float:
         """The throughput of this run in rows per second, excluding startup."""
-        # excludes blocks that an earlier run completed
+        # blocks completed by an earlier run are excluded
         row_count = self.rows - self.resumed_rows
         return row_count / max(self.seconds - self.startup_seconds, 1e-9)
 
@@ -80,7 +80,7 @@ class JobReport:
 
     @property
     def predicted_seconds(self) -> float | None:
-        """The compute time predicted from the first block's, or None for a single block."""
+        """The compute time predicted from the first block, or None for a single block."""
         seconds, multiply_adds = self.block_costs[0] if self.block_costs else (0.0, 0)
         if len(self.block_costs) < 2 or not multiply_adds:
             return None
@@ -89,7 +89,7 @@ class JobReport:
 
     @property
     def padding_ratio(self) -> float:
-        """The ratio of padding positions to valid positions."""
+        """The ratio of padding positions to valid positions in batches."""
         return self.padding / max(self.positions - self.padding, 1)
 
     def add_block(self, statistics: BlockStatistics) -> None:
@@ -105,11 +105,11 @@ ProgressCallback = Callable[[JobReport], None]
 
 
 def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: None) -> JobReport:
-    """Compute the remaining blocks and return the report of the whole job."""
+    """Compute the remaining blocks of a job, and return the report of the whole job."""
     start_time = time.monotonic()
     out, plan = Path(request.out), plan_job(request)
     if request.engine == "ray":
-        _make_ray_engine(request, out).import_ray()  # check before files are written
+        _make_ray_engine(request, out).import_ray()  # check the request before files are written
     existing_plan = read_plan(out)
     if existing_plan is not None:
         check_same_plan(existing_plan, plan, out)
@@ -127,7 +127,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
             report.add_block(statistics)
             report.resumed_rows += block.row_count
     report.rows = report.resumed_rows
-    # an earlier run may have allowed more errors than this run
+    # an earlier run may have allowed more errors than this run allows
     _check_errors(request, report)
     on_progress(report)
     with _note_complete_parts(report):
@@ -143,7 +143,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
                 _check_errors(request, report)
             on_progress(report)
         _write_errors(report)
-    for journal in (out / PLAN_DIRECTORY).glob("*.now"):  # remove journals of killed processes
+    for journal in (out / PLAN_DIRECTORY).glob("*.now"):  # remove the journals of killed processes
         journal.unlink(missing_ok=True)
     report.end_time = time.monotonic()
     return report
@@ -151,7 +151,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
 
 @contextmanager
 def _note_complete_parts(report: JobReport) -> Iterator[None]:
-    """A context manager that makes errors state the number of completed part files."""
+    """A context manager that adds the number of completed part files to the notes of errors."""
     try:
         yield
     except Failed as failed:
@@ -172,14 +172,14 @@ def _make_ray_engine(request: JobRequest, out: Path) -> RayEngine:
 
 
 def _check_writable(out: Path) -> None:
-    """Raise E0812 if a directory is not writable, before rows are computed."""
+    """Raise E0812 if an output directory is not writable, before rows are computed."""
     for directory in (out, out / PLAN_DIRECTORY):
         if not os.access(directory, os.W_OK):
             raise_os_error(PermissionError(errno.EACCES, "Permission denied"), directory)
 
 
 def _check_empty(out: Path) -> None:
-    """Raise E0875 if a directory contains parts but no plan."""
+    """Raise E0875 if an output directory contains part files but no job plan."""
     if out.is_dir() and any(out.glob("part-*")):
         raise_error(
             "E0875",
@@ -191,7 +191,7 @@ def _check_empty(out: Path) -> None:
 def _run_engine(
     request: JobRequest, plan: JobPlan, out: Path, block_numbers: Sequence[int]
 ) -> Iterator[BlockProgress]:
-    """Run the job on the requested engine."""
+    """Run blocks of the job on the requested engine, and yield progress messages."""
     if not block_numbers:
         return
     if request.engine == "ray":
@@ -211,13 +211,13 @@ def _run_engine(
 def count_available_cpus() -> int:
     """Return the number of CPUs that this process may use."""
     count = os.cpu_count()
-    with suppress(AttributeError):  # not available on every system
+    with suppress(AttributeError):  # `sched_getaffinity` is not available on every system
         count = len(os.sched_getaffinity(0))
     return count or 1
 
 
 def _check_errors(request: JobRequest, report: JobReport) -> None:
-    """Raise E0887 if more rows failed than the user allows."""
+    """Raise E0887 if more rows failed than `max_errors` allows."""
     if request.max_errors is not None and report.errors > request.max_errors:
         _write_errors(report)
         row_text = "1 row" if report.errors == 1 else f"{report.errors} rows"
@@ -230,7 +230,7 @@ def _check_errors(request: JobRequest, report: JobReport) -> None:
 
 
 def _write_errors(report: JobReport) -> None:
-    """Write the list of failed rows, in row order."""
+    """Write the list of failed rows to the errors file, in row order."""
     plan, lines = report.plan, []
     for number, block in enumerate(plan.blocks):
         statistics = read_block_statistics(plan, report.out, number)

@@ -1,4 +1,4 @@
-"""Files of a job: its plan (files, blocks, columns, settings), and one output part per block."""
+"""Files of a batch inference job: the plan, and one part file per block."""
 
 import base64
 import hashlib
@@ -35,7 +35,7 @@ BLOCK_FIELDS = tuple(f.name for f in fields(RowBlock))
 
 @dataclass(frozen=True, slots=True)
 class InputFileState:
-    """An input file or image directory, with its size and modification time to detect changes."""
+    """An input file or image directory, with the size and modification time that reveal changes."""
 
     path: str
     size: int
@@ -54,10 +54,10 @@ class BatchLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
-    """The plan of a job. `input_columns` maps inputs to columns, `copied_columns` are copied to the
-    output, and `result_columns` are computed. `settings` are the generation settings.
-    `static_batching_reason` (why static batching is used) and `has_batch_shared_scales` are not
-    stored.
+    """The plan of a batch inference job. `input_columns` maps model inputs to columns,
+    `copied_columns` are copied to the output, and `result_columns` are computed. `settings` are the
+    generation settings. Two fields are not stored in the plan file: `static_batching_reason`, the
+    reason for static batching, and `has_batch_shared_scales`.
     """
 
     model: str
@@ -79,23 +79,23 @@ class JobPlan:
 
     @property
     def rows(self) -> int:
-        """The total number of rows."""
+        """The total number of rows in the data set."""
         return sum(b.row_count for b in self.blocks)
 
     @cached_property
     def first_row_numbers(self) -> list[int]:
-        """The index of the first row of each block in the data set."""
+        """The index in the data set of each block's first row."""
         return [0, *accumulate(block.row_count for block in self.blocks)]
 
     def get_part_file(self, block_number: int) -> str:
-        """Return the part file of a block. File names sort in row order."""
+        """Return the name of the part file of a block. Part file names sort in row order."""
         return f"part-{block_number:06}.{self.output_format}"
 
     def to_json(self) -> dict[str, object]:
-        """Convert the plan to JSON data; equal plans produce equal bytes."""
+        """Convert the plan to JSON data. Equal plans are encoded as equal bytes."""
         data = {f.name: getattr(self, f.name) for f in fields(self)}
         del data["static_batching_reason"], data["has_batch_shared_scales"]
-        # compact JSON, because a plan may have millions of blocks
+        # blocks are compact arrays, because a plan may have millions of blocks
         for name in ("files", "blocks"):
             data[name] = [astuple(item) for item in data[name]]
         for name in ("copied_columns", "result_columns"):
@@ -103,8 +103,8 @@ class JobPlan:
         return {name: to_json_value(value) for name, value in data.items()}
 
     def write(self, out: Path) -> None:
-        """Write the plan to the output directory."""
-        # file names may contain undecodable bytes, which are preserved
+        """Write the plan file to the output directory."""
+        # file names may contain undecodable bytes, which must be preserved
         text = json.dumps(self.to_json(), ensure_ascii=False, indent=1)
         write_file_atomically(
             out / PLAN_DIRECTORY / PLAN_FILE, [text.encode("utf-8", "surrogatepass")]
@@ -112,7 +112,9 @@ class JobPlan:
 
 
 def read_plan(out: Path) -> JobPlan | None:
-    """Read the plan in a directory, or None. Raise E0802 if unreadable, E0876 if invalid."""
+    """Read the plan file in a directory; return None without a plan file. Raise E0802 if the file
+    is unreadable, and E0876 if it is invalid.
+    """
     path = out / PLAN_DIRECTORY / PLAN_FILE
     try:
         text = path.read_bytes().decode("utf-8", "surrogatepass")
@@ -138,7 +140,7 @@ def _raise_invalid_plan(path: Path) -> NoReturn:
 
 
 def _parse_plan(data: object) -> JobPlan:
-    """Parse a plan from JSON data. Invalid data raises exceptions of various types."""
+    """Parse a job plan from JSON data. Invalid data raises exceptions of various types."""
     if not isinstance(data, dict):
         raise TypeError("a plan is an object")
     return JobPlan(
@@ -167,10 +169,10 @@ def _read_columns(data: list[list[str]]) -> tuple[TableColumn, ...]:
 
 
 def check_same_plan(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) -> None:
-    """Raise E0875 if a directory has parts of another plan, with the differences."""
+    """Raise E0875 if a directory has parts of a different plan. The notes list the differences."""
     existing, requested, notes = existing_plan.to_json(), requested_plan.to_json(), []
     for key in existing:
-        # a model at a different path with the same content is the same model
+        # a model file with the same content at another path is the same model
         if key != "model" and existing[key] != requested[key]:
             old, new = (json.dumps(data[key], ensure_ascii=False) for data in (existing, requested))
             values = f": {escape_text(old)} in the plan, {escape_text(new)} now"
@@ -185,14 +187,16 @@ def check_same_plan(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) 
 
 
 def hash_model(path: Path) -> str:
-    """Return the SHA-256 of a model file, or of a package index, which has the other hashes."""
+    """Return the SHA-256 hash of a model file, or of a package index with its file hashes."""
     file = path / INDEX_FILE if is_package_directory(path) else path
     with file.open("rb") as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 
 def record_file_state(path: Path) -> InputFileState:
-    """Return size and modification time of a file, or total and latest of a directory's images."""
+    """Return the size and modification time of a file. For an image directory, return the total
+    size and the latest modification time of the images.
+    """
     if not path.is_dir():
         status = path.stat()
         return InputFileState(str(path), status.st_size, status.st_mtime_ns)
@@ -217,9 +221,9 @@ Count: TypeAlias = Annotated[int, partial(JsonFields.read_int, low=0, high=2**63
 
 @dataclass(kw_only=True)
 class BlockStatistics(Record):
-    """Statistics of a block: rows, errors by row, positions, padding, rows with NaN or infinity
-    that JSON Lines store as null (`null_rows`), compute time in `seconds`, and multiply-adds
-    by the cost formulas.
+    """Statistics of a block: rows, errors by row, positions, padding positions, compute time in
+    `seconds`, and multiply-adds by the cost formulas. `null_row_count` is the number of rows with
+    NaN or infinity, which JSON Lines files store as null.
     """
 
     tag = "block"
@@ -244,7 +248,7 @@ def write_part(
     values: Sequence[Mapping[str, object]],
     statistics: BlockStatistics,
 ) -> None:
-    """Write copied columns and results of a block; a part file means a complete block."""
+    """Write copied columns and results of a complete block. The part file is written last."""
     copied = {
         c.name: [None if isinstance(v, UnreadableRow) else v for v in table[c.name]]
         for c in plan.copied_columns
@@ -254,20 +258,20 @@ def write_part(
         plan.output_format, (*plan.copied_columns, *plan.result_columns), copied | results
     )
     text = json.dumps(statistics.to_json(), ensure_ascii=False)
-    # written last, so if the part file exists, its statistics exist, too
+    # the part file is written last, so the statistics exist if the part file exists
     statistics_file = out / PLAN_DIRECTORY / f"{statistics.block_number:06}.json"
     write_file_atomically(statistics_file, [text.encode("utf-8", "backslashreplace")])
     write_file_atomically(out / plan.get_part_file(statistics.block_number), [data])
 
 
 def read_block_statistics(plan: JobPlan, out: Path, block_number: int) -> BlockStatistics | None:
-    """Return the statistics of a block, or None if it is not complete."""
+    """Return the statistics of a block, or None if the block is not complete."""
     if not (out / plan.get_part_file(block_number)).is_file():
         return None
     try:
         text = (out / PLAN_DIRECTORY / f"{block_number:06}.json").read_text("utf-8")
         return BlockStatistics.from_fields(JsonFields(json.loads(text)))
-    # invalid statistics: recompute the block
+    # a block with invalid statistics is computed again
     except (OSError, ValueError, Failed):
         return None
 
@@ -275,7 +279,7 @@ def read_block_statistics(plan: JobPlan, out: Path, block_number: int) -> BlockS
 def encode_part(
     output_format: str, columns: Sequence[TableColumn], values: dict[str, list[object]]
 ) -> tuple[bytes, int]:
-    """Encode columns as a part file; return bytes, and the number of rows with NaN made null."""
+    """Encode columns as a part file. Return the bytes and the number of rows with null for NaN."""
     if output_format == "parquet":
         convert_json_columns_to_text(columns, values)
         return encode_parquet(columns, values), 0
@@ -297,7 +301,7 @@ def encode_part(
 def convert_json_columns_to_text(
     columns: Sequence[TableColumn], values: dict[str, list[object]]
 ) -> None:
-    """Convert the values of columns of type `json` to JSON strings."""
+    """Convert the values of columns with the type `json` to JSON strings."""
     for column in columns:
         if column.type.element_type == "json" and not column.type.list_sizes:
             values[column.name] = [
@@ -307,9 +311,9 @@ def convert_json_columns_to_text(
 
 
 def _to_json_data(value: object) -> object:
-    """Convert a value to JSON data; NaN and infinity become null, and bytes become base64."""
+    """Convert a value to JSON data. NaN and infinity become null, and bytes become base64."""
     match value:
-        # programs that read tables do not treat NaN as missing
+        # null instead of NaN, because programs that read tables do not treat NaN as missing
         case float() if value != value or value in (float("inf"), float("-inf")):
             return None
         case list() | tuple():
@@ -322,7 +326,7 @@ def _to_json_data(value: object) -> object:
 
 
 def _to_json_fallback(value: object) -> object:
-    """Convert a value for JSON: arrays to lists, bytes to base64, others to strings."""
+    """Convert a value for JSON: arrays to lists, bytes to base64, other objects to strings."""
     value = to_python_value(value)
     match value:
         case bytes():
@@ -335,4 +339,4 @@ def _to_json_fallback(value: object) -> object:
 JSON_ENCODER = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, default=_to_json_fallback
 )
-"""The JSON encoder of all functions; it raises ValueError for NaN and infinity."""
+"""The JSON encoder for part files. NaN and infinity raise ValueError."""

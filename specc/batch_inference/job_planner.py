@@ -1,4 +1,4 @@
-"""Plan a batch inference job: its files, columns and results."""
+"""Plan a batch inference job: its data files, columns and results."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -33,16 +33,16 @@ from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime.inference_model import has_batch_shared_scales, open_compiled_model
 
 BLOCK_ROWS = 4096
-"""Rows per block; enough that batches sorted by length need little padding."""
+"""Number of rows per block, enough for batches of similar length with little padding."""
 
 DEFAULT_COLUMNS = ("text", "image")
-"""Names of the columns that are mapped by default to a single text or image input."""
+"""Names of the default columns for a single text input and for a single image input."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """A request for a batch inference job. `input_columns` maps inputs to columns; `copied_columns`
-    are copied to the output, or all columns if it is None.
+    """A request for a batch inference job. `input_columns` maps model inputs to columns.
+    `copied_columns` are copied to the output; None copies all columns.
     """
 
     model: str
@@ -65,7 +65,7 @@ class JobRequest:
 
 
 def plan_job(request: JobRequest) -> JobPlan:
-    """Plan a job. Raise E0870 to E0885 if data cannot be read, mapped or written."""
+    """Plan a job. Raise E0870 to E0885 if the data cannot be read, mapped or written."""
     files = _list_files(request)
     columns = _read_table_columns(files)
     output_format = _choose_output_format(request, files)
@@ -126,18 +126,20 @@ def _check_csv_columns(
 
 
 def _list_files(request: JobRequest) -> list[Path]:
-    """Return the input files, excluding parts that this job wrote to the same directory."""
+    """Return the input files, except part files that this job wrote to the input directory."""
     files, out = find_data_files(request.data), Path(request.out).resolve()
-    # without a plan, the directory contains no output of a job
+    # a directory without a plan contains no output of a job
     if not (out / PLAN_DIRECTORY / PLAN_FILE).is_file():
         return files
     return [p for p in files if not (p.name.startswith("part-") and p.resolve().parent == out)]
 
 
 def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
-    """Return the columns of all files. Raise E0884 if they differ (JSON Lines may lack some)."""
+    """Return the columns of all data files. Raise E0884 if the columns of files differ, except for
+    keys that are missing in JSON Lines files.
+    """
     column_types: dict[str, ColumnType] = {}
-    # true if all files so far may lack columns
+    # true if every previous file may lack columns
     earlier_may_lack = True
     for path in files:
         reader = open_data_file(path)
@@ -174,8 +176,8 @@ def _merge_columns(
     earlier_may_lack_columns: bool,
     file_may_lack_columns: bool,
 ) -> dict[str, ColumnType | None]:
-    """Merge the column types of earlier files with those of a file; the type of a column is None if
-    they conflict. With the flags, a column that only the other side has is not a conflict.
+    """Merge the column types of earlier files with the column types of a file. A column with
+    conflicting types gets None. With `…_may_lack_columns`, a missing column is not a conflict.
     """
     merged = {}
     for name in {**earlier_columns, **file_columns}:
@@ -190,13 +192,13 @@ def _merge_columns(
 
 
 def _merge_column_types(first: ColumnType | None, second: ColumnType | None) -> ColumnType | None:
-    """Return the type that represents both types of a column, or None if they conflict."""
+    """Return a column type that represents both types, or None if the types conflict."""
     if first is None or second is None or first == second:
         return second if first is not None else None
     # a column of nulls is compatible with any type
     if NULL_TYPE in (first.element_type, second.element_type):
         return first if second.element_type == NULL_TYPE else second
-    # JSON has a single number type: a column may contain 1 in one file and 1.5 in another
+    # JSON has a single number type, so a column can contain 1 in one file and 1.5 in another
     numbers = {"i64", "f64"}
     are_scalars = not first.list_sizes and not second.list_sizes
     return (
@@ -207,7 +209,7 @@ def _merge_column_types(first: ColumnType | None, second: ColumnType | None) -> 
 
 
 def _choose_output_format(request: JobRequest, files: Sequence[Path]) -> str:
-    """Return the requested output format, or else the format of the input."""
+    """Return the requested output format, or the format of the input files by default."""
     has_parquet = any(p.suffix.lower() == ".parquet" for p in files)
     output_format = request.output_format or ("parquet" if has_parquet else "jsonl")
     if output_format not in OUTPUT_FORMATS:
@@ -217,20 +219,20 @@ def _choose_output_format(request: JobRequest, files: Sequence[Path]) -> str:
             helps=[f"expected one of {', '.join(OUTPUT_FORMATS)}"],
         )
     if output_format == "parquet":
-        import_pyarrow()  # report a missing package before the first block is computed
+        import_pyarrow()  # report a missing pyarrow before the first block is computed
     return output_format
 
 
 def _infer_columns(request: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, str]:
-    """Map inputs to columns with the same name. If there are none, map the only text input or the
-    only required input to the column `text` or `image`. Raise E0880 if this is not possible.
+    """Map model inputs to columns of the same name. Without such columns, map the only text input
+    or the only required input to the column `text` or `image`. Raise E0880 if no mapping is found.
     """
     model = open_compiled_model(request.model, graph=request.graph, provider=request.provider)
     input_signature = model.input_signature
     columns_by_input = {n: n for n in input_signature.graph.inputs if n in columns}
     if columns_by_input:
         return columns_by_input
-    # padding masks need no column: they are computed from the padded inputs
+    # padding masks need no column, because they are computed from the padded inputs
     mask_inputs = {
         find_mask_input(input_signature.graph, n) for n in input_signature.required_inputs
     }
@@ -243,7 +245,7 @@ def _infer_columns(request: JobRequest, columns: Mapping[str, TableColumn]) -> d
 
 
 def _raise_unmapped(columns: Mapping[str, TableColumn], required: Sequence[str]) -> NoReturn:
-    """Raise E0880 with a `--map` option for each input that has no column."""
+    """Raise E0880 with a `--column` option for each model input that has no column."""
     column = next(iter(columns)) if len(columns) == 1 else ""
     column = column if column.isidentifier() else "COLUMN"
     inputs = ", ".join(f"`{escape_text(name)}`" for name in required)
@@ -265,7 +267,7 @@ def _raise_missing_column(name: str, columns: Mapping[str, TableColumn], use: st
 
 
 def _describe_columns(columns: Mapping[str, TableColumn]) -> str:
-    """Return the names of the columns as a note."""
+    """Format the names of the columns as a note of an error."""
     if not columns:
         return "the data has no readable row"
     return f"the columns are {', '.join(map(escape_text, columns))}"
@@ -277,10 +279,12 @@ def _select_copied_columns(
     input_columns: Mapping[str, str],
     results: Sequence[TableColumn],
 ) -> tuple[TableColumn, ...]:
-    """Return the columns to copy. Raise E0885 if one is absent, E0886 if an output has its name."""
+    """Return the columns to copy to the output. Raise E0885 if a column does not exist, and E0886
+    if a result has the same name.
+    """
     outputs = {c.name for c in results}
     if request.copied_columns is None:
-        # input images are not copied, because they are large
+        # columns of input images are not copied, because images are large
         images = {"image"} & {*input_columns.values()}
         return tuple(column for name, column in columns.items() if name not in images | outputs)
     for name in request.copied_columns:

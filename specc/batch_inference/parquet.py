@@ -23,7 +23,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 
 Arrow: TypeAlias = Any
-"""A module or object of pyarrow. pyarrow is optional, so annotations do not import it."""
+"""A module or object of pyarrow. pyarrow is optional, so annotations cannot name its types."""
 
 
 def import_pyarrow(name: str = "pyarrow") -> Arrow:
@@ -50,7 +50,7 @@ ARROW_BINARY_TYPES = ("binary", "large_binary", "binary_view")
 
 @dataclass
 class ParquetFile(DataFile):
-    """A Parquet file of row groups; the last one read is cached for the next block."""
+    """A Parquet file. The row group that was read last is cached for the next block."""
 
     cached_row_group: tuple[int, tuple[str, ...], Arrow] | None = None
 
@@ -60,8 +60,8 @@ class ParquetFile(DataFile):
         try:
             return import_pyarrow("pyarrow.parquet").ParquetFile(self.path)
         except PermissionError:
-            raise  # not necessarily a corrupted file
-        except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
+            raise  # an OSError does not necessarily mean that the file is corrupted
+        except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
             note = escape_text(str(error).splitlines()[0])[:200]
             self._raise_corrupted("is not a readable Parquet file", note)
 
@@ -71,7 +71,7 @@ class ParquetFile(DataFile):
         raise_error("E0870", f"`{escape_text(self.path)}` {problem}", notes=[note], helps=[fix])
 
     def read_columns(self) -> tuple[TableColumn, ...]:
-        """Return the columns of the schema. Raise E0870 if two have the same name."""
+        """Return the columns of the schema. Raise E0870 if two columns have the same name."""
         schema = self.arrow_file.schema_arrow
         names = schema.names
         if duplicates := [name for name in names if names.count(name) > 1]:
@@ -114,7 +114,7 @@ class ParquetFile(DataFile):
 
 
 def _convert_values(name: str, column: Arrow) -> list[object]:
-    """Convert values to Python objects, one at a time if they cannot be converted in bulk."""
+    """Convert a column to Python objects, value by value if conversion in bulk fails."""
     try:
         if _has_nanoseconds(column.type):
             return [_convert_value(name, value) for value in column]
@@ -124,14 +124,14 @@ def _convert_values(name: str, column: Arrow) -> list[object]:
 
 
 def _has_nanoseconds(type: Arrow) -> bool:
-    """Return True for times in nanoseconds, which pyarrow converts only with more packages."""
+    """Return True for time types in nanoseconds, which pyarrow cannot convert without pandas."""
     types = import_pyarrow().types
     is_time = types.is_timestamp(type) or types.is_duration(type) or types.is_time64(type)
     return bool(is_time) and type.unit == "ns"
 
 
 def _convert_value(name: str, value: Arrow) -> object:
-    """Convert an Arrow value to Python, or to a string; return `UnreadableRow` if this fails."""
+    """Convert an Arrow value to Python or to a string. Return `UnreadableRow` on failure."""
     if not value.is_valid:
         return None
     with suppress(ValueError, OverflowError):
@@ -139,13 +139,13 @@ def _convert_value(name: str, value: Arrow) -> object:
             return value.as_py()
     with suppress(ValueError, NotImplementedError):
         text = str(value.cast(import_pyarrow().string()).as_py())
-        if not text.startswith("<"):  # a date outside the range of Python's calendar
+        if not text.startswith("<"):  # `<…>` means a date outside Python's calendar
             return text
     return UnreadableRow(f"`{name}` contains no readable {value.type}")
 
 
 def _infer_column_type(type: Arrow) -> ColumnType:
-    """Return the column type of an Arrow type; lists of other types are `json`."""
+    """Return the column type of an Arrow type. Lists of unsupported types have the type `json`."""
     pa = import_pyarrow()
     types = pa.types
     has_fixed_size = types.is_fixed_size_list(type)
@@ -172,13 +172,13 @@ def _infer_column_type(type: Arrow) -> ColumnType:
 
 
 def _has_dictionary(type: Arrow) -> bool:
-    """Return True if the values of an Arrow type are indices into a dictionary."""
+    """Return True if an Arrow type contains dictionary-encoded values."""
     types = import_pyarrow().types
     return bool(types.is_dictionary(type) and str(type.value_type) in ARROW_STRING_TYPES)
 
 
 def encode_parquet(columns: Sequence[TableColumn], values: Mapping[str, Sequence[object]]) -> bytes:
-    """Encode rows as a Parquet file with one row group. The bytes are deterministic."""
+    """Encode rows as a Parquet file with one row group. Equal rows give equal bytes."""
     pa = import_pyarrow()
     arrays = [_convert_column(column.type, values[column.name]) for column in columns]
     names = [_escape_surrogates(column.name) for column in columns]
@@ -208,7 +208,7 @@ def _convert_column(column_type: ColumnType, values: Sequence[object]) -> Arrow:
     if lists is not None:
         return lists
     python_values = [to_python_value(v) for v in values]
-    if column_type == ColumnType("f64"):  # integers and floats of a JSON file
+    if column_type == ColumnType("f64"):  # a JSON column may mix integers and floats
         python_values = [None if v is None else float(v) for v in python_values]
     try:
         return import_pyarrow().array(python_values, type=_make_arrow_type(column_type))
@@ -219,18 +219,18 @@ def _convert_column(column_type: ColumnType, values: Sequence[object]) -> Arrow:
 
 
 def _convert_arrays_to_lists(column_type: ColumnType, values: Sequence[object]) -> Arrow | None:
-    """Convert arrays and nulls to Arrow lists, or return None for other values."""
+    """Convert arrays and nulls to Arrow lists. Return None if the column has other values."""
     arrays = [v for v in values if isinstance(v, np.ndarray)]
     is_null = [v is None for v in values]
     if not arrays or not column_type.list_sizes or len(arrays) + sum(is_null) < len(values):
         return None
-    # a null in a list of fixed size still occupies elements
+    # a null in a column of fixed-size lists still occupies elements
     is_null_free = column_type.list_sizes[0] is None or not any(is_null)
     return _convert_lists(column_type, arrays, is_null) if is_null_free else None
 
 
 def _escape_surrogates(value: Arrow) -> Arrow:
-    """Escape lone surrogates in strings, which UTF-8 cannot encode."""
+    """Escape lone surrogates in strings, because UTF-8 cannot encode surrogates."""
     if isinstance(value, list):
         return [_escape_surrogates(item) for item in value]
     if isinstance(value, str):
@@ -241,7 +241,7 @@ def _escape_surrogates(value: Arrow) -> Arrow:
 def _convert_lists(
     column_type: ColumnType, arrays: Sequence[Array], is_null: Sequence[bool]
 ) -> Arrow:
-    """Convert arrays to nested Arrow lists without Python objects; `is_null` rows are null."""
+    """Convert arrays to nested Arrow lists without Python objects; `is_null` marks null rows."""
     pa = import_pyarrow()
     flat = np.concatenate([array.ravel() for array in arrays])
     nested = pa.array(flat, type=_make_arrow_type(ColumnType(column_type.element_type)))
@@ -255,7 +255,7 @@ def _convert_lists(
 
 
 def _split_lists(values: Arrow, size: int | None, lengths: Array, mask: Arrow) -> Arrow:
-    """Group flat values into Arrow lists of fixed `size` or of the given lengths."""
+    """Group flat values into Arrow lists of the fixed size `size`, or of the given lengths."""
     pa = import_pyarrow()
     if size is not None:
         return pa.FixedSizeListArray.from_arrays(values, size)

@@ -1,4 +1,4 @@
-"""Convert model outputs to table columns: scores, embeddings, labels, text."""
+"""Convert model outputs to table columns with scores, embeddings, labels or text."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,16 +30,16 @@ from specc.runtime.attention_weights import AttentionNode, locate_attention_node
 from specc.runtime.generation_stream import GenerationResult, split_frames
 
 ERROR_COLUMN = TableColumn("error", ColumnType("text"))
-"""The error message of a failed row, or "" for other rows."""
+"""The column with the error message of a failed row, or "" for other rows."""
 
 ATTENTION_PREFIX = "attention."
-"""Prefix of the names of attention weight columns, followed by the scope."""
+"""Prefix of the names of attention weight columns. The scope of the attention layer follows."""
 
 
 @dataclass(frozen=True)
 class GraphResultColumns:
-    """The table columns with the outputs of a graph. `preprocessing` formats the outputs; those in
-    `raw_outputs` are returned as arrays. Names with the prefix `attention.` select attention
+    """The table columns with the outputs of a graph. `preprocessing` formats the outputs, except
+    `raw_outputs`, which are returned as arrays. Names with the prefix `attention.` select attention
     weights by scope.
     """
 
@@ -48,7 +48,7 @@ class GraphResultColumns:
     raw_outputs: tuple[str, ...] = ()
 
     def list_selected_outputs(self) -> list[tuple[str, OutputFormat]]:
-        """Return the selected outputs with their formats."""
+        """Return the selected outputs with their postprocessing formats."""
         # all outputs are selected by default
         outputs = list(self.preprocessing.outputs)
         if not outputs and not self.raw_outputs:
@@ -82,7 +82,7 @@ class GraphResultColumns:
 
     @property
     def has_attention_columns(self) -> bool:
-        """True if attention weights are requested."""
+        """True if attention weights are selected as outputs."""
         return any(name.startswith(ATTENTION_PREFIX) for name in self.raw_outputs)
 
     @cached_property
@@ -91,7 +91,9 @@ class GraphResultColumns:
         return locate_attention_nodes(self.graph)
 
     def _get_attention_shape(self, name: str) -> tuple[Dim, Dim, Dim]:
-        """Return (heads, queries, keys) of a column. Raise E0879 if it is absent or in a loop."""
+        """Return the dimensions (heads, queries, keys) of an attention weight column. Raise E0879
+        if the layer does not exist or is inside a loop.
+        """
         nodes = self.attention_nodes
         node = nodes.get(name.removeprefix(ATTENTION_PREFIX))
         if node is None:
@@ -115,7 +117,7 @@ class GraphResultColumns:
     def format_rows(
         self, outputs: Arrays, rows: Sequence[InputRow], padding: "LengthPadding"
     ) -> list[dict[str, object]]:
-        """Return the results of each row of a batch."""
+        """Return the results of each row of a batch, by column name."""
         return [
             {
                 column: value
@@ -130,7 +132,7 @@ class GraphResultColumns:
     def _select_row(
         self, name: str, value: Array, row: InputRow, padding: "LengthPadding"
     ) -> Array:
-        """Return the slice of an output that belongs to one row, without padding."""
+        """Return the slice of an output that belongs to one row of the batch, without padding."""
         if name.startswith(ATTENTION_PREFIX):
             return padding.remove_padding(value, self._get_attention_shape(name), row)
         return padding.remove_padding(value, self.graph.outputs[name].type.shape[1:], row)
@@ -138,7 +140,7 @@ class GraphResultColumns:
 
 @dataclass(frozen=True)
 class LengthPadding:
-    """Removes the padding of a batch from outputs, given the lengths of each row's inputs.
+    """Removes the padding of a batch from outputs, based on the input lengths of each row.
     `is_left_padded` has one entry per padded input.
     """
 
@@ -152,17 +154,17 @@ class LengthPadding:
             try:
                 length = dim.evaluate(row_lengths)
             except DimError:
-                continue  # the size of this axis does not depend on the row
+                continue  # the size of the axis does not depend on the row
             if length < value.shape[axis]:
-                # generated sequences are padded on the left, so that their ends are aligned
+                # prompts are padded on the left, so that the ends of the sequences are aligned
                 is_left_padded = any(self.is_left_padded[n] for n in self._find_padded_inputs(dim))
                 start = value.shape[axis] - length if is_left_padded else 0
                 value = value.take(range(start, start + length), axis)
         return value
 
     def _compute_lengths(self, row: InputRow) -> dict[str, int]:
-        """Return the sizes of the dynamic dimensions for one row."""
-        # each padded input determines the length of its second axis
+        """Return the sizes of the symbolic dimensions for one row."""
+        # each padded input determines the size of its second axis
         lengths = {}
         for name in self.is_left_padded:
             length = self.graph.inputs[name].type.shape[1].name
@@ -177,7 +179,7 @@ class LengthPadding:
         return {**derived_lengths, **lengths}
 
     def _find_padded_inputs(self, dim: Dim) -> list[str]:
-        """Return the padded inputs that determine a dimension."""
+        """Return the padded inputs that determine a symbolic dimension."""
         symbols = dim.symbols()
         inputs = self.graph.inputs
         return [n for n in self.is_left_padded if symbols & inputs[n].type.shape[1].symbols()]
@@ -185,7 +187,7 @@ class LengthPadding:
 
 def _iterate_columns(name: str, record: OutputFormat, type: Type) -> Iterator[TableColumn]:
     match record:
-        # a single value becomes a scalar column, which every table reader can group by
+        # a single value becomes a scalar column, so that table readers can group rows by the value
         case LabelsOutput(top_k=1):
             yield TableColumn(f"{name}.label", ColumnType("text"))
             yield TableColumn(f"{name}.score", ColumnType("f64"))
@@ -202,7 +204,7 @@ def _iterate_columns(name: str, record: OutputFormat, type: Type) -> Iterator[Ta
 
 
 def _format_values(name: str, record: OutputFormat, value: Array) -> Iterator[tuple[str, object]]:
-    """Yield output columns of a row, with values. Raise E0916 if they mismatch `reading`."""
+    """Yield the output columns of a row with values. Raise E0916 if they mismatch `reading`."""
     match record:
         case LabelsOutput():
             labels, scores = _select_best_labels(record, value)
@@ -210,7 +212,7 @@ def _format_values(name: str, record: OutputFormat, value: Array) -> Iterator[tu
             yield f"{name}.label", labels[0] if is_single else labels
             yield f"{name}.score", scores[0] if is_single else scores
         case TextOutput():
-            # either scores over the vocabulary, or token ids
+            # the output is either scores over the vocabulary, or token ids
             ids = value.argmax(-1) if value.dtype.kind == "f" else value
             yield name, decode_text(np.atleast_1d(ids), record.vocabulary)
         case ImageOutput() | SegmentationMap():
@@ -223,7 +225,7 @@ def _format_values(name: str, record: OutputFormat, value: Array) -> Iterator[tu
 
 
 def _select_best_labels(record: LabelsOutput, value: Array) -> tuple[list[str], list[float]]:
-    """Return the most probable labels of one row and their probabilities."""
+    """Return the most probable labels of one row, and the probabilities of the labels."""
     scores = value.reshape(-1, value.shape[-1])
     if len(scores) != 1 or (record.labels and len(record.labels) != scores.shape[1]):
         expected = f"{len(record.labels) or 'some'} scores"
@@ -233,7 +235,7 @@ def _select_best_labels(record: LabelsOutput, value: Array) -> tuple[list[str], 
             notes=[f"its shape per row is {list(value.shape)}, expected {expected}"],
         )
     probabilities = compute_probabilities(scores)[0]
-    # stable: the first label among equal scores, on every machine
+    # a stable sort selects the first of several labels with equal scores on every machine
     best_indices = np.argsort(-probabilities, kind="stable")[: record.top_k]
     labels = [record.labels[i] if record.labels else str(i) for i in best_indices]
     return labels, [float(probabilities[i]) for i in best_indices]
@@ -241,7 +243,7 @@ def _select_best_labels(record: LabelsOutput, value: Array) -> tuple[list[str], 
 
 @dataclass(frozen=True)
 class GeneratedResultColumns:
-    """Converts generation results to table columns."""
+    """The table columns with generated text or tokens."""
 
     has_text: bool
     has_scores: bool = False
@@ -250,8 +252,8 @@ class GeneratedResultColumns:
     codebooks: int = 0
 
     def iterate_columns(self) -> Iterator[TableColumn]:
-        """Yield the columns: generated text, or tokens if the model has no vocabulary. With several
-        codebooks, tokens are a list per codebook.
+        """Yield the result columns: generated text, or token ids if the model has no vocabulary.
+        With several codebooks, the token ids are one list per codebook.
         """
         list_sizes = (None,) if self.returns_several_sequences else ()
         token_sizes = (*list_sizes, self.codebooks, None) if self.codebooks else (*list_sizes, None)
@@ -266,7 +268,7 @@ class GeneratedResultColumns:
             yield TableColumn("log_probs", ColumnType("f64", token_sizes))
 
     def format_row(self, results: Sequence[GenerationResult]) -> dict[str, object]:
-        """Return the generated sequences of one row by column, best first."""
+        """Return the generated sequences of one row by column name, best first."""
         values: dict[str, list[object]] = {
             "generated_text": [result.text for result in results],
             "tokens": [self._list_values(result.tokens) for result in results],
@@ -278,7 +280,7 @@ class GeneratedResultColumns:
         return {n: values[n] if self.returns_several_sequences else values[n][0] for n in names}
 
     def _list_values(self, values: tuple[float, ...]) -> list[object]:
-        """Return one value per token, or a list of them per codebook."""
+        """Return one value per token, or one list of values per codebook."""
         if self.codebooks:
             return [list(codebook) for codebook in split_frames(values, self.codebooks)]
         return list(values)

@@ -1,4 +1,4 @@
-"""Convert rows of data to model inputs, and batch them by length within memory limits."""
+"""Convert data rows to model inputs, and batch rows by length within memory limits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -31,23 +31,23 @@ UNREADABLE_ROW_CODE = "E0877"
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """The model inputs of one row, as arrays without a batch axis."""
+    """The model inputs of one data row, as arrays without a batch axis."""
 
     row_number: int
     arrays: Arrays
 
     def get_padded_length(self, padded_inputs: Sequence[str]) -> int:
-        """Return the padded length of a row: the maximum length of its padded inputs."""
+        """Return the padded length of a row, i.e. the maximum length of its padded inputs."""
         return max((len(self.arrays[n]) for n in padded_inputs), default=1)
 
     def get_batch_shape(self, padded_inputs: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes that must be equal within a batch: those of inputs without padding."""
+        """Return the shapes of the inputs without padding, which must be equal within a batch."""
         return tuple(a.shape[1:] if n in padded_inputs else a.shape for n, a in self.arrays.items())
 
 
 @dataclass(frozen=True)
 class RowReader:
-    """Converts rows to model inputs and batches them; `input_columns` maps inputs to columns."""
+    """Converts data rows to batches of model inputs. `input_columns` maps inputs to columns."""
 
     input_signature: ModelInputs
     input_columns: Mapping[str, str]
@@ -55,12 +55,12 @@ class RowReader:
 
     @cached_property
     def padded_inputs(self) -> tuple[str, ...]:
-        """The inputs whose length may differ within a batch."""
+        """The model inputs whose length may differ within a batch."""
         graph = self.input_signature.graph
         return tuple(name for name in self.input_columns if find_mask_input(graph, name))
 
     def _is_prompt(self, name: str) -> bool:
-        """Return True for the generated input, which is padded on the declared side."""
+        """Return True for the generated input, whose padding side is declared in the spec."""
         return (
             self.is_generative
             and name == self.input_signature.sequence_input
@@ -68,9 +68,9 @@ class RowReader:
         )
 
     def convert_rows(self, table: ColumnValues, count: int) -> list[InputRow | Diagnostic]:
-        """Convert all rows; return each row or its error (errors of reading the file first)."""
+        """Convert all rows of a table. Return each row, or its first error."""
         errors = _find_unreadable_rows(table)
-        # converts each column for all valid rows at once
+        # convert each column for all valid rows at once
         readable_rows = [row_number for row_number in range(count) if row_number not in errors]
         columns = {
             name: self._convert_column(
@@ -88,7 +88,7 @@ class RowReader:
         return [errors.get(row_number) or converted_rows[row_number] for row_number in range(count)]
 
     def _convert_column(self, name: str, values: Sequence[object]) -> list[Array | Diagnostic]:
-        """Convert a column. Return the value or the error of each row."""
+        """Convert a column of a table. Return the value or the error of each row."""
         arrays = self._convert_whole_column(name, values)
         if arrays is not None:
             return [*arrays]
@@ -101,10 +101,10 @@ class RowReader:
         return results
 
     def _convert_whole_column(self, name: str, values: Sequence[object]) -> list[Array] | None:
-        """Convert a whole column at once (faster); None if values need separate conversion."""
+        """Convert a whole column at once. Return None if values need separate conversion."""
         record = self.input_signature.preprocessing.get_input_config(name)
         input_type = self.input_signature.graph.inputs[name].type
-        # compares exact types: in Python, a bool is an int
+        # compare exact types, because a bool is an int in Python
         value_types = {*map(type, values)}
         with suppress(Failed, OverflowError):
             if isinstance(record, TEXT_CONFIGS) and value_types == {str}:
@@ -138,11 +138,11 @@ class RowReader:
             title = f"{column} has {_format_axes(array.ndim)} here"
             note = f"`{name}` needs {_format_axes(type.rank - 1)}"
             raise Failed(Diagnostic("E0911", title, notes=(note,)))
-        # converted separately, because in one array the values would be cast to a common type
+        # values are converted separately, because a single array would cast all values to one type
         return cast_exactly(array, type.dtype, name)
 
     def batch_inputs(self, rows: Sequence[InputRow]) -> dict[str, object]:
-        """Batch rows, and add padding masks."""
+        """Return the inputs of a batch of rows, with padding masks."""
         graph, inputs = self.input_signature.graph, dict[str, object]()
         for name in self.input_columns:
             arrays = [row.arrays[name] for row in rows]
@@ -159,7 +159,7 @@ class RowReader:
 def _convert_row(
     row_number: int, values_or_errors: Mapping[str, Array | Diagnostic]
 ) -> InputRow | Diagnostic:
-    """Return a row or its first error."""
+    """Return a row, or the first error of the row."""
     arrays = {
         n: value for n, value in values_or_errors.items() if not isinstance(value, Diagnostic)
     }
@@ -169,7 +169,7 @@ def _convert_row(
 
 
 def _find_unreadable_rows(table: ColumnValues) -> dict[int, Diagnostic]:
-    """Return the rows that cannot be read from their file, each with its first error."""
+    """Return an error for each row that cannot be read from the data file, by row index."""
     errors: dict[int, Diagnostic] = {}
     for values in table.values():
         for number, value in enumerate(values):
@@ -180,7 +180,7 @@ def _find_unreadable_rows(table: ColumnValues) -> dict[int, Diagnostic]:
 
 
 def _convert_integer_lists(values: Sequence[object], dtype: str, name: str) -> list[Array] | None:
-    """Convert lists of integers to arrays, or return None if a list contains other values."""
+    """Convert lists of integers to arrays. Return None if a list contains other values."""
     lists = [value for value in values if isinstance(value, list)]
     elements = [*chain.from_iterable(lists)]
     if not {*map(type, elements)} <= {int}:
@@ -193,11 +193,11 @@ def _format_axes(count: int) -> str:
 
 
 def _decode_pixels(value: object, record: ImageConfig) -> Array:
-    """Decode an image from its path or bytes in a table."""
+    """Decode an image from a table value: a file path, or bytes."""
     if record.sizing not in ("", "square"):
         title = "images whose number of tokens depends on their size cannot be read from a column"
         raise Failed(Diagnostic("E0911", title, helps=("pass them to `model.generate` in Python",)))
-    # an image column of the `datasets` library
+    # the `datasets` library stores images as a dict with bytes or path
     if isinstance(value, dict):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, bytes):
@@ -211,14 +211,14 @@ FLOAT_BYTES = 4
 """Size of a float32 value in bytes."""
 
 MAX_PADDING_RATIO, MAX_ROWS_WITHOUT_CHECK = 1.15, 8
-"""Maximum ratio of padded to valid positions, except for batches of this many rows."""
+"""Maximum ratio of padded to valid positions, and the batch size up to which it is not checked."""
 
 EstimateCost = Callable[[int, int], int]
-"""A function that estimates a cost of a batch, such as its memory, from its size and length."""
+"""A function that estimates a cost of a batch, e.g. its memory, from the batch size and length."""
 
 
 def group_by_shape(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> list[list[InputRow]]:
-    """Group rows of equal shapes of unpadded inputs, sorted by padded length."""
+    """Group rows by the shapes of unpadded inputs, and sort each group by padded length."""
     groups: dict[object, list[InputRow]] = {}
     for row in sorted(rows, key=lambda r: (r.get_padded_length(padded_inputs), r.row_number)):
         groups.setdefault(row.get_batch_shape(padded_inputs), []).append(row)
@@ -231,21 +231,21 @@ def make_batches(
     limits: BatchLimits,
     estimate_bytes: EstimateCost,
 ) -> list[list[InputRow]]:
-    """Return batches of rows for which the shapes of inputs without padding are equal. A row that
-    exceeds a limit on its own forms a batch of one.
+    """Return batches of rows with equal shapes of the inputs without padding. A row that exceeds a
+    limit by itself forms a batch of one.
     """
     batches = []
     for group in group_by_shape(rows, padded_inputs):
         batch: list[InputRow] = []
         valid_positions = 0
-        for row in group:  # the last row is the longest and determines the padded length
+        for row in group:  # the last row is the longest row, which determines the padded length
             count, length = len(batch) + 1, row.get_padded_length(padded_inputs)
             valid_positions += length
             positions = count * length
             has_little_padding = (
                 count <= MAX_ROWS_WITHOUT_CHECK or positions <= MAX_PADDING_RATIO * valid_positions
             )
-            # try the full batch first: fewer rows need less memory
+            # try the full batch first, because fewer rows need less memory
             fits = (
                 count <= limits.max_rows
                 and positions <= limits.max_tokens
@@ -263,7 +263,7 @@ def make_batches(
 
 
 def count_padding(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> tuple[int, int]:
-    """Return the number of positions of a batch, and the number of padding positions among them."""
+    """Return the total number of positions of a batch, and the number of padding positions."""
     lengths = [row.get_padded_length(padded_inputs) for row in rows]
     positions = len(rows) * max(lengths, default=0)
     return positions, positions - sum(lengths)
@@ -271,9 +271,8 @@ def count_padding(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> tup
 
 @dataclass(frozen=True)
 class CostFormulas:
-    """The cost model of a graph: formulas for its memory and multiply-adds as functions of the
-    batch size and the sequence length. All other symbolic dimensions are set to the sequence
-    length.
+    """The cost model of a graph: formulas for memory and multiply-adds as functions of the batch
+    size and the sequence length. All other symbolic dimensions are set to the sequence length.
     """
 
     batch_symbol: str
@@ -281,11 +280,11 @@ class CostFormulas:
     multiply_adds: Dim
     length_equations: dict[str, Dim] = field(default_factory=dict)
     cache: dict[tuple[str, int, int], int] = field(default_factory=dict, repr=False)
-    """Evaluated formulas, cached because few different lengths occur."""
+    """Costs computed so far. Caching is effective because few different lengths occur."""
 
     @staticmethod
     def from_graph(graph: Graph) -> "CostFormulas":
-        """Derive the formulas of a graph: operand and result sizes, and total multiply-adds."""
+        """Derive the cost formulas of a graph: operand and result sizes, total multiply-adds."""
         batch_size = get_batch_symbol(graph)
         sizes = {_count_elements(node, results) for node, results in graph.nodes}
         return CostFormulas(
@@ -312,7 +311,7 @@ class CostFormulas:
         return self._get_cached_cost("memory", rows, length)
 
     def estimate_multiply_adds(self, rows: int, length: int) -> int:
-        """Return the multiply-adds of a batch."""
+        """Return the number of multiply-adds for a batch."""
         return self._get_cached_cost("multiply_adds", rows, length)
 
     def _get_cached_cost(self, quantity: str, rows: int, length: int) -> int:
