@@ -1,11 +1,12 @@
 """Represent position ids as affine functions of query and key position, and solve comparisons of
 position ids for the offset `q - k`.
 
-The input is the two sides of a comparison. Each is written as `a t + b u + far + c`, where `t` is
-the query time, `u` is the key time, `far` is a sum of symbolic dimensions, and `c` lies in an
+The input is the two sides of a comparison. Each side is written as `a t + b u + far + c`, where `t`
+is the query time, `u` is the key time, `far` is a sum of symbolic dimensions, and `c` lies in an
 interval because integer division rounds. If the slopes of `t` and `u` in the difference of the two
-sides are opposite, the comparison bounds `t - u`. It also bounds `t - u` if the remaining terms can
-only make it harder to satisfy, given `u >= 0` for keys or `t >= 0` for queries:
+sides are opposite, the comparison bounds `t - u`. The comparison also bounds `t - u` if the
+remaining terms can only make the comparison harder to satisfy, given `u >= 0` for keys or `t >= 0`
+for queries:
 
     k <= q              q - k >= 0
     q // 3 <= k // 3    q - k <= 2      c lies between -2/3 and 2/3
@@ -80,7 +81,7 @@ class AffineIndex:
 
     @property
     def constant(self) -> Fraction | None:
-        """The constant that the function equals at all positions, or None."""
+        """The constant value of the function if it is equal at all positions, otherwise None."""
         is_constant = self.query_slope == self.key_slope == 0 and self.length_sum == 0
         return self.min_offset if is_constant and self.min_offset == self.max_offset else None
 
@@ -122,14 +123,14 @@ def _solve_constant_difference(difference: AffineIndex, is_strict: bool) -> Inte
 
 
 def _is_nonnegative(difference: AffineIndex, qk: QueryKeyTensor) -> bool:
-    """Return True if the symbolic terms of `difference` are never negative (then drop them)."""
+    """Return True if the symbolic terms of `difference` are never negative and can be dropped."""
     if difference.length_sum == 0:
         return True
     return qk.time_axis is not None and qk.time_axis.is_non_negative(difference.length_sum)
 
 
 def find_affine_index(qk: QueryKeyTensor) -> AffineIndexSearch:
-    """Return the value as an affine function of query and key time, or None if it is not affine."""
+    """Return `qk` as an affine function of query and key time, or None if it is not affine."""
     node = qk.value.node
     match node:
         case Node(ops.Constant(int() | float() as number)):

@@ -84,8 +84,8 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
 
 
 def compute_receptive_fields(graph: Graph, flow: TimeDataflow) -> dict[str, Interval]:
-    """Return the receptive field of each output that has a time axis. For attention maps, it is the
-    receptive field along the query axis.
+    """Return the receptive field of each output that has a time axis. The receptive field of an
+    attention map is computed along its query axis.
     """
     axes = {name: flow.get_state(value).axes for name, value in graph.outputs.items()}
     return {name: intervals[min(intervals)] for name, intervals in axes.items() if intervals}
@@ -95,7 +95,7 @@ def _format_violation_reason(graph: Graph, leak: Leak, flow: TimeDataflow) -> st
     """Format a causality violation: "`attend` (bert.specc:88:9): the mask is not proved …"."""
     primary, _ = make_violation_labels(graph, leak, flow)
     span = primary.span if primary else find_node_span(graph, leak.node)
-    # for an error inside std, the first label is at the user's call
+    # an error inside std is reported at the call in the user's spec
     location = f" ({span.caller or span})" if span else ""
     description = describe_violation(graph, leak, flow).text
     return f"`{format_op_name(leak.node.op)}`{location}: {description}"
@@ -149,7 +149,7 @@ class AnalysisReport:
         return lines
 
     def _format_causality_lines(self) -> list[str]:
-        """Format the lines on causality and on the receptive field of each output."""
+        """Format the lines that report causality and the receptive field of each output."""
         suffix = f", in chunks of {self.chunk_size} positions" if self.chunk_size > 1 else ""
         format_field = (
             _format_receptive_field if self.chunk_size == 1 else _format_chunked_receptive_field
@@ -211,7 +211,7 @@ def _list_checked_outputs(
 
 @dataclass
 class _TimeAxisFacts:
-    """The results of the analyses of the time axis."""
+    """Results of the analyses of the time axis."""
 
     chunk_size: int = 1
     errors: list[Diagnostic] = field(default_factory=list)
@@ -227,7 +227,7 @@ def _check_time_axis(
         return _TimeAxisFacts(errors=[_make_no_time_axis_error(graph, time_input)])
     if not streamed_outputs:
         errors = check_causality(graph, symbol, time_input, checked_outputs)
-        # with the arguments of `check_causality`, so that the cached flow is found
+        # use the arguments of `check_causality`, so that the cached dataflow is found
         flow = trace_time_dataflow(graph, symbol, 1)
         return _TimeAxisFacts(1, errors, compute_receptive_fields(graph, flow))
     chunk_size = compute_chunk_size(graph, symbol, checked_outputs)

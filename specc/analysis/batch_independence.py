@@ -101,13 +101,13 @@ class _BatchAxis:
             case ops.Split(sizes=sizes):
                 return any(map(self.is_batch_dependent, sizes[1:]))
             case ops.Expand():
-                return False  # all batch elements are equal
+                return False  # the expanded batch elements are equal
             case ops.Scan():
                 return self._is_mixing_scan(node, node.op, results)
         return self._has_batch_attribute(node.op) or self._is_crossing_batch(node, results)
 
     def _has_mixed_axes(self, result: Value) -> bool:
-        """Return True if several axes depend on the batch size, or one is not a multiple of it."""
+        """Return True if several axes depend on the batch size, or an axis is no multiple of it."""
         batch_lengths = [d for d in result.shape if self.is_batch_dependent(d)]
         return len(batch_lengths) > 1 or not all(map(self.is_multiple_of_batch, batch_lengths))
 
@@ -136,8 +136,8 @@ class _BatchAxis:
         return False
 
     def _is_mixing_scan(self, node: Node, op: ops.Scan, results: NodeResults) -> bool:
-        """Return True if a loop runs along the batch axis, skips batch elements that others need,
-        or stops early for all batch elements together although this changes their results. The loop
+        """Return True if a loop runs along the batch axis, skips batch elements that other batch
+        elements need, or stops early for all batch elements although this changes results. The loop
         body is checked separately.
         """
         if self.is_batch_dependent(
@@ -172,7 +172,7 @@ def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
 
 
 def _find_finished_value(value: Value, end_condition: Value) -> Value | None:
-    """Return the operand that a `where` selects where `end_condition` is true, or None."""
+    """Return the operand that the `where` `value` selects if `end_condition` is true, or None."""
     match value.node:
         case Node(ops.Where(), (Value() as mask, true_branch, _)):
             while mask.node and isinstance(mask.node.op, ops.Insert):

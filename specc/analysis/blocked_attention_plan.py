@@ -14,8 +14,8 @@ operand with fewer visible pairs is kept.
 
 Blocks. If the band of a mask is bounded, a block of consecutive queries attends only to consecutive
 keys: with a window of 64, queries 64 to 95 attend to keys 1 to 95. A loop over such blocks costs
-`n · w` instead of `n · n`. Because of the overhead of the loop, it is used only above a threshold
-length, which was measured on ONNX Runtime (`benchmarks/local.py`).
+`n · w` instead of `n · n`. Because of its overhead, the loop is used only above a threshold length,
+which was measured on ONNX Runtime (`benchmarks/local.py`).
 """
 
 from collections.abc import Collection, Generator
@@ -48,7 +48,7 @@ class GlobalTokenCondition:
 
 @dataclass(frozen=True, slots=True)
 class MaskDecomposition:
-    """The decomposition of a mask: it is true only where `q - k` is in `band`, or where one of the
+    """The decomposition of a mask that is true only where `q - k` is in `band`, or where one of the
     `key_conditions` or `query_conditions` holds.
     """
 
@@ -73,9 +73,9 @@ class MaskDecomposition:
 
     @property
     def sort_key(self) -> tuple[int, bool, int]:
-        """Return a sort key that is smaller for a mask with fewer visible keys. It compares first
-        the number of infinite ends of the band, then the number of conditions that select global
-        keys (which usually come from padding masks).
+        """Return a sort key that is smaller for a mask with fewer visible keys. The key compares
+        first the number of infinite ends of the band, then the number of conditions that select
+        global keys (usually padding masks).
         """
         ends = (self.band.low, self.band.high)
         unbounded_end_count = 0 if self.band.is_empty else sum(abs(end) == inf for end in ends)
@@ -91,8 +91,8 @@ def decompose_mask(
 ) -> MaskDecomposition:
     """Decompose the boolean mask `value` into a band and global tokens.
 
-    `query_axis` and `key_axis` are the indices of its query axis and key axis. `padding_masks` are
-    not treated as global tokens, because most of their positions are visible.
+    `query_axis` and `key_axis` are the axis indices of queries and keys in the mask.
+    `padding_masks` are not treated as global tokens, because most of their positions are visible.
     """
     subproblem = _DecompositionKey(make_query_key_tensor(value, query_axis, key_axis), False)
     return solve_memoized(
@@ -146,7 +146,7 @@ class _MaskDecomposer:
         return MaskDecomposition(find_query_key_band(qk, is_negated=is_negated))
 
     def _find_global_tokens(self, qk: QueryKeyTensor, is_negated: bool) -> MaskDecomposition:
-        """Return the decomposition of a condition on one axis: it is true for global tokens."""
+        """Return the decomposition of a condition on one axis, which is true for global tokens."""
         tensor: QueryKeyTensor | None = qk
         while tensor is not None and not is_negated:
             if tensor.value in self.padding_masks:
@@ -164,13 +164,14 @@ class _MaskDecomposer:
                 EMPTY_INTERVAL,
                 query_conditions=(GlobalTokenCondition(qk.value, qk.query_axis, is_negated),),
             )
-        # the value is the same for all pairs: a constant, or a function of an input
+        # the mask has the same value for all query-key pairs
         return MaskDecomposition(find_query_key_band(qk, is_negated=is_negated))
 
 
 MIN_QUERY_BLOCK, MAX_QUERY_BLOCK = 16, 128
-"""Range of the number of queries per block. Smaller blocks have more overhead; larger blocks are
-not faster."""
+"""Minimum and maximum number of queries per block. Smaller blocks have more overhead; larger blocks
+are not faster.
+"""
 
 MIN_BLOCKED_LENGTH = 128
 """Sequence length up to which dense attention is as fast as blocked attention."""
@@ -219,8 +220,8 @@ class LocalAttentionPlan:
         if self.band.is_empty:
             return Dim.from_value(0)
         if self.window is None:
-            # Blocks at one end of the sequence attend to few positions, blocks at the other end to
-            # all.
+            # Blocks at one end of the sequence attend to few positions, and blocks at the other end
+            # attend to all positions.
             return floor_divide_dims(length + self.block_size, 2)
         return Dim.from_value(self.block_size + self.window - 1)
 
@@ -242,7 +243,7 @@ class LocalAttentionPlan:
 def plan_local_attention(
     node: Node, padding_masks: Collection[Value] = ()
 ) -> LocalAttentionPlan | None:
-    """Plan blocked attention for a node, or return None if it has no bounded band or no speedup."""
+    """Plan blocked attention for a node; return None without a bounded band or a speedup."""
     if not isinstance(node.op, ops.Attend):
         return None
     q, k = (x.shape[2] for x in (node.op.query(node), node.op.key(node)))
@@ -253,14 +254,14 @@ def plan_mask_blocks(
     mask: Value | None, queries: Dim, keys: Dim, padding_masks: Collection[Value] = ()
 ) -> LocalAttentionPlan | None:
     """Plan blocked attention for a mask [b, h, q, k], where `queries` and `keys` are the sizes of
-    its last two axes. Return None if it has no bounded band or if blocks would be slower.
+    the last two axes. Return None if the mask has no bounded band or if blocks would be slower.
     """
-    # a decode step is excluded: its positions have an offset, and its caches contain only the
-    # window
+    # Decode steps are excluded: their positions have an offset, and their caches contain only the
+    # window.
     if mask is None or queries != keys:
         return None
-    # The band of a disjunction is unbounded if an operand's is: `near | first[j]` is unbounded on
-    # both sides.
+    # A disjunction has an unbounded band if one operand has an unbounded band, e.g.
+    # `near | first[j]`.
     plan = _plan_band(find_band_interval(mask, *ATTENTION_AXES))
     if plan is None or plan.window is None:
         local = _plan_decomposed_mask(decompose_mask(mask, *ATTENTION_AXES, padding_masks))
@@ -288,7 +289,7 @@ def plan_attention_weight_blocks(weights: Value) -> LocalAttentionPlan | None:
 def _plan_decomposed_mask(parts: MaskDecomposition) -> LocalAttentionPlan | None:
     """Plan blocks for a mask whose band is bounded once its global tokens are removed."""
     if parts.band.is_empty and parts.query_conditions:
-        # only global queries have visible keys, and they are computed separately
+        # only global queries, which are computed separately, have visible keys
         return LocalAttentionPlan(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, parts)
     plan = _plan_band(parts.band)
     # the number of keys of a block depends on the number of global keys

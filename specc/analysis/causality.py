@@ -2,13 +2,13 @@
 position.
 
 The input is a graph, its input with the time axis, and the requested outputs. The result is a list
-of errors, one per op that violates causality. If it is empty, a decode step can be derived.
+of errors, one per op that violates causality. If the list is empty, a decode step can be derived.
 
 The proof is local: each op on which the outputs depend must be causal by itself, because during
 generation, position t + 1 of an intermediate value does not exist yet. Therefore, the reported op
 is the cause.
 
-Attention without a mask attends to all keys, including later ones. In this example, the `flip` is
+Attention without a mask attends to all keys, including later keys. In this example, the `flip` is
 not reported because no output depends on it:
 
     $ causality x y
@@ -22,9 +22,9 @@ not reported because no output depends on it:
     gives
     E0712 `y` cannot be generated along `n`: without a mask positions attend to later positions
 
-A default is computed from the current input. Its values at existing positions must not change when
-positions are added. A default without a time axis must not depend on the time axis, because it is
-computed once.
+An input default is computed from the current input. The values of the default at existing positions
+must not change when positions are added. A default without a time axis is computed once and must
+not depend on the time axis.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -114,7 +114,7 @@ def has_groups(graph: Graph) -> bool:
 
 
 def _deduplicate_errors(errors: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Merge errors with equal code, title and location: unrolled loops repeat them."""
+    """Merge errors with equal code, title and location, which unrolled loops repeat."""
     first_errors: dict[tuple[str, str, Label | None], Diagnostic] = {}
     for error in errors:
         first_error = first_errors.setdefault((error.code, error.title, error.primary), error)
@@ -140,7 +140,7 @@ def find_node_span(graph: Graph, node: Node | None) -> Span | None:
 
 
 def format_op_name(op: Op) -> str:
-    """Return the name by which specs call an op, for messages."""
+    """Return the name of an op in the spec language, for messages."""
     fn = op.get_attributes().get("fn")
     return fn if isinstance(fn, str) else op.spec_name
 
@@ -245,8 +245,8 @@ def _make_diagnostic(
 def make_violation_labels(
     graph: Graph, leak: Leak, flow: TimeDataflow
 ) -> tuple[Label | None, tuple[Label, ...]]:
-    """Return a label for the op that violates causality, or None if it has no source location, and
-    the labels of the operand that it reads. For a loop, label the violating op of the body.
+    """Return a label for the op that violates causality (None without a source location), and the
+    labels of the operand that the op reads. For a loop, label the violating op of the loop body.
     """
     containing_graph, violation = graph, leak
     while violation.body_violation:
@@ -310,7 +310,7 @@ def check_default_causality(
 
 
 def _list_read_inputs(graph: Graph, outputs: Iterable[str]) -> list[str]:
-    """Return the names of the inputs on which `outputs` depend, even if they are outputs."""
+    """Return the names of inputs on which `outputs` depend, including inputs that are outputs."""
     output_values = [graph.outputs[name] for name in outputs]
     used_values = {a for node in collect_required_nodes(output_values) for a in node.args}
     used_values.update(output_values)
@@ -318,7 +318,7 @@ def _list_read_inputs(graph: Graph, outputs: Iterable[str]) -> list[str]:
 
 
 def _make_time_axis_labels(facts: Input | None, symbol: str) -> tuple[Label, ...]:
-    """Label the declaration of the time axis."""
+    """Return a label at the declaration of the time axis."""
     if facts is None or facts.span is None:
         return ()
     return (Label(facts.span, f"`{symbol}` is the time axis"),)

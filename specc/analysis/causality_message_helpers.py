@@ -37,8 +37,9 @@ MASK_TERM, SCORES_TERM = "seen", "s > -inf"
 CAUSAL_MASK_SUFFIX = (
     ", with `seen = grid(causal, y, y)`, [batch, 1, length, length], for a sequence `y`"
 )
-"""The terms that help texts use for the condition of visible keys: outside and inside a normalizer,
-and the definition of the first."""
+"""Terms of help texts: the condition of visible keys outside a normalizer (`MASK_TERM`) and inside
+a normalizer (`SCORES_TERM`), and the definition of `MASK_TERM`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,8 @@ class CausalityMessage:
 
 
 def format_zero_keys_help(rank: int, keys: int) -> str:
-    """Return the help text that sets the attention weights of later keys to 0; `keys` is the index
-    of the key axis, `rank` the number of axes.
+    """Return the help text that sets the attention weights of later keys to 0. `keys` is the index
+    of the key axis, and `rank` is the number of axes.
     """
     mask = "grid(causal, x, x)"
     if rank == 3:
@@ -66,13 +67,13 @@ def format_zero_keys_help(rank: int, keys: int) -> str:
 
 
 def add_normalizer_name(message: CausalityMessage, label: Label | None) -> CausalityMessage:
-    """Convert the message for an op inside a normalizer to E0723, which names it."""
+    """Convert the message for an op inside a normalizer to E0723, which names the normalizer."""
     name = label.span.normalizer if label else ""
     if not name:
         return message
     text = f"the normalizer `{name}` is not causal: {message.text}"
     note = "the scores (`s` here) are -inf at masked positions"
-    # the op has no mask operand; its scores determine which keys are masked out
+    # the op has no mask operand, so its scores determine which keys are masked out
     helps = (
         h.removesuffix(CAUSAL_MASK_SUFFIX).replace(MASK_TERM, SCORES_TERM) for h in message.helps
     )
@@ -91,8 +92,8 @@ def describe_window(
     chunk_size: int,
 ) -> tuple[str, tuple[str, ...]]:
     """Return the error text and the fixes for a convolution or pooling window that reads the
-    positions `later_text`. If `is_all`, the output does not have the size of the time axis. In a
-    stream, a chunk has several positions.
+    positions `later_text`. If `is_all`, the output does not have the size of the time axis.
+    `chunk_size` exceeds 1 only in streaming inference.
     """
     help_text = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
     op_name = "convolution" if isinstance(op, ops.Conv | ops.ConvTranspose) else "pool"
@@ -101,11 +102,11 @@ def describe_window(
     if isinstance(op, ops.ConvTranspose):
         return "a time axis cannot be lengthened", ()
     if op.stride[0] > 1 and chunk_size > 1:
-        # otherwise, the number of complete chunks would not match the strides
+        # the number of complete chunks would not match the strides
         text = f"this {op_name} does not return one position for every {op.stride[0]}"
         return text, help_text
     if op.stride[0] > 1:
-        # the number of positions that a decode step would have to wait for
+        # a decode step would have to wait for `stride` positions
         text = f"this {op_name} reads {op.stride[0]} new positions, but a step has one"
         return text, ("keep every position along the generated axis: `stride=1`",)
     return f"this {op_name} changes the number of positions", help_text
@@ -165,7 +166,7 @@ def _get_neutral_element(node: Node) -> tuple[str, float]:
 
 
 def _find_masked_number(value: Value, flow: TimeDataflow) -> float | None:
-    """Return the constant at later keys if all are masked out and hold the same one, or None."""
+    """Return the constant that all later keys hold because they are masked out, or None."""
     time_axes = sorted(flow.get_state(value).axes)
     for query_axis in time_axes:
         for key_axis in time_axes:
@@ -194,8 +195,9 @@ MAX_INSPECTED_VALUES = 500
 
 @dataclass(frozen=True, slots=True)
 class NonCausalMask:
-    """A mask that is not provably causal: the search budget was exhausted (`is_budget_exhausted`),
-    or `value` is the first subexpression of the mask that does not compare position ids.
+    """A mask that is not provably causal. Either the search budget was exhausted
+    (`is_budget_exhausted`), or `value` is the first subexpression of the mask that does not compare
+    position ids.
     """
 
     is_budget_exhausted: bool
@@ -204,8 +206,8 @@ class NonCausalMask:
 
 def explain_unproven_mask(qk: QueryKeyTensor | None) -> NonCausalMask | None:
     """Return the subexpression of a mask, or of attention weights, that does not provably mask out
-    later positions. Return None if the mask provably includes later positions, by its comparisons
-    of position ids.
+    later positions. Return None if comparisons of position ids prove that the mask includes later
+    positions.
     """
     if qk is None:
         return None
@@ -218,12 +220,12 @@ def explain_unproven_mask(qk: QueryKeyTensor | None) -> NonCausalMask | None:
 
 
 def has_different_chunk_rates(qk: QueryKeyTensor | None) -> bool:
-    """Return True if keys and queries differ in positions per chunk: ids are not comparable."""
+    """Return True if keys and queries have different chunk rates, so ids are not comparable."""
     return qk is not None and not has_equal_chunk_rates(qk)
 
 
 def find_visible_prefix(qk: QueryKeyTensor | None) -> Dim | None:
-    """Return the number of prefix positions if only they attend to later positions, or None."""
+    """Return the prefix length if only prefix positions attend to later positions, or None."""
     if qk is None or qk.query_axis is None or find_side_band(qk).low >= 0:
         return None
     prefix_length = qk.get_prefix_length(qk.query_axis)
@@ -254,9 +256,9 @@ class _UnprovenMaskTerm(NamedTuple):
 def _solve_unproven_mask_term(
     qk: QueryKeyTensor,
 ) -> Generator[QueryKeyTensor, _UnprovenMaskTerm, _UnprovenMaskTerm]:
-    """Return the first subexpression of a mask that does not compare position ids. If no
-    subexpression does, as in `pre[i] & pre[j]`, return the complete mask. Yields the subproblems
-    for the operands (`solve_memoized`).
+    """Return the first subexpression of a mask that does not compare position ids. If all terms
+    compare no position ids, as in `pre[i] & pre[j]`, return the complete mask. Yield the
+    subproblems for the operands to `solve_memoized`.
     """
     node = qk.value.node
     operands = _list_mask_operands(qk, node) if node else None
@@ -272,7 +274,7 @@ def _solve_unproven_mask_term(
 
 
 def _list_mask_operands(qk: QueryKeyTensor, node: Node) -> list[QueryKeyTensor] | None:
-    """Return the operands of a mask to search: [] for compared position ids, None for other ops."""
+    """Return the operands of a mask to search; [] for compared position ids, None for other ops."""
     if (inner := unwrap_view(qk)) is not None:
         return [inner]
     if (parts := split_concat(qk)) is not None:

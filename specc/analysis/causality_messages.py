@@ -63,8 +63,8 @@ BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were visited".replace(",", " ")
 
 
 def describe_violation(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMessage:
-    """Return the message for a causality violation; in a loop, for the op in the loop body."""
-    # the fix is in the loop body
+    """Return the message for a causality violation; for a loop, describe the op in its body."""
+    # the loop body must be changed, not the loop
     if leak.body_violation:
         return describe_violation(*leak.body_violation, flow)
     symbol = flow.symbol
@@ -156,7 +156,7 @@ FIXED_MESSAGES: Mapping[type[Op], CausalityMessage] = {
         ),
     ),
 }
-"""Functions that build the message for ops with only one way to violate causality."""
+"""Messages for ops that can violate causality in only one way."""
 
 
 def _describe_read(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMessage:
@@ -240,7 +240,7 @@ def _describe_concat(leak: Leak, flow: TimeDataflow, axis: int) -> CausalityMess
     """Return the message for operands that are concatenated along the time axis."""
     lengths = (a.shape[axis] for a in leak.node.args if a)
     time_lengths = [n for n in lengths if flow.time_axis.get_prefix_length(n) is not None]
-    # both operands grow, so a new position could belong to either
+    # both operands grow with time, so the position of a new element is ambiguous
     if len(time_lengths) > 1:
         return CausalityMessage(
             "E0711",
@@ -256,7 +256,7 @@ def _describe_concat(leak: Leak, flow: TimeDataflow, axis: int) -> CausalityMess
 
 
 def _describe_mask(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMessage:
-    """Return the message for attention whose mask is missing, not causal or not provably so."""
+    """Return the message for attention whose mask is missing or not provably causal."""
     op = leak.node.op
     if isinstance(op, ops.Attend) and op.mask(leak.node) is None:
         return CausalityMessage(

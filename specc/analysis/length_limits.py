@@ -26,9 +26,9 @@ from specc.ir.length_constraints import (
 class LengthLimit:
     """An upper bound `max_length` of `symbol`, a symbolic dimension or a sum of several.
 
-    The limit is the size of the position embedding `table_name`, or, if that is `ROPE_TABLE`, the
-    context length for which RoPE frequencies were computed. `span` is the source location of the
-    lookup.
+    The limit is the size of the position embedding `table_name`. If `table_name` is `ROPE_TABLE`,
+    the limit is the context length for which RoPE frequencies were computed. `span` is the source
+    location of the lookup.
     """
 
     symbol: str
@@ -54,11 +54,11 @@ def format_limit_reason(table: str, max_length: int) -> str:
 
 @lru_cache(maxsize=8)
 def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
-    """Return the maximum of each symbolic dimension, with all others at their minimum."""
+    """Return the maximum of each symbolic dimension if all other dimensions have their minimum."""
     limits: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         for symbol in sorted(length.symbols()):
-            # the other symbolic dimensions have their minimum, which gives the largest limit
+            # minimum sizes of all other symbolic dimensions result in the largest limit
             min_lengths = {s: graph.min_lengths.get(s, 0) for s in length.symbols()}
             max_length = compute_max_length(length, symbol, min_lengths, limit.max_length)
             if symbol not in limits or max_length < limits[symbol].max_length:
@@ -72,9 +72,9 @@ def find_max_lengths(graph: Graph) -> dict[str, int]:
 
 
 def find_divisibility_constraints(graph: Graph) -> dict[str, str]:
-    """Return the divisibility constraints of a graph: the remainder that must be 0, such as `n %
-    2`, for each exact quotient in a size expression, such as `n / 2`. Keys and values are formatted
-    quotients and remainders.
+    """Return the divisibility constraints of a graph: the remainder that must be 0, such as
+    `n % 2`, for each exact quotient in a size expression, such as `n / 2`. The keys are formatted
+    quotients, and the values are formatted remainders.
     """
     constraints: dict[str, str] = {}
     for constraint in collect_length_constraints(graph):
@@ -98,7 +98,7 @@ def compute_max_length(
 ) -> int:
     """Return the largest size of `symbol` for which the expression `length` is at most
     `max_length`, given the sizes `other_lengths` of the other symbolic dimensions. Return 0 if
-    there is none.
+    there is no such size.
     """
     # Limited expressions are monotone in each symbolic dimension (`_is_monotone`), so bisection
     # finds the first size that exceeds the maximum.
@@ -146,7 +146,9 @@ def _is_monotone(length: Dim) -> bool:
 
 
 def has_context_length(context_length: int, graph: Graph) -> bool:
-    """Return True if a rotary embedding, also in loop bodies, is scaled for `context_length`."""
+    """Return True if a rotary embedding of the graph or its loops is scaled for
+    `context_length`.
+    """
     matches = (
         op.max_positions == context_length
         if isinstance(op, ops.RopeAngles)
@@ -170,8 +172,8 @@ def find_min_lengths(graph: Graph) -> Mapping[str, int]:
                 min_lengths[symbol] = max(min_lengths.get(symbol, 0), minimum)
         for dim in list_nonnegative_dims(node):
             match dim.substitute(graph.length_equations).terms:
-                # `c·symbol + k` is nonnegative from -k / c on, rounded up; other expressions have
-                # no known minimum
+                # `c·symbol + k` is nonnegative if `symbol` is at least -k / c, rounded up; other
+                # expressions have no known minimum
                 case ((((str() as symbol, 1),), c), ((), k)) if c > 0:
                     min_lengths[symbol] = max(min_lengths.get(symbol, 0), -(k // c))
     return min_lengths
@@ -196,8 +198,8 @@ def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
 
 
 def _iterate_min_symbol(length: Dim) -> Iterator[tuple[str, int]]:
-    """Yield the only symbol of `length`, if there is one, with its smallest valid value."""
-    margin = length - 1  # negative if the axis is empty
+    """Yield the symbol of `length` and its smallest valid value, if `length` has one symbol."""
+    margin = length - 1  # an empty axis has margin -1
     if len(margin.symbols()) == 1:
         (symbol,) = margin.symbols()
         yield symbol, _solve_min_length(margin, symbol)

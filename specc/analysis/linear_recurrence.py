@@ -42,7 +42,7 @@ def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrenc
 
 
 def _list_operand_orders(value: Value, function_name: str) -> list[tuple[Value, Value]]:
-    """Return the operands of the binary op `function_name` in both orders, [] for other ops."""
+    """Return the operands of the binary op `function_name` in both orders, or [] for other ops."""
     node = value.node
     if node is None or node.op != ops.Arith(function_name):
         return []
@@ -51,7 +51,7 @@ def _list_operand_orders(value: Value, function_name: str) -> list[tuple[Value, 
 
 
 def _match_read(value: Value, state: Value) -> tuple[int, Value] | None:
-    """Match `sum(state * vector)` over the key axis (-1 or -2); return axis and vector, or None."""
+    """Match `sum(state * vector)` over a key axis (-1 or -2); return the axis and the vector."""
     for (first, second), labels in _list_einsum_operands(value):
         matrix, vector, result = labels
         key_axis = -1 if result == matrix[:-1] else -2
@@ -70,8 +70,8 @@ def _match_read(value: Value, state: Value) -> tuple[int, Value] | None:
 def _list_einsum_operands(
     value: Value,
 ) -> list[tuple[tuple[Value, Value], tuple[list[str], list[str], list[str]]]]:
-    """Return the operands of an einsum of two operands in both orders, each with the axis labels of
-    the first operand, the second operand and the result.
+    """Return the operands of a two-operand einsum in both orders. Each order includes the axis
+    labels of the first operand, the second operand and the result.
     """
     node = value.node
     if node is None or not isinstance(node.op, ops.Einsum) or len(node.args) != 2:
@@ -89,7 +89,7 @@ def _remove_label(labels: list[str], axis: int) -> list[str]:
 def _iterate_outer_products(
     value: Value, key_axis: int, rank: int
 ) -> Iterator[tuple[Value, Value]]:
-    """Yield the key and value vectors of each reading of `value` as an outer product."""
+    """Yield the key and value vectors for each way to interpret `value` as an outer product."""
     for (key, other), (key_labels, other_labels, result_labels) in _list_einsum_operands(value):
         if key_labels == _remove_label(
             result_labels, -3 - key_axis
@@ -103,7 +103,7 @@ def _iterate_outer_products(
 
 
 def _is_vector_along_axis(value: Value, axis: int, rank: int) -> bool:
-    """Return True if a value has `rank` axes, the last two being `axis` and an axis of size 1."""
+    """Return True if a value has `rank` axes, and the other one of the last two has size 1."""
     shape = value.shape
     return len(shape) == rank and shape[-3 - axis] == 1 and shape[axis] != 1
 
@@ -130,7 +130,7 @@ def _match_update(
 
 
 def _is_scalar_value(value: Value, rank: int) -> bool:
-    """Return True if a value has `rank` axes and size 1 along the last two."""
+    """Return True if a value has `rank` axes and the last two axes have size 1."""
     shape = value.shape
     return len(shape) == rank and shape[-2] == 1 and shape[-1] == 1
 
@@ -169,8 +169,8 @@ def _match_delta_rule(
 
 
 def _is_vectorizable(op: ops.Scan, recurrence: LinearRecurrence, args: NodeOperands) -> bool:
-    """Return True if keys, values, queries and rates of a recurrence can be computed for all
-    positions in parallel, because none depends on the state, and if the decay is not negative.
+    """Return True if keys, values, queries and rates of a recurrence do not depend on the state, so
+    they can be computed for all positions in parallel, and if the decay is not negative.
     """
     inner, operands = op.split_body_inputs(), op.split_operands(args)
     scanned_inputs, captured = set(inner.scanned), set(inner.captured)

@@ -10,18 +10,19 @@ proves causality; the upper end bounds the size of the KV cache.
 
     same group             [0, 0] in time: a group arrives in one step; else [-∞, ∞]
 
-The interval is a sound over-approximation: an unknown op has the interval [-∞, ∞], so a proof may
-fail but is never wrong.
+The interval is a sound over-approximation. An unknown op has the interval [-∞, ∞], so that a proof
+may fail but is never wrong.
 
 Positions are counted in time, from the end of the prefix of their axis
-(`specc.analysis.time_axis`), and two intervals are found. The first considers only keys at times >=
-0; its lower end proves causality. The second considers only queries at times >= 0, because steps
-compute no others; its upper end is the look-back. So, with a prefix of `m` keys and queries,
-`j < m | j <= i` is causal, and `i < m | j <= i` is not.
+(`specc.analysis.time_axis`), and two intervals are found. The first interval considers only keys at
+times >= 0; its lower end proves causality. The second interval considers only queries at times >=
+0, because steps compute no other queries; its upper end is the look-back. So, with a prefix of `m`
+keys and queries, `j < m | j <= i` is causal, and `i < m | j <= i` is not.
 
 The two sides of a comparison are written as linear functions of `q` and `k`. `k <= q` and
-`q < k + 4` each have an interval; that of their conjunction is the intersection. The negation has
-no bounded interval, because it holds on both sides of the window:
+`q < k + 4` each have an interval. The interval of a conjunction is the intersection of the
+intervals of its operands. The negation has no bounded interval, because it holds on both sides of
+the window:
 
     $ bands 0 1
     graph "g"
@@ -109,7 +110,7 @@ def find_mask_band(
 def find_band_interval(
     value: Value, query_axis: int | None, key_axis: int | None, time_axis: TimeAxis | None = None
 ) -> Interval:
-    """Return the interval of `find_mask_band`, without the flag for an exhausted search."""
+    """Return the interval of `find_mask_band` without `is_budget_exhausted`."""
     return find_mask_band(value, query_axis, key_axis, time_axis).interval
 
 
@@ -140,13 +141,13 @@ def _search_band(qk: QueryKeyTensor, is_negated: bool) -> MaskBand:
 
 def merge_side_bands(keys: Interval, queries: Interval, time_axis: TimeAxis | None) -> Interval:
     """Return the intersection of the bands for keys at times >= 0 and for queries at times >= 0."""
-    # without a prefix, both sides are the same
+    # without a time axis, there are no prefix positions and both intervals are equal
     return keys & queries if time_axis is None else _intersect_sides(keys, queries)
 
 
 def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None) -> Interval:
-    """Return the intersection of two intervals of offsets on `time_axis`. If it is empty, return
-    the interval at which prefix positions may still be read.
+    """Return the intersection of two intervals of offsets on `time_axis`. If the intersection is
+    empty, return the interval at which prefix positions may still be read.
     """
     intersection = left & right
     if time_axis is None or not intersection.is_empty or left.is_empty or right.is_empty:
@@ -157,14 +158,13 @@ def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None)
 
 
 def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
-    """Return the smallest interval of the offsets at which a key or query is at a time >= 0."""
+    """Return the smallest interval of offsets at which a key or a query has a time >= 0."""
     if queries.is_empty:
-        # only prefix queries have visible keys; if these come after the prefix, this is a
-        # look-ahead
+        # Only prefix queries have visible keys. Visible keys after the prefix are a look-ahead.
         return keys if keys.low < 0 else EMPTY_INTERVAL
     if keys.low >= 0 > queries.high:
         return EMPTY_INTERVAL
-    # only prefix keys are visible: no future position is read, but the look-back is unbounded
+    # If only prefix keys are visible, no later position is read, but the look-back is unbounded.
     low = 0 if keys.is_empty else keys.low
     return Interval(min(low, queries.high), queries.high)
 
@@ -190,7 +190,7 @@ _BandSolver: TypeAlias = Generator[_BandKey, Interval, Interval]
 
 @dataclass
 class _BandSearch:
-    """A search for one band: memo tables of the subproblems, and a limit on their number."""
+    """A search for one band, with memo tables of its subproblems and a limit on their number."""
 
     budget: TraversalBudget = field(default_factory=TraversalBudget)
     known_intervals: dict[_BandKey, Interval] = field(default_factory=dict)
@@ -235,7 +235,7 @@ class _BandSearch:
         self, left: QueryKeyTensor, right: QueryKeyTensor, is_strict: bool
     ) -> _BandSolver:
         # |x| <= y is -y <= x and x <= y; max(a, b) <= y is a <= y and b <= y; x <= min(a, b) is x
-        # <= a and x <= b. These are separate comparisons.
+        # <= a and x <= b. Each conjunct is a separate comparison.
         match left.value.node:
             case Node(ops.Pointwise("abs"), (Value() as x,)):
                 argument = self.find_affine_function(align_operand(left, x))
@@ -268,8 +268,8 @@ class _BandSearch:
                     else FULL_INTERVAL
                 )
             case ops.Attend():
-                # The attention weights are zero where the mask is false; the attention output has
-                # no query and key axis.
+                # Attention weights are zero where the mask is false. The attention output has no
+                # key axis.
                 mask = node.op.mask(node)
                 if mask is None or not _is_attention_weights(qk, node.op):
                     return FULL_INTERVAL
@@ -304,7 +304,7 @@ def _solve_absolute(
 
 
 def _is_attention_weights(qk: QueryKeyTensor, op: ops.Attend) -> bool:
-    """Return True if `qk` is the attention weights of `op`, with their query and key axes."""
+    """Return True if `qk` contains the attention weights of `op`, with their query and key axes."""
     is_weights = qk.value.index == op.weights_result
     return is_weights and (qk.query_axis, qk.key_axis) == ATTENTION_AXES
 
@@ -335,7 +335,7 @@ def _solve_logical(
         case ops.Not():
             return (yield _NonZeroBandKey(operands[0], not is_negated))
         case ops.And() | ops.Or():
-            # De Morgan's laws.
+            # Negated conjunctions and disjunctions follow De Morgan's laws.
             solve = _solve_all if isinstance(node.op, ops.And) != is_negated else _solve_any
             return (yield from solve(_NonZeroBandKey(o, is_negated) for o in operands))
         case ops.Where() if qk.value.dtype == "bool" or not is_negated:
@@ -344,8 +344,8 @@ def _solve_logical(
             comparison = NEGATED_COMPARISONS.get(fn, "") if is_negated else fn
             return (yield from _solve_comparison(comparison, *operands))
         case ops.Reduce("any" | "all" as fn, axis):
-            # "any" can be true where one operand can be true, "not all" where one operand can be
-            # false. "all" and "not any" imply nothing.
+            # `any` can be true where one operand element can be true, and `not all` where one
+            # operand element can be false. Nothing is known about `all` and `not any`.
             x = node.first_operand
             if x is not None and fn == ("all" if is_negated else "any"):
                 query, key = shift_axis(qk.query_axis, axis), shift_axis(qk.key_axis, axis)

@@ -1,16 +1,16 @@
 """Infer the constant that a query-key tensor holds at masked positions.
 
-For a value with a query axis (position `q`) and a key axis (position `k`), the result is pairs of a
-constant and an interval of `q - k`. Outside the interval, the value equals the constant. True is 1
-and false is 0, so the interval of the constant 0 is the band of a mask.
+For a value with a query axis (position `q`) and a key axis (position `k`), the result is a mapping
+from constants to intervals of `q - k`. Outside the interval of a constant, the value equals the
+constant. True is 1 and false is 0, so the interval of the constant 0 is the band of a mask.
 
     where(causal, s, -inf)                  -inf outside [0, ∞]
     exp(where(causal, s, -inf) - m[q])      0 outside [0, ∞]
     where(causal & window(4), s, 0) + 1     1 outside [0, 3]
 
 Reductions over keys use these constants: additional elements of -inf do not change a maximum, and
-zeros do not change a sum. The analysis is sound: the result of an unknown op has no pairs. The
-values that a mask replaces are assumed to be finite; overflow is ignored.
+zeros do not change a sum. The analysis is sound: no constant of the result of an unknown op is
+known. Values that a mask replaces are assumed to be finite. Overflow is ignored.
 
 The softmax over keys returns zeros where the scores are -inf:
 
@@ -78,12 +78,12 @@ from specc.ir.graph import Node, Value
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 MaskedConstantRule: TypeAlias = Generator[QueryKeyTensor, MaskedConstants, MaskedConstants]
-"""A rule that computes the (constant, interval) pairs of one value from those of others."""
+"""A rule that computes the constants of a value from the constants of other values."""
 
 SIDES: tuple[AxisSide, AxisSide] = ("keys", "queries")
 
 REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Pad, ops.Delay)
-"""Ops, besides selections, that permute positions of an axis or combine them."""
+"""Ops, besides selections, that permute or combine the positions of an axis."""
 
 
 @lru_cache(maxsize=1024)
@@ -122,7 +122,7 @@ def find_nonzero_interval(
 
 
 def _infer_constants(qk: QueryKeyTensor) -> MaskedConstantRule:
-    """Return the constants of a query-key tensor, computed from those of its operands."""
+    """Infer the constants of a query-key tensor from the constants of its operands."""
     number = find_uniform_value(qk.value)
     node = qk.value.node
     if number is not None:
@@ -172,8 +172,8 @@ def _infer_axis_op_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRu
         case ops.Gather(axis) if axis == qk.key_axis:
             return (yield from _infer_gathered_constants(qk, node))
     if not (node.op.is_selection or isinstance(node.op, REORDERING_OPS)):
-        # The constants of these operands are irrelevant. Analyzing them would visit all earlier
-        # layers, because each layer depends on them.
+        # The constants of gate, key and value operands are irrelevant, and their analysis would
+        # visit all earlier layers.
         return NO_MASKED_CONSTANTS
     constants = yield qk.view_operand(x, qk.query_axis, qk.key_axis)
     return _infer_reordered_constants(qk, node, constants)
@@ -191,7 +191,7 @@ def _infer_product_constants(factors: list[QueryKeyTensor]) -> MaskedConstantRul
 
 
 def _infer_concat_constants(qk: QueryKeyTensor, node: Node, op: ops.Concat) -> MaskedConstantRule:
-    """Return the constants of a concatenation. On the time axis, it may only prepend a prefix."""
+    """Return the constants of a concatenation, which may only prepend a prefix to the time axis."""
     operands = split_concat(qk)
     if op.axis not in (qk.query_axis, qk.key_axis):
         operands = [qk.view_operand(a, qk.query_axis, qk.key_axis) for a in node.operands]
@@ -221,7 +221,7 @@ def _infer_reordered_constants(
 def _filter_unrelated_axis_values(
     qk: QueryKeyTensor, node: Node, constants: MaskedConstants
 ) -> MaskedConstants:
-    """Return the constants that an op along an axis other than query and key axis preserves."""
+    """Return the constants that an op along neither the query axis nor the key axis preserves."""
     match node.op:
         case ops.CumSum(axis):
             constants = {n: i for n, i in constants.items() if isinf(n) or not n}
@@ -237,7 +237,9 @@ def _filter_unrelated_axis_values(
 
 
 def bound_visible_sort_indices(interval: Interval) -> Interval:
-    """Return the interval of sort indices of visible positions, given their offsets `q - k`."""
+    """Return the interval of sort indices of visible positions with offsets `q - k` in
+    `interval`.
+    """
     return EMPTY_INTERVAL if interval.is_empty else Interval(interval.low, inf)
 
 
@@ -251,7 +253,7 @@ def is_sorted_last(node: Node, number: float) -> bool:
 
 
 def _infer_where_constants(operands: list[QueryKeyTensor]) -> MaskedConstantRule:
-    """Return the constants of a `where`: those of each branch, where it can be selected."""
+    """Return the constants of a `where`: the constants of each branch where it can be selected."""
     operand_constants: list[MaskedConstants] = yield from solve_each(operands)
     condition, yes, no = operand_constants
     true_band, false_band = condition.get(0.0, FULL_INTERVAL), condition.get(1.0, FULL_INTERVAL)
@@ -270,8 +272,8 @@ def _infer_boolean_constants(
         case ops.Not():
             return {1.0 - n: i for n, i in operand_constants[0].items()}
         case ops.And() | ops.Or():
-            # For false in `and` and for true in `or`, one masked operand is sufficient; otherwise,
-            # both operands must be masked.
+            # One false operand determines the result of `and`, and one true operand determines the
+            # result of `or`. Otherwise, both operands must be constant.
             absorbing = 0.0 if isinstance(node.op, ops.And) else 1.0
             results = [{absorbing: c[absorbing]} for c in operand_constants if absorbing in c]
             return intersect_masked_constants([*results, find_common_constants(operand_constants)])
@@ -286,7 +288,9 @@ def _infer_boolean_constants(
 def _infer_arithmetic_constants(
     function_name: str, operands: list[QueryKeyTensor]
 ) -> MaskedConstantRule:
-    """Return the constants of arithmetic on two constants, or on an absorbing one such as -inf."""
+    """Return the constants of arithmetic on two constants, or an absorbing constant such as
+    -inf.
+    """
     operand_constants: list[MaskedConstants] = yield from solve_each(operands)
     results = [propagate_binary_constants(function_name, *operand_constants)]
     for n, is_right_operand in ((0, False), (1, True)):
@@ -294,8 +298,8 @@ def _infer_arithmetic_constants(
         # `0 * inf` and `inf - inf` are NaN.
         if not can_be_nan(other) and has_no_key_dependent_infinities(other):
             lower_bound = find_value_range(other.value)[0]
-            # The divisor must not be zero at any key. A divisor that is zero for one query is zero
-            # at all keys.
+            # The divisor must not be zero at some keys only. A divisor without a key axis is zero
+            # at all keys of a query or at none.
             is_nonzero = not is_right_operand and (lower_bound > 0 or other.key_axis is None)
             for number, interval in operand_constants[n].items():
                 if function_name == "div" and not number and is_nonzero:

@@ -4,12 +4,10 @@ For a node that reads all positions of an axis, such as a sum over keys, the ana
 query axis of the result, and the interval of `q - k` in which keys affect the result. Masked keys
 hold a constant (`find_masked_constants`). A constant has no effect on an op if it is:
 
-    sum                     0
-    max, argmax             a lower bound of all elements: -inf, or 0 for weights
-    softmax                 -inf
-    sort                    a constant that sorts last
-    topk                    -inf; decode steps append more of them
-    gather                  any constant, if all indices are in range
+sum                     0 max, argmax             a lower bound of all elements: -inf, or 0 for
+weights softmax                 -inf sort                    a constant that sorts last topk
+-inf, of which decode steps append more gather                  any constant, if all indices are in
+range
 
 Equal values are ordered by position, so `argmax` and `sort` return visible keys before masked keys.
 Among masked keys, `topk` selects those at the lowest positions, which do not change as keys are
@@ -35,7 +33,7 @@ from specc.ir.op_dependence import Dependence
 from specc.ir.types import FULL_INTERVAL, Interval
 
 VisibleKeys = tuple[int, Interval]
-"""A result axis (the query axis), and the interval of `q - k` of the keys it depends on."""
+"""A result axis (the query axis), and the interval of `q - k` of keys that affect the result."""
 
 
 def iterate_unaffected_reductions(
@@ -65,14 +63,14 @@ def iterate_unaffected_reductions(
 
 
 def _is_query_length(length: Dim, key_length: Dim, time_axis: TimeAxis | None) -> bool:
-    """Return True if `length` is that of a time axis, or `key_length` if `time_axis` is None."""
+    """Return True if `length` is a time axis size, or `key_length` if `time_axis` is None."""
     return time_axis.get_prefix_length(length) is not None if time_axis else length == key_length
 
 
 def _find_relevant_keys(
     node: Node, dependence: Dependence, masked_values: MaskedConstants, time_axis: TimeAxis | None
 ) -> Interval:
-    """Return the interval of the keys that affect an op, given the constants at the other keys."""
+    """Return the interval of the keys that affect an op; masked keys hold `masked_values`."""
     if not masked_values:
         return FULL_INTERVAL
     interval = _intersect_neutral_bands(node, masked_values, time_axis)
@@ -148,7 +146,7 @@ def _are_indices_in_range(node: Node) -> bool:
 def _iterate_argmax_reads(
     node: Node, axis: int, key_axis: int, time_axis: TimeAxis | None
 ) -> Iterable[VisibleKeys]:
-    """Yield the keys that an argmax may select: a visible key, or the first key."""
+    """Yield the interval of the keys that an argmax may select: visible keys and the first key."""
     if axis != key_axis or not _are_indices_in_range(node):
         return
     ids = ops.Gather.ids(node)

@@ -1,9 +1,9 @@
 """Count multiply-adds and parameters as formulas of symbolic dimensions, and summarize a graph as a
 tree of scopes with shapes, weights and cost.
 
-A multiply-add counts as one operation. Elementwise ops are not counted: they are bound by memory
-traffic. Scopes are the prefixes of parameter names: `h.3.attn.c_proj` is part of `h.3.attn`, which
-is part of `h.3`.
+A multiply-add counts as one operation. Elementwise ops are not counted, because they are
+memory-bound. Scopes are the prefixes of parameter names: `h.3.attn.c_proj` is part of `h.3.attn`,
+which is part of `h.3`.
 """
 
 import re
@@ -27,15 +27,14 @@ CostFunction = Callable[[Any, list[Type]], Dim]
 
 
 def _count_quantized_linear(op: ops.QuantizedLinear, types: list[Type]) -> Dim:
-    # the last axis of the result is the output features, in every weight layout
+    # in every weight layout, the last axis of the result contains the output features
     (result_type, *_) = op.infer_result_types(*types)
     return multiply_dims(types[0].shape) * result_type.shape[-1]
 
 
 def _count_matmul(op: ops.MatMul, types: list[Type]) -> Dim:
     a, b = types[0].shape, types[1].shape
-    # One operand may have no leading axes; it is then multiplied with every matrix of the other
-    # operand.
+    # An operand without leading axes is multiplied with every matrix of the other operand.
     leading_shape = max((a[:-2], b[:-2]), key=len)
     return multiply_dims(leading_shape) * multiply_dims(a[-2:]) * b[-1]
 
@@ -50,15 +49,15 @@ def _count_attention(op: ops.Attend, types: list[Type]) -> Dim:
 
 
 def _count_window_products(op: ops.PatchEmbedding | ops.Conv, types: list[Type]) -> Dim:
-    """Count one dot product with a filter per output element. The first axis of the weight is the
-    filters; each reads the input channels of its group.
+    """Count one dot product with a filter per output element. The first axis of the weight contains
+    the filters. Each filter reads the input channels of its group.
     """
     (result_type, *_) = op.infer_result_types(*types[:2], None)
     return multiply_dims(result_type.shape) * multiply_dims(types[1].shape[1:])
 
 
 def _count_einsum(op: ops.Einsum, types: list[Type]) -> Dim:
-    # each axis label, kept or summed, is a loop
+    # an einsum loops over every axis label, kept or summed
     sizes: dict[str, Dim] = {}
     operands = op.equation.split("->")[0].split(",")
     for names, type in zip(operands, types, strict=True):
@@ -80,8 +79,8 @@ def _count_mixture_of_experts(op: ops.MixtureOfExperts, types: list[Type]) -> Di
 
 def _count_recurrent(op: ops.RecurrentLayer, types: list[Type]) -> Dim:
     b, n, input_size = types[0].shape
-    # The recurrent matrix contains all gates. With a projection, an LSTM feeds back fewer features
-    # than a gate has.
+    # The recurrent matrix contains all gates. The recurrent size of an LSTM with a projection is
+    # smaller than its gate size.
     gates, recurrent_size = types[2].shape
     return b * n * gates * (input_size + recurrent_size)
 
@@ -90,8 +89,7 @@ def _count_lstm(op: ops.Lstm, types: list[Type]) -> Dim:
     b, n, _ = types[0].shape
     hidden = divide_dims_exactly(types[1].shape[0], 4)
     projection = (types[2].shape[1], hidden)
-    # Omitted operands are missing here, so the projection is identified as the last operand with
-    # this shape.
+    # `types` does not contain absent operands, so the projection is identified by its shape.
     projection_cost = (
         b * n * multiply_dims(projection) if types[-1].shape == projection else Dim.from_value(0)
     )
@@ -106,7 +104,7 @@ COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
     ops.Attend: _count_attention,
     ops.PatchEmbedding: _count_window_products,
     ops.Conv: _count_window_products,
-    # Transposed: every input element is multiplied by one filter.
+    # In a transposed convolution, every input element is multiplied by one filter.
     ops.ConvTranspose: lambda op, t: multiply_dims((*t[0].shape, *t[1].shape[1:])),
     ops.Einsum: _count_einsum,
     ops.Scan: _count_scan,
@@ -118,7 +116,7 @@ COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
         multiply_dims(t[0].shape[:2]) * (multiply_dims(t[1].shape) + multiply_dims(t[2].shape))
     ),
 }
-"""The cost function of each op that has multiply-adds; a test checks that none is missing."""
+"""The cost function of each op that has multiply-adds. A test checks that no op is missing."""
 
 
 def count_blocked_multiply_adds(node: Node, blocks: LocalAttentionPlan) -> Dim:
@@ -160,7 +158,7 @@ MAGNITUDE_NAMES = (
 
 
 def format_magnitude(number: int) -> str:
-    """Format an integer: `137 billion`, or below one million all digits, in groups."""
+    """Format an integer, e.g. `137 billion`. Below one million, format all digits in groups."""
     for size, unit in MAGNITUDE_NAMES:
         # e.g. 999.6 million is formatted as 1 billion, not as 1000 million
         if number >= size * 0.9995:
@@ -222,14 +220,14 @@ class SummaryNode:
         ) * self.repeats
 
     def get_comparison_key(self) -> tuple[object, ...]:
-        """Return a key that is equal for scopes that differ only in names (shown as one)."""
+        """Return a key that is equal for scopes that differ only in names, which are merged."""
         children = tuple((n, self.parts[n].get_comparison_key()) for n in sorted(self.parts))
         costs = (self.parameter_count, self.multiply_adds, self.saved_multiply_adds, self.repeats)
         return (str(self.type), self.op, *costs, children)
 
 
 def _get_parameter_scope(parameter: str) -> str:
-    """Return the scope of a parameter: its module for a `weight` or `bias`, otherwise itself."""
+    """Return the scope of a parameter: the parent of a `weight` or `bias`, else the parameter."""
     scope, _, leaf = parameter.rpartition(".")
     return scope if leaf in ("weight", "bias") else parameter
 
@@ -242,7 +240,7 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
     """
     root = SummaryNode(name=graph.name)
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
-    # The sequence length if it is static, otherwise its maximum.
+    # Static sizes replace maximum sizes.
     max_lengths = find_max_lengths(graph) | dict(lengths or {})
     _create_ordered_children(graph, root)
     for node, results in graph.nodes:
@@ -251,8 +249,8 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
     for name, facts in graph.parameter_facts.items():
         child = _get_or_add_child(root, _get_parameter_scope(name))
         child.parameter_count = child.parameter_count + multiply_dims(facts.type.shape)
-    # The output of a call has the path of the call as name, not that of its last op; names with a
-    # colon are internal values.
+    # The output of a call is named by the path of the call, not of its last op. Names with a colon
+    # are internal values.
     for name, value in graph.names.items():
         if ":" not in name and (scope := _find_child(root, name)):
             scope.type = value.type
@@ -277,7 +275,7 @@ def _add_node(graph: Graph, root: SummaryNode, node: Node, type: Type) -> Summar
     child = _get_or_add_child(root, graph.get_scope(node))
     child.multiply_adds = child.multiply_adds + count_multiply_adds(node)
     child.type = type
-    # A scope gets the type of its most expensive op, not of the reshapes around it.
+    # A scope gets the type of its most expensive op, not of a reshape.
     if node.op.is_heavy or not child.op:
         child.op = node.op.spec_name
     return child

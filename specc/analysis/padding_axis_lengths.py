@@ -4,8 +4,8 @@
     concat([prompt, x])          offset 0, for padding of `prompt`
     concat([memory, x])[:, m:]   offset 0
 
-The offset is stored per axis size: all axes of size `m + n` have the same offset. If it differs
-between axes of the same size, it is not recorded.
+The offset is stored per axis size: all axes of size `m + n` have the same offset. If two axes of
+the same size have different offsets, no offset is recorded.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,15 +37,15 @@ class PaddingOffsets:
     padding_side: str
     offsets: Mapping[Dim, Dim] = field(default_factory=dict)
     merged_lengths: Mapping[Dim, tuple[Dim, ...]] = field(default_factory=dict)
-    """Merged axes that contain a padded axis: the size of each, with the sizes it merges."""
+    """Maps the size of an axis into which a padded axis was merged to the sizes of merged axes."""
 
     @cached_property
     def concatenated_lengths(self) -> frozenset[Dim]:
-        """The sizes of axes that contain other positions in addition to the padded ones."""
+        """The sizes of axes that contain other positions in addition to the padded sequence."""
         return frozenset(self.offsets) - {self.padded_length}
 
     def count_positions_after(self, length: Dim) -> Dim:
-        """Return the number of positions of an axis of this size after those that may be padded."""
+        """Return the number of positions after the padded sequence on an axis of size `length`."""
         return self._counts_after.get(length, Dim.from_value(0))
 
     @cached_property
@@ -55,7 +55,7 @@ class PaddingOffsets:
         }
 
     def has_interior_padding(self, length: Dim) -> bool:
-        """Return True if padding may be between always-valid and other valid positions."""
+        """Return True if padding may be between always-valid positions and valid positions."""
         if length in self.merged_lengths:
             return True
         has_positions_before = self.offsets.get(length, 0) != 0
@@ -71,7 +71,7 @@ class PaddingOffsets:
         return self.has_interior_padding(value.shape[dependence.result_axis])
 
     def restrict_dependence(self, node: Node, dependence: Dependence) -> Dependence | None:
-        """Return a dependence restricted to padded positions, or None if it reads none."""
+        """Restrict a dependence to padded positions; return None if it reads no padded position."""
         if dependence.kind != "all":
             return dependence
         length = get_read_length(node, dependence)
@@ -131,7 +131,7 @@ class PaddingOffsets:
 
     def _is_outermost(self, lengths: tuple[Dim, ...]) -> bool:
         """Return True if axes of the sizes `lengths` can be merged such that padded positions of
-        the first axis stay adjacent, because all other axes have constant sizes.
+        the first axis remain adjacent, because all other axes have constant sizes.
         """
         merged_length = multiply_dims(lengths)
         ambiguous_lengths = {merged_length, lengths[0]} & (
@@ -151,7 +151,8 @@ class PaddingOffsets:
                 pass
             case _:
                 return False
-        # With left padding the last position is valid, with right padding the first.
+        # With left padding, the last position is valid; with right padding, the first position is
+        # valid.
         first, last = int(self.padding_side == "right"), int(self.padding_side == "left")
         margins = offset + first - stop, start - offset - self.padded_length + last
         return any(is_never_negative(d, self.min_lengths) for d in margins)
@@ -174,7 +175,7 @@ def _follow_joined_positions(
 
 
 def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]:
-    """Return the sizes of padded axes, including those after windows and slices."""
+    """Return the sizes of padded axes, including the sizes after windows and slices."""
     padded_lengths = {offsets.padded_length, *offsets.concatenated_lengths, *offsets.merged_lengths}
     for node, results in iterate_nested_nodes(graph):
         for dependence in find_dependences(node, results):
@@ -213,15 +214,15 @@ def get_upsampling_factor(node: Node, axis: int) -> int | None:
 
 
 def _is_transposed_conv_axis(op: Op, dependence: Dependence) -> bool:
-    """Return True if a dependence reads an axis that a transposed convolution moves along."""
+    """Return True if a dependence reads a window axis of a transposed convolution."""
     if not isinstance(op, ops.ConvTranspose) or dependence.operand != ops.ConvTranspose.x.index:
         return False
     return 0 <= dependence.operand_axis - len(op.kernel) < len(op.kernel)
 
 
 def make_shift_dependence(node: Node, dependence: Dependence) -> Dependence | None:
-    """For an op that drops or adds a constant number of positions at the ends of an axis, return
-    its dependence as a one-position window; return None for other ops.
+    """Return the dependence of an op that drops or adds a constant number of positions at the ends
+    of an axis, as a one-position window. Return None for other ops.
     """
     axis = dependence.operand_axis
     added_counts = _count_added_positions(node, dependence.operand, axis) or ()
@@ -233,7 +234,7 @@ def make_shift_dependence(node: Node, dependence: Dependence) -> Dependence | No
 
 
 def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Dim] | None:
-    """Return the positions that an op adds before and after an operand's, or None."""
+    """Return the numbers of positions that an op adds before and after those of an operand."""
     lengths = [a.shape[axis] for a in node.operands]
     match node.op:
         case ops.Slice(start=start, stop=stop):
@@ -246,7 +247,7 @@ def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Di
 
 
 def find_padding_offsets(graph: Graph, padding_mask: Value, side: str) -> PaddingOffsets:
-    """Return the offsets of padding on all axes derived from that of `padding_mask`."""
+    """Return the offsets of padding on all axes derived from the axis of `padding_mask`."""
     padded_length = padding_mask.shape[-1]
     offsets, ambiguous_lengths = {padded_length: Dim.from_value(0)}, set[Dim]()
     merged: dict[Dim, tuple[Dim, ...]] = {}
@@ -272,10 +273,10 @@ def find_padding_offsets(graph: Graph, padding_mask: Value, side: str) -> Paddin
 def _find_merged_lengths(
     node: Node, offsets: Mapping[Dim, Dim], padded_length: Dim
 ) -> tuple[Dim, ...] | None:
-    """Return the sizes of the axes that a node merges into one if one of them is padded, or None.
-    Axes of size 1 and an outermost axis of constant size among constant sizes are ignored, because
-    the merged axis has the same order of positions as the padded axis. `k` concatenated values
-    with the padded axis have the layout of `k` merged with this axis.
+    """Return the sizes of the axes that a node merges if one of these axes is padded, or None. Axes
+    of size 1 and an outermost axis of constant size among constant sizes are ignored, because the
+    merged axis has the same order of positions as the padded axis. `k` concatenated values with the
+    padded axis have the layout of `k` merged with this axis.
     """
     match node.op:
         case ops.Concat(axis) if {a.shape[axis] for a in node.operands} == {padded_length}:

@@ -5,12 +5,12 @@ axis, the analysis checks whether a value at a valid position can depend on padd
 result is a warning for each op that causes such a dependence.
 
 An op is unaffected if the values at padded positions are provably zero (or the mask fill value, for
-a maximum; see `padding_values`), if a mask that implies `keep` masks them out, or if the op does
-not read positions on the padded side. Position ids include the number of earlier padded positions;
-only their differences are unaffected.
+a maximum; see `padding_values`), if a mask that implies `keep` masks out padded positions, or if
+the op does not read positions on the padded side. Position ids include the number of earlier padded
+positions; only their differences are unaffected.
 
-Right padding comes after all valid positions, so a cumulative sum never reads it. A mean over the
-axis does:
+Right padding comes after all valid positions, so a cumulative sum does not read padding, but a mean
+over the axis does:
 
     $ padding
     graph "g"
@@ -47,7 +47,7 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
     warnings: dict[tuple[Node, str], Diagnostic] = {}
     for mask_name, (states, always_true_masks) in _infer_all_states(graph).items():
         affected_outputs = dict(_iterate_reached_outputs(graph, mask_name, states))
-        # an infinite or NaN value may have an effect where finite padded values have none
+        # infinite or NaN values may affect outputs that finite values at padding do not affect
         assumes_finite = (
             _infer_states(graph, mask_name, always_true_masks, assumes_finite=True)
             if affected_outputs
@@ -81,9 +81,8 @@ _AllStates: TypeAlias = Mapping[str, tuple[Mapping[Value, PaddingFacts], frozens
 
 
 def _infer_all_states(graph: Graph) -> _AllStates:
-    """Return, for each padding mask by name, the padding properties of every value, and the other
-    masks that were assumed to be true because positions that they mask out do not affect the
-    outputs.
+    """Map the name of each padding mask to the padding properties of every value, and to the masks
+    that were assumed to be true, because positions that they mask out do not affect outputs.
     """
     all_states: dict[str, tuple[Mapping[Value, PaddingFacts], frozenset[Value]]] = {}
     always_true_masks, pending = frozenset[Value](), list(graph.input_facts)
@@ -109,8 +108,8 @@ def _infer_states(
     assumes_finite: bool = False,
 ) -> Mapping[Value, PaddingFacts]:
     """Return the padding properties of every value along the axis of the padding mask `mask_name`,
-    or {} if it is not a padding mask of a dynamic axis. With `assumes_finite`, infer them as if all
-    values were finite.
+    or {} if `mask_name` is not a padding mask of a dynamic axis. If `assumes_finite`, all values
+    are assumed to be finite.
     """
     side, padding_mask = graph.input_facts[mask_name].padding_side, graph.inputs[mask_name]
     if not side or not padding_mask.rank or not padding_mask.shape[-1].name:
@@ -159,8 +158,9 @@ def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
 
 
 def _choose_clean_side(leak: PaddingLeak, fix: str) -> str:
-    """Return `fix`, unless it declares a padding side on which padding affects the op, too. In that
-    case, return the declaration of the other side, or "" if that is no better.
+    """Return `fix`, unless `fix` declares a padding side on which padding also affects the op. In
+    this case, return the fix that declares the other side, or "" if padding affects the op on both
+    sides.
     """
     helps = {side: leak.format_side_help(side) for side in SIDES}
     if not fix or fix not in helps.values():
@@ -181,7 +181,7 @@ def _is_side_clean(leak: PaddingLeak, side: PaddingSide) -> bool:
 
 
 def _label_added_positions(leak: PaddingLeak, node: Node) -> tuple[Label, ...]:
-    """Label the op that added always-valid positions next to padding, if on another line."""
+    """Return a label for the op that added always-valid positions next to padding, if any."""
     if leak.is_nonfinite or not leak.has_interior_padding():
         return ()
     op_span, joining_span = leak.get_span(node), leak.get_span(leak.find_joining_op() or node)
@@ -231,7 +231,7 @@ def _describe_shift(leak: PaddingLeak, op_name: str) -> tuple[str, str]:
 
 
 def _describe_position(leak: PaddingLeak, padded_read: PaddedRead) -> str:
-    """Return the phrase that locates the padding an op reads, or "" if it reads all."""
+    """Return the phrase that locates the padding that an op reads, or "" for all padding."""
     if padded_read.dependence.kind == "window":
         return (
             " before each position"

@@ -1,13 +1,13 @@
 """Infer the constants that values hold at padded positions.
 
-The input is a node, and the properties of its operands along a padded axis. The output is, for each
-axis of a result, the constant at padded positions if there is one: -inf after
-`where(keep, s, -inf)`, and zero after its exponential, whatever the values at valid positions.
+The input is a node, and the properties of its operands along a padded axis. The output is the
+constant at padded positions of each result axis, if it is known: -inf after `where(keep, s, -inf)`,
+and zero after its exponential, whatever the values at valid positions.
 
 In descending order, -inf is sorted last. Positions along a sorted axis are *ranks* (sort indices):
 padded elements have the last ranks for either padding side, so position ids along the sorted axis
-do not count them. Ranks may be combined only with ranks, and with values computed from position ids
-and constants.
+do not count padding. Ranks may be combined only with ranks, and with values computed from position
+ids and constants.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ from specc.ir.types import EMPTY_INTERVAL
 
 
 def infer_padding_constants(result: PaddedResult) -> Mapping[int, float]:
-    """Return the constant at padded positions of a result, by axis."""
+    """Return the constants at padded positions of a result, by axis."""
     constants = {}
     for axis in result.find_linked_axes():
         number = _infer_number(result, axis)
@@ -46,8 +46,8 @@ def infer_padding_constants(result: PaddedResult) -> Mapping[int, float]:
 def infer_fill_constants(
     result: PaddedResult, constants: Mapping[int, float]
 ) -> Mapping[int, float]:
-    """Return, by axis, the constant at padded positions and at positions added by `pad` or
-    `concat`; `constants` are the constants at padded positions.
+    """Return the entries of `constants` (at padded positions, by axis) that positions added by
+    `pad` or `concat` also hold.
     """
     fill_constants = {}
     for axis, number in constants.items():
@@ -59,7 +59,7 @@ def infer_fill_constants(
 
 
 def _is_fill_number(result: PaddedResult, axis: int, number: float) -> bool:
-    """Return True if positions that `pad` or `concat` added next to padding hold this constant."""
+    """Return True if positions that `pad` or `concat` added next to padding hold `number`."""
     match result.op:
         case ops.Pad(axis=op_axis, value=value, mode=mode) if op_axis == axis:
             is_same = mode == "constant" and float(value) == number
@@ -91,7 +91,7 @@ def _infer_axis_op_constants(result: PaddedResult) -> dict[int, float]:
         case ops.Sort(axis) if result.value.index == 0:
             number = get_trailing_padding_value(node, operand_facts[0])
             return {} if number is None else {axis: number}
-        # padded positions are last, and a cumulative sum remains infinite
+        # padded positions are last, and a cumulative sum of infinities remains infinite
         case ops.CumSum(axis) if axis in operand_facts[0].sorted_axes:
             number = operand_facts[0].constants.get(axis, 0.0)
             return {axis: number} if isinf(number) else {}
@@ -179,8 +179,8 @@ def _infer_selected_number(node: Node, numbers: list[float | None]) -> float | N
 def _infer_arithmetic_number(
     result: PaddedResult, function_name: str, numbers: list[float | None], axis: int
 ) -> float | None:
-    """Return the constant that an arithmetic op computes at padded positions of `axis`, from two
-    constants or from one that absorbs the other operand, or None.
+    """Return the constant that an arithmetic op computes at padded positions of `axis`, or None. It
+    is computed from two constants, or from a constant that absorbs the other operand.
     """
     constants = [propagate_binary_constants(function_name, *map(_make_masked_constants, numbers))]
     has_axis = result.list_operands_with_axis(axis)
@@ -195,8 +195,8 @@ def _infer_arithmetic_number(
 
 
 def _is_clamped_to_zero(result: PaddedResult, numbers: Sequence[float | None], axis: int) -> bool:
-    """Return True if a maximum with zero has no positive operand, or a minimum with zero no
-    negative one, at padded positions of `axis`.
+    """Return True if, at padded positions of `axis`, a maximum with zero has no positive operand,
+    or a minimum with zero has no negative operand.
     """
     sign = -1 if result.op == ops.Arith("max") else 1
     return any(
@@ -223,7 +223,7 @@ def _has_sign(result: PaddedResult, value: Value | None, axis: int, sign: int) -
 
 
 def _is_sign_of_operands(result: PaddedResult, node: Node | None, axis: int, sign: int) -> bool:
-    """Return True if the operands of a sum, product or maximum give its result the sign `sign`."""
+    """Return True if the signs of operands imply the sign `sign` of a sum, product or maximum."""
 
     def have_signs(*signs: int) -> bool:
         return node is not None and all(

@@ -96,7 +96,7 @@ class PaddingDataflow:
     def infer_values(
         self, graph: Graph, input_facts: Mapping[Value, PaddingFacts]
     ) -> Mapping[Value, PaddingFacts]:
-        """Return the padding properties of all values of a graph, given those of its inputs."""
+        """Infer the padding properties of all values of a graph from those of its inputs."""
         states = dict(input_facts)
         for node, results in graph.nodes:
             operand_facts = _list_operand_facts(node, states)
@@ -123,8 +123,8 @@ class PaddingDataflow:
         operand_facts: list[PaddingFacts],
         outside_body: Mapping[Value, PaddingFacts],
     ) -> list[PaddingFacts]:
-        """Return the padding properties of the results of a loop along an axis other than the
-        padded one. The properties of loop-carried values are a fixpoint.
+        """Return the padding properties of the results of a loop along an axis without padding. The
+        properties of loop-carried values are a fixpoint.
         """
         infer_body = self._make_body_inference(outside_body)
         body, carries, output_facts = infer_loop_facts(node, op, operand_facts, infer_body)
@@ -144,7 +144,9 @@ class PaddingDataflow:
 
     @property
     def _has_equal_sort_order(self) -> bool:
-        """True if padding comes last, so that sorting it last keeps indices of valid positions."""
+        """True if padding is last, so that sorting padding last keeps indices of valid
+        positions.
+        """
         return self.padding_side == "right" and not self.offsets.concatenated_lengths
 
     def is_reading_padded_axis(self, node: Node, dependence: Dependence) -> bool:
@@ -158,7 +160,7 @@ class PaddingDataflow:
         dependence: Dependence,
         operand_facts: Sequence[PaddingFacts],
     ) -> PaddedRead:
-        """Return a read of padded positions by the result `value`, with the layout of its axis."""
+        """Return the read of padded positions by `dependence`, with the layout of its axis."""
         length = get_read_length(node, dependence)
         offset = self.offsets.offsets.get(length, Dim.from_value(0))
         facts = operand_facts[dependence.operand]
@@ -232,8 +234,8 @@ class PaddingDataflow:
     def _find_rolled_axes(
         self, node: Node, operand_facts: Sequence[PaddingFacts], reads: Sequence[PaddedRead]
     ) -> Mapping[int, PaddingSource]:
-        """Return the axes of a result that this op or an earlier one rotated by `roll`, or sorted
-        with padded positions first, each with the source to report.
+        """Return the axes of a result that were rotated by `roll` or sorted with padded positions
+        first, each with the source to report.
         """
         rolled_axes = dict(find_rolled_axes(operand_facts, [r.dependence for r in reads]))
         match node.op:
@@ -265,7 +267,7 @@ class PaddingDataflow:
         counts: list[PaddingCount],
         rotation: RotationFact | None,
     ) -> PaddingSource | None:
-        """Return the op, this or an earlier one, through which padding has an effect, or None."""
+        """Return the op (the current op or an earlier op) through which padding has an effect."""
         node, operand_facts = result.node, result.operand_facts
         if (earlier := self._find_earlier_source(node, operand_facts)) is not None:
             return earlier
@@ -275,7 +277,7 @@ class PaddingDataflow:
             lengths = self.padded_lengths
             if not is_masked_loop_unaffected(node, operand_facts, lengths, infer_body):
                 return PaddingSource(node, is_counted=True)
-            reads = [*filter(is_loop_axis, reads)]  # the others are reads of the body
+            reads = [*filter(is_loop_axis, reads)]  # the body was checked
         is_counted = self._is_counted(node, operand_facts, counts)
         if is_counted or (rotation and rotation.is_exposed):
             return PaddingSource(node, is_counted=True)
@@ -291,7 +293,7 @@ class PaddingDataflow:
         self, node: Node, operand_facts: Sequence[PaddingFacts]
     ) -> PaddingSource | None:
         """Return the source of the first operand that padded positions already affect, or of a
-        rolled axis whose positions this op distinguishes.
+        rolled axis whose positions `node` distinguishes.
         """
         for facts in operand_facts:
             if facts.padding_source:
@@ -327,7 +329,7 @@ class PaddingDataflow:
         return not is_after_others and bool(count) and count == self._count_axis_padding(length)
 
     def _has_padded_body(self, node: Node) -> bool:
-        """Return True for a loop along the padded axis whose body has values with that axis."""
+        """Return True for a loop along the padded axis whose body values also have this axis."""
         if not isinstance(node.op, ops.Scan) or not self._is_padded_loop(node, node.op):
             return False
         shapes = (r.shape for _, results in node.op.body.nodes for r in results)
@@ -340,14 +342,14 @@ class PaddingDataflow:
                 return NO_PADDING_COUNT  # a rank does not count preceding padding
             case ops.Sort(axis) if result.value.index and not self._has_equal_sort_order:
                 if operand and operand.shape[axis] in self.padded_lengths:
-                    return None  # all indices count padding, also those at masked positions
+                    return None  # all indices count padding, including indices at masked positions
                 return infer_padding_count(node, counts, self.length)
             case ops.Extent(axis) | ops.ArgMax(axis) if operand:
                 length = operand.shape[axis]
             case ops.Range(length):
                 pass
             case ops.Size(length) if length.symbols() & self.length.symbols():
-                # `size(n)` counts padded positions too.
+                # `size(n)` includes padded positions.
                 return {(PaddedLength(length),): Fraction(1)}
             case _:
                 return infer_padding_count(node, counts, self.length)
@@ -386,7 +388,7 @@ def _collect_padding_counts(result: PaddedResult) -> list[PaddingCount]:
     """Return the padding count that each operand contributes to the result."""
     counts = [s.padding_count for s in result.operand_facts]
     if is_condition_always_true(result):
-        counts[2] = counts[1]  # no valid position depends on the other branch
+        counts[2] = counts[1]  # valid positions depend only on this branch
     for operand in find_sort_index_operands(result):
-        counts[operand] = NO_PADDING_COUNT  # combined with ranks, these position ids count ranks
+        counts[operand] = NO_PADDING_COUNT  # position ids that are combined with ranks count ranks
     return counts

@@ -1,5 +1,5 @@
-"""Data types of the padding analysis: properties of values at padded positions, and the reads of
-padded positions that affect valid ones.
+"""Data types of the padding analysis: properties of values at padded positions, and reads of padded
+positions that affect valid positions.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,17 +42,17 @@ class PaddingFacts:
     value; if `has_mask_value_at_padding` is False, no padded position does. At padded positions the
     value may be NaN (`can_be_nan`) or infinite, with one of `infinity_signs`.
 
-    `padding_count`: the amount that earlier padded positions add to the value. `rotation`: the
-    rotation of its features by angles that depend on this amount. `is_valid_index`: it contains
-    indices of valid positions. `constants`: the constant at padded positions, by axis.
-    `fill_constants`: those of them that positions added by `pad` or `concat` hold, too.
-    `zero_sides`: the sides of each axis, `left` and `right`, whose padding is known to be zero.
-    `repeated_axes`: axes along which padded positions repeat the last valid one. `sorted_axes`:
-    axes in sorted order, with padded positions last. `reversed_axes`: axes reversed by `flip`,
-    including their padding. `rolled_axes`: axes rotated by `roll`, including their padding, each
-    with the source to report if an op reads single positions. `infinity_mask`: the mask whose
-    `where` filled in infinity, if this is the only origin of NaN. `padding_source`: the source
-    through which padded positions affect valid ones.
+    `padding_count` is the amount that earlier padded positions add to the value, and `rotation` is
+    the rotation of its features by angles that depend on this amount. If `is_valid_index`, the
+    value contains indices of valid positions. `constants` are the constants at padded positions, by
+    axis; `fill_constants` are the constants that positions added by `pad` or `concat` also hold.
+    `zero_sides` maps an axis to the sides, `left` and `right`, whose padding is zero. Along
+    `repeated_axes`, padded positions repeat the last valid position. `sorted_axes` are in sorted
+    order, with padded positions last. `reversed_axes` were reversed by `flip`, including their
+    padding. `rolled_axes` were rotated by `roll`, including their padding; each has the source to
+    report if an op reads single positions. `infinity_mask` is the mask of the `where` that filled
+    in infinity, if it is the only origin of NaN. `padding_source` is the source through which
+    padded positions affect valid positions.
     """
 
     zero_pad_axes: frozenset[int] = frozenset()
@@ -97,7 +97,7 @@ class PaddingFacts:
         return 0.0 if axis in self.zero_pad_axes else self.constants.get(axis)
 
     def get_padding_side(self, axis: int, side: str) -> str:
-        """Return the padding side of `axis`: that of the mask, `side`, unless it is reversed."""
+        """Return the padding side of `axis`: the side `side` of the mask, unless it is reversed."""
         right = {"left": "right", "right": "left"}
         return right.get(side, side) if axis in self.reversed_axes else side
 
@@ -128,7 +128,8 @@ HAZARDS = (
     "reversed_axes",
 )
 """The fields of `PaddingFacts` that state a hazard. The join of two lattice elements has a hazard
-if either has it, and a guarantee (`GUARANTEES`) only if both have it.
+if either element has the hazard, and a guarantee (`GUARANTEES`) only if both elements have the
+guarantee.
 """
 
 AXIS_SETS = (*get_args(AxisFact), "sorted_axes", "reversed_axes")
@@ -141,8 +142,8 @@ NO_PADDING_FACTS = PaddingFacts(padding_count=NO_PADDING_COUNT)
 
 
 def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
-    """Return the properties of a value after its axis `axis` is removed (`shift` is -1), or after
-    an axis is inserted there (`shift` is 1).
+    """Return the properties of a value after the axis `axis` is removed (`shift` is -1) or inserted
+    (`shift` is 1).
     """
 
     def shift_keys(values: Mapping[int, T]) -> dict[int, T]:
@@ -153,7 +154,7 @@ def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
     shifted: dict[str, Any] = {
         name: frozenset(shift_keys(dict.fromkeys(getattr(facts, name)))) for name in AXIS_SETS
     }
-    # The axis of rotated features is tracked neither into nor out of a loop body.
+    # The axis of rotated features is not tracked across the boundary of a loop body.
     rotation = replace(facts.rotation, feature_axis=None) if facts.rotation else None
     return replace(
         facts,
@@ -172,7 +173,7 @@ def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts
         name: getattr(left, name) & getattr(right, name) for name in GUARANTEES
     } | {name: getattr(left, name) | getattr(right, name) for name in HAZARDS}
     return PaddingFacts(
-        # If one value is in sorted order and the other is not, nothing is known about the result.
+        # Nothing is known about the join of a value in sorted order and a value in another order.
         padding_count=merge_padding_counts(left.padding_count, right.padding_count)
         if left.sorted_axes == right.sorted_axes
         else None,
@@ -186,13 +187,14 @@ def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts
 
 @value_class(kw_only=True)
 class PaddedResult:
-    """One result of a node, with the properties of its operands; `dependences` are its elementwise
-    dependences along padded axes.
+    """One result of a node, with the properties of the node's operands. `dependences` are the
+    elementwise dependences of the result along padded axes.
 
     `padding_mask` is the mask of the padded axis, `always_true_masks` are other masks that are
     assumed to be true, `padded_lengths` the sizes of padded axes, `concatenated_lengths` the sizes
-    of axes to which `pad` or `concat` added positions. `is_padding_last`: padding comes after all
-    valid positions. `known_facts`: the properties of all values that are computed before.
+    of axes to which `pad` or `concat` added positions. `is_padding_last` is true if padding comes
+    after all valid positions. `known_facts` are the properties of all values that are computed
+    before the result.
     """
 
     node: Node
@@ -216,12 +218,12 @@ class PaddedResult:
         return {k.result_axis for k in self.dependences if k.result_axis is not None}
 
     def find_padded_axes(self) -> set[int]:
-        """Return the axes of the result whose size is that of a padded axis."""
+        """Return the axes of the result that have the size of a padded axis."""
         shape = self.value.shape
         return {n for n, length in enumerate(shape) if length in self.padded_lengths}
 
     def list_operands_with_fact(self, fact: AxisFact, axis: int) -> list[bool]:
-        """Return, for each operand, whether it has `fact` where `axis` of the result is padded."""
+        """Return for each operand True if it has `fact` where `axis` of the result is padded."""
         flags: list[bool] = []
         for n, facts in enumerate(self.operand_facts):
             axes: frozenset[int] = getattr(facts, fact)
@@ -229,7 +231,7 @@ class PaddedResult:
         return flags
 
     def list_operands_with_axis(self, axis: int) -> list[bool]:
-        """Return, for each operand, whether it has `axis` of the result (False if broadcast)."""
+        """Return for each operand True if it has `axis` of the result, False if broadcast."""
         return [bool(self._list_dependences(n, axis)) for n in range(len(self.operand_facts))]
 
     def _list_dependences(self, operand: int, axis: int) -> list[Dependence]:
@@ -256,11 +258,11 @@ class PaddedRead:
     """One dependence through which a result may read padded positions, with the facts of the
     operands and the side of the padding.
 
-    `has_interior_padding`: padding separates always-valid positions of the operand, with
-    `valid_end_counts` positions before and after the padding. `has_interior_result_padding`: the
-    same for the result. `is_merged`: batch axis and position axis were merged into this axis, or
-    the position axis was concatenated with itself. Each padded position corresponds to
-    `repeat_count` adjacent positions.
+    If `has_interior_padding`, padding separates always-valid positions of the operand, with
+    `valid_end_counts` positions before and after the padding. `has_interior_result_padding` is the
+    same for the result. If `is_merged`, the batch axis and the position axis were merged, or the
+    position axis was concatenated with itself. Each padded position corresponds to `repeat_count`
+    adjacent positions.
     """
 
     node: Node
@@ -290,7 +292,7 @@ class PaddedRead:
 
     @property
     def fill_constant(self) -> float | None:
-        """The constant that padded positions and the positions added next to them hold, or None."""
+        """The constant at padded positions and at positions added next to padding, or None."""
         return self.read_facts.fill_constants.get(self.axis)
 
     @property
