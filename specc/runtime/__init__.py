@@ -1,1 +1,1 @@
-"""Run compiled models: sessions, inputs, generation, streaming, attention maps."""
+"""Run compiled models: inference sessions, inputs, generation, streaming, attention maps."""

@@ -1,4 +1,4 @@
-"""Label the query and key positions of an attention map: tokens, audio frames, image patches."""
+"""Label query and key positions of attention maps with tokens, audio times or image patches."""
 
 import math
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ from specc.preprocessing.text_codec import decode_text, get_token_label
 from specc.runtime.loaded_model import LoadedModel
 
 CLASS_TOKENS = ("[CLS]", "[DIST]")
-"""Labels of the tokens before the image patches, named as in the papers."""
+"""Labels of the tokens before the image patches, as named in the ViT and DeiT papers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionAxisLabeler:
-    """Labels the axes of attention maps, from a model and its prepared inputs. `generated_tokens`
-    (int64 [batch, target]) are set if the model is generative.
+    """Labels the axes of attention maps, based on a model and its prepared inputs.
+    `generated_tokens` (int64 [batch, target]) are set if the model is generative.
     """
 
     model: LoadedModel
@@ -37,8 +37,8 @@ class AttentionAxisLabeler:
     generated_tokens: Array | None = None
 
     def label_axis(self, length: Dim | None, count: int) -> AttentionMapAxis:
-        """Label the `count` positions of an axis of the symbolic size `length` (None if unknown):
-        with tokens, start times of audio frames or image patches, otherwise with their indices.
+        """Label the `count` positions of an axis with tokens, audio times or image patches, or else
+        with indices. `length` is the symbolic size of the axis, or None if unknown.
         """
         return (
             self._label_text(length, count)
@@ -50,7 +50,7 @@ class AttentionAxisLabeler:
     def label_axes(
         self, lengths: tuple[Dim | None, Dim | None], shape: tuple[int, ...]
     ) -> tuple[AttentionMapAxis, AttentionMapAxis]:
-        """Return the labeled axes of an attention map of `shape` [… query, key] for these sizes."""
+        """Return the labeled query and key axes of an attention map of `shape` [… query, key]."""
         query_dim, key_dim = lengths
         query_axis = self.label_axis(query_dim, shape[-2])
         is_generated = (
@@ -67,12 +67,12 @@ class AttentionAxisLabeler:
             return None
         name, record = image_input
         images = np.asarray(self.arrays[name])[0]
-        # the first image of the first batch element
+        # take the first image of the first batch element
         pixels = denormalize_image(images[0] if images.ndim == 4 else images, record)
         return pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels
 
     def describe_inputs(self) -> str:
-        """Return the text of the inputs, or a description of their kinds if there is no text."""
+        """Return the text inputs, or a description of the types of inputs if there is no text."""
         parts = [self._describe_axis(n, a) for n, a in self.arrays.items()]
         return "   ".join(filter(None, parts))
 
@@ -97,7 +97,7 @@ class AttentionAxisLabeler:
         )
 
     def _label_text(self, length: Dim | None, count: int) -> AttentionMapAxis | None:
-        """Label the `count` tokens of the text input of symbolic size `length`, or return None."""
+        """Label the `count` tokens of the text input with size `length`, or return None."""
         sequence_input = self.model.input_signature.sequence_input
         for name, array in self.arrays.items():
             record = self._find_tokenizer(name)
@@ -111,7 +111,7 @@ class AttentionAxisLabeler:
         return None
 
     def _find_tokenizer(self, name: str) -> TextReading | None:
-        """Return the tokenizer of an input; for the generated input, that of the output."""
+        """Return the tokenizer of an input. The generated input may use the output's tokenizer."""
         record = self.model.manifest.preprocessing.get_input_config(name)
         if isinstance(record, TEXT_CONFIGS):
             return record
@@ -122,7 +122,7 @@ class AttentionAxisLabeler:
         )
 
     def _find_output_tokenizer(self) -> TextReading | None:
-        """Return the tokenizer of the generated text, if the model has one."""
+        """Return the tokenizer of the generated text, or None if the model has no tokenizer."""
         outputs = self.model.manifest.preprocessing.outputs
         return next((r.vocabulary for _, r in outputs if isinstance(r, TextOutput)), None)
 
@@ -151,7 +151,7 @@ class AttentionAxisLabeler:
         for name, record in self.model.manifest.preprocessing.inputs:
             if not isinstance(record, ImageConfig) or name not in self.arrays:
                 continue
-                # the preprocessing may convert the image to patches, which cannot be shown
+                # the preprocessing may convert the image to patches, which cannot be displayed
             shape = self.arrays[name].shape
             is_image = len(shape) in (4, 5) and shape[-3] == record.channels
             if is_image and all(shape):
@@ -159,7 +159,7 @@ class AttentionAxisLabeler:
         return None
 
     def _label_generated_tokens(self) -> AttentionMapAxis | None:
-        """Label the generated tokens of the first batch element, if they can be decoded to text."""
+        """Label the generated tokens of the first batch element; without tokenizer, return None."""
         record = self._find_output_tokenizer()
         if record is None or self.generated_tokens is None:
             return None
@@ -168,7 +168,7 @@ class AttentionAxisLabeler:
         )
 
     def decode_generated_text(self) -> str:
-        """Return the generated text, or "" if there is none."""
+        """Return the generated text, or "" if the model does not generate text."""
         record = self._find_output_tokenizer()
         if record is None or self.generated_tokens is None:
             return ""
@@ -176,7 +176,7 @@ class AttentionAxisLabeler:
 
 
 def infer_patch_grid(key_count: int, image_size: tuple[int, int]) -> PatchGrid | None:
-    """Infer the patch grid of an image of `image_size` from the number of keys, or None."""
+    """Infer the patch grid of an image from the number of keys. Return None if impossible."""
     for prefix_tokens in (1, 0, 2):
         patches = key_count - prefix_tokens
         if patches < 1:
@@ -189,11 +189,11 @@ def infer_patch_grid(key_count: int, image_size: tuple[int, int]) -> PatchGrid |
 
 
 def make_token_labels(ids: Array, record: TextReading) -> list[str]:
-    """Return one label per token id. Special tokens, which have no text, are labeled with a dot."""
+    """Return one label per token id. Special tokens without text are labeled with a dot."""
     return [get_token_label(int(i), record) for i in ids]
 
 
 def _compute_duration(array: Array, record: Waveform | LogMel) -> float:
-    """Return the duration of the batch in seconds, including padding."""
+    """Return the duration of the audio batch in seconds, including padding."""
     samples = record.sample_count if isinstance(record, LogMel) else array.shape[-1]
     return samples / record.sample_rate

@@ -1,4 +1,4 @@
-"""Capture labeled attention maps of a run, select them, and export them to HTML, SVG or PNG."""
+"""Capture labeled attention maps of a run, select maps, and export them to HTML, SVG or PNG."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
@@ -29,20 +29,20 @@ MAX_INDEX = 9999
 
 @value_class(kw_only=True)
 class AttentionSelection:
-    """A scope pattern and indices of layers and heads; an empty field selects everything."""
+    """A selection of attention maps by scope pattern, layers and heads; empty fields select all."""
 
     scope: str = ""
     layers: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
-        """Return True if the selection is restricted."""
+        """Return True if any field restricts the selection."""
         return bool(self.scope or self.layers or self.heads)
 
 
 def parse_number_list(text: str, option: str) -> tuple[int, ...]:
     """Parse a list of indices and ranges, e.g. `0,2-5`, into sorted unique indices. Raise E0954 if
-    the text is invalid; the message names `option`.
+    the text is invalid. `option` is the option name in the message.
     """
     indices: set[int] = set()
     for part in text.split(","):
@@ -63,7 +63,7 @@ def _is_index(text: str) -> bool:
 
 
 def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
-    """Return the scopes that match a name pattern, or all if it is "". Raise E0931 if none does."""
+    """Return the scopes that match `pattern` ("" matches all). Raise E0931 if no scope matches."""
     matches = [scope for scope in scopes if not pattern or NamePattern(pattern).matches(scope)]
     if not matches:
         helps = [f"scopes with attention: {escape_text(', '.join(scopes[:12]))}"]
@@ -75,7 +75,7 @@ def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
 def select_maps(
     maps: Sequence[AttentionMap], selection: AttentionSelection
 ) -> tuple[AttentionMap, ...]:
-    """Return selected maps and heads. Raise E0931 without a match, E0954 for an absent index."""
+    """Return the selected maps and heads. Raise E0931 if no map matches, E0954 for a bad index."""
     scopes = select_scopes([m.scope for m in maps], selection.scope)
     selected = [m for m in maps if m.scope in scopes]
     if selection.layers:
@@ -92,7 +92,7 @@ def select_maps(
 
 
 def _select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap:
-    """Return the attention map with only these heads."""
+    """Return an attention map with only the heads whose indices are in `heads`."""
     positions = [n for n, head in enumerate(attention.heads) if head in heads]
     return attention.with_heads(
         attention.weights[positions],
@@ -123,7 +123,7 @@ def _check_indices_exist(
 
 
 def _format_number_list(indices: set[int]) -> str:
-    """Format indices as a range (`0 to 5`), or as a list if they are not consecutive."""
+    """Format indices as a range (`0 to 5`) if they are consecutive, otherwise as a list."""
     ordered = sorted(indices)
     if ordered == list(range(ordered[0], ordered[-1] + 1)) and len(ordered) > 2:
         return f"{ordered[0]} to {ordered[-1]}"
@@ -131,15 +131,15 @@ def _format_number_list(indices: set[int]) -> str:
 
 
 ALIGNMENT_OUTPUT = "alignment"
-"""Name of the output [batch, target, source] that is plotted if the model has one."""
+"""Name of the output [batch, target, source] that is plotted instead of attention weights."""
 
 MAX_PANELS = 256
-"""Maximum number of maps in one drawing; HTML pages have no limit."""
+"""Maximum number of attention maps in one image. HTML pages have no limit."""
 
 
 @value_class()
 class AttentionCapture:
-    """Attention maps of the first batch element of a run, its `results` and its batch size."""
+    """The attention maps of the first batch element of a run, the `results` and the batch size."""
 
     attention_maps: AttentionMaps
     results: dict[str, Array]
@@ -149,7 +149,7 @@ class AttentionCapture:
         self, selection: AttentionSelection, *, select_all: bool
     ) -> tuple[AttentionMaps, str]:
         """Return the attention maps to plot, and a note on omitted maps. Unless `select_all` is
-        true, an unrestricted selection plots only the last attention layer.
+        set, an empty selection plots only the last attention layer.
         """
         maps = select_maps(self.attention_maps.maps, selection)
         if not select_all:
@@ -158,7 +158,7 @@ class AttentionCapture:
         return replace(self.attention_maps, maps=maps), self._describe_omitted(maps)
 
     def _describe_omitted(self, maps: tuple[AttentionMap, ...]) -> str:
-        """Describe the attention layers and heads that the plot omits."""
+        """Return a note on the attention layers and heads that are not plotted."""
         maps_by_scope = {m.scope: m for m in self.attention_maps.maps}
         has_omitted = len(maps) < len(maps_by_scope)
         parts = []
@@ -181,7 +181,7 @@ class AttentionCapture:
 
 
 def _select_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
-    """Return the first attention maps, with at most MAX_PANELS heads in total."""
+    """Return the first attention maps with at most MAX_PANELS heads in total."""
     remaining, selected = MAX_PANELS, []
     for attention_map in maps:
         if remaining <= 0:
@@ -204,11 +204,11 @@ def capture_attention(
     scope: str = "",
     generated_tokens: Array | None = None,
 ) -> AttentionCapture:
-    """Run a model and return the attention maps of all layers, of which at least one must match
-    `scope`. If `scope` is "" and the model has an output `alignment`, return this output instead.
+    """Run a model and return the attention maps of all layers. If `scope` is "" and the model has
+    an output `alignment`, return only a map of this output.
 
     `generated_tokens` (int64 [batch, target]) are the tokens of a generative model. Raise E0931 if
-    there are no attention weights.
+    the model has no attention weights, or no layer matches `scope`.
     """
     labeler = AttentionAxisLabeler(
         model=model, arrays=model.prepare_inputs(inputs), generated_tokens=generated_tokens
@@ -244,16 +244,16 @@ def capture_generation_attention(
     model: LoadedModel, stream: GenerationStream, result: GenerationResult, scope: str = ""
 ) -> AttentionCapture:
     """Run a full forward pass over the prompt and the generated tokens of the first sequence, and
-    return its attention maps. Generation never runs the model on the last generated token, so this
-    token has no query position.
+    return its attention maps. The last generated token has no query position, because generation
+    never runs the model on it.
     """
     signature = stream.model.input_signature
     sequence_input, inputs = signature.sequence_input, signature.graph.inputs
     tokens = np.array([result.tokens], np.int64)
     if result.num_codebooks:
-        # the graph takes delayed tokens, [batch, time, codebooks]
+        # the graph's token input is delayed by codebook: [batch, time, codebooks]
         tokens = np.array([[step.tokens[0] for step in stream.logged_steps]], np.int64)
-    # inputs with a time axis are recomputed for the whole sequence
+    # keep only inputs without a time axis; other inputs are recomputed for the whole sequence
     static_names = [
         name
         for name in stream.prepared_inputs
@@ -312,7 +312,7 @@ def _make_attention_maps(
 
 
 def _read_alignment(labeler: AttentionAxisLabeler, weights: Array) -> AttentionMap:
-    """Return the output `alignment` [batch, target, source], perhaps with heads, as a map."""
+    """Return a map of the output `alignment` [batch, target, source], with or without heads."""
     maps = np.asarray(weights, np.float64)
     if maps.ndim not in (3, 4) or not maps.size:
         notes = [
@@ -334,7 +334,7 @@ def _read_alignment(labeler: AttentionAxisLabeler, weights: Array) -> AttentionM
 
 @value_class()
 class RenderedAttention:
-    """The content of a rendered file, and remarks to print, e.g. on omitted maps."""
+    """The content of a rendered file, and remarks to print, e.g. about omitted attention maps."""
 
     content: bytes
     remarks: tuple[str, ...] = ()
@@ -347,10 +347,10 @@ def render_attention(
     *,
     log_scale: bool = False,
 ) -> RenderedAttention:
-    """Render the selected attention maps as `.html`, `.svg` or `.png`. If `selection` is empty,
-    HTML shows all maps, and an image shows the last layer.
+    """Render the selected attention maps as `.html`, `.svg` or `.png`. With an empty `selection`,
+    HTML contains all maps and an image contains the last layer.
 
-    Raise E0931 or E0954 if nothing is selected, and E0902 or E0953 if the PNG cannot be rendered.
+    Raise E0931 or E0954 if no map is selected, and E0902 or E0953 if the PNG cannot be rendered.
     """
     attention_maps, omitted = capture.select_maps(
         selection or AttentionSelection(), select_all=suffix == ".html"

@@ -1,4 +1,4 @@
-"""Locate the attention layers of a graph and compute their attention weights."""
+"""Locate the attention nodes of a graph and compute their attention weights."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,19 +17,19 @@ from specc.ir.op import Op
 
 @dataclass(frozen=True)
 class AttentionNode:
-    """Attention weights [… query, key] in a graph: a `value` inside nested `loops`, outer first."""
+    """Attention weights [… query, key] in a graph; `loops` enclose `value`, outermost first."""
 
     value: Value
     query_dim: Dim
     key_dim: Dim
     loops: tuple[Node, ...] = ()
     mask: Value | None = None
-    """The attention mask, if known."""
+    """The attention mask, or None if the attention has no mask."""
 
 
 def locate_attention_nodes(graph: Graph) -> dict[str, AttentionNode]:
-    """Return the attention nodes of a graph by scope, in graph order. If several nodes have the
-    same scope, a number is appended: `self.attn`, `self.attn 2`.
+    """Return the attention nodes of a graph by scope, in graph order. A number distinguishes
+    several nodes in one scope: `self.attn`, `self.attn 2`.
     """
     locations: dict[str, AttentionNode] = {}
     for scope, location in _iterate_locations(graph, ()):
@@ -44,7 +44,7 @@ def locate_attention_nodes(graph: Graph) -> dict[str, AttentionNode]:
 def _get_weights_and_mask(
     node: Node, results: Sequence[Value | None]
 ) -> tuple[Value | None, Value | None]:
-    """Return the attention weights and the mask of an attention node, each None if missing."""
+    """Return the attention weights and the mask of a node, or None for each that is missing."""
     if isinstance(node.op, ops.Attend):
         return results[1], node.op.mask(node)
     if not isinstance(node.op, ops.WeightedSum):
@@ -66,7 +66,7 @@ def _iterate_locations(
         if value is None:
             continue
         query_dim, key_dim = value.type.shape[-2:]
-        # Each iteration has one query, so the number of queries is the number of iterations.
+        # Each iteration processes one query, so the number of queries is the number of iterations.
         if loops and query_dim.number == 1:
             query_dim = _get_iteration_count(loops[-1])
         origin = graph.node_origins.get(node)
@@ -75,7 +75,7 @@ def _iterate_locations(
 
 
 def _get_iteration_count(loop: Node) -> Dim:
-    """Return the trip count of a loop, as a symbolic dimension."""
+    """Return the trip count of a loop as a symbolic dimension."""
     op = loop.op
     assert isinstance(op, ops.Scan)
     scanned = op.get_first_scanned(loop)
@@ -86,10 +86,10 @@ def _get_iteration_count(loop: Node) -> Dim:
 def compute_attention_weights(
     graph: Graph, inputs: Arrays, returned: Arrays, parameters: Callable[[], Arrays]
 ) -> Arrays:
-    """Compute the attention weights [batch, heads, query, key] of every layer, by scope, for
-    prepared inputs. `returned` are the attention weights that the compiled model outputs.
-    `parameters` loads the model's parameters; it is called only if the remaining attention weights
-    depend on them.
+    """Compute the attention weights [batch, heads, query, key] of every layer, by scope. `inputs`
+    are prepared inputs; `returned` are attention weights that the compiled model outputs.
+    `parameters` loads the model's parameters. It is called only if attention weights that are not
+    in `returned` depend on parameters.
     """
     locations = locate_attention_nodes(graph)
     weights_by_scope = {
@@ -111,8 +111,8 @@ def find_masked_positions(
     shapes: Mapping[str, tuple[int, ...]],
     parameters: Callable[[], Arrays],
 ) -> Arrays:
-    """Compute the masked-out positions by scope, bool [batch, heads, query, key], for layers whose
-    attention weights have these `shapes`. Layers without a mask are omitted.
+    """Compute the masked-out positions of attention layers by scope, bool [batch, heads, query,
+    key]. `shapes` are the shapes of the attention weights. Layers without a mask are omitted.
     """
     locations = locate_attention_nodes(graph)
     masks = {n: (p.loops, p.mask) for n, p in locations.items() if p.mask is not None}
@@ -132,7 +132,7 @@ ITERATION_SEPARATOR = " turn "
 
 
 def _split_iterations(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
-    """Split weights [batch, heads, iteration, query, key] into one map per iteration, from 1."""
+    """Split weights [batch, heads, iteration, query, key] into one map per iteration (1, 2, …)."""
     if weights.ndim != 5:
         yield name, weights
         return
@@ -141,8 +141,8 @@ def _split_iterations(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
 
 
 def _reshape_weights(weights: Array, location: AttentionNode) -> Array:
-    """Move the iteration axes of the enclosing loops before the query axis, which they replace if
-    it has size 1, and insert a head axis after the batch axis if there is none.
+    """Move the iteration axes of the enclosing loops before the query axis, and drop a query axis
+    of size 1. Insert a head axis after the batch axis if there is none.
     """
     iterations = len(location.loops)
     for loop_index, loop in enumerate(location.loops):  # the outermost loop was stacked last
@@ -156,13 +156,13 @@ def _reshape_weights(weights: Array, location: AttentionNode) -> Array:
 
 
 NestedValues: TypeAlias = Mapping[str, tuple[tuple[Node, ...], Value]]
-"""Values by name, each with its enclosing loops, outermost first."""
+"""Values by name. Each value is paired with its enclosing loops, outermost first."""
 
 
 def _evaluate_values(
     graph: Graph, requested: NestedValues, inputs: Arrays, parameters: Callable[[], Arrays]
 ) -> Arrays:
-    """Evaluate values of the graph and of its loop bodies; the latter are stacked over the
+    """Evaluate values of a graph and of its loop bodies. Values of a loop body are stacked over the
     iterations. `parameters` is called only if a value depends on parameters.
     """
     if not requested:
@@ -183,16 +183,16 @@ def _evaluate_values(
 def _is_returned(
     name: str, location: AttentionNode, returned: Arrays, locations: Mapping[str, AttentionNode]
 ) -> bool:
-    """Return True if the model output `name` contains the attention weights at this location."""
-    # A loop outputs one slice per iteration. If a scope has two attention nodes, either of them may
-    # be the output of a model that another version compiled.
+    """Return True if the model output `name` contains the attention weights of `location`."""
+    # The output of a loop is one slice per iteration. If a scope has two attention nodes, a model
+    # compiled by another version may output either of them.
     if location.loops or name not in returned or {f"{name} 2"} & {*returned, *locations}:
         return False
     return np.ndim(returned[name]) == location.value.type.rank
 
 
 def _add_outputs(graph: Graph, requested: NestedValues) -> tuple[Graph, dict[str, Value]]:
-    """Return a graph whose loops also output the requested values, and these outputs."""
+    """Return a copy of the graph that also outputs the requested values, and the added outputs."""
     builder = GraphBuilder()
     copies = builder.copy_inputs_and_parameters(graph)
     added_outputs: dict[str, Value] = {}
@@ -210,8 +210,8 @@ def _add_outputs(graph: Graph, requested: NestedValues) -> tuple[Graph, dict[str
 
 
 def _add_loop_outputs(op: Op, body_values: NestedValues) -> tuple[Op, tuple[str, ...]]:
-    """Return the loop with scan outputs for the requested body values, and their names in order. A
-    loop with an early exit then runs all iterations, which does not change its results.
+    """Return the loop with scan outputs for values of its body, and the names of the values. A loop
+    with an early exit then runs all iterations, which does not change its results.
     """
     assert isinstance(op, ops.Scan)
     body, added_outputs = _add_outputs(op.body, body_values)
@@ -233,6 +233,6 @@ class AttentionWeights(dict[str, Array]):
         return format_repr(f"attention of {len(self)} scopes: {first}")
 
     def _repr_html_(self) -> str:
-        """Return scopes and shapes as an HTML table for notebooks."""
+        """Return the scopes and shapes of the attention weights as an HTML table for notebooks."""
         shapes = [(scope, str(list(x.shape))) for scope, x in self.items()]
         return render_html_table("attention: batch, heads, query, key", shapes)

@@ -1,4 +1,4 @@
-"""Merge sequences of different lengths into one decode batch: pad, stack and replace them."""
+"""Merge sequences of different lengths into one decode batch: pad and stack their states."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ MIN_EXTRA_PADDING_COLUMNS = 16
 
 @dataclass(frozen=True, slots=True)
 class BatchSubset:
-    """The sequences of one decoder session that stay in the batch, as indices int64 [kept]."""
+    """The sequences of one decoder session that remain in the batch, as indices int64 [kept]."""
 
     session: KVCacheSession
     batch_indices: Ints
@@ -33,20 +33,20 @@ class BatchSubset:
 
 
 def count_extra_padding_columns(states: Sequence[DecodeState]) -> int:
-    """Return the number of masked positions before each sequence: 1 if a state has a time axis."""
+    """Return the number of padding positions before each sequence: 1 if a state has a time axis."""
     return int(any(state.time_axis is not None for state in states))
 
 
 def prepend_padding_columns(
     input_signature: ModelInputs, prepared: Arrays, count: int
 ) -> dict[str, Array]:
-    """Left-pad the tokens and the padding mask of a prompt by `count` masked positions."""
+    """Left-pad the tokens and the padding mask of a prompt with `count` padding positions."""
     names = {input_signature.sequence_input, input_signature.mask_input} if count else set()
     return {n: np.pad(v, ((0, 0), (count, 0))) if n in names else v for n, v in prepared.items()}
 
 
 def stack_prompts(input_signature: ModelInputs, prompts: Sequence[Arrays]) -> dict[str, Array]:
-    """Stack the prepared inputs of several prompts into a batch, padded on the mask's side."""
+    """Stack the prepared inputs of several prompts into a batch, padded on the side of the mask."""
     stacked = {}
     for name in prompts[0]:
         type = input_signature.graph.inputs[name].type
@@ -60,10 +60,10 @@ def stack_prompts(input_signature: ModelInputs, prompts: Sequence[Arrays]) -> di
 
 
 def list_unpadded_lengths(input_signature: ModelInputs, prepared: Arrays) -> tuple[object, ...]:
-    """Return what prompts of a batch must share: input names, and sizes of axes without a mask."""
+    """Return the input names and unpadded axis sizes, which all prompts in a batch must share."""
     graph = input_signature.graph
     masked_values = [value for name, value in graph.inputs.items() if find_mask_input(graph, name)]
-    # all axes except the first, which is the batch axis
+    # all axes except the batch axis
     masked_dims = [d for value in masked_values for d in value.type.shape[1:]]
     masked_symbols = {symbol for d in masked_dims for symbol in d.symbols()}
     names_and_sizes: list[object] = [*sorted(prepared)]
@@ -79,7 +79,7 @@ def merge_batches(
     added_session: KVCacheSession | None,
     added_indices: Ints,
 ) -> None:
-    """Replace the batch of `session` by its sequences `kept_indices`, followed by the sequences
+    """Replace the batch of `session` with its sequences `kept_indices`, followed by the sequences
     `added_indices` of `added_session`. Remove positions that are padding in all sequences.
     """
     parts = [BatchSubset(session, kept_indices)]
@@ -98,7 +98,7 @@ def merge_batches(
 
 @dataclass(frozen=True)
 class _MergedBatch:
-    """The sequences of several sessions, merged into one batch for `target_session`."""
+    """The sequences of several sessions, merged into one batch of `target_session`."""
 
     target_session: KVCacheSession
     parts: tuple[BatchSubset, ...]
@@ -106,7 +106,7 @@ class _MergedBatch:
 
     @staticmethod
     def from_parts(target_session: KVCacheSession, parts: Sequence[BatchSubset]) -> "_MergedBatch":
-        """Create a batch with the positions of the longest sequence, plus spare padding."""
+        """Create a batch with as many positions as the longest sequence, plus extra padding."""
         longest = max((map(_count_columns, parts)), default=0)
         return _MergedBatch(
             target_session,
@@ -115,7 +115,7 @@ class _MergedBatch:
         )
 
     def merge_states(self) -> DeviceTensors:
-        """Return the decode states of all sequences."""
+        """Return the merged decode states of all sequences."""
         metadata, copy_to_device = (
             self.target_session.metadata,
             self.target_session.session.copy_to_device,
@@ -123,7 +123,7 @@ class _MergedBatch:
         return {s.name: copy_to_device(self._join_state(s)) for s in metadata.states}
 
     def _join_state(self, state: DecodeState) -> Array:
-        if state.batch_axis is None:  # the number of positions before the merge
+        if state.batch_axis is None:  # the state is the number of positions per sequence
             return np.array(self.column_count, np.int64)
         arrays = [p.session.session.copy_to_host(p.session.states[state.name]) for p in self.parts]
         if state.time_axis is None:
@@ -132,13 +132,13 @@ class _MergedBatch:
         prefixes, time_steps = [], []
         for part, array in zip(self.parts, arrays, strict=True):
             kept_columns = int(min(state.max_positions, part.column_count))
-            # a buffer has more positions than are filled
+            # a KV buffer has free positions after the filled positions
             if buffered:
                 array = array[:, :, :kept_columns]
             elements = np.moveaxis(array, (state.batch_axis, state.time_axis), (0, 1))[
                 part.batch_indices
             ]
-            # positions before the first token, such as image embeddings, precede the columns
+            # prefix positions such as image embeddings precede the token positions
             prefix_length = elements.shape[1] - kept_columns
             prefixes.append(elements[:, :prefix_length])
             time_steps.append(elements[:, prefix_length:])
@@ -147,7 +147,7 @@ class _MergedBatch:
     def _stack_time_steps(
         self, state: DecodeState, prefixes: list[Array], time_steps: list[Array], buffered: bool
     ) -> Array:
-        """Stack prefix positions and time steps of all sequences, [batch, positions, …]."""
+        """Stack the prefix positions and time steps of all sequences into [batch, positions, …]."""
         assert state.batch_axis is not None, "each sequence has its own state"
         assert state.time_axis is not None, "columns have an axis"
         is_left_padded = state.time_axis in find_left_padded_axes(
@@ -158,7 +158,7 @@ class _MergedBatch:
         length = _choose_buffer_length(kept_columns) if buffered else prefix_length + kept_columns
         axes, first = (state.batch_axis, state.time_axis), time_steps[0]
         count = sum(map(len, time_steps))
-        # keep the axis order of the step, so that the runtime does not copy the state
+        # keep the axis order of the step graph, so that the runtime does not copy the state
         sizes = [*np.moveaxis(first, (0, 1), axes).shape]
         sizes[state.batch_axis], sizes[state.time_axis] = count, length
         state_array: Array = np.zeros(sizes, first.dtype)
@@ -171,14 +171,14 @@ class _MergedBatch:
             step_count = min(steps.shape[1], kept_columns)
             begin, end = prefix_length + kept_columns - step_count, prefix_length + kept_columns
             elements[:, begin:end] = steps[:, steps.shape[1] - step_count :]
-            # The first position is padding; copies of it left-pad the states.
+            # The first position of a sequence is padding. Copies of it left-pad the states.
             if step_count < kept_columns and step_count:
                 elements[:, prefix_length:begin] = steps[:, :1]
             start += len(steps)
         return state_array
 
     def merge_loop_invariant_inputs(self) -> DeviceTensors:
-        """Return the inputs that are equal in all steps, from the encoder or the caller."""
+        """Return the merged loop-invariant inputs, which come from the encoder or the caller."""
         names, graph = self.target_session.metadata.loop_invariant_inputs, self.target_session.graph
         arrays = self._stack_inputs(
             names, graph, lambda s, n: s.session.copy_to_host(s.loop_invariant_inputs[n])
@@ -189,7 +189,7 @@ class _MergedBatch:
         }
 
     def merge_constant_inputs(self) -> dict[str, Array]:
-        """Return the merged inputs of the caller that have no time axis."""
+        """Return the merged caller inputs without a time axis."""
         graph = self.target_session.input_signature.graph
         return self._stack_inputs(
             self.target_session.inputs.constant_inputs,
@@ -200,7 +200,7 @@ class _MergedBatch:
     def _stack_inputs(
         self, names: Iterable[str], graph: Graph, read: Callable[[KVCacheSession, str], Array]
     ) -> dict[str, Array]:
-        """Stack the inputs of `graph` that `read` returns for each session."""
+        """Stack the inputs `names` of `graph`. `read` returns an input of a session."""
         stacked = {}
         for name in names:
             type = graph.inputs[name].type
@@ -211,7 +211,7 @@ class _MergedBatch:
         return stacked
 
     def merge_time_axis_inputs(self) -> tuple[dict[str, Array], Ints]:
-        """Return the inputs with a time axis and the tokens, both without spare padding."""
+        """Return the merged inputs with a time axis, and the merged tokens."""
         merged: dict[str, Array] = {}
         for name in self.target_session.inputs.arrays:
             parts = [part.session.inputs.arrays[name][part.batch_indices] for part in self.parts]
@@ -220,15 +220,15 @@ class _MergedBatch:
         return merged, np.concatenate(tokens)
 
     def _right_align(self, array: Array) -> Array:
-        """Crop or left-pad an array [batch, positions] to the positions of the merged batch."""
+        """Crop or left-pad an array [batch, positions] to the number of positions in the batch."""
         length = min(array.shape[1], self.column_count)
         aligned = np.zeros((len(array), self.column_count), array.dtype)
         aligned[:, self.column_count - length :] = array[:, array.shape[1] - length :]
         return aligned
 
     def _stack_elements(self, arrays: list[Array], type: Type, batch_axis: int | None) -> Array:
-        """Select the batch elements that stay in the batch from the array of each part, and stack
-        them along `batch_axis`. If it is None, return the largest array.
+        """Select the batch elements of each part that remain in the batch, and stack them along
+        `batch_axis`. If `batch_axis` is None, return the largest array.
         """
         if batch_axis is not None:
             pairs = zip(arrays, self.parts, strict=True)
@@ -239,19 +239,19 @@ class _MergedBatch:
 
 
 def _count_columns(part: BatchSubset) -> int:
-    """Return the positions from the first valid token of the longest sequence to the end."""
+    """Return the number of positions from the first valid token of the longest sequence on."""
     columns = part.column_count
     mask = part.session.inputs.arrays.get(part.session.input_signature.mask_input)
     if mask is None or not len(part.batch_indices):
         return columns
     is_token = mask[part.batch_indices]
-    # `argmax` of booleans is the index of the first True, or 0 if there is none
+    # `argmax` of booleans is the index of the first True, or 0 if all are False
     lengths = np.where(is_token.any(axis=1), columns - is_token.argmax(axis=1), 0)
     return int(lengths.max())
 
 
 def _choose_buffer_length(columns: int) -> int:
-    """Return the capacity to allocate for a KV buffer with the given number of used positions."""
+    """Return the capacity to allocate for a KV buffer with `columns` used positions."""
     length = MIN_BUFFER_POSITIONS
     while length < columns + MIN_EXTRA_PADDING_COLUMNS:
         length *= 2
@@ -259,7 +259,7 @@ def _choose_buffer_length(columns: int) -> int:
 
 
 def find_left_padded_axes(input_signature: ModelInputs, type: Type) -> tuple[int, ...]:
-    """Return the axes of `type` that are left-padded in a batch, by their dimensions."""
+    """Return the axes of `type` whose dimensions are left-padded in a batch."""
     inputs = input_signature.graph.inputs
     names = filter(input_signature.is_left_padded, inputs)
     left_padded_symbols = {
@@ -271,7 +271,7 @@ def find_left_padded_axes(input_signature: ModelInputs, type: Type) -> tuple[int
 def stack_padded(
     arrays: Sequence[Array], batch_axis: int | None, left_axes: Sequence[int]
 ) -> Array:
-    """Zero-pad arrays to a common shape (on the left for `left_axes`), and concatenate them along
+    """Zero-pad arrays to a common shape, on the left for `left_axes`, and concatenate them along
     the batch axis. If `batch_axis` is None, return the largest array.
     """
     sizes = [*map(max, zip(*(a.shape for a in arrays), strict=True))]
@@ -280,7 +280,7 @@ def stack_padded(
     padded = []
     for array in arrays:
         gaps = [size - length for size, length in zip(sizes, array.shape, strict=True)]
-        # batch sizes may differ, because batches are concatenated
+        # the batch axis is concatenated, so it needs no padding
         gaps[batch_axis] = 0
         sides = [(gap, 0) if n in left_axes else (0, gap) for n, gap in enumerate(gaps)]
         padded.append(np.pad(array, sides) if any(gaps) else array)

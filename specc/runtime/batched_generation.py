@@ -1,4 +1,4 @@
-"""Generate sequences for many prompts; each prompt has its own result or error."""
+"""Generate sequences for many prompts. Each prompt has its own result or error."""
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from specc.runtime.generation_stream import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
 
 MAX_BATCH_SIZE = 4096
-"""Maximum batch size."""
+"""Maximum number of sequences in a batch."""
 
 IndexedPrompt = tuple[int, GenerationStream]
 
@@ -27,9 +27,9 @@ def generate_each(
     generator: Generator, prompts: object, batch_size: object, settings: GenerationSettings
 ) -> Iterator[GenerationResult | Diagnostic]:
     """Yield the result or the diagnostic of every prompt, in order. A prompt is one example without
-    a batch axis: the value of the first required input, or inputs by name.
+    a batch axis: the value of the first required input, or a mapping of inputs by name.
 
-    Raise E0891 if the prompts or the batch size are invalid, or if one prompt contains several
+    Raise E0891 if the prompts or the batch size are invalid, or if a prompt contains several
     sequences.
     """
     checked_size = _check_batch_size(batch_size)
@@ -83,7 +83,7 @@ def _generate_in_order(
 def make_continuous_batch(
     generator: Generator, batch_size: int
 ) -> ContinuousBatch[GenerationStream]:
-    """Create a continuous batch of sequences that are prepared individually."""
+    """Create a continuous batch whose prompts are prepared individually."""
     return ContinuousBatch(
         model=generator,
         batch_size=batch_size,
@@ -97,7 +97,7 @@ def make_continuous_batch(
 def generate_in_batches(
     generator: Generator, prompts: Iterable[IndexedPrompt], batch_size: int
 ) -> Iterator[EndedSequence]:
-    """Generate in static batches of prompts of equal shapes, until the longest sequence ends."""
+    """Generate in static batches of prompts with equal shapes, until the last sequence ends."""
     batch: list[IndexedPrompt] = []
     for prompt_index, stream in prompts:
         if batch and (
@@ -112,7 +112,7 @@ def generate_in_batches(
 def _can_share_batch(
     generator: Generator, first: GenerationStream, second: GenerationStream
 ) -> bool:
-    """Return True if two prompts have equal shapes and equal limits of new tokens."""
+    """Return True if two prompts have equal shapes and may generate equally many tokens."""
     shapes = {
         list_unpadded_lengths(generator.input_signature, t.prepared_inputs) for t in (first, second)
     }
@@ -120,7 +120,7 @@ def _can_share_batch(
 
 
 def _generate_prompts(prompts: Sequence[IndexedPrompt]) -> Iterator[EndedSequence]:
-    """Generate a batch. On an error, retry its sequences individually."""
+    """Generate the sequences of a batch. On an error, retry each sequence individually."""
     indices = [index for index, _ in prompts]
     try:
         results = _join_prompts([stream for _, stream in prompts], indices).results()
@@ -137,7 +137,7 @@ def _generate_prompts(prompts: Sequence[IndexedPrompt]) -> Iterator[EndedSequenc
 def _join_prompts(
     streams: Sequence[GenerationStream], sample_indices: Sequence[int] = ()
 ) -> GenerationStream:
-    """Merge the streams of individually prepared prompts into one batch."""
+    """Merge the streams of individually prepared prompts into the stream of one batch."""
     first = streams[0]
     input_signature = first.model.input_signature
     prepared = stack_prompts(input_signature, [stream.prepared_inputs for stream in streams])
@@ -167,12 +167,12 @@ def make_prompt_inputs(generator: Generator, prompt: object) -> dict[str, object
             f"the model has no input `{escape_text(name)[:60]}`",
             helps=[f"its inputs are {', '.join(input_names)}"],
         )
-    # text of any length counts as one batch element
+    # a string of any length counts as one batch element
     return {str(n): v if isinstance(v, str) else [v] for n, v in inputs.items()}
 
 
 def _check_batch_size(batch_size: object) -> int:
-    """Raise E0891 if the batch size is not a valid count."""
+    """Raise E0891 if the batch size is not an integer from 1 to `MAX_BATCH_SIZE`."""
     count = 0
     if isinstance(batch_size, SupportsIndex) and batch_size is not True:
         count = operator.index(batch_size)
@@ -187,6 +187,6 @@ def _check_batch_size(batch_size: object) -> int:
 
 
 def _add_prompt_index(error: Failed, prompt_index: int) -> Diagnostic:
-    """Return the diagnostic of a prompt with the index of the prompt added."""
+    """Return the diagnostic of a failed prompt, with the index of the prompt added."""
     first = error.diagnostics[0]
     return replace(first, notes=(*first.notes, f"prompt {prompt_index + 1}"))

@@ -31,28 +31,27 @@ from specc.runtime.generation_request import GenerativeModel, compute_max_new_to
 from specc.runtime.generation_stream import GenerationResult, GenerationStream, decode_tokens
 
 DEFAULT_BATCH_SIZE = 32
-"""Default number of sequences in a batch."""
+"""Default maximum number of sequences in a batch."""
 
 SLOTS_PER_REFILL = 8
-"""Batch size divided by the number of free slots at which new sequences are prefilled (together,
-because a prefill takes as long as a step).
-"""
+"""New sequences are prefilled when at least 1/8 of the batch is free. They are prefilled together,
+because a prefill takes as long as a step."""
 
 T = TypeVar("T")
 """The type of a prompt before preparation, e.g. a mapping of input names to values."""
 
 EndedSequence: TypeAlias = tuple[int, list[GenerationResult] | Failed]
-"""The index of a sequence, and its results (best first) or its error."""
+"""The index of a sequence, with its results (best first) or its error."""
 
 
 @dataclass(slots=True, kw_only=True)
 class BatchSlot(Generic[T]):
-    """An element of the decode batch: a sequence in progress, generated from the prompt `input`.
+    """An element of the decode batch: a sequence that is generated from the prompt `input`.
 
-    `prompt_length` is its number of prompt tokens, `tokens` its generated tokens. `sequence` (all
-    tokens) and `seen_token_mask` (bool [vocab]) are maintained only if a logits processor reads
-    them. A sequence is complete after a stop token or stop string; it is also finished at
-    `settings.max_tokens`.
+    `prompt_length` is the number of prompt tokens, and `tokens` are the generated tokens.
+    `sequence` (all tokens) and `seen_token_mask` (bool [vocab]) are updated only if a logits
+    processor reads them. A sequence is complete after a stop token or stop string, and finished if
+    it is complete or has `settings.max_tokens` tokens.
     """
 
     sequence_index: int
@@ -72,7 +71,7 @@ class BatchSlot(Generic[T]):
     def from_stream(
         sequence_index: int, input: T, stream: GenerationStream, batch_index: int, vocab: int
     ) -> "BatchSlot[T]":
-        """Create the slot of element `batch_index` of `stream`, for a vocabulary of `vocab`."""
+        """Create the slot of element `batch_index` of `stream`; `vocab` is the vocabulary size."""
         settings, element = stream.settings, slice(batch_index, batch_index + 1)
         prompt, padding_mask = stream.prompt[element], stream.padding_mask
         padding_mask = None if padding_mask is None else padding_mask[element]
@@ -100,7 +99,7 @@ class BatchSlot(Generic[T]):
         )
 
     def append_token(self, token: int, log_prob: float | None) -> None:
-        """Append the next token of the sequence, which may be the last."""
+        """Append a token to the sequence, and check whether the token ends the sequence."""
         self.tokens.append(token)
         if log_prob is not None:
             self.log_probs.append(log_prob)
@@ -127,7 +126,7 @@ class BatchSlot(Generic[T]):
 
 
 def explain_static_batching(model: GenerativeModel, settings: GenerationSettings) -> str:
-    """Return why sequences of different lengths cannot share a decode batch, or ""."""
+    """Return why sequences of different lengths cannot share a decode batch, or "" if they can."""
     if model.standalone_session is not None:
         return "a standalone generator starts all sequences of a batch at once"
     if settings.strategy == "beam":
@@ -143,11 +142,11 @@ def explain_static_batching(model: GenerativeModel, settings: GenerationSettings
 
 @dataclass(kw_only=True)
 class ContinuousBatch(Generic[T]):
-    """A decode batch of at most `batch_size` sequences with continuous batching: `slots` are the
-    batch elements of `session`. `prepare` batches the prompts of sequences that start together, for
-    which `get_shape` returns equal values. `on_start` is called with the indices of all active
-    sequences when sequences are added. `processed_tokens` counts all tokens that the model has
-    processed, `valid_tokens` those that are not padding.
+    """A decode batch of at most `batch_size` sequences with continuous batching. `slots` are the
+    batch elements of `session`. `prepare` batches prompts that start together, for which
+    `get_shape` returns equal values. `on_start` is called with the indices of all active sequences
+    when sequences are added. `processed_tokens` counts the tokens that the model has processed, and
+    `valid_tokens` those that are not padding.
     """
 
     model: GenerativeModel
@@ -161,7 +160,7 @@ class ContinuousBatch(Generic[T]):
     valid_tokens: int = 0
 
     def generate(self, inputs: Iterable[tuple[int, T]]) -> Iterator[EndedSequence]:
-        """Generate a sequence for each input; yield sequences as they finish. The index of a
+        """Generate a sequence for each input, and yield sequences as they finish. The index of a
         sequence determines its random stream. An error ends only the sequence that caused it.
         """
         iterator = iter(inputs)
@@ -177,24 +176,24 @@ class ContinuousBatch(Generic[T]):
 
     @property
     def active_slots(self) -> list[int]:
-        """The batch indices of unfinished sequences."""
+        """Indices of the slots with unfinished sequences."""
         return [index for index, slot in enumerate(self.slots) if not slot.is_finished]
 
     @property
     def free_slot_count(self) -> int:
-        """The number of sequences that may start now; 0 until enough slots are free."""
+        """The number of sequences that may start now, which is 0 until enough slots are free."""
         free_count = self.batch_size - len(self.active_slots)
-        # a prefill blocks all running sequences, so several prompts are prefilled at once
+        # wait for several free slots, because a prefill blocks all active sequences
         has_enough = free_count >= max(1, self.batch_size // SLOTS_PER_REFILL)
         return free_count if has_enough or not self.active_slots else 0
 
     def fits_active_sequences(self, input: T, new_inputs: Sequence[tuple[int, T]]) -> bool:
-        """Return True if a prompt has the shape of the active sequences and `new_inputs`."""
+        """Return True if a prompt has the same shape as the active and new sequences."""
         prompts = [p for _, p in new_inputs] + [self.slots[n].input for n in self.active_slots]
         return not prompts or self.get_shape(prompts[0]) == self.get_shape(input)
 
     def add_sequences(self, new_inputs: Sequence[tuple[int, T]]) -> Iterator[EndedSequence]:
-        """Add new sequences to the batch; yield those that end at their first token."""
+        """Add new sequences to the batch, and yield sequences that end at their first token."""
         active = self.active_slots
         active_indices = [self.slots[n].sequence_index for n in active]
         self.on_start([*active_indices, *(index for index, _ in new_inputs)])
@@ -221,7 +220,7 @@ class ContinuousBatch(Generic[T]):
     def _prefill_sequences(
         self, new_inputs: Sequence[T]
     ) -> tuple[KVCacheSession, GenerationStream, Floats]:
-        """Prefill new prompts; return session, stream and logits float32 [batch, vocab]."""
+        """Prefill new prompts. Return the session, stream and logits float32 [batch, vocab]."""
         metadata = self.model.continuous_batching_metadata
         assert metadata is not None, "sequences of different lengths need a step that supports them"
         input_signature, stream = self.model.input_signature, self.prepare(new_inputs)
@@ -234,7 +233,7 @@ class ContinuousBatch(Generic[T]):
         return session, stream, self._feed_tokens(session, prepared[input_signature.sequence_input])
 
     def _count_source_tokens(self, stream: GenerationStream) -> None:
-        """Add the encoder's tokens to the counts of processed and of valid tokens."""
+        """Add the encoder input tokens to the counts of processed and of valid tokens."""
         facts, padding_mask = stream.model.input_signature.graph.input_facts, stream.padding_mask
         for name, value in stream.prepared_inputs.items():
             if facts[name].padding_side and value is not padding_mask:
@@ -242,11 +241,11 @@ class ContinuousBatch(Generic[T]):
                 self.valid_tokens += int(value.sum())
 
     def step(self) -> Iterator[EndedSequence]:
-        """Generate one token for every sequence."""
+        """Generate one token for each active sequence, and yield the sequences that end."""
         assert self.session is not None, "there are unfinished sequences"
         active = self.active_slots
         self.session.inputs.is_finished = np.array([slot.is_finished for slot in self.slots])
-        # tokens after the end of a sequence are discarded
+        # finished sequences also get tokens, which are discarded
         tokens = np.array([[slot.tokens[-1]] for slot in self.slots], np.int64)
         slots = [self.slots[n] for n in active]
         try:
@@ -270,7 +269,7 @@ class ContinuousBatch(Generic[T]):
     def _retry_one_by_one(
         self, inputs: Sequence[tuple[int, T]], error: Failed
     ) -> Iterator[EndedSequence]:
-        """Retry the sequences of a failed batch individually."""
+        """Retry each sequence of a failed batch individually."""
         if len(inputs) == 1 and not self.slots:
             yield inputs[0][0], error
             return
@@ -284,8 +283,8 @@ class ContinuousBatch(Generic[T]):
 
 
 def _choose_tokens(slots: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[EndedSequence]:
-    """Choose the next tokens from logits float32 [batch, vocab]; yield finished sequences."""
-    best = logits.max(axis=1, initial=-np.inf)  # NaN if any logit is NaN
+    """Choose the next tokens from logits float32 [batch, vocab], and yield finished sequences."""
+    best = logits.max(axis=1, initial=-np.inf)  # the maximum is NaN if any logit is NaN
     is_valid = np.isfinite(best)
     for index in np.flatnonzero(~is_valid).tolist():
         slots[index].is_finished = True
@@ -299,13 +298,13 @@ def _choose_tokens(slots: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[En
 
 
 def _count_padding(padding_mask: Bools) -> int:
-    """Count the padding positions before the first valid token."""
+    """Return the number of padding positions before the first valid token."""
     return int(padding_mask.argmax()) if padding_mask.any() else len(padding_mask)
 
 
 def _group_by_token_rules(slots: Sequence[BatchSlot[T]], indices: Sequence[int]) -> list[list[int]]:
-    """Group the batch elements `indices` so that the same logits processors apply to all elements
-    of a group. Without position-dependent processors, there is a single group.
+    """Group the batch elements `indices` by the logits processors that apply to them. Without
+    position-dependent processors, there is a single group.
     """
     groups: dict[object, list[int]] = {}
     for index in indices:
@@ -322,8 +321,8 @@ def _group_by_token_rules(slots: Sequence[BatchSlot[T]], indices: Sequence[int])
 def _select_tokens(
     slots: Sequence[BatchSlot[T]], logits: Floats
 ) -> Iterator[tuple[BatchSlot[T], int, float | None]]:
-    """Select the next token of each sequence from logits float32 [batch, vocab]; yield it with its
-    log-probability, which is None unless requested.
+    """Select the next token of each sequence from logits float32 [batch, vocab]. Yield each token
+    with its log-probability, or with None if log-probabilities were not requested.
     """
     settings, step = slots[0].settings, len(slots[0].tokens)
     seen_token_masks = [slot.seen_token_mask for slot in slots if slot.seen_token_mask is not None]

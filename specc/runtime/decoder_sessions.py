@@ -1,4 +1,4 @@
-"""Decoder sessions, which map token ids to logits: with a KV cache, or by full forward passes."""
+"""Decoder sessions map token ids to logits, with a KV cache or with full forward passes."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -31,17 +31,17 @@ NUMPY_DTYPES: Mapping[str, np.dtype[np.generic]] = {
     "i8": np.dtype(np.int8),
     "bool": np.dtype(np.bool_),
 }
-"""NumPy dtypes of the element types of states and prompts."""
+"""NumPy dtypes of decode states and prompts, by element type."""
 MIN_BUFFER_POSITIONS = 64
-"""Minimum capacity of a KV buffer, in positions. All capacities are multiples of it."""
+"""Minimum capacity of a KV buffer in positions. Every capacity is a multiple of this minimum."""
 MIN_FREE_POSITIONS = 32
 """Minimum number of free positions after the prompt in a new KV buffer."""
 PROMPT_TO_FREE_RATIO = 4
-"""Prompt positions per free position in a new KV buffer, i.e. a capacity of 1.25 × the prompt."""
+"""Prompt positions per free position in a new KV buffer (capacity 1.25 × the prompt length)."""
 
 
 class FullForwardSession:
-    """A session without a KV cache: each step runs a full forward pass over all tokens so far."""
+    """A decoder session without KV cache: each step runs a full forward pass over all tokens."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class FullForwardSession:
         self.results: dict[str, Array] = {}
 
     def step(self, tokens: Ints) -> Floats:
-        """Run on all tokens, including `tokens` int64 [batch, n, …]; return the logits."""
+        """Append `tokens` int64 [batch, n, …], run a full forward pass, and return the logits."""
         if self.is_started:
             self.inputs.append_tokens(tokens)
         is_first, self.is_started = not self.is_started, True
@@ -70,7 +70,7 @@ class FullForwardSession:
         )
         logits = self.results[self.logits_output]
         token_count = self.inputs.tokens.shape[1]
-        # The first token of a sequence is sampled from the last position before it.
+        # The logits at the position before a sequence determine its first token.
         if is_first and logits.ndim > 2 and logits.shape[1] > token_count:
             return _choose_prompt_logits(
                 _select_last(logits), logits[:, -1 - token_count], self.inputs.is_empty
@@ -78,13 +78,13 @@ class FullForwardSession:
         return _select_last(logits)
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder batch elements: new element i is old element `indices[i]`."""
+        """Reorder the batch elements: new element i is old element `indices[i]`."""
         self.inputs.reorder(indices)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepGraphs:
-    """The step and encoder sessions of a package, the step `graph` and the model inputs."""
+    """The step and encoder sessions of a package, the step `graph`, and the model inputs."""
 
     metadata: GenerationMetadata
     input_signature: ModelInputs
@@ -115,7 +115,7 @@ class KVCacheSession:
         tokens = prepared[input_signature.sequence_input]
         encoder_outputs: DeviceTensors = {}
         if encoder_session is not None:
-            # no token has been processed yet
+            # the encoder runs before any token is processed
             inputs = {**prepared, input_signature.sequence_input: tokens[:, :0]}
             encoder_inputs = {name: inputs[name] for name in encoder_session.inputs}
             encoder_outputs = encoder_session.run_on_device(encoder_inputs)
@@ -134,15 +134,15 @@ class KVCacheSession:
         self.bound_mappings: tuple[DeviceTensors, ...] = ()
 
     def step(self, tokens: Ints) -> Floats:
-        """Run the step on new tokens, int64 [batch, n, …]. Return logits float32
-        [batch, …, vocab]; if n is 0, the logits of an empty prompt.
+        """Run the step on new tokens, int64 [batch, n, …]. Return logits float32 [batch, …, vocab].
+        If n is 0, return the logits for an empty prompt.
         """
         initial_logits = None if self.is_started else self.initial_logits
         if initial_logits is not None and not tokens.shape[1]:
             self.is_started = True
             return initial_logits
         if self.buffers and self.past_length and min(tokens.shape[:2]) > 1:
-            # the kernel accepts several positions per call only in the first step or for a single
+            # the kernel accepts several positions per call only in the first step, or for a single
             # sequence
             return [self.step(tokens[:, n : n + 1]) for n in range(tokens.shape[1])][-1]
         slice_size = _choose_slice_size(self, tokens)
@@ -162,14 +162,14 @@ class KVCacheSession:
         return _choose_prompt_logits(logits, initial_logits, self.inputs.is_empty)
 
     def _run_chunk(self, chunk: PerTokenInputs) -> None:
-        """Run the step on the new positions of `chunk`; update the states and `results`."""
+        """Run the step on the new positions in `chunk`, and update the states and `results`."""
         results = self._run_step(self._collect_inputs(chunk))
         self.past_length += chunk.new_count
-        # an output that aliases a KV buffer does not own its memory, so the returned tensor must
-        # not replace the buffer
+        # do not replace a KV buffer with the output that aliases it, because the output does not
+        # own its memory
         for state in self.other_states:
             self.states[state.name] = results[state.next_output]
-        # copy, because the next step overwrites this memory
+        # copy the outputs, because the next step overwrites their memory
         self.results = {
             name: np.array(value.numpy())
             for name, value in results.items()
@@ -177,11 +177,11 @@ class KVCacheSession:
         }
 
     def _run_step(self, inputs: Mapping[str, Array | DeviceTensor]) -> DeviceTensors:
-        """Run the step on these inputs and the current states."""
+        """Run the step on `inputs` and the current states."""
         if not self.buffers:
             loop_invariant_inputs = self.loop_invariant_inputs
             return self.session.run_on_device({**inputs, **loop_invariant_inputs, **self.states})
-        # new dictionaries, because `reorder` replaces these mappings
+        # compare identities, because `reorder` replaces these dictionaries
         mappings = (self.loop_invariant_inputs, self.states)
         is_bound = all(a is b for a, b in zip(mappings, self.bound_mappings, strict=False))
         if self.bound_run is None or not is_bound:
@@ -210,7 +210,7 @@ class KVCacheSession:
         return inputs
 
     def _grow_buffers(self, count: int) -> None:
-        """Grow the KV buffers for `count` more time steps."""
+        """Grow the KV buffers if they have no room for `count` more time steps."""
         min_length = self.past_length + count
         # all buffers have the same capacity
         capacity = self.states[self.buffers[0].name].shape()[2]
@@ -221,13 +221,13 @@ class KVCacheSession:
         for state in self.buffers:
             buffer = self.states[state.name]
             shape = buffer.shape()
-            # the values at unused positions are masked, but must not be NaN
+            # unused positions are masked out, but must not contain NaN
             sizes = (*shape[:2], new_capacity - shape[2], shape[3])
             zeros = self.session.copy_to_device(np.zeros(sizes, NUMPY_DTYPES[state.type.dtype]))
             self.states[state.name] = self.session.concat([buffer, zeros], 2) if shape[2] else zeros
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder batch elements and their KV cache: new element i is old element `indices[i]`."""
+        """Reorder batch elements and KV cache: new element i is old element `indices[i]`."""
         self.inputs.reorder(indices)
         self.bound_run = None
         axes = {s.name: s.batch_axis for s in self.metadata.states}
@@ -246,9 +246,9 @@ class KVCacheSession:
 
 
 def _choose_slice_size(session: KVCacheSession, tokens: Ints) -> int:
-    """Return the number of sequences to prefill together, so that a call processes at most
-    `chunk_size` tokens or one sequence. Only the first step with in-place buffers is split: the
-    kernel cannot append a chunk to the filled caches of several sequences.
+    """Return the number of sequences to prefill together, so that one call processes at most
+    `chunk_size` tokens or one sequence. Only the first step with in-place buffers is split, because
+    the kernel cannot append a chunk to the filled caches of several sequences.
     """
     if not session.buffers or session.is_started or not session.chunk_size or not tokens.size:
         return len(tokens)
@@ -256,14 +256,14 @@ def _choose_slice_size(session: KVCacheSession, tokens: Ints) -> int:
 
 
 def _prefill_batch_slices(session: KVCacheSession, tokens: Ints, slice_size: int) -> Floats:
-    """Prefill `slice_size` sequences at a time, then concatenate their states and results."""
+    """Prefill `slice_size` sequences at a time, and concatenate the states and results."""
     slices = [
         _select_elements(session, np.arange(len(tokens))[start : start + slice_size])
         for start in range(0, len(tokens), slice_size)
     ]
     logits = np.concatenate([part.step(part.inputs.tokens) for part in slices])
     session.is_started, session.past_length = True, slices[0].past_length
-    # release the states of the slices one by one, so that at most one is in memory twice
+    # release the states of the slices one by one, so that at most one state is in memory twice
     for part in slices:
         part.bound_run, part.bound_mappings = None, ()
     for state in session.metadata.states:
@@ -280,7 +280,7 @@ def _prefill_batch_slices(session: KVCacheSession, tokens: Ints, slice_size: int
 
 
 def _select_elements(session: KVCacheSession, indices: Ints) -> KVCacheSession:
-    """Return a session of some of the sequences, which has not started yet."""
+    """Return a new session for the batch elements `indices` of a session that has not started."""
     selected = copy(session)
     selected.inputs = replace(
         session.inputs,
@@ -295,8 +295,8 @@ def _select_elements(session: KVCacheSession, indices: Ints) -> KVCacheSession:
 
 
 def _choose_buffer_length(min_length: int, former_length: int) -> int:
-    """Return the capacity of a KV buffer for `min_length` positions: initially about 1.25 × the
-    prompt length, later at least twice the previous capacity `former_length`.
+    """Return the capacity of a KV buffer for `min_length` positions. The first capacity is about
+    1.25 × the prompt length, later ones are at least twice the previous capacity `former_length`.
     """
     if former_length:
         length = max(min_length, 2 * former_length)
@@ -306,7 +306,7 @@ def _choose_buffer_length(min_length: int, former_length: int) -> int:
 
 
 def _allocate_outputs(session: KVCacheSession, batch_size: int) -> DeviceTensors:
-    """Preallocate the outputs whose shape is the same at every step."""
+    """Preallocate the outputs that have the same shape at every step."""
     outputs: DeviceTensors = {}
     for name, value in session.graph.outputs.items():
         shape = value.type.shape
@@ -325,7 +325,7 @@ def make_initial_states(
     prepared: Arrays,
     lengths: Mapping[str, int],
 ) -> tuple[DeviceTensors, DeviceTensors]:
-    """Return loop-invariant inputs (of `encoder_outputs` or `prepared`) and initial states."""
+    """Return the loop-invariant inputs (from the encoder or `prepared`) and the initial states."""
     loop_invariant_inputs = {
         n: encoder_outputs[n] if n in encoder_outputs else step.copy_to_device(prepared[n])
         for n in metadata.loop_invariant_inputs
@@ -335,7 +335,7 @@ def make_initial_states(
         if state.initial_output:
             states[state.name] = encoder_outputs[state.initial_output]
             continue
-        # zeros, with size 0 along the time axis
+        # a state without an encoder output starts as zeros, with size 0 along the time axis
         shape = [
             d.evaluate(lengths) if n != state.time_axis else 0
             for n, d in enumerate(state.type.shape)
@@ -345,7 +345,7 @@ def make_initial_states(
 
 
 def _select_last(logits: Array) -> Floats:
-    """Select the logits of the last position from [batch, n, …, vocab] or [batch, vocab]."""
+    """Return the logits of the last position of [batch, n, …, vocab] or [batch, vocab]."""
     last_logits: Floats = logits if logits.ndim == 2 else logits[:, -1]
     return last_logits
 
@@ -358,8 +358,8 @@ def _choose_prompt_logits(logits: Floats, initial_logits: Floats, is_empty: Bool
 
 
 def infer_lengths(graph: Graph, prepared: Arrays) -> dict[str, int]:
-    """Infer the sizes of symbolic dimensions from the shapes of the inputs. Dimensions that occur
-    only in expressions such as `n + 1` are omitted.
+    """Infer the sizes of symbolic dimensions from the shapes of the inputs. A dimension that occurs
+    only in expressions such as `n + 1` is omitted.
     """
     return {
         d.name: size

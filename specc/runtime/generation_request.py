@@ -1,4 +1,4 @@
-"""Generation requests: model, prompts as one batch, chat templates, length limits."""
+"""Generation requests: a model, a batch of prompts, chat templates, and length limits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -47,7 +47,7 @@ CreateDecoderSession = Callable[[Arrays], FullForwardSession | KVCacheSession]
 def find_text_tokenizer(
     preprocessing: PreprocessingConfig, generation: GenerateSection
 ) -> TextReading | None:
-    """Return the tokenizer of generated text: that of the output, or else of the input."""
+    """Return the tokenizer of the output for generated text, or else the tokenizer of the input."""
     output_config = dict(preprocessing.outputs).get(generation.logits_output)
     if isinstance(output_config, TextOutput):
         return output_config.vocabulary
@@ -57,13 +57,13 @@ def find_text_tokenizer(
 
 @dataclass(kw_only=True)
 class GenerativeModel:
-    """A generative model. `input_signature` describes its inputs. `max_context` is its maximum
+    """A generative model. `input_signature` describes its inputs. `max_context` is the maximum
     sequence length, which the position embedding `limiting_table` limits. `create_decoder_session`
     starts a decode loop in Python; `standalone_session` runs a standalone generator with the
     settings `compiled_settings`. `logits_vocabulary_size` is the number of logits per position.
-    `allows_empty_prompt` is true if the first token can be sampled without a prompt, from positions
-    such as image embeddings. `continuous_batching_metadata` is set if a decode batch may contain
-    sequences of different lengths.
+    `allows_empty_prompt` is true if the first token can be sampled without a prompt, e.g. from
+    image embeddings. `continuous_batching_metadata` is set if a decode batch may contain sequences
+    of different lengths.
     """
 
     input_signature: ModelInputs
@@ -81,7 +81,7 @@ class GenerativeModel:
 
     @cached_property
     def decode(self) -> Callable[[Sequence[int]], str] | None:
-        """The function from ids to text, or None without a tokenizer or with several codebooks."""
+        """The function that decodes ids to text, or None without tokenizer or with codebooks."""
         if self.codebooks:
             return None
         record = find_text_tokenizer(self.preprocessing, self.generation)
@@ -89,12 +89,12 @@ class GenerativeModel:
 
     @property
     def codebooks(self) -> int:
-        """The number of codebooks, or 0 if each step has one token without a codebook axis."""
+        """The number of codebooks, or 0 if the token input has no codebook axis."""
         return _count_input_codebooks(self.input_signature)
 
     @property
     def vocabulary_sizes(self) -> VocabularySizes:
-        """The vocabulary sizes of the input and of the logits."""
+        """The vocabulary sizes of the token input and of the logits."""
         upper_bound = self.input_signature.graph.input_facts[
             self.input_signature.sequence_input
         ].upper_bound
@@ -105,10 +105,10 @@ class GenerativeModel:
 
 @dataclass(kw_only=True)
 class GenerationRequest:
-    """A request to generate at most `max_new_tokens` tokens for each sequence of the batch
-    `prompt`, whose padding mask is `padding_mask`. `starts_without_prompt` is true if no prompt was
-    given; then `prompt` is the start token or empty. `sample_indices` determine the random stream
-    of each sequence; the default is the batch index.
+    """A request to generate at most `max_new_tokens` tokens for each sequence in the batch
+    `prompt`, which has the padding mask `padding_mask`. If `starts_without_prompt`, the caller gave
+    no prompt, and `prompt` is the start token or empty. `sample_indices` determine the random
+    stream of each sequence; the default is the batch index.
     """
 
     model: GenerativeModel
@@ -122,18 +122,18 @@ class GenerationRequest:
 
     @property
     def limited_settings(self) -> GenerationSettings:
-        """The settings, with `max_tokens` limited to the remaining context length."""
+        """The generation settings, with `max_tokens` limited to the remaining context length."""
         max_tokens = min(self.settings.max_tokens, self.max_new_tokens)
         return replace(self.settings, max_tokens=max_tokens)
 
     @cached_property
     def delayed_prompt(self) -> DelayedPrompt:
-        """The prompt of a model with several codebooks, delayed as its graph takes it."""
+        """The prompt of a model with several codebooks, with the delays that the graph expects."""
         return delay_prompt(self.prompt, self.settings, self.padding_mask)
 
     @property
     def fed_prompt(self) -> Ints:
-        """The prompt as the graph takes it: with delays, if there are several codebooks."""
+        """The prompt as fed to the graph: with delays if the model has several codebooks."""
         return self.delayed_prompt.tokens if self.model.codebooks else self.prompt
 
     @property
@@ -154,7 +154,7 @@ class GenerationRequest:
 
 
 def has_chat_template(input_signature: ModelInputs) -> bool:
-    """Return True if the model has a chat template for the generated input."""
+    """Return True if the tokenizer of the generated input has a chat template."""
     record = input_signature.preprocessing.get_input_config(input_signature.sequence_input)
     return isinstance(record, JsonTokenizer) and record.chat_template is not None
 
@@ -165,9 +165,9 @@ def prepare_chat(
     inputs: Mapping[str, object] = NO_INPUTS,
     images: Sequence[object] = (),
 ) -> dict[str, object]:
-    """Return `inputs` with a chat as prompt ids, and with its images: `images`, or the image files
-    in the messages. Raise E0424 if there is no chat template, E0910 if the model has no image
-    input, and E0991 if the number of images differs from the number of image parts in the messages.
+    """Return `inputs` with a chat as prompt ids and with its images (`images`, or the image files
+    in the messages). Raise E0424 if there is no chat template, E0910 if the model has no image
+    input, and E0991 if the number of images differs from the number of image parts in the chat.
     """
     sequence_input, preprocessing = input_signature.sequence_input, input_signature.preprocessing
     record = preprocessing.get_input_config(sequence_input) if sequence_input else None
@@ -182,7 +182,7 @@ def prepare_chat(
     prepared = prepare_images(input_signature.graph, preprocessing, inputs_with_prompt)
     prompt = prepared[sequence_input]
     text = prompt[0] if isinstance(prompt, list) else text
-    # the chat template has already added the special tokens
+    # the chat template adds the special tokens, so the tokenizer must not add them again
     return {
         **prepared,
         sequence_input: [tokenize_text(text, replace(record, adds_special_tokens=False))],
@@ -195,8 +195,8 @@ def prepare_prompts(
     start: Sequence[int],
     allows_empty_prompt: bool = False,
 ) -> Arrays:
-    """Prepare arrays for every input: the prompts as one batch, or the start tokens if no prompt is
-    given. If there are no start tokens and `allows_empty_prompt` is true, the prompt is empty.
+    """Prepare arrays for every input: the prompts as one batch or, without prompts, the start
+    tokens. Without start tokens, the prompt is empty if `allows_empty_prompt` is true.
     """
     sequence_input = input_signature.sequence_input
     if sequence_input not in inputs:
@@ -205,7 +205,7 @@ def prepare_prompts(
         )
     others = {name: value for name, value in inputs.items() if name != sequence_input}
     prompts = _pad_prompts(input_signature, inputs[sequence_input])
-    # a mask given by the caller takes precedence over the computed one
+    # a mask from the caller takes precedence over the computed mask
     prepared = input_signature.prepare({**prompts, **others})
     computed_mask = next((n for n in prompts if n not in (sequence_input, *others)), "")
     return (
@@ -221,7 +221,7 @@ def _add_start_tokens(
     start: Sequence[int],
     allows_empty_prompt: bool,
 ) -> dict[str, object]:
-    """Return the inputs with the start tokens of each sequence. If there are none and
+    """Return `inputs` with the start tokens of each sequence. If `start` is empty and
     `allows_empty_prompt` is true, the sequences are empty.
     """
     if not start and not allows_empty_prompt:
@@ -240,7 +240,7 @@ def _add_start_tokens(
 def _recompute_padding_mask(
     input_signature: ModelInputs, prepared: dict[str, Array], mask_input: str
 ) -> Arrays:
-    """Recompute the default padding mask of each prompt without its padding, as if unbatched."""
+    """Recompute the default padding mask of each prompt separately, without its left padding."""
     defaults, sequence_input = input_signature.defaults, input_signature.sequence_input
     if defaults is None or mask_input not in defaults.outputs:
         return prepared
@@ -274,7 +274,7 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
     if not longest:
         shape = (len(sequences), 0, codebooks) if codebooks else (len(sequences), 0)
         prompts = np.zeros(shape, np.int64)
-    # No padding is needed, but a mask may be a required input.
+    # Prompts of equal length need no padding, but the mask may be a required input.
     if min(map(len, sequences)) == longest:
         default_inputs = input_signature.defaults.outputs if input_signature.defaults else ()
         if not mask_input or mask_input in default_inputs:
@@ -290,8 +290,8 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
                 "batch prompts of equal length, or add `keep: keep[batch, n]` to the graph's inputs"
             ],
         )
-    # Left padding aligns the last tokens of all sequences at one position. The padding id has no
-    # effect, because the padding mask excludes it.
+    # Left padding aligns the last tokens of all sequences. The padding id has no effect, because
+    # the padding mask excludes it.
     padding = [0] * codebooks if codebooks else 0
     padded = [[padding] * (longest - len(sequence)) + list(sequence) for sequence in sequences]
     mask = [[False] * (longest - len(sequence)) + [True] * len(sequence) for sequence in sequences]
@@ -303,7 +303,7 @@ def _count_input_codebooks(input_signature: ModelInputs) -> int:
 
 
 def _list_prompts(value: object) -> list[Sequence[object]]:
-    """Return the prompts if they are lists of ids, or [] for any other value."""
+    """Return a list of prompts if `value` contains lists of ids, or [] for any other value."""
     if not isinstance(value, list | tuple):
         return []
     prompts: list[Sequence[object]] = [r for r in value if isinstance(r, list | tuple)]
@@ -311,12 +311,12 @@ def _list_prompts(value: object) -> list[Sequence[object]]:
 
 
 def _infer_batch_size(input_signature: ModelInputs, inputs: Mapping[str, object]) -> int:
-    """Infer the batch size from the first input that has a batch axis, or return 1."""
+    """Infer the batch size from the first input with a batch axis, or return 1."""
     for name, value in inputs.items():
         graph_input = input_signature.graph.inputs.get(name)
         if graph_input is None or input_signature.batch_size not in graph_input.type.shape[:1]:
             continue
-        # Text of any length and an image each count as one batch element.
+        # A string of any length and an image each count as one batch element.
         if is_image(value):
             continue
         if isinstance(value, list | tuple):
@@ -370,10 +370,10 @@ def check_context_length(model: GenerativeModel, prompt: Ints) -> None:
 def compute_max_new_tokens(
     model: GenerativeModel, settings: GenerationSettings, prompt_length: int
 ) -> int:
-    """Return the maximum of new tokens after `prompt_length` tokens. Raise E0733 if it is 0."""
+    """Return how many tokens fit after `prompt_length` tokens. Raise E0733 if none fits."""
     max_tokens = settings.max_tokens
     if model.max_context is not None:
-        # the model is not run on the last generated token, so this token needs no position
+        # the last generated token needs no position, because the model is not run on it
         max_tokens = model.max_context - prompt_length + 1
     if settings.max_length is None:
         return max_tokens

@@ -1,4 +1,4 @@
-"""Generation in progress: streams tokens and text, and returns results at the end."""
+"""A generation in progress, which streams tokens and text and finally returns results."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,9 +28,9 @@ from specc.runtime.standalone_generator import (
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationResult:
-    """A generated sequence: its tokens without the prompt and including the stop token, and their
-    text if the model has a tokenizer. `score` is the beam score, `log_probs` are set if requested.
-    `complete` is true if a stop token or stop string ended the sequence.
+    """A generated sequence. `tokens` exclude the prompt and include the stop token. `text` is set
+    if the model has a tokenizer, `score` by beam search, and `log_probs` if requested. `complete`
+    is true if a stop token or stop string ended the sequence.
 
     For a model with `num_codebooks` codebooks, `tokens` and `log_probs` contain one value per
     codebook for each time step in turn, without delays, and `complete` is true if a stop token
@@ -46,7 +46,7 @@ class GenerationResult:
 
     @property
     def codebooks(self) -> tuple[tuple[int, ...], ...]:
-        """The tokens of each codebook without delays, or () if each step has a single token."""
+        """The tokens of each codebook without delays, or () for a model without codebooks."""
         return split_frames(self.tokens, self.num_codebooks)
 
     def __repr__(self) -> str:
@@ -60,17 +60,17 @@ T = TypeVar("T", int, float)
 
 
 def split_frames(values: tuple[T, ...], codebooks: int) -> tuple[tuple[T, ...], ...]:
-    """Split values interleaved by codebook ([time, codebooks], flattened) by codebook."""
+    """Split values [time, codebooks], flattened, into one tuple per codebook."""
     return tuple(values[k::codebooks] for k in range(codebooks))
 
 
 @dataclass(kw_only=True)
 class GenerationStream(GenerationRequest):
-    """A batch of sequences during generation. Iterate over it for tokens, over `pieces` for text,
-    or get `results` for the final sequences.
+    """The generation of a batch of sequences. Iterate over the stream for tokens or over `pieces`
+    for text, or call `results` for the final sequences.
 
     `logged_steps` stores the decode steps, so that a second iteration starts from the beginning.
-    `hypotheses` are the results of beam search once it has ended.
+    `hypotheses` are the results of a finished beam search.
     """
 
     logged_steps: list[DecodeStepOutput] = field(default_factory=list)
@@ -86,25 +86,25 @@ class GenerationStream(GenerationRequest):
         )
 
     def __iter__(self) -> Iterator[DecodeStepOutput]:
-        """Yield tokens, int64 [batch] or [batch, codebooks]; beam search yields them at the end."""
+        """Yield steps with tokens, int64 [batch] or [batch, codebooks]; beam search at the end."""
         index = 0
         while index < len(self.logged_steps) or self._log_next_step():
             yield self.logged_steps[index]
             index += 1
 
     def pieces(self) -> Iterator[list[str]]:
-        """Yield the new text of each sequence as soon as later tokens cannot change it."""
+        """Yield the new text of each sequence, as soon as later tokens cannot change the text."""
         detokenizer = _make_detokenizer(self)
         stopped = np.zeros(len(self.prompt), np.bool_)
         for step in self:
-            # A stop string is not part of the text, so it is detected before its text is emitted.
+            # A stop string is not part of the text, so detect it before emitting its text.
             stopped = stopped | np.isin(step.tokens, self.settings.stop)
             detokenizer.feed(step.tokens, stopped.copy())
             yield detokenizer.pop_new_text()
         yield detokenizer.flush()
 
     def results(self) -> list[list[GenerationResult]]:
-        """Generate to the end and return the sequences of each prompt, best first.
+        """Generate to the end, and return the sequences of each prompt, best first.
 
         Only beam search returns several sequences per prompt.
         """
@@ -118,8 +118,8 @@ class GenerationStream(GenerationRequest):
         ]
 
     def explain_truncation(self, result: GenerationResult) -> str:
-        """Return why a sequence was truncated, or "" if it ended or has no stop tokens."""
-        # Without stop tokens, every sequence has the maximum length, which needs no remark.
+        """Return why a sequence was truncated, or "" if it ended or there are no stop tokens."""
+        # Without stop tokens, every sequence has the maximum length, so no remark is needed.
         if result.complete or not self.settings.stop:
             return ""
         is_context_full = (
@@ -132,7 +132,7 @@ class GenerationStream(GenerationRequest):
         )
 
     def _log_next_step(self) -> bool:
-        """Run and log the next step; False if there is none. After an error, always raise it."""
+        """Run and log the next step. Return False after the last step. Repeat an earlier error."""
         if self.error is not None:
             raise self.error
         if self.step_iterator is None:
@@ -146,7 +146,7 @@ class GenerationStream(GenerationRequest):
             self.error = error
             raise
         except BaseException:
-            # Ctrl-C during a step leaves the KV caches inconsistent
+            # Ctrl-C during a step leaves the KV caches in an inconsistent state
             title = "generation was interrupted"
             helps = ("call `generate` again",)
             self.error = Failed(Diagnostic("E0962", title, helps=helps))
@@ -155,7 +155,7 @@ class GenerationStream(GenerationRequest):
         return step is not None
 
     def _make_result(self, batch_index: int) -> GenerationResult:
-        """Return the result of one batch element, from the stored steps."""
+        """Return the result of one batch element, based on the logged steps."""
         if self.model.codebooks:
             return self._make_codebook_result(batch_index)
         tokens, scores, ended = list[int](), list[float](), False
@@ -201,11 +201,11 @@ def _convert_hypothesis_to_result(
 
 
 def decode_tokens(request: GenerationRequest, tokens: Sequence[int]) -> str | None:
-    """Decode tokens up to a stop token or string; None without a detokenizer."""
+    """Decode tokens to text up to a stop token or stop string. Return None without a tokenizer."""
     if request.model.decode is None:
         return None
     stop_tokens, stop_strings = request.settings.stop, request.settings.stop_strings
-    # Callers expect the stop token in the result's tokens, but not in its text.
+    # The `tokens` of a result include the stop token, but the `text` does not.
     text_tokens = tokens[:-1] if tokens and tokens[-1] in stop_tokens else tokens
     return truncate_at_stop_string(request.model.decode(text_tokens), stop_strings)
 
@@ -215,11 +215,11 @@ def _make_detokenizer(request: GenerationRequest) -> BatchDetokenizer:
 
 
 def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutput]:
-    """Yield the steps of greedy search or sampling, including steps of a standalone generator."""
+    """Yield the steps of greedy search, sampling or a standalone generator."""
     detokenizer = _make_detokenizer(request) if request.settings.stop_strings else None
     observer = detokenizer.feed if detokenizer else None
     if request.model.standalone_session is not None:
-        # run lazily: it may take minutes and must be interruptible by Ctrl-C
+        # run the generator lazily: it may take minutes, and Ctrl-C must be able to interrupt it
         yield from iterate_standalone_steps(
             run_standalone(request.model.standalone_session, request), request, observer
         )
@@ -248,7 +248,7 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
 
 
 def _iterate_beams(stream: GenerationStream) -> Iterator[DecodeStepOutput]:
-    """Run the beam search, then yield the tokens of the best hypotheses step by step."""
+    """Run the beam search, and then yield the tokens of the best hypotheses step by step."""
     hypotheses = _search_beams(stream)
     best_beams = [
         beams[0] if beams else _raise_no_hypothesis(row) for row, beams in enumerate(hypotheses)
@@ -259,7 +259,7 @@ def _iterate_beams(stream: GenerationStream) -> Iterator[DecodeStepOutput]:
             beam.tokens[step] if step < len(beam.tokens) else stream.settings.padding_token
             for beam in best_beams
         ]
-        # Shorter sequences are padded until the longest has ended.
+        # Pad shorter sequences until the longest sequence has ended.
         ended = [beam.has_ended and step + 1 >= len(beam.tokens) for beam in best_beams]
         yield DecodeStepOutput(np.array(tokens, np.int64), None, np.array(ended, np.bool_))
 
@@ -296,27 +296,27 @@ def _search_beams(request: GenerationRequest) -> list[list[BeamHypothesis]]:
 def convert_results_to_arrays(
     stream: GenerationStream, results: list[list[GenerationResult]]
 ) -> Arrays:
-    """Return the tokens, int64 [batch, num_return_sequences, longest], or int64 [batch, longest] if
-    one sequence per prompt was requested, and the scores if there are any. With several codebooks,
-    tokens and log-probabilities are [batch, codebooks, longest].
+    """Return the tokens, int64 [batch, num_return_sequences, longest], or int64 [batch, longest]
+    with one sequence per prompt, and the scores if there are any. With several codebooks, tokens
+    and log-probabilities are [batch, codebooks, longest].
     """
     if codebooks := stream.model.codebooks:
         return _convert_codebooks_to_arrays(stream, [row[0] for row in results], codebooks)
-    # every prompt gets the same number of sequences, so that they form one array
+    # all prompts have the same number of sequences, so the sequences form one array
     sequences = [result for row in results for result in row]
     longest = max((len(result.tokens) for result in sequences), default=0)
     sequence_axis_index = slice(None) if stream.settings.num_return_sequences > 1 else 0
     shape = (len(results), len(results[0]))
 
     def pad_sequences(rows: Iterable[Sequence[float]], fill: float) -> Array:
-        """Pad sequences to [batch, num_return_sequences, longest], or [batch, longest] for one."""
+        """Pad sequences to [batch, num_return_sequences, longest], or to [batch, longest]."""
         values = [[*row, *[fill] * (longest - len(row))] for row in rows]
         return np.array(values).reshape(*shape, longest)[:, sequence_axis_index]
 
     tokens = pad_sequences([result.tokens for result in sequences], stream.settings.padding_token)
     name = stream.model.generation.name
     arrays: dict[str, Array] = {name: tokens.astype(np.int64)}
-    # Depending on the strategy, all results have scores or none has.
+    # Either all results have scores (beam search), or none has.
     scores = [result.score for result in sequences if result.score is not None]
     if len(scores) == len(sequences):
         arrays["scores"] = np.array(scores, np.float32).reshape(shape)

@@ -1,4 +1,4 @@
-"""Generative models: generate tokens and text from inputs."""
+"""Generate tokens and text with a generative model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ from specc.runtime.standalone_generator import check_compiled_settings
 
 @dataclass(kw_only=True)
 class Generator(GenerativeModel):
-    """A generative model; `generate` starts generation."""
+    """A generative model whose method `generate` starts a generation."""
 
     def __repr__(self) -> str:
         generation = self.generation
@@ -56,11 +56,11 @@ class Generator(GenerativeModel):
         )
 
     def generate(self, *values: object, **settings: object) -> GenerationStream:
-        """Start generation from inputs by name, or in the order of the spec.
+        """Start a generation from inputs by name, or in the order of the spec.
 
-        An input is an array, a nested list, a string or a list of strings. Other names are settings
-        (docs/generation.md): `max_tokens`, `strategy`, `temperature`, `top_k`, `top_p`, `min_p`,
-        `repetition_penalty`, `num_beams`, `length_penalty`, `early_stopping`,
+        An input is an array, a nested list, a string or a list of strings. Other keyword arguments
+        are settings (docs/generation.md): `max_tokens`, `strategy`, `temperature`, `top_k`,
+        `top_p`, `min_p`, `repetition_penalty`, `num_beams`, `length_penalty`, `early_stopping`,
         `num_return_sequences`, `stop`, `stop_strings`, `seed`, `log_probs`. Raise E09xx if an input
         is invalid, E0731 to E0733 if a setting is invalid, and E0943 if a prompt exceeds the
         context length.
@@ -78,13 +78,13 @@ class Generator(GenerativeModel):
         return self.start_generation(inputs, self.resolve_settings(settings))
 
     def resolve_settings(self, caller_settings: Mapping[str, object]) -> GenerationSettings:
-        """Merge and check settings: of the caller, then compiled ones, then those of the spec."""
+        """Merge and check settings. Those of the caller take precedence, then compiled ones."""
         compiled_settings = self._read_compiled_settings(caller_settings.get("strategy"))
         settings = merge_settings(
             self.generation.settings, **{**compiled_settings, **caller_settings}
         )
-        # The compiler has checked the stop tokens of the spec; published generation configs often
-        # suppress tokens that only other models of the family have.
+        # The compiler has checked the stop tokens of the spec. Suppressed tokens of the spec are
+        # not checked: published generation configs often list tokens of other models in the family.
         for name in ("stop", *SUPPRESSING_SETTINGS):
             if error := self.vocabulary_sizes.check_token_id(name, caller_settings.get(name)):
                 raise Failed(error)
@@ -99,7 +99,7 @@ class Generator(GenerativeModel):
         return settings
 
     def _read_compiled_settings(self, requested_strategy: object) -> dict[str, object]:
-        """Read the compiled settings, which apply unless the caller overrides the strategy."""
+        """Return the compiled settings, which do not apply if the caller overrides the strategy."""
         strategy = self.compiled_settings.get("strategy")
         is_compiled_strategy = requested_strategy is None or (
             isinstance(requested_strategy, str) and requested_strategy == strategy
@@ -118,7 +118,7 @@ class Generator(GenerativeModel):
     def start_generation(
         self, inputs: Mapping[str, object], settings: GenerationSettings
     ) -> GenerationStream:
-        """Start generation from inputs by name and checked settings."""
+        """Start a generation from inputs by name and from checked settings."""
         sequence_input = self.input_signature.sequence_input
         starts_without_prompt = sequence_input not in inputs and (
             bool(settings.start) or self.allows_empty_prompt
@@ -148,7 +148,7 @@ class Generator(GenerativeModel):
         )
 
     def _limit_context(self, prepared: Arrays) -> "Generator":
-        """Return a generator whose maximum context excludes the positions of the position embedding
+        """Return a generator whose maximum context excludes positions of the position embedding
         that other inputs use, e.g. image embeddings.
         """
         time_symbol = str(self.input_signature.sequence_length)
@@ -199,7 +199,7 @@ def make_generator(model: LoadedModel) -> Generator | None:
 def _make_standalone_generator(
     model: LoadedModel, generation: GenerateSection, decode_settings: Mapping[str, object]
 ) -> Generator:
-    """Create the generator of a standalone file from its metadata."""
+    """Create the generator of a standalone model file, based on its metadata."""
     manifest, session, input_signature = model.manifest, model.runtime, model.input_signature
     defaults = manifest.defaults.outputs if manifest.defaults else ()
     read = {generation.sequence_input, *session.inputs, *session.optional_inputs, *defaults}
@@ -230,14 +230,14 @@ def _can_sample_first_token(graph: Graph, generation: GenerateSection) -> bool:
     """Return True if the full-forward graph returns logits for an empty prompt."""
     time_symbol = graph.inputs[generation.sequence_input].type.shape[1].name
     logits_type = graph.outputs[generation.logits_output].type
-    # An input whose minimum size is 1 cannot be empty.
+    # An input with a minimum size of 1 cannot be empty.
     if time_symbol is None or graph.min_lengths.get(time_symbol) or logits_type.rank < 3:
         return False
     return find_time_axis(graph, time_symbol).has_prefix(logits_type.shape[1])
 
 
 def get_logits_vocabulary_size(graph: Graph, generation: GenerateSection) -> int | None:
-    """Return the size of the vocabulary axis of the logits, or None if it is dynamic."""
+    """Return the size of the vocabulary axis of the logits, or None if the size is dynamic."""
     return graph.outputs[generation.logits_output].type.shape[-1].number
 
 
@@ -247,7 +247,7 @@ def _raise_no_step_graph(prepared: Arrays) -> FullForwardSession:
 
 def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> StepGraphs:
     """Open the step graph and the encoder of a package. Raise E0831 or E0832 if the package is
-    invalid, and E0921 or E0922 if the provider is not available.
+    invalid, and E0921 or E0922 if the execution provider is not available.
     """
     role, path = package.resolve_role("step"), str(package.path)
     graph = package.read_manifest(role).graph
@@ -297,7 +297,7 @@ def open_generator(
 
 
 def _parse_strides(data: object) -> dict[str, int]:
-    """Parse the strides of padding masks from JSON data; invalid entries are dropped."""
+    """Parse the strides of padding masks from JSON data. Invalid entries are dropped."""
     strides = data if isinstance(data, dict) else {}
     return {
         name: stride for name, stride in strides.items() if isinstance(stride, int) and stride > 1
@@ -307,13 +307,13 @@ def _parse_strides(data: object) -> dict[str, int]:
 def _build_step_inputs(
     metadata: GenerationMetadata, step: Graph, package: ModelPackage
 ) -> ModelInputs:
-    """Describe the inputs of the model, of which the encoder and the step graph read a subset."""
+    """Return the model inputs, of which the encoder and the step graph each read a subset."""
     signature, sequence_input = metadata.signature, metadata.generation.sequence_input
     encode = package.read_manifest("encode").graph if "encode" in package.roles else None
     read_names = {sequence_input, *step.inputs, *(encode.inputs if encode else ())}
     known_names = read_names & signature.inputs.keys()
-    # The signature graph has no nodes, so the uses of inputs are determined from the derived
-    # graphs.
+    # The signature graph has no nodes, so the encoder and step graphs determine how inputs are
+    # used.
     strides = find_padding_strides(encode) if encode else {}
     masks = find_right_padded_masks(encode) if encode else frozenset[str]()
     return ModelInputs(

@@ -1,5 +1,5 @@
-"""Classifier-free guidance (Ho and Salimans, 2022, arXiv:2207.12598): the model runs with and
-without the condition, and the logits are extrapolated from the latter to the former.
+"""Classifier-free guidance (Ho and Salimans, 2022, arXiv:2207.12598): run the model with and
+without the condition, and extrapolate from the unconditional to the conditional logits.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from specc.runtime.model_inputs import ModelInputs, find_batch_axis
 @dataclass(frozen=True)
 class GuidedSession:
     """A decoder session for a batch of n sequences. `session` has 2 n batch elements: each sequence
-    with the condition, followed by the same sequence without it. `uses_log_probs` extrapolates
-    log-probabilities, which a repetition penalty changes differently from logits.
+    with the condition, followed by the same sequence without it. With `uses_log_probs`, the session
+    extrapolates log-probabilities, which a repetition penalty changes differently from logits.
     """
 
     session: DecoderSession
@@ -38,15 +38,15 @@ class GuidedSession:
         return guided
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder batch elements; the two copies of a sequence stay together."""
+        """Reorder the batch elements; keep both copies of a sequence next to each other."""
         self.session.reorder(np.stack([2 * indices, 2 * indices + 1], axis=1).reshape(-1))
 
 
 def create_guided_session(
     model: GenerativeModel, settings: GenerationSettings, prepared: Arrays
 ) -> DecoderSession:
-    """Create the decoder session for prepared inputs, with guidance unless the scale is 1. Raise
-    E0733 if the model has no padding mask that could exclude the condition.
+    """Create the decoder session for prepared inputs, with guidance unless the guidance scale is 1.
+    Raise E0733 if the model has no padding mask that could exclude the condition.
     """
     if settings.guidance_scale == 1:
         return model.create_decoder_session(prepared)
@@ -56,7 +56,8 @@ def create_guided_session(
         name: _interleave(inputs, name, value, unconditional[name])
         for name, value in prepared.items()
     }
-    # as in transformers: MusicGen, which has a start token, extrapolates logits
+    # transformers extrapolates logits for MusicGen, which has a start token, and otherwise
+    # log-probabilities
     session = model.create_decoder_session(both)
     return GuidedSession(session, settings.guidance_scale, uses_log_probs=not settings.start)
 
@@ -64,7 +65,7 @@ def create_guided_session(
 def _remove_condition(
     inputs: ModelInputs, settings: GenerationSettings, prepared: Arrays
 ) -> Arrays:
-    """Return inputs whose padding masks exclude the condition."""
+    """Return the inputs with padding masks that exclude the condition."""
     masks, defaults = _mask_condition(inputs, settings, prepared), inputs.defaults
     if not masks:
         raise_error(
@@ -102,7 +103,7 @@ def _mask_condition(inputs: ModelInputs, settings: GenerationSettings, prepared:
 
 
 def _interleave(inputs: ModelInputs, name: str, first: Array, second: Array) -> Array:
-    """Return the batch elements of two values in turn, or `first` if there is no batch axis."""
+    """Interleave the batch elements of two values. Return `first` if there is no batch axis."""
     axis = find_batch_axis(inputs.graph.inputs[name].type, inputs.batch_size)
     if axis is None:
         return first

@@ -13,7 +13,7 @@ Shift = tuple[Value, int, int]
 
 def find_index_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, range]:
     """Return the range of valid values of each integer input from which indices of embedding
-    lookups or gathers are computed, for the given sizes of symbolic dimensions.
+    lookups or gathers are computed. `sizes` are the sizes of symbolic dimensions.
 
     Index expressions of the form `x + 1` or `-x` are inverted. For other expressions such as
     `embedding(max(ids, 0))`, the range is that of the smallest table. Loop bodies are skipped,
@@ -29,7 +29,7 @@ def find_index_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, ran
             for source in sources.get(ids, ()):
                 valid = _invert_shift(shifts[ids], indices) if ids in shifts else indices
                 ranges[source] = _intersect_ranges(ranges.get(source), valid)
-        # Floats are not token ids, even if they are computed from ids.
+        # Float values are not token ids, even if they are computed from token ids.
         source_inputs = set().union(*(sources.get(a, ()) for a in node.args if a))
         sources |= {result: source_inputs for result in results if _is_integer(result)}
         if shift := _shift_operand(node, shifts, sizes):
@@ -40,7 +40,7 @@ def find_index_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, ran
 def _shift_operand(
     node: Node, shifts: Mapping[Value, Shift], sizes: Mapping[str, int]
 ) -> Shift | None:
-    """Return the shift after a reshape, negation or addition of an integer, or None."""
+    """Return the shift of the result of a reshape, negation or integer addition, or else None."""
     op, (first, second, *_) = node.op, (*node.args, None, None)
     left, right = (shifts.get(x) if x else None for x in (first, second))
     if left and (op.is_view or isinstance(op, ops.Cast)):
@@ -58,7 +58,7 @@ def _shift_operand(
 
 
 def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
-    """Return the integer (constant or dimension size) that all elements equal, or None."""
+    """Return the integer, constant or dimension size, that all elements equal, or None."""
     source = skip_views(value, ops.Cast)
     if source is not None and source.node and isinstance(source.node.op, ops.Size):
         return source.node.op.length.evaluate(sizes)
@@ -67,7 +67,7 @@ def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
 
 
 def _invert_shift(shift: Shift, indices: range) -> range:
-    """Return the inputs whose shifted value is a valid index, non-negative if possible."""
+    """Return the input values whose shifted value is a valid index, non-negative if possible."""
     _, sign, offset = shift
     low, high = sorted((sign * (indices.start - offset), sign * (indices.stop - 1 - offset)))
     return range(max(low, 0), high + 1) if high > 0 else range(low, high + 1)
@@ -82,7 +82,7 @@ def _intersect_ranges(first: range | None, second: range) -> range:
 
 
 def find_compared_ids(graph: Graph) -> dict[Value, list[int]]:
-    """Map integer inputs to constants that they are compared with, e.g. an image token id."""
+    """Map integer inputs to the constants that they are compared with, e.g. an image token id."""
     compared_ids: dict[Value, list[int]] = {}
     for node, _ in graph.nodes:
         if isinstance(node.op, ops.Compare) and node.op.fn in ("eq", "ne"):
@@ -98,7 +98,7 @@ def _is_integer(value: Value) -> bool:
 
 
 def _find_table_lookup(node: Node) -> tuple[Value, Dim] | None:
-    """Return indices and axis size of an embedding lookup or gather, or None for other nodes."""
+    """Return the indices and the axis size of an embedding lookup or gather, or else None."""
     match node.op:
         case ops.Embedding():
             return node.op.ids(node), node.op.table(node).type.shape[0]
