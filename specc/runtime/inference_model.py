@@ -1,4 +1,4 @@
-"""Open a compiled model or a package for a forward pass, a task, generation or streaming."""
+"""Open a compiled model file or package for a forward pass, a task, generation or streaming."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -30,8 +30,8 @@ from specc.runtime.streaming_inference import StreamingModel, open_streaming_mod
 class InferenceModel(Closeable):
     """A model file or package at `path`, whose graphs are opened on `provider` on first use.
 
-    `graph` restricts a package to one graph; if it is "", each method uses its default graph. With
-    `verify_contents`, all bytes are verified by hash.
+    `graph` restricts a package to one graph. If `graph` is "", each method uses its default graph.
+    With `verify_contents`, all bytes are verified by hash.
     """
 
     path: Path
@@ -47,7 +47,7 @@ class InferenceModel(Closeable):
         return format_repr(f"model {_format_signature(self)}, {self.provider}")
 
     def _repr_html_(self) -> str:
-        """Return an HTML table of the inputs and outputs, for notebooks."""
+        """Return an HTML table of the model's inputs and outputs, for notebooks."""
         generator = None if self.is_closed else self.generator
         return render_html_table(
             f"specc model {self.path}",
@@ -61,12 +61,12 @@ class InferenceModel(Closeable):
 
     @property
     def has_full_forward(self) -> bool:
-        """Return True if there is a full-forward graph. No session is opened."""
+        """Return True if the model has a full-forward graph, without opening a session."""
         return self.package is None or "score" in self.package.roles
 
     @property
     def is_streaming_only(self) -> bool:
-        """Return True if the model streams and has no full-forward graph."""
+        """Return True if the model is a streaming model without a full-forward graph."""
         return self.streaming_model is not None and not self.has_full_forward
 
     @property
@@ -76,7 +76,7 @@ class InferenceModel(Closeable):
 
     @cached_property
     def streaming_model(self) -> StreamingModel | None:
-        """The streaming model, or None if the model does not stream."""
+        """The streaming model, or None if the model does not support streaming."""
         if self.package is None or not _has_step_graph(self.package, self.graph, is_streaming=True):
             return None
         self.check_not_closed()
@@ -84,21 +84,21 @@ class InferenceModel(Closeable):
 
     @cached_property
     def default_model(self) -> LoadedModel:
-        """The default graph. Raise E0832 if it is ambiguous."""
+        """The default graph as a loaded model. Raise E0832 if the default is ambiguous."""
         role = self.package.resolve_role(self.graph) if self.package else ""
-        # do not open the same graph twice, because two copies may not fit in device memory
+        # reuse an open graph, because two copies may not fit in device memory
         return (role == "score" and self.scoring_model) or self._load_model(role)
 
     @cached_property
     def scoring_model(self) -> LoadedModel | None:
-        """The full-forward graph, or None if the package lacks it."""
+        """The loaded full-forward graph, or None if the package has no such graph."""
         if self.package is None:
             return self.default_model
         return self._load_model("score") if self.has_full_forward else None
 
     @property
     def full_forward_model(self) -> LoadedModel:
-        """The full-forward graph. Raise E0832 if the package lacks it."""
+        """The loaded full-forward graph. Raise E0832 if the package has no such graph."""
         if self.scoring_model is None:
             helps = ["compile it with `--graphs score,encode,step`"]
             raise_error("E0832", "this package has no `score` graph", helps=helps)
@@ -110,7 +110,7 @@ class InferenceModel(Closeable):
         return self.full_forward_model.manifest
 
     def weights(self) -> dict[str, Array]:
-        """Return the parameters by name, in the layout of the graph.
+        """Return the dequantized parameters by name, in the layout of the graph.
 
         Matrices may have the layout [in, out] of the checkpoint.
         """
@@ -118,7 +118,7 @@ class InferenceModel(Closeable):
 
     @cached_property
     def generator(self) -> Generator | None:
-        """The generator, or None if the model is not generative or if `graph` selects a graph."""
+        """The generator, or None if the model or the selected graph is not generative."""
         self.check_not_closed()
         package, chunk = self.package, self.prefill_chunk_size
         if package is not None and self.uses_step_graph:
@@ -130,16 +130,16 @@ class InferenceModel(Closeable):
 
     @property
     def input_signature(self) -> ModelInputs:
-        """The inputs with their preprocessing and defaults."""
+        """The inputs of the model with their preprocessing and defaults."""
         if self.streaming_model is not None and self.is_streaming_only:
             return self.streaming_model.input_signature
         return (self.generator or self.default_model).input_signature
 
     @property
     def random_init(self) -> RandomInitInfo | None:
-        """The seed of randomly initialized weights, if any."""
-        # in a package with a step graph, no single graph has all weights, so the index stores the
-        # seed
+        """The seed of randomly initialized weights, or None if no weights were initialized."""
+        # in a package with a step graph, no single graph has all weights, so the package index
+        # stores the seed
         stepping_model = self.generator if self.uses_step_graph else self.streaming_model
         if self.uses_step_graph or stepping_model is not None:
             return stepping_model.random_init if stepping_model else None
@@ -150,13 +150,13 @@ class InferenceModel(Closeable):
     def start_generation(
         self, inputs: Mapping[str, object], settings: Mapping[str, object]
     ) -> GenerationStream:
-        """Start generation from these inputs. Raise E0701 if the model is not generative."""
+        """Start a generation from inputs by name. Raise E0701 if the model is not generative."""
         if self.generator is None:
             _raise_not_generative(self)
         return self.generator.generate(**inputs, **settings)
 
     def close(self) -> None:
-        """Release the runtime sessions; later calls raise E0949. A `with` block closes the
+        """Release the runtime sessions. Later calls raise E0949. Leaving a `with` block closes the
         model. A generation in progress keeps its sessions.
         """
         self.is_closed = True
@@ -164,7 +164,7 @@ class InferenceModel(Closeable):
             self.__dict__.pop(name, None)
 
     def check_not_closed(self) -> None:
-        """Raise E0949 if the model is closed."""
+        """Raise E0949 if the model has been closed."""
         if self.is_closed:
             helps = ["load it again, or use it inside its `with` block"]
             raise_error("E0949", f"`{escape_text(self.path)}` is closed", helps=helps)
@@ -180,7 +180,7 @@ class InferenceModel(Closeable):
 
 
 def _format_signature(model: InferenceModel) -> str:
-    """Format the inputs and outputs of a model as a string."""
+    """Format the inputs and outputs of a model as text."""
     if model.is_closed:
         return f"at {model.path}, closed"
     if not model.has_full_forward:
@@ -192,12 +192,12 @@ def _format_signature(model: InferenceModel) -> str:
 
 
 def list_model_files(inference_model: InferenceModel) -> list[Path]:
-    """Return the files of an opened model, which output files must not overwrite."""
+    """Return the files of a model, which output files must not overwrite."""
     if inference_model.package is not None:
         index = read_package_index(inference_model.path)
         return [inference_model.path / n for n in (INDEX_FILE, *index.files, *index.linked_files)]
     model = inference_model.default_model
-    # A model file has no package index, so its external tensors list its files.
+    # A model file has no package index, so its external tensors determine its weight files.
     weight_files = [name for name, _ in model.file.list_external_files()]
     tokenizer_files = [f.name for f in model.manifest.preprocessing.files if f.name]
     directory = model.path.parent
@@ -207,19 +207,17 @@ def list_model_files(inference_model: InferenceModel) -> list[Path]:
 def is_single_forward_pass(
     model: InferenceModel, input_names: Collection[str], settings: Mapping[str, object]
 ) -> bool:
-    """Return True if `run` computes a full forward pass for these inputs, and False if it
-    generates.
+    """Return True if `run` computes a full forward pass for the inputs, and False if it generates.
 
-    A model file with a full-forward graph generates only if the sequence input is omitted or
-    generation settings are given. Raise E0701 if settings are given, but the model is not
-    generative.
+    A model file with a full-forward graph generates only if the caller omits the sequence input or
+    passes generation settings. Raise E0701 for settings if the model is not generative.
     """
     if model.uses_step_graph:
         return False
     if model.generator is None and settings:
         _raise_not_generative(model)
     has_full_forward = model.generator is not None and model.generator.standalone_session is None
-    # A standalone generator has no full-forward graph, so it always generates.
+    # A standalone generator has no full-forward graph, so `run` always generates.
     is_forward_requested = (
         has_full_forward and model.input_signature.sequence_input in input_names and not settings
     )
@@ -227,7 +225,7 @@ def is_single_forward_pass(
 
 
 def require_attention_model(model: InferenceModel) -> LoadedModel:
-    """Return the full-forward graph, which computes attention maps. Raise E0931 if missing."""
+    """Return the full-forward graph, which computes attention maps. Raise E0931 without one."""
     scoring_model = model.scoring_model
     if scoring_model is None:
         reason = "available only in the graph `score`, which this package does not contain"
@@ -243,20 +241,20 @@ def require_attention_model(model: InferenceModel) -> LoadedModel:
 
 
 def get_model_task(model: InferenceModel) -> Task | None:
-    """Return the task of the full-forward graph, or None if it has none."""
+    """Return the task of the full-forward graph, or None if the graph has no task."""
     has_no_full_forward = model.uses_step_graph or model.is_streaming_only
     return None if has_no_full_forward else model.default_model.manifest.preprocessing.task
 
 
 def has_batch_shared_scales(model: InferenceModel) -> bool:
-    """Return True if activation scales are per-tensor, i.e. common to all batch elements."""
+    """Return True if activation scales are per-tensor, so that batch elements share them."""
     package = model.package
     files = package.models.values() if package else [model.default_model.file]
     return any(file.has_per_tensor_scales() for file in files)
 
 
 def open_stream(model: InferenceModel) -> StreamingModel:
-    """Return the streaming model. Raise E0977 if the model does not stream."""
+    """Return the streaming model. Raise E0977 if the model does not support streaming."""
     if model.streaming_model is None:
         fix = "compile a spec that declares `stream RESULT of INPUT`, with `--graphs step`"
         raise_error("E0977", "this model is not a streaming model", helps=[fix])
@@ -264,7 +262,7 @@ def open_stream(model: InferenceModel) -> StreamingModel:
 
 
 def _has_step_graph(package: ModelPackage | None, graph: str, *, is_streaming: bool) -> bool:
-    """Return True if the package has a step graph for streaming, or otherwise for generation."""
+    """Return True if the package has a step graph, for streaming or for generation."""
     if package is None or graph or "step" not in package.roles:
         return False
     metadata = package.index.metadata
@@ -281,10 +279,10 @@ def open_compiled_model(
     verify_contents: bool = False,
     files: PackageFiles | None = None,
 ) -> InferenceModel:
-    """Open the model at `path`; with `verify_contents`, verify all bytes by hash. `files` are the
-    files of the package if they are already open.
+    """Open the model file or package at `path`. With `verify_contents`, verify all bytes by hash.
+    `files` are the files of the package if they are already open.
 
-    Raise E0802 or E0830 to E0832 if a package cannot be opened or has no such graph.
+    Raise E0802 or E0830 to E0832 if a package cannot be opened or lacks `graph`.
     """
     if not os.path.lexists(path):
         _raise_missing_model(Path(path))
@@ -313,10 +311,10 @@ def _raise_missing_model(path: Path) -> NoReturn:
     """Raise E0802, and suggest a model with a similar name in the same directory."""
     try:
         siblings = sorted(path.parent.iterdir())
-    except (OSError, ValueError):  # not a directory, or an unreadable one
+    except (OSError, ValueError):  # the parent is not a directory, or cannot be read
         siblings = []
     models = {p.name for p in siblings if p.suffix == ".onnx" or (p / INDEX_FILE).is_file()}
-    # users often omit the suffix
+    # add the suffix, because users often omit it
     similar = find_similar_name(path.name, models) or find_similar_name(f"{path.name}.onnx", models)
     helps = [format_suggestion(escape_text(path.with_name(similar)))] if similar else []
     raise_error(

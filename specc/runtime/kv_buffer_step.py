@@ -1,4 +1,4 @@
-"""A single step of a model with in-place KV buffers, run like a step without buffers."""
+"""Run a single step of a model with in-place KV buffers like a step without buffers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from specc.ir.model import PAST_LENGTH_INPUT
 
 @dataclass(frozen=True)
 class KVBufferStep:
-    """A session of a step with in-place buffers. `session` runs the model that was lowered from
-    `graph`.
+    """A session that runs a step with in-place KV buffers. `session` runs the model that was
+    lowered from `graph`.
     """
 
     session: Computation
@@ -25,19 +25,20 @@ class KVBufferStep:
 
     @property
     def outputs(self) -> Mapping[str, TensorSpec]:
-        """The outputs of the session."""
+        """The outputs of the wrapped session."""
         return self.session.outputs
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
-        """Run the step. If there is a past and several sequences, run one position at a time."""
+        """Run the step. With a past and several sequences, run one position at a time."""
         states = {s.name: inputs[s.name] for s in self.metadata.states}
         past = states[self.metadata.in_place_states[0]].shape[2]
         batch_size, count = inputs[self.metadata.generation.sequence_input].shape[:2]
-        # With several sequences, the kernel supports several positions only in the first step.
+        # For several sequences, the kernel supports several positions per call only in the first
+        # step.
         call_length = 1 if past and batch_size > 1 else max(count, 1)
         others = {n: v for n, v in inputs.items() if n not in states}
         results: list[dict[str, Array]] = []
-        # Run once even if there are no new positions, because such a step has outputs.
+        # Run once even without new positions, because the caller expects all outputs.
         for start in range(0, max(count, 1), call_length):
             stop = min(start + call_length, count)
             step_inputs = {n: self._slice_input(n, v, past, start, stop) for n, v in others.items()}
@@ -51,7 +52,7 @@ class KVBufferStep:
         }
 
     def _run_single_step(self, inputs: dict[str, Array], past: int, count: int) -> dict[str, Array]:
-        """Run the session once, with buffers sliced to the past and new positions."""
+        """Run the session once, with KV buffers that hold the past and the new positions."""
         for name in self.metadata.in_place_states:
             buffer = inputs[name]
             batch, heads, _, width = buffer.shape
@@ -60,14 +61,14 @@ class KVBufferStep:
         return self.session.run({**inputs, PAST_LENGTH_INPUT: np.array(past, np.int64)})
 
     def _slice_input(self, name: str, value: Array, past: int, start: int, stop: int) -> Array:
-        """Slice an input to some of the new positions."""
+        """Slice an input to the new positions `start` to `stop`."""
         if name in self.metadata.full_inputs:
             return value[:, : past + stop]
         axis = self._get_new_axis(self.graph.inputs[name].type.shape)
         return value if axis is None else np.take(value, np.arange(start, stop), axis)
 
     def _concatenate_results(self, name: str, parts: list[Array]) -> Array:
-        # Other outputs are those of the last call.
+        # An output without a time axis is the output of the last call.
         output = self.graph.outputs.get(name)
         axis = self._get_new_axis(output.type.shape) if output else None
         if axis is None or len(parts) == 1:

@@ -1,4 +1,4 @@
-"""Load a compiled model, run it on batches or with static shapes, dequantize its weights."""
+"""Load a compiled model, run it on batches or with static shapes, and dequantize its weights."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,13 +26,13 @@ from specc.runtime.model_inputs import ModelInputs, build_model_inputs
 from specc.weights.int_quantization import dequantize_weight
 
 STACK_RANK = 3
-"""Rank of a stack of matrices."""
+"""The rank of a parameter that is a stack of matrices."""
 STORAGE_DTYPES = {"i8": "int8", "u8": "uint8", "i4": "int4"}
-"""NumPy names of the integer storage types."""
+"""NumPy names of the integer dtypes that store quantized weights."""
 
 
 def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, Array]:
-    """Read every parameter, dequantized, by name. Raise E0917 (shape) or E0925 (unreadable)."""
+    """Read and dequantize all parameters. Raise E0917 (wrong shape) or E0925 (unreadable)."""
     weights = file.read_weights(manifest.initializers)
     scales = file.read_weights({n: quantized.scales for n, quantized in manifest.quantized.items()})
     zero_points = file.read_weights(
@@ -54,7 +54,7 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
                 f"`{escape_text(name)}` is not stored as described",
             )
         input_width = shape[-2] if format.is_transposed else shape[-1]
-        # stacked weights have one matrix per expert
+        # a stacked weight has one matrix per expert
         is_stacked = len(shape) == STACK_RANK
         matrix_parts = zip(*parts, strict=True) if is_stacked else [parts]
         matrices = [
@@ -67,10 +67,10 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
 
 @dataclass(kw_only=True)
 class LoadedModel:
-    """A compiled model ready to run. `runtime` is the session of the file. `session` has the inputs
-    of the declared graph; it differs from `runtime` only for a step with in-place buffers.
+    """A compiled model, ready to run. `runtime` is the session of the file. `session` has the
+    inputs of the declared graph; it differs from `runtime` only for a step with in-place buffers.
 
-    `model.run(pixel_values=array)` returns the results by name; absent inputs with a default are
+    `model.run(pixel_values=array)` returns the outputs by name. Omitted inputs with a default are
     computed.
     """
 
@@ -86,16 +86,16 @@ class LoadedModel:
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
-        """The inputs, with their expected dtypes and shapes."""
+        """The inputs of the model, with their expected dtypes and shapes."""
         return self.input_signature.input_specs
 
     def run(self, **inputs: object) -> dict[str, Array]:
-        """Run the model on arrays, lists or strings; return outputs by name. Raise E09xx."""
+        """Run the model on arrays, lists or strings. Return outputs by name. Raise E09xx."""
         return self.session.run(self.prepare_inputs(inputs))
 
     def attention(self, **inputs: object) -> tuple[dict[str, Array], AttentionWeights]:
-        """Return the outputs, and the attention weights of every layer by scope:
-        [batch, heads, query, key].
+        """Run the model. Return its outputs, and the attention weights [batch, heads, query, key]
+        of every layer by scope.
 
         For attention in a loop, each iteration is a query position. If an iteration has several
         queries, each iteration has a separate entry, e.g. `self.attn turn 1`.
@@ -109,12 +109,12 @@ class LoadedModel:
 
     @cached_property
     def _attention_session(self) -> tuple[Session, dict[str, str]]:
-        """Open a session that also outputs attention weights; return it and the output names."""
+        """A session that also outputs attention weights, and the names of the weights by scope."""
         return self.file.open_with_attention(self.provider, self.manifest.attentions)
 
     @property
     def input_signature(self) -> ModelInputs:
-        """The inputs with their preprocessing and defaults."""
+        """The inputs of the model with their preprocessing and defaults."""
         manifest = self.manifest
         sequence_input = str((manifest.generation or {}).get("growing", ""))
         return build_model_inputs(
@@ -126,41 +126,41 @@ class LoadedModel:
         return self.input_signature.prepare(inputs)
 
     def with_weight_only_quantization(self) -> "LoadedModel":
-        """Return the model without activation quantization, itself if it has none."""
+        """Return the model without activation quantization, or the same model if it has none."""
         if not self.manifest.quantized:
             return self
         runtime = self.file.open_without_activation_quantization(self.provider)
         return replace(self, runtime=runtime, session=self._wrap_kv_buffers(runtime))
 
     def open_with_quantized_matmuls(self) -> tuple[Computation, tuple[QuantizedMatMul, ...]]:
-        """Return a session that also outputs values of quantized MatMul nodes, and the nodes."""
+        """Open a session that also outputs values of quantized MatMul nodes. Return both."""
         session, products = self.file.open_with_quantized_matmuls(self.provider)
         return self._wrap_kv_buffers(session), products
 
     def open_with_execution_counts(self, wrap: Callable[[Session], Computation]) -> Computation:
-        """Return a session that counts subgraph executions; `wrap` wraps the runtime's session."""
+        """Open a session that counts subgraph executions. `wrap` wraps the runtime's session."""
         return self._wrap_kv_buffers(wrap(self.file.open_with_execution_counts(self.provider)))
 
     def _wrap_kv_buffers(self, runtime: Computation) -> Computation:
-        """Return a session with the inputs of the model's declared graph: `runtime` itself, or a
-        wrapper that allocates the in-place KV buffers of a step.
+        """Return a session with the inputs of the declared graph: `runtime` itself, or for a step
+        with in-place KV buffers, a wrapper that allocates the buffers.
         """
         if isinstance(self.session, KVBufferStep):
             return replace(self.session, session=runtime)
         return runtime
 
     def weights(self) -> dict[str, Array]:
-        """Return the dequantized parameters by the names of the spec."""
+        """Return the dequantized parameters by their names in the spec."""
         return read_dequantized_weights(self.file, self.manifest)
 
 
 def load_model(
     path: str, *, provider: str = "cpu", threads: int = 0, verify_contents: bool = False
 ) -> LoadedModel:
-    """Load a compiled model. With `verify_contents`, all bytes are verified by hash.
+    """Load a compiled model. With `verify_contents`, verify all bytes by hash.
 
-    Raise E0918 if it has no specc manifest, E0929 if the weights are not those that were compiled,
-    and E0921 or E0922 if the provider is not available.
+    Raise E0918 if the file has no specc manifest, E0929 if the weights have changed since they were
+    compiled, and E0921 or E0922 if the execution provider is not available.
     """
     file = backend.load_runner().read_model(Path(path))
     manifest = read_file_manifest(file, path)
@@ -169,8 +169,8 @@ def load_model(
 
 
 MAX_BYTES_HASHED_ON_LOAD = 1 << 20
-"""Models with embedded weights up to this size are hashed on every load. For larger models, hashing
-takes more than 5 % of the load time."""
+"""Maximum size of embedded weights that are hashed on every load. For larger models, hashing takes
+more than 5 % of the load time."""
 
 
 def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -> None:
@@ -190,7 +190,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
         file.list_external_files(), {n: f.bytes for n, f in recorded.items()}
     ):
         _raise_changed(file.path, name, reason)
-    # with external weights, the file contains only the graph and the offsets of the weights
+    # a model file with external weights contains only the graph and the offsets of the weights
     is_quick_to_hash = bool(recorded) or file.path.stat().st_size <= MAX_BYTES_HASHED_ON_LOAD
     if (verify_contents or is_quick_to_hash) and not file.is_unchanged():
         _raise_changed(file.path, name, "its content has changed since it was compiled")
@@ -213,14 +213,14 @@ def _raise_changed(path: Path, name: str, reason: str) -> NoReturn:
 def load_parsed_model(
     file: ModelFile, manifest: Manifest, provider: str, threads: int = 0
 ) -> LoadedModel:
-    """Open a model file with its manifest and external data.
+    """Open a parsed model file with its manifest and external data.
 
-    Raise E0804 if there is too little memory for its weights (checked before allocation), E0921 or
+    Raise E0804 if there is too little memory for the weights (checked before allocation), E0921 or
     E0922 if the provider is not available, and E0942 if the tokenizer does not match the model.
     """
     manifest = replace(manifest, preprocessing=manifest.preprocessing.load_files(file.path.parent))
     footprint = file.measure_weights()
-    if provider == "cpu":  # only the device driver knows the free device memory
+    if provider == "cpu":  # only the device driver knows how much device memory is free
         check_free_memory(
             str(file.path), footprint.memory_bytes, footprint.stored_bytes, footprint.element_count
         )
@@ -241,7 +241,7 @@ def read_manifest(path: str) -> Manifest:
 
 
 def read_file_manifest(file: ModelFile, path: str) -> Manifest:
-    """Parse the manifest of a model file. Raise E0918 if there is none."""
+    """Parse the manifest of a model file. Raise E0918 if the file has no manifest."""
     texts = file.metadata
     if METADATA_KEY not in texts:
         raise_error(
@@ -256,12 +256,12 @@ def read_file_manifest(file: ModelFile, path: str) -> Manifest:
 def run_batches(
     model: LoadedModel, arguments: tuple[object, ...], inputs: Mapping[str, object]
 ) -> Iterator[dict[str, Array]]:
-    """Run the model on each batch and yield its outputs lazily. Raise E0910 unless `arguments` is
-    an iterable of mappings. Errors name the batch.
+    """Run the model on each batch, and yield the outputs lazily. Raise E0910 unless `arguments` is
+    an iterable of mappings. Error messages name the batch.
     """
     batches: Any = arguments[0]
     is_single_argument = len(arguments) == 1 and not inputs
-    # an array is iterable, but its elements are not batches
+    # an array is iterable, but not an iterable of batches
     is_iterable = isinstance(batches, Iterable) and "__array__" not in dir(type(batches))
     if not is_single_argument or isinstance(batches, Mapping | str) or not is_iterable:
         _raise_not_batches()
@@ -295,8 +295,8 @@ def _raise_not_batches() -> NoReturn:
 
 
 def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
-    """Specialize a model to static sizes of symbolic dimensions, e.g. `fix_lengths(model, {"batch":
-    1})`.
+    """Specialize a model to static sizes of its symbolic dimensions, e.g. `fix_lengths(model,
+    {"batch": 1})`.
 
     Raise E0981 unless each symbolic dimension has an integer size, and E0832 if the model is a
     standalone generator, whose output sizes are dynamic.
@@ -319,7 +319,7 @@ def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
 
 
 def _check_lengths(graph: Graph, lengths: Mapping[str, int]) -> None:
-    """Raise E0981 if a symbolic dimension is unknown or its size is invalid."""
+    """Raise E0981 if a symbolic dimension is unknown or if its size is invalid."""
     symbols = _list_dynamic_lengths(graph)
     for name, length in lengths.items():
         if name not in symbols:
@@ -334,7 +334,7 @@ def _check_lengths(graph: Graph, lengths: Mapping[str, int]) -> None:
 
 
 def _list_dynamic_lengths(graph: Graph) -> list[str]:
-    """Return the symbolic dimensions of the inputs, in order."""
+    """Return the names of the symbolic dimensions of the inputs, in order."""
     dims = (d for v in graph.inputs.values() for d in v.type.shape)
     symbols = dict.fromkeys(symbol for dim in dims for symbol in sorted(dim.symbols()))
     return [symbol for symbol in symbols if symbol not in graph.length_equations]

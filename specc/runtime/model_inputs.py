@@ -46,7 +46,7 @@ from specc.preprocessing.text_batches_and_windows import (
 class ModelInputs:
     """The inputs of `graph`, their `preprocessing`, and the graph `defaults` that computes omitted
     inputs. `sequence_input` is the generated input, if any. `length_bounds` are the bounds of each
-    symbolic dimension; left padding must be a multiple of `padding_strides`, and
+    symbolic dimension. Left padding must be a multiple of `padding_strides`. Masks in
     `right_padded_masks` may only be padded on the right. `unused_inputs` have no consumer.
     """
 
@@ -64,7 +64,7 @@ class ModelInputs:
 
     @property
     def mask_input(self) -> str:
-        """The padding mask of the sequence input, or "" if there is none."""
+        """The name of the sequence input's padding mask, or "" if there is none."""
         return find_mask_input(self.graph, self.sequence_input, 2) if self.sequence_input else ""
 
     @property
@@ -92,19 +92,19 @@ class ModelInputs:
 
     @property
     def required_inputs(self) -> list[str]:
-        """The inputs without a default, in order. Positional arguments are assigned to these."""
+        """The names of inputs without a default, in the order of positional arguments."""
         return [
             n for n in self.graph.inputs if self.defaults is None or n not in self.defaults.outputs
         ]
 
     def is_left_padded(self, name: str) -> bool:
-        """Return True if shorter values of an input are left-padded."""
+        """Return True if an input is padded on the left when a batch is formed."""
         return name in self.graph.inputs and is_left_padded(self.graph, name, self.sequence_input)
 
     def prepare(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return checked arrays for every input, including computed defaults."""
         kinds = {s.name: s for s in self.input_specs}
-        # unknown input names are reported before values are converted
+        # check the input names before converting values, so that unknown names are reported first
         arrays = {name: np.empty(0) for name in inputs if name not in kinds}
         converted = {
             name: self._convert_value(name, value)
@@ -129,7 +129,7 @@ class ModelInputs:
         return prepared
 
     def _convert_value(self, name: str, value: object) -> object:
-        """Convert the value of an input to an array or to strings, or keep lists of numbers."""
+        """Convert an input value to an array or to strings; keep a list of numbers unchanged."""
         is_multiple = is_multi_image_input(self.graph, self.preprocessing, name)
         if images_by_text := convert_image_arrays(value, name) if is_multiple else []:
             return merge_images(self.graph, name, images_by_text)
@@ -142,7 +142,7 @@ class ModelInputs:
         absent = tuple(n for n in self.defaults.outputs if n not in known_names)
         if not absent:
             return {}
-        # Only the required defaults are computed: others may depend on omitted inputs.
+        # Compute only the required defaults, because other defaults may depend on omitted inputs.
         defaults = resolve_missing_inputs(self.defaults, absent)
         default_inputs = {n: v for n, v in values.items() if n in defaults.inputs}
         computed = backend.load_reference().evaluate_graph(defaults, default_inputs, {})
@@ -157,7 +157,7 @@ class ModelInputs:
 def build_model_inputs(
     graph: Graph, preprocessing: PreprocessingConfig, defaults: Graph | None, sequence_input: str
 ) -> ModelInputs:
-    """Build the description of the inputs of a full-forward graph, with bounds and strides."""
+    """Build the input description of a full-forward graph, including bounds and strides."""
     return ModelInputs(
         graph=graph,
         preprocessing=preprocessing,
@@ -172,8 +172,8 @@ def build_model_inputs(
 def find_unused_inputs(
     graph: Graph, defaults: Graph | None, read_names: Iterable[str]
 ) -> frozenset[str]:
-    """Return the inputs without a consumer: those outside `read_names` on which the default of no
-    input in `read_names` depends.
+    """Return the inputs without a consumer: inputs that are neither in `read_names` nor a source of
+    the default of an input in `read_names`.
     """
     pending, used_names = list(read_names), set[str]()
     while pending:
@@ -201,10 +201,10 @@ class PerTokenInputs:
 
     The caller provides the values for the prompt. For generated tokens, an input with a default is
     recomputed from the whole sequence. A padding mask is true for generated tokens if it has no
-    default or declares a padding side. Any other input is an error (E0944). `arrays` contains all
-    positions; the last `new_count` are new. `constant_inputs` are the inputs without a time axis,
-    `tokens` (int64 [batch, n]) the sequences. `default_tables` caches token-wise defaults. The mask
-    is false for finished sequences (`is_finished`, bool [batch]).
+    default or declares a padding side. Any other input raises E0944. `arrays` contains the values
+    at all positions, of which the last `new_count` are new. `constant_inputs` have no time axis.
+    `tokens` are int64 [batch, n]. `default_tables` caches token-wise defaults. The padding mask is
+    false for sequences that are finished (`is_finished`, bool [batch]).
     """
 
     input_signature: ModelInputs
@@ -217,10 +217,10 @@ class PerTokenInputs:
 
     @classmethod
     def from_prompt(cls, input_signature: ModelInputs, prepared: Arrays) -> "PerTokenInputs":
-        """Create from prepared inputs. Raise E0912 if the prompt is right-padded."""
+        """Create per-token inputs from prepared inputs. Raise E0912 for a right-padded prompt."""
         sequence_input, inputs = input_signature.sequence_input, input_signature.graph.inputs
         length = input_signature.sequence_length
-        # inputs with one position per token are extended with the tokens
+        # inputs with one position per token are extended together with the tokens
         extended = {n for n, v in inputs.items() if length in v.type.shape} - {sequence_input}
         names = [name for name in inputs if name in extended & prepared.keys()]
         facts = input_signature.graph.input_facts
@@ -237,34 +237,34 @@ class PerTokenInputs:
         )
 
     def append_tokens(self, tokens: Ints) -> None:
-        """Append all inputs for new tokens; `arrays` already has those of the prompt."""
+        """Append new tokens, and extend all other inputs to the positions of the new tokens."""
         self.tokens = np.concatenate([self.tokens, tokens], axis=1)
         inputs = self.input_signature.graph.inputs
         count = self.new_count = tokens.shape[1]
         for name, axes in self._ordered_inputs:
             extended = self._extend_input(name, axes, tokens)
-            # A finished sequence is padded while other sequences continue.
+            # A finished sequence is padded while other sequences in the batch continue.
             if self.is_finished is not None and inputs[name].type.dtype == "bool":
                 extended[self.is_finished, -count:] = False
             self.arrays[name] = extended
 
     def get_last_positions(self, name: str) -> Array:
-        """Return the values of an input at the new positions (along its first time axis)."""
+        """Return the values of an input at the new positions along its first time axis."""
         value, axis = self.arrays[name], dict(self._ordered_inputs)[name][0]
         first = value.shape[axis] - self.new_count
         return np.take(value, np.arange(first, value.shape[axis]), axis)
 
     def _extend_input(self, name: str, axes: Sequence[int], tokens: Ints) -> Array:
-        """Extend an input along `axes` for new tokens. Earlier positions keep their values."""
+        """Extend an input along `axes` for new tokens, without changing earlier positions."""
         value, count = self.arrays[name], tokens.shape[1]
         old_slices = tuple(map(slice, value.shape))
-        # This mask has no default: generated positions are valid.
+        # An input without a default is a padding mask: generated positions are valid.
         if name not in self._computed_inputs:
             sizes = [n + count if axis in axes else n for axis, n in enumerate(value.shape)]
             extended: Array = np.ones(sizes, np.bool_)
             extended[old_slices] = value
             return extended
-        # a token-wise default is looked up in a table over all token ids
+        # look up a token-wise default in a table over all token ids
         token_graph = self._computed_inputs[name]
         if token_graph is not None:
             new_values = self._look_up_defaults(name, token_graph, tokens).astype(value.dtype)
@@ -275,8 +275,8 @@ class PerTokenInputs:
 
     @cached_property
     def _computed_inputs(self) -> dict[str, Graph | None]:
-        """The inputs to compute for generated tokens, each with its token-wise graph if there is
-        one. Raise E0944 if an input has no default.
+        """The inputs to compute for generated tokens, and the graph of each token-wise default.
+        Raise E0944 if an input has no default.
         """
         defaults, tokens = self.input_signature.defaults, self.input_signature.sequence_input
         graphs: dict[str, Graph | None] = {}
@@ -295,7 +295,7 @@ class PerTokenInputs:
         return graphs
 
     def _look_up_defaults(self, name: str, table_graph: Graph, tokens: Ints) -> Array:
-        """Look up a token-wise default in a table indexed by token id."""
+        """Look up the token-wise default of an input in a table indexed by token id."""
         max_id = int(tokens.max(initial=0))
         if max_id >= len(self.default_tables.get(name, ())):
             ids = np.arange(2 * max_id + 2)[None]
@@ -307,7 +307,7 @@ class PerTokenInputs:
 
     @property
     def is_empty(self) -> Bools:
-        """Return a mask of the sequences without a valid token so far, bool [batch]."""
+        """Return True, bool [batch], for the sequences that have no valid token so far."""
         mask = self.arrays.get(self.input_signature.mask_input)
         if mask is None:
             return np.full(len(self.tokens), not self.tokens.shape[1])
@@ -324,7 +324,7 @@ class PerTokenInputs:
 
     @cached_property
     def _ordered_inputs(self) -> list[tuple[str, list[int]]]:
-        """The inputs with a time axis in dependency order, each with its time axes."""
+        """The inputs with a time axis in dependency order, each with a list of its time axes."""
         inputs, length = self.input_signature.graph.inputs, self.input_signature.sequence_length
         return [
             (name, [n for n, d in enumerate(inputs[name].type.shape) if d == length])
@@ -339,14 +339,14 @@ class PerTokenInputs:
         assert defaults is not None, "a computed input has a default"
         values = {**self.constant_inputs, **self.arrays, tokens: self.tokens}
         graph = resolve_missing_inputs(defaults, (name,))
-        # inputs without a consumer may not have been extended yet
+        # an input without a consumer may lack the new positions
         sources = {*self.constant_inputs, tokens} | find_default_sources(graph, name)
         inputs = {n: values[n] for n in graph.inputs if n in sources and n in values}
         return np.array(backend.load_reference().evaluate_graph(graph, inputs, {})[name])
 
 
 def split_new_positions(inputs: PerTokenInputs, chunk_size: int) -> Iterator[PerTokenInputs]:
-    """Split the new positions into chunks of `chunk_size` positions; the last chunk may be shorter.
+    """Split the new positions into chunks of `chunk_size` positions. The last chunk may be shorter.
     With a `chunk_size` of 0, there is a single chunk.
     """
     signature = inputs.input_signature
@@ -367,7 +367,7 @@ def split_new_positions(inputs: PerTokenInputs, chunk_size: int) -> Iterator[Per
 def _sort_by_dependency(
     names: Iterable[str], defaults: Graph | None, computed: Container[str]
 ) -> list[str]:
-    """Sort inputs topologically by the dependencies of their defaults."""
+    """Sort inputs topologically by the dependencies between their defaults."""
     remaining = [*names]
     dependencies = {
         n: find_default_sources(defaults, n) - {n} if defaults and n in computed else set()
@@ -382,7 +382,7 @@ def _sort_by_dependency(
 
 
 def find_batch_axis(type: Type, batch_size: Dim) -> int | None:
-    """Return the batch axis of a type, or None if there is none."""
+    """Return the index of the batch axis of a type, or None if it has no batch axis."""
     return next((n for n, d in enumerate(type.shape) if d == batch_size), None)
 
 

@@ -1,4 +1,4 @@
-"""Open a package directory and describe its contents."""
+"""Open a package directory and describe the package's contents."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -18,12 +18,12 @@ from specc.runtime.loaded_model import LoadedModel, load_parsed_model, read_file
 from specc.runtime.package_files import PackageFiles, open_package_files
 
 DEFAULT_GRAPHS = ("score", "generate")
-"""The roles of graphs that can be the default graph of a package, in order of preference."""
+"""Roles of the graphs that can be a package's default graph, in order of preference."""
 
 
 @dataclass(frozen=True)
 class ModelPackage(PackageFiles):
-    """An opened package, whose files have been checked for consistency."""
+    """An opened package whose files have been checked for consistency."""
 
     def __repr__(self) -> str:
         return format_repr(f"package {self.path}: {', '.join(self.roles)}")
@@ -35,16 +35,16 @@ class ModelPackage(PackageFiles):
 
     @property
     def default_role(self) -> str:
-        """The role of the default graph, or "" if it is ambiguous."""
+        """The role of the default graph, or "" if no graph is the default."""
         only_role = self.roles[0] if len(self.roles) == 1 else ""
         return next((role for role in DEFAULT_GRAPHS if role in self.roles), only_role)
 
     def has_graph(self, name: str) -> bool:
-        """Return True if the package has the graph `name`, or a default graph if it is ""."""
+        """Return True if the package has the graph `name` or, if `name` is "", a default graph."""
         return name in self.roles or bool(self.default_role and not name)
 
     def resolve_role(self, name: str = "") -> str:
-        """Return `name`, or the role of the default graph for "". Raise E0832 if absent."""
+        """Return `name`, or if it is "" the role of the default graph. Raise E0832 if missing."""
         roles = self.roles
         if name in roles:
             return name
@@ -62,14 +62,14 @@ class ModelPackage(PackageFiles):
         return METADATA_KEY in self.models[role].metadata
 
     def read_manifest(self, role: str) -> Manifest:
-        """Return the manifest of a graph. Raise E0918 if it has none."""
+        """Return the manifest of a graph. Raise E0918 if the graph has no manifest."""
         file = self.models[role]
         manifest = read_file_manifest(file, str(file.path))
-        # A package stores the source of the spec once, in the index.
+        # The package index stores the source of the spec only once for all graphs.
         return manifest if manifest.sources else replace(manifest, sources=self.index.sources)
 
     def load_graph(self, role: str, *, provider: str = "cpu", threads: int = 0) -> LoadedModel:
-        """Load a graph for running. Raise E0921 or E0922 if the provider is not available."""
+        """Load a graph to run it. Raise E0921 or E0922 if the provider is not available."""
         model = load_parsed_model(self.models[role], self.read_manifest(role), provider, threads)
         if role != "step" or not self.index.metadata:
             return model
@@ -77,17 +77,17 @@ class ModelPackage(PackageFiles):
         metadata = parse_generation_metadata(self.index.metadata, graph, str(self.path))
         if not metadata.in_place_states:
             return model
-        # a step has the inputs of its declared graph, whether or not it has in-place buffers
+        # the inputs of a step are those of its declared graph, with or without in-place buffers
         return replace(model, session=KVBufferStep(model.runtime, graph, metadata))
 
     def open_session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:
-        """Open a session without reading its manifest; it checks inputs, but has no defaults."""
+        """Open a session without reading the manifest; it checks inputs, but has no defaults."""
         return self.models[role].open(provider, threads)
 
 
 def open_package(path: str | Path, *, verify_contents: bool = False) -> ModelPackage:
-    """Open a package. With `verify_contents`, also verify the hashes of the weights, which reads
-    all of them. Raise the errors of `open_package_files`.
+    """Open a package. With `verify_contents`, also read all weights and verify their hashes. Raise
+    the errors of `open_package_files`.
     """
     return ModelPackage(**vars(open_package_files(Path(path), verify_contents=verify_contents)))
 
@@ -108,18 +108,18 @@ def format_package_overview(package: ModelPackage) -> list[str]:
 
 
 def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
-    """Return the role, the name and the size in bytes of every file: graphs first, weights last."""
+    """Return the role, name and size in bytes of every file: first graphs, last weights."""
     named = [*sorted(index.graphs.items()), *sorted(index.extras.items())]
     rows = [(role, name, index.files[name].bytes) for role, name in named]
     others = index.files.keys() - {name for _, name in named}
     rows += [("weights", n, f.bytes) for n, f in index.files.items() if n in others]
-    # the size of weights that remain in the checkpoint
+    # add the weights that remain in the checkpoint
     rows += [("weights", name, facts.bytes) for name, facts in index.linked_files.items()]
     return rows
 
 
 def _describe_step_states(package: ModelPackage) -> list[str]:
-    """Describe the outputs of `encode` and the states between steps, if there are any."""
+    """Describe the outputs of `encode` and the states between steps, or return []."""
     metadata = package.index.metadata
     if "step" not in package.roles or not metadata or not package.has_manifest("step"):
         return []
@@ -137,7 +137,7 @@ def _describe_step_states(package: ModelPackage) -> list[str]:
 
 
 def _describe_state_growth(state: DecodeState, metadata: GenerationMetadata) -> str:
-    """Describe how a decode state grows per step, or return "" if it has a fixed shape."""
+    """Describe how a state grows in each step, or return "" if its shape is fixed."""
     if state.time_axis is None:
         return ""
     if state.max_positions < inf:

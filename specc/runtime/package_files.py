@@ -1,7 +1,7 @@
 """Open the files of a package and check that they are consistent.
 
-This module imports neither the IR nor the preprocessing, so that sessions can be opened on other
-threads while these are imported.
+This module imports neither the IR nor the preprocessing. The sessions can thus be opened in other
+threads during these imports.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from specc.io.safe_read import (
 
 @dataclass(frozen=True)
 class PackageFiles:
-    """The files of a package, checked against its index; `models` are the parsed models by role."""
+    """The files of a package, checked against its index; `models` are parsed models by role."""
 
     path: Path
     index: PackageIndex
@@ -49,12 +49,12 @@ class PackageFiles:
 def open_package_files(directory: Path, *, verify_contents: bool = False) -> PackageFiles:
     """Open the files of a package.
 
-    Raise E0802 if there is no index, E0831 if the index is invalid, and E0830 if its files are
-    inconsistent.
+    Raise E0802 if there is no package index, E0831 if the index is invalid, and E0830 if files do
+    not match the index.
     """
     index = read_package_index(directory)
-    # Another process may write the package at the same time. The index is written last, so if the
-    # index has changed, files that do not match are read again.
+    # Another process may replace the package at the same time. It writes the index last, so if the
+    # index has changed, read all files again.
     while True:
         try:
             files = _open_files(directory, index, verify_contents)
@@ -73,7 +73,7 @@ def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> 
     graphs = set(index.graphs.values())
     for name, digest in index.files.items():
         _check_size(directory, name, digest)
-        # The content hashes of graphs are always verified, when the graphs are read below.
+        # The content hashes of graphs are verified below, when the graphs are read.
         if (
             verify_contents
             and name not in graphs
@@ -110,7 +110,7 @@ def _check_size(directory: Path, name: str, digest: FileDigest) -> None:
 
 
 def read_package_file(directory: Path, name: str, digest: FileDigest) -> bytes:
-    """Read a file of a package and verify its hash."""
+    """Read a file of a package. Raise E0830 if its hash differs from `digest`."""
     _check_size(directory, name, digest)
     try:
         data = read_regular_file(directory / name, digest.bytes)
@@ -124,9 +124,8 @@ def read_package_file(directory: Path, name: str, digest: FileDigest) -> bytes:
 
 
 def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIndex) -> None:
-    """Raise E0830 unless all weights of a graph lie within files that the index lists."""
-    # The index also lists linked checkpoints; a file that is not listed would be read without
-    # verification.
+    """Raise E0830 unless all weights of a graph are in files that the package index lists."""
+    # The index also lists linked checkpoints. Weights in any other file would not be verified.
     sizes = {n: f.bytes for n, f in index.files.items()}
     sizes |= {n: f.bytes for n, f in index.linked_files.items()}
     external_files = file.list_external_files()

@@ -1,4 +1,4 @@
-"""Generate random inputs of a graph for given axis sizes, and of a step with its past states."""
+"""Generate random inputs of a graph for given axis sizes, including past states of a step graph."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,27 +20,27 @@ from specc.runtime.index_ranges import find_compared_ids, find_index_ranges
 SampleInputs: TypeAlias = Callable[
     [Graph, Mapping[str, int], np.random.Generator, float], dict[str, Array]
 ]
-"""A function that samples the inputs of a graph, given axis sizes and the probability of True."""
+"""A function that samples the inputs of a graph for axis sizes and a probability of True."""
 
 DIM_SIZES = (1, 2, 3, 5, 7, 11, 13)
 MAX_PLAIN_INT = 10
 PLAIN_INT_BOUNDS = (3, MAX_PLAIN_INT)
-"""Exclusive upper bounds of random integers that are not indices."""
+"""Exclusive upper bounds of random integers that are not used as indices."""
 SPECIAL_ID_SHARE = 0.3
-"""Fraction of ids that are sampled from the ids in comparisons, such as an image token."""
+"""Fraction of ids that are sampled from constants in comparisons, e.g. an image token id."""
 DEFAULT_DENSITY = 0.7
-"""Default probability of true in random booleans."""
+"""Default probability of True in random booleans."""
 BOOLEAN_DENSITIES = (DEFAULT_DENSITY, 1.0, 0.02)
-"""Probabilities of true in random booleans: default, dense and sparse."""
+"""Probabilities of True in random booleans: default, dense and sparse."""
 
 
 def _collect_symbols(values: Iterable[Value]) -> set[str]:
-    """Return the symbolic dimensions in the shapes of values."""
+    """Return the symbolic dimensions in the shapes of `values`."""
     return {symbol for v in values for dim in v.type.shape for symbol in dim.symbols()}
 
 
 def _add_derived_lengths(graph: Graph, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes of symbolic dimensions, including those computed by equations."""
+    """Return the sizes of all symbolic dimensions, including those defined by equations."""
     env = dict(sizes)
     for name, dim in graph.length_equations.items():
         env[name] = dim.evaluate(env)
@@ -50,17 +50,17 @@ def _add_derived_lengths(graph: Graph, sizes: Mapping[str, int]) -> dict[str, in
 def choose_lengths(
     graph: Graph, round_index: int, max_lengths: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Choose a size for every symbolic dimension: the minimum in the first round, then distinct
-    primes, so that swapped axes are detected.
+    """Choose a size for every symbolic dimension: the minimum in the first round, distinct primes
+    in later rounds, so that tests detect swapped axes.
 
-    Sizes respect position embeddings and `max_lengths`. If the graph is not defined for them, the
-    nearest valid sizes are used.
+    Sizes respect position embeddings and `max_lengths`. If the graph is not defined for the chosen
+    sizes, the nearest valid sizes are returned.
     """
     maxima = find_max_lengths(graph)
     maxima |= max_lengths or {}
     minima = find_min_lengths(graph)
     sizes, counts = {}, {}
-    # A symbolic dimension with an equation is derived from others.
+    # The size of a symbolic dimension with an equation follows from other sizes.
     free_symbols = _collect_symbols(graph.inputs.values()) - graph.length_equations.keys()
     for index, symbol in enumerate(sorted(free_symbols)):
         size = counts[symbol] = (
@@ -86,14 +86,14 @@ def choose_lengths(
 
 
 def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:
-    """Return True if an input has no elements, e.g. after a stride longer than the axis."""
+    """Return True if an input has no elements, e.g. because a stride exceeds the axis size."""
     env = _add_derived_lengths(graph, sizes)
     return any(d.evaluate(env) < 1 for v in graph.inputs.values() for d in v.type.shape)
 
 
 def _apply_stride(length: int, rows: int, stride: int, round_index: int) -> int:
-    """Return an axis size, at least `length`, that a stride reduces to `rows` positions (`length`
-    is reduced to one). In every other round, the size is not a multiple of the stride.
+    """Return an axis size >= `length` that a stride reduces to `rows` positions; it reduces
+    `length` to one position. In every other round, the size is not a multiple of the stride.
     """
     has_remainder = round_index > 0 and round_index % 2 == 0
     if length > rows:
@@ -140,19 +140,19 @@ def _sample_ids(
     rng: np.random.Generator,
     density: float,
 ) -> Array:
-    """Sample integers below a bound or from `index_range`, including some of `special_ids`."""
+    """Sample integers below a bound or in `index_range`, including some of `special_ids`."""
     bound = upper_bound.number if upper_bound is not None else None
-    # ids that are modified before a lookup have no declared bound
+    # an id that is modified before a lookup has no declared bound, but an index range
     if index_range:
         id_range = index_range[:MAX_PLAIN_INT]
     else:
         id_range = range(int(rng.choice(PLAIN_INT_BOUNDS)))
     id_range = range(bound) if bound else id_range
     ids = rng.integers(id_range.start, id_range.stop, shape)
-    if ids.size > 1:  # include the last and the first id
+    if ids.size > 1:  # include both the first and the last valid id
         ids.flat[0], ids.flat[-1] = id_range.stop - 1, id_range.start
     if upper_bound is None and density < DEFAULT_DENSITY:
-        ids *= rng.random(shape) < density  # the input may be a mask of integers
+        ids *= rng.random(shape) < density  # add zeros, because the input may be an integer mask
     limits = range(bound) if bound else index_range
     if specials := [n for n in special_ids if not limits or n in limits]:
         ids = np.where(rng.random(shape) < SPECIAL_ID_SHARE, rng.choice(specials, shape), ids)
@@ -162,10 +162,10 @@ def _sample_ids(
 def _sample_mask(
     shape: tuple[int, ...], side: str, rng: np.random.Generator, density: float
 ) -> Array:
-    """Generate a padding mask: the first batch element has no padding, all others have some.
+    """Sample a padding mask. The first batch element has no padding, all others have some.
 
-    A density of 1 means no padding; a density near 0 means mostly padding. If no side is declared,
-    left and right padding alternate.
+    A density of 1 means no padding; a density near 0 means mostly padding. If the mask declares no
+    padding side, left and right padding alternate.
     """
     length = shape[-1]
     # at the default density, at least half of each sequence is valid
@@ -192,12 +192,12 @@ def _sample_mask(
 def move_padding_to_side(
     inputs: Mapping[str, Array], graph: Graph, defaults: Graph | None
 ) -> dict[str, Array]:
-    """Permute the positions of inputs so that each padding mask that `defaults` computes from them
-    has its padding on the declared side.
+    """Permute the positions of inputs so that each padding mask that `defaults` computes has its
+    padding on the declared side.
 
-    The result of a model is only defined for such masks: an LSTM with `keep[batch, src] right` runs
-    over as many positions as the mask has true elements, but random ids contain padding ids
-    anywhere.
+    Masks of random ids have padding anywhere, because padding ids may be anywhere. The output of a
+    model is only defined for padding on the declared side: an LSTM with `keep[batch, src] right`
+    runs over as many positions as the mask has true elements.
     """
     moved_inputs = dict(inputs)
     for name in defaults.outputs if defaults is not None else ():
@@ -223,7 +223,7 @@ def move_padding_to_side(
 
 @dataclass(frozen=True)
 class StepInputSampler:
-    """Samples inputs of a step whose states come from the encoder and a previous step."""
+    """Samples inputs of a step graph, with states from the encoder and from a previous step."""
 
     metadata: GenerationMetadata
     weights: Arrays
@@ -237,22 +237,22 @@ class StepInputSampler:
         rng: np.random.Generator,
         density: float = DEFAULT_DENSITY,
     ) -> dict[str, Array]:
-        """Sample inputs of the step graph for these dimension sizes, including the past length."""
+        """Sample inputs of the step graph for `sizes` of dimensions, including the past length."""
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new)
-        # A step without a state of the past length has an integer input for the past length.
+        # A step graph without a state of the past length takes the past length as integer input.
         default_past = (
             self.get_max_lengths(step).get(PAST_LENGTH_INPUT, 3)
             if PAST_LENGTH_INPUT in step.inputs
             else 0
         )
         count = sizes.get(past, default_past)
-        # the outputs of the encoder are the same in both steps
+        # the previous step and the sampled step use the same encoder outputs
         inputs = make_random_inputs(step, sizes, rng, density)
         encoded = self._sample_encoder_outputs(inputs, sizes, rng)
         inputs |= {n: encoded[n] for n in self.metadata.loop_invariant_inputs if n in encoded}
-        # The new positions of the first step are the past positions of the second step; inputs that
-        # contain all positions are sliced.
+        # The new positions of the previous step are the past positions of the sampled step. Inputs
+        # that contain all positions are sliced.
         first = {**inputs, **make_random_inputs(step, {**sizes, new: count, past: 0}, rng, density)}
         first |= {n: inputs[n] for n in self.metadata.loop_invariant_inputs}
         first_length = count * self._chunk_size
@@ -260,7 +260,7 @@ class StepInputSampler:
         for state in self.metadata.states:
             zeros = np.zeros(first[state.name].shape, NUMPY_DTYPES[state.type.dtype])
             start = encoded[state.initial_output] if state.initial_output else zeros
-            # used for the second step only if there is no first step, i.e. no past
+            # the initial state remains an input of the sampled step only if the past length is 0
             first[state.name] = inputs[state.name] = start
         if PAST_LENGTH_INPUT in step.inputs:
             first[PAST_LENGTH_INPUT], inputs[PAST_LENGTH_INPUT] = np.array(0), np.array(count)
@@ -269,22 +269,22 @@ class StepInputSampler:
 
     @property
     def _chunk_size(self) -> int:
-        """The number of input positions per step position."""
+        """The number of input positions per position of the step."""
         return self.metadata.stream_chunks.step_length if self.metadata.stream_chunks else 1
 
     def get_max_lengths(self, step: Graph) -> dict[str, int]:
-        """Return the maximum past and new lengths if a position embedding limits their sum."""
+        """Return the maximum past and new length if a position embedding limits their sum."""
         bounds = {n: b.high for n, b in self.metadata.length_bounds.items() if b.high is not None}
         if self.metadata.max_context is None:
             return bounds
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new) or PAST_LENGTH_INPUT
         limit = self.metadata.max_context // self._chunk_size
-        # half of the position embedding for each, so that both lengths can vary
+        # each length gets half of the position embedding, so that both lengths can vary
         return {**bounds, past: limit // 2, new: limit - limit // 2}
 
     def _find_new_symbol(self, step: Graph) -> str:
-        """Return the symbolic dimension of the new positions (or chunks) of a step."""
+        """Return the symbolic dimension of the new positions (or chunks) of a step graph."""
         new_length = step.inputs[self.metadata.generation.sequence_input].type.shape[1]
         return next(iter(new_length.symbols()))
 
@@ -292,7 +292,7 @@ class StepInputSampler:
         """Return the symbolic dimension of the past length, or "" if there is none."""
         lengths = [s.type.shape[a] for s in self.metadata.states if (a := s.time_axis) is not None]
         lengths += [step.inputs[n].type.shape[1] for n in self.metadata.full_inputs]
-        # states may also contain positions that the encoder computed
+        # states may also contain positions of encoder outputs
         others = {new, *(_collect_symbols(self.encoder.inputs.values()) if self.encoder else ())}
         symbols = [symbol for d in lengths for symbol in sorted(d.symbols())]
         return next((symbol for symbol in symbols if symbol not in others), "")
@@ -300,14 +300,15 @@ class StepInputSampler:
     def _sample_encoder_outputs(
         self, step_inputs: Arrays, sizes: Mapping[str, int], rng: np.random.Generator
     ) -> dict[str, Array]:
-        """Return random outputs of the encoder; inputs shared with the step have equal values."""
+        """Run the encoder on random inputs and on the inputs it shares with the step."""
         if self.encoder is None:
             return {}
         symbols = _collect_symbols(self.encoder.inputs.values())
         inputs = make_random_inputs(self.encoder, {**dict.fromkeys(symbols, 1), **sizes}, rng)
         shared = self.encoder.inputs.keys() & {*self.metadata.loop_invariant_inputs}
         inputs |= {n: step_inputs[n] for n in shared}
-        # Only the axis sizes of this input matter, because it has no positions when `encode` runs.
+        # The generated input has no positions when the encoder runs; only its other axis sizes
+        # matter.
         if (name := self.metadata.generation.sequence_input) in inputs:
             inputs[name] = inputs[name][:, :0]
         weights = self.encoder_weights or {}
@@ -317,17 +318,17 @@ class StepInputSampler:
 
 
 def _convert_dtype(value: Array, dtype: str) -> Array:
-    """Convert an array to the element type `dtype` of the graph."""
+    """Convert an array to the NumPy dtype of the element type `dtype`."""
     return np.asarray(value).astype(NUMPY_DTYPES[dtype])
 
 
 PAST, PRESENT = "past_key_values.", "present."
-"""Prefixes of states before and after a step, as of Optimum and onnxruntime-genai."""
+"""Prefixes of states before and after a step, named as in Optimum and onnxruntime-genai."""
 
 
 def find_exported_states(step: Graph) -> dict[str, str]:
-    """Return the states of a step that another exporter named, each with the output that updates
-    it. Constant states (cross-attention keys and values) are omitted.
+    """Map each state of a step that another exporter produced to the output that updates it.
+    Constant states (cross-attention keys and values) are omitted.
     """
     output_names = {name: PRESENT + name.removeprefix(PAST) for name in step.inputs}
     return {
@@ -338,8 +339,8 @@ def find_exported_states(step: Graph) -> dict[str, str]:
 
 
 def make_step_sampler(weights: Arrays) -> SampleInputs:
-    """Return a sampler of inputs for steps that another exporter named. It runs the step once with
-    empty states and uses the resulting states.
+    """Return a function that samples inputs for steps that another exporter produced. The function
+    runs the step once with empty states and uses the resulting states.
     """
 
     def sample(
@@ -358,7 +359,7 @@ def make_step_sampler(weights: Arrays) -> SampleInputs:
         for name, value in step.inputs.items():
             symbols = _collect_symbols([value])
             if past in symbols and new in symbols:
-                # a mask over all positions must contain the values of the first step
+                # a mask over all positions must begin with the mask of the first step
                 inputs[name][..., :count] = first[name]
             elif not {past, new} & symbols:
                 first[name] = inputs[name]
@@ -370,7 +371,7 @@ def make_step_sampler(weights: Arrays) -> SampleInputs:
 def _run_first_step(
     step: Graph, first_inputs: Arrays, weights: Arrays, outputs: Mapping[str, str]
 ) -> dict[str, Array]:
-    """Run a first step and return the resulting states, given the output of each state."""
+    """Run a first step and return the resulting states. `outputs` maps states to outputs."""
     results = backend.load_reference().evaluate_graph(step, first_inputs, weights)
     return {
         name: _convert_dtype(results[output], step.inputs[name].type.dtype)
@@ -379,7 +380,7 @@ def _run_first_step(
 
 
 def _find_length_symbols(step: Graph, states: Mapping[str, str]) -> tuple[str, str]:
-    """Return the symbolic dimensions of the new and the past length, from a state that grows."""
+    """Return the symbolic dimensions of the new and the past length, using a state that grows."""
     for name, result in states.items():
         past_shape, present_shape = step.inputs[name].type.shape, step.outputs[result].type.shape
         for past, present in zip(past_shape, present_shape, strict=True):

@@ -39,30 +39,30 @@ class StandaloneGeneratorOutput:
 
 
 def run_standalone(session: Session, request: GenerationRequest) -> StandaloneGeneratorOutput:
-    """Run a standalone generator. Raise E0912 if the prompt has padding that the graph would not
-    detect, and E0732 or E0733 if a setting is invalid.
+    """Run a standalone generator. Raise E0912 if the graph would not detect the padding of the
+    prompt, and E0732 or E0733 if a setting is invalid.
     """
     scalars = _make_scalars(session, request.limited_settings, request.prepared_inputs)
     inputs = {**_make_inputs(session, request), **scalars}
     names = list(session.outputs)
     results = session.run_interruptibly(inputs)
     tokens, other = np.asarray(results[names[0]]), np.asarray(results[names[1]])
-    # beam search returns several sequences per prompt, with scores; other strategies return one
-    # sequence with log-probabilities
+    # beam search returns [batch, sequences, length] and scores; other strategies return [batch,
+    # length] and log-probabilities
     if tokens.ndim == 3:
         return StandaloneGeneratorOutput(tokens, other, None)
     return StandaloneGeneratorOutput(tokens[:, None], None, other)
 
 
 def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
-    """Return the prepared inputs that are inputs of the graph; the graph computes the others."""
+    """Return the prepared values of the graph's inputs; the graph computes all other values."""
     input_signature, accepted = (
         request.model.input_signature,
         {*session.inputs, *session.optional_inputs},
     )
     known_names = accepted
     if request.starts_without_prompt and input_signature.sequence_input in session.optional_inputs:
-        # the generator inserts the start token, whose position is valid
+        # the generator inserts the start token, at a position that is valid
         start_names = {input_signature.sequence_input, input_signature.mask_input}
         accepted, known_names = accepted - start_names, accepted | start_names
     _check_computed(known_names, input_signature, request.prepared_inputs)
@@ -72,7 +72,7 @@ def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
 def _make_scalars(
     session: Session, settings: GenerationSettings, prepared: Collection[str]
 ) -> Arrays:
-    """Return the settings that are inputs, by name; `seed_2` if the spec has an input `seed`."""
+    """Return the settings that are graph inputs. A name may get the suffix `_2`, e.g. `seed_2`."""
     values, scalars = asdict(settings), {}
     for name in SCALAR_SETTINGS:
         input_name = f"{name}_2" if name in prepared else name
@@ -90,7 +90,7 @@ def _make_scalars(
 def iterate_standalone_steps(
     output: StandaloneGeneratorOutput, request: GenerationRequest, observer: DecodeObserver | None
 ) -> Iterator[DecodeStepOutput]:
-    """Yield the tokens of a standalone generator step by step, like a decode loop."""
+    """Yield the generated tokens step by step, like a decode loop."""
     ended = np.zeros(len(request.prompt), np.bool_)
     for step in range(output.tokens.shape[2]):
         tokens = output.tokens[:, 0, step]
@@ -107,7 +107,7 @@ def iterate_standalone_steps(
 def list_standalone_hypotheses(
     output: StandaloneGeneratorOutput, stop_tokens: Collection[int]
 ) -> list[list[BeamHypothesis]]:
-    """Return the hypotheses of a standalone beam search, without trailing padding."""
+    """Return the hypotheses of a beam search in a standalone generator, without padding."""
     _check_tokens_valid(output.tokens)
     hypotheses: list[list[BeamHypothesis]] = []
     for sequences, scores in zip(
@@ -115,12 +115,12 @@ def list_standalone_hypotheses(
     ):
         hypotheses.append([])
         for tokens, score in zip(sequences, scores, strict=True):
-            # padding follows the first stop token
+            # tokens after the first stop token are padding
             length = next(
                 (n + 1 for n, token in enumerate(tokens) if token in stop_tokens), len(tokens)
             )
-            # the graph always returns the requested number of sequences; those with probability
-            # zero are not hypotheses
+            # the graph always returns the requested number of sequences, but sequences of
+            # probability zero are not hypotheses
             if score > -np.inf:
                 ended = tokens[length - 1] in stop_tokens
                 hypotheses[-1].append(BeamHypothesis(tuple(tokens[:length]), score, ended))
@@ -128,7 +128,7 @@ def list_standalone_hypotheses(
 
 
 def _check_tokens_valid(tokens: Ints) -> None:
-    """Raise E0961 if a standalone generator reports invalid logits by a negative token."""
+    """Raise E0961 if a standalone generator returned a negative token, i.e. had invalid logits."""
     has_negative = (tokens.reshape(len(tokens), -1) < 0).any(axis=1)
     if (invalid_indices := np.flatnonzero(has_negative)).size:
         raise make_invalid_logits_error(int(invalid_indices[0]))
@@ -137,7 +137,7 @@ def _check_tokens_valid(tokens: Ints) -> None:
 def _check_computed(
     known_names: Collection[str], input_signature: ModelInputs, prepared: Arrays
 ) -> None:
-    """Raise E0912 if an input of the caller differs from the value that the graph computes."""
+    """Raise E0912 if an input differs from the value that the graph computes."""
     facts = input_signature.graph.input_facts
     computed_names = sorted(
         prepared.keys() & facts.keys() - {*known_names} - input_signature.unused_inputs
@@ -151,7 +151,7 @@ def _check_computed(
 
 
 def _raise_computed(name: str, input_signature: ModelInputs) -> NoReturn:
-    """Raise E0912 because the caller's input differs from the input that the graph computes."""
+    """Raise E0912 because the passed input differs from the value that the graph computes."""
     package = "use a package: compile with `--graphs step`"
     if not input_signature.graph.input_facts[name].padding_side:
         title = f"the model computes `{name}`, and the value passed differs from the computed value"
@@ -170,7 +170,7 @@ def _raise_computed(name: str, input_signature: ModelInputs) -> NoReturn:
 def check_compiled_settings(
     settings: GenerationSettings, compiled_settings: Mapping[str, object]
 ) -> None:
-    """Raise E0733 if a setting differs from the compiled one or is not supported."""
+    """Raise E0733 if a setting differs from the compiled setting or is not supported."""
     values, defaults = asdict(settings), asdict(GenerationSettings())
     for name in UNSUPPORTED_SETTINGS:
         if values[name] != defaults[name]:

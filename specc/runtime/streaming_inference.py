@@ -1,4 +1,4 @@
-"""Streaming inference: an input sequence is processed in chunks as it arrives."""
+"""Streaming inference: process an input sequence in chunks as it arrives."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,18 +30,18 @@ Lengths: TypeAlias = dict[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class StreamingModel(StepGraphs):
-    """A package with a streaming step graph; `start_stream` starts a new stream."""
+    """A package with a streaming step graph. Call `start_stream` to start a stream."""
 
     chunks: StreamChunks
 
     @property
     def random_init(self) -> RandomInitInfo | None:
-        """The seed of randomly initialized weights, if any."""
+        """The seed of randomly initialized weights, or None if no weights were initialized."""
         return self.metadata.random_init
 
     @cached_property
     def time_axes(self) -> dict[str, int]:
-        """The streamed inputs, each with the index of its time axis."""
+        """The index of the time axis of each streamed input."""
         length = self.input_signature.sequence_length
         return {
             name: value.type.shape.index(length)
@@ -61,12 +61,12 @@ class StreamingModel(StepGraphs):
             )
         arrays = {n: convert_to_array(v, n) for n, v in inputs.items() if n in time_axes}
         stream = self.start_stream(**{n: v for n, v in inputs.items() if n not in time_axes})
-        # A value whose rank is too low is rejected, with the name of its input, when it is pushed.
+        # `push` rejects a value whose rank is too low, with the name of its input.
         counts = [v.shape[time_axes[n]] for n, v in arrays.items() if v.ndim > time_axes[n]]
         count = max(counts, default=0)
         step_length = chunk_length or count
         results: list[dict[str, Array]] = []
-        # An empty input is processed as one chunk and returns empty results.
+        # An empty input is processed as one chunk and yields empty outputs.
         for start in range(0, max(count, 1), max(step_length, 1)):
             piece = {
                 n: _slice_positions(v, time_axes[n], start, start + step_length)
@@ -76,7 +76,7 @@ class StreamingModel(StepGraphs):
         return {name: self._concatenate_pieces(name, results) for name in results[0]}
 
     def _concatenate_pieces(self, name: str, results: Sequence[Arrays]) -> Array:
-        """Concatenate an output's chunks along its time axis, or return the last if it has none."""
+        """Concatenate an output along its time axis. Without time axis, return the last value."""
         time_symbols = (
             self.graph.inputs[self.input_signature.sequence_input].type.shape[1].symbols()
         )
@@ -88,12 +88,12 @@ class StreamingModel(StepGraphs):
     def run_encoder(
         self, constant_inputs: Arrays, lengths: Lengths
     ) -> tuple[DeviceTensors, DeviceTensors]:
-        """Run `encode`. Return its outputs and the initial states."""
+        """Run the encoder. Return the loop-invariant inputs and the initial states."""
         encoder_outputs: DeviceTensors = {}
         if self.encoder_session is not None:
             time_axes = self.time_axes
             encoder_inputs = {n: constant_inputs[n] for n in self.encoder_session.inputs}
-            # before the first chunk, only the sizes other than that of the time axis are known
+            # before the first chunk, all sizes are known except that of the time axis
             encoder_outputs = self.encoder_session.run_on_device(
                 {
                     n: _slice_positions(v, time_axes[n], 0, 0) if n in time_axes else v
@@ -105,7 +105,7 @@ class StreamingModel(StepGraphs):
         )
 
     def make_empty_results(self, lengths: Lengths) -> dict[str, Array]:
-        """Return empty results for a final piece that is shorter than a chunk."""
+        """Return empty outputs for a final piece that is shorter than a chunk."""
         states = {s.next_output for s in self.metadata.states}
         results: dict[str, Array] = {}
         for name, value in self.graph.outputs.items():
@@ -117,7 +117,7 @@ class StreamingModel(StepGraphs):
         return results
 
     def start_stream(self, **constant_inputs: object) -> "InputStream":
-        """Start a stream with the inputs without a time axis. Raise E0910 for an unknown name."""
+        """Start a stream; pass inputs without a time axis. Raise E0910 if a name is unknown."""
         inputs, time_axes = self.input_signature.graph.inputs, self.time_axes
         for name in constant_inputs:
             if name not in inputs:
@@ -135,10 +135,10 @@ class StreamingModel(StepGraphs):
 @dataclass(kw_only=True)
 class InputStream:
     """The state of a stream. `position_count` is the number of positions so far; `has_ended` is
-    true after the last chunk. `past_inputs` are the past positions of the inputs that the step, or
-    the default of an omitted input, reads in full. `lengths` are the sizes of all symbolic
-    dimensions except the time axis, inferred from the first chunk; `states` are the states after
-    the last step.
+    true after the last chunk. `past_inputs` are the past positions of inputs that the step, or the
+    default of an omitted input, reads in full. `lengths` are the sizes of all symbolic dimensions
+    except the time axis, inferred from the first chunk. `states` are the states after the last
+    step.
     """
 
     model: StreamingModel
@@ -160,14 +160,14 @@ class InputStream:
 
     def push(self, *, last: bool = False, **pieces: object) -> dict[str, Array]:
         """Process the next piece of the inputs, and return the new positions of every output. The
-        number of positions in a piece is a multiple of the chunk size; with `last`, it is
-        arbitrary.
+        number of positions in a piece must be a multiple of the chunk size, except with `last`.
 
         Raise E0976 if a piece is not a multiple of the chunk size, E0979 if a remainder at the end
-        would have produced results, E0978 if inputs belong to another method, E0943 if a position
+        would have produced outputs, E0978 if inputs belong to another method, E0943 if a position
         embedding is too short, and E09xx if an input is invalid.
         """
-        # If two threads push at the same time, one waits until the other has finished.
+        # If two threads call `push` at the same time, the second waits until the first has
+        # finished.
         with self.lock:
             return self._push_chunk(pieces, last=last)
 
@@ -188,7 +188,7 @@ class InputStream:
         elif not count or count % size:
             _raise_partial_chunk(self.model, count)
         _check_context(self.model, self.position_count + chunked_count, lengths)
-        # An invalid piece does not change the stream.
+        # All checks are done before this line, so an invalid piece does not change the stream.
         self.lengths = lengths
         results = self._run_step(inputs, chunked_count)
         self.position_count += chunked_count
@@ -197,7 +197,7 @@ class InputStream:
 
     def _check_chunk(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
         """Return checked arrays for every input (only the new positions, unless the step reads all
-        of them), the positions to keep, and the sizes of all symbolic dimensions except the time
+        positions), the positions to keep, and the sizes of all symbolic dimensions except the time
         axis.
         """
         time_axes, input_signature = self.model.time_axes, self.model.input_signature
@@ -205,7 +205,7 @@ class InputStream:
             if name in input_signature.graph.inputs and name not in time_axes:
                 fix = f"pass it at the start: `model.stream({name}=…)`"
                 raise_error("E0978", f"`{name}` is constant during a stream", helps=[fix])
-        # a default may depend on all positions so far
+        # the default of an omitted input may depend on all positions so far
         if time_axes.keys() - pieces.keys() - {*self.model.chunks.per_step_inputs}:
             return self._check_chunk_with_past(pieces)
         prepared = input_signature.prepare({**self.constant_inputs, **pieces})
@@ -217,7 +217,7 @@ class InputStream:
     def _check_chunk_with_past(
         self, pieces: Mapping[str, object]
     ) -> tuple[Arrays, Arrays, Lengths]:
-        """Return the results of `_check_chunk` for inputs whose default reads past positions."""
+        """Return the results of `_check_chunk` for an input whose default reads past positions."""
         time_axes, fully_read = self.model.time_axes, {*self.model.metadata.full_inputs}
         new_positions = {n: convert_to_array(v, n) for n, v in pieces.items() if n in time_axes}
         all_positions = {n: self._append_positions(n, v) for n, v in new_positions.items()}
@@ -236,7 +236,7 @@ class InputStream:
         return chunk, past_inputs, self._infer_fixed_lengths(prepared)
 
     def _append_positions(self, name: str, new_positions: Array) -> Array:
-        """Append new positions of an input to past positions. Raise E0912 if the shapes differ."""
+        """Append new positions of an input to its past positions. Raise E0912 on shape mismatch."""
         past = self.past_inputs.get(name)
         if past is None:
             return new_positions
@@ -250,7 +250,7 @@ class InputStream:
             )
 
     def _infer_fixed_lengths(self, prepared: Arrays) -> Lengths:
-        """Infer the sizes of all symbols but the time axis. Raise E0912 if one has changed."""
+        """Infer all symbolic sizes except the time axis. Raise E0912 if a size has changed."""
         input_signature = self.model.input_signature
         lengths = infer_lengths(input_signature.graph, prepared)
         lengths.pop(str(input_signature.sequence_length), None)
@@ -265,7 +265,7 @@ class InputStream:
         return lengths
 
     def _run_step(self, inputs: Arrays, count: int) -> dict[str, Array]:
-        """Run the step on `count` new positions and update the states."""
+        """Run the step graph on `count` new positions, and update the states."""
         metadata, session = self.model.metadata, self.model.step_session
         if not self.states and not self.loop_invariant_inputs:
             self.loop_invariant_inputs, self.states = self.model.run_encoder(inputs, self.lengths)
@@ -285,7 +285,7 @@ class InputStream:
 
 def _check_end(model: StreamingModel, position_counts: tuple[int, int], lengths: Lengths) -> None:
     """Raise E0979 if positions after the last complete chunk would produce outputs in the full
-    forward pass. `position_counts` are the numbers of positions in whole chunks and in total.
+    forward pass. `position_counts` are the numbers of positions in complete chunks and in total.
     """
     size, symbol = model.chunks.step_length, str(model.input_signature.sequence_length)
     for name, formula in model.chunks.output_lengths.items():
@@ -305,7 +305,7 @@ def _check_end(model: StreamingModel, position_counts: tuple[int, int], lengths:
 
 
 def _check_context(model: StreamingModel, position_count: int, lengths: Lengths) -> None:
-    """Raise E0943 if `position_count` exceeds a position embedding."""
+    """Raise E0943 if `position_count` exceeds the size of a position embedding."""
     metadata, symbol = model.metadata, str(model.input_signature.sequence_length)
     limits = [
         metadata.max_context,
@@ -324,7 +324,7 @@ def _check_context(model: StreamingModel, position_count: int, lengths: Lengths)
 
 
 def _slice_positions(value: Array, axis: int, start: int, stop: int) -> Array:
-    """Slice an array along an axis, clipped to its size; unchanged if its rank is too low."""
+    """Slice an array along an axis, clipped to its size. Keep an array of too low rank."""
     if value.ndim <= axis:
         return value
     end = value.shape[axis]

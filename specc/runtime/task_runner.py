@@ -1,4 +1,4 @@
-"""Run a model for its task: preprocess texts, questions or images, postprocess outputs."""
+"""Run a model for its task: preprocess texts, questions or images, and postprocess the outputs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ from specc.preprocessing.text_codec import pad_token_sequences
 from specc.runtime.loaded_model import LoadedModel
 
 POOLING_MASK = "pooling_mask"
-"""The input with the pooling mask of encoders whose pooling excludes the prompt."""
+"""Name of the pooling mask input of encoders whose pooling excludes the prompt."""
 OPTION_CHOICES: Mapping[str, Sequence[str]] = {
     "aggregation_strategy": AGGREGATION_STRATEGIES,
     "function_to_apply": ("", *PROBABILITY_FUNCTIONS),
@@ -39,7 +39,7 @@ OPTION_CHOICES: Mapping[str, Sequence[str]] = {
 
 
 class Predictions(dict[str, Array]):
-    """The outputs of a run by name, and the predictions of the task.
+    """The outputs of a model by name, and the predictions for its task.
 
     `task` is the name of the task in `transformers.pipeline`. `predictions` contains one JSON value
     per text, as printed by `specc run --format json`. `truncated` is the number of texts that
@@ -69,15 +69,15 @@ class _EncodedBatch:
 
 
 def is_task_input(model: LoadedModel, inputs: Mapping[str, object]) -> bool:
-    """Return True if the names are those of task inputs rather than of graph inputs."""
+    """Return True if `inputs` have the names of task inputs rather than of graph inputs."""
     task = model.manifest.preprocessing.task
     names = {slot.name for slot in task.slots} if task else set()
     return bool(names & inputs.keys() - model.manifest.graph.inputs.keys())
 
 
 def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
-    """Run the model for its task on `inputs`, which contain task inputs and options by name. Raise
-    E0906, E0910 or E0912 if an input is invalid.
+    """Run a model for its task. `inputs` contain task inputs and options by name. Raise E0906,
+    E0910 or E0912 if an input is invalid.
     """
     task = model.manifest.preprocessing.task
     assert task is not None, "checked by `is_for_task`"
@@ -100,7 +100,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
         arrays_per_text = [
             _make_arrays(model, task, replace(batch, encodings=[row])) for row in batch.encodings
         ]
-        # the first axis is the text index, the second the choice
+        # axis 0 is the text; with choices, axis 1 is the choice
         axis = graph.inputs[task.text_input].type.rank - 2
         results = _stack_results([model.run(**arrays) for arrays in arrays_per_text], axis)
     padded_left = model.input_signature.is_left_padded(task.text_input)
@@ -117,13 +117,13 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
 
 
 def _can_batch(model: LoadedModel, task: Task, batch: _EncodedBatch) -> bool:
-    """Return True if texts can form one batch: there is a padding mask, or lengths are equal."""
+    """Return True if texts can form a batch: they have equal lengths or a padding mask."""
     has_equal_lengths = len({len(row.ids) for row in batch.encodings}) <= 1
     return has_equal_lengths or bool(find_mask_input(model.manifest.graph, task.text_input))
 
 
 def _stack_results(results_per_text: Sequence[Arrays], axis: int) -> dict[str, Array]:
-    """Concatenate the outputs of single texts along `axis`, zero-padded along the other axes."""
+    """Concatenate the outputs for each text along `axis`, zero-padded along other axes."""
     stacked: dict[str, Array] = {}
     for name in results_per_text[0]:
         arrays = [results[name] for results in results_per_text]
@@ -141,7 +141,7 @@ def _stack_results(results_per_text: Sequence[Arrays], axis: int) -> dict[str, A
 
 
 def _make_arrays(model: LoadedModel, task: Task, batch: _EncodedBatch) -> dict[str, object]:
-    """Return the text input, its padding mask and the token type ids as arrays or lists."""
+    """Return the text input, the padding mask and the token type ids as arrays or lists."""
     graph, sequence_input = model.manifest.graph, model.input_signature.sequence_input
     rank = graph.inputs[task.text_input].type.rank
     arrays = batch_encodings(
@@ -157,13 +157,13 @@ def _make_arrays(model: LoadedModel, task: Task, batch: _EncodedBatch) -> dict[s
             mask[: batch.prompt_length] = 0
         is_left_padded = model.input_signature.is_left_padded(task.text_input)
         arrays[POOLING_MASK] = pad_token_sequences(masks, 0, left=is_left_padded)[0]
-    if rank == 3:  # a single text with all of its choices
+    if rank == 3:  # the batch is a single text with all of its choices
         return {name: array[None] for name, array in arrays.items()}
     return dict(arrays)
 
 
 def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]:
-    """Return options with defaults. Raise E0910 for an unknown name, E0753 for an invalid value."""
+    """Return task options with defaults. Raise E0910 (unknown name) or E0753 (invalid value)."""
     slots = [slot.name for slot in task.slots]
     options = dict(task.options)
     for name, value in inputs.items():
@@ -203,7 +203,7 @@ def _check_required_inputs(task: Task, inputs: Mapping[str, object]) -> None:
 
 
 def _list_texts(name: str, value: object) -> list[str]:
-    """Convert a string, list or column of strings to a list. Raise E0906 for other values."""
+    """Convert a string, list or dataset column to a list of strings, or raise E0906."""
     items = convert_input(value, name)
     values = [items] if isinstance(items, str) else items
     items_to_check = values if isinstance(values, list | tuple) and values else [value]
@@ -220,7 +220,7 @@ def _list_texts(name: str, value: object) -> list[str]:
 
 
 def _broadcast_texts(inputs: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """Broadcast single texts to the longest list. Raise E0912 if lists differ in length."""
+    """Repeat single texts to the length of the longest list. Raise E0912 if lengths differ."""
     longest = max(map(len, inputs.values()))
     for name, texts in inputs.items():
         if len(texts) not in (1, longest):
@@ -234,9 +234,9 @@ def _broadcast_texts(inputs: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def _split_pairs(inputs: Mapping[str, object]) -> dict[str, object]:
-    """Split `text=[("a", "b"), …]` and records `{"text": …, "text_pair": …}` into two lists. Like
-    in the pipelines of transformers, an empty `text_pair` of a record or of a single text is
-    absent, which is None in the list.
+    """Split `text=[("a", "b"), …]` or records `{"text": …, "text_pair": …}` into two lists. As in
+    the pipelines of transformers, an empty `text_pair` of a record or single text counts as missing
+    and becomes None.
     """
     items, pair = inputs.get("text"), inputs.get("text_pair")
     if pair is None or (isinstance(items, str) and pair == ""):
@@ -252,14 +252,14 @@ def _split_pairs(inputs: Mapping[str, object]) -> dict[str, object]:
 
 
 def _read_pair(item: object) -> tuple[object, object] | None:
-    """Return both texts of a record or of a pair, or None for other values."""
+    """Return both texts of a record or a pair, or None for any other value."""
     if isinstance(item, dict) and "text" in item and item.keys() <= {"text", "text_pair"}:
         return item["text"], item.get("text_pair") or None
     return (item[0], item[1]) if isinstance(item, list | tuple) and len(item) == 2 else None
 
 
 def _list_second_texts(value: object) -> Sequence[str | None]:
-    """Convert the second texts of pairs to a list; None represents an absent text."""
+    """Convert the second texts of pairs to a list, with None for a missing text."""
     if not isinstance(value, list | tuple) or None not in value:
         return _list_texts("text_pair", value)
     listed = _list_texts("text_pair", [item or "" for item in value])
@@ -269,7 +269,7 @@ def _list_second_texts(value: object) -> Sequence[str | None]:
 def _read_texts(
     task: Task, record: TextReading, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
-    """Encode each text or text pair."""
+    """Encode the texts or text pairs of a task."""
     task_inputs = _split_pairs(inputs)
     texts_by_name: dict[str, list[Any]] = {"text": _list_texts("text", task_inputs["text"])}
     if "text_pair" in task_inputs:
@@ -288,7 +288,7 @@ def _read_texts(
     prompt_length = 0
     if prompt:
         encoding = encode_text(prompt, None, record)
-        # the prompt without the final special token, as in sentence-transformers
+        # exclude the final special token from the prompt, as in sentence-transformers
         prompt_length = len(encoding.ids) - bool(
             encoding.special_tokens_mask and encoding.special_tokens_mask[-1]
         )
@@ -298,7 +298,7 @@ def _read_texts(
 
 
 def _read_prompt(task: Task, options: Options) -> str:
-    """Return the prompt that is prepended to every text. Raise E0910 if its name is unknown."""
+    """Return the prompt prefix of all texts. Raise E0910 if the prompt name is unknown."""
     if options.get("prompt"):
         return str(options["prompt"])
     prompt_name = options.get("prompt_name") or task.prompt
@@ -313,7 +313,7 @@ def _read_prompt(task: Task, options: Options) -> str:
 def _read_questions(
     task: Task, record: TextReading, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
-    """Encode questions with their contexts; split long contexts into windows."""
+    """Encode questions with their contexts. Long contexts are split into windows."""
     texts_by_name = _broadcast_texts(
         {name: _list_texts(name, value) for name, value in inputs.items()}
     )
@@ -331,7 +331,7 @@ def _read_questions(
 def _read_choices(
     task: Task, record: TextReading, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
-    """Encode a text with each of its choices."""
+    """Encode a single text with each of its choices."""
     texts = _list_texts("text", inputs["text"])
     if len(texts) > 1:
         helps = ["pass one text at a time"]
@@ -344,7 +344,7 @@ def _read_choices(
 def _read_images(
     task: Task, record: TextReading, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
-    """Encode candidate labels in the hypothesis template, and preprocess images."""
+    """Encode the candidate labels, inserted into the hypothesis template."""
     labels = _list_texts("candidate_labels", inputs["candidate_labels"])
     template = str(options["hypothesis_template"])
     if "{}" not in template:
@@ -362,4 +362,4 @@ BATCH_ENCODERS: Mapping[str, Callable[..., _EncodedBatch]] = {
     "multiple-choice": _read_choices,
     "zero-shot-image-classification": _read_images,
 }
-"""Functions that encode a batch, by task; other tasks encode texts."""
+"""Functions that encode the inputs of a task, by task. `_read_texts` encodes all other tasks."""

@@ -1,4 +1,4 @@
-"""Collate batches of training data: inputs and targets."""
+"""Collate training examples to batches of inputs and targets."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,13 +30,13 @@ from specc.runtime.generation_request import find_text_tokenizer
 from specc.runtime.model_inputs import ModelInputs, build_model_inputs
 
 IGNORE_INDEX = -100
-"""The target at positions that the loss ignores (`ignore_index` of PyTorch's losses)."""
+"""The target value at positions that the loss ignores (`ignore_index` of PyTorch's losses)."""
 
 
 def make_training_inputs(
     graph: Graph, preprocessing: PreprocessingConfig, name: str, values: list[object]
 ) -> dict[str, object]:
-    """Collate one input of all examples to an array or texts, with its padding mask."""
+    """Collate the values of one input to an array with its padding mask, or to texts."""
     record = preprocessing.get_input_config(name)
     if isinstance(record, TEXT_CONFIGS) and all(isinstance(v, str) for v in values):
         return {name: values}
@@ -60,7 +60,7 @@ def make_training_inputs(
 
 
 def _convert_examples(values: list[object], convert: Callable[[object], Array]) -> list[Array]:
-    """Convert the value of each example to an array. Errors name the example."""
+    """Convert the value of each example to an array. Error messages name the example."""
     arrays: list[Array] = []
     for number, value in enumerate(values):
         try:
@@ -88,11 +88,11 @@ def _read_array(name: str, value: object) -> Array:
 def make_training_targets(
     preprocessing: PreprocessingConfig, name: str, values: list[object]
 ) -> Array:
-    """Collate the targets of the output `name` to int64 or float32 [batch, …]."""
+    """Collate the targets for the output `name` to int64 or float32 [batch, …]."""
     record = dict(preprocessing.outputs).get(name)
     targets = _convert_examples(values, lambda value: _make_targets(name, value, record))
     if len({target.shape for target in targets}) == 1:
-        # integers are converted to float if the batch also contains floats, e.g. 2 next to 0.5
+        # convert integers to floats if the batch also contains floats, e.g. 2 next to 0.5
         dtype = np.float32 if any(r.dtype.kind == "f" for r in targets) else np.int64
         return np.stack(targets).astype(dtype)
     if all(target.ndim == 1 and target.dtype.kind == "i" for target in targets):
@@ -122,7 +122,7 @@ def make_causal_targets(
     ):
         ids = encoded.tolist()
         if start and ids[: len(start)] == start:
-            # the tokenizer has already appended the stop token
+            # the tokenizer has already added the start tokens
             ids = ids[len(start) :]
         if stop and ids[-1:] and ids[-1] not in stop:
             ids.append(stop[0])
@@ -139,7 +139,7 @@ def make_causal_targets(
         targets.append(np.array(shifted if start else ids[1:], np.int64))
     mask_input = find_mask_input(graph, name)
     is_left_padded = bool(mask_input) and graph.input_facts[mask_input].padding_side == "left"
-    # The model is causal, so right padding does not affect earlier positions, even without a mask.
+    # The model is causal, so right padding does not affect earlier positions even without a mask.
     ids, mask = pad_token_sequences(inputs, 0, left=is_left_padded)
     padded_targets, _ = pad_token_sequences(targets, IGNORE_INDEX, left=is_left_padded)
     return {name: ids, mask_input: mask} if mask_input else {name: ids}, padded_targets
@@ -148,7 +148,7 @@ def make_causal_targets(
 def _encode_target(
     preprocessing: PreprocessingConfig, generation: GenerateSection, value: object
 ) -> Array:
-    """Encode a target with the tokenizer of the output, or else that of the input."""
+    """Encode a target with the tokenizer of the output, or else with that of the input."""
     name = generation.sequence_input
     if not isinstance(value, str):
         return _read_array(name, value).astype(np.int64)
@@ -159,7 +159,7 @@ def _encode_target(
 
 
 def _make_targets(name: str, value: object, record: OutputFormat | None) -> Array:
-    """Convert one target: a label to its index, or text to ids. Return other values unchanged."""
+    """Convert a target: a label to its index, text to token ids, any other value to an array."""
     if isinstance(value, str):
         if isinstance(record, TextOutput):
             return encode_text_ids(value, record.vocabulary)
@@ -198,7 +198,7 @@ class TrainingBatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCollator:
-    """Collates examples to batches, like a data collator of transformers."""
+    """Collates examples to batches, like a data collator in transformers."""
 
     graph: Graph
     preprocessing: PreprocessingConfig
@@ -207,13 +207,13 @@ class TrainingCollator:
 
     @cached_property
     def input_signature(self) -> ModelInputs:
-        """The model's inputs with their preprocessing and defaults."""
+        """The inputs of the model with their preprocessing and defaults."""
         sequence_input = self.generation.sequence_input if self.generation else ""
         return build_model_inputs(self.graph, self.preprocessing, self.defaults, sequence_input)
 
     def make_batch(self, examples: Sequence[TrainingExample]) -> TrainingBatch:
-        """Collate examples that have the same inputs and targets to a batch. Inputs are checked and
-        defaults are added. Targets are int64 or float32, and -100 at positions that the loss
+        """Collate examples that have the same inputs and targets to a batch. Inputs are checked,
+        and defaults are added. Targets are int64 or float32, with -100 at positions that the loss
         ignores.
 
         Raise E0946 or E0947 if examples are invalid, and E09xx if an input is invalid, as in `run`.
@@ -238,12 +238,12 @@ class TrainingCollator:
                 inputs_of_name = make_training_inputs(
                     self.graph, self.preprocessing, name, columns[name]
                 )
-            # a mask in the example takes precedence over the computed one
+            # a mask in the examples takes precedence over the computed mask
             inputs |= {n: x for n, x in inputs_of_name.items() if n == name or n not in columns}
         return TrainingBatch(self.input_signature.prepare(inputs), targets)
 
     def _find_learned_section(self, name: str, names: Sequence[str]) -> GenerateSection | None:
-        """Return the `generate` section if targets derive from its input, or None if given."""
+        """Return the `generate` section if the targets of its input are derived, or else None."""
         generation = self.generation
         return (
             generation
@@ -254,7 +254,7 @@ class TrainingCollator:
         )
 
     def _check_targets(self, names: Sequence[str]) -> None:
-        """Raise E0946 if the examples have no targets."""
+        """Raise E0946 if the examples contain no targets."""
         outputs = self.graph.outputs
         if any(name in outputs or self._find_learned_section(name, names) for name in names):
             return
@@ -267,7 +267,7 @@ class TrainingCollator:
         raise_error("E0946", "the examples contain no targets", helps=helps)
 
     def _read_names(self, examples: Sequence[TrainingExample]) -> list[str]:
-        """Return input and target names. Raise E0946 if they differ between examples."""
+        """Return the names of inputs and targets. Raise E0946 if names differ between examples."""
         if not examples:
             raise_error("E0946", "empty batch")
         for number, example in enumerate(examples):
@@ -300,7 +300,7 @@ class TrainingCollator:
         return first
 
     def _format_example(self) -> str:
-        """Format an example of the expected data for a message."""
+        """Format an example of the expected data for an error message."""
         generation = self.generation
         names = [
             name
@@ -316,8 +316,8 @@ def _describe_type(value: object) -> str:
 
 
 def check_training_examples(examples: object) -> Sequence[TrainingExample]:
-    """Check a collection of examples and return it as a sequence. Raise E0946 if the value is a
-    single example, a data frame, or not a collection.
+    """Check a collection of examples and return it as a sequence. Raise E0946 for a single example,
+    a data frame, or a value that is not a collection.
     """
     if isinstance(examples, list | tuple):
         return examples
@@ -329,7 +329,7 @@ def check_training_examples(examples: object) -> Sequence[TrainingExample]:
             'for a pandas DataFrame: frame.to_dict("records")',
         ]
     elif not is_text and {"__len__", "__getitem__"} <= {*methods}:
-        # a dataset of another library, whose items are read on demand
+        # keep the dataset of another library, which reads items on demand
         return cast("Sequence[TrainingExample]", examples)
     elif not is_text and isinstance(examples, Iterable):
         return list(examples)

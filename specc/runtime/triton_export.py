@@ -1,4 +1,4 @@
-"""Export a model repository of NVIDIA Triton Inference Server."""
+"""Export a compiled model as a model repository of NVIDIA Triton Inference Server."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -22,21 +22,21 @@ TRITON_TYPES = {
     "bool": "TYPE_BOOL",
 }
 FILE_HEADER = "# written by specc\n"
-"""The first line of a `config.pbtxt` that specc may overwrite."""
+"""The first line of the `config.pbtxt` files that specc writes and may overwrite."""
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 COPY_CHUNK_BYTES = 1 << 22
-"""Number of bytes copied per read."""
+"""Number of bytes copied at a time."""
 
 
 def write_triton_repository(
     model: LoadedModel, name: str, repository: Path, max_batch_size: int, *, force: bool = False
 ) -> list[Path]:
-    """Write a Triton model repository for a model and return its files.
+    """Write a Triton model repository for a model, and return the paths of its files.
 
-    Raise E0889 if the graph has no common batch axis, and E0833 if the directory was not written by
-    specc.
+    Raise E0889 if the graph has no common batch axis, and E0833 if specc did not write the existing
+    directory.
     """
     if not MODEL_NAME.fullmatch(name):
         raise_error(
@@ -63,7 +63,7 @@ def write_triton_repository(
     with OutputDirectory(directory / "1") as out:
         for location in weight_files:
             out.write_entry(location, _read_chunks(source / location))
-        # written last, because a server that finds this file also loads the other files
+        # write config.pbtxt last, because a server that finds it also loads the other files
         out.write_entry("model.onnx", _read_chunks(model.path))
     with OutputDirectory(directory) as out:
         out.write_entry(config.name, [text.encode("utf-8")])
@@ -71,9 +71,9 @@ def write_triton_repository(
 
 
 def format_triton_config(graph: Graph, name: str, max_batch_size: int) -> str:
-    """Format `config.pbtxt`; dynamic dimensions are -1. If `max_batch_size` is 0, the server does
-    not batch requests. Otherwise raise E0889 if inputs and outputs have no common batch axis, or if
-    batched requests would affect each other.
+    """Format the `config.pbtxt` of a graph; dynamic dimensions are -1. If `max_batch_size` is 0,
+    the server does not batch requests. Otherwise, raise E0889 if inputs and outputs have no common
+    batch axis, or if batched requests would affect each other.
     """
     inputs = {n: v.type for n, v in graph.inputs.items()}
     outputs = {n: v.type for n, v in graph.outputs.items()}
@@ -119,11 +119,11 @@ def _check_independence(graph: Graph) -> None:
 
 
 def _format_ports(kind: str, types: Mapping[str, Type], max_batch_size: int) -> Iterator[str]:
-    """Format inputs or outputs as lines, without the batch axis if requests are batched."""
+    """Format inputs or outputs as config lines; omit the batch axis if requests are batched."""
     yield f"{kind} ["
     for n, (name, type) in enumerate(types.items()):
         shape = type.shape[1:] if max_batch_size else type.shape
-        # Triton requires at least one axis, so a scalar becomes an axis of size 1
+        # Triton requires at least one axis, so a scalar becomes an array with one axis of size 1
         dims = ", ".join("-1" if d.number is None else str(d.number) for d in shape) or "1"
         reshape = "" if shape else " reshape { shape: [ ] }"
         comma = "," if n + 1 < len(types) else ""
