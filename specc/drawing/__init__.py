@@ -1,1 +1,1 @@
-"""Drawings in SVG, HTML and PNG: attention maps and plots."""
+"""Drawings in SVG, HTML and PNG, and attention maps."""

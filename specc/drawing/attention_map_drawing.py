@@ -37,13 +37,13 @@ from specc.drawing.drawing_marks import (
 PANEL_GAP = 6
 COLORBAR_WIDTH = 12
 MAX_CELLS = 1024  # maximum number of cells per side; larger maps are max-pooled
-MIN_LABEL_HEIGHT = 9.0  # row height in points at which a label is readable
-MAX_LABELED_ROWS = 48  # maximum number of rows that are as high as their labels
+MIN_LABEL_HEIGHT = 9.0  # minimum row height in points for a readable label
+MAX_LABELED_ROWS = 48  # maximum number of rows for which row height equals label height
 LABEL_SIZE = 10.5
 
 
 def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
-    """Draw all attention maps with a common color scale, logarithmic with `log`."""
+    """Draw all attention maps with a common color scale, which is logarithmic if `log` is true."""
     scale = ColorScale.from_values(
         (w for m in plot.maps for w in _collect_visible_weights(m, plot)), log=log
     )
@@ -58,7 +58,7 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
     for group in panel_groups:
         marks += group.translate_marks(MARGIN, top)
         top += group.height + MARGIN
-    # the color bar next to the first block may be taller than a small map
+    # the color bar next to the first layer may be taller than a small map
     height = max(top, first_top + 150)
     has_masked = any(m.is_masked.any() for m in plot.maps)
     marks += _draw_color_bar(scale, right_edge + MARGIN, first_top, has_masked=has_masked)
@@ -68,7 +68,7 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
 
 
 def _draw_heading(plot: AttentionMaps) -> list[TextMark]:
-    """Draw the heading: the name of the model and its input."""
+    """Draw the heading of a plot: the name of the model and the input."""
     model, text = (
         make_printable_label(plot.model_name, 60),
         make_printable_label(plot.input_text, 90),
@@ -80,7 +80,7 @@ def _draw_heading(plot: AttentionMaps) -> list[TextMark]:
 
 
 def _describe_plot(plot: AttentionMaps) -> str:
-    """Return the alternative text of the plot: its first maps and their sizes."""
+    """Return the alternative text of a plot: the scopes and sizes of the first maps."""
     maps = [f"{m.scope}, {m.query_axis.caption} by {m.key_axis.caption}" for m in plot.maps[:8]]
     return make_printable_label(
         f"{make_printable_label(plot.model_name, 60)}: {'; '.join(maps)}", 500
@@ -88,7 +88,7 @@ def _describe_plot(plot: AttentionMaps) -> str:
 
 
 def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> list[Doubles]:
-    """Return the attention weights at unmasked positions, which determine the color scale."""
+    """Return the attention weights that determine the color scale; -inf marks masked positions."""
     if plot.image is not None and attention.key_axis.grid is not None:
         return [weights for _, weights in iterate_attention_panels(attention)]
     return [attention.get_masked_weights()]
@@ -97,7 +97,7 @@ def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> li
 def _draw_attention_layer(
     attention: AttentionMap, plot: AttentionMaps, scale: ColorScale, max_heads: int
 ) -> PanelGroup:
-    """Draw a layer: overlays on the image if its keys are patches, or one heat map per head."""
+    """Draw a layer as overlays on the image if the keys are patches, else as heat maps of heads."""
     if plot.image is not None and attention.key_axis.grid is not None:
         return draw_overlay_panels(attention, plot.image, scale)
     return _draw_heat_maps(attention, scale, max_heads)
@@ -105,25 +105,25 @@ def _draw_attention_layer(
 
 @dataclass(frozen=True, kw_only=True)
 class _AxisLayout:
-    """The layout of a map axis: `cell_size` in points, and the labels that fit."""
+    """The layout of a heat map axis: `cell_size` in points, and the labels that fit."""
 
     axis: AttentionMapAxis
     cell_size: float
     step: int
-    """Number of positions per cell."""
+    """Number of positions per cell of the heat map."""
 
     @property
     def size(self) -> float:
-        """Return the font size of the labels in points."""
+        """Return the font size of the axis labels in points."""
         return min(LABEL_SIZE, max(7.5, self.cell_size * 0.82))
 
     @property
     def label_interval(self) -> int:
-        """Return the number of cells between labels."""
+        """Return the number of cells from one axis label to the next."""
         return max(1, math.ceil(self.size * 1.08 / self.cell_size))
 
     def list_labels(self) -> list[tuple[int, str]]:
-        """Return the labels to draw, each with its cell index."""
+        """Return the axis labels to draw, each with the index of its cell."""
         cell_labels = self.axis.labels[:: self.step]
         return [
             (n, make_printable_label(cell_labels[n]))
@@ -131,25 +131,25 @@ class _AxisLayout:
         ]
 
     def format_caption(self, axis_name: str) -> str:
-        """Format the caption of the axis, with the interval between labels if it is not 1."""
+        """Format the axis caption, with the interval between labels if the interval is not 1."""
         n = self.label_interval * self.step
         note = f"; every {n}{_get_ordinal_suffix(n)} is labeled" if n > 1 else ""
         return f"{axis_name}: {self.axis.caption}{note}"
 
     def measure_widest_label(self) -> float:
-        """Return the width of the longest label in points."""
+        """Return the width of the widest label in points."""
         return max((estimate_text_width(t, self.size) for _, t in self.list_labels()), default=0.0)
 
 
 def _get_ordinal_suffix(number: int) -> str:
-    """Return the ordinal suffix of a number (`th` for 11 to 13)."""
+    """Return the ordinal suffix of a number, e.g. `th` for 11 to 13."""
     if 10 <= number % 100 <= 20:
         return "th"
     return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
 
 
 def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) -> PanelGroup:
-    """Draw one heat map per head, with labeled axes; `max_heads` determines the cell size."""
+    """Draw one heat map per head with labeled axes. The cell size depends on `max_heads`."""
     cells, step = max_pool_attention(attention.get_masked_weights(), MAX_CELLS)
     cell_size = _get_cell_size(max(cells.shape[1:]), max_heads)
     query_layout = _AxisLayout(axis=attention.query_axis, cell_size=cell_size, step=step)
@@ -161,7 +161,7 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
     ) + PANEL_GAP
     label_width = 16 + query_layout.measure_widest_label() + PANEL_GAP
     height, width = (length * cell_size for length in cells.shape[1:])
-    # a single head gets a title if it was selected from several
+    # a single head gets a title only if it was selected from several heads
     has_head_titles = len(attention.heads) > 1 or attention.heads[0] != 0
     panels: list[list[Mark]] = [
         [
@@ -192,17 +192,17 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
 
 
 def _draw_head_title(head: int) -> list[Mark]:
-    """Draw the index of an attention head above its map."""
+    """Draw the index of an attention head above the head's heat map."""
     return [TextMark(y=-PANEL_GAP, text=f"head {head}", size=10, color=FAINT)]
 
 
 def _draw_query_axis(group: PanelGroup, query_layout: _AxisLayout, height: float) -> None:
-    """Draw query labels at each row of panels, and the axis caption at the first."""
+    """Draw query labels at each row of panels, and the axis caption at the first row."""
     for x, y in group.first_column:
         group.marks += _draw_query_labels(query_layout, x, y, height)
     x, y = group.first_column[0]
     caption = query_layout.format_caption("query")
-    # a caption that is longer than the map continues below it
+    # a caption that is longer than the heat map continues below the map
     bottom = y + max(height, estimate_text_width(caption, 9.5))
     left = x - PANEL_GAP - query_layout.measure_widest_label() - 8
     group.marks.append(
@@ -218,9 +218,9 @@ def _draw_map(weights: Doubles, scale: ColorScale, width: float, height: float) 
 
 
 def _draw_query_labels(layout: _AxisLayout, x: float, y: float, height: float) -> Iterator[Mark]:
-    """Draw the labels of the query axis."""
+    """Draw the labels of the query axis to the left of a panel."""
     for n, label in layout.list_labels():
-        # a label of several cells is centered
+        # a label that stands for several cells is centered
         cell_position = n + layout.label_interval / 2
         center_y = y + cell_position * layout.cell_size
         baseline = min(center_y, y + height) + layout.size * 0.35
@@ -245,17 +245,17 @@ def _draw_key_labels(
 
 
 def _get_cell_size(cells: int, heads: int) -> float:
-    """Return the size in points of a cell of a map with `cells` cells per side, if `heads` panels
-    have to fit on the page with readable labels.
+    """Return the size in points of a cell of a heat map with `cells` cells per side, such that
+    `heads` panels fit on the page with readable labels.
     """
-    # panel width in points, which decreases with the number of heads
+    # the panel width in points decreases with the number of heads
     target_width = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
     preferred = min(28.0, target_width / max(1, cells))
     return max(preferred, MIN_LABEL_HEIGHT if cells <= MAX_LABELED_ROWS else 0.5)
 
 
 def _draw_color_bar(scale: ColorScale, x: float, y: float, *, has_masked: bool) -> Sequence[Mark]:
-    """Draw the color scale, with the maximum at the top, and the color of masked cells."""
+    """Draw the color scale with the maximum at the top, and the color of masked cells."""
     height = 120.0
     fractions = np.linspace(1, 0, 128)[:, None]
     if scale.is_logarithmic:
@@ -284,15 +284,15 @@ MAX_PIXELS = 384
 
 
 def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> PanelGroup:
-    """Draw the image with attention overlaid: one panel per head (attention of the class token, or
-    averaged over patches), or one panel per generated token (averaged over heads).
+    """Draw the image with attention weights overlaid. There is one panel per head for the class
+    token or the mean of all patches, or one panel per generated token for the mean of all heads.
     """
     maps = list(iterate_attention_panels(attention))
     target_width = LARGE_PANEL if len(maps) <= 3 else SMALL_PANEL
     scaled_image = scale_image(image, 64, MAX_PIXELS)
     scale_factor = target_width / max(scaled_image.shape[:2])
     width, height = scaled_image.shape[1] * scale_factor, scaled_image.shape[0] * scale_factor
-    # the first panel is the image alone, because overlaid colors hide its content
+    # the first panel shows only the image, because overlaid colors hide image content
     panels = [_draw_panel(scaled_image, "input", width, height)]
     for title, weights in maps:
         panels.append(
@@ -304,7 +304,7 @@ def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale
 
 
 def _describe_overlay(attention: AttentionMap) -> str:
-    """Describe a layer: `vit.encoder.layer.3.attention: [CLS] attends to 4 × 4 patches`."""
+    """Describe an overlaid layer, e.g. `encoder.layer.3: [CLS] attends to 4 × 4 patches`."""
     grid = attention.key_axis.grid
     assert grid is not None, "keys are patches"
     patches = f"{grid.rows} × {grid.columns} patches"
@@ -326,16 +326,16 @@ def _draw_panel(pixels: Bytes, title: str, width: float, height: float) -> list[
 
 
 def iterate_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
-    """Yield title and attention weights [grid height, grid width] of each overlay panel."""
+    """Yield the title and the attention weights [grid height, grid width] of each overlay panel."""
     grid = attention.key_axis.grid
     assert grid is not None, "keys are patches"
     weights = attention.get_masked_weights()
     if attention.query_axis.role != "image":
-        # one panel per token, because one panel per head and token would make the page too large
+        # a panel per head and token would make the page too large
         for label, row in zip(attention.query_axis.labels, weights.mean(0), strict=True):
             yield label, reshape_to_patch_grid(row, grid)
         return
-    # classification uses the class token if there is one, otherwise the patches
+    # classifiers use the class token if there is one, otherwise the mean of all patches
     query_grid = attention.query_axis.grid
     rows = weights[:, 0] if query_grid and query_grid.prefix_tokens else weights.mean(1)
     if len(rows) > 1:
@@ -346,6 +346,6 @@ def iterate_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Dou
 
 def reshape_to_patch_grid(weights: Doubles, grid: PatchGrid) -> Doubles:
     """Reshape the attention weights of a token sequence [prefix_tokens + grid height · grid width]
-    to the patch grid [grid height, grid width].
+    to the patch grid [grid height, grid width], dropping the prefix tokens.
     """
     return np.asarray(weights[grid.prefix_tokens :]).reshape(grid.rows, grid.columns)

@@ -1,4 +1,4 @@
-"""Attention maps: attention weights with labeled axes, and their interactive HTML page."""
+"""Attention maps: attention weights with labeled axes, and an interactive HTML page of all maps."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from specc.drawing.svg_html_pages import read_page_resource, render_page
 from specc.io.json_io import Json
 
 Role: TypeAlias = Literal["generated", "input", "audio", "image", "unnamed"]
-"""The positions of an axis: generated or input tokens, audio frames, patches, unknown."""
+"""The meaning of a position: generated or input token, audio frame, patch, or unknown."""
 
 UNITS_BY_ROLE: dict[Role, str] = {
     "generated": "tokens",
@@ -34,7 +34,9 @@ UNITS_BY_ROLE: dict[Role, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PatchGrid:
-    """The grid of image patches, after `prefix_tokens` tokens such as a class token."""
+    """The grid of image patches in a token sequence that begins with `prefix_tokens` other tokens,
+    such as a class token.
+    """
 
     rows: int
     columns: int
@@ -54,8 +56,8 @@ class AttentionMapAxis:
 
     @property
     def caption(self) -> str:
-        """Format the caption of the axis, e.g. `generated, 14 tokens`."""
-        # tokens before the patches do not count as patches
+        """Format the axis caption, e.g. `generated, 14 tokens`."""
+        # tokens before the patches are not counted as patches
         count = len(self.labels) - (self.grid.prefix_tokens if self.grid else 0)
         name = "" if self.role == "unnamed" else f"{self.role}, "
         unit = UNITS_BY_ROLE[self.role]
@@ -80,25 +82,25 @@ class AttentionMap:
 
     @property
     def layer(self) -> int | None:
-        """Return the layer index, the first number in the scope, or None without any."""
+        """Return the layer index, i.e. the first number in the scope, or None without a number."""
         numbers = [part for part in self.scope.split(".") if part.isdecimal()]
         return int(numbers[0]) if numbers else None
 
     def get_masked_weights(self) -> Doubles:
-        """Return the attention weights, with -inf in place of zeros at masked pairs."""
-        # nonzero weights are shown, even at masked pairs
+        """Return the attention weights with -inf instead of zero at masked positions."""
+        # nonzero weights are shown even at masked positions
         return np.where(self.is_masked & (self.weights == 0), -np.inf, self.weights)
 
     def with_heads(
         self, weights: Doubles, is_masked: NDArray[np.bool_], heads: tuple[int, ...]
     ) -> "AttentionMap":
-        """Return a copy with only `heads`; the arrays contain only these heads."""
+        """Return a copy with the weights and mask of the selected `heads`."""
         return replace(self, weights=weights, is_masked=is_masked, heads=heads)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionMaps:
-    """The attention maps of one input, and the image (uint8 [height, width, 3]) if there is one."""
+    """The attention maps of one input, and the input image (uint8 [height, width, 3]) if any."""
 
     model_name: str
     input_text: str
@@ -107,20 +109,22 @@ class AttentionMaps:
 
 
 def max_pool_attention(values: Doubles, max_side: int) -> tuple[Doubles, int]:
-    """Max-pool weights [heads, query, key] to `max_side` cells; return them and the block size."""
+    """Max-pool weights [heads, query, key] to at most `max_side` cells per side. Return the pooled
+    weights and the pooling size.
+    """
     step = max(1, -(-max(values.shape[1:]) // max_side))
     if step == 1:
         return values, 1
     heads, rows, columns = values.shape
     row_blocks, column_blocks = -(-rows // step), -(-columns // step)
-    # the padding value is less than all weights, so the last block may be incomplete
+    # -inf is less than all weights, so padding does not change the last, incomplete block
     padded = np.full((heads, row_blocks * step, column_blocks * step), -np.inf)
     padded[:, :rows, :columns] = values
     return padded.reshape(heads, row_blocks, step, column_blocks, step).max((2, 4)), step
 
 
 MAX_CELLS = 1 << 20
-"""Maximum number of cells of a page (4 MiB of attention weights). Larger maps are max-pooled."""
+"""Maximum number of cells on a page (4 MiB of attention weights). Larger maps are max-pooled."""
 
 MAX_LABEL_LENGTH = 120
 """Maximum number of characters of a label on a page."""
@@ -153,7 +157,7 @@ def render_attention_html(plot: AttentionMaps, *, log: bool = False) -> str:
 
 
 def _get_step(maps: Sequence[AttentionMap]) -> int:
-    """Return the max-pooling block size with which all maps have at most MAX_CELLS cells."""
+    """Return the smallest max-pooling size with which all maps have at most MAX_CELLS cells."""
     step = 1
     while sum(_count_cells(m, step) for m in maps) > MAX_CELLS:
         step += 1
@@ -161,7 +165,7 @@ def _get_step(maps: Sequence[AttentionMap]) -> int:
 
 
 def _count_cells(attention: AttentionMap, step: int) -> int:
-    """Return the number of cells of a map that is max-pooled with the block size `step`."""
+    """Return the number of cells of a map after max-pooling with the pooling size `step`."""
     rows, columns = len(attention.query_axis.labels), len(attention.key_axis.labels)
     return len(attention.heads) * -(-rows // step) * -(-columns // step)
 
@@ -182,7 +186,7 @@ def _map_to_json(attention: AttentionMap, axes: list[AttentionMapAxis], step: in
         "keys": axis_indices[1],
         "rows": cells.shape[1],
         "columns": cells.shape[2],
-        # little-endian float32; -inf marks masked pairs
+        # weights are little-endian float32; -inf marks masked positions
         "weights": b64encode(cells.astype("<f4").tobytes()).decode("ascii"),
     }
 
@@ -198,7 +202,7 @@ def _axis_to_json(axis: AttentionMapAxis) -> Json:
 
 
 def _image_to_json(plot: AttentionMaps) -> Json:
-    """Convert the image to JSON with base64 RGB bytes, or return None if there is no image."""
+    """Convert the input image to JSON with base64 RGB bytes. Return None without an image."""
     if plot.image is None:
         return None
     pixels = scale_image(plot.image, 1, MAX_PIXELS)

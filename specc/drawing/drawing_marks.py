@@ -1,4 +1,4 @@
-"""Graphical elements of a drawing (text, boxes, lines, cells), and panels in rows."""
+"""Graphical elements of a drawing (text, boxes, lines, heat maps), and panels in rows."""
 
 import math
 import unicodedata
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 Doubles = NDArray[np.float64]
 
-# viridis: perceptually uniform, readable in grayscale and with color vision deficiency
+# viridis is perceptually uniform, and readable in grayscale and with color vision deficiency
 COLOR_STOPS = np.array(
     [(68, 1, 84), (71, 45, 123), (59, 82, 139), (44, 114, 142), (33, 145, 140),
      (40, 174, 128), (94, 201, 98), (173, 220, 48), (253, 231, 37)],
@@ -24,7 +24,7 @@ GOLDEN_RATIO_STEP = 0.61803398875
 
 
 def apply_colormap(values: NDArray[Any]) -> Bytes:
-    """Map values in [0, 1] to colors, uint8 [..., 3]; NaN is gray."""
+    """Map values in [0, 1] to RGB colors, uint8 [..., 3]. NaN is mapped to gray."""
     positions = np.clip(np.nan_to_num(values.astype(np.float64)), 0, 1) * (len(COLOR_STOPS) - 1)
     stops = np.arange(len(COLOR_STOPS))
     channels = [np.interp(positions, stops, COLOR_STOPS[:, c]) for c in range(3)]
@@ -34,7 +34,7 @@ def apply_colormap(values: NDArray[Any]) -> Bytes:
 
 
 def make_class_colors(count: int) -> Bytes:
-    """Return one color per class, uint8 [count, 3]. Class 0, the background, is black."""
+    """Return one RGB color per class, uint8 [count, 3]. Class 0, the background, is black."""
     palette = np.zeros((count, 3), np.uint8)
     for i in range(1, count):
         hue = (i * GOLDEN_RATIO_STEP) % 1.0
@@ -45,10 +45,10 @@ def make_class_colors(count: int) -> Bytes:
 
 
 MASKED_COLOR = np.array([226, 226, 232], np.uint8)
-"""Light gray, the color of masked cells; not in the colormap, so they differ from zeros."""
+"""Light gray, the color of masked cells, which is not in the colormap and differs from zeros."""
 
 LOG_DECADES = 4
-"""Number of decades below the maximum weight on a logarithmic scale."""
+"""Number of decades below the maximum weight that a logarithmic scale covers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class ColorScale:
 
     @classmethod
     def from_values(cls, values: Iterable[Doubles], *, log: bool = False) -> "ColorScale":
-        """Return the color scale from 0 (or the minimum, if negative) to the maximum. A logarithmic
-        scale covers LOG_DECADES decades.
+        """Return the color scale from 0 (or the minimum, if negative) to the maximum of the values.
+        A logarithmic scale covers LOG_DECADES decades.
         """
         finite_values = [v[np.isfinite(v)] for v in values]
         low = min((float(v.min()) for v in finite_values if v.size), default=0.0)
@@ -73,7 +73,7 @@ class ColorScale:
         return cls(low, high if high > low else low + 1.0)
 
     def normalize_values(self, values: Doubles) -> Doubles:
-        """Map values from `low` to `high` to the range 0 to 1, and clip others; NaN stays NaN."""
+        """Map values in [`low`, `high`] to [0, 1], and clip other values. NaN remains NaN."""
         fractions: Doubles = (values - self.low) / (self.high - self.low)
         if self.is_logarithmic:
             logarithms = np.log(np.maximum(values, self.low) / self.low)
@@ -81,14 +81,14 @@ class ColorScale:
         return np.clip(fractions, 0, 1)
 
     def compute_colors(self, values: Doubles) -> Bytes:
-        """Map values to colors, uint8 [..., 3]; -inf gets the color of masked cells."""
+        """Map values to RGB colors, uint8 [..., 3]. -inf is mapped to the masked color."""
         is_masked = np.isneginf(values)
         colors = apply_colormap(self.normalize_values(np.where(is_masked, 0.0, values)))
         colors[is_masked] = MASKED_COLOR
         return colors
 
     def get_middle_value(self) -> float:
-        """Return the value in the middle of the color bar."""
+        """Return the value at the middle of the color bar."""
         if self.is_logarithmic:
             return float(np.sqrt(self.low * self.high))
         return (self.low + self.high) / 2
@@ -100,8 +100,8 @@ def format_scale_number(value: float) -> str:
 
 
 def blend_over_image(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes:
-    """Blend the colors of attention weights [grid height, grid width] over an image (uint8 [height,
-    width, 3]), which is converted to grayscale. Larger weights are more opaque.
+    """Blend the colors of attention weights [grid height, grid width] over a grayscale copy of an
+    image (uint8 [height, width, 3]). Larger weights are more opaque.
     """
     height, width = image.shape[:2]
     rows = np.arange(height) * weights.shape[0] // height
@@ -125,14 +125,14 @@ def scale_image(image: Bytes, min_side: int, max_length: int) -> Bytes:
 INK, FAINT, PAPER = "#1d1d24", "#6b6b76", "#ffffff"
 
 MAX_LABEL_LENGTH = 28
-"""Maximum number of characters of a label."""
+"""Maximum number of characters of a label in a drawing."""
 
 Anchor: TypeAlias = Literal["start", "middle", "end"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextMark:
-    """One line of text anchored at (x, y) on its base line; `is_rotated` rotates it by 90°."""
+    """One line of text anchored at (x, y) on the baseline. `is_rotated` rotates the text by 90°."""
 
     x: float = 0
     y: float = 0
@@ -146,7 +146,7 @@ class TextMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxMark:
-    """A rounded rectangle; `block_path` is the block that it represents on an HTML page."""
+    """A rounded rectangle. `block_path` is the path of the represented block, for HTML pages."""
 
     x: float = 0
     y: float = 0
@@ -161,7 +161,7 @@ class BoxMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineMark:
-    """A line with rounded corners, with an arrowhead at its end if `has_arrow`."""
+    """A polyline with rounded corners. `has_arrow` adds an arrowhead at the end."""
 
     points: tuple[tuple[float, float], ...]
     color: str = INK
@@ -173,7 +173,7 @@ class LineMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatmapMark:
-    """A heat map: `colors` uint8 [rows, columns, 3] scaled to a rectangle with sharp edges."""
+    """A heat map: `colors` (uint8 [rows, columns, 3]) scaled to a box without interpolation."""
 
     x: float = 0
     y: float = 0
@@ -187,7 +187,7 @@ Mark: TypeAlias = TextMark | BoxMark | LineMark | HeatmapMark
 
 @dataclass(kw_only=True)
 class Drawing:
-    """Marks on a white background, in drawing order. `title` is the text for screen readers."""
+    """Marks on a white background, in drawing order. `title` is the title for screen readers."""
 
     width: float
     height: float
@@ -195,21 +195,21 @@ class Drawing:
     marks: list[Mark] = field(default_factory=list)
 
     def add(self, marks: Iterable[Mark]) -> None:
-        """Add marks on top of the drawing."""
+        """Add marks on top of the existing marks."""
         self.marks.extend(marks)
 
 
 NARROW_CHARACTERS = frozenset("iljtfrI.,:;'|!()[]{}· /-")
-"""Characters that are about half as wide as others."""
+"""Characters that are about half as wide as other characters."""
 
 
 def estimate_text_width(text: str, size: float) -> float:
-    """Return an upper bound of the width in points of a text in an unknown sans-serif font."""
+    """Return an upper bound of the text width in points for an unknown sans-serif font."""
     return sum(map(_measure_width_in_ems, text)) * size
 
 
 def _measure_width_in_ems(character: str) -> float:
-    """Return an estimate of the width of a character, as a fraction of the font size."""
+    """Return the estimated width of a character in em, i.e. as a fraction of the font size."""
     if unicodedata.combining(character):
         return 0.0
     if unicodedata.east_asian_width(character) in "WF":
@@ -243,8 +243,8 @@ MARGIN = 18.0
 
 @dataclass(kw_only=True)
 class PanelGroup:
-    """Panels and their labels as marks relative to the top left corner. `first_column` and
-    `first_row` are the corners of the panels in the first column and in the first row.
+    """Panels and their labels as marks relative to the top left corner of the group. `first_column`
+    and `first_row` are the corner positions of the panels in the first column and in the first row.
     """
 
     width: float
@@ -255,12 +255,12 @@ class PanelGroup:
     first_row: list[tuple[float, float]] = field(default_factory=list)
 
     def translate_marks(self, x: float, y: float) -> list[Mark]:
-        """Return the marks, moved so that the top left corner is at (x, y)."""
+        """Return the marks, moved so that the top left corner of the group is at (x, y)."""
         return [translate_mark(mark, x, y) for mark in self.marks]
 
 
 def translate_mark(mark: Mark, x: float, y: float) -> Mark:
-    """Return a copy of the mark, moved by (x, y)."""
+    """Return a copy of the mark that is moved by (x, y)."""
     if isinstance(mark, LineMark):
         return replace(mark, points=tuple((a + x, b + y) for a, b in mark.points))
     return replace(mark, x=mark.x + x, y=mark.y + y)
@@ -275,9 +275,9 @@ def arrange_panels(
     title_height: float,
     title: str,
 ) -> PanelGroup:
-    """Arrange panels of equal size in rows below a title, with margins `left` and `top`."""
+    """Arrange panels of equal size in rows below a title, with the margins `left` and `top`."""
     count = len(panels)
-    # up to four panels in one row, otherwise about as many rows as columns
+    # up to four panels form one row; more panels form about as many rows as columns
     columns = count if count <= 4 else min(count, 6, math.ceil(math.sqrt(count * 1.4)))
     width, height = size
     row_count = math.ceil(count / columns)
@@ -290,7 +290,7 @@ def arrange_panels(
     )
     name = make_printable_label(title, 80)
     group.marks.append(TextMark(y=13, text=name, size=12, is_bold=True))
-    # bold text is wider than estimated
+    # bold text is wider than estimated by `estimate_text_width`
     group.width = max(group.width, estimate_text_width(name, 12) * 1.06)
     for n, marks in enumerate(panels):
         x = (n % columns) * panel_pitch[0] + left

@@ -1,4 +1,4 @@
-"""Encode PNG and rasterize drawings."""
+"""Encode images as PNG, and rasterize drawings."""
 
 import struct
 import zlib
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 SOFTWARE_CHUNK = b"Software\0specc"
-"""The PNG text chunk of images written by specc (see `specc.io.file_type_detection`)."""
-COLOR_TYPE = {1: 0, 3: 2}  # channels: grayscale, RGB
+"""The PNG text chunk that marks images as written by specc (see `specc.io.file_type_detection`)."""
+COLOR_TYPE = {1: 0, 3: 2}  # number of channels: 1 is grayscale, 3 is RGB
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
@@ -45,7 +45,7 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     assert pixels.size, "an image has pixels"
     header = struct.pack(">IIBBBBB", columns, rows, 8, COLOR_TYPE[channels], 0, 0, 0)
     lines = pixels.reshape(rows, columns * channels)
-    # PNG filter 2: subtract the previous line modulo 256, because labels and maps repeat vertically
+    # PNG filter 2 subtracts the previous line modulo 256, because labels and maps repeat vertically
     differences = lines - np.vstack([np.zeros_like(lines[:1]), lines[:-1]])
     filtered = np.hstack([np.full((rows, 1), 2, np.uint8), differences]).tobytes()
     chunks = (
@@ -63,7 +63,7 @@ def _make_chunk(kind: bytes, data: bytes) -> bytes:
 
 PIXELS_PER_POINT = 2
 MAX_PIXELS = 64_000_000
-"""Maximum number of pixels; the same as for input images."""
+"""Maximum number of pixels of a rendered image, equal to the limit for input images."""
 
 SYSTEM_FONTS = (
     "DejaVuSans.ttf",
@@ -73,14 +73,14 @@ SYSTEM_FONTS = (
     "NotoSansCJK-Regular.ttc",
     "msgothic.ttc",
 )
-"""Fonts that Linux, macOS and Windows often have, and that Pillow finds by file name."""
+"""Fonts that are common on Linux, macOS and Windows, and that Pillow finds by file name."""
 
 MISSING_GLYPH = "\U0010fffe"
-"""A code point that is not a character, for which fonts draw the missing-glyph box."""
+"""A code point without a character, for which fonts draw the missing-glyph box."""
 
 
 def render_png(drawing: Drawing) -> bytes:
-    """Render a drawing as PNG. Raise E0902 without Pillow, E0953 if it has too many pixels."""
+    """Render a drawing as PNG. Raise E0902 without Pillow, and E0953 for too many pixels."""
     require_pillow()
     from PIL import Image, ImageDraw, PngImagePlugin
 
@@ -107,7 +107,7 @@ def render_png(drawing: Drawing) -> bytes:
 
 
 def require_pillow() -> None:
-    """Raise E0902 if Pillow, an optional dependency, is not installed."""
+    """Raise E0902 if the optional dependency Pillow is not installed."""
     try:
         import PIL.Image  # noqa: F401
     except ImportError:
@@ -119,7 +119,7 @@ def require_pillow() -> None:
 
 
 def find_missing_glyphs(marks: Iterable[Mark]) -> str:
-    """Return the characters that the PNG font lacks, without duplicates."""
+    """Return the distinct characters for which the PNG fonts have no glyph."""
     texts = (mark.text for mark in marks if isinstance(mark, TextMark))
     characters = dict.fromkeys(c for text in texts for c in text)
     return "".join(c for c in characters if _find_font(c) is None)
@@ -151,7 +151,7 @@ def _draw_box(mark: BoxMark, canvas: "ImageDraw") -> None:
 
 
 def _draw_cells(mark: HeatmapMark, image: "Image") -> None:
-    """Draw a heat map without interpolation between its cells."""
+    """Draw a heat map without interpolation between cells."""
     from PIL import Image
 
     left, top = round(mark.x * PIXELS_PER_POINT), round(mark.y * PIXELS_PER_POINT)
@@ -162,7 +162,7 @@ def _draw_cells(mark: HeatmapMark, image: "Image") -> None:
 
 
 def _draw_text(mark: TextMark, image: "Image", canvas: "ImageDraw") -> None:
-    """Draw a line of text; rotated text is drawn on a separate image, which is pasted."""
+    """Draw a line of text. Rotated text is drawn on a separate image and pasted."""
     runs = list(_split_runs(mark.text, mark.size))
     length = sum(font.getlength(text) for font, text in runs)
     fraction = {"start": 0.0, "middle": 0.5, "end": 1.0}[mark.anchor]
@@ -198,7 +198,7 @@ def _draw_runs(
 
 
 def _split_runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
-    """Yield pieces of a string with a font; code points replace characters without a glyph."""
+    """Yield (font, text) runs of a string, with code points for characters without a glyph."""
     fonts = _load_fonts(size)
     character_fonts = ((_find_font(c), c) for c in text)
     glyph_runs = ((0, ascii(c)[1:-1]) if n is None else (n, c) for n, c in character_fonts)
@@ -208,7 +208,7 @@ def _split_runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
 
 @cache
 def _load_fonts(size: float) -> tuple["FreeTypeFont", ...]:
-    """Load Pillow's default font and the installed system fonts."""
+    """Load the default font of Pillow and the installed system fonts."""
     from PIL import ImageFont
 
     default_font = ImageFont.load_default(size * PIXELS_PER_POINT)
@@ -222,7 +222,7 @@ def _load_fonts(size: float) -> tuple["FreeTypeFont", ...]:
 
 @cache
 def _find_font(character: str) -> int | None:
-    """Return the index of the first font with a glyph for a character, or None."""
+    """Return the index of the first font with a glyph for a character, or None without any."""
     for n, font in enumerate(_load_fonts(16)):
         if character == " " or bytes(font.getmask(character)) != bytes(font.getmask(MISSING_GLYPH)):
             return n

@@ -1,4 +1,4 @@
-"""Render drawings as SVG, and self-contained HTML pages."""
+"""Render drawings as SVG and as self-contained HTML pages."""
 
 import hashlib
 import json
@@ -24,12 +24,12 @@ from specc.drawing.png import encode_png
 from specc.io.json_io import Json
 
 GENERATOR_MARK = "<!-- specc -->"
-"""The marker that identifies files written by specc (see `specc.io.file_type_detection`)."""
+"""The comment that marks files as written by specc (see `specc.io.file_type_detection`)."""
 
 FONT_FAMILY = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Noto Sans', sans-serif"
 
 MAX_PATHS = 40_000
-"""Maximum number of cells that are drawn as paths. Larger heatmaps are embedded as PNG images."""
+"""Maximum number of heat map cells drawn as paths. Larger heat maps are embedded as PNG images."""
 
 
 def render_svg(drawing: Drawing) -> str:
@@ -110,7 +110,7 @@ def _(mark: LineMark) -> str:
 
 
 def _format_attributes(**values: float | str) -> str:
-    """Format SVG attributes: replace `_` by `-` in names, and omit empty attributes."""
+    """Format SVG attributes. `_` in names is replaced by `-`, and empty attributes are omitted."""
     return " ".join(
         f'{name.replace("_", "-")}="{escape(v) if isinstance(v, str) else _format_number(v)}"'
         for name, v in values.items()
@@ -147,7 +147,7 @@ def _find_point_towards(
 
 
 def _draw_arrow(mark: LineMark) -> str:
-    """Draw an arrowhead at the last point, in the direction of the last segment."""
+    """Draw an arrowhead at the last point of a line, in the direction of the last segment."""
     (x, y), previous_point = mark.points[-1], mark.points[-2]
     base = _find_point_towards((x, y), previous_point, 6)
     dx, dy = (x - base[0]) / 2, (y - base[1]) / 2
@@ -181,7 +181,7 @@ def _(mark: HeatmapMark) -> str:
 
 
 def _group_cells_by_color(colors: Bytes) -> Iterator[tuple[str, str]]:
-    """Yield each color with the SVG path of its cells, merged within rows."""
+    """Yield each color with the SVG path of all cells of that color, merged within rows."""
     color_codes = colors.astype(np.int64) @ np.array([65536, 256, 1])
     paths_by_color: dict[int, list[str]] = {}
     for y, row in enumerate(color_codes):
@@ -199,7 +199,7 @@ def _format_point(point: tuple[float, float]) -> str:
 
 
 def _format_number(value: float) -> str:
-    """Format an SVG coordinate or size with at most two decimals."""
+    """Format an SVG coordinate or size, rounded to two decimals."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
@@ -207,7 +207,7 @@ RESOURCE_DIRECTORY = Path(__file__).parent
 
 
 def read_page_resource(name: str) -> str:
-    """Return the text of a style sheet or script in the directory of this module."""
+    """Return the text of a style sheet or script in the `drawing` directory."""
     return (RESOURCE_DIRECTORY / name).read_text(encoding="utf-8")
 
 
@@ -215,7 +215,7 @@ def render_page(
     title: str, body: str, *, styles: Sequence[str], programs: Sequence[str], data: Json
 ) -> str:
     """Render a self-contained HTML page with the style sheets `styles` and the scripts `programs`.
-    `body` is escaped markup; the element with the id `data` contains `data` as JSON.
+    `body` is escaped markup. The element with the id `data` contains `data` as JSON.
     """
     style_sheet, script = "\n".join(styles), "\n".join(programs)
     return "\n".join(
@@ -244,7 +244,7 @@ def render_page(
 
 
 def build_content_security_policy(style: str, program: str) -> str:
-    """Build the Content-Security-Policy of a page with this style sheet and script."""
+    """Build the Content-Security-Policy for a page with the given style sheet and script."""
     return (
         f"default-src 'none'; script-src {_hash_source(program)}; style-src {_hash_source(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -252,13 +252,13 @@ def build_content_security_policy(style: str, program: str) -> str:
 
 
 def _hash_source(text: str) -> str:
-    """Return the hash of a style sheet or script as a Content-Security-Policy source."""
+    """Return the hash of a style sheet or script in the format of a Content-Security-Policy."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return f"'sha256-{b64encode(digest).decode('ascii')}'"
 
 
 def escape_json(data: Json) -> str:
-    """Return JSON that is safe inside a script element."""
+    """Encode data as JSON that is safe inside a script element."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    # `</script>` in a token would end the element; JSON escapes decode to the same text
+    # `</script>` in a string would end the element, so `<` is written as a JSON escape
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

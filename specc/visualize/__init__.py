@@ -1,1 +1,1 @@
-"""Visualization of architectures: block trees, drawings with data flow, costs, differences."""
+"""Visualization of model architectures: block trees, data flow diagrams, costs and differences."""

@@ -1,4 +1,4 @@
-"""Compare the config, blocks, ops, masks, weights and cost of two architectures."""
+"""Compare the configs, blocks, ops, masks, weights and costs of two architectures."""
 
 import math
 import re
@@ -17,18 +17,18 @@ from specc.visualize.block_dataflow import VIEW_OPERATIONS, get_operation_label,
 from specc.visualize.block_tree import find_build_scope
 
 MIN_COMMON_SHARE = 0.2
-"""Minimum fraction of scopes that two architectures must have in common to be compared."""
+"""Minimum fraction of scopes that two architectures must share to be compared block by block."""
 
 MAX_LINES = 400
-"""Maximum number of printed lines per kind of change. Additional lines are only counted."""
+"""Maximum number of printed changes of each kind. Further changes are only counted."""
 
 INTEGER_PATTERN = re.compile(r"(?<![^.])\d+(?![^.])")
-"""Pattern of a component of a path that is an integer."""
+"""Pattern of an integer component of a scope path."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedArchitecture:
-    """One of two compared architectures: its name, its graph and the config of its checkpoint."""
+    """One of two architectures to compare: its name, its graph and the config of its checkpoint."""
 
     name: str
     graph: Graph
@@ -37,7 +37,7 @@ class ComparedArchitecture:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureChange:
-    """One difference: its kind, the path of the block, and the details."""
+    """A single difference: its kind, the path of the changed block, and the change."""
 
     kind: str
     path: str
@@ -46,21 +46,21 @@ class ArchitectureChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureDifference:
-    """All differences of architectures A and B; `reason` explains why none were computed."""
+    """All differences of architectures A and B. `reason` explains why blocks are not compared."""
 
     changes: tuple[ArchitectureChange, ...] = ()
     reason: str = ""
 
     @property
     def is_same(self) -> bool:
-        """Return True if both architectures have the same operations."""
+        """Return True if both architectures have the same graph."""
         return not self.changes and not self.reason
 
 
 def diff_architectures(a: ComparedArchitecture, b: ComparedArchitecture) -> ArchitectureDifference:
-    """Return the differences between two architectures: of configs, inputs, results, scopes, weight
-    counts and costs. If only the order of operations differs, the first differing line of the IR is
-    the only change.
+    """Return the differences between two architectures: configs, inputs, results, scopes, weight
+    counts and costs. If only the order of operations differs, return the first IR line that
+    differs.
     """
     a, b = (replace(side, graph=restore_transposed_weights(side.graph)) for side in (a, b))
     if _format_graph(a.graph) == _format_graph(b.graph):
@@ -89,7 +89,7 @@ def diff_architectures(a: ComparedArchitecture, b: ComparedArchitecture) -> Arch
 
 
 def _format_graph(graph: Graph) -> str:
-    """Format the IR of a graph without its name."""
+    """Format the IR of a graph without the name of the graph."""
     return format_ir(graph).split("\n", 1)[1]
 
 
@@ -132,15 +132,15 @@ def _diff_inputs_and_outputs(a: Graph, b: Graph) -> Iterator[ArchitectureChange]
 
 
 ScopeFacts = tuple[tuple[str, str], ...]
-"""Operations and parameters of a scope, without nested ones: ordered (name, details)."""
+"""Operations and parameters of a scope, excluding nested scopes, as (name, details) pairs."""
 
 
 def _map_scope_facts(graph: Graph) -> dict[str, ScopeFacts]:
-    """Return the operations and weights of every scope, without those of nested scopes."""
+    """Return the operations and weights of every scope, excluding those of nested scopes."""
     facts_by_scope: dict[str, list[tuple[str, str]]] = {}
     for node, results in graph.nodes:
         facts = facts_by_scope.setdefault(find_build_scope(graph, node), [])
-        # the ops of a mask are described with the attention that uses it
+        # the ops of a mask are described together with the attention that uses the mask
         if not isinstance(node.op, VIEW_OPERATIONS) and is_float_value(results[0]):
             facts += _describe_operation(node)
     for name, parameter in graph.parameter_facts.items():
@@ -151,14 +151,14 @@ def _map_scope_facts(graph: Graph) -> dict[str, ScopeFacts]:
 
 
 def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield name and attributes of an operation; for attention, also heads and visible keys."""
+    """Yield the name and attributes of an operation, for attention also heads and visible keys."""
     attributes = {
         name: value
         for name, value in node.op.get_attributes().items()
         if isinstance(value, bool | int | float | str | Dim)
     }
     if isinstance(node.op, ops.Arith | ops.Reduce):
-        attributes.pop("fn")  # the label of the op already contains this attribute
+        attributes.pop("fn")  # the label of the op contains `fn`
     if isinstance(node.op, ops.Pointwise):
         yield "activation", node.op.fn
         return
@@ -183,7 +183,7 @@ def _format_value(value: object) -> str:
 
 
 def describe_visible_keys(node: Node) -> str:
-    """Describe the keys that a query of an attention node attends to, relative to the position of
+    """Describe the keys that a query attends to in an attention node, relative to the position of
     the query, e.g. `itself and 127 positions before`.
     """
     assert isinstance(node.op, ops.Attend)
@@ -211,7 +211,7 @@ def describe_visible_keys(node: Node) -> str:
 def _iterate_outermost_scopes(
     left: Mapping[str, ScopeFacts], right: Mapping[str, ScopeFacts]
 ) -> Iterator[str]:
-    """Yield the outermost scopes of `left` that `right` lacks."""
+    """Yield the outermost scopes of `left` that `right` does not have."""
     other_paths = {path for scope in right for path in _iterate_enclosing_scopes(scope)}
     outermost: dict[str, None] = {}
     for scope in left:
@@ -232,14 +232,14 @@ def _iterate_enclosing_scopes(scope: str) -> Iterator[str]:
 def _diff_scope(
     left: Mapping[str, ScopeFacts], right: Mapping[str, ScopeFacts]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the path and the differences of each scope that both graphs contain."""
+    """Yield the path and each change of the scopes that both graphs have."""
     for scope, facts in left.items():
         for change in _pair_facts(facts, right.get(scope, facts)):
             yield scope or "(outside blocks)", change
 
 
 def _pair_facts(left: ScopeFacts, right: ScopeFacts) -> Iterator[str]:
-    """Yield the changes of the facts of one scope; facts with the same name are paired in order."""
+    """Yield the changes of one scope, pairing operations of the same name in order."""
     names = dict.fromkeys(name for name, _ in (*left, *right))
     for name in names:
         old_details, new_details = ([d for n, d in facts if n == name] for facts in (left, right))
@@ -249,7 +249,7 @@ def _pair_facts(left: ScopeFacts, right: ScopeFacts) -> Iterator[str]:
 def _pair_details(
     name: str, old_details: Sequence[str], new_details: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the changes of the facts `name` of one scope, whose details are paired in order."""
+    """Yield the changes of the operations or parameters called `name` in one scope."""
     common_count = min(len(old_details), len(new_details))
     for old, new in zip(old_details[:common_count], new_details[:common_count], strict=True):
         if old != new:
@@ -259,7 +259,7 @@ def _pair_details(
 
 
 def _diff_details(old: str, new: str) -> str:
-    """Format the attributes in which two texts of the form `a=1, b=2` differ."""
+    """Format the attributes that differ between two texts of the form `a=1, b=2`."""
     old_attributes, new_attributes = (
         dict(attribute.partition("=")[::2] for attribute in text.split(", ")) for text in (old, new)
     )
@@ -274,11 +274,11 @@ def _diff_details(old: str, new: str) -> str:
 
 
 def _fold_changes(kind: str, pairs: Iterable[tuple[str, str]]) -> list[ArchitectureChange]:
-    """Merge equal differences of scopes whose paths differ only in one number."""
+    """Merge equal changes of scopes whose paths differ only in one number."""
     paths_by_change: dict[tuple[str, str], list[str]] = {}
     for path, change in pairs:
         paths = paths_by_change.setdefault((INTEGER_PATTERN.sub("#", path), change), [])
-        # report a change only once if it occurs twice in a block
+        # a change that occurs twice in a block is reported only once
         paths += [path] if path not in paths else []
     folded = [
         ArchitectureChange(kind=kind, path=path, change=change)
@@ -296,12 +296,12 @@ def _fold_changes(kind: str, pairs: Iterable[tuple[str, str]]) -> list[Architect
 
 
 def _get_change_sort_key(path: str) -> list[tuple[int, str]]:
-    """Return a sort key that orders paths by name, and numbers by value."""
+    """Return a sort key that orders paths by name, with numbers ordered by value."""
     return [(int(p) if p.isdecimal() else 0, p) for p in path.split(".")]
 
 
 def _join_paths(paths: Sequence[str]) -> list[str]:
-    """Join paths that differ in one number to `h.0 … 11.attn`; return other paths unchanged."""
+    """Join paths that differ in one number to `h.0 … 11.attn`. Return other paths unchanged."""
     numbers = [[int(n) for n in INTEGER_PATTERN.findall(path)] for path in paths]
     if len(paths) < 2 or any(len(n) != 1 for n in numbers):
         return sorted(paths, key=_get_change_sort_key)
@@ -310,7 +310,7 @@ def _join_paths(paths: Sequence[str]) -> list[str]:
 
 
 def _diff_totals(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
-    """Yield the differences in parameter count and cost."""
+    """Yield the differences in the total parameter count and the total cost."""
     totals = {
         "weights": [count_untied_parameters(g) for g in (a, b)],
         "multiply-adds": [sum_dims(count_multiply_adds(n) for n, _ in g.nodes) for g in (a, b)],
@@ -322,7 +322,7 @@ def _diff_totals(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
 
 
 def _iterate_first_difference(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
-    """Yield the first difference between the IR texts of two graphs."""
+    """Yield the first line that differs between the IR texts of two graphs."""
     for old, new in zip(_format_graph(a).split("\n"), _format_graph(b).split("\n"), strict=False):
         if old != new:
             change = f"{old.strip()} → {new.strip()}"
@@ -334,7 +334,7 @@ def _iterate_first_difference(a: Graph, b: Graph) -> Iterator[ArchitectureChange
 def format_difference(
     a: ComparedArchitecture, b: ComparedArchitecture, difference: ArchitectureDifference
 ) -> list[str]:
-    """Format a comparison as lines of aligned columns."""
+    """Format the differences of two architectures as lines of aligned columns."""
     if difference.is_same:
         return [f"{a.name} and {b.name} are the same architecture"]
     header = [f"{a.name} → {b.name}"]

@@ -1,4 +1,4 @@
-"""Render an architecture as an HTML page or an SVG."""
+"""Render an architecture as an HTML page or an SVG image."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,26 +24,26 @@ from specc.visualize.block_tree import Block, SpecLine, build_block_tree, expand
 from specc.visualize.cost_plot import CostCurves, compute_cost_curves, plot_cost
 
 MAX_ITEMS = 60
-"""Maximum number of boxes in one drawing; more nested blocks are collapsed."""
+"""Maximum number of boxes in one diagram. Blocks beyond the limit are collapsed."""
 
 PANEL_ITEMS = 14
-"""Maximum number of boxes in the drawing of a block's panel."""
+"""Maximum number of boxes in the diagram of a single block's panel."""
 
 MAX_BLOCKS = 2000
-"""Maximum number of blocks with a separate panel; other blocks are shown within other panels."""
+"""Maximum number of blocks with their own panel. Further blocks are shown only in other panels."""
 
 THOUSANDS_SPACE = re.compile(r"(?<=\d) (?=\d)")
-"""A space between groups of three digits."""
+"""Pattern of a space between groups of three digits."""
 
 MAX_SOURCE = 400_000
-"""Maximum total number of characters of the specs that a page shows."""
+"""Maximum total number of characters of the spec sources that a page shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureView:
     """The content of an architecture page: graphs by name, the full-forward graph first. `sizes`
-    maps symbolic dimensions to sizes for which the cost is shown, and `parameter_count_text` is the
-    formatted parameter count.
+    maps symbolic dimensions to the sizes for which costs are shown, and `parameter_count_text` is
+    the formatted parameter count.
     """
 
     name: str
@@ -54,14 +54,14 @@ class ArchitectureView:
 
 
 def render_architecture_svg(architecture: ArchitectureView) -> str:
-    """Render a graph as an SVG drawing; nested blocks are expanded up to MAX_ITEMS boxes."""
+    """Render a graph as an SVG diagram, with nested blocks expanded up to MAX_ITEMS boxes."""
     graph = next(iter(architecture.graphs.values()))
     block = build_block_tree(graph, architecture.sizes)
     return render_svg(draw_block(block, expand_blocks(block, MAX_ITEMS), architecture.name))
 
 
 def render_architecture_page(architecture: ArchitectureView) -> str:
-    """Render an architecture as a self-contained HTML page that loads nothing from the network."""
+    """Render an architecture as a self-contained HTML page without external resources."""
     trees = {
         name: build_block_tree(g, architecture.sizes) for name, g in architecture.graphs.items()
     }
@@ -90,7 +90,7 @@ def render_architecture_page(architecture: ArchitectureView) -> str:
 
 
 class _Anchors:
-    """The HTML anchors of blocks and of source lines."""
+    """The HTML anchors of blocks and of spec source lines."""
 
     def __init__(self, trees: Mapping[str, Block]) -> None:
         self.blocks: dict[tuple[int, str], str] = {}
@@ -102,11 +102,11 @@ class _Anchors:
                     self.files.setdefault(line.file, len(self.files))
 
     def get_graph_anchors(self, graph_index: int) -> Json:
-        """Return the anchors of the blocks of one graph by path."""
+        """Return the anchors of one graph's blocks by block path."""
         return {path: anchor for (n, path), anchor in self.blocks.items() if n == graph_index}
 
     def format_line_link(self, line: SpecLine) -> str:
-        """Render a link to a source line."""
+        """Render a link to a source line of a spec."""
         location = f"{escape(make_printable_label(line.file, 80))}:{line.line_number}"
         return f'<a href="#s{self.files[line.file]}-{line.line_number}">{location}</a>'
 
@@ -131,7 +131,7 @@ def _render_header(architecture: ArchitectureView) -> str:
 
 
 def _render_tabs(names: Sequence[str]) -> str:
-    """Render one tab per graph, or return "" if there is only one graph."""
+    """Render one tab per graph. Return "" for a single graph."""
     if len(names) < 2:
         return ""
     tabs = "".join(_render_tab(n, name) for n, name in enumerate(names))
@@ -185,7 +185,7 @@ def _render_ports(kind: str, types: Mapping[str, Type], sizes: Mapping[str, int]
 def _render_rows(
     graph_index: int, block: Block, sizes: Mapping[str, int], anchors: _Anchors, depth: int
 ) -> Iterator[str]:
-    """Render a row of the tree and its children, collapsed from the third level on."""
+    """Render the table rows of a block and its nested blocks, collapsed from the third level on."""
     cells = _render_cells(block, sizes, depth)
     panel_id = anchors.blocks.get((graph_index, block.path), "")
     attributes = f'class="row k-{block.kind}" data-panel="{panel_id}"'
@@ -214,7 +214,7 @@ def _render_cells(block: Block, sizes: Mapping[str, int], depth: int) -> str:
 
 
 def _format_multiply_adds(block: Block, sizes: Mapping[str, int]) -> str:
-    """Format the number of multiply-adds of a block as a formula."""
+    """Format the multiply-adds of a block as a formula."""
     multiply_adds = block.multiply_adds - block.saved_multiply_adds
     return (
         _use_no_break_spaces(format_dim_formula(multiply_adds, sizes))
@@ -224,14 +224,14 @@ def _format_multiply_adds(block: Block, sizes: Mapping[str, int]) -> str:
 
 
 def _use_no_break_spaces(text: str) -> str:
-    """Replace the thousands separators of a formula with no-break spaces."""
+    """Replace the spaces between groups of three digits by no-break spaces."""
     return THOUSANDS_SPACE.sub("\N{NO-BREAK SPACE}", text)
 
 
 def _render_panel(
     panel_id: str, block: Block, architecture: ArchitectureView, anchors: _Anchors
 ) -> str:
-    """Render the panel of a block: type, weights, cost, description, spec lines, data flow."""
+    """Render the panel of a block: type, weights, cost, description, spec lines and data flow."""
     repeats = f" × {block.repeats}" if block.repeats > 1 else ""
     properties = [
         ("gives", block.output_type),
@@ -262,7 +262,7 @@ def _render_panel(
 
 
 def _render_block(block: Block, title: str) -> str:
-    """Render the data flow of a block as inline SVG; "" for a single operation."""
+    """Render the data flow of a block as inline SVG. Return "" for a single operation."""
     if len(block.flow.items) <= 2 and not block.inner_blocks:
         return ""
     is_expanded = expand_blocks(block, PANEL_ITEMS)
@@ -282,13 +282,13 @@ def _render_lines(lines: Sequence[SpecLine], anchors: _Anchors) -> str:
 
 
 def _render_code(text: str) -> str:
-    """Convert text to HTML, with backticks as code."""
+    """Convert text to HTML, with text in backticks as code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{p}</code>" if n % 2 else p for n, p in enumerate(parts))
 
 
 def _render_costs(cost: CostCurves | None) -> str:
-    """Render the cost plot and its table, or a sentence if there is nothing to plot."""
+    """Render the cost plot and the cost table, or a sentence if the cost is constant."""
     if cost is None:
         return (
             '<section class="costs"><h3>Cost</h3><p class="doc">The cost does not depend on a '
@@ -311,7 +311,7 @@ def _render_costs(cost: CostCurves | None) -> str:
 
 
 def _collect_sources(graphs: Sequence[Graph], anchors: _Anchors) -> dict[str, Source]:
-    """Return the sources that blocks link to, in the order of their anchors."""
+    """Return the spec sources that blocks link to, in the order of their anchors."""
     sources: dict[str, Source] = {}
     for graph in graphs:
         for origin in graph.node_origins.values():
@@ -322,7 +322,7 @@ def _collect_sources(graphs: Sequence[Graph], anchors: _Anchors) -> dict[str, So
 
 
 def _render_listings(sources: Mapping[str, Source]) -> Iterator[str]:
-    """Render each source with line numbers, collapsed until a link opens it."""
+    """Render each spec source with line numbers, collapsed until a link opens the source."""
     remaining_characters = MAX_SOURCE
     for n, (name, source) in enumerate(sources.items()):
         lines = source.text.splitlines()

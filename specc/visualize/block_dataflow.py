@@ -10,12 +10,12 @@ from specc.ir.types import KIND_BY_DTYPE
 
 
 def find_node_scopes(graph: Graph) -> dict[Node, str]:
-    """Return the scope of each node: the path under which it was built, or the common ancestor of
-    several paths.
+    """Return the scope in which each node is drawn: the scope path under which the node was built,
+    or the common ancestor of several scope paths.
 
-    A node without weights whose consumers are all in one deeper scope is drawn there if that scope
-    also computes an operand of the node: `x + dense(h)` before a norm belongs to `output` like
-    `output.dense`.
+    A node without weights whose consumers are all in one deeper scope is drawn in the deeper scope,
+    if the deeper scope also computes an operand of the node. For example, `x + dense(h)` before a
+    norm belongs to `output`, like `output.dense`.
     """
     node_scopes = {node: _find_build_scope(graph, node) for node, _ in graph.nodes}
     consumers = _find_consumers(graph)
@@ -32,7 +32,7 @@ def find_node_scopes(graph: Graph) -> dict[Node, str]:
 
 def _choose_inner_scope(node: Node, consumer_scope: str, node_scopes: Mapping[Node, str]) -> str:
     """Return the deepest scope around `consumer_scope` that computes an operand of the node, or the
-    scope of the node itself.
+    node's own scope if there is no such scope.
     """
     operand_scopes = [node_scopes[arg.node] for arg in node.args if arg and arg.node]
     for scope in _iterate_outer_scopes(consumer_scope, node_scopes[node]):
@@ -48,7 +48,7 @@ def _find_build_scope(graph: Graph, node: Node) -> str:
 
 
 def _find_consumers(graph: Graph) -> Mapping[Node, list[Node]]:
-    """Return the consumers of each node; none if the node computes a result."""
+    """Return the consumers of each node. A node that computes a graph output gets no consumers."""
     consumers: dict[Node, list[Node]] = {node: [] for node, _ in graph.nodes}
     for node, _ in graph.nodes:
         for arg in node.args:
@@ -61,26 +61,26 @@ def _find_consumers(graph: Graph) -> Mapping[Node, list[Node]]:
 
 
 def _iterate_outer_scopes(inner: str, outer: str) -> Iterator[str]:
-    """Yield the scopes from `inner` outward, excluding `outer`."""
+    """Yield the scopes from `inner` outward, up to but excluding `outer`."""
     while inner != outer and is_scope_inside(inner, outer):
         yield inner
         inner = inner.rpartition(".")[0]
 
 
 def is_scope_inside(scope: str, outer: str) -> bool:
-    """Return True if a scope is `outer` or nested in it."""
+    """Return True if a scope is equal to `outer` or nested in `outer`."""
     return not outer or scope == outer or scope.startswith(f"{outer}.")
 
 
 def find_common_scope(a: str, b: str) -> str:
-    """Return the innermost scope that contains both scopes."""
+    """Return the innermost scope that contains both `a` and `b`."""
     while not is_scope_inside(b, a):
         a = a.rpartition(".")[0]
     return a
 
 
 def _find_common_scope_of_all(scopes: list[str] | tuple[str, ...]) -> str:
-    """Return the innermost scope that contains all `scopes`, of which there is at least one."""
+    """Return the innermost scope that contains all scopes of a non-empty list."""
     common = scopes[0]
     for scope in scopes[1:]:
         common = find_common_scope(common, scope)
@@ -93,17 +93,17 @@ VIEW_OPERATIONS = (
     ops.Cast, ops.Constant, ops.Split, ops.Merge, ops.Transpose, ops.Insert, ops.Squeeze,
     ops.Expand, ops.RopeAngles, ops.Extent, ops.Size, ops.Range, ops.DownsamplePaddingMask,
 )  # fmt: skip
-"""Operations that are not drawn: views of a tensor, constants and position ids."""
+"""Operations that are not drawn: tensor views, constants and position ids."""
 
 LENGTH_OPERATIONS = (ops.Extent, ops.Size)
-"""Operations that read only the size of a tensor."""
+"""Operations that depend only on the size of a tensor."""
 
 ARITHMETIC_SIGNS = {"add": "+", "sub": "−", "mul": "×", "div": "÷", "pow": "^"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataflowItem:
-    """An item of a drawing: a nested block, an operation, an input or an output."""
+    """An item of a data flow diagram: a nested block, an operation, an input or an output."""
 
     role: Role
     name: str
@@ -112,8 +112,8 @@ class DataflowItem:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockDataflow:
-    """A data flow graph: items in topological order, and edges as pairs of the indices of the
-    producer and the consumer. A back edge closes a cycle.
+    """A data flow graph. `items` are in topological order, and each edge is a pair of producer and
+    consumer indices. A back edge closes a cycle.
     """
 
     items: tuple[DataflowItem, ...] = ()
@@ -121,7 +121,7 @@ class BlockDataflow:
 
 
 NODE_RANKS: dict[Role, int] = {"port": 0, "block": 1, "op": 1, "result": 2}
-"""The order of items in a cycle by role."""
+"""The order of items in a cycle, by the role of the item."""
 
 Values: TypeAlias = frozenset[Value]
 NO_VALUES: Values = frozenset()
@@ -132,7 +132,7 @@ class _DataflowBuilder:
     """Builds the data flow of a scope.
 
     `sources` maps each value to the drawn values that it depends on, `item_indices_by_value` maps a
-    drawn value to the index of its item, and `value_order` numbers the values topologically.
+    drawn value to the index of its item, and `value_order` numbers the values in topological order.
     """
 
     graph: Graph
@@ -148,14 +148,14 @@ class _DataflowBuilder:
     value_order: dict[Value, int] = field(default_factory=dict)
 
     def get_item_index(self, item: DataflowItem) -> int:
-        """Return the index of an item in `items`, and append the item if it is new."""
+        """Return the index of an item in `items`, appending a new item."""
         if item not in self.item_indices:
             self.item_indices[item] = len(self.items)
             self.items.append(item)
         return self.item_indices[item]
 
     def add_edges(self, sources: Values, index: int) -> None:
-        """Add edges to the item `index` from the items that compute `sources`."""
+        """Add edges from the items that compute `sources` to the item with the given index."""
         for value in sorted(sources, key=self.value_order.__getitem__):
             source = self.item_indices_by_value.get(value)
             if source is None:
@@ -166,7 +166,7 @@ class _DataflowBuilder:
                 self.edges[source, index] = None
 
     def _make_port(self, value: Value) -> DataflowItem:
-        """Return the item of a value that is computed outside the scope."""
+        """Return the port item of a value that is computed outside the scope."""
         value = self._find_scaled_operand(value)
         if value.node is None:
             return DataflowItem(role="port", name=self.inputs[value])
@@ -175,8 +175,8 @@ class _DataflowBuilder:
         return DataflowItem(role="port", name=name or (label if len(label) > 1 else ""))
 
     def _find_scaled_operand(self, value: Value) -> Value:
-        """Return the tensor from which arithmetic with scalars outside the scope computes `value`,
-        or `value` itself if it is computed in another way.
+        """Return the tensor that arithmetic with scalars outside the scope scales to `value`, or
+        `value` itself if it is computed in another way.
         """
         while (node := value.node) and isinstance(node.op, ops.Arith):
             sources = [v for a in node.args if a for v in self.sources.get(a, NO_VALUES)]
@@ -187,7 +187,7 @@ class _DataflowBuilder:
         return value
 
     def visit_graph(self) -> None:
-        """Visit all nodes of the graph."""
+        """Add items and edges for all nodes of the graph."""
         self.inputs |= {v: n for n, v in self.graph.inputs.items()}
         self.value_order |= {v: n for n, v in enumerate(self.inputs)}
         self.sources = {v: frozenset([v]) for v in self.inputs}
@@ -197,12 +197,12 @@ class _DataflowBuilder:
             self._visit_node(node, results)
 
     def _visit_node(self, node: Node, results: tuple[Value, ...]) -> None:
-        """Add an item for a node, or propagate its sources to its results if it is not drawn."""
+        """Add an item for a drawn node. For other nodes, propagate the sources to the results."""
         sources = self._collect_sources(node, results[0])
         is_drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
         scope = self.node_scopes[node]
         if is_drawn and is_scope_inside(scope, self.scope):
-            # arithmetic with constants, and operations that involve only weights, are not drawn
+            # arithmetic with constants and operations on weights alone are not drawn
             is_shown = len(sources) > isinstance(node.op, ops.Arith)
             is_drawn = is_shown or bool(self.get_block(scope))
             if is_drawn:
@@ -213,7 +213,7 @@ class _DataflowBuilder:
             self.sources[result] = frozenset([result]) if is_drawn else sources
 
     def _collect_sources(self, node: Node, result: Value) -> Values:
-        """Return drawn values that a node depends on; masks only if they depend on activations."""
+        """Return the drawn values that a node depends on, excluding masks without float sources."""
         if isinstance(node.op, LENGTH_OPERATIONS):
             return NO_VALUES
         sources: set[Value] = set()
@@ -225,7 +225,7 @@ class _DataflowBuilder:
         return frozenset(sources)
 
     def _make_item(self, node: Node) -> DataflowItem:
-        """Return the item of a node: the inner block that contains it, or the operation."""
+        """Return the item of a node: the nested block that contains it, or the operation."""
         block = self.get_block(self.node_scopes[node])
         if block:
             return DataflowItem(role="block", name=block)
@@ -238,7 +238,7 @@ def is_float_value(value: Value) -> bool:
 
 
 def get_operation_label(node: Node) -> str:
-    """Return the label of an operation: one word or one symbol."""
+    """Return the label of an operation in a diagram: a word or a symbol."""
     match node.op:
         case ops.Arith(fn):
             return ARITHMETIC_SIGNS.get(fn, fn)
@@ -250,7 +250,7 @@ def get_operation_label(node: Node) -> str:
 def build_block_dataflow(
     graph: Graph, node_scopes: Mapping[Node, str], scope: str, get_block: Callable[[str], str]
 ) -> BlockDataflow:
-    """Build the data flow of a scope; `get_block` maps inner scopes to block paths or ""."""
+    """Build the data flow of a scope. `get_block` maps inner scopes to block paths, or to ""."""
     builder = _DataflowBuilder(
         graph=graph, node_scopes=node_scopes, scope=scope, get_block=get_block
     )
@@ -258,7 +258,7 @@ def build_block_dataflow(
     for name, value in _iterate_results(graph, node_scopes, scope):
         index = builder.get_item_index(DataflowItem(role="result", name=name))
         sources = builder.sources.get(value, NO_VALUES)
-        # masks and position ids are drawn between blocks only if they are computed from activations
+        # a block's masks and position ids are drawn only if they are computed from activations
         drawn_sources = frozenset(v for v in sources if not scope or is_float_value(v))
         builder.add_edges(drawn_sources, index)
     return _order_items(builder.items, builder.edges)
@@ -267,15 +267,15 @@ def build_block_dataflow(
 def _iterate_results(
     graph: Graph, node_scopes: Mapping[Node, str], scope: str
 ) -> Iterator[tuple[str, Value]]:
-    """Yield the name and value of each result of the graph for the root scope, and otherwise each
-    value of the scope that is a result or is read outside the scope, with the name "".
+    """Yield the name and value of each graph output for the root scope. For another scope, yield
+    each value that leaves the scope, with the name "".
     """
     if not scope:
         yield from graph.outputs.items()
         return
     inner_nodes = {n for n, _ in graph.nodes if is_scope_inside(node_scopes[n], scope)}
     values_read = [a for n, _ in graph.nodes if n not in inner_nodes for a in n.args if a]
-    # in topological order, without duplicates
+    # remove duplicates, and keep the topological order
     leaving_values = dict.fromkeys([*values_read, *graph.outputs.values()])
     yield from (("", value) for value in leaving_values if value.node in inner_nodes)
 
@@ -283,7 +283,7 @@ def _iterate_results(
 def _order_items(
     items: Sequence[DataflowItem], edges: Mapping[tuple[int, int], None]
 ) -> BlockDataflow:
-    """Return the items that a result depends on, in topological order, with ports first."""
+    """Return the data flow of all items that a result depends on, sorted with ports first."""
     connected = _find_connected_items(items, edges)
     inner_edges = [(a, b) for a, b in edges if {a, b} <= connected]
     remaining = sorted(connected, key=lambda n: (NODE_RANKS[items[n].role], n))
@@ -296,7 +296,7 @@ def _order_items(
 
 
 def _sort_topologically(items: list[int], edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Sort items topologically; a cycle begins at its first item in `items`."""
+    """Sort items topologically. A cycle begins at the item that comes first in `items`."""
     predecessors = {n: {a for a, b in edges if b == n} for n in items}
     remaining = [*items]
     order: list[int] = []
@@ -310,7 +310,7 @@ def _sort_topologically(items: list[int], edges: Sequence[tuple[int, int]]) -> l
 def _find_connected_items(
     items: Sequence[DataflowItem], edges: Mapping[tuple[int, int], None]
 ) -> set[int]:
-    """Return the items that a result depends on."""
+    """Return the indices of the items that a result depends on."""
     connected = {n for n, item in enumerate(items) if item.role == "result"}
     while predecessors := {a for a, b in edges if b in connected and a not in connected}:
         connected |= predecessors
@@ -318,7 +318,7 @@ def _find_connected_items(
 
 
 def _get_relative_path(scope: str, base: str) -> str:
-    """Return a scope relative to `base`, a number with its parent; "" for an outer scope."""
+    """Return a scope name relative to `base` (a number with its parent), "" for an outer scope."""
     common = find_common_scope(scope, base)
     name = scope.removeprefix(common).lstrip(".").split(".")[0]
     parent = common.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Lay out a block as a drawing: items in rows, and edges in lanes."""
+"""Lay out a block as a diagram, with items in rows and long edges in lanes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ BLOCK_COLORS: Mapping[str, tuple[str, str]] = {
     "activation": ("#e9e3f5", "#7c63b3"),
     "other": ("#ececf0", "#8a8a96"),
 }
-"""Fill and stroke color of each kind of block."""
+"""Fill color and stroke color of each kind of block."""
 
 ROW_GAP, COLUMN_GAP, LANE_WIDTH, PADDING = 22.0, 18.0, 13.0, 14.0
 """Distances in points. An edge that skips rows runs in a lane to the left of all items."""
@@ -39,7 +39,7 @@ EDGE_COLOR = "#4c4c57"
 
 @dataclass(kw_only=True)
 class DrawingPiece:
-    """Drawing elements relative to the top left corner; edges enter and leave at the horizontal
+    """Drawing elements relative to the top left corner. Edges enter and leave at the horizontal
     center. `frame_ports` are the roles (`port` or `result`) that are drawn as lines to the frame.
     """
 
@@ -52,8 +52,8 @@ class DrawingPiece:
 def draw_block(
     block: Block, is_expanded: BlockPredicate, title: str, *, has_heading: bool = True
 ) -> Drawing:
-    """Draw the data flow of a block, under `title` if it has a heading. `is_expanded` selects the
-    nested blocks whose data flow is drawn.
+    """Draw the data flow of a block, below the heading `title` if `has_heading` is true.
+    `is_expanded` selects the nested blocks whose data flow is also drawn.
     """
     piece = _draw_flow(block, is_expanded)
     heading = [TextMark(x=24, y=32, text=make_printable_label(title, 60), size=15, is_bold=True)]
@@ -71,8 +71,8 @@ def draw_block(
 
 @dataclass(frozen=True, kw_only=True)
 class _PiecePlacement:
-    """The position of a piece: its top left corner, the top and bottom of its row, and whether it
-    is the first piece of its row (`is_leftmost`).
+    """The position of a drawing piece: its top left corner, the top and bottom of its row, and
+    whether the piece is the first in its row (`is_leftmost`).
     """
 
     piece: DrawingPiece
@@ -82,19 +82,19 @@ class _PiecePlacement:
 
     @property
     def entry_point(self) -> tuple[float, float]:
-        """The point where incoming edges end."""
+        """The point at which incoming edges of the piece end."""
         return self.corner[0] + self.piece.width / 2, self.corner[1]
 
     @property
     def exit_point(self) -> tuple[float, float]:
-        """The point where outgoing edges begin."""
+        """The point at which outgoing edges of the piece begin."""
         return self.entry_point[0], self.corner[1] + self.piece.height
 
 
 def _draw_flow(
     block: Block, is_expanded: BlockPredicate, *, has_frame: bool = False
 ) -> DrawingPiece:
-    """Draw the data flow of a block; `has_frame` draws a single input and output to the frame."""
+    """Draw the data flow of a block. `has_frame` draws single ports as lines to the frame."""
     flow = block.flow
     frame_ports = _find_port_indices(flow) if has_frame else set()
     empty_piece = DrawingPiece(width=0, height=0)
@@ -106,10 +106,10 @@ def _draw_flow(
     rows = _move_ports_to_own_rows(_arrange_rows(flow), flow, frame_ports)
     skip_edges = _assign_lanes(flow, rows)
     max_lane = max(skip_edges.values(), default=-1)
-    # add the same space on the right, to center the layout
+    # the right margin equals the lane width on the left, which centers the layout
     left = LANE_WIDTH * (max_lane + 1) + (8 if skip_edges else 0)
     placements, (inner, height) = _place_rows(pieces, rows, left)
-    # edges first, so that all other marks cover them
+    # edges are drawn first, so that all other marks cover the edges
     sides = {edge: LANE_WIDTH * (max_lane - lane) + 4 for edge, lane in skip_edges.items()}
     marks: list[Mark] = [
         _draw_edge(placements[a], placements[b], sides.get((a, b))) for a, b in flow.edges
@@ -126,7 +126,7 @@ def _draw_flow(
 def _place_rows(
     pieces: Sequence[DrawingPiece], rows: Sequence[Sequence[int]], left: float
 ) -> tuple[dict[int, _PiecePlacement], tuple[float, float]]:
-    """Place the pieces of rows side by side, centered; return them, total width and height."""
+    """Place the pieces of each row side by side, centered. Return placements and total size."""
     widths = [sum(pieces[n].width + COLUMN_GAP for n in row) - COLUMN_GAP for row in rows]
     inner_width, top = max(widths, default=0.0), 0.0
     placements: dict[int, _PiecePlacement] = {}
@@ -144,7 +144,7 @@ def _place_rows(
 
 
 def _find_port_indices(flow: BlockDataflow) -> set[int]:
-    """Return the indices of a single input and of a single output of a block."""
+    """Return the indices of a block's input and output items, if there is only one of each."""
     single_ports = set()
     for role in ("port", "result"):
         indices = [n for n, item in enumerate(flow.items) if item.role == role]
@@ -155,8 +155,8 @@ def _find_port_indices(flow: BlockDataflow) -> set[int]:
 def _move_ports_to_own_rows(
     rows: Sequence[Sequence[int]], flow: BlockDataflow, frame_ports: set[int]
 ) -> list[list[int]]:
-    """Move the input on the frame to a row above all others, and the output to a row below all
-    others, so that both are aligned with the lines to the frame.
+    """Move the input at the frame to its own first row and the output at the frame to its own last
+    row, so that both are aligned with the lines to the frame.
     """
     inputs = [[n] for n in frame_ports if flow.items[n].role == "port"]
     outputs = [[n] for n in frame_ports if flow.items[n].role == "result"]
@@ -165,7 +165,7 @@ def _move_ports_to_own_rows(
 
 
 def _arrange_rows(flow: BlockDataflow) -> list[list[int]]:
-    """Arrange items in rows below their inputs; without inputs, above their first consumer."""
+    """Arrange items in rows: below their producers, or above their first consumer."""
     depths = _compute_depths(flow)
     consumers = {b for _, b in flow.edges}
     for n in range(len(flow.items)):
@@ -175,23 +175,23 @@ def _arrange_rows(flow: BlockDataflow) -> list[list[int]]:
     rows: dict[int, list[int]] = {}
     for n, depth in enumerate(depths):
         rows.setdefault(depth, []).append(n)
-    # rows that became empty are dropped
+    # depths without items give no row
     return [rows[depth] for depth in sorted(rows)]
 
 
 def _compute_depths(flow: BlockDataflow) -> list[int]:
-    """Return the number of edges on the longest path of forward edges that ends at each item."""
+    """Return the length of the longest path of forward edges that ends at each item."""
     depth = [0] * len(flow.items)
-    # topological order, so that the depth of every input is known
+    # edges in topological order, so that the depth of each producer is final
     for a, b in sorted(flow.edges, key=lambda edge: edge[1]):
-        # an edge that closes a cycle points upward
+        # an edge that closes a cycle points upward and does not change depths
         depth[b] = max(depth[b], depth[a] + 1) if a < b else depth[b]
     return depth
 
 
 def _assign_lanes(flow: BlockDataflow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
-    """Return the lane of each edge that skips rows or points upward. Overlapping edges get
-    different lanes; shorter edges get inner lanes.
+    """Return the lane of each edge that skips rows or points upward. Overlapping edges have
+    different lanes, and shorter edges have inner lanes.
     """
     spans = _find_edge_rows(flow, rows)
     skip_edges = [edge for edge, (top, bottom) in spans.items() if bottom - top != 1]
@@ -202,7 +202,7 @@ def _assign_lanes(flow: BlockDataflow, rows: Sequence[Sequence[int]]) -> dict[tu
         used_lanes = {
             lane for other, lane in lanes.items() if _do_ranges_overlap(spans[other], spans[edge])
         }
-        # there are never more lanes than edges that skip rows
+        # there are at most as many lanes as edges that skip rows
         lanes[edge] = next(n for n in range(len(skip_edges)) if n not in used_lanes)
     return lanes
 
@@ -216,12 +216,12 @@ def _find_edge_rows(
 
 
 def _do_ranges_overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    """Return True if two ranges of rows share a row."""
+    """Return True if two half-open ranges of row indices overlap."""
     return a[0] < b[1] and b[0] < a[1]
 
 
 def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> LineMark:
-    """Draw the line between two pieces, past others at x coordinate `side` if it is set."""
+    """Draw an edge between two pieces, in the lane at x coordinate `side` if it is set."""
     start, end = a.exit_point, b.entry_point
     if side is None:
         bend_y = b.row_span[0] - ROW_GAP / 2
@@ -236,7 +236,7 @@ def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> Li
     points = [start, (start[0], exit_y), (side, exit_y)]
     is_sign = 0 < b.piece.width <= 2 * SIGN_RADIUS + 1
     if is_sign and b.is_leftmost:
-        # an edge enters an operation symbol from the side, as in drawings of residual connections
+        # the edge enters an operation symbol from the side, as usual for residual connections
         middle_y = b.corner[1] + b.piece.height / 2
         points += [(side, middle_y), (b.corner[0], middle_y)]
     elif b.piece.height == 0:
@@ -250,7 +250,7 @@ def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> Li
 
 
 def _draw_item(item: DataflowItem, block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
-    """Draw an item of the data flow of `block`."""
+    """Draw an item of a block's data flow."""
     if item.role == "block":
         inner_block = block.inner_blocks[item.name]
         return (
@@ -264,7 +264,7 @@ def _draw_item(item: DataflowItem, block: Block, is_expanded: BlockPredicate) ->
 
 
 def _draw_port(name: str) -> DrawingPiece:
-    """Draw an input or output: its name without a box."""
+    """Draw an input or output as a name without a box."""
     text = make_printable_label(name, 30)
     width = estimate_text_width(text, 11.5) + 8
     mark = TextMark(x=width / 2, y=12, text=text, size=11.5, color=FAINT, anchor="middle")
@@ -272,7 +272,7 @@ def _draw_port(name: str) -> DrawingPiece:
 
 
 def _draw_sign(sign: str) -> DrawingPiece:
-    """Draw an arithmetic operation as its sign in a circle."""
+    """Draw an arithmetic operation as a sign in a circle."""
     marks: list[Mark] = [
         BoxMark(
             width=2 * SIGN_RADIUS,
@@ -297,7 +297,7 @@ def _draw_collapsed_block(block: Block) -> DrawingPiece:
 
 
 def _draw_plate(name: str, output_type: str, kind: str, block_path: str) -> DrawingPiece:
-    """Draw a box in the color of the block kind, with a name and below it the output type."""
+    """Draw a box in the color of a block kind, with the name above the output type."""
     name, output_type = make_printable_label(name, 44), make_printable_label(output_type, 44)
     width = (
         max(estimate_text_width(name, 12.5) * 1.05, estimate_text_width(output_type, 9.5), 64) + 26
@@ -323,7 +323,7 @@ def _draw_plate(name: str, output_type: str, kind: str, block_path: str) -> Draw
 
 
 def _draw_expanded_block(block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
-    """Draw a block as a frame with its name, its number of repeats and its data flow."""
+    """Draw a block as a frame with the block's name, number of repeats and data flow."""
     contents = _draw_flow(block, is_expanded, has_frame=True)
     name = make_printable_label(block.label, 44)
     repeats = f"× {block.repeats}" if block.repeats > 1 else ""
@@ -331,7 +331,7 @@ def _draw_expanded_block(block: Block, is_expanded: BlockPredicate) -> DrawingPi
     width = max(contents.width + 2 * PADDING, heading_width)
     height = contents.height + 30 + PADDING
     if "port" in contents.frame_ports:
-        # the line from above must not cross the name
+        # the incoming edge must not cross the name of the block
         width = max(width, 2 * (estimate_text_width(name, 12.5) * 1.1 + 22))
     left = (width - contents.width) / 2
     color = BLOCK_COLORS[block.kind][1]

@@ -1,4 +1,6 @@
-"""The tree of blocks of a graph (shapes, parameters, cost, lines), and blocks to expand."""
+"""Build the tree of blocks of a graph, with shapes, parameter counts, costs and spec lines, and
+choose the blocks to expand in diagrams.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +21,7 @@ from specc.visualize.block_dataflow import (
 )
 
 MAX_LINES = 24
-"""Maximum number of spec lines that are shown for a block."""
+"""Maximum number of spec lines shown for a block."""
 
 BLOCK_KINDS: Mapping[str, tuple[type, ...]] = {
     "attention": (ops.Attend, ops.WeightedSum),
@@ -31,15 +33,16 @@ BLOCK_KINDS: Mapping[str, tuple[type, ...]] = {
     "linear": (ops.Linear, ops.QuantizedLinear, ops.MatMul, ops.Einsum),
     "activation": (ops.Pointwise, ops.Softmax, ops.MaskedSoftmax, ops.Rotate),
 }
-"""The op classes that determine each kind of block. A block with ops of several kinds has the first
-of these kinds in the order of `KIND_ORDER` and then of this table."""
+"""The op classes that determine each kind of block. A block with ops of several kinds gets the
+first matching kind in the order of `KIND_ORDER` and then of this table.
+"""
 
 KIND_ORDER = ("attention", "experts", "recurrent", "convolution", "linear", "embedding", "norm")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecLine:
-    """A line of a spec: file name, line number and text."""
+    """A source line of a spec: file name, line number and text."""
 
     file: str
     line_number: int
@@ -49,7 +52,7 @@ class SpecLine:
 @dataclass(frozen=True, kw_only=True)
 class Block:
     """A scope of a graph, or `repeats` equal scopes, of which `path` is the first. Costs and
-    parameter counts are sums over all of them.
+    parameter counts are sums over all equal scopes.
     """
 
     name: str
@@ -66,14 +69,14 @@ class Block:
     flow: BlockDataflow
     inner_blocks: Mapping[str, "Block"] = field(default_factory=dict)
     outer_path: str = ""
-    """The outermost scope that is merged into the block; `path` is the innermost."""
+    """The outermost scope that is merged into the block, whereas `path` is the innermost scope."""
     members: tuple[str, ...] = ()
-    """The scopes of the enclosing block that this block represents."""
+    """The scopes of the enclosing block that are equal and represented by this block."""
 
     @property
     def label(self) -> str:
-        """The label of the block in a drawing. For a numbered block, it includes the parent and the
-        main component, e.g. `layer.0 SelfAttention`.
+        """The label of the block in a diagram. For a numbered block, the label includes the parent
+        and the main component, e.g. `layer.0 SelfAttention`.
         """
         if not self.name[:1].isdecimal():
             return self.name
@@ -86,7 +89,7 @@ class Block:
         return f"{name} {main.name if main else self.op}".rstrip()
 
     def walk_blocks(self) -> Iterator["Block"]:
-        """Yield this block and all nested blocks, outermost first."""
+        """Yield the block and all nested blocks, outermost first."""
         yield self
         for block in self.inner_blocks.values():
             yield from block.walk_blocks()
@@ -101,7 +104,7 @@ class _BlockBuilder:
     node_scopes: Mapping[Node, str]
 
     def build_block(self, summary: SummaryNode, name: str, path: str, outer: str) -> Block:
-        """Build the block of a summary node; `outer` is the outermost scope merged into it."""
+        """Build the block of a summary node. `outer` is the outermost scope merged into it."""
         inner_blocks: dict[str, Block] = {}
         block_names: dict[str, str] = {}
         for child in summary.parts.values():
@@ -132,7 +135,7 @@ class _BlockBuilder:
         )
 
     def _make_child(self, summary: SummaryNode, path: str) -> Block:
-        """Create the block of a nested scope; a scope with a single child is merged with it."""
+        """Create the block of a nested scope, which is merged with its child if it has only one."""
         merged_names, repeats, members_of_part = [summary.name], 1, summary.members
         outer = path_of_first = f"{path}.{summary.members[0]}".lstrip(".")
         while (
@@ -144,7 +147,7 @@ class _BlockBuilder:
             (summary,) = summary.parts.values()
             merged_names.append(summary.name)
             path_of_first = f"{path_of_first}.{summary.members[0]}"
-            # of several equal layers, only the first is drawn
+            # only the first of several equal layers is drawn
             outer = path_of_first if len(summary.members) > 1 else outer
         child_block = self.build_block(summary, ".".join(merged_names), path_of_first, outer)
         members = tuple(f"{path}.{name}".lstrip(".") for name in members_of_part)
@@ -171,13 +174,13 @@ class _BlockBuilder:
 
 
 def _get_description(op: str, nodes: list[Node]) -> str:
-    """Return the first paragraph on the op of this name, or "" if no node has it."""
+    """Return the summary of an op's documentation, or "" if no node has the op."""
     node = next((n for n in nodes if n.op.name == op), None)
     return extract_docstring_summary(node.op.__doc__) if node else ""
 
 
 def _find_user_span(span: Span) -> Span:
-    """Return the span of the user's call that led to a span in the standard library."""
+    """Return the span of the user's call that leads to a span in the standard library."""
     while span.caller is not None:
         span = span.caller
     return span
@@ -189,7 +192,7 @@ def format_dims(dims: Sequence[Dim], sizes: Mapping[str, int]) -> str:
 
 
 def _merge_equal_blocks(block: Block, repeats: int) -> Block:
-    """Return a block that represents `repeats` blocks which are equal to `block`."""
+    """Return a block that represents `repeats` blocks equal to `block`."""
     return replace(
         block,
         repeats=block.repeats * repeats,
@@ -200,28 +203,28 @@ def _merge_equal_blocks(block: Block, repeats: int) -> Block:
 
 
 def classify_block(nodes: list[Node]) -> str:
-    """Return the kind of a block, a key of `BLOCK_KINDS` or `other`, which has a color."""
+    """Return the kind of a block, which determines its color: a key of `BLOCK_KINDS` or `other`."""
     kinds = {k for k, types in BLOCK_KINDS.items() for n in nodes if isinstance(n.op, types)}
     return next((k for k in (*KIND_ORDER, *BLOCK_KINDS) if k in kinds), "other")
 
 
 def build_block_tree(graph: Graph, sizes: Mapping[str, int] | None = None) -> Block:
-    """Build the block tree of a graph, whose root has the name of the graph. `sizes` are the sizes
-    of symbolic dimensions in output types and costs.
+    """Build the block tree of a graph. The root block has the name of the graph. `sizes` are the
+    sizes of symbolic dimensions in output types and costs.
     """
     builder = _BlockBuilder(graph=graph, sizes=sizes or {}, node_scopes=find_node_scopes(graph))
     return builder.build_block(summarize_graph(graph, sizes), graph.name, "", "")
 
 
 def _get_child_name(scope: str, path: str) -> str:
-    """Return the name of the child of a path that contains a scope, or "" outside."""
+    """Return the name of the child of `path` that contains a scope, "" if it is outside `path`."""
     if scope == path or not is_scope_inside(scope, path):
         return ""
     return scope.removeprefix(path).lstrip(".").split(".")[0]
 
 
 def find_build_scope(graph: Graph, node: Node) -> str:
-    """Return the path under which a node was first built."""
+    """Return the scope path under which a node was first built."""
     origin = graph.node_origins.get(node)
     return origin.scopes[0] if origin and origin.scopes else ""
 
@@ -230,7 +233,9 @@ WHOLE_MODEL = "whole"
 
 
 def map_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
-    """Return the graph of a spec, and those derived for generation. Raise E0711 to E0718."""
+    """Return the graph of a spec and the graphs derived for generation, by name. Raise E0711 to
+    E0718 if generation graphs cannot be derived.
+    """
     graphs = {WHOLE_MODEL: model.graph}
     if model.generation is not None:
         derived = derive_graphs(model.graph, model.generation, defaults=model.defaults)
@@ -244,8 +249,9 @@ BlockPredicate = Callable[[Block], bool]
 
 
 def expand_blocks(block: Block, max_items: int) -> BlockPredicate:
-    """Return a predicate of the blocks to expand: outermost first, while at most `max_items` items
-    are drawn, and always the blocks with a residual connection in an expanded block.
+    """Return a predicate that is true for blocks to expand. Outer blocks are expanded first, until
+    more than `max_items` items would be drawn. Blocks with a residual connection in an expanded
+    block are always expanded.
     """
     expanded: set[str] = set()
     for depth in range(1, 8):
@@ -253,7 +259,7 @@ def expand_blocks(block: Block, max_items: int) -> BlockPredicate:
         if _count_shown_items(block, candidates) > max_items:
             break
         expanded = candidates
-    # show residual connections
+    # expand the blocks with residual connections
     for block_inside in block.walk_blocks():
         if block_inside is block or block_inside.path in expanded:
             expanded |= {
@@ -265,26 +271,26 @@ def expand_blocks(block: Block, max_items: int) -> BlockPredicate:
 
 
 def _count_shown_items(block: Block, expanded: set[str]) -> int:
-    """Count the items of a drawing in which the blocks with these paths are expanded."""
+    """Count the items of a diagram in which the blocks with the paths `expanded` are expanded."""
     inner_count = sum(len(b.flow.items) for b in block.walk_blocks() if b.path in expanded)
     return len(block.flow.items) + inner_count
 
 
 def _has_residual(block: Block) -> bool:
-    """Return True if a block adds one of its inputs to a computed value."""
+    """Return True if a block adds one of its inputs to a value that the block computes."""
     items = block.flow.items
     consumers = {b for a, b in block.flow.edges if items[a].role == "port"}
     return _is_composed(block) and any(items[n].name == "+" for n in consumers)
 
 
 def _is_composed(block: Block) -> bool:
-    """Return True if a block contains several blocks or operations."""
+    """Return True if a block contains more than one nested block or operation."""
     steps = [i for i in block.flow.items if i.role in ("block", "op")]
     return bool(block.inner_blocks) and len(steps) > 1
 
 
 def _list_nested_blocks(block: Block, depth: int) -> list[Block]:
-    """Return the blocks that are nested in a block at most `depth` levels deep."""
+    """Return all blocks nested in a block up to `depth` levels deep."""
     inner_blocks = list(block.inner_blocks.values())
     if depth <= 1:
         return inner_blocks

@@ -1,4 +1,4 @@
-"""Cost as a function of sequence length: formulas, curves and a log-log plot."""
+"""Model cost as a function of sequence length: formulas, curves and a log-log plot."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,13 +14,13 @@ from specc.ir.dim import Dim, DimError, sum_dims
 from specc.ir.graph import Graph, Node
 
 MIN_LENGTH, MAX_LENGTH = 64, 16_384
-"""Range of sequence lengths in the plot."""
+"""Range of sequence lengths on the x-axis of the plot."""
 
 COMPARED_WINDOW = 256
-"""Window size of the hypothetical sliding-window attention in the plot."""
+"""Window size of the hypothetical sliding-window attention that the plot compares with."""
 
 SOLID_CURVES = ("total", "attention", "without attention")
-"""Names of the curves of the actual model; other curves are hypothetical."""
+"""Names of the curves of the actual model. Curves of hypothetical models are dashed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class CostCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class CostCurves:
-    """Costs of a batch element by size of `symbols`; `limit_reason` explains the maximum."""
+    """Costs of a batch element by size of all `symbols`; `limit_reason` explains the maximum."""
 
     symbols: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -43,7 +43,7 @@ class CostCurves:
 
 
 def compute_cost_curves(graph: Graph) -> CostCurves | None:
-    """Compute the cost as a function of sequence length, or None if it is constant."""
+    """Compute the cost as a function of sequence length. Return None if the cost is constant."""
     root = summarize_graph(graph)
     multiply_adds = root.sum_over_subtree("multiply_adds")
     batch_symbols = {v.type.shape[0].name for v in graph.inputs.values() if v.type.rank}
@@ -66,8 +66,9 @@ def compute_cost_curves(graph: Graph) -> CostCurves | None:
 def _make_curves(
     graph: Graph, multiply_adds: Dim, sizes_by_length: Sequence[Mapping[str, int]]
 ) -> Iterator[CostCurve]:
-    """Yield the cost curves of a graph, whose formula is `multiply_adds`: of the whole graph, and
-    if it has attention, also of the attention, of the rest, and with a hypothetical window.
+    """Yield the cost curves of a graph with the cost formula `multiply_adds`: the whole graph and,
+    if the graph has attention, the attention alone, the rest, and attention with a hypothetical
+    window.
     """
     attention_nodes = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.WeightedSum)]
     attention = sum_dims(count_multiply_adds(n) for n in attention_nodes)
@@ -97,8 +98,8 @@ def _make_curves(
 def _compute_saved_multiply_adds(
     graph: Graph, sizes_by_length: Sequence[Mapping[str, int]]
 ) -> list[float]:
-    """Return the multiply-adds that blocked attention saves. A sequence shorter than a block is not
-    split, so each length is evaluated separately.
+    """Return the multiply-adds saved by blocked attention at each sequence length. Each length is
+    evaluated separately, because sequences shorter than a block are not split.
     """
     return [
         _evaluate_formula(
@@ -110,7 +111,7 @@ def _compute_saved_multiply_adds(
 
 
 def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
-    """Return True if the number of keys per query is bounded at all sequence lengths."""
+    """Return True if an attention node has a bounded number of keys per query at all lengths."""
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
     plans = [plan_local_attention(node, padding_masks) for node in attends]
     return any(plan is not None and plan.window is not None for plan in plans)
@@ -119,15 +120,15 @@ def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
 def _choose_sizes(
     batch_symbols: set[str | None], symbols: tuple[str, ...]
 ) -> Callable[[int], Mapping[str, int]]:
-    """Return a function that maps a sequence length to the sizes of all symbolic dimensions: the
-    length for `symbols`, and 1 for the dimensions of the batch.
+    """Return a function from a sequence length to the sizes of all symbolic dimensions: the
+    sequence length for `symbols`, and 1 for batch dimensions.
     """
     batch_sizes = {name: 1 for name in batch_symbols if name}
     return lambda n: {**batch_sizes, **dict.fromkeys(symbols, n)}
 
 
 def _choose_lengths(max_length: int) -> Iterator[int]:
-    """Yield powers of two up to the maximum length, then the maximum length."""
+    """Yield the powers of two up to the maximum length, and then the maximum length itself."""
     n = MIN_LENGTH
     while n <= max_length:
         yield n
@@ -137,7 +138,7 @@ def _choose_lengths(max_length: int) -> Iterator[int]:
 
 
 def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
-    """Return the maximum sequence length and the reason for this limit."""
+    """Return the maximum sequence length of the plot and the reason for the limit."""
     limits = [find_length_limits(graph)[s] for s in symbols if s in find_length_limits(graph)]
     limit = min(limits, key=lambda limit: limit.max_length, default=None)
     if limit is None or limit.max_length >= MAX_LENGTH:
@@ -146,7 +147,7 @@ def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
 
 
 def _evaluate_formula(dim: Dim, sizes: Mapping[str, int]) -> int | None:
-    """Evaluate a symbolic dimension. Return None if these sizes do not give a valid dimension."""
+    """Evaluate a symbolic dimension. Return None if the sizes make the dimension invalid."""
     try:
         return dim.substitute(sizes).number
     except DimError:
@@ -154,7 +155,7 @@ def _evaluate_formula(dim: Dim, sizes: Mapping[str, int]) -> int | None:
 
 
 def _compute_window_savings(node: Node, sizes: Mapping[str, int]) -> float:
-    """Return the multiply-adds that a sliding window would save in an attention node."""
+    """Return the multiply-adds that a window of COMPARED_WINDOW saves in an attention node."""
     if isinstance(node.op, ops.Attend):
         keys = node.op.key(node).type.shape[2]
     else:
@@ -171,13 +172,13 @@ WIDTH, HEIGHT = 470.0, 300.0
 LEFT, TOP, RIGHT, BOTTOM = 92.0, 46.0, 190.0, 52.0
 CURVE_COLORS = ("#1d1d24", "#d2552f", "#33658a", "#2f8a5b", "#8a5bb5")
 GRID_COLOR = "#e4e4ea"
-LABEL_SPACING = 15.0  # minimum distance in points between two curve names
+LABEL_SPACING = 15.0  # minimum vertical distance in points between two curve names
 
 
 def plot_cost(cost: CostCurves) -> Drawing:
-    """Plot the curves with logarithmic axes, so that powers of n are straight lines."""
+    """Plot the cost curves with logarithmic axes, so that powers of n are straight lines."""
     title = "Multiply-adds by sequence length"
-    # a logarithmic axis cannot show 0
+    # a logarithmic axis has no position for 0
     values = [v for curve in cost.curves for v in curve.values if v > 0]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
@@ -209,14 +210,14 @@ def plot_cost(cost: CostCurves) -> Drawing:
 
 
 def _draw_grid_line(power: int, y: float) -> Iterator[Mark]:
-    """Draw a grid line at a power of ten, with its label."""
+    """Draw a labeled grid line at a power of ten."""
     label = format_magnitude(10**power)
     yield LineMark(points=((LEFT, y), (LEFT + WIDTH, y)), color=GRID_COLOR, stroke_width=1)
     yield TextMark(x=LEFT - 8, y=y + 4, text=label, size=10, color=FAINT, anchor="end")
 
 
 def _draw_axis(cost: CostCurves, get_x: Callable[[float], float]) -> Iterator[Mark]:
-    """Draw the x-axis, which shows sequence lengths."""
+    """Draw the x-axis with sequence lengths."""
     yield BoxMark(x=LEFT, y=TOP, width=WIDTH, height=HEIGHT, stroke=GRID_COLOR)
     # label only as many lengths as fit without overlap
     step = max(1, len(cost.lengths) // 6)
@@ -230,7 +231,7 @@ def _draw_axis(cost: CostCurves, get_x: Callable[[float], float]) -> Iterator[Ma
 
 
 def _place_curve_names(curve_ends: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
-    """Draw the name of each curve next to its end, without overlaps."""
+    """Draw the name of each curve next to the end of the curve, without overlapping names."""
     label_y = -math.inf
     for y, name, color in sorted(curve_ends):
         label_y = max(y, label_y + LABEL_SPACING)
