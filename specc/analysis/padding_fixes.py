@@ -15,9 +15,9 @@ from specc.ir.op import Op
 
 @dataclass(frozen=True, kw_only=True)
 class PaddingLeak:
-    """A violation of padding invariance: padded positions of the mask `mask_name` affect the output
-    `output` of `graph` through `padding_source`. `states` are the padding properties of all values.
-    If `is_nonfinite`, only NaN or infinity at padded positions affects the output.
+    """A violation of padding invariance: positions that the mask `mask_name` excludes affect the
+    output `output` of `graph` through `padding_source`. `states` are the padding properties of all
+    values. If `is_nonfinite`, only NaN or infinity at padded positions affects the output.
     """
 
     graph: Graph
@@ -49,7 +49,7 @@ class PaddingLeak:
         return is_constant or self.get_facts(value).is_finite
 
     def get_output_order(self) -> str:
-        """Return "sorted" or "reverse" if the output is in that order, otherwise ""."""
+        """Return the order of the output if it is "sorted" or "reverse", otherwise ""."""
         value = self.graph.outputs[self.output]
         if not self.padding_source.is_counted or self.node is not value.node:
             return ""
@@ -82,7 +82,7 @@ class PaddingLeak:
         return node
 
     def find_joining_op(self) -> Node | None:
-        """Return the op that added always-valid positions next to those that are read, or None."""
+        """Return the op that added always-valid positions next to the read padding, or None."""
         joining = ops.Pad | ops.Concat | ops.Merge
         return self.find_source(self.node, lambda op: isinstance(op, joining))
 
@@ -107,7 +107,7 @@ class PaddingLeak:
         return self.find_padded_operand(self.node)
 
     def get_padded_axis(self, value: Value | None) -> int:
-        """Return the axis that is read, or the last axis with the size of the mask, or 1."""
+        """Return the axis that the op reads, or the last axis with the size of the mask, or 1."""
         padded_read, shape = self.padding_source.read, value.shape if value else ()
         if padded_read is not None and value is self.get_read_operand():
             return padded_read.axis
@@ -115,7 +115,7 @@ class PaddingLeak:
         return max((n for n, d in enumerate(shape) if d == mask_length), default=1)
 
     def format_mask(self, value: Value | None) -> str:
-        """Format the padding mask of a value as an expression of the spec, flipped if the value is.
+        """Format the padding mask of a value as a spec expression, flipped if the value is flipped.
         Return the placeholder `mask` if the axis of the value has a different size.
         """
         axis, shape = self.get_padded_axis(value), value.shape if value else ()
@@ -156,7 +156,7 @@ class PaddingLeak:
         return call_results[-1] if call_results else None
 
     def format_side_help(self, side: str) -> str:
-        """Return the help text that declares padding on `side`, or "" if it is declared."""
+        """Return the help text that declares padding on `side`, or "" if it is already declared."""
         if self.graph.input_facts[self.mask_name].padding_side == side:
             return ""
         lengths = ", ".join(map(str, self.graph.inputs[self.mask_name].shape))
@@ -176,7 +176,7 @@ MASK_ARGUMENTS: Mapping[type[object], str] = {
     ops.Conv: "add `keep={}`",
     ops.Last: "use `last_token(x, {})`",
 }
-"""The syntax with which an op takes a padding mask, as a format string."""
+"""Format strings for the argument with which a padding mask is passed to an op."""
 
 NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
     **dict.fromkeys((ops.MaxPool, ops.Softmax, ops.ArgMax), "-inf"),
@@ -189,7 +189,7 @@ NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
 
 
 def suggest_padding_fix(leak: PaddingLeak) -> str:
-    """Suggest a fix that excludes padding; return "" if no fix is known."""
+    """Return a fix that excludes padding, or "" if no fix is known."""
     if leak.get_output_order() == "reverse":
         return "flip it back: `flip(y, axis=1)`"
     if leak.padding_source.is_shifted or leak.get_output_order():
@@ -288,7 +288,7 @@ def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
 
 
 def _suggest_number(leak: PaddingLeak, value: Value | None) -> str:
-    """Suggest filling padding with the neutral element of the op; "" if it has none."""
+    """Suggest filling padding with the neutral element of the op; return "" if it has none."""
     if leak.has_interior_padding():
         return _suggest_added_number(leak)
     fill = _get_neutral_number(leak)
@@ -315,8 +315,8 @@ def _suggest_added_number(leak: PaddingLeak) -> str:
 
 
 def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:
-    """Return the constant, as a literal, of the positions that `node` adds next to padded ones, or
-    None if it is unknown. For merged axes, return the neutral element of the op that reads them.
+    """Return the constant, as a literal, of the positions that `node` adds next to padding, or None
+    if it is unknown. For merged axes, return the neutral element of the op that reads the axes.
     """
     match node.op:
         case ops.Merge():
@@ -335,7 +335,7 @@ def _get_other_side(leak: PaddingLeak, node: Node) -> str:
 
 def _get_neutral_number(leak: PaddingLeak) -> str:
     """Return the neutral element of the op, as a literal: the constant that has no effect at padded
-    positions. Return "" if there is none.
+    positions. Return "" if there is no such constant.
     """
     match op := leak.node.op:
         case ops.Reduce(fn):

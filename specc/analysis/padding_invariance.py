@@ -36,8 +36,8 @@ def is_unaffected_by_padding(read: PaddedRead) -> bool:
         return _is_sort_order_safe(read)
     match read.dependence.kind:
         case "same" | "extent":
-            # elementwise along the axis: padded positions are not moved; reading a size reads no
-            # position
+            # An op that is elementwise along the axis does not move padded positions, and an op
+            # that reads only the axis size reads no position.
             return True
         case "newest" | "window" if _is_loop_skipping_padding(read) or _is_padding_outside_reads(
             read
@@ -55,13 +55,13 @@ def is_unaffected_by_padding(read: PaddedRead) -> bool:
 
 
 def _is_last_rank(read: PaddedRead) -> bool:
-    """Return True if only the last position after a sort is read, and it is valid."""
+    """Return True if an op reads only the last position after a sort, and it is valid."""
     return is_reading_last_rank(read.node, read.read_facts.rolled_axes.get(read.axis))
 
 
 def _is_merged_read_neutral(read: PaddedRead) -> bool:
-    """Return True if an op that reads an axis with padding between valid positions ignores padding,
-    because it does not depend on the distances between valid positions.
+    """Return True if an op ignores padding between valid positions of the axis that it reads,
+    because the op does not depend on the distances between valid positions.
     """
     if isinstance(read.op, ops.CumSum):
         return read.is_zero
@@ -76,8 +76,8 @@ def _is_merged_read_neutral(read: PaddedRead) -> bool:
 
 
 def _is_padding_outside_reads(read: PaddedRead) -> bool:
-    """Return True if no padded position is read: with left padding, only the current and later
-    positions are read; with right padding, only earlier ones.
+    """Return True if no padded position is read: with left padding, only the current position and
+    later positions are read; with right padding, only earlier positions are read.
     """
     dependence = read.dependence
     is_left = read.padding_side == "left" and dependence.max_offset == 0
@@ -91,12 +91,12 @@ def _is_padding_outside(read: PaddedRead, interval: Interval) -> bool:
 
 
 def _is_sort_order_safe(read: PaddedRead) -> bool:
-    """Return True if padding, which is last on a sorted axis, does not affect an op along it."""
+    """Return True if an op along a sorted axis is not affected by padding, which is sorted last."""
     if read.dependence.kind in ("same", "extent") or isinstance(read.op, ops.CumSum):
         return True
     match read.op:
         case ops.Slice(start=start, stop=stop) | ops.Index(start=start, stop=stop):
-            # either valid elements, or the constant that padded positions hold
+            # the op reads valid elements, or the constant that padded positions hold
             return start.number is not None and stop.number is not None
     return isinstance(read.op, ops.Reduce | ops.Sort) and _is_neutral_full_read(read)
 
@@ -130,7 +130,7 @@ def _is_loop_skipping_padding(read: PaddedRead) -> bool:
 
 def _is_state_unaffected(read: PaddedRead, *, is_sorted: bool) -> bool:
     """Return True if padding does not change the state of a recurrent layer or loop. In sorted
-    order (`is_sorted`), the positions of the mask do not match those of the values.
+    order (`is_sorted`), the positions of mask and values do not match.
     """
     skipped = is_padding_skipped(read.node, read.operand_facts)
     is_kept = skipped or _is_state_zero(read) or is_loop_state_unaffected(read)
@@ -145,7 +145,7 @@ def _is_state_zero(read: PaddedRead) -> bool:
     nonzero_operands = [*op.initial_states, op.input_bias, op.recurrent_bias]
     keeps_zero = read.op.get_attributes().get("activation") != "sigmoid"
     is_before_valid = read.padding_side == ("right" if op.reverse else "left")
-    is_final_state = read.dependence.result > 0  # the final state reads padding on both sides
+    is_final_state = read.dependence.result > 0  # the final state depends on padding on both sides
     return (
         keeps_zero
         and (is_before_valid or not is_final_state)
@@ -156,7 +156,7 @@ def _is_state_zero(read: PaddedRead) -> bool:
 def _is_masked_at_padding(read: PaddedRead) -> bool:
     """Return True if the mask is false, or attention weights or values are zero, at padded keys."""
     _, interval = resolve_time_dependence(read.node, read.dependence)
-    # A masked key has attention weight zero, but zero times NaN is NaN; normalizers ignore scores
+    # Values at masked keys must be finite, because zero times NaN is NaN. Normalizers ignore scores
     # where the mask is false.
     is_sound = isinstance(read.op, ops.MaskedWeights) or read.is_finite
     is_outside = _is_padding_outside(read, interval) and _have_same_positions(read)
@@ -171,7 +171,7 @@ def _is_masked_at_padding(read: PaddedRead) -> bool:
 
 
 def _have_same_positions(read: PaddedRead) -> bool:
-    """Return True if queries and keys are positions of one axis: earlier keys are then valid."""
+    """Return True if queries and keys are positions of one axis, so that earlier keys are valid."""
     operand, result_axis = read.node.args[read.dependence.operand], read.dependence.result_axis
     if operand is None or result_axis is None:
         return False
@@ -186,7 +186,7 @@ def _has_low_scores(read: PaddedRead) -> bool:
 
 
 def _is_zero_product(read: PaddedRead) -> bool:
-    """Return True if a factor of a contraction is zero at padding and the others are finite."""
+    """Return True if a factor of a contraction is zero at padding and all others are finite."""
     zero_operands = {
         o
         for o, axes in enumerate(_find_summed_axes(read))
@@ -256,7 +256,7 @@ def _is_neutral_full_read(read: PaddedRead) -> bool:
             # includes padding.
             return is_softmax_ignoring(read.node, facts, axis)
         case ops.ArgMax():
-            # The first of several equal elements is selected, which is valid with right padding.
+            # With right padding, the first of several equal elements is valid.
             if read.is_padding_last:
                 return _is_neutral_reduction(read, "max")
             return facts.is_ignored_by_max(axis) and axis in facts.finite_pad_axes
@@ -270,8 +270,8 @@ def _is_neutral_full_read(read: PaddedRead) -> bool:
 
 
 def _is_sort_neutral(read: PaddedRead) -> bool:
-    """Return True if padding does not affect the result of a sort: padding is sorted last, or it is
-    sorted first and this result is the sorted values, not the indices.
+    """Return True if padding does not affect the result of a sort: padding is sorted last, or
+    padding is sorted first and the result is the sorted values, not the indices.
     """
     if is_padding_sorted_last(read.node, read.read_facts):
         return True
@@ -286,7 +286,7 @@ def _is_neutral_move(read: PaddedRead) -> bool:
             return sort_axis == axis and _is_sort_neutral(read)
         case ops.TopK(k=k, largest=largest):
             # If fewer valid positions exist than are selected, the remaining selected positions
-            # hold this constant. With right padding, their indices are the next ones.
+            # hold the padding constant. With right padding, their indices follow the valid indices.
             is_known = read.dependence.result == 0 or read.is_padding_last
             lowest = -inf if largest else inf
             return k.number is not None and is_known and _is_padding_constant_extreme(read, lowest)

@@ -1,12 +1,13 @@
 """Prove that loop iterations at padded positions do not change loop-carried values.
 
-A loop without a padding mask also runs at padded positions. This has no effect if an iteration
-there keeps every loop-carried value, as in `h = where(k, f(h, r), h)` with a scanned mask `k`. It
-has no effect on later positions if all loop-carried values keep their constant initial values until
-the first valid position, as in `h = 0.5 * h + r` with `h = 0` and `r = 0`.
+A loop without a padding mask also runs at padded positions. An iteration at a padded position has
+no effect if it keeps every loop-carried value, as in `h = where(k, f(h, r), h)` with a scanned mask
+`k`. Leading padding has no effect on later positions if all loop-carried values keep their constant
+initial values until the first valid position, as in `h = 0.5 * h + r` with `h = 0` and `r = 0`.
 
-The body of a loop may read all positions of a captured value, as in attention to the encoder. Its
-iterations at valid positions are analyzed like the body of a loop along another axis.
+The body of a loop may read all positions of a captured value, as in attention to the encoder. The
+iterations of such a loop at valid positions are analyzed like the body of a loop along another
+axis.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 
 KnownValue: TypeAlias = float | Value
-"""A constant, or the loop-carried value that a value equals."""
+"""The constant or the loop-carried value that a value equals."""
 
 FINITE_RESULT_FUNCTIONS = ("abs", "cos", "exp", "neg", "relu", "sigmoid", "silu", "sin", "tanh")
 """`Pointwise` functions that are finite for finite operands, except for overflow."""
@@ -38,7 +39,7 @@ FINITE_RESULT_OPS = (ops.Linear, ops.Concat, ops.Where, ops.Compare, ops.Cast, o
 
 
 InferBody: TypeAlias = Callable[[Graph, Mapping[Value, PaddingFacts]], Mapping[Value, PaddingFacts]]
-"""Returns the padding properties of every value of a loop body, given those of its inputs."""
+"""A function that infers the padding properties of all values of a loop body from its inputs."""
 
 
 def infer_loop_facts(
@@ -70,7 +71,8 @@ def is_masked_loop_unaffected(
     infer_body: InferBody,
 ) -> bool:
     """Return True if a loop along the padded axis skips padded positions, padding does not affect
-    its iterations at valid positions, and their values along padded axes are finite.
+    its iterations at valid positions, and the values of these iterations along padded axes are
+    finite.
     """
     op = node.op
     if not isinstance(op, ops.Scan) or not op.has_mask or 1 not in operand_facts[0].zero_pad_axes:
@@ -97,7 +99,7 @@ def _is_unaffected_result(facts: PaddingFacts, *, is_padded: bool) -> bool:
 
 
 def is_loop_state_unaffected(read: PaddedRead) -> bool:
-    """Return True if `read` is that of a loop along the padded axis whose iterations at padded
+    """Return True if `read` is the read of a loop along the padded axis, and iterations at padded
     positions do not change the loop-carried values that the result depends on.
     """
     op = read.op
@@ -132,8 +134,8 @@ def is_loop_axis(read: PaddedRead) -> bool:
 def _evaluate_carries(
     read: PaddedRead, op: ops.Scan, states: Iterable[KnownValue]
 ) -> list[KnownValue | None]:
-    """Evaluate one iteration at a padded position, where the loop-carried values before it are
-    `states`. Return the loop-carried values after it, with None for unknown ones.
+    """Evaluate one iteration at a padded position with the loop-carried values `states`. Return the
+    new loop-carried values; unknown values are None.
     """
     inner, outer = op.split_body_inputs(), op.split_operands(read.operand_facts)
     numbers = [facts.get_padded_value(op.axis) for facts in outer.scanned]
@@ -153,7 +155,7 @@ def _evaluate_carries(
 
 
 def _is_finite(node: Node, finite_values: set[Value]) -> bool:
-    """Return True if a result is finite because all operands are."""
+    """Return True if the result of a node is finite because all operands are finite."""
     match node.op:
         case ops.Pointwise(function_name):
             is_finite_op = function_name in FINITE_RESULT_FUNCTIONS
@@ -181,7 +183,7 @@ def _infer_known_value(
         case ops.Arith(function_name):
             known_value = _find_neutral_result(node, function_name, operands, finite_values)
     if isinstance(known_value, Value) and known_value.type != value.type:
-        return None  # a broadcast loop-carried value
+        return None  # the operand is broadcast
     return _infer_number(node, operands) if known_value is None else known_value
 
 

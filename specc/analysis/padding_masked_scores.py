@@ -1,10 +1,10 @@
 """Find the positions that a softmax or maximum ignores because a mask sets their scores to a fill
 value such as -inf.
 
-A mask fill value is at most -1e30. A smaller fill value than all values at valid positions, such as
--1 for position ids, is also ignored by a maximum. This is sound only if all other scores are finite
-and above the fill value: `can_hold_mask_constants` checks valid positions, and
-`can_padding_hold_mask_constants` checks all positions.
+A mask fill value is at most -1e30. A maximum also ignores any fill value that is smaller than all
+values at valid positions, such as -1 for position ids. Ignoring a fill value is sound only if all
+other scores are finite and above the fill value: `can_hold_mask_constants` checks valid positions,
+and `can_padding_hold_mask_constants` checks all positions.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -41,13 +41,13 @@ UNDERFLOW_DISTANCE = 1000.0
 """For x from 746 on, `exp(-x)` is 0 in float64; for x from 104 on, it is 0 in float32."""
 
 FINITE_RESULT_OPS = (*(ops.Softmax, ops.MaskedWeights), *(ops.Compare, ops.ArgMax, ops.Extent))
-"""Ops and `Pointwise` functions whose results are never mask fill values."""
+"""Ops whose results are never mask fill values."""
 
 FINITE_RESULT_FUNCTIONS = ("exp", "sigmoid", "tanh")
 
 
 def is_mask_constant_at_padding(result: PaddedResult, axis: int) -> bool:
-    """Return True if a result is a mask fill value where `axis` is padded."""
+    """Return True if a result holds a mask fill value at padded positions of `axis`."""
     is_mask_constant = result.list_operands_with_fact("mask_constant_axes", axis)
     match result.op:
         case ops.Where():
@@ -69,7 +69,7 @@ def is_mask_constant_at_padding(result: PaddedResult, axis: int) -> bool:
 
 
 def _is_filled_with_mask_constant(result: PaddedResult, axis: int) -> bool:
-    """Return True if a `where` is false at padding and selects a mask fill value there."""
+    """Return True if a `where` has a false condition at padding and selects a mask fill value."""
     fill = _get_fill_number(result.node)
     return (
         result.list_operands_with_fact("zero_pad_axes", axis)[0]
@@ -86,7 +86,7 @@ def _is_sum_mask_constant(result: PaddedResult, is_mask_constant: list[bool], ax
 
 
 def _get_fill_number(node: Node) -> float | None:
-    """Return the constant that a `where` selects where its condition is false, or None."""
+    """Return the constant that a `where` selects for a false condition, or None."""
     return find_constant_value(ops.Where.y(node))
 
 
@@ -100,7 +100,7 @@ def _has_no_mask_constants(result: PaddedResult, operand: int, axis: int) -> boo
 
 
 def is_extreme_at_padding(result: PaddedResult, axis: int, *, lowest: bool) -> bool:
-    """Return True if padding is a mask fill value, or below (`lowest`) or above others."""
+    """Return True if padding is a mask fill value, or lower (`lowest`) or higher than others."""
     op = result.op
     if isinstance(op, ops.Where):
         return _is_filled_with_extreme(result, axis, lowest=lowest)
@@ -118,12 +118,12 @@ def is_extreme_at_padding(result: PaddedResult, axis: int, *, lowest: bool) -> b
 
 
 def _is_padding_mask(result: PaddedResult) -> bool:
-    """Return True if the operand is the padding mask or a view of it."""
+    """Return True if the operand is the padding mask or a view of the padding mask."""
     return skip_views(result.node.first_operand) is result.padding_mask
 
 
 def _is_filled_with_extreme(result: PaddedResult, axis: int, *, lowest: bool) -> bool:
-    """Return True if a `where` fills padding with a constant below (`lowest`) or above others."""
+    """Return True if a `where` fills padding with a lower (`lowest`) or higher constant."""
     node, fill = result.node, _get_fill_number(result.node)
     if fill is None or result.operand_facts[1].has_mask_value:
         return False
@@ -135,7 +135,7 @@ def _is_filled_with_extreme(result: PaddedResult, axis: int, *, lowest: bool) ->
 
 
 def is_fill_underflowing(scores: Value | None) -> bool:
-    """Return True if `exp(fill - s)` is 0 for the fill of a `where` and every score it keeps."""
+    """Return True if `exp(fill - s)` is 0 for the fill value and every kept score of a `where`."""
     scores = skip_views(scores)
     if scores is None or scores.node is None or not isinstance(scores.node.op, ops.Where):
         return False
@@ -161,7 +161,8 @@ def iterate_axes_with_finite_scores(result: PaddedResult, axes: Iterable[int]) -
 def _has_finite_sum(result: PaddedResult, axis: int) -> bool:
     """Return True if a sum has a finite score along `axis`."""
     # If only one operand may hold mask fill values, the sum has a finite score wherever this
-    # operand has one. If both may, their finite scores may be at different positions.
+    # operand has a finite score. If both operands may hold mask fill values, their finite scores
+    # may be at different positions.
     has_mask_value = [r.has_mask_value for r in result.operand_facts]
     finite_pad_axes = result.list_operands_with_fact("finite_pad_axes", axis)
     return (
@@ -173,7 +174,7 @@ def _has_finite_sum(result: PaddedResult, axis: int) -> bool:
 
 def _keeps_finite_scores(result: PaddedResult) -> bool:
     """Return True if an op preserves the property that at least one valid position has a finite
-    score: it scales the scores, or computes a maximum of scores that are no mask fill values.
+    score: the op scales the scores, or computes a maximum of scores that are no mask fill values.
     """
     match result.op:
         case ops.Reduce("max"):
@@ -193,8 +194,8 @@ def _is_scaled(result: PaddedResult) -> bool:
 def _iterate_visible_axes(result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
     """Yield the axes along which a `where` selects `then` for at least one valid position."""
     sorted_axes = sorted(axes)
-    # Self-attention scores have the padded axis twice, first for the queries: with `causal & keep`,
-    # each query still attends to itself.
+    # In self-attention scores, the first padded axis is the query axis. With `causal & keep`, each
+    # query attends to itself.
     is_self_attention = len(sorted_axes) == 2 and _is_condition_true(result, *sorted_axes)
     if is_condition_always_true(result) or is_self_attention:
         yield from sorted_axes
@@ -275,7 +276,8 @@ def can_hold_mask_constants(result: PaddedResult) -> bool:
     operand_facts = result.operand_facts
     match result.op:
         case ops.Where():
-            # At valid positions, `keep` never selects the mask fill value, but `causal` may.
+            # At valid positions, `keep` never selects the mask fill value, but `causal` may select
+            # it.
             return operand_facts[1].has_mask_value or (
                 operand_facts[2].has_mask_value and not is_condition_always_true(result)
             )

@@ -2,8 +2,8 @@
 
 For every finite `x`, `x * keep` is zero at padded positions. But zero times infinity is NaN, and
 NaN propagates through sums. A quotient is therefore assumed to be finite only if bounds show that
-the divisor is not zero; a cumulative sum of `keep`, or a windowed sum of it, is zero before the
-first valid position.
+the divisor is not zero; a cumulative or windowed sum of `keep` is zero before the first valid
+position.
 """
 
 from math import isinf
@@ -41,7 +41,7 @@ MOVING_OPS = (ops.Concat, ops.Pad, ops.Delay, ops.MaxPool, ops.Cast)
 """Ops, besides selections and views, whose results are elements of their operands."""
 
 LOGARITHM_POLES = {"log": 0.0, "log1p": -1.0}
-"""The argument at which each logarithm is -inf; below it the result is NaN."""
+"""The argument at which each logarithm is -inf. Below this argument, the result is NaN."""
 
 QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
 """Functions that are infinite or NaN where the divisor is zero."""
@@ -69,8 +69,8 @@ def find_infinity_signs(result: PaddedResult) -> InfinitySigns:
 
 
 def _combine_operand_signs(result: PaddedResult, signs: InfinitySigns) -> InfinitySigns:
-    """Return the signs of infinity that a result may have, where `signs` are those of the operands.
-    Ops that move or sum elements preserve the signs.
+    """Return the signs of infinity that a result may have if its operands have `signs`. Ops that
+    move or sum elements preserve the signs.
     """
     node = result.node
     match node.op:
@@ -130,7 +130,7 @@ def _map_signs(function_name: str, signs: InfinitySigns) -> InfinitySigns:
         return frozenset((1,)) if signs else NO_SIGNS
     if function_name in INFINITY_PRESERVING_FUNCTIONS:
         return signs
-    # The other functions are finite for infinite arguments or, like sine and cosine, NaN.
+    # All other functions are finite or, like sine and cosine, NaN for infinite arguments.
     return (
         signs & {1}
         if function_name in UNBOUNDED_ABOVE_FUNCTIONS or function_name in GATED_ACTIVATIONS
@@ -148,8 +148,8 @@ def _can_map_to_nan(function_name: str, signs: InfinitySigns) -> bool:
 
 
 def find_infinity_mask(result: PaddedResult) -> Value | None:
-    """Return the mask of the `where` that filled in infinity, if this is the only source of
-    infinity and NaN in a result, otherwise None.
+    """Return the mask of the `where` that filled in infinity. Return None if a result may have
+    another source of infinity or NaN.
     """
     operand_facts, node = result.operand_facts, result.node
     match node:
@@ -171,7 +171,7 @@ def _can_be_nonfinite(facts: PaddingFacts) -> bool:
 
 
 def _is_masked_again(result: PaddedResult) -> bool:
-    """Return True if a `where` replaces non-finite values under the mask that filled them in."""
+    """Return True if a `where` replaces non-finite values under the mask that inserted them."""
     node, operand_facts = result.node, result.operand_facts
     return (
         isinstance(node.op, ops.Where)
@@ -190,7 +190,7 @@ def _is_false_outside_mask(condition: Value | None, mask: Value) -> bool:
 
 
 def can_be_nan_at_padding(result: PaddedResult) -> bool:
-    """Return True if a result may be NaN at padding: inf - inf, 0 * inf, or outside the domain."""
+    """Return True if a result may be NaN at padding, by inf - inf, 0 * inf or invalid arguments."""
     operand_facts, node = result.operand_facts, result.node
     if not _can_be_infinite(result.value):
         return False
@@ -225,7 +225,7 @@ def find_padded_range(result: PaddedResult, operand: int) -> ValueRange:
 
 
 def _has_padding(result: PaddedResult, operand: int) -> bool:
-    """Return True if an operand has padded positions that do not repeat valid ones."""
+    """Return True if an operand has padded positions that do not repeat a valid position."""
     value, facts = result.node.args[operand], result.operand_facts[operand]
     return value is not None and any(
         d in result.padded_lengths and n not in facts.repeated_axes
@@ -265,7 +265,7 @@ def can_be_zero_at_padding(result: PaddedResult, operand: int) -> bool:
 
 
 def _can_be_undefined_at_padding(result: PaddedResult) -> bool:
-    """Return True if a result may divide by zero, or leave a function's domain, at padding."""
+    """Return True if, at padding, a result may divide by zero or have an invalid argument."""
     node = result.node
     match node.op:
         case ops.Arith(function_name) if function_name in QUOTIENT_FUNCTIONS:

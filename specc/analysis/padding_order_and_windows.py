@@ -2,8 +2,8 @@
 Prove that padding does not affect windows (convolution, pooling), slices and `pad`.
 
 An axis consists of always-valid positions, a padded sequence, and further always-valid positions.
-Padding does not affect a window across their borders if padded positions and the positions added
-next to them hold the same constant (`PaddingFacts.fill_constants`).
+Padding does not affect a window across the borders of the padded sequence if padded positions and
+the positions added next to them hold the same constant (`PaddingFacts.fill_constants`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,8 +21,8 @@ from specc.ir.types import SAME_POSITION
 
 
 def is_output_order_changed(graph: Graph, name: str, value: Value, facts: PaddingFacts) -> bool:
-    """Return True if the output `value` has its positions in reverse order, or sorted on an axis on
-    which padding does not follow all valid positions. `name` is the padding mask.
+    """Return True if the positions of the output `value` are in reverse order, or sorted along an
+    axis on which padding does not follow all valid positions. `name` is the padding mask.
     """
     length = graph.inputs[name].shape[-1:]
     is_right_padded = graph.input_facts[name].padding_side == "right"
@@ -52,9 +52,9 @@ def has_mixed_axis_order(
     padded_dependences: Sequence[Dependence],
     is_in_loop: bool,
 ) -> bool:
-    """Return True if an op combines a reversed axis with one that is not, or reads a reversed axis
-    other than elementwise or by a window or reduction. In a loop body (`is_in_loop`), return True
-    for every `flip` and `roll`.
+    """Return True if an op combines a reversed axis with an unreversed axis, or reads a reversed
+    axis other than elementwise, by a window or by a reduction. In a loop body (`is_in_loop`),
+    return True for every `flip` and `roll`.
     """
     if isinstance(node.op, ops.Flip | ops.Roll):
         return is_in_loop and bool(padded_dependences)
@@ -71,7 +71,7 @@ def has_mixed_axis_order(
 def find_rolled_axes(
     operand_facts: Sequence[PaddingFacts], padded_dependences: Sequence[Dependence]
 ) -> Mapping[int, PaddingSource]:
-    """Return the axes that `roll` rotated or `pad` extended by copies, with their source."""
+    """Return the axes that `roll` rotated or `pad` extended by copies, with the op to report."""
     return {
         k.result_axis: source
         for k in padded_dependences
@@ -84,7 +84,7 @@ def find_order_dependent_roll(
     node: Node, operand_facts: Sequence[PaddingFacts], dependences: Iterable[Dependence]
 ) -> PaddingSource | None:
     """Return the source of a rotated axis that an op reads neither elementwise nor by a reduction,
-    or combines with an axis rotated by a different amount, or None.
+    or that it combines with an axis rotated by a different amount. Return None for other ops.
     """
     links = list(dependences)
     sources = [operand_facts[k.operand].rolled_axes.get(k.operand_axis) for k in links]
@@ -106,7 +106,7 @@ def find_order_dependent_roll(
 
 
 def _is_reduction_without_copies(op: Op, source: PaddingSource | None) -> bool:
-    """Return True for a reduction that copies of the ends of the axis, if any, do not change."""
+    """Return True for a reduction that is unaffected by copies of the axis ends, if any."""
     is_extended = source is not None and isinstance(source.node.op, ops.Pad)
     return isinstance(op, ops.Reduce) and (not is_extended or op.fn in ("all", "any", "max", "min"))
 
@@ -154,8 +154,8 @@ def is_padding_sorted_last(node: Node, facts: PaddingFacts) -> bool:
 
 
 def find_sort_index_axes(result: PaddedResult) -> frozenset[int]:
-    """Return the axes of sort indices (the result of an argsort) if the sort leaves right padding
-    last: the indices of padded positions are then larger and come last, too.
+    """Return the axes of sort indices (the result of an argsort) if the sort keeps right padding
+    last, so that the indices of padded positions are the largest and are also last.
     """
     node = result.node
     match node.op:
@@ -206,7 +206,7 @@ def find_sort_index_operands(result: PaddedResult) -> set[int]:
 
 
 def _counts_sort_indices(result: PaddedResult, dependence: Dependence) -> bool:
-    """Return True if the operand is computed from position ids and has a single padded axis."""
+    """Return True if the operand is computed from position ids and has exactly one padded axis."""
     value = result.node.args[dependence.operand]
     shape = value.shape if value else ()
     return is_computed_from_positions(value) and sum(d in result.padded_lengths for d in shape) == 1
@@ -221,7 +221,7 @@ def _has_sorted_operand(result: PaddedResult, axis: int | None) -> bool:
 
 
 def is_gather_in_sort_order(node: Node, operand_facts: Sequence[PaddingFacts]) -> bool:
-    """Return True if a gather reads a value, constant at padding, in an order with padding last."""
+    """Return True if a gather with padding last reads a value that is constant at padding."""
     match node:
         case Node(ops.Gather(axis), (_, Value(node=Node(ops.Sort()), index=1))):
             return axis in operand_facts[0].constants and axis in operand_facts[1].sorted_axes
@@ -246,7 +246,7 @@ def is_computed_from_positions(value: Value | None, depth: int = 0) -> bool:
 
 
 def can_keep_padding_facts(read: PaddedRead) -> bool:
-    """Return True if properties at padding hold for the result's padded positions, too."""
+    """Return True if properties at padded positions of the operand also hold for the result."""
     if read.dependence.kind == "same":
         return True
     match read.op:
@@ -255,8 +255,7 @@ def can_keep_padding_facts(read: PaddedRead) -> bool:
         case ops.StridedSlice():
             return is_slice_to_end(read.node)
         case ops.Slice():
-            # On the padded side, the slice drops padding, or valid positions of a sequence without
-            # padding.
+            # On the padded side, the slice drops padding, or valid positions of unpadded sequences.
             return all(excess <= 0 for excess in _iterate_dropped_counts(read))
         case ops.Pad() | ops.Concat():
             return read.dependence.kind == "strided"
@@ -272,8 +271,8 @@ def find_kept_sides(read: PaddedRead) -> frozenset[str]:
 
 
 def _is_reading_only_padding(read: PaddedRead) -> bool:
-    """Return True if padded positions of a window's result depend only on padded positions."""
-    is_sorted = read.axis in read.read_facts.sorted_axes  # then padded positions come last
+    """Return True if padded results of a window op depend only on padded positions."""
+    is_sorted = read.axis in read.read_facts.sorted_axes  # a sort puts padding last
     is_first = read.is_padding_first and not is_sorted
     reads_only_before = is_first and read.dependence.min_offset >= 0
     reads_only_after = read.is_padding_last and read.dependence.max_offset <= 0
@@ -286,8 +285,8 @@ def is_window_unaffected(read: PaddedRead) -> bool:
         return True
     match read.op:
         case ops.Delay(fill_value=fill_value):
-            # Before the first valid position, a delay reads padding or its `first` value, so both
-            # must be equal.
+            # Before the first valid position, a delay reads padding or its fill value, so both must
+            # be equal.
             return read.fill_constant == float(fill_value)
         case ops.CumSum():
             return read.is_zero
@@ -295,7 +294,7 @@ def is_window_unaffected(read: PaddedRead) -> bool:
 
 
 def _is_same_at_ends(read: PaddedRead) -> bool:
-    """Return True if a window over padding has the result of a window beyond the end."""
+    """Return True if a window over padding has the same result as a window beyond the axis end."""
     match read.op:
         case ops.Conv() | ops.ConvTranspose() | ops.AveragePool(count_include_pad=True):
             return read.fill_constant == 0
@@ -358,7 +357,8 @@ def _is_fill_matching(read: PaddedRead) -> bool:
     op, operand = read.op, read.dependence.operand
     added_constants: list[float | None] = []
     if isinstance(op, ops.Pad) and op.mode != "constant":
-        # Copies at the end of an axis are reported where an op reads them (`find_rolled_axes`).
+        # Copied positions at the end of an axis are reported at the op that reads them
+        # (`find_rolled_axes`).
         return op.mode == "edge" or not is_copying_padding(read, op)
     if isinstance(op, ops.Pad):
         left_end = (read.may_be_left_padded, op.padding_before)
@@ -378,7 +378,7 @@ def is_copying_padding(read: PaddedRead, op: ops.Pad) -> bool:
 
 
 def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[float]:
-    """Yield, for each side, the dropped minus the always-valid positions; `default` if unpadded."""
+    """Yield for each side the count of dropped minus always-valid positions, or `default`."""
     op = read.op
     assert isinstance(op, ops.Slice), "only a slice drops positions"
     dropped = (op.start, read.read_length - op.stop)
@@ -393,6 +393,6 @@ def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[fl
 
 
 def is_slice_to_end(node: Node) -> bool:
-    """Return True if a strided slice extends to the end, like windows with this stride."""
+    """Return True if a strided slice extends to the end of the axis, like strided windows."""
     op, x = node.op, node.first_operand
     return isinstance(op, ops.StridedSlice) and x is not None and op.stop == x.shape[op.axis]

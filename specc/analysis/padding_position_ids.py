@@ -1,11 +1,11 @@
 """Track position ids that count padding, and find uses of them that do not affect results.
 
-Every padded position increases a position id `i` after it by 1, and `2 * i` by 2. The analysis
+Every padded position increases each later position id `i` by 1, and `2 * i` by 2. The analysis
 tracks the *padding count* of a value: the amount that padding adds to it, as a multiple of the
 number of padded positions, possibly times other values. A difference or comparison does not depend
-on padding if both sides have equal counts. Softmax weights do not depend on it if the scores of all
-positions increase by the same amount, such as ALiBi scores written as `slope * j`. Any other use of
-a position id depends on the amount of padding.
+on padding if both sides have equal counts. Softmax weights do not depend on padding if the scores
+of all positions increase by the same amount, such as ALiBi scores written as `slope * j`. Any other
+use of a position id depends on the amount of padding.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,15 @@ from specc.ir.graph import Node, Value
 PaddingTerms: TypeAlias = Mapping[tuple[object, ...], Fraction]
 PaddingCount: TypeAlias = PaddingTerms | None
 """The amount that each earlier padded position adds to a value, as a sum of products of values with
-coefficients; None if the amount differs between positions.
+coefficients. None means that the amount differs between positions.
 """
 
 
 @value_class(slots=True)
 class OrderedPositions:
     """The padding count of position ids of an axis with padding between valid positions. Position
-    ids after the padding include it, those before it do not; only their order does not depend on
-    padding.
+    ids after the padding count padding, and position ids before the padding do not, so only the
+    order of position ids does not depend on padding.
     """
 
     length: Dim
@@ -41,8 +41,8 @@ class OrderedPositions:
 
 @value_class(slots=True)
 class RelativePositions:
-    """The padding count of position ids relative to the start or end of the padding: they are
-    negative before it, and from there on, padding adds `padding_terms`.
+    """The padding count of position ids relative to the start or end of the padding: relative ids
+    are negative before that point; from that point on, padding adds `padding_terms`.
     """
 
     padding_terms: tuple[tuple[tuple[object, ...], Fraction], ...]
@@ -73,7 +73,7 @@ def merge_padding_counts(left: PaddingCount, right: PaddingCount) -> PaddingCoun
 def infer_padding_count(
     node: Node, counts: Sequence[PaddingCount], padded_length: Dim
 ) -> PaddingCount:
-    """Return the padding count of a result, given `counts` of its operands."""
+    """Infer the padding count of the result of `node` from the `counts` of its operands."""
     if not any(counts):
         return NO_PADDING_COUNT
     if None in counts or any(map(_is_order_only, counts)):
@@ -83,7 +83,7 @@ def infer_padding_count(
         case ops.Arith(function_name):
             return _infer_arithmetic_count(node, function_name, first, second, padded_length)
         case ops.Where():
-            # a condition that depends on the amount of padding selects different values
+            # a condition that counts padding may select different values
             return merge_padding_counts(second, counts[2]) if not first else None
         case ops.Cast(to):
             return first if _is_id_preserving_cast(node, to) else None
@@ -97,7 +97,7 @@ def infer_padding_count(
 
 
 def _is_selection(node: Node) -> bool:
-    """Return True if an op selects elements along an axis of constant size, without padding."""
+    """Return True if an op selects elements along an axis of constant size without padding."""
     x = node.first_operand
     match node.op:
         case ops.Index(axis) | ops.Slice(axis) if x is not None:
@@ -106,7 +106,7 @@ def _is_selection(node: Node) -> bool:
 
 
 def _get_first_terms(counts: Sequence[PaddingCount]) -> tuple[PaddingTerms, PaddingTerms]:
-    """Return the padding terms of the first two operands; a missing second operand has none."""
+    """Return the padding terms of the first two operands; an absent second operand has no terms."""
     first, second = (*(c or {} for c in counts[:2]), {})[:2]
     return first, second
 
@@ -144,7 +144,7 @@ def _add_counts(left: PaddingTerms, right: PaddingTerms, factor: Fraction | int)
 
 
 def _scale_count(count: PaddingTerms, factor: Value | None, padded_length: Dim) -> PaddingCount:
-    """Return a padding count times an operand, or None if that varies along the padded axis."""
+    """Return a padding count times `factor`, or None if `factor` varies along the padded axis."""
     number = find_constant_fraction(factor)
     if number is not None:
         return _add_counts({}, count, number)
@@ -165,8 +165,7 @@ def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
     for n, (count, right) in enumerate(zip(counts, reversed(node.args), strict=True)):
         factor, bound = _get_only_factor(count), _find_constant_length(right)
         if isinstance(factor, RelativePositions) and counts[1 - n] == factor.count:
-            # Positions before the padding are negative, and the value with which they are compared
-            # is not.
+            # Relative ids before the padding are negative, and the compared value is not negative.
             return _are_position_ids(right)
         if isinstance(factor, OrderedPositions) and bound is not None:
             return bound == factor.padding_end or (
@@ -190,7 +189,7 @@ def _get_only_factor(count: PaddingCount) -> object:
 
 
 def _infer_relative_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
-    """Return the padding count of ids minus the position where padding starts or ends, or None."""
+    """Return the padding count of position ids minus the start or end of the padding, or None."""
     factor, bound = _get_only_factor(counts[0]), _find_constant_length(node.args[-1])
     if node.op != ops.Arith("sub") or not isinstance(factor, OrderedPositions):
         return None
@@ -202,12 +201,12 @@ def _infer_relative_count(node: Node, counts: Sequence[PaddingCount]) -> Padding
 
 
 def _are_position_ids(value: Value | None) -> bool:
-    """Return True if a value is position ids."""
+    """Return True if a value contains position ids."""
     return isinstance(get_viewed_op(value), ops.Extent | ops.Range)
 
 
 def _find_constant_length(value: Value | None) -> Dim | None:
-    """Return the axis size that a value equals everywhere, or None."""
+    """Return the axis size to which all elements of a value are equal, or None."""
     match get_viewed_op(value):
         case ops.Size(length):
             return length
@@ -217,7 +216,7 @@ def _find_constant_length(value: Value | None) -> Dim | None:
 
 
 def _infer_order_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
-    """Return the padding count of an op on position ids whose order padding does not change."""
+    """Return the padding count of an op on position ids if padding does not change their order."""
     if isinstance(node.op, ops.Compare):
         return NO_PADDING_COUNT
     if None in counts:
@@ -268,14 +267,14 @@ def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], padded_length
 
 
 def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length: Dim) -> bool:
-    """Return True if padding adds one amount to all scores of a softmax and to nothing else."""
+    """Return True if padding adds the same amount to all scores of a softmax and to no sink."""
     score_operand, keys, sinks = 0, node.first_operand, None
     match node.op:
         case ops.Softmax(axis):
             pass
         case ops.Attend():
             score_operand, keys, axis = node.op.bias.index, node.op.key(node), 2
-            sinks = node.op.sinks(node)  # the attention sink is not shifted
+            sinks = node.op.sinks(node)  # padding does not shift the attention sink
         case _:
             axis = -1
     if any(count for n, count in enumerate(counts) if n != score_operand):

@@ -1,9 +1,9 @@
 """Track rotary embeddings with position ids that count padding, and find contractions in which the
 padding cancels.
 
-The query at position `i` is rotated by the angles of `i`, the key at position `j` by those of `j`.
-Their dot product depends only on `i - j`, which padding before both does not change. Any other use
-of the features depends on the angles.
+The query at position `i` is rotated by the angles of `i`, and the key at position `j` by the angles
+of `j`. Their dot product depends only on `i - j`, which padding before both positions does not
+change. Any other use of the features depends on the angles.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ def infer_rotation(
 
 
 def _infer_unary_rotation(node: Node, rotation: RotationFact | None) -> RotationFact:
-    """Return the rotation after a unary op; if lost, the result depends on absolute angles."""
+    """Return the rotation after a unary op, which is exposed if the op does not preserve it."""
     if rotation is None:
         return EXPOSED_ROTATION
     match node.op:
@@ -72,13 +72,13 @@ def _infer_unary_rotation(node: Node, rotation: RotationFact | None) -> Rotation
 
 
 def _match_cancelled_rotation(node: Node, rotations: Sequence[RotationFact | None]) -> bool | None:
-    """Return True if a contraction does not depend on the absolute angles because both factors have
-    the same rotation, and False if it does. Return None for other ops.
+    """Return True if a contraction does not depend on absolute angles, because both factors have
+    the same rotation, and False if the contraction depends on absolute angles. Return None for
+    other ops.
     """
     match node.op:
         case ops.Attend():
-            # A rotated value or mask changes the result, but the rotations of queries and keys
-            # cancel.
+            # The rotations of queries and keys cancel, but rotations of values and masks do not.
             are_others_unrotated = not any(rotations[2:])
             return are_others_unrotated and _is_matched_product(rotations[0], rotations[1], 3, 3)
         case ops.MatMul():
@@ -90,8 +90,9 @@ def _match_cancelled_rotation(node: Node, rotations: Sequence[RotationFact | Non
 
 
 def _infer_rotate(rotations: Sequence[RotationFact | None], pairs: str) -> RotationFact:
-    """Return the rotation that `rotate` applies to unrotated features. If they are already rotated,
-    or if cosine and sine are of different angles, the result depends on the absolute angles.
+    """Return the rotation that `rotate` applies to unrotated features. The result depends on
+    absolute angles if the features are already rotated, or if cosine and sine have different
+    angles.
     """
     x, cosines, sines = rotations
     are_equal = x is None and cosines is not None and cosines == sines
@@ -135,7 +136,7 @@ def _infer_concat_rotation(
         return EXPOSED_ROTATION
     (feature_axis,) = feature_axes
     if axis != feature_axis:
-        # additional positions or heads, whose vectors are rotated by the same angles
+        # the vectors of additional positions or heads are rotated by the same angles
         return rotations[0] if rotations[0] and len(set(rotations)) == 1 else EXPOSED_ROTATION
     return _combine_part_rotations(node, rotations, axis)
 
@@ -153,7 +154,8 @@ def _infer_scaled_rotation(
     node: Node, function_name: str, first: RotationFact | None, second: RotationFact | None
 ) -> RotationFact:
     """Return the rotation of features scaled by one factor, or of a sum with equal rotations."""
-    # Rotation is linear: the sum of two vectors rotated by the same angle is rotated by this angle.
+    # Rotation is linear: the sum of two vectors rotated by the same angle is also rotated by this
+    # angle.
     are_equal = first is not None and first == second and first.feature_axis is not None
     if first and are_equal and function_name in ("add", "sub"):
         return first
@@ -204,7 +206,7 @@ def _infer_view_rotation(node: Node, rotation: RotationFact) -> RotationFact:
 
 
 def _view_angles(node: Node, rotation: RotationFact) -> RotationFact:
-    # Each view of angles is distinct, e.g. the cosines of all positions and those of one half.
+    # Different views of the same angles are different rotations, e.g. all positions and one half.
     return (
         replace(rotation, key=(node.op, rotation.key))
         if not rotation.is_exposed

@@ -1,13 +1,14 @@
-"""Infer properties of values at padded positions: zeros, constants, mask fill values in scores.
+"""Infer properties of values at padded positions, such as zeros, constants and mask fill values.
 
 The input is a node, and the properties of its operands along one padded axis. The output is the
-properties of each result. The analysis is sound: no property of the result of an unknown op is
-assumed.
+properties of each result. The analysis is sound: nothing is assumed about the result of an unknown
+op.
 
-Scores are filled with -inf where `keep` is false. At these positions they are mask fill values,
-lower than at every valid position (`is_extreme_at_padding`), and at least one valid position has a
-finite score (`iterate_axes_with_finite_scores`). The softmax, which divides by a nonzero sum,
-therefore returns zeros there, and values at padded positions have no effect:
+In the following graph, scores are filled with -inf where `keep` is false. The mask fill values are
+lower than the scores at every valid position (`is_extreme_at_padding`), and at least one valid
+position has a finite score (`iterate_axes_with_finite_scores`). The softmax, which divides by a
+nonzero sum, therefore returns zeros at padded positions, and values at padded positions have no
+effect:
 
     $ padded keep
     graph "g"
@@ -116,8 +117,8 @@ def _find_extreme_axes(result: PaddedResult, axes: Iterable[int], *, lowest: boo
 
 def _drop_merged_facts(node: Node, facts: PaddingFacts) -> PaddingFacts:
     if isinstance(node.op, ops.Merge | ops.Split):
-        # If batch axis and position axis are merged, nothing is known about the last position or
-        # about "at least one position".
+        # If the batch axis and the position axis are merged, no property of the last position or of
+        # at least one position is known.
         return replace(facts, repeated_axes=frozenset(), finite_pad_axes=frozenset())
     return facts
 
@@ -149,9 +150,8 @@ def _iterate_masked_axes(result: PaddedResult) -> Iterator[int]:
         case ops.Attend():
             yield from _iterate_masked_attention_axes(result, node.op)
         case ops.Softmax(axis) if is_softmax_ignoring(node, operand_facts[0], axis):
-            # exp(-1e30 - max) is 0 if max is a finite score; without
-            # `iterate_axes_with_finite_scores` all scores might be mask fill values, and each of n
-            # keys would get the attention weight 1/n.
+            # exp(-1e30 - max) is 0 if max is a finite score. If all scores might be mask fill
+            # values, each of n keys would get the attention weight 1/n.
             yield axis
         case ops.Pointwise("exp"):
             yield from operand_facts[0].mask_constant_axes
@@ -185,8 +185,8 @@ def _iterate_masked_attention_axes(result: PaddedResult, op: ops.Attend) -> Iter
 
 
 def is_softmax_ignoring(node: Node, scores: PaddingFacts, axis: int) -> bool:
-    """Return True if a softmax is zero at padded positions of its axis because their scores are
-    mask fill values, or so far below the others that the exponential is zero.
+    """Return True if a softmax is zero at padded positions of its axis, because padded scores are
+    mask fill values or so far below all other scores that the exponential is zero.
     """
     fill_axes = scores.mask_constant_axes or (
         scores.minimum_pad_axes if is_fill_underflowing(node.first_operand) else frozenset()
@@ -228,7 +228,7 @@ def is_zero_at_padding(result: PaddedResult, axis: int) -> bool:
     if len(infer_zero_sides(result, ()).get(axis, ())) == 2:
         return True
     if isinstance(result.op, ops.Concat):
-        # An operand of `concat` without padded positions contains other positions of the axis.
+        # An operand of `concat` without padded positions contributes other positions to the axis.
         is_zero = [z or not is_padded for z, is_padded in zip(is_zero, has_axis, strict=True)]
     if isinstance(result.op, ops.Pad) and result.op.axis == axis:
         return is_zero[0]  # the added positions are next to padded positions
@@ -244,9 +244,8 @@ def _are_other_operands_finite(result: PaddedResult, is_zero: list[bool]) -> boo
 
 
 def _is_zero_result(result: PaddedResult, is_zero: list[bool], has_padding: list[bool]) -> bool:
-    """Return True if the result is zero at padded positions. For each operand, `is_zero` is true
-    for operands that are zero at padded positions, and `has_padding` for operands that have padded
-    positions.
+    """Return True if the result is zero at padded positions. `is_zero` is true for operands that
+    are zero at padded positions, and `has_padding` is true for operands with padded positions.
     """
     node = result.node
     match node.op:
@@ -268,7 +267,7 @@ def is_zero_preserving(node: Node) -> bool:
         case ops.Pointwise(fn):
             return fn in ZERO_PRESERVING_FUNCTIONS
         case ops.Linear() | ops.Conv():
-            # A bias is also added at padded positions, so the result is not zero there.
+            # A bias is also added at padded positions, so the result is not zero at padding.
             return node.op.bias(node) is None
         case ops.RMSNorm(eps):
             return eps > 0
@@ -281,7 +280,7 @@ def is_zero_preserving(node: Node) -> bool:
 
 def _are_operands_zero(node: Node, is_zero: list[bool]) -> bool:
     """Return True if every operand whose elements may be selected is zero at padded positions.
-    `is_zero` is true for operands that are zero or false there.
+    `is_zero` is true for operands that are zero or false at padded positions.
     """
     zeros = [z or is_zero_everywhere(a) for z, a in zip(is_zero, node.args, strict=True)]
     if isinstance(node.op, ops.Where):

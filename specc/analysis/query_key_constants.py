@@ -38,8 +38,8 @@ ELEMENTWISE_OPS: tuple[type[Op], ...] = (
 
 
 def split_product_factors(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
-    """Return the factors of a contraction. Return None if the tensor is no contraction, has a bias,
-    or reads a factor at other query or key positions.
+    """Return the factors of a contraction. Return None if the tensor is not a contraction, has a
+    bias, or combines different query or key positions of a factor.
     """
     node = qk.value.node
     if node is None or not isinstance(node.op, SUM_OF_PRODUCTS_OPS):
@@ -58,8 +58,8 @@ def split_product_factors(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
 
 def _find_factor_axes(qk: QueryKeyTensor, node: Node) -> list[dict[int | None, int]] | None:
     """Return one dictionary per factor of a contraction, which maps result axes to the
-    corresponding axes of the factor. Return None if a factor is read at other query or key
-    positions than those of the result.
+    corresponding axes of the factor. Return None if the contraction reads a factor at different
+    query or key positions than it writes.
     """
     axes: list[dict[int | None, int]] = [{} for _ in node.args]
     for dependence in find_dependences(node):
@@ -97,7 +97,7 @@ def _solve_finite(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
         case ops.Pointwise("exp" | "sigmoid" | "tanh"):
             return True
         case op if isinstance(op, ELEMENTWISE_OPS):
-            # Infinity may occur at some keys but not at others.
+            # A key-dependent operand may be infinite at only some keys.
             operands = node.operands
             if any(map(_is_uniformly_infinite, operands)):
                 return False
@@ -112,7 +112,7 @@ def _is_uniformly_infinite(value: Value) -> bool:
 
 
 def _has_infinity_constant(value: Value | None) -> bool:
-    """Return True if `value` may be infinite; softmax results and comparisons never are."""
+    """Return True if `value` may be infinite; softmax results and comparisons are always finite."""
     worklist, visited = [value], set()
     while worklist:
         current = worklist.pop()
@@ -170,7 +170,7 @@ def can_be_zero(qk: QueryKeyTensor) -> bool:
 
 
 MaskedConstants: TypeAlias = Mapping[float, Interval]
-"""Each constant, with the interval of `q - k` outside which the tensor equals it."""
+"""Maps each constant to the interval of `q - k` outside which the tensor equals the constant."""
 
 NO_MASKED_CONSTANTS: MaskedConstants = {}
 
@@ -178,11 +178,10 @@ NO_MASKED_CONSTANTS: MaskedConstants = {}
 def propagate_unary_constants(
     function: Callable[[float], float] | None, constants: MaskedConstants
 ) -> MaskedConstants:
-    """Return the constants after an elementwise `function`; return no constants if it is None."""
+    """Return the constants after an elementwise `function`, or none if `function` is None."""
     if function is None:
         return NO_MASKED_CONSTANTS
-    # several constants may have the same result; their intervals are then joined, and NaN is
-    # dropped
+    # The intervals of constants with the same result are joined, and NaN results are dropped.
     results = [{function(n): i} for n, i in constants.items()]
     return intersect_masked_constants(
         {n: i for n, i in pair.items() if not isnan(n)} for pair in results
@@ -193,7 +192,7 @@ def propagate_binary_constants(
     function_name: str, left: MaskedConstants, right: MaskedConstants
 ) -> MaskedConstants:
     """Return the constants of the result of a binary arithmetic op or a comparison. Each constant
-    holds outside the union of the intervals of the two operands' constants.
+    of the result holds outside the union of the intervals of two operand constants.
     """
     function = BINARY_FUNCTIONS[function_name]
     return intersect_masked_constants(
@@ -219,8 +218,8 @@ def find_common_constants(operand_constants: list[MaskedConstants]) -> MaskedCon
     if not operand_constants:
         return NO_MASKED_CONSTANTS
     common = reduce(and_, (set(constants) for constants in operand_constants))
-    # a constant holds outside the union of the intervals, because an operand may differ inside its
-    # interval
+    # A constant holds outside the union of the intervals, because an operand may differ from the
+    # constant inside its interval.
     return {n: reduce(or_, (constants[n] for constants in operand_constants)) for n in common}
 
 
@@ -256,7 +255,7 @@ def _divide(a: float, b: float) -> float:
 
 
 def _compute_power(a: float, b: float) -> float:
-    # Other powers are rounded differently in each dtype.
+    # Powers with other exponents are rounded differently in each dtype.
     return a**b if b in (1, 2) and not isinf(a) else nan
 
 

@@ -6,9 +6,9 @@ permutes, inserts or removes axes, so its operand has the same elements with dif
 if the axes of a value [n, n] are 0 and 1, they are 1 and 2 after an `insert` at 0.
 
 Recursive rules are generators: a rule yields the subproblems whose results it needs, receives the
-results, and returns its own. `solve_memoized` evaluates the rules on an explicit stack, so that
-graphs may be arbitrarily deep, and evaluates each subproblem once, up to a limit on the number of
-subproblems. A chain of thirty `where` nodes, each reading its predecessor twice, needs thirty
+results, and returns its own result. `solve_memoized` evaluates the rules on an explicit stack, so
+that graphs may be arbitrarily deep, and evaluates each subproblem once, up to a limit on the number
+of subproblems. A chain of thirty `where` nodes, each reading its predecessor twice, needs thirty
 evaluations instead of 2^30.
 """
 
@@ -28,8 +28,7 @@ AxisSide: TypeAlias = Literal["keys", "queries"]
 
 @dataclass(frozen=True, slots=True)
 class QueryKeyTensor:
-    """A value with the indices of its query axis and key axis; each is None if the value lacks this
-    axis.
+    """A value with the indices of its query axis and key axis, which are None for missing axes.
 
     With a `time_axis`, positions are counted in time, from the end of the prefix. Positions before
     time 0 on the axis `side` are ignored.
@@ -42,7 +41,7 @@ class QueryKeyTensor:
     side: AxisSide = field(default="keys", compare=False)
 
     def view_operand(self, operand: Value, query: int | None, key: int | None) -> "QueryKeyTensor":
-        """Return an operand with these query and key axes; axes of size 1 are dropped."""
+        """Return an operand with the axes `query` and `key`, dropping axes of size 1."""
         return replace(
             self,
             value=operand,
@@ -51,19 +50,19 @@ class QueryKeyTensor:
         )
 
     def align_operands(self) -> list["QueryKeyTensor"]:
-        """Return the operands of the op, with axes aligned from the right (broadcasting)."""
+        """Return the operands of the op, with axes aligned from the right as in broadcasting."""
         node = self.value.node
         return [align_operand(self, a) for a in node.operands] if node else []
 
     def get_prefix_length(self, axis: int) -> Dim | None:
-        """Return the number of prefix positions along an axis, or None if it is not a time axis."""
+        """Return the number of prefix positions along `axis`, or None if it is not a time axis."""
         if self.time_axis is None:
             return Dim.from_value(0)
         return self.time_axis.get_prefix_length(self.value.shape[axis])
 
 
 def has_equal_chunk_rates(qk: QueryKeyTensor) -> bool:
-    """Return True if both axes have the same positions per chunk: `q - k` is defined."""
+    """Return True if both axes have the same positions per chunk, so that `q - k` is defined."""
     if qk.time_axis is None:
         return True
     shape = qk.value.shape
@@ -87,8 +86,8 @@ def _drop_broadcast_axis(value: Value, axis: int | None) -> int | None:
 
 
 def unwrap_view(qk: QueryKeyTensor) -> QueryKeyTensor | None:
-    """Return the operand of a view, with the query and key axis that it has before the view. Return
-    None if the op is not a view, or reshapes the query axis or the key axis.
+    """Return the operand of a view, with its query axis and key axis before the view. Return None
+    if the op is not a view, or if it reshapes the query axis or the key axis.
     """
     node = qk.value.node
     operand = node.first_operand if node is not None else None
@@ -106,7 +105,7 @@ def unwrap_view(qk: QueryKeyTensor) -> QueryKeyTensor | None:
             query, key = (None if a is None else order[a] for a in (q, k))
             return qk.view_operand(operand, query, key)
         case ops.Expand(axis):
-            # A broadcast axis has one position, which all positions of the result read.
+            # All positions of the result read the only position of a broadcast axis.
             return _view_without_axis(qk, operand, axis)
         case ops.Split(axis, sizes):
             return _unwrap_reshape(qk, operand, axis, len(sizes), 1)
@@ -123,7 +122,7 @@ def _view_without_axis(qk: QueryKeyTensor, operand: Value, axis: int) -> QueryKe
 
 def is_mirrored_pair(left: QueryKeyTensor, right: QueryKeyTensor) -> bool:
     """Return True if two operands are the same value, once at the query and once at the key
-    position, as in `segment[:, i] == segment[:, j]`. They are equal where `i == j`.
+    position, as in `segment[:, i] == segment[:, j]`. The two operands are equal where `i == j`.
     """
     a, b = _skip_query_key_views(left), _skip_query_key_views(right)
     are_on_different_axes = (a.query_axis is None) != (a.key_axis is None)
@@ -144,7 +143,8 @@ def _unwrap_reshape(
     qk: QueryKeyTensor, operand: Value, axis: int, result_count: int, operand_count: int
 ) -> QueryKeyTensor | None:
     """Return `operand` as a query-key tensor, for a reshape that converts `operand_count` axes at
-    `axis` to `result_count` axes. Return None if one of these is the query axis or the key axis.
+    `axis` to `result_count` axes. Return None if the reshape changes the query axis or the key
+    axis.
     """
     matrix_axes = [a for a in (qk.query_axis, qk.key_axis) if a is not None]
     if any(axis <= a < axis + result_count for a in matrix_axes):
@@ -228,7 +228,7 @@ def align_operand(qk: QueryKeyTensor, operand: Value) -> QueryKeyTensor:
 
 
 MAX_TRAVERSAL_STEPS = 50_000
-"""Maximum number of subproblems per analyzed value; beyond it, the analysis returns the default."""
+"""Maximum number of subproblems per analyzed value. Beyond it, an analysis returns a default."""
 
 Q = TypeVar("Q", bound=Hashable)
 A = TypeVar("A")
@@ -262,8 +262,8 @@ def solve_memoized(
         return results[problem]
     if not budget.consume_step():
         return default
-    # A stack of open subproblems, each above the one that needs its result. `given` is sent to the
-    # generator at the top; a new generator is sent None.
+    # The stack contains unfinished subproblems, each above the subproblem that needs its result.
+    # `given` is sent to the generator at the top, and None to a new generator.
     stack = [(problem, rule(problem))]
     result, is_new = default, True
     while stack:
@@ -284,7 +284,7 @@ def solve_memoized(
 
 
 def solve_each(subproblems: Iterable[Q]) -> Generator[Q, A, list[A]]:
-    """Return the results of several subproblems, for a rule that needs all of them."""
+    """Yield each of several subproblems, and return the list of their results."""
     results: list[A] = []
     for subproblem in subproblems:
         results.append((yield subproblem))
@@ -300,7 +300,7 @@ def solve_any(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
 
 
 def solve_all(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
-    """Return True if the results of all subproblems are True; stop at the first that is not."""
+    """Return True if the results of all subproblems are True; stop at the first False."""
     for subproblem in subproblems:
         if not (yield subproblem):
             return False

@@ -1,38 +1,34 @@
 """The layout of time axes: the number of prefix positions before the sequence, and the number of
 positions per chunk.
 
-    seq            prefix 0: a sequence
-    3 + seq        prefix 3: three learned positions before it
-    m + 2 + seq    prefix m + 2: a memory of `m` positions, two more, the sequence
+seq            prefix 0: a sequence 3 + seq        prefix 3: three learned positions before the
+sequence m + 2 + seq    prefix m + 2: a memory of `m` positions, two learned positions, the sequence
 
 Position `r` of an axis with a prefix of `h` positions has the *time* `r - h`; prefix positions have
 negative times, so they need no separate rule. With strided windows, the symbolic dimension is the
 number of *chunks* of the input, and the number of positions per chunk is the *rate* of an axis:
 
-    6 seq          six per chunk: samples
-    2 seq          two, after a window of stride 3
-    4 + seq        one, after four prefix positions
+6 seq          six per chunk: samples 2 seq          two per chunk, after a window of stride 3 4 +
+seq        one per chunk, after four prefix positions
 
 Concatenation, slicing and striding along the time axis determine which positions keep their time
 step, and how many positions form one chunk.
 
-    concat(memory, x)     position `t` of `x` keeps its time `t`: the prefix grew
-    pad(x, before=2)      likewise
-    concat(x, memory)     the positions of `memory` move with every new one
-    x[s:] of `h + g`      time `t` stays `t`, as long as `s <= h`
-    x[a:b] of `h + g`     reads prefix positions only if `b <= h`: constant
-    x[h:h+1] of `h + g`   the first position of all: no position of time >= 0 is before it
+concat(memory, x)     position `t` of `x` keeps its time `t`: the prefix grows pad(x, before=2)
+likewise concat(x, memory)     the positions of `memory` move with every new position x[s:] of
+`h + g` time `t` stays `t`, as long as `s <= h` x[a:b] of `h + g`     reads prefix positions only if
+`b <= h`: constant x[h:h+1] of `h + g`   the first position of all: not later than any position
 
 A window with stride 3 produces one output position per chunk of 3 input positions. Position `t`
-corresponds to the *last* input position of its chunk, `3 t + 2`: it can be computed as soon as the
-chunk is complete.
+corresponds to the *last* input position of its chunk, `3 t + 2`: position `t` can be computed as
+soon as the chunk is complete.
 
     input positions       0  1  2 | 3  4  5 | 6  7  8
     output positions      0       | 1       | 2
     output 1 may read     x  x  x   x  x  x
 
-Dependences are relative to this position, so the interval of an output that reads nothing after its
-chunk begins at 0 or above.
+Dependences are relative to the last position of the chunk, so the interval of an output that reads
+no position after its chunk begins at 0 or above.
 
     x: f[b, seq, d]                       x: f[b, 6 seq, d]       a chunk has 6 positions
     conv(x, stride=3): f[b, seq // 3, d]  →  f[b, 2 seq, d]       two after a stride of 3
@@ -60,7 +56,7 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, PAST_POSITIONS, SAME_P
 
 @dataclass(frozen=True, slots=True)
 class TimeAxisLayout:
-    """The layout of a time axis: `prefix_length` positions, then `rate` per chunk."""
+    """The layout of a time axis: `prefix_length` positions, then `rate` positions per chunk."""
 
     prefix_length: Dim
     rate: int = 1
@@ -68,9 +64,10 @@ class TimeAxisLayout:
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """The time axis of a graph: its size `length` (a single symbolic dimension), and the symbolic
-    dimensions that depend on it, including itself (`dependent_symbols`). `min_lengths` are lower
-    bounds of symbolic dimensions. The generated input has `chunk_size` positions per chunk.
+    """The time axis of a graph. `length` is its size, a single symbolic dimension, and
+    `dependent_symbols` are this symbolic dimension and all symbolic dimensions that depend on it.
+    `min_lengths` are lower bounds of symbolic dimensions. The generated input has `chunk_size`
+    positions per chunk.
     """
 
     length: Dim
@@ -86,12 +83,12 @@ class TimeAxis:
         return name
 
     def get_prefix_length(self, length: Dim) -> Dim | None:
-        """Return the number of prefix positions of an axis, or None if it is no time axis."""
+        """Return the number of prefix positions of a time axis, or None for other axes."""
         layout = self.get_layout(length)
         return None if layout is None else layout.prefix_length
 
     def get_rate(self, length: Dim) -> int:
-        """Return the number of positions per chunk, or 0 if it is not a time axis."""
+        """Return the number of positions per chunk of an axis, or 0 if it is not a time axis."""
         layout = self.get_layout(length)
         return 0 if layout is None else layout.rate
 
@@ -117,7 +114,7 @@ class TimeAxis:
 def _find_layout(time_axis: TimeAxis, length: Dim) -> TimeAxisLayout | None:
     if length.symbols() & time_axis.dependent_symbols != {time_axis.symbol}:
         return None
-    # The symbolic dimension must occur once, without others that depend on it.
+    # The symbol must occur once, without other symbols that depend on it.
     rate = dict(length.terms).get(((time_axis.symbol, 1),), 0)
     if rate <= 0 or time_axis.chunk_size % rate:
         return None
@@ -150,10 +147,10 @@ TimeRead: TypeAlias = tuple[int | None, Interval]
 """The result axis along which time positions are read, and the interval that is read."""
 
 PREFIX_READ: TimeRead = (None, EMPTY_INTERVAL)
-"""A read of positions that stay fixed while the time axis grows, e.g. prefix positions."""
+"""A read of positions that do not move while the time axis grows, e.g. prefix positions."""
 
 FIRST_POSITION_READ: TimeRead = (None, PAST_POSITIONS)
-"""A read of the first position only, which is never later than the position that reads it."""
+"""A read of only the first position, which is never later than the position that reads it."""
 
 
 def resolve_splice(node: Node, dependence: Dependence, time_axis: TimeAxis) -> TimeRead | None:
@@ -324,7 +321,7 @@ def find_right_padded_masks(graph: Graph) -> frozenset[str]:
 
 
 def _find_largest_stride(graph: Graph, padding_mask: Value) -> int:
-    """Return the largest total stride of axes whose size is derived from that of `padding_mask`."""
+    """Return the largest total stride of axes that are derived from the axis of `padding_mask`."""
     strides = {padding_mask.shape[-1]: 1}
     for node, results in graph.nodes:
         if not isinstance(

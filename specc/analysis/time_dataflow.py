@@ -1,21 +1,22 @@
 """Forward dataflow analysis that traces the time axis through a graph and finds ops that read later
 positions.
 
-The input is any valid graph, and the symbolic dimension of a time axis, such as the sequence
+The inputs are any valid graph and the symbolic dimension of a time axis, such as the sequence
 length. The output is the lattice element (`TimeState`) of every value, and the *leaks*: ops that
 violate causality. `causality` decides which leaks are errors.
 
 Positions are counted in time, from the end of the prefix of an axis (`specc.analysis.time_axis`). A
-value is constant (it depends on no value with the time axis, or on prefix positions only), or it is
-time-dependent. A time-dependent value has time axes, with or without a prefix, each with an
-accumulated receptive field: the interval of `t - u` for the positions `u` that its position `t`
-depends on. Without a time axis it holds the newest position, or a reduction over all positions.
+value is constant, i.e. it depends on no value with the time axis or only on prefix positions, or
+the value is time-dependent. A time-dependent value has time axes, with or without a prefix, each
+with an accumulated receptive field: the interval of `t - u` for the positions `u` that its position
+`t` depends on. A time-dependent value without a time axis holds the newest position or a reduction
+over all positions.
 
-Each op is checked by itself, independent of later ops: an op leaks if position `t` of its result
-depends on a position after `t` of an operand.
+Each op is checked independently of later ops: an op leaks if position `t` of its result depends on
+a position after `t` of an operand.
 
 A centered convolution reads the previous, the current and the next position; the next position is a
-leak. After the delay, each position depends on itself and the two positions before it. `last`
+leak. After a delay, each position depends on itself and the two positions before it. `last`
 contains the last position and has no time axis:
 
     $ flow n
@@ -97,7 +98,7 @@ class _TimeReads:
 
     `intervals` maps each time axis of the result to its receptive field. `is_last_only` and
     `is_all` are true if the last position and all positions are read; `first_offsets` is the
-    interval of distances to the first position, if that is read.
+    interval of distances to the first position, if the first position is read.
     """
 
     intervals: dict[int, Interval]
@@ -120,7 +121,7 @@ class _TimeReads:
 
 
 def _visit_node(node: Node, results: NodeResults, flow: TimeDataflow) -> None:
-    """Infer the lattice elements of the results of a node, and record its most informative leak."""
+    """Infer the lattice elements of the results of `node`, and record its most informative leak."""
     infer_states = _visit_loop if isinstance(node.op, ops.Scan) else _compute_node_states
     states, leaks = infer_states(node, results, flow)
     if leaks:
@@ -134,7 +135,7 @@ def _visit_node(node: Node, results: NodeResults, flow: TimeDataflow) -> None:
 def _compute_node_states(
     node: Node, results: NodeResults, flow: TimeDataflow
 ) -> tuple[list[TimeState], list[Leak]]:
-    """Return the lattice elements of the results, from the node's dependences, and its leaks."""
+    """Return the lattice elements of the results of a node, and its leaks, from its dependences."""
     operand_states = flow.get_operand_states(node)
     is_last_only = any(s.is_last_only for s in operand_states)
     is_all = any(s.is_all for s in operand_states)
@@ -167,7 +168,7 @@ def _follow_dependence(
     `state` is the lattice element of the operand.
     """
     if dependence.kind == "extent":
-        return []  # only the axis size is read, no positions
+        return []  # the op reads only the axis size
     if dependence.kind == "newest":
         time_reads.is_last_only = True
         return []
@@ -181,11 +182,11 @@ def _follow_dependence(
         return []
     unmasked = dependence.kind == "band" and not dependence.gates
     if result_axis is None or result_axis not in time_reads.intervals or unmasked:
-        # The axis is removed, or every result position depends on every operand position.
+        # The op removes the axis, or every result position depends on every operand position.
         time_reads.is_all = True
         return [Leak(node, "all", dependence.operand)]
-    # Intervals are summed along a path, and merged over several paths. They are measured in input
-    # positions; one position after a stride corresponds to several input positions.
+    # Intervals are summed along a path and merged over paths. Intervals are measured in input
+    # positions: one position after a stride corresponds to several input positions.
     rate = time_axis.get_rate(get_read_length(node, dependence))
     input_offsets = offsets.scale(time_axis.chunk_size // max(rate, 1))
     time_reads.intervals[result_axis] = time_reads.intervals[result_axis] | (
@@ -276,8 +277,8 @@ def _analyze_loop_body(node: Node, op: ops.Scan, body: Graph, flow: TimeDataflow
         body_flow = TimeDataflow(flow.time_axis, states)
         for body_node, results in body.nodes:
             _visit_node(body_node, results, body_flow)
-        # The lattice element of a loop-carried value after an iteration is joined with the one
-        # before it, up to a fixpoint. Lattice elements only increase, so this terminates.
+        # The lattice elements of a loop-carried value before and after an iteration are joined
+        # until a fixpoint. The iteration terminates because lattice elements only increase.
         merged = {
             carry: _merge_carry_states(
                 input_states[carry], body_flow.get_state(next_state), iteration
@@ -311,8 +312,9 @@ def _list_loop_result_states(op: ops.Scan, body: Graph, body_flow: TimeDataflow)
 
 
 MAX_FOLLOWED_ITERATIONS = 3
-"""Number of analyzed loop iterations. A dependence that still increases after them is considered
-unbounded."""
+"""Number of analyzed loop iterations. A dependence that still increases after these iterations is
+considered unbounded.
+"""
 
 
 def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int) -> TimeState:
@@ -383,7 +385,7 @@ def _iterate_masked_reads(
 
 
 def _is_preferred_interval(a: Interval, b: Interval) -> bool:
-    """Return True if interval `a` bounds a dependence better than `b`: a causal interval is better
-    than one with look-ahead, then a shorter one, then one with less look-ahead.
+    """Return True if interval `a` bounds a dependence better than `b`: prefer causal intervals,
+    then shorter intervals, then intervals with less look-ahead.
     """
     return (a.low >= 0, -(a.high - a.low), a.low) > (b.low >= 0, -(b.high - b.low), b.low)

@@ -1,9 +1,9 @@
 """Data types of the time dataflow analysis: lattice elements, leaks (causality violations),
 captures of loops, and loops over other axes for which no decode step can be derived.
 
-In a loop body, a mask that is computed before the loop is an input without a definition.
-`inline_loop_captures` therefore replaces captures by the outer values, so that the analysis of the
-body finds the definition of the mask.
+In a loop body, a mask that is computed before the loop is an input without a definition. Therefore,
+`inline_loop_captures` replaces captures by the outer values, so that the analysis of the body finds
+the definition of the mask.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,19 +44,19 @@ class TimeState:
 
     @property
     def is_first_only(self) -> bool:
-        """True if the value depends only on the first position and is then constant."""
+        """True if the value depends only on the first position, after which it is constant."""
         return not (self.axes or self.is_last_only or self.is_all or self.first_offsets.is_empty)
 
 
 @value_class(slots=True)
 class Leak:
-    """A node that violates causality: it reads positions after the position that it computes.
-
-    `reason`: `ahead`, it reads up to `-offsets.low` positions ahead; `all`, it reads every
-    position; `newest`, it combines the last position with earlier positions; `length`, it needs the
-    final size of the time axis; `captured`, a loop captures a time-dependent value; `first`, prefix
-    positions read the first position after them; `shape`, the result has an axis whose positions
-    are not those of the time axis. `body_violation`: for a loop, its body and the leak in it.
+    """A node that violates causality by reading positions after the position that it computes.
+    `reason` is `ahead` if the node reads up to `-offsets.low` positions ahead, `all` if it reads
+    every position, `newest` if it combines the last position with earlier positions, `length` if it
+    needs the final size of the time axis, `captured` if a loop captures a time-dependent value,
+    `first` if prefix positions read the first position after the prefix, and `shape` if the result
+    has an axis whose positions are not positions of the time axis. `body_violation` is the body of
+    a loop and the leak in the body.
     """
 
     node: Node
@@ -84,7 +84,7 @@ class TimeDataflow:
 
     @property
     def dependent_symbols(self) -> frozenset[str]:
-        """The symbolic dimension of the time axis, and those computed from it."""
+        """The symbolic dimension of the time axis, and all symbolic dimensions computed from it."""
         return self.time_axis.dependent_symbols
 
     def get_state(self, value: Value) -> TimeState:
@@ -117,8 +117,7 @@ def iterate_capture_violations(
         case ops.Scan() if is_time_loop(node, node.op, time_axis):
             yield from _iterate_loop_violations(node, node.op, operand_states)
         case ops.RecurrentLayer():
-            # Time-dependent values that are read in other ways are checked through their
-            # dependences.
+            # Other reads of time-dependent values are checked through their dependences.
             for operand in (s.index for s in node.op.initial_states):
                 if operand < len(operand_states) and operand_states[operand].is_first_only:
                     yield Leak(node, "captured", operand)
@@ -129,9 +128,9 @@ def _iterate_loop_violations(
 ) -> Iterator[Leak]:
     starts = op.first_body_operand + op.scanned_count
     captured = starts + op.carry_count
-    # Initial values and captures are the same in all iterations. If they depend on time, a position
-    # may depend on later positions. A value determined by the first position is available from that
-    # position on.
+    # Initial values and captures are the same in all iterations. If an initial value or capture
+    # depends on time, a position may depend on later positions. A value that depends only on the
+    # first position is available at all positions.
     for n, state in enumerate(operand_states[starts:], starts):
         if state.is_time_dependent and not (n >= captured and state.is_first_only):
             yield Leak(node, "captured", n)
@@ -140,11 +139,11 @@ def _iterate_loop_violations(
 def violates_prefix_causality(
     node: Node, results: Sequence[Value], operand_states: Sequence[TimeState], time_axis: TimeAxis
 ) -> bool:
-    """Return True if prefix positions may depend on the position after them (time 0)."""
+    """Return True if prefix positions may depend on the position after the prefix (time 0)."""
     if isinstance(node.op, ops.Extent) or not any(s.is_first_only for s in operand_states):
         return False
     if isinstance(node.op, ops.Scan) and not is_time_loop(node, node.op, time_axis):
-        return False  # each op of its body is checked
+        return False  # each op of the loop body is checked
     prefix_lengths = (time_axis.get_prefix_length(d) for r in results for d in r.shape)
     return any(prefix_length is not None and prefix_length != 0 for prefix_length in prefix_lengths)
 
@@ -155,8 +154,8 @@ def is_time_loop(node: Node, op: ops.Scan, time_axis: TimeAxis) -> bool:
 
 
 def inline_loop_captures(loop: Node, op: ops.Scan) -> Graph:
-    """Return the body of a loop with captures replaced by the values of the outer graph. Its inputs
-    are the scanned elements and the loop-carried values.
+    """Return the body of a loop with captures replaced by the values of the outer graph. The inputs
+    of the returned graph are the scanned elements and the loop-carried values.
     """
     inner, outer = op.split_body_inputs(), op.split_operands(loop.args)
     new_values: dict[Value, Value | None] = {v: v for v in (*inner.scanned, *inner.initial_carries)}
@@ -192,7 +191,7 @@ def _copy_node(
 
 def find_dependent_length(body: Graph, dependent_symbols: frozenset[str]) -> Node | None:
     """Return the first node of a loop body that has one of `dependent_symbols` in an attribute, or
-    whose own body contains such a node. Return None if there is none.
+    whose own body contains such a node. Return None if there is no such node.
     """
     for node, _ in body.nodes:
         has_nested_use = isinstance(node.op, ops.Scan) and find_dependent_length(
@@ -204,8 +203,8 @@ def find_dependent_length(body: Graph, dependent_symbols: frozenset[str]) -> Nod
 
 
 def has_time_axis_length(node: Node, time_axis: TimeAxis) -> bool:
-    """Return True if the result of an op depends on the size of the time axis. Ops that create an
-    axis of this size or drop prefix positions do not count.
+    """Return True if the result of an op depends on the size of the time axis. Return False for ops
+    that create an axis of this size or drop prefix positions.
     """
     match node.op:
         case ops.Range(dim) | ops.Expand(length=dim):
@@ -228,7 +227,7 @@ def _has_symbol(lengths: Iterable[Dim], dependent_symbols: frozenset[str]) -> bo
 
 
 def _is_axis_end(node: Node, axis: int, stop: Dim) -> bool:
-    """Return True if `stop` is the size of the axis."""
+    """Return True if `stop` is the size of `axis` of the first operand."""
     return node.first_operand is not None and stop == node.first_operand.shape[axis]
 
 
@@ -246,7 +245,7 @@ STATE_SIZE_REASON = "the state of a running sum would need one entry per positio
 
 @value_class(slots=True)
 class UnsupportedLoop:
-    """A node without a decode step, the graph or body that contains it, and the reason."""
+    """A node without a decode step, the graph or loop body that contains it, and the reason."""
 
     graph: Graph
     node: Node
@@ -256,7 +255,7 @@ class UnsupportedLoop:
 def iterate_unsupported_loops(
     graph: Graph, flow: TimeDataflow, live_nodes: set[Node]
 ) -> Iterator[UnsupportedLoop]:
-    """Yield each node without a decode step; for a loop, the first such node in its body."""
+    """Yield each node without a decode step; for a loop, yield the first such node in its body."""
     for node, _ in graph.nodes:
         if node not in live_nodes:
             continue
@@ -270,7 +269,7 @@ def iterate_unsupported_loops(
 
 
 def _explain_running_sum(node: Node, flow: TimeDataflow) -> str:
-    """Return why no fixed-shape state can continue a cumulative sum, or "" if one can."""
+    """Return the reason why a cumulative sum has no fixed-size decode state, or ""."""
     if not isinstance(node.op, ops.CumSum):
         return ""
     time_axes, axis = flow.get_state(node.get_operand()).axes, node.op.axis
@@ -281,7 +280,7 @@ def _explain_running_sum(node: Node, flow: TimeDataflow) -> str:
 
 def _is_key_sum(x: Value, time_axes: Iterable[int], axis: int, time_axis: TimeAxis) -> bool:
     """Return True if the cumulative sum of `x` along `axis` has no time axis besides `axis`, or
-    sums over keys of which all later ones are masked out. A decode step then recomputes it.
+    sums over keys whose later positions are masked out. A decode step then recomputes the sum.
     """
     return all(
         any(reach.low >= 0 for reach in find_masked_constants(x, query, axis, time_axis).values())
@@ -308,12 +307,12 @@ def _find_unsupported_in_body(loop: Node, flow: TimeDataflow) -> UnsupportedLoop
 def _explain_unsupported_node(
     node: Node, results: tuple[Value, ...], axis: int, flow: TimeDataflow
 ) -> str:
-    """Return why a decode step cannot compute a node of a loop body, or "" if it can."""
+    """Return the reason why a decode step cannot compute a node of a loop body, or ""."""
     if _is_position_id_source(node, flow.time_axis):
         return POSITION_IDS_REASON
     if is_prefix_slice(node, flow.time_axis):
         return PREFIX_REASON
-    # States are stacked along the loop axis.
+    # Decode states are stacked along the loop axis.
     if any(flow.get_state(r).axes and r.rank < axis for r in results):
         return MISSING_AXES_REASON
     return _explain_running_sum(node, flow)

@@ -1,4 +1,4 @@
-"""Value ranges and constants that hold for all inputs.
+"""Compute value ranges and constants of values that hold for all model inputs.
 
 The result for a value is its minimum and maximum, which are infinite if unknown. Softmax weights
 are between 0 and 1, position ids are at least 0, and a position id plus one is at least 1. NaN and
@@ -42,7 +42,7 @@ FUNCTION_RANGES: Mapping[str, ValueRange] = {
     "sqrt": NONNEGATIVE_RANGE,
     "tanh": (-1.0, 1.0),
 }
-"""The range of each `Pointwise` function over all arguments. Other functions are unbounded."""
+"""The range of each bounded `Pointwise` function over all arguments."""
 
 COMPARISON_FUNCTIONS: Mapping[str, Callable[[float, float], bool]] = {
     f.__name__: f
@@ -62,11 +62,11 @@ COMPUTED_RANGE_OPS = (
 """Ops whose range is computed from the ranges of their operands."""
 
 MAX_RANGE_VALUES = 5_000
-"""Maximum number of values that one search visits; beyond it, the range is unknown."""
+"""Maximum number of values that one search visits. Beyond this limit, the range is unknown."""
 
 
 def find_value_range(value: Value | None) -> ValueRange:
-    """Return the minimum and maximum of `value` for all model inputs; unbounded for None."""
+    """Return the minimum and maximum of `value` for all model inputs; None is unbounded."""
     if value is None:
         return UNBOUNDED_RANGE
     # Each value is visited once, on an explicit stack: residual connections double the number of
@@ -105,7 +105,7 @@ def _compute_range(value: Value, known_ranges: Mapping[Value, ValueRange]) -> Va
     if node is None:
         return UNBOUNDED_RANGE
     if isinstance(node.op, INDEX_RESULT_OPS) or (node.op.is_selection and value.index):
-        return NONNEGATIVE_RANGE  # indices, including the second result of sort and top-k
+        return NONNEGATIVE_RANGE  # indices are nonnegative
     operand_ranges = [known_ranges[a] for a in _list_range_operands(value)]
     if node.op.is_selection:
         return operand_ranges[0]
@@ -113,7 +113,7 @@ def _compute_range(value: Value, known_ranges: Mapping[Value, ValueRange]) -> Va
 
 
 def _compute_op_range(node: Node, value: Value, operand_ranges: list[ValueRange]) -> ValueRange:
-    """Return the range of an op's result from the ranges of its operands."""
+    """Compute the range of an op's result from the ranges of its operands."""
     if node.op.is_view and operand_ranges:
         return operand_ranges[0]
     match node.op:
@@ -144,7 +144,7 @@ def _convert_range(value_range: ValueRange, dtype: str) -> ValueRange:
 
 
 def _bound_reduction(node: Node, operand_range: ValueRange) -> ValueRange:
-    """Return the range of a reduction, given the range of its operand."""
+    """Compute the range of a reduction from the range of its operand."""
     match node.op:
         case ops.Reduce("sum", axis) if is_max_subtracted_exp(node.first_operand, axis):
             return 1.0, inf
@@ -168,7 +168,7 @@ def _bound_reduction(node: Node, operand_range: ValueRange) -> ValueRange:
 
 
 def _bound_function(function_name: str, operand_range: ValueRange) -> ValueRange:
-    """Return the range of an elementwise function, given the range of its argument."""
+    """Compute the range of an elementwise function from the range of its argument."""
     if function_name == "neg":
         return -operand_range[1], -operand_range[0]
     if function_name in INCREASING_FUNCTIONS:
@@ -321,7 +321,7 @@ def find_constant_value(value: Value | None) -> float | None:
 
 
 def find_uniform_value(value: Value | None) -> float | None:
-    """Return the splat value of a tensor (True as 1), or None if it is not one constant."""
+    """Return the splat value of a constant tensor (True as 1), or None for other values."""
     casts: list[str] = []
     while (value := skip_views(value)) and isinstance(value.op, ops.Cast):
         casts.append(value.dtype)
@@ -366,7 +366,7 @@ def find_softmax_scores(value: Value | None, axis: int) -> Value | None:
 
 
 def _split_exponential(value: Value | None) -> tuple[Value | None, Value | None]:
-    """Return `x`, and the value that `y` views, if `value` is `exp(x - y)`; otherwise Nones."""
+    """Return `x` and the value that `y` views if `value` is `exp(x - y)`; else (None, None)."""
     match value:
         case Value(node=Node(ops.Pointwise("exp"), (Value(node=Node(ops.Arith("sub"), (x, y))),))):
             return x, skip_views(y)
