@@ -1,1 +1,1 @@
-"""Preprocessing of text, images, audio and arrays, and postprocessing of outputs."""
+"""Preprocess text, images, audio and arrays, and postprocess the outputs of models."""

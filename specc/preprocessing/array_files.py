@@ -1,4 +1,4 @@
-"""Read arrays from .npy, .npz and JSON files without changing values."""
+"""Read arrays from .npy, .npz and JSON files without changing their values."""
 
 import io
 import json
@@ -33,10 +33,10 @@ from specc.io.safe_read import (
 from specc.ir.array import Array
 
 ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")
-"""Signatures of .npz files; the second is that of an archive without members."""
+"""Signatures of .npz files. The second signature marks an archive without members."""
 MAX_RANK = 16
 MAX_HEADER_BYTES = 10_000
-"""Maximum size of the header of a .npy file."""
+"""Maximum size of the header of a .npy file in bytes."""
 MAX_ARRAYS = 10_000
 """Maximum number of arrays in a .npz file."""
 
@@ -45,7 +45,7 @@ SAVE_AGAIN_HELP = "save or copy it again"
 
 
 def parse_npy(data: bytes, name: str) -> Array:
-    """Return the array of a .npy file, format version 1 or 2. Raise E0905 if it is invalid."""
+    """Parse a .npy file, format version 1 or 2. Raise E0905 if the file is invalid."""
     readers = {b"\1\0": npy.read_array_header_1_0, b"\2\0": npy.read_array_header_2_0}
     if not data.startswith(NPY_SIGNATURE) or data[6:8] not in readers:
         raise_bad_array(name, "it is not a .npy file of version 1 or 2", "save it with numpy.save")
@@ -57,7 +57,7 @@ def parse_npy(data: bytes, name: str) -> Array:
             shape, is_fortran_order, dtype = readers[data[6:8]](
                 file, max_header_size=MAX_HEADER_BYTES
             )
-    except Exception:  # NumPy may raise any exception if the header is corrupted
+    except Exception:  # NumPy may raise any exception for a corrupted header
         raise_bad_array(name, "its header is invalid", SAVE_AGAIN_HELP)
     _check_dtype(dtype, name)
     if len(shape) > MAX_RANK or not all(type(n) is int and 0 <= n < 2**48 for n in shape):
@@ -86,7 +86,7 @@ def _check_dtype(dtype: "np.dtype[np.generic]", name: str) -> None:
 
 
 def parse_npz(data: bytes, path: str) -> dict[str, Array]:
-    """Return the arrays of a .npz by name. Raise E0905 if invalid, E0904 if too large."""
+    """Return the arrays of a .npz file by name. Raise E0905 if invalid, E0904 if too large."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return _read_members(archive, path)
@@ -96,7 +96,7 @@ def parse_npz(data: bytes, path: str) -> dict[str, Array]:
 
 
 def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
-    """Return the arrays of an archive by name; sizes are checked before arrays are unpacked."""
+    """Return the arrays of an archive by name. Check the declared sizes before unpacking."""
     members = archive.infolist()
     unpacked_bytes = sum(member.file_size for member in members)
     if len(members) > MAX_ARRAYS or unpacked_bytes > MAX_ARRAY_BYTES:
@@ -108,7 +108,7 @@ def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
             duplicate = f"duplicate array `{escape_text(name)}`"
             raise_bad_array(path, duplicate, "save it again with numpy.savez")
         with archive.open(member) as file:
-            # read one byte more than declared, to detect an incorrect size
+            # read one byte more than the declared size, to detect an incorrect size
             content = file.read(member.file_size + 1)
         if not content.startswith(NPY_SIGNATURE):
             problem = f"`{escape_text(member.filename)}` in it is not an array"
@@ -118,7 +118,7 @@ def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
 
 
 def to_native_order(array: Array) -> Array:
-    """Return the array in native byte order, C-contiguous and read-only."""
+    """Return an array in native byte order that is C-contiguous and read-only."""
     return np.array(array, array.dtype.newbyteorder("="), order="C")
 
 
@@ -128,7 +128,7 @@ def raise_bad_array(path: str, reason: str, fix: str) -> NoReturn:
 
 
 def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
-    """Return the arrays of a JSON document by name; "" for a single number or nested list."""
+    """Return the arrays of a JSON document by name. A number or nested list has the name ""."""
     value = load_strict_json(data, name)
     if isinstance(value, dict):
         return {
@@ -142,11 +142,11 @@ def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
 
 def convert_nested_lists(value: object, location: str, *, pad_left: bool = False) -> Array:
     """Convert nested lists to an array (bool, int64 or float64). Raise E0906 if the lists are
-    invalid; `location` describes them in messages. With `pad_left`, the help shows the lists padded
-    on the left.
+    invalid. `location` describes the lists in messages. With `pad_left`, the help text shows the
+    lists padded on the left.
     """
     if isinstance(value, list) and {*map(type, value)} == {int}:  # usually token ids
-        with suppress(OverflowError):  # reported below, with the location
+        with suppress(OverflowError):  # an overflow is reported below, with its location
             return np.array(value, np.int64)
     shape = _infer_shape(value)
     if len(shape) > MAX_RANK:
@@ -172,7 +172,7 @@ def convert_nested_lists(value: object, location: str, *, pad_left: bool = False
 
 
 def _choose_list_dtype(flat: list[bool | int | float], location: str) -> type[np.generic]:
-    """Choose the dtype of these elements. Raise E0906 if bools are mixed with numbers."""
+    """Choose the dtype for the elements of a list. Raise E0906 for a mix of bools and numbers."""
     kinds = {type(item) for item in flat}
     if bool in kinds and len(kinds) > 1:
         _raise_invalid_json(location, "true and false are mixed with numbers")
@@ -182,11 +182,11 @@ def _choose_list_dtype(flat: list[bool | int | float], location: str) -> type[np
 
 
 MAX_PADDED_ELEMENTS = 24
-"""Maximum number of elements of the padded lists in a message."""
+"""Maximum number of elements of padded lists that a message shows."""
 
 
 def _pad_lists(value: object, pad_left: bool) -> list[list[object]]:
-    """Return lists of numbers zero-padded to equal length, or [] if they are equal or nested."""
+    """Zero-pad lists of numbers to equal length. Return [] if no padding is needed or possible."""
     rows = value if isinstance(value, list) else []
     lists = [
         row for row in rows if isinstance(row, list) and {*map(type, row)} <= {int, float, bool}
@@ -217,14 +217,14 @@ def load_strict_json(data: bytes, name: str) -> Json:
     except json.JSONDecodeError as error:
         position = f"line {error.lineno}, column {error.colno}"
         _raise_invalid_json(location, f"{position}: {error.msg.lower()}")
-    except ValueError:  # an integer with thousands of digits
+    except ValueError:  # the document contains an integer with thousands of digits
         _raise_invalid_json(location, "a number has too many digits")
 
 
 def _infer_shape(value: object) -> tuple[int, ...]:
-    """Return the shape of nested lists, inferred from their first elements."""
+    """Infer the shape of nested lists from the first element at each level."""
     shape: list[int] = []
-    # limit the depth: a list may contain itself
+    # limit the depth, because a list may contain itself
     while isinstance(value, list | tuple) and len(shape) <= MAX_RANK:
         shape.append(len(value))
         if not value:
@@ -241,7 +241,7 @@ def _flatten_lists(
     location: str,
 ) -> None:
     """Append the elements of nested lists to `elements`. Raise E0906 unless the lists have the
-    shape `shape`; `index` is the index of `value` in the outermost list, for messages.
+    shape `shape`. `index` is the index of `value` in the outermost list, for messages.
     """
     if not shape:
         elements.append(_convert_number(value, index, location))
@@ -255,7 +255,7 @@ def _flatten_lists(
 
 
 def _convert_number(value: object, index: tuple[int, ...], location: str) -> bool | int | float:
-    """Convert a number or boolean to an array element of bool, int64 or float64."""
+    """Convert a Python number or boolean to an array element of dtype bool, int64 or float64."""
     if isinstance(value, list | tuple):
         reason = "is a list, but earlier elements are numbers"
     elif not isinstance(value, bool | int | float):
@@ -285,16 +285,16 @@ NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
     "f16": np.dtype(np.float16),
-    "bf16": np.dtype(np.float32),  # NumPy has no bf16; the runtime rounds
+    "bf16": np.dtype(np.float32),  # NumPy has no bf16, so the runtime rounds float32 values
     "i64": np.dtype(np.int64),
     "i32": np.dtype(np.int32),
     "bool": np.dtype(np.bool_),
 }
-"""The NumPy dtype of each element type."""
+"""NumPy dtypes of arrays by element type."""
 
 
 def read_arrays(path: str) -> dict[str, Array]:
-    """Read the arrays of a file by name; the array of a .npy file or of a JSON list is named ""."""
+    """Read the arrays of a file by name. An array without a name (.npy, JSON list) is named ""."""
     if path.lower().endswith((".json", ".jsonl")):
         return parse_json_arrays(read_bytes(path, MAX_TEXT_BYTES), path)
     data = read_bytes(path, MAX_ARRAY_BYTES)
@@ -310,7 +310,7 @@ def read_arrays(path: str) -> dict[str, Array]:
 
 
 def _narrow_array(array: Array, dtype: str, name: str) -> Array:
-    """Cast floats to another width. Raise E0907 if a finite value becomes infinite."""
+    """Cast floats to a narrower dtype. Raise E0907 if a finite value becomes infinite."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         result = array.astype(NUMPY_DTYPES[dtype])
     has_overflowed = np.isinf(result) & np.isfinite(array)
@@ -321,8 +321,8 @@ def _narrow_array(array: Array, dtype: str, name: str) -> Array:
 
 
 def cast_exactly(array: Array, dtype: str, name: str) -> Array:
-    """Return the array of input `name` as `dtype` (`f32`, `i64`, …). Raise E0907 if values change:
-    floats may be rounded to narrower floats, but floats are not cast to integers and bools are not
+    """Cast the array of input `name` to `dtype` (`f32`, `i64`, …). Raise E0907 if values change.
+    Floats may be rounded to narrower floats, but floats are not cast to integers and bools are not
     cast to numbers.
     """
     target_dtype = NUMPY_DTYPES[dtype]
@@ -348,7 +348,7 @@ def cast_exactly(array: Array, dtype: str, name: str) -> Array:
 def _raise_changed_value(
     array: Array, dtype: str, name: str, is_changed: NDArray[np.bool_]
 ) -> NoReturn:
-    """Raise E0907 with the first value that changes."""
+    """Raise E0907 with the first value that the conversion changes."""
     index = tuple(int(i) for i in np.argwhere(is_changed)[0])
     reason = f"{dtype} cannot represent the value {array[index]} at {format_index(is_changed)}"
     _raise_inexact(array, dtype, name, f"{reason} exactly")
@@ -357,7 +357,7 @@ def _raise_changed_value(
 def _find_difference(array: Array, result: Array) -> NDArray[np.bool_]:
     """Return a mask of the elements that a conversion from integers or booleans changed."""
     if result.dtype.kind == "f":
-        # up to this bound every integer is exactly representable as a float
+        # floats represent all integers up to this limit exactly
         limit = 2 ** (np.finfo(result.dtype).nmant + 1)
         return np.asarray(
             (array > limit) | (array < -limit) if array.dtype.kind == "i" else array > limit
@@ -368,7 +368,7 @@ def _find_difference(array: Array, result: Array) -> NDArray[np.bool_]:
 
 
 def format_index(mask: Array) -> str:
-    """Format the index of the first true element of a mask, e.g. `[0, 3]`."""
+    """Format the index of the first true element of a mask, e.g. as `[0, 3]`."""
     return str([int(i) for i in np.argwhere(mask)[0]])
 
 

@@ -1,4 +1,4 @@
-"""WAV files and audio features: waveforms, log-mel spectrograms, Kaldi filter banks."""
+"""Parse WAV files and compute audio features: waveforms, log-mel spectrograms, filter banks."""
 
 import struct
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Floats: TypeAlias = NDArray[np.float32]
 PCM, IEEE_FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 WAV_ENCODINGS = {2: "ADPCM", 6: "A-law", 7: "µ-law", 17: "ADPCM", 49: "GSM", 85: "MP3"}
 STREAMED_SIZE = 0xFFFFFFFF
-"""Chunk size written by streaming programs, which means "up to the end of the file"."""
+"""Chunk size in WAV files from streaming programs, which means "up to the end of the file"."""
 OTHER_SIGNATURES = {
     b"ID3": "an MP3 file",
     b"\xff\xfb": "an MP3 file",
@@ -32,7 +32,7 @@ OTHER_SIGNATURES = {
 
 @dataclass(frozen=True, slots=True)
 class AudioRecording:
-    """Mono audio: samples (float32 [length], from -1 to 1), and the sample rate."""
+    """Mono audio: samples (float32 [length], from -1 to 1) and the sample rate in Hz."""
 
     samples: Floats
     sample_rate: int
@@ -52,8 +52,8 @@ class _WavFormat:
 
 
 def parse_wav(data: bytes, name: str) -> AudioRecording:
-    """Return the samples of a WAV file, averaged over channels. Raise E0840 if it is not a WAV
-    file, and E0841 if it is corrupted or its encoding is not supported.
+    """Return the samples of a WAV file, averaged over channels. Raise E0840 if the data is not a
+    WAV file, and E0841 if the file is corrupted or has an unsupported encoding.
     """
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         _raise_not_wav(data, name)
@@ -74,7 +74,7 @@ def parse_wav(data: bytes, name: str) -> AudioRecording:
 
 
 def _read_format(chunk: bytes, name: str) -> _WavFormat:
-    """Parse the `fmt ` chunk. Raise E0841 if its encoding is not supported. In the extensible
+    """Parse the `fmt ` chunk. Raise E0841 if the encoding is not supported. In the extensible
     format, the encoding follows the other fields.
     """
     if len(chunk) < 16:
@@ -92,7 +92,7 @@ def _read_format(chunk: bytes, name: str) -> _WavFormat:
     if not channels or not sample_rate:
         _raise_invalid_wav(name, f"unsupported format: {channels} channels at {sample_rate} Hz")
     wav_format = _WavFormat(encoding, channels, sample_rate, bits)
-    # 24-bit samples may be stored in 32 bits, and must not be decoded as 32-bit samples
+    # 24-bit samples that are stored in 32 bits must not be decoded as 32-bit samples
     if frame_bytes != wav_format.frame_bytes:
         expected = (
             f"{channels} channels of {bits} bits need {wav_format.frame_bytes} bytes per frame"
@@ -103,7 +103,7 @@ def _read_format(chunk: bytes, name: str) -> _WavFormat:
 
 
 def _read_samples(data: bytes, offset: int, size: int, wav_format: _WavFormat, name: str) -> Floats:
-    """Decode the bytes from `offset` on to mono samples, float32 [length], from -1 to 1."""
+    """Decode `size` bytes from `offset` on to mono samples, float32 [length], from -1 to 1."""
     available = len(data) - offset
     if size == STREAMED_SIZE:
         size = available - available % wav_format.frame_bytes
@@ -120,15 +120,15 @@ def _read_samples(data: bytes, offset: int, size: int, wav_format: _WavFormat, n
 
 
 def _decode_samples(frames: bytes, wav_format: _WavFormat) -> Floats:
-    """Decode interleaved samples to float32. 8-bit samples are unsigned; 128 is silence."""
+    """Decode interleaved samples to float32. 8-bit samples are unsigned, so 128 is silence."""
     if wav_format.encoding == IEEE_FLOAT:
-        # values outside the float32 range become infinite, without a warning
+        # values outside the range of float32 become infinite; suppress the warning
         with np.errstate(over="ignore"):
             return np.frombuffer(frames, f"<f{wav_format.bits_per_sample // 8}").astype(np.float32)
     if wav_format.bits_per_sample == 8:
         return (np.frombuffer(frames, np.uint8).astype(np.float32) - 128) / np.float32(128)
     if wav_format.bits_per_sample == 24:
-        # the three bytes become the upper three bytes of an int32, which preserves the sign
+        # copy the three bytes to the upper bytes of an int32, which preserves the sign
         padded_bytes = np.zeros((len(frames) // 3, 4), np.uint8)
         padded_bytes[:, 1:] = np.frombuffer(frames, np.uint8).reshape(-1, 3)
         integers = padded_bytes.reshape(-1).view("<i4")
@@ -139,7 +139,7 @@ def _decode_samples(frames: bytes, wav_format: _WavFormat) -> Floats:
 
 
 def _raise_not_wav(data: bytes, name: str) -> NoReturn:
-    """Raise E0840, with the format that the file seems to have."""
+    """Raise E0840. The message names the format that the file seems to have."""
     kind = next(
         (
             name_of_format
@@ -176,28 +176,28 @@ Doubles: TypeAlias = NDArray[np.float64]
 
 MAX_AUDIO_BYTES = 512 << 20
 VARIANCE_EPSILON = 1e-7
-"""Epsilon added to the variance when a waveform is normalized, as in transformers."""
+"""Epsilon that is added to the variance of a waveform before normalization, as in transformers."""
 MEL_FLOOR = 1e-10
 DYNAMIC_RANGE = 8.0
-"""Number of powers of ten below the maximum to which log-mel values are clipped."""
+"""Log-mel values are clipped to this number of powers of ten below the maximum."""
 MAX_MEL_FREQUENCY = 8000.0
 """Upper frequency of Whisper's mel filters in Hz, for any sampling rate."""
 KALDI_WINDOW, KALDI_HOP, KALDI_FFT = 400, 160, 512
 KALDI_MIN_FREQUENCY = 20.0
 KALDI_FLOOR = float(np.finfo(np.float32).eps)
 PREEMPHASIS = 0.97
-"""Preemphasis coefficient."""
+"""Preemphasis coefficient of Kaldi filter banks."""
 
 
 def read_audio(path: str, record: AudioConfig) -> Floats:
-    """Return the waveform (float32 [samples]) or the spectrogram of a WAV file. Raise E0802, E0840
-    to E0843 or E0904 if the file is invalid.
+    """Read a WAV file, and return the waveform (float32 [samples]) or spectrogram that `record`
+    specifies. Raise E0802, E0840 to E0843 or E0904 if the file is invalid.
     """
     return compute_audio_features(parse_wav(read_bytes(path, MAX_AUDIO_BYTES), path), record, path)
 
 
 def compute_audio_features(recording: AudioRecording, record: AudioConfig, name: str) -> Floats:
-    """Compute the input features of a recording (waveform, log-mel spectrogram or filter banks).
+    """Compute the input features of a recording: waveform, log-mel spectrogram or filter banks.
     Raise E0842 or E0843 if the recording does not match the preprocessing.
     """
     if recording.sample_rate != record.sample_rate:
@@ -213,7 +213,7 @@ def compute_audio_features(recording: AudioRecording, record: AudioConfig, name:
         case Waveform():
             if not record.do_normalize:
                 return samples
-            # normalize to mean 0 and variance 1
+            # normalize the waveform to mean 0 and variance 1
             waveform = samples.astype(np.float64)
             std = np.sqrt(waveform.var() + VARIANCE_EPSILON)
             return np.asarray((waveform - waveform.mean()) / std, np.float32)
@@ -225,7 +225,7 @@ def compute_audio_features(recording: AudioRecording, record: AudioConfig, name:
             return compute_log_mel_spectrogram(padded, record)
         case FilterBanks():
             max_samples = (record.num_frames - 1) * KALDI_HOP + KALDI_WINDOW
-            # A remainder shorter than a frame is ignored.
+            # Ignore a remainder that is shorter than a frame.
             sample_limit = max_samples + KALDI_HOP - 1
             if len(samples) > sample_limit and not record.do_truncate:
                 _raise_too_long(name, len(samples), max_samples, record.sample_rate)
@@ -233,7 +233,7 @@ def compute_audio_features(recording: AudioRecording, record: AudioConfig, name:
 
 
 def compute_log_mel_spectrogram(samples: Floats, record: LogMel) -> Floats:
-    """Return the log-mel spectrogram float32 [bins, frames] with centered windows."""
+    """Compute a log-mel spectrogram, float32 [bins, frames], with centered windows."""
     padding = record.window_length // 2
     frames = _frame_samples(
         np.pad(samples.astype(np.float64), padding, mode="reflect"),
@@ -249,7 +249,7 @@ def compute_log_mel_spectrogram(samples: Floats, record: LogMel) -> Floats:
 
 
 def compute_kaldi_filter_banks(samples: Floats, record: FilterBanks) -> Floats:
-    """Compute Kaldi filter banks float32 [frames, bins], over windows inside the audio."""
+    """Compute Kaldi filter banks, float32 [frames, bins], over windows inside the audio."""
     features = np.zeros((record.num_frames, record.num_mel_bins), np.float32)
     if len(samples) >= KALDI_WINDOW:
         frames = _frame_samples(samples.astype(np.float64), KALDI_WINDOW, KALDI_HOP)
@@ -271,8 +271,8 @@ def compute_kaldi_filter_banks(samples: Floats, record: FilterBanks) -> Floats:
 
 @lru_cache(maxsize=8)
 def make_slaney_filters(bins: int, window: int, rate: int) -> Doubles:
-    """Return Slaney mel filters normalized by area: float64 [frequencies, bins]."""
-    # The mel scale is linear up to 1000 Hz, and logarithmic above (27 steps per factor of 6.4).
+    """Return area-normalized Slaney mel filters, float64 [frequencies, bins]."""
+    # The mel scale is linear up to 1000 Hz and logarithmic above (27 steps per factor of 6.4).
     max_mel = 15.0 + np.log(MAX_MEL_FREQUENCY / 1000.0) * 27.0 / np.log(6.4)
     mels = np.linspace(0.0, max_mel, bins + 2)
     corners = np.where(
@@ -297,8 +297,8 @@ def _convert_to_kaldi_mel(hertz: float | Doubles) -> Doubles:
 
 
 def _make_triangular_filters(frequencies: Doubles, corners: Doubles) -> Doubles:
-    """Return triangular filters float64 [frequencies, len(corners) - 2]. Filter i rises from corner
-    i to corner i + 1 and falls to corner i + 2.
+    """Return triangular filters, float64 [frequencies, len(corners) - 2]. Filter i rises from
+    corner i to corner i + 1 and falls to corner i + 2.
     """
     widths = np.diff(corners)
     rising = (frequencies[:, None] - corners[:-2]) / widths[:-1]
@@ -307,7 +307,7 @@ def _make_triangular_filters(frequencies: Doubles, corners: Doubles) -> Doubles:
 
 
 def _frame_samples(samples: Doubles, window: int, hop: int) -> Doubles:
-    """Return a view float64 [frames, window] with a frame at every `hop`-th sample."""
+    """Return a view float64 [frames, window] in which a frame begins every `hop` samples."""
     return np.lib.stride_tricks.sliding_window_view(samples, window)[::hop]
 
 

@@ -1,4 +1,4 @@
-"""Render chat templates (Jinja) in a process with resource limits."""
+"""Render chat templates (Jinja) in a subprocess with resource limits."""
 
 import json
 import subprocess
@@ -14,27 +14,27 @@ from specc.io.json_io import Json, JsonFields
 from specc.io.safe_read import escape_text
 
 MAX_TEMPLATE = 256_000
-"""Maximum number of characters of a template; published ones are ten times shorter."""
+"""Maximum length of a template in characters. Published templates are ten times shorter."""
 MAX_TEXT = 1_000_000
-"""Maximum number of characters of the messages and of the rendered text."""
+"""Maximum length of the messages, and of the rendered text, in characters."""
 MAX_MESSAGES = 10_000
 MAX_TOKENS = 100
 CPU_SECONDS = 5
-"""CPU time limit for rendering. The wall-clock limit is four times as high."""
+"""CPU time limit for rendering in seconds. The wall-clock limit is four times as high."""
 MEMORY_LIMIT = 512 << 20
 WORKER_SCRIPT = Path(__file__).with_name("chat_template_worker.py")
 
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A chat template and the special tokens that it may use, such as `bos_token`."""
+    """A chat template and the special tokens that it may contain, such as `bos_token`."""
 
     text: str
     tokens: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def from_fields(fields: JsonFields) -> "ChatTemplate":
-        """Create the record from untrusted JSON."""
+        """Create a chat template from untrusted JSON fields."""
         text = fields.get_required("text")
         if not isinstance(text, str) or not 0 < len(text) <= MAX_TEMPLATE:
             fields.raise_invalid("text", "is not a template")
@@ -51,7 +51,7 @@ class ChatTemplate:
 
 
 def parse_messages(value: object) -> list[dict[str, Json]]:
-    """Parse a chat to messages; a string is one user message. Raise E0425 if it is invalid."""
+    """Parse a chat to messages. A string is one user message. Raise E0425 if it is invalid."""
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_MESSAGES:
@@ -64,7 +64,7 @@ def parse_messages(value: object) -> list[dict[str, Json]]:
 
 
 def _parse_message(number: int, message: object) -> dict[str, Json]:
-    """Parse one message of a chat."""
+    """Parse one message of a chat. `number` is its index in error messages."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         _raise_invalid_chat(f"message {number} has no `role`")
     if "content" not in message:
@@ -73,7 +73,7 @@ def _parse_message(number: int, message: object) -> dict[str, Json]:
 
 
 def _check_chat_size(messages: list[dict[str, Json]]) -> None:
-    """Raise E0425 if a chat is too long or cannot be converted to JSON."""
+    """Raise E0425 if a chat is too long or cannot be serialized to JSON."""
     try:
         size = len(json.dumps(messages))
     except (TypeError, ValueError, RecursionError):
@@ -83,7 +83,7 @@ def _check_chat_size(messages: list[dict[str, Json]]) -> None:
 
 
 IMAGE_KEYS = ("path", "image", "url")
-"""Keys of an image file in a message part, as in transformers."""
+"""Keys for the image file in a message part, as in transformers."""
 
 
 def list_message_images(messages: list[dict[str, Json]]) -> list[object]:
@@ -102,7 +102,7 @@ def _list_image_parts(messages: list[dict[str, Json]]) -> list[dict[str, Json]]:
 
 
 def add_image_parts(messages: list[dict[str, Json]], count: int) -> list[dict[str, Json]]:
-    """Insert `count` image parts into the last message, unless the messages contain images."""
+    """Insert `count` image parts into the last message, unless a message contains images."""
     if not count or _list_image_parts(messages):
         return messages
     *earlier_messages, last_message = messages
@@ -131,7 +131,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
         "bytes": MEMORY_LIMIT,
         "most": MAX_TEXT,
     }
-    # the process runs without site packages and user settings; the required packages are in `path`
+    # the subprocess runs without site packages and user settings, so pass the paths of packages
     command = [sys.executable, "-I", "-S", str(WORKER_SCRIPT)]
     try:
         process = subprocess.run(
@@ -152,7 +152,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
             return text
         case {"fault": str(reason)}:
             _raise_template_failed(" ".join(escape_text(reason).split())[:300])
-    # the operating system killed the process before it could report an error
+    # the operating system has killed the subprocess before it could report an error
     _raise_template_failed("it takes too much time or memory")
 
 

@@ -1,4 +1,4 @@
-"""The process with resource limits that renders a chat template."""
+"""The subprocess that renders a chat template with resource limits."""
 
 import json
 import sys
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def render_from_stdin() -> None:
-    """Read a request from stdin, render the template, and print the result."""
+    """Read a JSON request from stdin, render the chat template, and print the result."""
     request: dict[str, Any] = json.loads(sys.stdin.buffer.read())
-    # the package directory of the parent: this process runs without site packages
+    # use the parent's package paths, because this process runs without site packages
     sys.path[:] = request["path"]
     try:
         response = {"text": _render_template(request)}
@@ -18,24 +18,24 @@ def render_from_stdin() -> None:
         response = {"fault": "it takes too much memory"}
     except RecursionError:
         response = {"fault": "its nesting is too deep"}
-    except Exception as error:  # a template may raise any exception
+    except Exception as error:  # a template may raise any type of exception
         response = {"fault": f"{_find_line(error)}{type(error).__name__}: {error}"[:500]}
     sys.stdout.write(json.dumps(response))
 
 
 def _find_line(error: BaseException) -> str:
-    """Return `in line N: ` with the template line of an error, or ""."""
+    """Return `in line N: ` for the template line that raised `error`, or "" if it is unknown."""
     line: int | None = vars(error).get("lineno")
     frame = error.__traceback__
     while frame is not None:
         if frame.tb_frame.f_code.co_filename == "<template>":
-            line = frame.tb_lineno  # the innermost frame is last
+            line = frame.tb_lineno  # continue, because the innermost frame is last
         frame = frame.tb_next
     return "" if line is None else f"in line {line}: "
 
 
 def _render_template(request: dict[str, Any]) -> str:
-    """Render the chat in the Jinja environment of transformers."""
+    """Render a chat in a Jinja environment like that of transformers."""
     environment = _make_environment()
     _set_limits(request["seconds"], request["bytes"])
     text: str = environment.from_string(request["template"]).render(
@@ -49,7 +49,7 @@ def _render_template(request: dict[str, Any]) -> str:
 
 
 def _make_environment() -> Any:
-    """Create the sandboxed environment with the globals and filters of chat templates."""
+    """Create a sandboxed Jinja environment with the globals and filters of chat templates."""
     from datetime import datetime
 
     import jinja2
@@ -71,24 +71,24 @@ def _make_environment() -> Any:
 
 
 def _make_generation_extension() -> Any:
-    """Return the Jinja extension for `{% generation %}` blocks, whose content it renders."""
+    """Return the Jinja extension for `{% generation %}` blocks, which renders their content."""
     from jinja2 import nodes
     from jinja2.ext import Extension
 
     class Generation(Extension):
-        """The `generation` block of chat templates, which is relevant only for training."""
+        """The `generation` block of chat templates, which is only relevant for training."""
 
         tags = {"generation"}  # noqa: RUF012 - as the base class has it
 
         def parse(self, parser: Any) -> Any:
-            """Parse the block to a call that returns its content."""
+            """Parse a `generation` block to a call that returns the content of the block."""
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             call = self.call_method("inside", [])
             return nodes.CallBlock(call, [], [], body).set_lineno(line)
 
         def inside(self, caller: Any) -> Any:
-            """Return the content of the block."""
+            """Return the rendered content of the block."""
             return caller()
 
     return Generation
@@ -101,16 +101,16 @@ def _serialize_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Serialize a value to JSON without escaping for HTML, unlike Jinja's filter."""
+    """Serialize a value to JSON without HTML escapes, unlike Jinja's filter."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 
 def _set_limits(seconds: int, size: int) -> None:
-    """Set the limits of CPU time and memory."""
+    """Limit the CPU time in seconds and the memory in bytes of this process."""
     if sys.platform == "win32":
-        return  # this system does not support resource limits; the timeout of the parent applies
+        return  # without resource limits on Windows, the parent's timeout applies
     import resource
 
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))

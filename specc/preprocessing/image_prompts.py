@@ -1,4 +1,4 @@
-"""Images in prompts: batch image inputs, and replace image placeholders in texts."""
+"""Batch the images of prompts, and replace image placeholders in texts."""
 
 from collections.abc import Mapping, Sequence, Sized
 from itertools import chain
@@ -23,18 +23,18 @@ from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, JsonTokenizer
 from specc.preprocessing.tokenizer_library import get_token_strings
 
 BATCHED_RANK = 5
-"""Rank of an input with several images per text; a single image has rank 3."""
+"""Rank of an array with several images per text. A single image has rank 3."""
 GROUPING_HELP = 'group the images by text: [["a.png", "b.png"], ["c.png"]]'
 CONCATENATED_SIZINGS = ("area", "tiles")
-"""Rules (`sizing`) that concatenate patches or tiles of all images of a text on one axis."""
+"""Resize rules (`sizing`) for which the patches or tiles of all images of a text form one axis."""
 
 
 def prepare_images(
     graph: Graph, preprocessing: PreprocessingConfig, inputs: Mapping[str, object]
 ) -> dict[str, object]:
-    """Convert the images in `inputs` to arrays, add the inputs that contain the image sizes, and
-    expand the image placeholders in texts. Raise E0902 to E0904, E0912 or E0990 if an image is
-    invalid, and E0991 if a text and its images do not match.
+    """Convert the images in `inputs` to arrays, add inputs with the image sizes, and expand the
+    image placeholders in texts. Raise E0902 to E0904, E0912 or E0990 if an image is invalid, and
+    E0991 if a text and its images do not match.
     """
     prepared = dict(inputs)
     for name, record in preprocessing.inputs:
@@ -57,7 +57,7 @@ def prepare_images(
 
 
 def has_several_images(graph: Graph, name: str, record: ImageConfig) -> bool:
-    """Return True if an input takes several images per text."""
+    """Return True if an image input takes several images per text."""
     values_rank = 2 if record.patch_lengths else 4 if is_tiled(record) else 3
     extra_axes = graph.inputs[name].type.rank - values_rank
     return extra_axes == 2 or (extra_axes == 1 and record.sizing in CONCATENATED_SIZINGS)
@@ -66,7 +66,7 @@ def has_several_images(graph: Graph, name: str, record: ImageConfig) -> bool:
 def _group_images(
     graph: Graph, record: ImageConfig, name: str, inputs: Mapping[str, object]
 ) -> list[list[object]]:
-    """Return the images of each text or batch element, or [] if the value contains no images."""
+    """Return the images of each text or batch element, or [] if the input contains no images."""
     value = inputs[name]
     items: list[object] = [*value] if isinstance(value, list | tuple) else [value]
     if not has_several_images(graph, name, record):
@@ -86,8 +86,8 @@ def _group_images(
 def batch_images(
     graph: Graph, name: str, record: ImageConfig, groups: Sequence[Sequence[PreprocessedImage]]
 ) -> dict[str, Array]:
-    """Return the image input and the shape input for the images of each text or batch element.
-    Smaller images are zero-padded; missing images are filled with zeros.
+    """Return the image input and the shape input for `groups`, which contain the images of each
+    text or batch element. Smaller images are zero-padded; missing images are filled with zeros.
     """
     values = [[image.values for image in group] for group in groups]
     shapes = [[np.array(image.shape, np.int64) for image in group] for group in groups]
@@ -106,7 +106,7 @@ def batch_images(
 
 
 def _stack_groups(groups: Sequence[Sequence[Array]], *, is_joined: bool) -> Array:
-    """Stack the images of each text, or concatenate them; then stack the texts."""
+    """Stack or concatenate the images of each text, and then stack the texts."""
     first = next(image for group in groups for image in group)
     no_images = np.zeros((0, *first.shape[is_joined:]), first.dtype)
     stack = np.concatenate if is_joined else stack_padded
@@ -114,7 +114,7 @@ def _stack_groups(groups: Sequence[Sequence[Array]], *, is_joined: bool) -> Arra
 
 
 def stack_padded(arrays: Sequence[Array]) -> Array:
-    """Zero-pad arrays at the end of each axis to a common shape, and stack them."""
+    """Zero-pad arrays at the end of each axis to a common shape, and stack the arrays."""
     shape = np.max([array.shape for array in arrays], axis=0)
     paddings = [
         [(0, size - length) for size, length in zip(shape, a.shape, strict=True)] for a in arrays
@@ -123,15 +123,15 @@ def stack_padded(arrays: Sequence[Array]) -> Array:
 
 
 def merge_images(graph: Graph, name: str, images_by_text: Sequence[Array]) -> Array:
-    """Stack the images (float32 [images, …]) of all texts. Raise E0912 if the numbers of images
-    differ and there is no mask input.
+    """Stack the images (float32 [images, …]) of all texts. Raise E0912 if texts have different
+    numbers of images and there is no mask input.
     """
     _check_counts(graph, name, [*map(len, images_by_text)])
     return stack_padded(images_by_text)
 
 
 def _check_counts(graph: Graph, name: str, counts: Sequence[int]) -> None:
-    """Raise E0912 if the numbers of images differ and there is no mask input."""
+    """Raise E0912 if texts have different numbers of images and there is no mask input."""
     shape = graph.inputs[name].type.shape
     has_mask = any(v.type.shape == shape[:2] for v in graph.inputs.values())
     if len({*counts}) > 1 and not has_mask:
@@ -145,7 +145,7 @@ def _check_counts(graph: Graph, name: str, counts: Sequence[int]) -> None:
 
 
 def is_multi_image_input(graph: Graph, preprocessing: PreprocessingConfig, name: str) -> bool:
-    """Return True if an input takes arrays of several images per text."""
+    """Return True if an input takes arrays with several images per text."""
     is_image_input = isinstance(preprocessing.get_input_config(name), ImageConfig)
     return is_image_input and graph.inputs[name].type.rank == BATCHED_RANK
 
@@ -153,7 +153,7 @@ def is_multi_image_input(graph: Graph, preprocessing: PreprocessingConfig, name:
 def split_images(
     graph: Graph, preprocessing: PreprocessingConfig, inputs: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return `inputs` with images grouped by text. Raise E0912 if the counts differ."""
+    """Return `inputs` with images grouped by text. Raise E0912 if the counts do not match."""
     grouped_inputs = dict(inputs)
     for name, array in inputs.items():
         if name not in graph.inputs or not is_multi_image_input(graph, preprocessing, name):
@@ -167,7 +167,7 @@ def split_images(
 
 
 def _count_texts(graph: Graph, inputs: Mapping[str, object], name: str) -> int | None:
-    """Return the number of texts, inferred from the other inputs, or None if it is unknown."""
+    """Infer the number of texts from the other inputs. Return None if it is unknown."""
     batch_size = graph.inputs[name].type.shape[:1]
     for other_name, value in inputs.items():
         other_input = graph.inputs.get(other_name)
@@ -196,7 +196,7 @@ def _replace_placeholders(
     inputs: Mapping[str, object],
     groups: Sequence[Sequence[PreprocessedImage]],
 ) -> dict[str, object]:
-    """Replace placeholders of the images `name` in texts. Raise E0991 if counts differ."""
+    """Replace placeholders of images in texts. Raise E0991 if the counts do not match."""
     for text_input, record in find_prompt_inputs(graph, preprocessing):
         value = inputs.get(text_input)
         texts = [value] if isinstance(value, str) else value
@@ -229,7 +229,7 @@ def find_prompt_inputs(
 
 
 def find_image_input(graph: Graph, preprocessing: PreprocessingConfig) -> str:
-    """Return the name of the image input. Raise E0910 if there is none."""
+    """Return the name of the image input. Raise E0910 if the model has no image input."""
     for name, record in preprocessing.inputs:
         if isinstance(record, ImageConfig) and name in graph.inputs:
             return name
@@ -238,7 +238,7 @@ def find_image_input(graph: Graph, preprocessing: PreprocessingConfig) -> str:
 
 
 def find_placeholder(record: JsonTokenizer) -> str:
-    """Return the image placeholder text of prompts."""
+    """Return the text that is the placeholder of an image in prompts."""
     if record.placeholder_replacement:
         return record.placeholder_replacement[0]
     assert record.image_token_repetition, "only texts with placeholders"
@@ -247,7 +247,7 @@ def find_placeholder(record: JsonTokenizer) -> str:
 
 def replace_placeholders(text: str, record: JsonTokenizer, grids: Sequence[tuple[int, int]]) -> str:
     """Replace the placeholder of each image in a text, if the tokenizer defines a replacement by
-    token grid. Raise E0991 unless there are as many placeholders as images.
+    token grid. Raise E0991 if the numbers of placeholders and images differ.
     """
     placeholder = find_placeholder(record)
     first, *parts = text.split(placeholder) if placeholder else [text]
@@ -271,9 +271,9 @@ def replace_placeholders(text: str, record: JsonTokenizer, grids: Sequence[tuple
 
 
 def format_image_grid(texts: Sequence[str], grid: tuple[int, int]) -> str:
-    """Format the text that replaces an image placeholder: the texts of all grid cells, with a
-    separator after each row except the last, and the end text; or the text for an image without a
-    grid.
+    """Format the replacement of an image placeholder. An image with a grid gets the texts of all
+    grid cells, with a separator between rows, and the end text. An image without a grid gets a
+    separate text.
     """
     _, cell, separator, end, single = texts
     rows, columns = grid

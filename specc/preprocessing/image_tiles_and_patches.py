@@ -1,4 +1,4 @@
-"""Preprocess images of dynamic size: resize within bounds, or split into tiles or patches."""
+"""Preprocess images of dynamic size: resize them within bounds, or split into tiles or patches."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -27,13 +27,13 @@ MAX_ASPECT_RATIO = 200
 MAX_LONGEST_SIDE = 4096
 SEARCH_PRECISION, MAX_SCALE = 1e-5, 100.0
 MIN_SHRINK_RATIO = 1.1
-"""Size ratio above which LLaVA-OneVision shrinks a feature map."""
+"""Minimum size ratio at which LLaVA-OneVision shrinks a feature map."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreprocessedImage:
-    """A preprocessed image: its `values`, its `shape` for the shape input, and the `grid` of its
-    tokens or tiles in a prompt, or (0, 0) if the prompt does not depend on the image size.
+    """A preprocessed image: its `values`, the value `shape` of the shape input, and the `grid` of
+    its tokens or tiles in a prompt, or (0, 0) if the prompt does not depend on the image size.
     """
 
     values: Floats
@@ -42,13 +42,13 @@ class PreprocessedImage:
 
 
 ResizedImage: TypeAlias = tuple[list[Array], tuple[int, ...], ImageSize]
-"""Images `[height, width, channels]`, values of the shape input, and the grid of tokens."""
+"""Images `[height, width, channels]`, the value of the shape input, and the grid of tokens."""
 
 
 def preprocess_pixels(pixels: Array, record: ImageConfig) -> PreprocessedImage:
-    """Preprocess one image, given as pixels [height, width, 1 or 3], to
-    float32 [channels, height, width], [tiles, channels, height, width] or [patches, features].
-    Raise E0990 if the size is not supported.
+    """Preprocess an image with pixels [height, width, 1 or 3] to float32 [channels, height, width],
+    [tiles, channels, height, width] or [patches, features]. Raise E0990 if the image size is not
+    supported.
     """
     if not record.sizing:
         return PreprocessedImage(normalize_image(pixels, record)[0])
@@ -64,8 +64,8 @@ def preprocess_pixels(pixels: Array, record: ImageConfig) -> PreprocessedImage:
 def preprocess_image(
     image: object, record: ImageConfig, name: str, count: int = 1
 ) -> PreprocessedImage:
-    """Preprocess an image file or Pillow image for the input `name`; the prompt has `count` images.
-    Raise E0802, E0902 to E0904 or E0990 if the image is invalid.
+    """Preprocess an image file or Pillow image for the input `name`. `count` is the number of
+    images in the prompt. Raise E0802, E0902 to E0904 or E0990 if the image is invalid.
     """
     if isinstance(image, str | Path):
         pixels = decode_image(read_bytes(str(image), MAX_IMAGE_BYTES), str(image))
@@ -77,8 +77,8 @@ def preprocess_image(
 
 
 def _prepare_square_overview(pixels: Array, record: ImageConfig) -> PreprocessedImage:
-    """Preprocess an image as one tile with one newline token: pad it to a centered square with the
-    mean color and resize it. LLaVA-OneVision does so if a prompt contains several images.
+    """Preprocess an image as a single tile: pad it to a centered square with the mean color, and
+    resize it. LLaVA-OneVision does not tile images if a prompt contains several images.
     """
     rows, columns = pixels.shape[:2]
     side = max(rows, columns)
@@ -92,13 +92,13 @@ def _prepare_square_overview(pixels: Array, record: ImageConfig) -> Preprocessed
 
 
 def is_tiled(record: ImageConfig) -> bool:
-    """Return True if images are split into tiles."""
+    """Return True if the preprocessing splits images into tiles."""
     return record.sizing in ("tiles", "anyres")
 
 
 def flatten_patches(values: Floats, side: int, merge: int = 1, frames: int = 0) -> Floats:
-    """Flatten float32 [channels, height, width] to [patches, features]: in row-major order with
-    channels last, or, with `frames`, in blocks of merge × merge patches with channels first.
+    """Flatten float32 [channels, height, width] to [patches, features], in row-major order with
+    channels last. With `frames`, blocks of merge × merge patches follow each other, channels first.
     """
     channels, rows, columns = values.shape
     step = side * merge
@@ -112,7 +112,7 @@ def flatten_patches(values: Floats, side: int, merge: int = 1, frames: int = 0) 
 
 
 def _resize_to_area(pixels: Array, record: ImageConfig) -> ResizedImage:
-    """Resize to a number of pixels between the bounds, as the Qwen2-VL processor does."""
+    """Resize an image to a pixel count within the bounds, as the Qwen2-VL processor does."""
     (low, high), step = record.size_bounds[0], record.size_multiple
     sides = pixels.shape[:2]
     if max(sides) > MAX_ASPECT_RATIO * min(sides):
@@ -130,7 +130,7 @@ def _resize_to_area(pixels: Array, record: ImageConfig) -> ResizedImage:
 
 
 def _resize_within(pixels: Array, record: ImageConfig) -> ResizedImage:
-    """Shrink to the bounds, and round sides up to multiples, as the Pixtral processor does."""
+    """Shrink an image to the bounds and round its sides up, as the Pixtral processor does."""
     sides, step = pixels.shape[:2], record.size_multiple
     ratio = max(n / bound for n, bound in zip(sides, record.size_bounds[0], strict=True))
     if ratio > 1:
@@ -143,7 +143,7 @@ def _resize_within(pixels: Array, record: ImageConfig) -> ResizedImage:
 
 
 def _resize_to_patches(pixels: Array, record: ImageConfig) -> ResizedImage:
-    """Resize to the largest size with at most `size_bounds[0][1]` patches (NaFlex, SigLIP 2)."""
+    """Resize an image to the largest size with at most `size_bounds[0][1]` patches (NaFlex)."""
     side, max_patches = record.patch_lengths[0], record.size_bounds[0][1]
 
     def count_patches(scale: float) -> ImageSize:
@@ -162,7 +162,7 @@ def _resize_to_patches(pixels: Array, record: ImageConfig) -> ResizedImage:
 
 
 def _split_into_tiles(pixels: Array, record: ImageConfig) -> ResizedImage:
-    """Resize to multiples of the tile size, split, and append the whole image as in Idefics3."""
+    """Resize to multiples of the tile size, split, and append the whole image, as Idefics3 does."""
     tile, longest_side = record.size[0], record.size_bounds[0][1]
     image = resize_pixels(pixels, _scale_longest_side(pixels.shape[:2], longest_side), record)
     if not record.do_image_splitting:
@@ -183,7 +183,7 @@ def _split_into_tiles(pixels: Array, record: ImageConfig) -> ResizedImage:
 
 
 def _scale_longest_side(sides: tuple[int, ...], longest: int) -> ImageSize:
-    """Scale a size so that the longer side is `longest`, the shorter even; both <= 4096."""
+    """Scale a size to the longer side `longest` and an even shorter side, both at most 4096."""
     ratio = sides[1] / sides[0]
     is_landscape = sides[1] >= sides[0]
     shorter = int(longest / ratio) if is_landscape else int(longest * ratio)
@@ -196,7 +196,7 @@ def _scale_longest_side(sides: tuple[int, ...], longest: int) -> ImageSize:
 
 
 def _cut_tiles(image: Array, size: ImageSize) -> list[Array]:
-    """Split an image into tiles in row-major order."""
+    """Split an image into tiles of `size` in row-major order."""
     height, width = size
     return [
         image[top : top + height, left : left + width]
@@ -206,8 +206,8 @@ def _cut_tiles(image: Array, size: ImageSize) -> list[Array]:
 
 
 def _split_into_best_grid(pixels: Array, record: ImageConfig) -> ResizedImage:
-    """Return the whole image and the tiles of a resized version, padded with black to the best size
-    in `bounds`, as the LLaVA-NeXT processor does.
+    """Return the whole image, resized to one tile, and the tiles of a version that is padded with
+    black to the best size in `bounds`, as the LLaVA-NeXT processor does.
     """
     rows, columns = pixels.shape[:2]
     grid_size = height, width = _choose_grid_size((rows, columns), record)
@@ -223,7 +223,7 @@ def _split_into_best_grid(pixels: Array, record: ImageConfig) -> ResizedImage:
 
 
 def _choose_grid_size(sides: ImageSize, record: ImageConfig) -> ImageSize:
-    """Choose the size in `bounds` that keeps the most pixels, and of these the least padded one."""
+    """Choose the size in `bounds` that keeps the most pixels, and then needs the least padding."""
 
     def score_size(size: tuple[int, ...]) -> tuple[int, int]:
         scale = min(size[1] / sides[1], size[0] / sides[0])
@@ -235,7 +235,7 @@ def _choose_grid_size(sides: ImageSize, record: ImageConfig) -> ImageSize:
 
 
 def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageConfig) -> int:
-    """Return the number of tokens of the tiles: one per unpadded feature, and a newline per row."""
+    """Return the number of tokens of all tiles: one per unpadded feature, and a newline per row."""
     tile = record.size[0]
     token_rows, token_columns = (n // tile * (tile // record.size_multiple) for n in size)
     rows, columns = sides
@@ -253,8 +253,8 @@ def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageConfig) -
 
 
 def _pad_to_square(pixels: Array, record: ImageConfig) -> ResizedImage:
-    """Pad to a square with black at the right and bottom and resize it in float, after a Gaussian
-    filter when downscaling, as the OWLv2 processor does.
+    """Pad an image to a square with black at the right and bottom, and resize it in float after a
+    Gaussian filter (only for downscaling), as the OWLv2 processor does.
     """
     side = max(pixels.shape[:2])
     square = pad_with_black(pixels.astype(np.float64), (side, side), (0, 0))
@@ -276,12 +276,12 @@ def _make_antialiased_weights(length: int, size: int) -> Array:
     kernel /= kernel.sum()
     period = max(2 * (length - 1), 1)
     centers = (np.arange(size) + 0.5) * factor - 0.5
-    # the center itself is mirrored before interpolation
+    # mirror the center before the interpolation
     centers = np.where(centers < 0, -centers, np.minimum(centers, period - centers))
     left = np.floor(centers).astype(np.int64)
     weights = np.zeros((size, length))
     for step, weight in ((0, 1 - (centers - left)), (1, centers - left)):
-        # both pixels belong to the filtered image, whose edges are also mirrored
+        # both pixels are pixels of the filtered image, so mirror them and the filter at the edges
         pixel = np.abs(left + step) % period
         indices = np.abs(np.minimum(pixel, period - pixel)[:, None] + offsets) % period
         indices = np.minimum(indices, period - indices)
@@ -297,7 +297,7 @@ SIZINGS: Mapping[str, Callable[[Array, ImageConfig], ResizedImage]] = {
     "anyres": _split_into_best_grid,
     "square": _pad_to_square,
 }
-"""The functions that resize an image, by the name of the rule in `image(sizing=…)`."""
+"""Functions that resize an image, by the name of the rule in `image(sizing=…)`."""
 
 
 def _raise_aspect_ratio(sides: tuple[int, ...], reason: str) -> NoReturn:

@@ -22,23 +22,23 @@ Floats: TypeAlias = NDArray[np.float32]
 ImageSize: TypeAlias = tuple[int, int]
 """The height and width of an image."""
 
-MAX_PIXELS = 64 << 20  # 64 megapixels, checked before decoding
+MAX_PIXELS = 64 << 20  # 64 megapixels; the size is checked before decoding
 IMAGE_FORMATS = ("PNG", "JPEG")
 LUMA_WEIGHTS = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as in Pillow's mode L
-# Exceptions that decoders raise for corrupted files.
+# Exceptions that image decoders raise for corrupted files.
 DECODER_ERRORS = (
     *(OSError, SyntaxError, ValueError, EOFError, ArithmeticError, LookupError, TypeError),
     *(MemoryError, AssertionError, AttributeError, RuntimeError, struct.error, zlib.error),
 )
-MIDDLE_GRAY = 127.5  # threshold of a light background, halfway between black and white
+MIDDLE_GRAY = 127.5  # border brightness above which an image has a light background
 
 
 def decode_image(data: bytes, name: str) -> Array:
-    """Decode an image to pixels from 0 to 255, uint8 or float32 [height, width, 1 or 3]."""
+    """Decode an image file to pixels from 0 to 255, uint8 or float32 [height, width, 1 or 3]."""
     pillow = _import_pillow()
     try:
         with warnings.catch_warnings():
-            # the size is checked against the limit of specc
+            # ignore Pillow's size warning, because `_check_size` checks the size
             warnings.simplefilter("ignore")
             with pillow.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
                 _check_size(image.size, name)
@@ -62,14 +62,14 @@ def decode_pil_image(image: Any, name: str) -> Array:
 
 def normalize_image(pixels: Array, record: ImageConfig) -> Floats:
     """Normalize pixels [height, width, 1 or 3] to float32 [1, channels, height, width]. Raise E0990
-    if they exceed the frame.
+    if the resized image exceeds the input size of the model.
     """
     invert = record.invert is True or (record.invert == "auto" and is_light_background(pixels))
     pixels = _crop_and_resize(pixels, record)
     rows, columns = pixels.shape[:2] if record.shortest_longest_edge else record.size
     values = normalize_pixels(pixels, record, (rows, columns), invert)
     if record.shortest_longest_edge:
-        # padding is added after normalization, so it is exactly 0
+        # pad after the normalization, so that padding is exactly 0
         bottom_padding, right_padding = record.size[0] - rows, record.size[1] - columns
         values = np.pad(values, ((0, 0), (0, bottom_padding), (0, right_padding)))
     return np.ascontiguousarray(values[None], np.float32)
@@ -79,7 +79,7 @@ def normalize_pixels(
     pixels: Array, record: ImageConfig, size: ImageSize | None = None, invert: bool = False
 ) -> Floats:
     """Resize pixels [height, width, 1 or 3] to `size`, and normalize them with the mean and
-    standard deviation of the record. Return float32 [channels, height, width].
+    standard deviation of `record`. Return float32 [channels, height, width].
     """
     planes = [
         resize_image(plane, size or plane.shape, record.resample)
@@ -87,14 +87,15 @@ def normalize_pixels(
     ]
     values = np.stack(planes * (record.channels // len(planes)))
     if invert:
-        # inverting after resizing is equivalent and cheaper, because interpolation weights sum to 1
+        # invert after resizing, which is cheaper and equivalent, because interpolation weights sum
+        # to 1
         values = np.float32(255) - values
     mean, std = (np.array(v, np.float32).reshape(-1, 1, 1) for v in (record.mean, record.std))
     return np.asarray((values * np.float32(record.scale) - mean) / std, np.float32)
 
 
 def _crop_and_resize(pixels: Array, record: ImageConfig) -> Array:
-    """Crop, rotate and resize pixels as the record specifies, before the final resize."""
+    """Crop, rotate and resize an image as `record` specifies, before the final resize."""
     if record.do_center_crop:
         pixels = _crop_center(pixels, record.size)
     if record.do_align_long_axis:
@@ -105,7 +106,7 @@ def _crop_and_resize(pixels: Array, record: ImageConfig) -> Array:
         or record.shortest_longest_edge
         or record.pads_all_sides
     ):
-        # as in published processors
+        # this resize precedes the center crop or padding, as in published processors
         if record.pads_all_sides:
             return _fit_and_center(pixels, record)
         pixels = resize_pixels(
@@ -117,13 +118,13 @@ def _crop_and_resize(pixels: Array, record: ImageConfig) -> Array:
 
 
 def is_light_background(pixels: Array) -> bool:
-    """Return True if the border of an image is light on average, like paper."""
+    """Return True if the border of an image is light on average, like a paper background."""
     border = np.concatenate([pixels[0], pixels[-1], pixels[1:-1, 0], pixels[1:-1, -1]])
     return float(border.mean(dtype=np.float64)) > MIDDLE_GRAY
 
 
 def resize_image(plane: Floats, size: ImageSize, kind: Resize) -> Floats:
-    """Resize float32 [height, width] to `size` with antialiasing, as Pillow does."""
+    """Resize a channel, float32 [height, width], to `size` with antialiasing, as Pillow does."""
     if plane.shape == size:
         return plane
     return np.asarray(_resize_with_pillow(plane.astype(np.float32), size, kind), np.float32)
@@ -137,11 +138,11 @@ def _resize_with_pillow(pixels: Array, size: ImageSize, kind: Resize) -> Array:
 
 
 def resize_pixels(pixels: Array, size: ImageSize, record: ImageConfig) -> Array:
-    """Resize pixels [height, width, 1 or 3] to `size`, rounded to uint8 with `resizes_to_uint8`."""
+    """Resize pixels [height, width, 1 or 3] to `size`. With `resizes_to_uint8`, round to uint8."""
     if pixels.shape[:2] == size:
         return pixels
     if record.resizes_to_uint8 and pixels.dtype == np.uint8:
-        # resizes all channels in one call
+        # resize all channels in one call
         is_gray = pixels.shape[2] == 1
         resized = _resize_with_pillow(pixels[:, :, 0] if is_gray else pixels, size, record.resample)
         return resized[:, :, None] if is_gray else resized
@@ -150,14 +151,14 @@ def resize_pixels(pixels: Array, size: ImageSize, record: ImageConfig) -> Array:
 
 
 def _rotate_to_target(pixels: Array, size: ImageSize) -> Array:
-    """Rotate an image by 90° clockwise unless `size` has its orientation."""
+    """Rotate an image by 90° clockwise if its orientation differs from that of `size`."""
     rows, columns = pixels.shape[:2]
     has_other_orientation = (rows - columns) * (size[0] - size[1]) < 0
     return np.rot90(pixels, -1) if has_other_orientation else pixels
 
 
 def _fit_and_center(pixels: Array, record: ImageConfig) -> Array:
-    """Resize an image and pad it with black on all sides, as Donut's processor does."""
+    """Resize an image and pad it with black on all sides, as the Donut processor does."""
     rows, columns = record.size
     edge = min(rows, columns)
     pixels = resize_pixels(
@@ -165,7 +166,8 @@ def _fit_and_center(pixels: Array, record: ImageConfig) -> Array:
     )
     height, width = pixels.shape[:2]
     fitted_height, fitted_width = min(height, rows), min(width, columns)
-    # Both steps round to 8 bits, so a single step would produce different pixels.
+    # Resize twice like Donut: each resize rounds to 8 bits, so a single resize would produce
+    # different pixels.
     if (fitted_height, fitted_width) != (height, width):
         if height > width:
             fitted_width = max(1, width * fitted_height // height)
@@ -178,7 +180,7 @@ def _fit_and_center(pixels: Array, record: ImageConfig) -> Array:
 
 
 def pad_with_black(pixels: Array, size: ImageSize, corner: ImageSize) -> Array:
-    """Return a black image of `size` with these pixels at `corner` (top, left)."""
+    """Return a black image of `size` that contains `pixels` at `corner` (top, left)."""
     paddings = [
         (before, length - size_of_axis - before)
         for before, length, size_of_axis in zip(corner, size, pixels.shape, strict=False)
@@ -197,7 +199,7 @@ def _compute_target(rows: int, columns: int, record: ImageConfig) -> ImageSize:
 
 
 def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
-    """Return (height, width) with the shorter side `edge`. Raise E0904 if it is too large."""
+    """Return (height, width) with the shorter side `edge`. Raise E0904 if the size is too large."""
     short, long = min(rows, columns), max(rows, columns)
     longer = max(1, edge * long // short)
     if longer * edge > MAX_PIXELS:
@@ -206,14 +208,14 @@ def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
 
 
 def _compute_fitted_size(rows: int, columns: int, record: ImageConfig) -> ImageSize:
-    """Return (height, width), rounded as in DETR and YOLOS. Raise E0990 if beyond the frame."""
+    """Return (height, width), rounded as in DETR and YOLOS. Raise E0990 if it is too large."""
     edge, max_edge = record.shortest_longest_edge
     short, long = min(rows, columns), max(rows, columns)
     exact_edge = float(edge)
     if long / short * edge > max_edge:
         exact_edge = max_edge * short / long
         edge = round(exact_edge)
-    # an image whose shorter side has the right size is unchanged
+    # keep the size of an image whose shorter side already has the required length
     longer = long if short == edge else int(exact_edge * long / short)
     height, width = (edge, longer) if rows <= columns else (longer, edge)
     height, width = (max(n - n % record.size_multiple, 1) for n in (height, width))
@@ -237,12 +239,12 @@ def _compute_fitted_size(rows: int, columns: int, record: ImageConfig) -> ImageS
 
 
 def _crop_or_pad_center(pixels: Array, size: ImageSize) -> Array:
-    """Center-crop an image, padding a smaller one with black."""
+    """Center-crop an image. Pad a smaller image with black."""
     if pixels.shape[:2] == size:
         return pixels
     rows, columns = pixels.shape[:2]
     height, width = max(rows, size[0]), max(columns, size[1])
-    # as in published processors, an odd row is padded below and cropped above
+    # pad an odd row below and crop it above, as in published processors
     corner = -(-(height - rows) // 2), -(-(width - columns) // 2)
     padded = pad_with_black(pixels, (height, width), corner)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
@@ -260,13 +262,13 @@ def denormalize_image(values: Array, record: ImageConfig) -> NDArray[np.uint8]:
 
 
 def _decode_pixels(source: "Pillow.Image") -> Array:
-    """Decode a lazily opened image; 8-bit files are decoded to bytes."""
+    """Decode a lazily opened image. 8-bit files are decoded to uint8."""
     from PIL import Image as pillow  # noqa: N813 - the extra [image]: `_import_pillow` has found it by now
     from PIL import ImageOps
 
     source.load()
     image = ImageOps.exif_transpose(source)
-    if image.mode == "I" or image.mode.startswith("I;16"):  # 16-bit grayscale: 65535 is white
+    if image.mode == "I" or image.mode.startswith("I;16"):  # 16-bit grayscale, white is 65535
         return (np.asarray(image, np.float32) / np.float32(257))[:, :, None]
     is_gray = image.mode in ("L", "LA", "La", "1")
     if image.has_transparency_data:
@@ -278,7 +280,7 @@ def _decode_pixels(source: "Pillow.Image") -> Array:
 
 
 def _iterate_channels(pixels: Array, channels: int) -> Iterator[Floats]:
-    """Yield the channels of an image, or its luminance if the model has one channel."""
+    """Yield the channels of an image, or only its luminance if the model has one channel."""
     count = pixels.shape[2]
     if channels == 1 and count == 3:
         luminance = np.zeros(pixels.shape[:2], np.float32)
@@ -290,7 +292,7 @@ def _iterate_channels(pixels: Array, channels: int) -> Iterator[Floats]:
 
 
 def _crop_center(pixels: Array, size: ImageSize) -> Array:
-    """Return the largest center crop with the aspect ratio of `size`."""
+    """Crop the largest centered region with the aspect ratio of `size`."""
     rows, columns = pixels.shape[:2]
     height = max(1, min(rows, round(columns * size[0] / size[1])))
     width = max(1, min(columns, round(rows * size[1] / size[0])))
@@ -322,7 +324,7 @@ def _raise_not_image(name: str, data: bytes, reason: str) -> NoReturn:
 
 
 def _import_pillow() -> Any:
-    """Return the module `PIL.Image`; Pillow is an optional dependency."""
+    """Return the module `PIL.Image` of the optional dependency Pillow."""
     try:
         from PIL import Image as pillow  # noqa: N813
     except ImportError:

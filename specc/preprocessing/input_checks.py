@@ -1,4 +1,4 @@
-"""Check the input arrays of a model: names, types, shapes, values."""
+"""Check the input arrays of a model: names, dtypes, shapes and values."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -14,16 +14,15 @@ from specc.ir.array import Array
 from specc.preprocessing.array_files import cast_exactly, format_index
 
 Solve: TypeAlias = Callable[[str, Mapping[str, int]], int | None]
-"""A function that evaluates a dimension such as `2 * src + 1` for the sizes of named dimensions. It
-returns None if a size is missing.
-"""
+"""A function that evaluates a dimension such as `2 * src + 1`, given the sizes of named dimensions.
+The function returns None if a size is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """An input of a model. `dtype` is `f32`, `i64`, `bool` or another type. Each dimension is an
-    integer, a name, or a formula. Ids must be less than `id_limit`. An `optional` input may be
-    omitted.
+    """The expected value of a model input. `dtype` is `f32`, `i64`, `bool` or another type. Each
+    dimension is an integer, a name, or a formula. Ids must be less than `id_limit`. If
+    `is_optional`, the input may be omitted.
     """
 
     name: str
@@ -35,7 +34,7 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class LengthBound:
-    """Minimum and maximum of a dimension; it is unlimited if `high` is None."""
+    """The minimum and maximum size of a dimension. If `high` is None, there is no maximum."""
 
     low: int = 0
     high: int | None = None
@@ -44,7 +43,7 @@ class LengthBound:
 
 @dataclass(slots=True)
 class _InputErrors:
-    """The errors so far, and the size of each named dimension with the input that determined it."""
+    """The input errors so far, and each named dimension's size and the input that determined it."""
 
     errors: list[Diagnostic] = field(default_factory=list)
     lengths: dict[str, int] = field(default_factory=dict)
@@ -63,8 +62,8 @@ def check_inputs(
     bounds: Mapping[str, LengthBound] | None = None,
     evaluate_dim: Solve | None = None,
 ) -> dict[str, Array]:
-    """Return the arrays in order, cast exactly. Raise all errors at once: E0907 (element type),
-    E0910 (name), E0911 (rank), E0912 (size), E0913 (id), E0914 (NaN).
+    """Check arrays against `specs`, and return them in order, cast exactly. Raise all errors at
+    once: E0907 (element type), E0910 (name), E0911 (rank), E0912 (size), E0913 (id), E0914 (NaN).
     """
     errors = _InputErrors()
     _check_names(specs, arrays_by_name, errors)
@@ -85,7 +84,7 @@ def check_inputs(
             _check_values(spec, array, errors)
         else:
             _report_wrong_rank(spec, array, errors)
-    # Formulas are checked last, when all named dimensions are known.
+    # Check formulas last, when the sizes of all named dimensions are known.
     for spec in checked_specs:
         _check_computed_dims(spec, arrays[spec.name], errors, evaluate_dim)
     _check_bounds(errors, bounds or {}, evaluate_dim)
@@ -99,7 +98,7 @@ def _check_names(
 ) -> None:
     names = [spec.name for spec in specs]
     missing_names = [name for name in names if name not in arrays_by_name]
-    # a misspelled input name is reported as one error instead of two (unknown input, missing input)
+    # report a misspelled input name as one error instead of two (unknown and missing input)
     suggested_names: set[str | None] = set()
     for name in arrays_by_name:
         if name not in names:
@@ -118,7 +117,7 @@ def _check_names(
 
 
 def _report_missing(specs: Sequence[InputSpec], missing: Set[str], errors: _InputErrors) -> None:
-    """Report required inputs that are missing."""
+    """Add E0910 for each required input that is missing."""
     for spec in specs:
         if spec.name in missing and not spec.is_optional:
             errors.add_error(
@@ -130,7 +129,7 @@ def _report_missing(specs: Sequence[InputSpec], missing: Set[str], errors: _Inpu
 
 def _bind_dims(spec: InputSpec, array: Array, errors: _InputErrors) -> None:
     """Compare the dimensions of an input with the shape of its array, and record the size of each
-    named dimension. Add E0912 for each difference.
+    named dimension. Add E0912 for each mismatch.
     """
     for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
         if isinstance(dim, int):
@@ -154,8 +153,8 @@ def _bind_dims(spec: InputSpec, array: Array, errors: _InputErrors) -> None:
 def _check_computed_dims(
     spec: InputSpec, array: Array, errors: _InputErrors, evaluate_dim: Solve | None
 ) -> None:
-    """Compare the dimensions that are formulas with the shape of the array, given the sizes of all
-    named dimensions. Add E0912 for each difference.
+    """Compare the dimensions that are formulas with the shape of the array, based on the sizes of
+    all named dimensions. Add E0912 for each mismatch.
     """
     for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
         if isinstance(dim, int) or dim.isidentifier() or evaluate_dim is None:
@@ -180,7 +179,7 @@ def _check_bounds(
     for dim, length in errors.lengths.items():
         location = f"`{dim}` is {length} in `{errors.origins[dim]}`"
         _check_bound(errors, bounds.get(dim, LengthBound()), location, length)
-    # A sum of dimensions such as `m + seq`, or the result of a stride.
+    # check dimensions that are formulas, such as `m + seq` or the result of a stride
     for text in sorted(bounds.keys() - errors.lengths.keys()):
         size = evaluate_dim(text, errors.lengths) if evaluate_dim else None
         if size and "%" in text:
@@ -190,7 +189,7 @@ def _check_bounds(
 
 
 def _report_remainder(errors: _InputErrors, text: str, size: int, reason: str) -> None:
-    """Report E0935 for a size that does not satisfy a divisibility constraint."""
+    """Add E0935 for a size that violates a divisibility constraint."""
     notes = [
         f"`{name}` is {length} in `{errors.origins[name]}`"
         for name, length in errors.lengths.items()
@@ -274,7 +273,7 @@ def _format_axes(count: int) -> str:
 
 
 def check_padding_stride(name: str, mask: Array, stride: int) -> None:
-    """Raise E0325 if left padding is not a multiple of the stride."""
+    """Raise E0325 if the left padding in a mask is not a multiple of the stride."""
     left_padding = np.where(mask.any(-1), mask.argmax(-1), 0).reshape(-1)
     invalid = np.flatnonzero(left_padding % stride)
     if invalid.size:
@@ -289,7 +288,7 @@ def check_padding_stride(name: str, mask: Array, stride: int) -> None:
 
 
 def check_right_padding(name: str, mask: Array) -> None:
-    """Raise E0912 if padding precedes a token in a mask whose side is `right`."""
+    """Raise E0912 if padding precedes a token in a mask with the padding side `right`."""
     invalid = np.argwhere(mask[..., 1:] & ~mask[..., :-1])
     if invalid.size:
         *indices, position = map(int, invalid[0])

@@ -1,4 +1,4 @@
-"""Convert model outputs to predictions: labels, entity spans, answers, candidates, embeddings."""
+"""Convert model outputs to predictions: labels, entities, answers, candidates, embeddings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,14 +24,14 @@ from specc.preprocessing.tokenizer_library import (
 
 Floats = NDArray[np.float64]
 Prediction: TypeAlias = object
-"""The prediction for one text, a JSON value."""
+"""The prediction for one text, as a JSON value."""
 Fields: TypeAlias = dict[str, Any]
-"""The JSON object of a label, span, answer, candidate or token."""
+"""The JSON object of a predicted label, span, answer, candidate or token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResults:
-    """Results of a run, the encodings of its sequences, the input texts and the options.
+    """The outputs of a run, the encodings of its sequences, the input texts and the task options.
     `encodings` is empty if the inputs are token ids. `text_indices` maps each sequence to the index
     of its text, because a long context is split into several sequences.
     """
@@ -51,7 +51,7 @@ class TaskResults:
         return self.record
 
     def read_scores(self, name: str, rank: int) -> Floats:
-        """Return an output in float64. Raise E0916 if it has a different rank."""
+        """Return the output `name` in float64. Raise E0916 if its rank is not `rank`."""
         value = self.results[name]
         if value.dtype.kind != "f" or value.ndim != rank or not value.size:
             _raise_unexpected_scores(name, value, rank)
@@ -59,23 +59,23 @@ class TaskResults:
 
 
 def make_predictions(task_results: TaskResults) -> list[Prediction]:
-    """Return the predictions of the task, one per text."""
+    """Return the predictions of a task, one per text."""
     return TASK_PREDICTIONS[task_results.task.kind](task_results)
 
 
 def apply_function(scores: Floats, function: str) -> Floats:
-    """Apply softmax, sigmoid or the identity along the last axis."""
+    """Apply softmax, sigmoid or no function to `scores` along the last axis."""
     if function == "softmax":
         return compute_probabilities(scores)
     if function == "sigmoid":
-        # uses the form of the sigmoid that does not overflow
+        # choose the form of the sigmoid for which `exp` does not overflow
         exponentials = np.exp(-np.abs(scores))
         return np.where(scores >= 0, 1 / (1 + exponentials), exponentials / (1 + exponentials))
     return scores
 
 
 def _rank_labels(labels: Sequence[str], scores: Sequence[float]) -> list[Fields]:
-    """Return the labels with their scores, sorted by descending score (stable)."""
+    """Return the labels with their scores in order of decreasing score (stable sort)."""
     order = sorted(range(len(scores)), key=lambda i: -scores[i])
     return [{"label": labels[i], "score": float(scores[i])} for i in order]
 
@@ -108,7 +108,7 @@ def _predict_token_classification(task_results: TaskResults) -> list[Prediction]
 
 
 def _find_token_positions(task_results: TaskResults, n: int) -> slice:
-    """Return the positions of the tokens of a sequence, without padding."""
+    """Return the positions of the tokens of sequence `n`, without padding."""
     length = len(task_results.encodings[n].ids)
     if task_results.options.get("padded_left"):
         max_length = max(len(encoding.ids) for encoding in task_results.encodings)
@@ -136,7 +136,7 @@ def _predict_answers(task_results: TaskResults) -> list[Prediction]:
 def _find_answers(
     task_results: TaskResults, encoding: TextEncoding, start: Floats, end: Floats, context: str
 ) -> list[Fields]:
-    """Return the most likely spans of one window of the context."""
+    """Return the most likely answer spans in one window of the context."""
     is_context = np.array([part == 1 for part in encoding.sequence_ids])
     is_candidate = is_context | (np.array(encoding.ids) == task_results.task.cls_token_id)
     start_probabilities, end_probabilities = (
@@ -206,8 +206,8 @@ def _rank_candidates(
     *,
     has_other_masks: bool,
 ) -> list[Fields]:
-    """Return the `top_k` most likely tokens at a mask position, each with the text in which it
-    replaces the mask token. Other mask tokens remain in this text.
+    """Return the `top_k` most likely tokens at a mask position, each with the text in which the
+    token replaces the mask token. Other mask tokens remain in the text.
     """
     tokenizer, pad_id = task_results.tokenizer, task_results.task.pad_token_id
     top_k = int(task_results.options["top_k"])
@@ -248,7 +248,7 @@ TASK_PREDICTIONS: Mapping[str, Callable[[TaskResults], list[Prediction]]] = {
 
 
 def compute_cosine_similarities(vectors: Array) -> Floats:
-    """Return pairwise cosine similarities [n, n] of vectors [n, d]; 0 for a zero vector."""
+    """Return the pairwise cosine similarities [n, n] of vectors [n, d]; 0 for a zero vector."""
     rows = np.asarray(vectors, np.float64)
     lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
     unit = rows / np.where(lengths > 0, lengths, 1)
@@ -265,7 +265,7 @@ def _raise_unexpected_scores(name: str, value: Array, rank: int) -> NoReturn:
 
 AGGREGATION_STRATEGIES = ("none", "simple", "first", "average", "max")
 OUTSIDE_LABEL = "O"
-"""The label of tokens outside entities."""
+"""The label of tokens that are outside entities."""
 
 
 def group_entities(
@@ -276,9 +276,9 @@ def group_entities(
     record: JsonTokenizer,
     strategy: str,
 ) -> list[Fields]:
-    """Return the entity spans of a text, given the label probabilities [tokens, labels], as the
-    token classification pipeline of transformers does. Spans labeled `O` are omitted. With the
-    strategy `none`, return the labeled tokens.
+    """Group the tokens of a text into entity spans, as the token classification pipeline of
+    transformers does. `probabilities` are label probabilities [tokens, labels]. Spans labeled `O`
+    are omitted. With the strategy `none`, return the labeled tokens.
     """
     tokens = _list_tokens(text, encoding, probabilities, task, record)
     if strategy in ("none", "simple"):
@@ -293,7 +293,7 @@ def group_entities(
 
 
 def _list_entity_tokens(labeled_tokens: Sequence[Fields]) -> list[Fields]:
-    """Return the labeled tokens inside entities."""
+    """Return the labeled tokens that are inside entities."""
     names = ("entity", "score", "index", "word", "start", "end")
     entity_tokens = [token for token in labeled_tokens if token["entity"] != OUTSIDE_LABEL]
     return [{name: token[name] for name in names} for token in entity_tokens]
@@ -302,7 +302,7 @@ def _list_entity_tokens(labeled_tokens: Sequence[Fields]) -> list[Fields]:
 def _list_tokens(
     text: str, encoding: TextEncoding, probabilities: Floats, task: Task, record: JsonTokenizer
 ) -> list[Fields]:
-    """Return the tokens of the text, each with a flag for tokens that continue a word."""
+    """Return the tokens of a text; the flag `goes_on` marks tokens that continue a word."""
     names, marks_subwords = get_token_strings(encoding.ids, record), has_subword_prefix(record)
     tokens: list[Fields] = []
     for i, (start, end) in enumerate(encoding.offsets):
@@ -324,7 +324,7 @@ def _list_tokens(
 
 
 def _label_token(token: Fields, scores: Floats, task: Task, **changes: object) -> Fields:
-    """Return a token with its most likely label and its score; `changes` replace fields."""
+    """Return a token with its most likely label and the label's score; `changes` replace fields."""
     best = int(scores.argmax())
     label = {"entity": task.get_label(best), "score": float(scores[best])}
     return {**token, **label, **changes}
@@ -333,7 +333,7 @@ def _label_token(token: Fields, scores: Floats, task: Task, **changes: object) -
 def _group_tokens(
     tokens: Sequence[Fields], continues: Callable[[Fields, Fields], bool]
 ) -> list[list[Fields]]:
-    """Group tokens; a token that `continues` the previous token joins its group."""
+    """Group consecutive tokens. A token that `continues` the previous token joins its group."""
     groups: list[list[Fields]] = []
     for token in tokens:
         if groups and continues(groups[-1][-1], token):
@@ -346,7 +346,7 @@ def _group_tokens(
 def _make_word(
     tokens: Sequence[Fields], task: Task, record: JsonTokenizer, strategy: str
 ) -> Fields:
-    """Merge the tokens of a word; `strategy` chooses its label: first, best or mean scores."""
+    """Merge the tokens of a word. `strategy` selects its label: first, best or mean scores."""
     scores = tokens[0]["scores"]
     if strategy == "max":
         scores = max(tokens, key=lambda token: token["scores"].max())["scores"]
@@ -357,20 +357,20 @@ def _make_word(
 
 
 def _split_bio_tag(label: str) -> tuple[str, str]:
-    """Split `B-PER` into B and PER; a label without a prefix is treated as inside (I)."""
+    """Split `B-PER` into B and PER. A label without a prefix is treated as inside (I)."""
     if label[:2] in ("B-", "I-"):
         return label[0], label[2:]
     return "I", label
 
 
 def _continues_span(previous: Fields, token: Fields) -> bool:
-    """Return True if a token continues the previous span: equal labels and no `B-`."""
+    """Return True if a token continues the span of the previous token: equal labels and no `B-`."""
     prefix, tag = _split_bio_tag(token["entity"])
     return prefix != "B" and tag == _split_bio_tag(previous["entity"])[1]
 
 
 def _make_span(tokens: Sequence[Fields], record: JsonTokenizer) -> Fields:
-    """Merge tokens into one span with the mean of their scores."""
+    """Merge the tokens of a span, whose score is the mean of the token scores."""
     return {
         "entity_group": tokens[0]["entity"].split("-", 1)[-1],
         "score": float(np.mean([token["score"] for token in tokens])),

@@ -1,5 +1,5 @@
-"""The preprocessing of all inputs and outputs of a model and the task of its head (inputs, labels,
-output format), as stored in its metadata.
+"""The preprocessing of all inputs and outputs of a model, and the task of its head (inputs, labels,
+output format), as stored in the model's metadata.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ from specc.preprocessing.tokenizer_files import (
 )
 
 Options: TypeAlias = Mapping[str, Any]
-"""Options of a task by name, with defaults; values must have the type of the default."""
+"""Task options by name, with default values. A value must have the type of its default."""
 PROBABILITY_FUNCTIONS = ("softmax", "sigmoid", "none")
 MAX_PROMPTS = 1000
 MAX_PROMPT_LENGTH = 100_000
@@ -60,8 +60,8 @@ class TaskSlot:
 
 @value_class(slots=True, kw_only=True)
 class TaskKind:
-    """A kind of task: its inputs, the transformers classes and output names that identify a graph,
-    and options with defaults. `needs_tokenizer` is true if the task needs the offsets of a
+    """A kind of task: its inputs, its options with defaults, and the transformers classes and
+    output names that identify a graph. With `needs_tokenizer`, the task needs the offsets of a
     tokenizer.json.
     """
 
@@ -125,7 +125,7 @@ TASKS: Mapping[str, TaskKind] = {
 
 
 def find_task(classes: tuple[str, ...], results: tuple[str, ...]) -> str:
-    """Return the name of the task of a graph with these outputs and transformers classes, or ""."""
+    """Return the task of a graph with these transformers classes and outputs, or "" if unknown."""
     for name, kind in TASKS.items():
         if not set(kind.results) <= set(results):
             continue
@@ -182,20 +182,20 @@ class Task(Record):
 
     @property
     def slots(self) -> tuple[TaskSlot, ...]:
-        """Return the inputs that the preprocessing task reads."""
+        """Return the inputs of the task."""
         return TASKS[self.kind].slots
 
     @property
     def options(self) -> Mapping[str, object]:
-        """Return the options with their defaults."""
+        """Return the options of the task with their defaults."""
         return TASKS[self.kind].options
 
     def get_label(self, number: int) -> str:
-        """Return the label of a class."""
+        """Return the label of the class `number`."""
         return self.labels[number] if number < len(self.labels) else f"LABEL_{number}"
 
     def to_json(self) -> dict[str, Json]:
-        """Return the record as JSON; defaults are omitted."""
+        """Return the task as JSON without default values."""
         return {
             self.json_keys.get(f.name, f.name): to_json_value(value)
             for f in fields(self)
@@ -203,19 +203,19 @@ class Task(Record):
         }
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Raise an error if there are unknown fields."""
+        """Raise an error if a task in the metadata has unknown fields."""
         fields.reject_unknown()
 
 
-MAX_INPUTS_OR_OUTPUTS = 1000  # maximum number of inputs or outputs
-MAX_IMAGE_LABELS = 3  # image labels, if the spec describes how labels are displayed
+MAX_INPUTS_OR_OUTPUTS = 1000  # maximum number of preprocessing records for inputs or outputs
+MAX_IMAGE_LABELS = 3  # maximum number of printed labels per image
 Files: TypeAlias = Mapping[str, TokenizerFile]
 
 
 @value_class(slots=True)
 class PreprocessingConfig:
     """The preprocessing of inputs and the postprocessing of outputs, in the order of the spec. An
-    input without an entry takes arrays; if no output has an entry, all outputs are returned. `task`
+    input without an entry takes arrays. If no output has an entry, all outputs are returned. `task`
     is the task of the model head.
     """
 
@@ -231,7 +231,7 @@ class PreprocessingConfig:
         )
 
     def with_task(self, task: Task) -> "PreprocessingConfig":
-        """Return a copy with a task."""
+        """Return a copy with `task` as its task."""
         return replace(self, task=task)
 
     def get_input_config(self, name: str) -> InputConfig:
@@ -240,24 +240,24 @@ class PreprocessingConfig:
 
     @property
     def files(self) -> tuple[TokenizerFile, ...]:
-        """Return the tokenizer files, without duplicates."""
+        """Return the tokenizer files of all records, without duplicates."""
         records = [r for _, r in self.inputs] + [
             r.vocabulary for _, r in self.outputs if isinstance(r, TextOutput)
         ]
         return tuple(dict.fromkeys(r.file for r in records if isinstance(r, JsonTokenizer)))
 
     def assign_file_names(self, stem: str) -> "PreprocessingConfig":
-        """Return a copy in which large tokenizer files are named after the model `stem`, to be
-        stored next to it. Small files are embedded.
+        """Return a copy in which large tokenizer files have names that begin with `stem`, to be
+        stored next to the model. Small files are embedded.
         """
         return self._map_files(lambda file: file.assign_name(stem))
 
     def rename_files(self, names: Mapping[str, str]) -> "PreprocessingConfig":
-        """Return a copy with new file names; `names` maps the SHA-256 of a file to its name."""
+        """Return a copy with new file names; `names` maps SHA-256 hashes to names."""
         return self._map_files(lambda f: f.with_file_name(names.get(f.sha256, f.name)))
 
     def load_files(self, directory: Path) -> "PreprocessingConfig":
-        """Return a copy with the files in `directory`. Raise E0942 if one does not match."""
+        """Return a copy with files read from `directory`. Raise E0942 if a file does not match."""
         return self._map_files(lambda file: file.load_text(directory))
 
     def _map_files(
@@ -277,7 +277,7 @@ class PreprocessingConfig:
         return replace(self, inputs=tuple(inputs.items()), outputs=tuple(outputs.items()))
 
     def to_json(self) -> Json:
-        """Return the record as JSON."""
+        """Return the config as JSON."""
         json: dict[str, Json] = {
             "inputs": {name: record.to_json() for name, record in self.inputs},
             "shows": {name: record.to_json() for name, record in self.outputs},
@@ -290,7 +290,7 @@ class PreprocessingConfig:
 
     @staticmethod
     def from_json(value: object) -> "PreprocessingConfig":
-        """Parse the config from JSON without its files. Raise E0915 if it is invalid."""
+        """Parse a config from JSON, without its files. Raise E0915 if it is invalid."""
         fields = JsonFields(value, ("reading",))
         inputs, outputs = fields.read_object("inputs"), fields.read_object("shows")
         if fields.has_field("tokenizers"):
@@ -310,7 +310,7 @@ class PreprocessingConfig:
 def _parse_records(
     part: JsonFields, kinds: Mapping[str, type[AnyRecord]]
 ) -> tuple[tuple[str, AnyRecord], ...]:
-    """Parse the preprocessing of every input, or the postprocessing of every output."""
+    """Parse the preprocessing of all inputs, or the postprocessing of all outputs."""
     return tuple((n, parse_tagged_record(part.read_object(n), kinds)) for n in part.names())
 
 
@@ -320,8 +320,8 @@ def parse_input_record(
     report_error: RaiseFieldError = raise_invalid_record,
     files: Files | None = None,
 ) -> InputConfig:
-    """Parse the preprocessing of an input from JSON. `report_error` raises an error for the path of
-    a field; `files` are the tokenizers by hash.
+    """Parse the preprocessing record of an input from JSON. `report_error` raises an error for the
+    path of a field. `files` maps hashes to tokenizer files.
     """
     return parse_tagged_record(JsonFields(value, path, report_error, files), INPUT_RECORDS)
 
@@ -332,13 +332,13 @@ def parse_output_record(
     report_error: RaiseFieldError = raise_invalid_record,
     files: Files | None = None,
 ) -> OutputFormat:
-    """Parse the postprocessing of an output from JSON, like `parse_input_record`."""
+    """Parse the postprocessing record of an output from JSON, like `parse_input_record`."""
     return parse_tagged_record(JsonFields(value, path, report_error, files), OUTPUT_RECORDS)
 
 
 def adapt_labels_to_rank(record: OutputFormat, rank: int) -> OutputFormat:
-    """Return the postprocessing for image scores [batch, classes] or pixel scores
-    [batch, classes, height, width]; task heads of one spec may have either rank.
+    """Return the postprocessing for image scores [batch, classes] or pixel scores [batch, classes,
+    height, width]. Task heads of the same spec may have either rank.
     """
     match record:
         case LabelsOutput() if rank == 4:

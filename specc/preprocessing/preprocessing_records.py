@@ -1,4 +1,4 @@
-"""Preprocessing records: one dataclass per kind of input preprocessing or output postprocessing."""
+"""Preprocessing records: one dataclass per type of input preprocessing or output postprocessing."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -37,7 +37,7 @@ def _read_invert(fields: JsonFields, name: str) -> bool | str:
 
 
 def _read_lengths(fields: JsonFields, name: str) -> tuple[int, ...]:
-    """Read up to two sizes (three for `patches`). Raise an error unless `fitted` has two."""
+    """Read up to two sizes (three for `patches`). Raise an error unless `fitted` has two sizes."""
     count = len(fields.read_list(name, 3 if name == "patches" else 2))
     if name == "fitted" and count == 1:
         fields.raise_invalid(name, "needs two lengths: shorter side, longer side")
@@ -47,7 +47,7 @@ def _read_lengths(fields: JsonFields, name: str) -> tuple[int, ...]:
 def _read_tuples(
     fields: JsonFields, name: str, count: int, low: int, high: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Read a list of lists of `count` integers each."""
+    """Read a list of lists, each of which contains `count` integers from `low` to `high`."""
     items = (
         JsonFields({"item": v}, (*fields.path, f"{name}[{i}]"), fields.report_error)
         for i, v in enumerate(fields.read_list(name, MAX_LABELS))
@@ -57,27 +57,28 @@ def _read_tuples(
 
 @value_class(slots=True, kw_only=True)
 class ImageConfig(ConfigRecord):
-    """An image resized to `size`: `(v - mean) / std` with `v = pixel * scale`, pixels 0 to 255.
+    """An image resized to `size` and normalized: `(pixel * scale - mean) / std`, pixels 0 to 255.
 
     `size` is (height, width). `channels` is 1 (luminance) or 3 (RGB). `box` averages the area that
     an output pixel covers; `bilinear` and `bicubic` widen their kernel when downscaling.
-    `do_center_crop` crops the largest center part with the aspect ratio of `size`; by default the
-    image is stretched. `resize_lengths` is the size before the center crop to `size`: height and
-    width, or the shorter side; smaller images are padded with black. With `resizes_to_uint8`,
-    resizing rounds to 8-bit integers, like published processors. With `shortest_longest_edge` the
-    aspect ratio is kept: the shorter side gets the first length unless the longer side would
-    exceed the second, sides are multiples of `size_multiple`, and the image is zero-padded at the
-    bottom and right to `size`. With `pads_all_sides` the aspect ratio is kept, and the image is
-    padded with black on all sides to `size`. `do_align_long_axis` first rotates an image by 90°
-    clockwise if its orientation (portrait or landscape) differs from that of `size`. `invert`
-    replaces a pixel by 255 - pixel; `auto` does so if the border of the image is light, for models
-    that were trained on light strokes over a dark background.
+    `do_center_crop` first crops the largest center region with the aspect ratio of `size`; by
+    default the image is stretched. `resize_lengths` is the size before the center crop to `size`:
+    height and width, or the shorter side; smaller images are padded with black. With
+    `resizes_to_uint8`, resizing rounds to 8-bit integers, like published processors. With
+    `shortest_longest_edge` the aspect ratio is kept: the shorter side gets the first length unless
+    the longer side would exceed the second, sides are multiples of `size_multiple`, and the image
+    is zero-padded at the bottom and right to `size`. With `pads_all_sides` the aspect ratio is
+    kept, and the image is padded with black on all sides to `size`. `do_align_long_axis` first
+    rotates an image by 90° clockwise if its orientation (portrait or landscape) differs from that
+    of `size`. `invert` replaces a pixel by 255 - pixel; `auto` does so if the border of the image
+    is light, for models that were trained on light strokes over a dark background.
 
-    With `sizing` the size depends on the image, within `size_bounds`, in multiples of
+    With `sizing`, the size depends on the image. It is within `size_bounds` and a multiple of
     `size_multiple`; for tiled images `size` is the tile size. `patch_lengths` flattens patches:
     (side) with channels last, or (side, merge, frames) for blocks of merge × merge, repeated for
-    each frame. `shape_input` takes the image shapes. `overview_tokens` precede the tokens of tiles,
-    over 1.21 · `max_side`² of which are shrunk; then several images in a prompt are not tiled.
+    each frame. `shape_input` takes the image shapes. `overview_tokens` precede the tokens of tiles.
+    With `max_side`, a feature map of more than 1.21 · `max_side`² tiles is shrunk, and several
+    images in one prompt are not tiled.
     """
 
     tag = "image"
@@ -108,7 +109,7 @@ class ImageConfig(ConfigRecord):
     max_side: Annotated[int, int_range(0, MAX_SIDE)] = 0
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Raise an error if the size is missing or the numbers of channels are inconsistent."""
+        """Raise an error if the size is missing or if the numbers of channels are inconsistent."""
         if self.size != NO_SIZE or self.sizing in ("", "tiles", "anyres", "square"):
             fields.read_integers("size", 2, 1, MAX_SIDE)
         if self.sizing not in ("", "square") and not self.size_bounds:
@@ -126,7 +127,7 @@ class ImageConfig(ConfigRecord):
 
 @value_class(slots=True)
 class VocabTokenizer(ConfigRecord):
-    """Text as ids of `vocab` with start and end tokens; unknown words get `unknown_token_id`."""
+    """Text as ids of `vocab` with start and end tokens. Unknown words get `unknown_token_id`."""
 
     vocab: Vocabulary
     end_token_id: TokenId = None
@@ -139,7 +140,7 @@ class VocabTokenizer(ConfigRecord):
         return len(self.vocab)
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Raise an error if the vocabulary has gaps or an id is outside the vocabulary."""
+        """Raise an error if the vocabulary has gaps or if a special token id is not in it."""
         if not self.vocab or not all(self.vocab):
             fields.raise_invalid("vocab", "is empty or contains an empty token")
         if len(set(self.vocab)) != self.size:
@@ -150,14 +151,14 @@ class VocabTokenizer(ConfigRecord):
 
 @value_class(slots=True)
 class CharTokenizer(VocabTokenizer):
-    """Text with one id per character. Longer entries (`<pad>`, `<end>`) are special tokens."""
+    """A character-level tokenizer. Longer entries (`<pad>`, `<end>`) are special tokens."""
 
     tag = "characters"
 
 
 @value_class(slots=True)
 class WordTokenizer(VocabTokenizer):
-    """Text with one id per word. `do_lower_case` lowercases words before lookup."""
+    """A word-level tokenizer. `do_lower_case` lowercases words before the lookup."""
 
     tag = "words"
     do_lower_case: bool = False
@@ -165,7 +166,7 @@ class WordTokenizer(VocabTokenizer):
 
 @value_class(slots=True)
 class ByteTokenizer(ConfigRecord):
-    """A byte-level tokenizer: the id of a UTF-8 byte is `byte + offset`. Ids below `offset` are
+    """A byte-level tokenizer. The id of a UTF-8 byte is `byte + offset`, and ids below `offset` are
     special tokens. ByT5 (arXiv:2105.13626) has offset 3: pad 0, eos 1, unk 2.
     """
 
@@ -180,7 +181,7 @@ class ByteTokenizer(ConfigRecord):
         return 256 + self.offset
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Raise an error if an id is outside the vocabulary."""
+        """Raise an error if a special token id is outside the vocabulary."""
         _check_ids(fields, self.size, end=self.end_token_id, start=self.start_token_id)
 
 
@@ -192,8 +193,8 @@ def _check_ids(fields: JsonFields, size: int, **ids: int | None) -> None:
 
 @value_class(slots=True, kw_only=True)
 class Waveform(ConfigRecord):
-    """A waveform, float32 [samples], with values from -1 to 1. `do_normalize` scales it to mean 0
-    and variance 1, as in wav2vec 2.0 (arXiv:2006.11477, sec. 2).
+    """A waveform, float32 [samples], with values from -1 to 1. `do_normalize` scales a waveform to
+    mean 0 and variance 1, as in wav2vec 2.0 (arXiv:2006.11477, sec. 2).
     """
 
     tag = "waveform"
@@ -203,10 +204,10 @@ class Waveform(ConfigRecord):
 
 @value_class(slots=True, kw_only=True)
 class LogMel(ConfigRecord):
-    """A log-mel spectrogram float32 [bins, frames], the input of Whisper (arXiv:2212.04356, sec.
+    """A log-mel spectrogram, float32 [bins, frames], the input of Whisper (arXiv:2212.04356, sec.
     2.2).
 
-    Audio shorter than `sample_count` is padded with silence; longer audio is an error, or truncated
+    Audio shorter than `sample_count` is padded with silence. Longer audio is an error, or truncated
     with `do_truncate`. `window_length` and `hop_length` are in samples.
     """
 
@@ -231,11 +232,11 @@ class LogMel(ConfigRecord):
 
 @value_class(slots=True, kw_only=True)
 class FilterBanks(ConfigRecord):
-    """Kaldi log filter banks float32 [frames, bins] with a window of 400 and a hop of 160 samples,
-    the input of the Audio Spectrogram Transformer (arXiv:2104.01778, sec. 2.1).
+    """Kaldi log filter banks, float32 [frames, bins], with a window of 400 and a hop of 160
+    samples, the input of the Audio Spectrogram Transformer (arXiv:2104.01778, sec. 2.1).
 
-    Shorter audio is zero-padded; longer audio is truncated, or an error without `do_truncate`. With
-    `do_normalize`, each value then becomes `(x - mean) / (2 * std)`.
+    Shorter audio is zero-padded. Longer audio is truncated, or an error without `do_truncate`. With
+    `do_normalize`, each value is normalized to `(x - mean) / (2 * std)`.
     """
 
     tag = "filter_banks"
@@ -255,7 +256,7 @@ class FilterBanks(ConfigRecord):
 
 @value_class(slots=True)
 class NumbersOutput(Record):
-    """An array (the default), formatted with `digits` significant digits."""
+    """An output that is printed as an array (the default), with `digits` significant digits."""
 
     tag = "numbers"
     digits: Annotated[int, int_range(1, 17)] = 4
@@ -263,7 +264,7 @@ class NumbersOutput(Record):
 
 TextReading: TypeAlias = CharTokenizer | WordTokenizer | ByteTokenizer | JsonTokenizer
 TEXT_CONFIGS = (CharTokenizer, WordTokenizer, ByteTokenizer, JsonTokenizer)
-"""The record classes of text inputs."""
+"""The record classes of text inputs, i.e. all tokenizers."""
 AudioConfig: TypeAlias = Waveform | LogMel | FilterBanks
 TEXT_RECORDS: Mapping[str, type[TextReading]] = {record.tag: record for record in TEXT_CONFIGS}
 TEXT_TAGS = tuple(TEXT_RECORDS)
@@ -280,7 +281,7 @@ def _read_image(fields: JsonFields, name: str) -> ImageConfig:
 
 @value_class(slots=True)
 class LabelsOutput(ConfigRecord):
-    """Class scores along the last axis, formatted as the `top_k` labels with probabilities."""
+    """Class scores along the last axis, printed as the `top_k` labels with their probabilities."""
 
     tag = "choice"
     labels: Labels = ()
@@ -289,7 +290,7 @@ class LabelsOutput(ConfigRecord):
 
 @value_class(slots=True)
 class TextOutput(Record):
-    """Token ids, or logits along the last axis, decoded to text."""
+    """Token ids, or logits along the last axis, that are decoded to text."""
 
     tag = "text"
     vocabulary: Annotated[TextReading, _read_vocabulary]
@@ -297,7 +298,7 @@ class TextOutput(Record):
 
 @value_class(slots=True)
 class ImageOutput(Record):
-    """Normalized pixels, converted to an image: the inverse of `image`, except `invert=auto`."""
+    """Normalized pixels, converted to an image as the inverse of `image` (except `invert=auto`)."""
 
     tag = "picture"
     image: Annotated[ImageConfig, _read_image]
@@ -306,7 +307,7 @@ class ImageOutput(Record):
 @value_class(slots=True)
 class SegmentationMap(Record):
     """A segmentation map: scores `[batch, classes, height, width]` or class ids `[batch, height,
-    width]`. `palette` holds the RGB values of each class; if it is empty, specc chooses colors.
+    width]`. `palette` contains the RGB values of each class; if it is empty, specc chooses colors.
     """
 
     tag = "class_map"
@@ -334,8 +335,8 @@ ShortText: TypeAlias = Annotated[str, _read_name]
 
 @value_class(slots=True, kw_only=True)
 class CtcDecoding(ConfigRecord):
-    """CTC best-path decoding of scores [batch, positions, tokens]: the best token per position,
-    with repeats merged and blanks removed.
+    """CTC best-path decoding of scores [batch, positions, tokens]: take the best token at each
+    position, merge repeated tokens, and remove blanks.
 
     `mask_output` names the output with the padding mask, or is "". `word_delimiter` is the token
     between words, decoded to `word_separator`. Ids outside `vocab` become `unknown_token`.
@@ -359,7 +360,7 @@ class CtcDecoding(ConfigRecord):
 
 @value_class(slots=True, kw_only=True)
 class DetectionOutput(ConfigRecord):
-    """Class logits [batch, queries, classes] of an object detector, formatted as a table of at most
+    """Class logits [batch, queries, classes] of an object detector, printed as a table of at most
     `max_detections` boxes with scores above `threshold`.
 
     The output `boxes_output` contains (center_x, center_y, width, height) from 0 to 1.

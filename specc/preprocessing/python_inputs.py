@@ -1,4 +1,4 @@
-"""Convert Python values to arrays: tensors of other libraries, table columns, images."""
+"""Convert Python values to arrays: tensors of other libraries, table columns and images."""
 
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
@@ -13,22 +13,22 @@ from specc.preprocessing.array_files import convert_nested_lists
 
 ARRAY_PROTOCOLS = ("__array__", "__array_interface__", "__dlpack__")
 DLPACK_HOST_DEVICES = (1, 3)
-"""DLPack device types of host memory: CPU, and CUDA pinned memory."""
+"""DLPack device types of host memory: CPU memory and CUDA pinned memory."""
 TEXT_IMAGES_RANK = 4
-"""Rank of an array with several images of one text."""
+"""Rank of an array that contains several images of one text."""
 MAX_LIST_DEPTH = 8
-"""Maximum depth of lists that are searched for arrays; `convert_nested_lists` checks the rest."""
+"""Maximum depth to which lists are searched for arrays; `convert_nested_lists` checks the rest."""
 
 
 def _is_string_column(array: Array) -> bool:
-    """Return True if a column contains strings, for any array type."""
+    """Return True if a column contains strings, for any type of array."""
     if array.dtype.kind not in "UTO" or array.ndim != 1:
         return False
     return any(isinstance(item, str) for item in array.tolist())
 
 
 def convert_image_arrays(value: object, name: str) -> list[Array]:
-    """Convert image arrays to one array [images, …] per text, or return [] if there are none."""
+    """Convert image arrays to one array [images, …] per text. Return [] if there are no images."""
     images_of_texts = list(value) if isinstance(value, list | tuple) else []
     if not all(
         _is_array_like(images) and np.ndim(images) == TEXT_IMAGES_RANK for images in images_of_texts
@@ -38,9 +38,9 @@ def convert_image_arrays(value: object, name: str) -> list[Array]:
 
 
 def convert_input(value: object, name: str) -> object:
-    """Convert the input `name` to an array, a string, strings, or nested lists of numbers."""
+    """Convert the value of an input to an array, a string, strings, or nested lists of numbers."""
     if isinstance(value, str):
-        return str(value)  # NumPy strings are arrays, too
+        return str(value)  # convert NumPy strings, which would be treated as arrays
     if isinstance(value, list | tuple):
         # check one value per type, because checking each of a million numbers takes half a minute
         value_by_type = {type(item): item for item in _iterate_elements(value, MAX_LIST_DEPTH)}
@@ -53,8 +53,8 @@ def convert_input(value: object, name: str) -> object:
 
 
 def convert_to_array(value: object, name: str, *, pad_left: bool = False) -> Array:
-    """Convert a value or nested lists of numbers to an array. Raise E0906 if the value is invalid;
-    with `left`, the help pads lists on the left.
+    """Convert a value or nested lists of numbers to an array. Raise E0906 if the value is invalid.
+    With `pad_left`, the help text shows lists padded on the left.
     """
     if isinstance(value, np.ndarray):
         return value
@@ -84,7 +84,7 @@ def _is_array_like(value: object) -> bool:
 
 
 def _iterate_elements(value: object, depth: int) -> Iterator[object]:
-    """Yield the elements of nested lists."""
+    """Yield the elements of nested lists up to `depth` levels deep."""
     for item in value if isinstance(value, list | tuple) else ():
         yield from (
             _iterate_elements(item, depth - 1)
@@ -94,17 +94,17 @@ def _iterate_elements(value: object, depth: int) -> Iterator[object]:
 
 
 def _convert_lists(value: object, name: str) -> object:
-    """Convert arrays in lists to lists of numbers."""
+    """Convert the arrays in nested lists to lists of numbers."""
     if isinstance(value, list | tuple):
         return [_convert_lists(item, name) for item in value]
     return _convert_array(value, name).tolist() if _is_array_like(value) else value
 
 
 def _convert_array(value: Any, name: str) -> Array:
-    """Convert an object to an array. Raise E0907 if the object cannot be converted."""
-    # does not import numpy.ma, because the import takes longer than reading a prompt
+    """Convert an array-like object to an array. Raise E0907 if the conversion fails."""
+    # do not import numpy.ma, because the import takes longer than reading a prompt
     if type(value).__module__.startswith("numpy.ma") and isinstance(value, np.ma.MaskedArray):
-        # NumPy would ignore the mask and use the masked values
+        # reject the array, because NumPy would ignore the mask and use the masked values
         raise_error(
             "E0907",
             f"the value of `{escape_text(name)}` is a masked array, which is not supported",
@@ -116,7 +116,7 @@ def _convert_array(value: Any, name: str) -> Array:
         _check_device(value, methods, name)
         if "detach" in methods:
             value = value.detach()
-        # NumPy lacks bf16, but float32 represents every bf16 value
+        # convert to float32, which represents every bf16 value, because NumPy lacks bf16
         if "dtype" in methods and str(value.dtype) == "torch.bfloat16":
             value = value.float()
         array = (
@@ -126,7 +126,7 @@ def _convert_array(value: Any, name: str) -> Array:
         )
     except Failed:
         raise
-    except Exception as error:  # other libraries may raise any exception
+    except Exception as error:  # other libraries may raise any type of exception
         raise_error(
             "E0907",
             f"the value of `{escape_text(name)}` cannot be converted to an array",
@@ -137,7 +137,7 @@ def _convert_array(value: Any, name: str) -> Array:
 
 
 def _check_device(value: Any, methods: list[str], name: str) -> None:
-    """Raise E0907 if a tensor is not on the CPU."""
+    """Raise E0907 if a tensor is not in CPU memory."""
     if "__dlpack_device__" not in methods:
         return
     device_type = int(value.__dlpack_device__()[0])
@@ -152,7 +152,7 @@ def _check_device(value: Any, methods: list[str], name: str) -> None:
 
 
 def _check_nulls(value: Any, methods: list[str], name: str) -> None:
-    """Raise E0907 if an Arrow column has nulls."""
+    """Raise E0907 if an Arrow column contains nulls."""
     if "null_count" not in methods or not value.null_count:
         return
     row = value.to_pylist().index(None)

@@ -1,4 +1,4 @@
-"""Format outputs as lines and images: labels, numbers, decoded text, detected objects."""
+"""Format model outputs as lines and images: labels, numbers, decoded text, detected objects."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class DetectedObject:
-    """The class id, the score, and the corners (left, top, right, bottom) of a detected object."""
+    """A detected object: class id, score, and corners (left, top, right, bottom) of its box."""
 
     label: int
     score: float
@@ -45,14 +45,14 @@ def decode_detections(
 ) -> list[DetectedObject]:
     """Return the objects in an image of `size` above the threshold, the highest score first.
 
-    `logits` are [queries, classes], `boxes` [queries, 4] as (center_x, center_y, width, height)
+    `logits` are [queries, classes], `boxes` are [queries, 4] as (center_x, center_y, width, height)
     from 0 to 1. With `softmax`, the last class is "no object", and each query has at most one
-    object; with `sigmoid`, a query has an object per class with one of the `max_detections` highest
-    scores.
+    object. With `sigmoid`, a query has an object for each class with one of the `max_detections`
+    highest scores.
     """
     scores, queries, labels = _list_candidates(record, logits.astype(np.float64))
     order = np.argsort(-scores, kind="stable")[: record.max_detections]
-    # from (center_x, center_y, width, height) to corners in pixels
+    # convert (center_x, center_y, width, height) to corners in pixels
     centers, halves = np.split(boxes.astype(np.float64), [2], axis=1)
     corners = np.concatenate([centers - halves / 2, centers + halves / 2], axis=1)
     corners *= np.array([size[1], size[0]] * 2)
@@ -64,18 +64,18 @@ def decode_detections(
 
 
 def _list_candidates(record: DetectionOutput, logits: Floats) -> tuple[Floats, Array, Array]:
-    """Return the scores of the candidate objects, with their query indices and class ids."""
+    """Return the scores of candidate objects, with their query indices and class ids."""
     query_count, class_count = logits.shape
     if record.score_function == "softmax":
         probabilities = compute_probabilities(logits)[:, :-1]
         return probabilities.max(axis=-1), np.arange(query_count), probabilities.argmax(axis=-1)
     indices = np.arange(logits.size)
-    # tanh does not overflow
+    # compute the sigmoid with tanh, which does not overflow
     return 0.5 * (1 + np.tanh(logits.ravel() / 2)), indices // class_count, indices % class_count
 
 
 def format_objects(objects: Sequence[DetectedObject], labels: Sequence[str]) -> Iterator[str]:
-    """Yield a table: label, score, and the corners of each box."""
+    """Yield the lines of a table with the label, score and box corners of each object."""
     cells = [["label", "score", "left", "top", "right", "bottom"]]
     for detection in objects:
         name = labels[detection.label] if labels else f"class {detection.label}"
@@ -87,13 +87,13 @@ def format_objects(objects: Sequence[DetectedObject], labels: Sequence[str]) -> 
 
 
 MAX_ROWS = 1000  # maximum number of printed batch elements
-MAX_CLASSES = 1 << 16  # default maximum number of classes
-MAX_PRINTED_ELEMENTS = 200  # maximum number of elements of an array that is printed completely
+MAX_CLASSES = 1 << 16  # maximum number of classes unless an output limits it
+MAX_PRINTED_ELEMENTS = 200  # larger arrays are abbreviated when printed
 
 
 @dataclass(frozen=True, slots=True)
 class FormattedResults:
-    """Lines to print, and images as PNG files with suggested names."""
+    """The lines to print, and images as PNG files with suggested file names."""
 
     lines: tuple[str, ...] = ()
     images: tuple[tuple[str, bytes], ...] = ()
@@ -104,9 +104,9 @@ def format_results(
     outputs: Mapping[str, Array],
     sizes: Sequence[ImageSize] = (),
 ) -> FormattedResults:
-    """Format outputs by their postprocessing in `reading`, or as arrays if they have none. Raise
-    E0916 if an output does not match its postprocessing. `sizes` are the (height, width) of the
-    input images, one per batch element.
+    """Format outputs with their postprocessing in `reading`, or as arrays without postprocessing.
+    Raise E0916 if an output does not match its postprocessing. `sizes` are the (height, width) of
+    the input images, one per batch element.
     """
     formats = preprocessing.outputs or tuple((name, NumbersOutput()) for name in outputs)
     lines: list[str] = []
@@ -129,7 +129,7 @@ def format_results(
 def _format_recorded_output(
     name: str, record: OutputFormat, outputs: Mapping[str, Array], sizes: Sequence[ImageSize]
 ) -> FormattedResults:
-    """Format an output together with the other outputs that its postprocessing needs."""
+    """Format an output together with other outputs that its postprocessing needs."""
     if isinstance(record, DetectionOutput):
         return _format_boxes(name, record, outputs, sizes)
     frame_mask = outputs.get(record.mask_output) if isinstance(record, CtcDecoding) else None
@@ -139,7 +139,7 @@ def _format_recorded_output(
 def format_output(
     name: str, record: OutputFormat, value: Array, mask: Array | None = None
 ) -> FormattedResults:
-    """Format one output. `mask` is the padding mask of a transcript."""
+    """Format a single output. `mask` is the padding mask of a CTC transcript."""
     match record:
         case ImageOutput():
             return FormattedResults((), tuple(_make_images(name, record, value)))
@@ -159,7 +159,7 @@ def format_output(
 
 
 def compute_probabilities(logits: Array) -> NDArray[np.float64]:
-    """Return the float64 softmax of the last axis; uniform if no score is finite."""
+    """Return the float64 softmax over the last axis; uniform if no score is finite."""
     scores = logits.astype(np.float64)
     maximum = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     with np.errstate(invalid="ignore"):
@@ -171,7 +171,7 @@ def compute_probabilities(logits: Array) -> NDArray[np.float64]:
 
 
 def format_percent(fraction: float) -> str:
-    """Format a fraction as `98 %`; only 0 and 1 are formatted as 0 % and 100 %."""
+    """Format a fraction as a percentage, e.g. `98 %`. Only 0 and 1 become 0 % and 100 %."""
     if 0 < fraction < 0.005:
         return "< 1 %"
     if 0.995 <= fraction < 0.9995:
@@ -190,7 +190,7 @@ def _format_choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
 
 
 def _format_rows(rows: Array, labels: list[str], top: int) -> list[str]:
-    """Format the best labels of each batch element."""
+    """Format the `top` best labels of each batch element."""
     lines = []
     for index, row in enumerate(rows[:MAX_ROWS]):
         prefix = f"{index:>{len(str(len(rows) - 1))}}:  " if len(rows) > 1 else ""
@@ -201,7 +201,7 @@ def _format_rows(rows: Array, labels: list[str], top: int) -> list[str]:
 def _format_boxes(
     name: str, record: DetectionOutput, outputs: Mapping[str, Array], sizes: Sequence[ImageSize]
 ) -> FormattedResults:
-    """Return a table of boxes per image, in pixels, or relative if the image size is unknown."""
+    """Return a table of boxes per image. Boxes are in pixels, or relative without image size."""
     logits, boxes = outputs[name], outputs.get(record.boxes_output)
     expected = logits.shape[-1] - (record.score_function == "softmax") if logits.ndim == 3 else 0
     if boxes is None or expected < 1 or boxes.shape != (*logits.shape[:2], 4):
@@ -217,7 +217,7 @@ def _format_boxes(
 def _format_detected_objects(
     record: DetectionOutput, logits: Array, boxes: Array, sizes: Sequence[ImageSize]
 ) -> list[str]:
-    """Return the lines of the tables of boxes."""
+    """Return the lines of the box tables of all images."""
     labels = [escape_text(label) for label in record.labels]
     image_sizes = sizes if len(sizes) == len(logits) else [(1, 1)] * len(logits)
     lines: list[str] = []
@@ -243,7 +243,7 @@ def _format_top_labels(row: Array, labels: Sequence[str], top: int, prefix: str)
 
 def _select_best_ids(name: str, vocabulary: TextReading, value: Array) -> Array:
     """Return the ids with the highest scores along the last axis of [batch, …, vocab]."""
-    # A tokenizer file may have fewer ids than the vocabulary of the model.
+    # Do not check the vocabulary size of a tokenizer file, which may have fewer ids than the model.
     vocabulary_size = None if isinstance(vocabulary, JsonTokenizer) else vocabulary.size
     score_count = value.shape[-1] if value.ndim else 0
     if value.ndim < 2 or not score_count or vocabulary_size not in (None, score_count):
@@ -265,7 +265,7 @@ def _format_texts(name: str, record: TextOutput, value: Array) -> list[str]:
 def _format_transcripts(
     name: str, record: CtcDecoding, value: Array, mask: Array | None
 ) -> list[str]:
-    """Format each transcript from scores [batch, positions, tokens] at the positions in `mask`."""
+    """Format the transcripts of scores [batch, positions, tokens]; `mask` excludes padding."""
     if value.dtype.kind != "f" or value.ndim != 3 or not value.shape[-1]:
         _raise_unexpected_output(name, value, "scores [batch, positions, tokens]")
     if mask is None or mask.shape != value.shape[:2]:
@@ -309,7 +309,7 @@ def _make_images(name: str, record: ImageOutput, value: Array) -> list[tuple[str
 
 
 def _format_class_maps(name: str, record: SegmentationMap, value: Array) -> FormattedResults:
-    """Render an image per segmentation map, and list its classes by area in descending order."""
+    """Render each segmentation map as an image, and list its classes by decreasing area."""
     maps, count = _read_class_ids(name, record, value)
     palette = np.array(record.palette, np.uint8) if record.palette else make_class_colors(count)
     labels = [escape_text(label) for label in record.labels]
@@ -326,8 +326,8 @@ def _format_class_maps(name: str, record: SegmentationMap, value: Array) -> Form
 
 
 def _read_class_ids(name: str, record: SegmentationMap, value: Array) -> tuple[Array, int]:
-    """Return class ids [batch, height, width] and the number of classes (from the labels, the
-    scores, or the largest id).
+    """Return class ids [batch, height, width] and the number of classes, taken from the labels, the
+    scores or the largest id.
     """
     declared_count = len(record.labels) or len(record.palette)
     if value.dtype.kind == "f":
@@ -344,7 +344,7 @@ def _read_class_ids(name: str, record: SegmentationMap, value: Array) -> tuple[A
 
 
 def _choose_classes(name: str, value: Array) -> tuple[int, Array]:
-    """Return the number of scored classes, and the ids with the highest scores."""
+    """Return the number of classes with scores, and the class ids with the highest scores."""
     if value.ndim not in (3, 4) or not value.size:
         _raise_unexpected_output(name, value, "scores [batch, classes, rows, columns]")
     return value.shape[-3], value.argmax(axis=-3)
@@ -353,7 +353,7 @@ def _choose_classes(name: str, value: Array) -> tuple[int, Array]:
 def _format_class_areas(
     ids: Array, labels: Sequence[str], palette: NDArray[np.uint8], prefix: str
 ) -> Iterator[str]:
-    """Format a line per class: its name, share of the image and color."""
+    """Format one line per class: its name, its share of the image and its color."""
     counts = np.bincount(ids.ravel(), minlength=len(labels))
     class_ids = [i for i in np.argsort(-counts, kind="stable") if counts[i]]
     width = max(len(labels[i]) for i in class_ids)
@@ -365,7 +365,7 @@ def _format_class_areas(
 
 
 def _make_file_name(name: str, index: int, count: int) -> str:
-    """Return a safe file name for an output."""
+    """Return a safe file name for image `index` of an output with `count` images."""
     stem = (
         "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in name[:64])
         or "output"

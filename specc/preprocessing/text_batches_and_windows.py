@@ -1,4 +1,4 @@
-"""Encode texts and text pairs, and batch them with padding and masks."""
+"""Encode texts and text pairs, and batch the encodings with padding and masks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -21,7 +21,7 @@ def encode_text_inputs(
     inputs: Mapping[str, object],
     generated_input: str = "",
 ) -> dict[str, object]:
-    """Return `inputs` with texts encoded to ids, and with the padding mask if it is omitted."""
+    """Return `inputs` with texts encoded to ids, and with padding masks if they are omitted."""
     encoded: dict[str, object] = {}
     for name, value in inputs.items():
         if (
@@ -48,12 +48,12 @@ def batch_texts(
     *,
     generated_input: str = "",
 ) -> dict[str, Array]:
-    """Encode and batch texts: return the input `name`, int64 [batch, longest], and its padding
-    mask, bool [batch, longest].
+    """Encode texts and batch the ids. Return the input `name`, int64 [batch, longest], and its
+    padding mask, bool [batch, longest].
 
-    Texts are padded with zeros on the side that the mask declares; if it allows either, a
-    `generated_input` is padded on the left and other inputs on the right. Raise E0912 if lengths
-    differ and there is no mask input.
+    Texts are zero-padded on the side that the mask declares. If the mask allows both sides, a
+    `generated_input` is padded on the left and other inputs on the right. Raise E0912 if texts have
+    different lengths and there is no mask input.
     """
     record = preprocessing.get_input_config(name)
     assert isinstance(record, TEXT_CONFIGS), f"`{name}` is not read as text"
@@ -68,7 +68,7 @@ def batch_texts(
 def try_encode_texts(
     texts: Sequence[object], record: TextReading, name: str = ""
 ) -> list[Array | Diagnostic]:
-    """Encode texts; return the ids or the error of each. `name` is the input name in messages."""
+    """Encode texts. Return the ids or the error of each text. Messages contain the input `name`."""
     input_note = f" in `{name}`" if name else ""
     results: list[Array | Diagnostic] = []
     for number, text in enumerate(texts):
@@ -91,7 +91,7 @@ def try_encode_texts(
 def batch_sequences(
     graph: Graph, name: str, sequences: Sequence[Array], *, generated_input: str = ""
 ) -> dict[str, Array]:
-    """Batch sequences of token ids or of audio samples."""
+    """Batch sequences of token ids or audio samples, with their padding mask."""
     mask_input = find_mask_input(graph, name)
     if not mask_input:
         lengths = sorted({len(row) for row in sequences})
@@ -119,8 +119,8 @@ def is_left_padded(graph: Graph, name: str, generated_input: str) -> bool:
 
 
 def find_mask_input(graph: Graph, name: str, rank: int | None = None) -> str:
-    """Return the name of the padding mask of the input `name`, which has the same axes, or "". If
-    `rank` is given, the mask has the first `rank` axes of the input.
+    """Return the name of the padding mask of the input `name`, or "" if there is none. A mask has
+    the axes of the input or, with `rank`, the first `rank` axes of the input.
     """
     shape = graph.inputs[name].type.shape[:rank]
     inputs = graph.inputs.items()
@@ -148,8 +148,8 @@ TOKEN_TYPES = "token_type_ids"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextEncoding:
-    """The tokens of a text or text pair: `type_ids` are segment ids, `offsets` are in characters,
-    `sequence_ids` are 0 or 1 (None for special tokens), `word_ids` are word indices per text.
+    """The tokens of a text or text pair. `type_ids` are segment ids, `offsets` are in characters,
+    `sequence_ids` are 0 or 1 (None for special tokens), and `word_ids` are word indices per text.
     """
 
     ids: tuple[int, ...]
@@ -160,21 +160,21 @@ class TextEncoding:
     word_ids: tuple[int | None, ...] = ()
 
     def select_tokens(self, positions: Sequence[int]) -> "TextEncoding":
-        """Return a copy with the tokens at these positions."""
+        """Return a copy that contains only the tokens at `positions`."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return TextEncoding(
             **{name: tuple(v[i] for i in positions) if v else () for name, v in values.items()}
         )
 
     def pad_to_length(self, length: int, fill: int) -> "TextEncoding":
-        """Pad with `fill`, or truncate, to `length` tokens."""
+        """Pad the encoding with `fill`, or truncate it, to `length` tokens."""
         ids = (*self.ids, *[fill] * (length - len(self.ids)))[:length]
         return replace(self, ids=ids, type_ids=(0,) * length)
 
 
 def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncoding:
-    """Tokenize a text or text pair. Raise E0906 if there is a pair but no tokenizer.json, and the
-    errors of `encode_text_ids`.
+    """Tokenize a text or text pair. Raise E0906 for a pair without a tokenizer.json, and the errors
+    of `encode_text_ids`.
     """
     ids = encode_text_ids(text, record).tolist()
     if not isinstance(record, JsonTokenizer):
@@ -187,7 +187,7 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
             )
         return TextEncoding(ids=tuple(ids), type_ids=(0,) * len(ids))
     if pair is not None:
-        encode_text_ids(pair, record)  # raises the same errors as for a single text
+        encode_text_ids(pair, record)  # raise the same errors as for a single text
     library_encoding = encode_with_offsets(text, pair, record)
     encoding = TextEncoding(
         ids=tuple(library_encoding.ids),
@@ -197,7 +197,7 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
         sequence_ids=tuple(library_encoding.sequence_ids),
         word_ids=tuple(library_encoding.word_ids),
     )
-    # add the special tokens of the spec that the tokenizer file does not add
+    # add special tokens of the spec that the tokenizer file does not add
     if pair is None and len(ids) != len(encoding.ids):
         before = 1 if record.start_token_id is not None and ids[0] != encoding.ids[0] else 0
         after = len(ids) - len(encoding.ids) - before
@@ -210,13 +210,13 @@ SPECIAL_TOKEN_FIELDS: Mapping[str, object] = {
     "type_ids": 0, "offsets": (0, 0), "special_tokens_mask": True, "sequence_ids": None,
     "word_ids": None,
 }  # fmt: skip
-"""The fields (except the id) of a special token in a `TextEncoding`."""
+"""The fields, except the id, of a special token in a `TextEncoding`."""
 
 
 def _add_special_tokens(
     encoding: TextEncoding, ids: Sequence[int], before: int, after: int
 ) -> TextEncoding:
-    """Add special tokens of the spec to an encoding."""
+    """Add special tokens of the spec to an encoding: `before` tokens and `after` tokens."""
     extended_fields = {
         name: (*[value] * before, *getattr(encoding, name), *[value] * after)
         for name, value in SPECIAL_TOKEN_FIELDS.items()
@@ -227,9 +227,9 @@ def _add_special_tokens(
 def truncate_encoding(
     encoding: TextEncoding, max_tokens: int, truncates_left: bool = False
 ) -> TextEncoding:
-    """Truncate to `max_tokens` tokens. Special tokens at both ends are kept; tokens are removed at
-    the end of the text (with `left`, at the beginning). As in `tokenizers`, texts with more special
-    tokens than `max_tokens` are not truncated.
+    """Truncate an encoding to `max_tokens` tokens at the end of the text (with `truncates_left`, at
+    the beginning). Special tokens at both ends are kept. As in `tokenizers`, an encoding with more
+    special tokens than `max_tokens` is not truncated.
     """
     excess = len(encoding.ids) - max_tokens
     if excess <= 0 or not max_tokens or sum(encoding.special_tokens_mask) > max_tokens:
@@ -255,8 +255,8 @@ DOC_STRIDE = 128
 
 
 def split_into_context_windows(encoding: TextEncoding, max_tokens: int) -> list[TextEncoding]:
-    """Split the second text of a pair into windows of at most `max_tokens` tokens per pair, which
-    overlap by half of `max_tokens`, at most `DOC_STRIDE`.
+    """Split the second text of a pair into windows, so that the first text and a window have at
+    most `max_tokens` tokens. Windows overlap by half of `max_tokens`, but at most by `DOC_STRIDE`.
     """
     context_positions = [
         i for i, sequence_id in enumerate(encoding.sequence_ids) if sequence_id == 1
@@ -290,8 +290,8 @@ def batch_encodings(
     with_token_types: bool,
     generated_input: str,
 ) -> dict[str, Array]:
-    """Batch encodings: return the input `name` [batch, longest] and its padding mask, and, if
-    `with_token_types`, the token type ids.
+    """Batch encodings. Return the input `name` [batch, longest], its padding mask, and with
+    `with_token_types` the token type ids.
     """
     ids = [np.array(encoding.ids, np.int64) for encoding in encodings]
     arrays = batch_sequences(graph, name, ids, generated_input=generated_input)

@@ -1,4 +1,4 @@
-"""Convert text to token ids and back, for every kind of vocabulary."""
+"""Convert text to token ids and token ids to text, for every type of vocabulary."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -26,24 +26,24 @@ from specc.preprocessing.tokenizer_library import (
 )
 from specc.preprocessing.vocabulary import decode_words, encode_words
 
-REPLACEMENT_CHARACTER = "\ufffd"  # shown for an unknown character and for invalid UTF-8
+REPLACEMENT_CHARACTER = "\ufffd"  # decoded text of an unknown character and of invalid UTF-8
 
 
 def encode_text_ids(text: str, record: TextReading) -> NDArray[np.int64]:
-    """Encode a text to ids (int64 [length]) between `start` and `end`. Raise E0908 if a character
-    is unknown, E0959 if a word is unknown, and E0940 or E0941 if a tokenizer fails.
+    """Encode a text to ids, int64 [length], between start and end tokens. Raise E0908 if a
+    character is unknown, E0959 if a word is unknown, and E0940 or E0941 if a tokenizer fails.
     """
     return np.array(_encode_ids(text, record), np.int64)
 
 
 def encode_texts(texts: Sequence[str], record: TextReading) -> list[Array]:
-    """Encode many texts with one conversion to arrays. Raise errors of `encode_text_ids`."""
+    """Encode many texts, with only one conversion to arrays. Raise errors of `encode_text_ids`."""
     rows = [_encode_ids(text, record) for text in texts]
     return convert_id_lists(np.array([*chain.from_iterable(rows)], np.int64), rows)
 
 
 def convert_id_lists(ids: Array, sequences: Sequence[Sequence[object]]) -> list[Array]:
-    """Convert lists of ids to arrays, with one conversion of their concatenation."""
+    """Convert lists of ids to arrays, with one conversion of the concatenated lists."""
     ends = [0, *accumulate(map(len, sequences))]
     return [ids[start:end] for start, end in pairwise(ends)]
 
@@ -61,7 +61,7 @@ def _encode_ids(text: str, record: TextReading) -> list[int]:
             ids = tokenize_text(text, record)
     start_ids = [] if record.start_token_id is None else [record.start_token_id]
     end_ids = [] if record.end_token_id is None else [record.end_token_id]
-    # the tokenizer file may already have added these ids
+    # do not add ids that the tokenizer has already added
     if isinstance(record, JsonTokenizer) and record.adds_special_tokens:
         start_ids = [] if ids[:1] == start_ids else start_ids
         end_ids = [] if ids[-1:] == end_ids else end_ids
@@ -69,7 +69,7 @@ def _encode_ids(text: str, record: TextReading) -> list[int]:
 
 
 def _encode_utf8(text: str) -> bytes:
-    """Encode a text as UTF-8. Raise an error if it contains a lone surrogate."""
+    """Encode a text as UTF-8. Raise an error if the text contains a lone surrogate."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -77,7 +77,7 @@ def _encode_utf8(text: str) -> bytes:
 
 
 def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> str:
-    """Decode ids up to the first end token; unknown ids become `�`. Raise E0916 if an id is outside
+    """Decode ids up to the first end token. Unknown ids become `�`. Raise E0916 if an id is outside
     the vocabulary, except with a tokenizer file, because models may have more ids than the file.
     """
     text_ids, _ = strip_special_ids(ids, record)
@@ -94,7 +94,7 @@ def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -
 
 
 def _decode_bytes(ids: Sequence[int], record: ByteTokenizer) -> str:
-    """Decode the ids that represent UTF-8 bytes."""
+    """Decode byte-level ids to text as UTF-8."""
     data = bytes(
         number - record.offset for number in ids if record.offset <= number < record.offset + 256
     )
@@ -104,8 +104,8 @@ def _decode_bytes(ids: Sequence[int], record: ByteTokenizer) -> str:
 def strip_special_ids(
     ids: Sequence[int] | NDArray[np.integer], record: TextReading
 ) -> tuple[list[int], bool]:
-    """Return the ids before the first end token, without the start token, and True if there was an
-    end token. Raise E0916 if an id is outside the vocabulary.
+    """Return the ids before the first end token, without the start token, and a flag that is True
+    if there was an end token. Raise E0916 if an id is outside the vocabulary.
     """
     text_ids: list[int] = []
     max_id = MAX_ID if isinstance(record, JsonTokenizer) else record.size - 1
@@ -129,7 +129,7 @@ def strip_special_ids(
 
 
 def get_token_label(number: int, record: TextReading) -> str:
-    """Return the label of a token id in plots: its text, or a dot if it has no text."""
+    """Return the label of a token id in plots: its text, or a dot for a token without text."""
     text = (
         get_tokenizer_label(number, record)
         if isinstance(record, JsonTokenizer)
@@ -141,7 +141,7 @@ def get_token_label(number: int, record: TextReading) -> str:
 def pad_token_sequences(
     sequences: Sequence[Array], fill: int, *, left: bool = False
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """Pad sequences to an array [batch, longest]; return it with its padding mask."""
+    """Pad sequences to an array [batch, longest]. Return the array and its padding mask."""
     max_length = max((len(row) for row in sequences), default=0)
     dtype = np.result_type(*sequences) if sequences else np.dtype(np.int64)
     ids = np.full((len(sequences), max_length), fill, dtype)
@@ -154,7 +154,7 @@ def pad_token_sequences(
 
 @lru_cache(maxsize=8)
 def _map_characters_to_ids(vocab: tuple[str, ...]) -> dict[str, int]:
-    """Map each character to its id; cached per vocabulary."""
+    """Map each character of a vocabulary to its id. The mapping is cached."""
     return {token: i for i, token in enumerate(vocab) if len(token) == 1}
 
 

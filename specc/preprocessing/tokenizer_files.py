@@ -1,4 +1,4 @@
-"""tokenizer.json files that a compiled model contains."""
+"""tokenizer.json files that belong to a compiled model."""
 
 import hashlib
 import os
@@ -21,20 +21,20 @@ TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_SUFFIX = ".tokenizer.json"
 MAX_BYTES = 64 << 20
 MAX_EMBEDDED_BYTES = 256_000
-"""Maximum bytes of a tokenizer in the model; a larger one is a file next to it."""
+"""Maximum size of a tokenizer that is embedded in a model. Larger ones are separate files."""
 MAX_ID = 2**31 - 1
 MAX_FILES = 1000
 MAX_IMAGE_TOKENS = 2**14
-"""Maximum number of repetitions of an image token: an image of 128 × 128 patches."""
-MAX_REPLACEMENT_LENGTH = 256  # characters
+"""Maximum number of repetitions of an image token (an image of 128 × 128 patches)."""
+MAX_REPLACEMENT_LENGTH = 256  # maximum length in characters
 PLAIN_REPLACEMENT, GRID_REPLACEMENT = 2, 5
-"""Numbers of strings in `replace`: the same for every image, or by its token grid."""
+"""Numbers of strings in `replace`: one replacement for every image, or texts for a token grid."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFile:
     """A `tokenizer.json` with its hash and its size in bytes. `name` is the file next to the model,
-    or "" if it is embedded in the model; `text` is empty until `load_text` is called.
+    or "" if the tokenizer is embedded. `text` is empty until `load_text` is called.
     """
 
     sha256: str
@@ -44,32 +44,32 @@ class TokenizerFile:
 
     @staticmethod
     def from_text(text: str) -> "TokenizerFile":
-        """Create the record of a tokenizer file with this content."""
+        """Create a tokenizer file with the content `text`."""
         data = text.encode("utf-8")
         return TokenizerFile(hashlib.sha256(data).hexdigest(), len(data), text)
 
     @property
     def content(self) -> bytes:
-        """The content of the file to write next to the model."""
+        """The content of the tokenizer file in bytes."""
         assert self.json_text, "a tokenizer whose text is not loaded"
         return self.json_text.encode("utf-8")
 
     def to_json(self) -> Json:
-        """Convert the record to its manifest entry, without the content."""
+        """Return the manifest entry of the file, without its content."""
         return {"file": self.name, "bytes": self.size} if self.name else {"json": self.json_text}
 
     def assign_name(self, stem: str) -> "TokenizerFile":
-        """Return a copy to be stored in the model `stem`, or next to it if the text is large."""
+        """Return a copy that is embedded in the model `stem`, or stored next to it if large."""
         return self.with_file_name(
             f"{stem}-{self.sha256[:16]}{TOKENIZER_SUFFIX}" if self.size > MAX_EMBEDDED_BYTES else ""
         )
 
     def with_file_name(self, name: str) -> "TokenizerFile":
-        """Return a copy to be stored next to the model under this name."""
+        """Return a copy that is stored as the file `name` next to the model."""
         return replace(self, name=name)
 
     def load_text(self, directory: Path) -> "TokenizerFile":
-        """Return a copy with the text read from `directory`. Raise E0942 if its hash differs."""
+        """Return a copy with the text read from `directory`. Raise E0942 if the hash differs."""
         if self.json_text:
             return self
         path = escape_text(directory / self.name)
@@ -99,7 +99,7 @@ def _raise_tokenizer_mismatch(title: str) -> NoReturn:
 
 
 def parse_tokenizer_files(fields: JsonFields) -> dict[str, TokenizerFile]:
-    """Parse the files of a manifest by hash. Raise an error if a hash differs."""
+    """Parse the tokenizer files in a manifest, by hash. Raise an error if a hash differs."""
     if len(fields.names()) > MAX_FILES:
         fields.report_error(fields.path, "is too large")
     return {sha: _parse_file(sha, fields.read_object(sha)) for sha in fields.names()}
@@ -117,7 +117,7 @@ def _parse_file(sha: str, fields: JsonFields) -> TokenizerFile:
 
 
 def _parse_embedded_file(sha: str, fields: JsonFields) -> TokenizerFile:
-    """Parse a tokenizer whose text is in the record."""
+    """Parse a tokenizer whose text is embedded in the manifest."""
     text = fields.get_required("json")
     if not isinstance(text, str) or not text or has_lone_surrogate(text):
         fields.raise_invalid("json", "is not a string")
@@ -129,7 +129,7 @@ def _parse_embedded_file(sha: str, fields: JsonFields) -> TokenizerFile:
 
 
 def _read_file_name(fields: JsonFields) -> str:
-    """Read the name of a tokenizer file next to the model."""
+    """Read the name of a tokenizer file that is stored next to the model."""
     name = fields.get_required("file")
     is_file_name = isinstance(name, str) and os.path.basename(name) == name and len(name) <= 255
     if not isinstance(name, str) or not is_file_name or not name.endswith(TOKENIZER_FILE):
@@ -166,7 +166,7 @@ TokenId: TypeAlias = Annotated[int | None, int_range(0, MAX_ID)]
 
 
 class ConfigRecord(Record):
-    """A record whose field names differ from the names of the spec options."""
+    """A record with field names that differ from the option names in a spec."""
 
     __slots__ = ()
     json_keys: ClassVar[Mapping[str, str]] = {
@@ -189,10 +189,10 @@ class ConfigRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonTokenizer(ConfigRecord):
-    """Text that a `tokenizer.json` encodes to ids.
+    """A tokenizer defined by a `tokenizer.json`.
 
-    With `adds_special_tokens`, the tokenizer adds its special tokens, such as [CLS] and [SEP];
-    start and end tokens are added unless the tokenizer has already added them.
+    With `adds_special_tokens`, the tokenizer adds its special tokens, such as [CLS] and [SEP].
+    Start and end tokens are added unless the tokenizer has already added them.
     `image_token_repetition` is the id of an image placeholder and its number of repetitions.
     `placeholder_replacement` is a placeholder in texts and its replacement before tokenization: one
     text, or the texts of a grid cell (with `$row` and `$column`), between rows, after the last row,
@@ -213,13 +213,13 @@ class JsonTokenizer(ConfigRecord):
     chat_template: Annotated[ChatTemplate | None, _read_chat] = None
 
     def to_json(self) -> dict[str, Json]:
-        """Return the record as JSON; the file is stored elsewhere, under its hash."""
+        """Return the record as JSON. The tokenizer file is stored separately under its hash."""
         fields = Record.to_json(self) | {"file": self.file.sha256}
         return {k: v for k, v in fields.items() if v is not None or k in ("end", "start")}
 
     def wrap_prompt(self, text: str, start: str, placeholder: str = "") -> str:
         """Insert `start` after the last placeholder of a prompt and append `prompt_end_text`, as
-        the PaliGemma processor does, unless `start` is already there.
+        the PaliGemma processor does, unless the prompt already contains `start` there.
         """
         prompt = text.rpartition(placeholder)[2] if placeholder else text
         if prompt.startswith(start):

@@ -1,4 +1,4 @@
-"""Run a tokenizer.json with `tokenizers`, within limits on output growth, memory and time."""
+"""Run a tokenizer.json with `tokenizers`, with limits on text growth, memory and time."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, JsonTokenizer
 
 Result = TypeVar("Result")
 MAX_GROWTH = 1024
-"""Maximum factor by which the steps of a component may lengthen a text (E0941)."""
+"""Maximum factor by which the steps of a tokenizer component may lengthen a text (E0941)."""
 NESTED_KEYS = ("normalizers", "pretokenizers", "processors", "decoders")
 TOKENIZER_PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
@@ -49,7 +49,7 @@ def _compute_replacement_growth(step: Mapping[str, object]) -> int:
 
 
 def _matches_nothing(pattern: object) -> bool:
-    """Return True if a pattern may match the empty string or if Python cannot parse it."""
+    """Return True if a pattern may match the empty string, or if Python cannot parse it."""
     match pattern:
         case {"Regex": str(text)}:
             with suppress(re.error, OverflowError, RecursionError):
@@ -58,7 +58,7 @@ def _matches_nothing(pattern: object) -> bool:
 
 
 def _compute_template_growth(step: Mapping[str, object]) -> int:
-    """Return the length of a template: 1 per text, and the number of ids per special token."""
+    """Return the length of a template: 1 per text, plus the number of ids of its special tokens."""
     match step:
         case {"single": list(pieces), "special_tokens": dict(special_tokens)}:
             return max(1, sum(_count_piece_ids(piece, special_tokens) for piece in pieces))
@@ -77,7 +77,7 @@ def _count_piece_ids(piece: object, special_tokens: Mapping[str, object]) -> int
 
 
 def _compute_charsmap_growth(step: Mapping[str, object]) -> int:
-    """Return the maximum replacement length in a SentencePiece charsmap."""
+    """Return the maximum length of a replacement in a SentencePiece charsmap."""
     try:
         data = base64.b64decode(str(step["precompiled_charsmap"]))
     except (KeyError, ValueError):
@@ -93,37 +93,36 @@ GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
     "TemplateProcessing": _compute_template_growth,
     # byte-level encoding maps a non-ASCII byte to a two-byte character
     "ByteLevel": lambda _: 2,
-    "Metaspace": lambda _: 2,  # adds one character per word
-    "NFKC": lambda _: 18,  # U+FDFA
+    "Metaspace": lambda _: 2,  # Metaspace adds one character per word
+    "NFKC": lambda _: 18,  # worst case U+FDFA
     "NFKD": lambda _: 18,
-    "NFC": lambda _: 3,  # U+1D160
-    "NFD": lambda _: 4,  # U+1F82
-    "Lowercase": lambda _: 2,  # U+0130
-    # a letter may be decomposed into four, or get surrounding spaces
+    "NFC": lambda _: 3,  # worst case U+1D160
+    "NFD": lambda _: 4,  # worst case U+1F82
+    "Lowercase": lambda _: 2,  # worst case U+0130
+    # a letter may decompose into four characters, or get spaces on both sides
     "BertNormalizer": lambda _: 12,
 }
-"""The factor by which a step may lengthen a text, by kind; other steps do not lengthen texts."""
+"""The factor by which a step may lengthen a text, by step type. Other steps lengthen no text."""
 
 MAX_TRIE_NODES = 1 << 22
 """Maximum number of trie nodes of a vocabulary (E0941). The `tokenizers` package needs up to 290
-bytes per node; a vocabulary of 900 000 natural-language pieces has about 3 million nodes.
-"""
+bytes per node. A vocabulary of 900 000 natural-language pieces has about 3 million nodes."""
 MAX_NORMALIZED_LENGTH = 1 << 25
-"""Maximum length of a text after all steps of one component, in characters (E0941). The
-`tokenizers` package needs up to 32 bytes per character."""
+"""Maximum length in characters of a text after all steps of one component (E0941). The `tokenizers`
+package needs up to 32 bytes per character."""
 MAX_LENGTH_WITHOUT_LIMIT = 256
-"""Maximum number of characters or ids of a call without a time limit: starting a thread takes as
-long as such a call."""
+"""Maximum number of characters or ids of a call without a time limit. A time limit needs a thread,
+and starting a thread takes as long as such a call."""
 TIME_LIMIT_SECONDS = 20
-"""Time limit of a call, plus 20 µs per character; typical tokenizers need 1 µs."""
+"""Time limit of a call, plus 20 µs per character. Typical tokenizers need 1 µs per character."""
 MAX_OVERDUE_CALLS = 2
-"""Maximum number of calls that may still run in their threads after the time limit (E0941)."""
+"""Maximum number of calls that continue to run in threads after the time limit (E0941)."""
 
 
 def check_tokenizer_limits(
     content: Mapping[str, object], report_error: Callable[[str], NoReturn]
 ) -> None:
-    """Raise an error if loading a tokenizer or encoding a short text would exhaust memory."""
+    """Raise an error if loading a tokenizer or encoding a short text would exhaust the memory."""
     if compute_max_text_growth(content) > MAX_GROWTH:
         report_error(f"it may expand a text by a factor of more than {MAX_GROWTH}")
     texts = _list_added_texts(content)
@@ -131,21 +130,21 @@ def check_tokenizer_limits(
         report_error(f"its added tokens have more than {MAX_TRIE_NODES} characters")
     match content.get("model"):
         case {"vocab": list(pieces)}:
-            # a Unigram vocabulary is a list of (text, score) pairs
+            # the vocabulary of a Unigram model is a list of (text, score) pairs
             texts = [str(piece[0]) for piece in pieces if isinstance(piece, list) and piece]
             if count_trie_nodes(texts) > MAX_TRIE_NODES:
                 report_error(f"its vocabulary has more than {MAX_TRIE_NODES} distinct prefixes")
 
 
 def _list_added_texts(content: Mapping[str, object]) -> list[str]:
-    """Return the texts of the added tokens."""
+    """Return the texts of the added tokens of a tokenizer."""
     tokens = content.get("added_tokens")
     tokens = tokens if isinstance(tokens, list) else []
     return [str(token.get("content")) for token in tokens if isinstance(token, dict)]
 
 
 def count_trie_nodes(texts: list[str]) -> int:
-    """Return the number of distinct prefixes of texts, or an upper bound within MAX_TRIE_NODES."""
+    """Return the number of distinct prefixes of `texts`, or any upper bound <= MAX_TRIE_NODES."""
     total = sum(map(len, texts))
     if total <= MAX_TRIE_NODES:
         return total
@@ -154,7 +153,7 @@ def count_trie_nodes(texts: list[str]) -> int:
 
 
 def _get_common_prefix_length(first: str, second: str) -> int:
-    """Return the length of the longest common prefix."""
+    """Return the length of the longest common prefix of two strings."""
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
@@ -170,9 +169,9 @@ def call_with_time_limit(
 ) -> Result:
     """Run a call that releases the GIL, for a text of `size` characters or ids, with a time limit.
 
-    Raise an error after the time limit. Calls of the package cannot be interrupted, so the thread
-    ends with the call or with the process. While `MAX_OVERDUE_CALLS` overdue calls are running,
-    raise the error immediately.
+    Raise an error when the time limit is reached. Calls of the package cannot be interrupted, so
+    the thread ends with the call or with the process. While `MAX_OVERDUE_CALLS` overdue calls are
+    running, raise the error immediately.
     """
     _overdue_calls[:] = [thread for thread in _overdue_calls if thread.is_alive()]
     if len(_overdue_calls) >= MAX_OVERDUE_CALLS:
@@ -183,7 +182,7 @@ def call_with_time_limit(
     def run() -> None:
         try:
             results.append(call())
-        except BaseException as error:  # a Rust panic is not an `Exception`
+        except BaseException as error:  # a Rust panic is a `BaseException`, not an `Exception`
             errors.append(error)
 
     thread = Thread(target=run, daemon=True)
@@ -199,18 +198,18 @@ def call_with_time_limit(
 
 
 _overdue_calls: list[Thread] = []
-"""Threads of overdue calls."""
+"""Threads whose calls have exceeded the time limit."""
 
 
 Tokenizer = Any
-"""A `tokenizers.Tokenizer`. The package is optional, so annotations do not import it."""
+"""A `tokenizers.Tokenizer`. Annotations do not import the package, which is optional."""
 
 TOKENIZER_HELPS = ["check that it is the complete, unmodified tokenizer.json of a fast tokenizer"]
 
 
 def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> TokenizerFile:
-    """Check a tokenizer.json and return its record. Raise E0941 if it is not valid JSON, or if the
-    `tokenizers` package is installed and rejects it.
+    """Check a tokenizer.json and return its record. Raise E0941 if the file is not valid JSON, or
+    if the `tokenizers` package is installed and rejects the file.
     """
 
     def raise_tokenizer_error(reason: str) -> NoReturn:
@@ -235,7 +234,7 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
 
 
 def tokenize_text(text: str, record: JsonTokenizer) -> list[int]:
-    """Tokenize a text. Raise E0908 (no id), E0940 (no package) or E0941 (corrupted)."""
+    """Tokenize a text. Raise E0908 (no id for it), E0940 (no package) or E0941 (invalid file)."""
 
     def raise_tokenizer_error(reason: str) -> NoReturn:
         helps = ["part of the text is not in the vocabulary, which has no unknown token"]
@@ -255,14 +254,14 @@ def tokenize_text(text: str, record: JsonTokenizer) -> list[int]:
 
 
 def encode_with_offsets(text: str, pair: str | None, record: JsonTokenizer) -> Tokenizer:
-    """Tokenize a text or a pair to a `tokenizers.Encoding`, with token types, offsets and words."""
+    """Tokenize a text or pair to a `tokenizers.Encoding` with token types, offsets and words."""
     return _encode(text, pair, record, _raise_unusable)
 
 
 def _encode(
     text: str, pair: str | None, record: JsonTokenizer, report_error: Callable[[str], NoReturn]
 ) -> Tokenizer:
-    """Tokenize a text or a pair within limits of memory and time."""
+    """Tokenize a text or pair, with limits on memory and time."""
     tokenizer, growth = _open_tokenizer(record.file)
     size, special = len(text) + len(pair or ""), record.adds_special_tokens
     if size * growth > MAX_NORMALIZED_LENGTH:
@@ -282,7 +281,7 @@ def get_token_strings(ids: Sequence[int], record: JsonTokenizer) -> list[str]:
 
 
 def decode_token_strings(names: Sequence[str], record: JsonTokenizer) -> str:
-    """Convert tokens to text with the decoder of the file."""
+    """Convert tokens to text with the decoder of the tokenizer file."""
     decoder = load_tokenizer(record.file).decoder
     if decoder is None:
         return " ".join(names)
@@ -293,7 +292,7 @@ def decode_token_strings(names: Sequence[str], record: JsonTokenizer) -> str:
 def decode_token_ids(
     ids: Sequence[int], record: JsonTokenizer, *, skip_special_tokens: bool = True
 ) -> str:
-    """Decode token ids to text."""
+    """Decode token ids to text, by default without special tokens."""
     tokenizer, skip = load_tokenizer(record.file), skip_special_tokens
     with _convert_errors(_raise_unusable):
         if len(ids) <= MAX_LENGTH_WITHOUT_LIMIT:
@@ -303,7 +302,7 @@ def decode_token_ids(
 
 
 def has_subword_prefix(record: JsonTokenizer) -> bool:
-    """Return True if the vocabulary marks tokens inside words, e.g. with `##`."""
+    """Return True if the vocabulary marks tokens inside words with a prefix, e.g. `##`."""
     return _marks_subwords(record.file.json_text)
 
 
@@ -313,7 +312,7 @@ def _marks_subwords(text: str) -> bool:
 
 
 def get_tokenizer_label(number: int, record: JsonTokenizer) -> str:
-    """Return the text of a token id, or the name of a special token, or "" for an unknown id."""
+    """Return the text of a token id, the name of a special token, or "" for an unknown id."""
     text = decode_token_ids([number], record).strip()
     return text or get_token_strings([number], record)[0]
 
@@ -341,7 +340,7 @@ def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
 
 @lru_cache(maxsize=8)
 def _check_and_load_tokenizer(text: str) -> tuple[Tokenizer, int]:
-    """Check and load the tokenizer of a downloaded model, which may contain any file."""
+    """Check and load a tokenizer.json, which may come from a download and contain anything."""
     content = json.loads(text)
     check_tokenizer_limits(content, _raise_unusable)
     return _load_tokenizer(text), compute_max_text_growth(content)
@@ -357,7 +356,7 @@ def _raise_limit_exceeded(reason: str) -> NoReturn:
 
 
 def _import_tokenizers() -> Any | None:
-    """Return the optional package `tokenizers`, or None."""
+    """Return the optional package `tokenizers`, or None if it is not installed."""
     try:
         import tokenizers
     except ImportError:
@@ -373,14 +372,14 @@ def _load_tokenizer(text: str) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if isinstance(tokenizer.model, library.models.BPE) and tokenizer.model.dropout:
-        model = tokenizer.model  # an alias of the model of the tokenizer
+        model = tokenizer.model  # this object shares the model of the tokenizer
         model.dropout = None
     return tokenizer
 
 
 @contextmanager
 def _convert_errors(report_error: Callable[[str], NoReturn]) -> Iterator[None]:
-    """A context manager that converts library errors, including Rust panics, to diagnostics."""
+    """Return a context manager that converts library errors and Rust panics to diagnostics."""
     try:
         with discard_native_stderr():
             yield

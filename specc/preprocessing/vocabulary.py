@@ -1,4 +1,4 @@
-"""Vocabulary files and word-level tokenization."""
+"""Read vocabulary files, and tokenize text into words."""
 
 import json
 import re
@@ -12,11 +12,11 @@ from specc.io.safe_read import escape_text, has_lone_surrogate
 from specc.preprocessing.preprocessing_records import MAX_TOKEN, MAX_VOCABULARY, WordTokenizer
 
 SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
-"""Pattern of special tokens such as `<end>` and `[UNK]`, which tokenizing text never produces."""
+"""Pattern of special tokens such as `<end>` and `[UNK]`, which text is never tokenized to."""
 WORD_PIECE = re.compile(r"\S+")
 WORD_OR_PUNCTUATION = re.compile(r"\w+(?:['’-]\w+)*|\S")
 MAX_VOCAB_SIZE_FOR_SUGGESTIONS = 100_000
-"""Maximum vocabulary size for suggestions of similar words; larger ones take seconds."""
+"""Maximum vocabulary size for suggestions of similar words; larger vocabularies take seconds."""
 
 
 def encode_words(text: str, record: WordTokenizer) -> list[int]:
@@ -32,13 +32,13 @@ def encode_words(text: str, record: WordTokenizer) -> list[int]:
 
 
 def decode_words(ids: Sequence[int], record: WordTokenizer, unknown: str) -> str:
-    """Join words with spaces, without special tokens."""
+    """Join the words of `ids` with spaces, without special tokens."""
     parts = [unknown if i == record.unknown_token_id else record.vocab[i] for i in ids]
     return " ".join(part for part in parts if not SPECIAL_TOKEN.fullmatch(part))
 
 
 def find_unreachable_words(record: WordTokenizer) -> list[str]:
-    """Return words no text can produce: with whitespace, or uppercase if lookup lowercases."""
+    """Return words that no text produces: words with whitespace, or uppercase if lowercased."""
     return [
         word
         for word in record.vocab
@@ -48,10 +48,10 @@ def find_unreachable_words(record: WordTokenizer) -> list[str]:
 
 
 def _split_words(text: str, record: WordTokenizer) -> Iterator[tuple[int, int]]:
-    """Yield the start and end offsets of each word."""
+    """Yield the start and end offset of each word in a text."""
     ids_by_word = _map_words_to_ids(record.vocab)
     for piece in WORD_PIECE.finditer(text):
-        # `u.s.` and `n't` are words if the vocabulary contains them
+        # `u.s.` and `n't` are single words if the vocabulary contains them
         if _normalize_word(piece.group(), record) in ids_by_word:
             yield piece.span()
             continue
@@ -60,13 +60,13 @@ def _split_words(text: str, record: WordTokenizer) -> Iterator[tuple[int, int]]:
 
 
 def _normalize_word(word: str, record: WordTokenizer) -> str:
-    """Lowercase the word if the record lowercases words."""
+    """Lowercase a word if the tokenizer lowercases words."""
     return word.lower() if record.do_lower_case else word
 
 
 @lru_cache(maxsize=8)
 def _map_words_to_ids(vocab: tuple[str, ...]) -> dict[str, int]:
-    """Map each word to its id; cached per vocabulary."""
+    """Map each word of a vocabulary to its id. The mapping is cached."""
     return {word: i for i, word in enumerate(vocab) if not SPECIAL_TOKEN.fullmatch(word)}
 
 
@@ -123,7 +123,7 @@ def read_vocabulary(source: Source) -> tuple[str, ...]:
 
 
 def _parse_line(line: str, span: Span) -> str:
-    """Parse a line to a token."""
+    """Parse a line of a vocabulary file to a token."""
     if line.startswith('"'):
         try:
             token = json.loads(line)
@@ -157,7 +157,7 @@ def _parse_line(line: str, span: Span) -> str:
 
 
 def format_vocabulary_line(token: str) -> str:
-    """Return the line of a token in a vocabulary file."""
+    """Return the line of a vocabulary file that represents a token."""
     is_plain = (
         token == token.strip() and token.isprintable() and token and not token.startswith('"')
     )
