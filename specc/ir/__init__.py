@@ -1,1 +1,1 @@
-"""The intermediate representation: typed operations on tensors with symbolic shapes."""
+"""The intermediate representation (IR): graphs of typed tensor ops with symbolic shapes."""

@@ -1,4 +1,4 @@
-"""The type `Array` for annotations: any NumPy array. The rest of `ir` does not import NumPy."""
+"""The type `Array` for annotations. No other module of `specc.ir` imports NumPy."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -6,6 +6,6 @@ from typing import Any, TypeAlias
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
-"""A NumPy array of any element type. Element types are checked at run time."""
+"""A NumPy array of any element type, which is checked at run time."""
 Arrays: TypeAlias = Mapping[str, Array]
-"""Arrays by name (inputs, outputs or parameters)."""
+"""Arrays by the name of an input, output or parameter."""

@@ -1,9 +1,8 @@
-"""Dependence analysis: find the operand positions that each result position depends on, for all
-nodes including loops.
+"""Dependence analysis: find the operand positions on which each result position of a node depends.
 
 Position `t` of a result axis may depend on position `u` of an operand axis only if there is a
-`Dependence` between the two axes whose offsets include `t - u`. If an operand axis has no
-dependence, the result does not read it.
+`Dependence` between the two axes whose offsets include `t - u`. A result does not read operand axes
+without a `Dependence`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +44,7 @@ __all__ = [
 
 
 def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tuple[Dependence, ...]:
-    """Return all dependences of a node; result types are inferred if `results` is None."""
+    """Return all dependences of a node. If `results` is None, the result types are inferred."""
     result_types = node.infer_types() if results is None else tuple(r.type for r in results)
     return find_op_dependences(
         node.op, tuple(a.type if a else None for a in node.args), result_types
@@ -53,7 +52,7 @@ def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tupl
 
 
 def get_read_length(node: Node, dependence: Dependence) -> Dim:
-    """Return the size of the operand axis of `node` that `dependence` reads."""
+    """Return the size of the operand axis of `node` to which `dependence` belongs."""
     return node.get_operand(dependence.operand).shape[dependence.operand_axis]
 
 
@@ -61,7 +60,7 @@ def get_read_length(node: Node, dependence: Dependence) -> Dim:
 def find_op_dependences(
     op: Op, args: tuple[Type | None, ...], results: tuple[Type, ...]
 ) -> tuple[Dependence, ...]:
-    """Return the dependences of an op for these types, cached because layers repeat."""
+    """Return the dependences of an op. The result is cached, because many layers are equal."""
     return tuple(
         _iterate_scan_dependences(op, args, results)
         if isinstance(op, Scan)
@@ -74,15 +73,15 @@ def find_op_dependences(
 
 @dataclass
 class AxisTrace:
-    """The positions of one traced axis on which a value depends: an interval of offsets for each
-    axis of the value that corresponds to the traced axis, or all positions.
+    """A set of positions of one traced axis on which a value depends: either all positions, or an
+    interval of offsets for each axis of the value that corresponds to the traced axis.
     """
 
     axes: dict[int, Interval] = field(default_factory=dict)
     is_fully_read: bool = False
 
     def merge_trace(self, other: "AxisTrace") -> bool:
-        """Merge `other` into this trace; return True if anything changed."""
+        """Merge `other` into this trace. Return True if the trace changed."""
         previous = dict(self.axes), self.is_fully_read
         self.is_fully_read = self.is_fully_read or other.is_fully_read
         for axis, interval in other.axes.items():
@@ -94,7 +93,7 @@ class AxisTrace:
 
     @property
     def is_read(self) -> bool:
-        """Return True if any position of the axis is read."""
+        """True if the value depends on any position of the traced axis."""
         return self.is_fully_read or bool(self.axes)
 
 
@@ -109,7 +108,7 @@ def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, Ax
         for dependence in find_dependences(node, results):
             operand = node.args[dependence.operand]
             source = traces.get(operand) if operand else None
-            # a value that uses only the size of an axis does not depend on its elements
+            # a value that reads only the size of an axis does not depend on its elements
             if source is None or not source.is_read or dependence.kind == "extent":
                 continue
             result_trace = traces.setdefault(results[dependence.result], AxisTrace())
@@ -118,7 +117,7 @@ def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, Ax
 
 
 def _extend_trace(dependence: Dependence, source: AxisTrace) -> AxisTrace:
-    """Compose a trace with a dependence: window offsets are added, others may read everything."""
+    """Compose a trace with a dependence: add window offsets, or else assume all positions."""
     interval = source.axes.get(dependence.operand_axis)
     if interval is None:
         return AxisTrace(is_fully_read=source.is_fully_read)
@@ -150,8 +149,8 @@ def _iterate_scan_dependences(
 
 
 def _iterate_mask_dependences(op: Scan, result_count: int) -> Iterator[Dependence]:
-    """Yield the dependences on the mask (operand 0, [batch, position]): the state of an iteration
-    depends on the mask at earlier positions.
+    """Yield the dependences of loop results on the mask (operand 0, [batch, position]). The state
+    of an iteration depends on the mask at earlier positions.
     """
     yield from _iterate_scanned_axis(op, 0, 1, result_count)
     for result in range(result_count):
@@ -171,14 +170,14 @@ def _iterate_scanned_axis(
     """Yield the dependences of all loop results on the scan axis `axis` of `operand`."""
     for result in range(result_count):
         if result < op.carry_count:
-            # the final loop-carried value depends on all positions; the last position is the final
-            # iteration only in forward direction
+            # the final loop-carried value depends on all positions; the final iteration is at the
+            # last position only in forward direction
             if op.reverse:
                 yield make_dependence(operand, axis, result, None, "all")
             else:
                 yield make_dependence(operand, axis, result, None, "newest", PAST_POSITIONS)
         elif op.carry_count:
-            # a position of a scan output depends on all positions that the loop has read so far
+            # a position of a scan output depends on all positions that the loop has read before
             yield make_dependence(
                 operand,
                 axis,
@@ -201,9 +200,9 @@ def _convert_to_outer_axis(op: Scan, axis: int, is_scan_output: bool) -> int:
 def _iterate_body_dependences(
     op: Scan, operand: int, axis: int, body_input: int, body_axis: int
 ) -> Iterator[Dependence]:
-    """Yield the dependences on the operand axis `axis`, which is not the scan axis; in the body it
-    is axis `body_axis` of the input `body_input`. The body is traced until the dependences of the
-    loop-carried values reach a fixpoint.
+    """Yield the dependences of loop results on the operand axis `axis`, which is not the scan axis.
+    In the loop body, this axis is axis `body_axis` of the input `body_input`. The body is traced
+    until the dependences of the loop-carried values reach a fixpoint.
     """
     inputs, outputs = list(op.body.inputs.values()), list(op.body.outputs.values())
     carries = op.split_body_inputs().initial_carries
@@ -237,7 +236,7 @@ def _iterate_body_dependences(
 def _iterate_trace_dependences(
     op: Scan, operand: int, axis: int, result: int, trace: AxisTrace
 ) -> Iterator[Dependence]:
-    """Yield the dependences of a loop result on the operand axis `axis`, by its `trace`."""
+    """Convert the trace of a loop result to dependences on the operand axis `axis`."""
     if trace.is_fully_read:
         yield make_dependence(operand, axis, result, None, "all")
     for body_axis, interval in trace.axes.items():

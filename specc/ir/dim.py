@@ -1,8 +1,8 @@
-"""Symbolic dimensions (`dim_param` in ONNX): integer polynomials over symbols, in a normal form.
+"""Symbolic dimensions (`dim_param` in ONNX): integer polynomials over symbols, in normal form.
 
-Two dims are equal if and only if their normal forms are equal. Besides sums and products, terms may
-contain opaque functions: the exact quotient `a / b` (without remainder), `a // b`, `a % b`, `min`
-and `max`. Different symbols are never equal.
+Two dims are equal if and only if their normal forms are equal. Terms may contain opaque functions:
+the exact quotient `a / b` (without remainder), `a // b`, `a % b`, `min` and `max`. Different
+symbols are never equal.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,17 +14,17 @@ from specc.diagnostics.diagnostic import Origin
 from specc.diagnostics.value_class import value_class
 
 MAX_DIM_INTEGER = 2**53
-"""Maximum integer: float64 (and JavaScript) represents all integers up to it exactly."""
+"""Maximum integer. Float64 (and JavaScript) represents all integers up to 2^53 exactly."""
 MAX_MONOMIALS = 64
 TOO_LARGE = "a length of 2^53 or more; the limit is 2^53 - 1"
 
 
 class DimError(Exception):
-    """An undefined operation on dimensions. The message describes the operation."""
+    """The error for an undefined operation on dimensions, such as a division by 0."""
 
 
 class DimLimitError(DimError):
-    """A constant of 2^53 or more in a dimension, or a polynomial with more than 64 terms."""
+    """The error for a dimension with a constant of 2^53 or more, or with more than 64 terms."""
 
 
 @value_class(slots=True)
@@ -47,15 +47,16 @@ DimLike: TypeAlias = Union["Dim", int]
 
 
 class Dim:
-    """A symbolic dimension: `Dim.from_value(3)`, `Dim.symbol("batch")`, `+ - *` and the functions
-    below. `number` is the value of a static dimension, otherwise None. `origin` is where the user
-    set its value, for messages; comparisons ignore it.
+    """A dimension, such as `Dim.from_value(3)` or `Dim.symbol("batch") * 2`. `number` is the size
+    of a static dimension, or None. `origin` is the location where the user set the size, which
+    messages show and comparisons ignore.
     """
 
     __slots__ = ("_hash", "_symbols", "number", "origin", "terms")
 
     def __init__(self, terms: Mapping[Monomial, int], origin: Origin | None = None) -> None:
-        # drop terms with coefficient 0 and sort the others: equal dims have equal terms
+        # drop terms with coefficient 0 and sort all other terms, so that equal dims have equal
+        # terms
         kept_terms = [(m, c) for m, c in terms.items() if c]
         if len(kept_terms) > 1:
             if len(kept_terms) > MAX_MONOMIALS:
@@ -74,14 +75,14 @@ class Dim:
 
     @classmethod
     def from_value(cls, value: DimLike) -> "Dim":
-        """Convert an integer to a dim; a dim is returned unchanged."""
+        """Convert an integer to a dim. Return a dim unchanged."""
         if isinstance(value, Dim):
             return value
         return _make_constant_dim(value) if type(value) is int else cls({(): value})
 
     @classmethod
     def symbol(cls, name: str, origin: Origin | None = None) -> "Dim":
-        """Return the dimension that consists of the symbol `name`."""
+        """Return the symbolic dimension `name`."""
         return cls({((name, 1),): 1}, origin)
 
     def with_origin(self, origin: Origin | None) -> "Dim":
@@ -102,7 +103,7 @@ class Dim:
         return None
 
     def symbols(self) -> frozenset[str]:
-        """Return all symbols, including those inside opaque functions."""
+        """Return all symbols of the dimension, including symbols inside opaque functions."""
         if self._symbols is None:
             names = {a for monomial, _ in self.terms for a, _ in monomial if isinstance(a, str)}
             inner = (a.symbols() for part in self.iterate_functions() for a in part.args)
@@ -110,7 +111,7 @@ class Dim:
         return self._symbols
 
     def iterate_functions(self) -> Iterator[DimFunction]:
-        """Yield the opaque functions in the terms, excluding nested ones."""
+        """Yield the opaque functions in the terms, without nested opaque functions."""
         for monomial, _ in self.terms:
             for atom, _ in monomial:
                 if isinstance(atom, DimFunction):
@@ -161,20 +162,20 @@ class Dim:
         return multiply_dims([self] * power)
 
     def substitute(self, values: Mapping[str, DimLike]) -> "Dim":
-        """Replace symbols by integers or dimensions."""
+        """Replace symbols with integers or dimensions."""
         if not self.symbols() & values.keys():
             return self
 
         def substitute_atom(atom: Atom) -> Dim:
             if isinstance(atom, str):
                 return Dim.from_value(values[atom]) if atom in values else Dim.symbol(atom)
-            # recompute a quotient: it may become an integer or have a remainder
+            # recompute a quotient, because it may become an integer or have a remainder
             return DIM_FUNCTIONS[atom.fn](*(a.substitute(values) for a in atom.args))
 
         return self.map_atoms(substitute_atom).with_origin(self.origin)
 
     def map_atoms(self, function: Callable[[Atom], "Dim"]) -> "Dim":
-        """Replace each symbol and opaque function by the dimension that `function` returns."""
+        """Replace each symbol and opaque function with the dimension that `function` returns."""
         total = Dim.from_value(0)
         for monomial, c in self.terms:
             factor = Dim.from_value(c)
@@ -184,7 +185,7 @@ class Dim:
         return total
 
     def evaluate(self, values: Mapping[str, int]) -> int:
-        """Return the size for symbol `values`; DimError for an unknown symbol or a remainder."""
+        """Return the size for the symbol `values`. Raise DimError if the size is undefined."""
         if (name := self.name) is not None and name in values:
             return values[name]
         try:
@@ -197,7 +198,7 @@ class Dim:
         return number
 
     def _evaluate_terms(self, values: Mapping[str, int]) -> int:
-        """Return the size of the dim. Raise KeyError for a symbol without a value."""
+        """Return the size for the symbol `values`. Raise KeyError if a symbol has no value."""
         total = 0
         for monomial, product in self.terms:
             for atom, power in monomial:
@@ -222,7 +223,7 @@ class Dim:
         return f"Dim({self})"
 
 
-@lru_cache(maxsize=4096)  # only a few different integers occur
+@lru_cache(maxsize=4096)  # cached, because only a few different integers occur
 def _make_constant_dim(value: int) -> Dim:
     return Dim({(): value})
 
@@ -241,7 +242,7 @@ def divide_dims_exactly(p: DimLike, q: DimLike) -> Dim:
 
 
 def floor_divide_dims(p: DimLike, q: DimLike) -> Dim:
-    """Return `p // q`, rounded down."""
+    """Return the quotient `p // q`, rounded down."""
     p, number = Dim.from_value(p), Dim.from_value(q).number
     for monomial, c in p.terms if number and number > 0 else ():
         match monomial:
@@ -251,7 +252,7 @@ def floor_divide_dims(p: DimLike, q: DimLike) -> Dim:
                 rest = p - Dim({monomial: 1})
                 return floor_divide_dims(x + rest * m, m * q)
     # `(3 x + 4) // 6` becomes `(x + 1) // 2`: a common factor of the non-constant terms is
-    # cancelled, unless the constant is negative, whose remainder would be rounded differently
+    # cancelled, unless the constant is negative, because its remainder would be rounded differently
     factors = (c for monomial, c in p.terms if monomial)
     if number and number > 0 and (divisor := gcd(number, *factors)) > 1:
         return floor_divide_dims(Dim({m: c // divisor for m, c in p.terms}), number // divisor)
@@ -259,7 +260,7 @@ def floor_divide_dims(p: DimLike, q: DimLike) -> Dim:
 
 
 def mod_dims(p: DimLike, q: DimLike) -> Dim:
-    """Return `p % q`, with the sign of `q`."""
+    """Return the remainder `p % q`, which has the sign of `q`."""
     return _make_function_dim("%", lambda a, b: a % b, p, q)
 
 
@@ -283,12 +284,12 @@ DIM_FUNCTIONS: Mapping[str, Callable[[DimLike, DimLike], Dim]] = {
 
 
 def multiply_dims(dims: Iterable[DimLike]) -> Dim:
-    """Return the product of the dimensions, or 1 if there are none."""
+    """Return the product of dimensions, or 1 if `dims` is empty."""
     return prod((Dim.from_value(d) for d in dims), start=Dim.from_value(1))
 
 
 def sum_dims(dims: Iterable[DimLike]) -> Dim:
-    """Return the sum of the dimensions, or 0 if there are none."""
+    """Return the sum of dimensions, or 0 if `dims` is empty."""
     return sum((Dim.from_value(d) for d in dims), start=Dim.from_value(0))
 
 
@@ -321,7 +322,7 @@ def _make_function_dim(fn: str, evaluate: Callable[[int, int], int], p: DimLike,
 
 
 def _try_divide(p: Dim, q: Dim) -> Dim | None:
-    """Return `p / q` if `q` is `p` or a monomial that divides every term of `p`, otherwise None."""
+    """Return `p / q` if `q` equals `p` or is a monomial that divides every term of `p`, or None."""
     if p == q and q.terms:
         return Dim.from_value(1)
     if len(q.terms) != 1:
@@ -337,7 +338,7 @@ def _try_divide(p: Dim, q: Dim) -> Dim | None:
 
 
 def _divide_monomial(monomial: Monomial, divisor: Monomial) -> Monomial | None:
-    """Return the monomial without the factors of `divisor`, or None if it lacks one of them."""
+    """Return the monomial without the factors of `divisor`, or None if it is not divisible."""
     powers = dict(monomial)
     for atom, power in divisor:
         if powers.get(atom, 0) < power:
@@ -359,7 +360,7 @@ def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[tuple[Monomial
 
 
 def _cancel_quotient(monomial: Monomial, c: int) -> Dim | None:
-    """Return the term with an exact quotient `p / q` cancelled, or None if no quotient cancels."""
+    """Cancel an exact quotient `p / q` in a term. Return None if no quotient cancels."""
     # floor divisions do not cancel: `b * (a // b)` is not `a`
     for atom, _ in monomial:
         if isinstance(atom, DimFunction) and atom.fn == "/":
@@ -371,7 +372,7 @@ def _cancel_quotient(monomial: Monomial, c: int) -> Dim | None:
 
 
 def _normalize_sum(terms: dict[Monomial, int]) -> Dim:
-    """Return the sum of `terms`, with terms such as `3 · (a / 3)` simplified to `a`."""
+    """Return the sum of `terms`, in which terms such as `3 · (a / 3)` are simplified to `a`."""
     for monomial, c in terms.items():
         if abs(c) > 1 and (cancelled := _cancel_quotient(monomial, c)) is not None:
             return _normalize_sum({m: n for m, n in terms.items() if m != monomial}) + cancelled
@@ -390,7 +391,7 @@ def _format_infix_operand(dim: Dim) -> str:
 
 
 def _format_monomial(monomial: Monomial, c: int) -> str:
-    """Format a term as `-3*batch*seq^2`."""
+    """Format a term of a dimension, e.g. `-3*batch*seq^2`."""
     factors = [str(a) if n == 1 else f"{a}^{n}" for a, n in monomial]
     if not factors:
         return str(c)

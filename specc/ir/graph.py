@@ -18,8 +18,8 @@ from specc.ir.types import Type
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Value:
-    """A tensor of the graph: its type and the node that computes it (None for inputs and
-    parameters). `index` is the index of this value among the results of the node.
+    """A tensor of the graph. `node` is the node that computes the value (None for inputs and
+    parameters), and `index` is the index of the value among the results of this node.
     """
 
     type: Type
@@ -28,7 +28,7 @@ class Value:
 
     @property
     def op(self) -> Op | None:
-        """The op that computes the value, or None."""
+        """The op that computes the value, or None for inputs and parameters."""
         return self.node.op if self.node else None
 
     @property
@@ -69,12 +69,12 @@ class Node:
 
     @property
     def first_operand(self) -> Value | None:
-        """The first operand, or None."""
+        """The first operand, or None if it is absent."""
         return self.args[0] if self.args else None
 
     @property
     def operands(self) -> tuple[Value, ...]:
-        """The operands that are not None."""
+        """The operands that are not absent (None)."""
         return tuple(a for a in self.args if a is not None)
 
     def infer_types(self) -> tuple[Type, ...]:
@@ -82,7 +82,7 @@ class Node:
         return self.op.infer_result_types(*(a.type if a else None for a in self.args))
 
     def get_operand(self, index: int = 0) -> Value:
-        """Return the required operand with this index."""
+        """Return the operand `index`, which must not be absent."""
         value = self.args[index]
         assert value is not None, f"operand {index + 1} of {self.op.name} is given"
         return value
@@ -91,7 +91,8 @@ class Node:
 @value_class(slots=True, kw_only=True)
 class Parameter:
     """A weight of the model: its full name, type, initializer and source location, and the built-in
-    function that declares it. `tied_to` is the name of the weight to which it is tied, or "".
+    function that declares it. `tied_to` is the name of the weight to which the parameter is tied,
+    or "".
     """
 
     name: str
@@ -104,8 +105,8 @@ class Parameter:
 
 @value_class(slots=True)
 class Input:
-    """A graph input: its type, the padding side if it is a padding mask (otherwise ""), and the
-    exclusive upper bound of its ids (None if it contains no ids).
+    """A graph input: its type, the padding side of a padding mask ("" for other inputs), and the
+    exclusive upper bound of ids (None for other inputs).
     """
 
     type: Type
@@ -116,7 +117,7 @@ class Input:
 
 @value_class(slots=True)
 class NodeOrigin:
-    """The origin of a node: its scope paths and source spans."""
+    """The origin of a node: the scope paths and source spans from which it was built."""
 
     scopes: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
@@ -151,17 +152,19 @@ class Graph:
         return format_repr(f"graph {self.format_signature()}, {len(self.nodes)} nodes")
 
     def format_signature(self) -> str:
-        """Format the signature: `classify: pixels f32[batch, 1, 8, 8] -> logits f32[batch, 10]`."""
+        """Format the inputs and outputs, e.g. `classify: x f32[batch, 2] -> logits f32[batch,
+        10]`.
+        """
         inputs = {name: value.type for name, value in self.inputs.items()}
         outputs = {name: value.type for name, value in self.outputs.items()}
         return f"{self.name}: {format_io_types(inputs)} -> {format_io_types(outputs)}"
 
     def get_origin(self, node: Node | None) -> NodeOrigin:
-        """Return the origin of a node, or an empty origin if it has none."""
+        """Return the origin of a node. The default is an empty origin."""
         return self.node_origins.get(node, NodeOrigin()) if node else NodeOrigin()
 
     def map_users(self) -> dict[Value, list[tuple[Node, int]]]:
-        """Return the users of each value: nodes with the operand index."""
+        """Return the users of each value as pairs (node, operand index)."""
         users: dict[Value, list[tuple[Node, int]]] = {}
         for node, _ in self.nodes:
             for n, value in enumerate(node.args):
@@ -176,7 +179,7 @@ class Graph:
 
 @dataclass(kw_only=True)
 class GraphBuilder:
-    """Builds a graph with common subexpression elimination: equal nodes are added once."""
+    """Builds a graph with common subexpression elimination, i.e. merges equal nodes."""
 
     inputs: dict[str, Value] = field(default_factory=dict)
     input_facts: dict[str, Input] = field(default_factory=dict)
@@ -188,12 +191,11 @@ class GraphBuilder:
     origin_scopes_and_spans: dict[Node, tuple[NodeOrigin, set[str | Span | None]]] = field(
         default_factory=dict
     )
-    """The scopes and spans of each node. They are sets, because a node may have thousands of
-    locations."""
+    """The scopes and spans of each node, as sets because a node may have thousands of them."""
     node_indices: dict[Node, int] = field(default_factory=dict)
-    """The index of each node in insertion order."""
+    """The index of each node, in insertion order."""
     nodes_by_free_length: dict[str, dict[Node, None]] = field(default_factory=dict)
-    """The nodes that depend on a symbol that occurs only in bodies of experts."""
+    """The nodes that depend on each symbolic dimension that occurs only in expert bodies."""
 
     def add_input(self, name: str, facts: Input) -> Value:
         """Add an input and return its value. Input names must be unique."""
@@ -216,7 +218,7 @@ class GraphBuilder:
     ) -> NodeResults:
         """Add a node and return its results. Raise ShapeError if the operands are invalid."""
         node = Node(op, args)
-        # equal nodes are merged, e.g. the mask of all layers
+        # equal nodes, e.g. the masks of all layers, are merged
         if (results := self.nodes.get(node)) is None:
             results = tuple(Value(t, node, n) for n, t in enumerate(node.infer_types()))
             self.node_indices[node] = len(self.nodes)
@@ -244,7 +246,7 @@ class GraphBuilder:
         self.origin_scopes_and_spans[node] = new_origin, recorded
 
     def copy_inputs_and_parameters(self, graph: Graph) -> dict[Value, Value]:
-        """Add the inputs and parameters of `graph`. Return the new values by old value."""
+        """Add the inputs and parameters of `graph`. Return the new value of each old value."""
         new_values = {v: self.add_input(n, graph.input_facts[n]) for n, v in graph.inputs.items()}
         for name, value in graph.parameters.items():
             new_values[value] = self.add_parameter(graph.parameter_facts[name])
@@ -253,8 +255,8 @@ class GraphBuilder:
     def copy_node(
         self, graph: Graph, node: Node, new_values: Mapping[Value, Value], op: Op | None = None
     ) -> NodeResults:
-        """Add a copy of `node` with its operands mapped by `new_values`, and with `op` in place of
-        its op if `op` is not None. Return the new results.
+        """Add a copy of `node` with its operands mapped by `new_values`. If `op` is not None, it
+        replaces the op of the node. Return the new results.
         """
         results = self.add_node(op or node.op, *(a and new_values[a] for a in node.args))
         self.copy_origin(graph, node, results)
@@ -266,7 +268,7 @@ class GraphBuilder:
         new_values: dict[Value, Value],
         only_nodes: Container[Node] | None = None,
     ) -> None:
-        """Add copies of the nodes of `graph` (or of `only_nodes`), and record their results in
+        """Add copies of the nodes of `graph`, or only of `only_nodes`. Add their results to
         `new_values`.
         """
         for node, results in graph.nodes:
@@ -287,7 +289,9 @@ class GraphBuilder:
         new_values: Mapping[Value, Value],
         outputs: Mapping[str, Value] | None = None,
     ) -> Graph:
-        """Build the copy of `graph`: copy names, length bounds and outputs (or `outputs`)."""
+        """Build the copy of `graph`, with its names, its length bounds, and its outputs or
+        `outputs`.
+        """
         self.names = {n: new_values[v] for n, v in graph.names.items() if v in new_values}
         if outputs is None:
             outputs = {n: new_values[v] for n, v in graph.outputs.items()}
@@ -307,7 +311,7 @@ class GraphBuilder:
         live = collect_required_nodes(outputs.values())
         live_nodes = tuple((n, r) for n, r in self.nodes.items() if n in live)
         used_values = {a for n, _ in live_nodes for a in n.args} | set(outputs.values())
-        # names of unused results of live nodes are kept
+        # the names of unused results of live nodes are kept
         live_names = {n for n, v in self.names.items() if v in used_values or v.node in live}
         used_parameters = {k for k, v in self.parameters.items() if v in used_values}
         return Graph(
@@ -340,7 +344,7 @@ def collect_required_nodes(
 ) -> set[Node]:
     """Return all nodes on which `values` depend. `get_operands` returns the operands to follow."""
     required_nodes: set[Node] = set()
-    # an explicit stack, because graphs are thousands of nodes deep
+    # an explicit stack instead of recursion, because graphs are thousands of nodes deep
     worklist = [v.node for v in values]
     while worklist:
         node = worklist.pop()
@@ -351,7 +355,7 @@ def collect_required_nodes(
 
 
 def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
-    """Return `graph` with symbolic dimensions replaced by `lengths`; types are inferred anew."""
+    """Replace symbolic dimensions of `graph` with `lengths`, and infer all types again."""
     facts = {
         name: replace(input, type=Type(t.dtype, tuple(d.substitute(lengths) for d in t.shape)))
         for name, input in graph.input_facts.items()
@@ -361,7 +365,7 @@ def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     graph = replace(
         graph,
         input_facts=facts,
-        # lower bounds and equations of replaced symbols no longer hold
+        # lower bounds and equations of replaced symbols no longer apply
         min_lengths={n: least for n, least in graph.min_lengths.items() if n not in lengths},
         length_equations={n: d.substitute(lengths) for n, d in equations if n not in lengths},
     )
@@ -374,7 +378,7 @@ def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
 
 
 def substitute_op(op: Op, lengths: Mapping[str, Dim]) -> Op:
-    """Return `op` with symbols in its attributes and loop body replaced by `lengths`."""
+    """Replace symbolic dimensions in the attributes and the loop body of `op` with `lengths`."""
 
     def substitute_attribute(attribute: object) -> object:
         if isinstance(attribute, Dim):
@@ -385,6 +389,6 @@ def substitute_op(op: Op, lengths: Mapping[str, Dim]) -> Op:
             return substitute_graph_symbols(attribute, lengths)
         return attribute
 
-    # most ops have no length attributes and are returned unchanged
+    # most ops have no dimensions as attributes and are returned unchanged
     may_change = any(isinstance(v, Dim | tuple | Graph) for v in op.get_attributes().values())
     return op.map_attributes(substitute_attribute) if may_change else op

@@ -1,4 +1,4 @@
-"""Functions that the graph interpreters share: bind inputs, evaluate nodes, and evaluate symbolic
+"""Functions shared by the graph interpreters: bind inputs, evaluate nodes, and evaluate symbolic
 dimensions, slices and windows at run time.
 """
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class HasShape(Protocol):
-    """The protocol of arrays and tensors: an object with a shape."""
+    """The protocol of arrays and tensors, which have a shape."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -36,8 +36,8 @@ def evaluate_live_nodes(
     replace_result: Callable[[Value, T], T] = lambda value, result: result,
 ) -> dict[Value, T]:
     """Compute the `requested` values from `known_values` (inputs and parameters). `evaluate_node`
-    computes a node from its operands; `replace_result` is applied to each of its used results. A
-    value is freed after its last use.
+    computes a node from its operands, and `replace_result` may replace each used result. A value is
+    freed after its last use.
     """
     values, requested = dict(known_values), tuple(requested)
     for node, used_results, freed_operands in _plan_evaluation(graph, requested):
@@ -49,13 +49,13 @@ def evaluate_live_nodes(
     return {v: values[v] for v in requested}
 
 
-# the body of a loop is evaluated once per iteration
+# cached, because the body of a loop is evaluated once per iteration
 @lru_cache(maxsize=16)
 def _plan_evaluation(
     graph: Graph, requested: tuple[Value, ...]
 ) -> list[tuple[Node, tuple[Value | None, ...], list[Value]]]:
-    """Return the nodes that `requested` depend on, each with its results (None if unused) and the
-    operands that no later node reads.
+    """Return the nodes on which `requested` depend, each with its results (None if unused) and with
+    the operands that no later node reads.
     """
     live = collect_required_nodes(requested)
     nodes = [(node, results) for node, results in graph.nodes if node in live]
@@ -71,7 +71,7 @@ def _plan_evaluation(
 
 
 def _map_last_uses(nodes: Sequence[Node], requested: Iterable[Value]) -> dict[Value | None, int]:
-    """Map each value to the index of its last reader, or to the end for requested values."""
+    """Map each value to the index of its last user, or to the end for requested values."""
     last_uses = {a: n for n, node in enumerate(nodes) for a in node.args}
     return last_uses | dict.fromkeys(requested, len(nodes))
 
@@ -97,7 +97,7 @@ def bind_inputs(
 def _check_no_input_missing(
     graph: Graph, inputs: Container[str], requested: Iterable[Value]
 ) -> None:
-    """Raise E0910 if an input that `requested` values or nodes need is missing in `inputs`."""
+    """Raise E0910 if `inputs` lacks an input that `requested` values or nodes need."""
     used_values = {a for node, _ in graph.nodes for a in node.args}.union(requested)
     for name, value in graph.inputs.items():
         if name not in inputs and value in used_values:
@@ -107,7 +107,7 @@ def _check_no_input_missing(
 
 def check_input_kind(graph: Graph, name: str, kind: str, dtype: object) -> None:
     """Raise E0910 if `graph` has no input `name`, and E0907 if the input does not accept elements
-    of this kind (`f`, `i` or `b`). `dtype` is the element type in the message.
+    of the kind `kind` (`f`, `i` or `b`). `dtype` is the element type in the message.
     """
     if name not in graph.inputs:
         helps = [f"expected one of {_format_quoted(graph.inputs)}"]
@@ -133,8 +133,8 @@ def run_scan(
     is_all_true: Callable[[T], bool],
 ) -> tuple[list[T], list[list[T]]]:
     """Run a `Scan`. Return the final loop-carried values, and the scan outputs of each executed
-    iteration. `select_value` returns the new value at valid positions, and the old value (or zeros
-    if it is None) at padded positions.
+    iteration. `select_value` returns the new value at valid positions. At padded positions it
+    returns the old value, or zeros if the old value is None.
     """
     roles, results = op.split_operands(operands), list(op.body.outputs.values())
     inputs = list(op.body.inputs.values())
@@ -142,7 +142,7 @@ def run_scan(
     collected: list[list[T]] = [[] for _ in results[op.carry_count :]]
     initial_outputs: list[T | None] = [None] * len(collected)
     for t in reversed(range(steps)) if op.reverse else range(steps):
-        # all batch elements are finished
+        # all batch elements have finished
         if (
             op.end_condition_index != -1
             and not op.unfrozen_output_count
@@ -166,7 +166,7 @@ def _format_quoted(names: Iterable[str]) -> str:
 
 
 def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
-    """Evaluate a symbolic dimension. Raise E0912 if its size is undefined for these inputs."""
+    """Evaluate a symbolic dimension. Raise E0912 if its size is undefined for `lengths`."""
     try:
         return dim.evaluate(lengths)
     except DimError as error:
@@ -182,7 +182,7 @@ def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
 
 
 def check_index_range(min_index: int, max_index: int, bound: int, description: str) -> None:
-    """Raise E0913 unless the indices of `description` are valid for `bound` entries."""
+    """Raise E0913 unless `min_index` to `max_index` are valid indices of `bound` entries."""
     if min_index < 0 or max_index >= bound:
         invalid_index = min_index if min_index < 0 else max_index
         raise_error(
@@ -223,7 +223,7 @@ def compute_merged_shape(op: ops.Merge, shape: Sequence[int]) -> list[int]:
 
 
 def evaluate_slice(op: ops.Slice, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
-    """Return `start` and `stop` of a slice of `length` positions. Raise E0912 if out of range."""
+    """Return (start, stop) of a slice of `length` positions. Raise E0912 if it is out of range."""
     start, stop = evaluate_length(op.start, lengths), evaluate_length(op.stop, lengths)
     if not 0 <= start <= stop <= length:
         raise_error("E0912", f"slice {start}:{stop} is out of range for an axis of length {length}")
@@ -239,7 +239,7 @@ def evaluate_index(op: ops.Index, length: int, lengths: Mapping[str, int]) -> in
 
 
 def evaluate_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int:
-    """Return `k` of a top-k. Raise E0912 if it exceeds the size of the axis."""
+    """Return `k` of a `top_k` op. Raise E0912 if `k` exceeds the size of the axis."""
     k = evaluate_length(op.k, lengths)
     if not 0 <= k <= length:
         raise_error("E0912", f"top-{k} exceeds the axis length {length}")
@@ -249,7 +249,7 @@ def evaluate_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int
 def evaluate_stride(
     op: ops.StridedSlice, length: int, lengths: Mapping[str, int]
 ) -> tuple[int, int, int]:
-    """Return `start`, `stop` and `step` of a strided slice. Raise E0912 if out of range."""
+    """Return (start, stop, step) of a strided slice. Raise E0912 if it is out of range."""
     start, stop, step = (evaluate_length(d, lengths) for d in (op.start, op.stop, op.step))
     if not (0 <= start <= stop <= length and step >= 1):
         raise_error(
@@ -259,7 +259,7 @@ def evaluate_stride(
 
 
 def evaluate_padding(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
-    """Return the padding before and after the axis. Raise E0912 if `reflect` does not fit."""
+    """Return the padding before and after an axis. Raise E0912 if it is too long to reflect."""
     before, after = (
         evaluate_length(op.padding_before, lengths),
         evaluate_length(op.padding_after, lengths),
@@ -275,7 +275,7 @@ def evaluate_padding(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tu
 
 
 def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[int, int]:
-    """Return the patch counts along height and width. Raise E0912 if the size is not divisible."""
+    """Return the number of patches along height and width. Raise E0912 for a remainder."""
     (*_, height, width), (*_, p, r) = image, patch
     if height % p or width % r:
         raise_error(
@@ -287,7 +287,7 @@ def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[i
 
 
 def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
-    """Return the number of windows per axis. Raise E0912 if an axis is too short for one."""
+    """Return the number of windows along each axis. Raise E0912 if an axis is too short."""
     for n, size in enumerate(sizes):
         if (op.compute_length_slack(Dim.from_value(size), n).number or 0) < 0:
             raise_axis_too_short(
@@ -297,7 +297,7 @@ def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
 
 
 def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> list[int]:
-    """Return the output size of a transposed convolution per axis. Raise E0912 if negative."""
+    """Return the output sizes of a transposed convolution. Raise E0912 if one is negative."""
     counts = [
         op.compute_length(Dim.from_value(size), n).evaluate({}) for n, size in enumerate(sizes)
     ]
@@ -308,7 +308,7 @@ def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> l
 
 
 def count_mask_positions(op: ops.DownsamplePaddingMask, size: int) -> int:
-    """Return the size of the downsampled mask. Raise E0912 if a mask of `size` is too short."""
+    """Return the size of a downsampled padding mask. Raise E0912 if the mask is too short."""
     count = op.compute_length(Dim.from_value(size)).evaluate({})
     if count < min(size, 1):
         raise_axis_too_short(size, op.lag + 1)
@@ -318,13 +318,13 @@ def count_mask_positions(op: ops.DownsamplePaddingMask, size: int) -> int:
 def count_window_elements(
     op: ops.AveragePool, sizes: Sequence[int], counts: Sequence[int]
 ) -> list[list[int]]:
-    """Return the divisor of every window of an average pooling (the number of positions that it
-    averages), along each axis. `counts` are the numbers of windows.
+    """Return the divisor of every window of an average pooling along each axis, i.e. the number of
+    averaged positions. `counts` are the numbers of windows.
     """
     element_counts = []
     for n, (size, count) in enumerate(zip(sizes, counts, strict=True)):
-        # with `count_include_pad`, explicit padding is counted; positions added by ceil mode are
-        # not
+        # with `count_include_pad`, explicit padding is counted, but not positions added by ceil
+        # mode
         first, end = 0, size
         if op.count_include_pad:
             first, end = -op.padding_before[n], size + op.padding_after[n]
@@ -343,7 +343,7 @@ def raise_axis_too_short(length: int, min_length: int) -> NoReturn:
 
 
 def number_einsum_axes(op: ops.Einsum) -> tuple[list[list[int]], list[int]]:
-    """Convert einsum axis names to integers: return the operands' axes and the result's."""
+    """Convert einsum axis names to integers. Return the axes of the operands and of the result."""
     left, right = op.equation.split("->")
     terms = [t.split() for t in left.split(",")]
     numbers = {name: n for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))}

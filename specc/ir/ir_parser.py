@@ -1,7 +1,7 @@
 """Parse graphs from the textual IR.
 
-The text is untrusted: its size and nesting are limited, only known ops with attributes of the
-declared types are built, shape rules check all nodes, and nothing is executed. The parser raises
+The text is untrusted. The parser limits its size and nesting, builds only known ops with attributes
+of the declared types, checks all nodes with shape rules, and executes nothing. The parser raises
 E0927 if the version or the size is not supported, and E0928 if a line is invalid.
 """
 
@@ -34,11 +34,11 @@ MAX_BODY_NESTING = 8
 OP_BUILD_ERRORS = (
     ShapeError, DimError, AssertionError, LookupError, TypeError, ValueError, ArithmeticError,
 )  # fmt: skip
-"""Exceptions that ops raise for invalid attributes or operands in untrusted text."""
+"""The exceptions that ops raise for invalid attributes or operands in untrusted text."""
 
 
 def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
-    """Parse the textual IR; return the graphs by name. `name` names the text in messages."""
+    """Parse the textual IR. Return the graphs by name. `name` is the text's name in messages."""
     if len(text) > MAX_IR_TEXT_LENGTH:
         raise_error("E0927", f"`{name}` has more than {MAX_IR_TEXT_LENGTH >> 20} MiB of textual IR")
     lines = IrLineReader(Source(name, text))
@@ -64,7 +64,7 @@ def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
 
 @dataclass
 class _GraphParser:
-    """Parses one graph, from its `graph` line to its `end` line."""
+    """Parses one graph of the textual IR, from its `graph` line to its `end` line."""
 
     lines: IrLineReader
     depth: int
@@ -77,9 +77,9 @@ class _GraphParser:
         self.length_equations: dict[str, Dim] = {}
 
     def parse_graph(self) -> Graph:
-        """Parse the graph: lines are grouped by kind, in the order of `format_ir`."""
+        """Parse the graph, whose lines are in the order in which `format_ir` prints them."""
         lines = self.lines
-        # nesting is limited, because loop bodies are parsed recursively
+        # limit the nesting, because loop bodies are parsed recursively
         if self.depth > MAX_BODY_NESTING:
             lines.raise_error_here(f"bodies are nested more than {MAX_BODY_NESTING} levels deep")
         lines.expect_word("graph ")
@@ -122,7 +122,7 @@ class _GraphParser:
         )
 
     def read_min_length(self) -> None:
-        """Parse the minimum of a symbolic dimension, e.g. `least seq 1`."""
+        """Parse the lower bound of a symbolic dimension, e.g. `least seq 1`."""
         name = self.lines.match_pattern(NAME_PATTERN, "a name").group()
         self.lines.expect_word(" ")
         bound = self.lines.read_number()
@@ -159,7 +159,9 @@ class _GraphParser:
                 lines.raise_error_here(f"`{padding_side}` is not a padding side")
 
     def read_parameter(self) -> None:
-        """Parse a parameter: `parameter "norm.weight" %1: f32[768] initial="ones" made_by=""`."""
+        """Parse a parameter, e.g. `parameter "norm.weight" %1: f32[768] initial="ones"
+        made_by=""`.
+        """
         lines = self.lines
         name = self.read_unique_name(self.b.parameters)
         lines.expect_word(" ")
@@ -173,7 +175,7 @@ class _GraphParser:
         self.values.append(self.b.add_parameter(facts))
 
     def read_node(self) -> None:
-        """Parse a node `%2: f32[n] = add(%0, %1) {…} @ "scope"`, and its body after `body`."""
+        """Parse a node, e.g. `%2: f32[n] = add(%0, %1) {…} @ "scope"`, and its loop body."""
         lines = self.lines
         lines.node_count += 1
         if lines.node_count > MAX_IR_NODES:
@@ -184,11 +186,11 @@ class _GraphParser:
             recorded_types.append(self.parse_result(len(recorded_types)))
         lines.expect_word(" = ")
         node, types, scopes = self.parse_node(span)
-        # compare the type in the text with the inferred type, to locate corrupted lines
+        # compare the type in the text with the inferred type, to detect corrupted lines
         if [str(t) for t in types] != recorded_types:
             inferred_text = ", ".join(map(str, types))
             lines.raise_error_here(f"{node.op.name} returns {inferred_text}", span)
-        # equal nodes are merged by the builder, so a duplicate is an error
+        # the builder merges equal nodes, so a duplicate node is an error
         if node in self.b.nodes:
             lines.raise_error_here("duplicate node", span)
         self.b.nodes[node] = tuple(Value(t, node, n) for n, t in enumerate(types))
@@ -197,7 +199,7 @@ class _GraphParser:
             self.b.node_origins[node] = NodeOrigin(scopes)
 
     def parse_node(self, span: Span) -> tuple[Node, tuple[Type, ...], tuple[str, ...]]:
-        """Parse a node after `=`; errors are at `span`. Return node, result types and scopes."""
+        """Parse the part of a node after `=`. Return the node, its result types and its scopes."""
         lines = self.lines
         name = lines.match_pattern(KEYWORD_PATTERN, "the name of an op").group()
         args = self.parse_arguments()
@@ -223,23 +225,25 @@ class _GraphParser:
         return name
 
     def parse_definition(self) -> Type:
-        """Parse the definition of an input or parameter, `%4: f32[n]`; 4 must be the next index."""
+        """Parse the index and type of an input or parameter, e.g. `%4: f32[n]`."""
         self.expect_number(len(self.values))
         return self.lines.read_type()
 
     def parse_result(self, n: int) -> str:
-        """Parse `%4: f32[n]` for result `n` of a node and return the text of the type."""
+        """Parse the index and type of result `n` of a node. Return the text of the type."""
         self.expect_number(len(self.values) + n)
         return self.lines.match_pattern(TYPE_PATTERN, "a type").group()
 
     def expect_number(self, expected: int) -> None:
-        """Parse a value index and a colon (`%n: `). Raise E0928 unless the index is `expected`."""
+        """Parse a value index and a colon, e.g. `%4: `. Raise E0928 if the index is not
+        `expected`.
+        """
         if int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1)) != expected:
             self.lines.raise_error_here(f"the next value is %{expected}")
         self.lines.expect_word(": ")
 
     def read_defined_value(self) -> Value:
-        """Parse a reference to a value (`%3`). Raise E0928 unless the value is defined above."""
+        """Parse a reference to a value, e.g. `%3`. Raise E0928 if the value is not yet defined."""
         number = int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1))
         if number >= len(self.values):
             self.lines.raise_error_here(f"%{number} is used before it is defined")
@@ -256,7 +260,7 @@ class _GraphParser:
         return tuple(args)
 
     def parse_attributes(self) -> dict[str, object]:
-        """Parse the attributes of an op up to the brace, e.g. `axis=1, fn="sum"}`."""
+        """Parse the attributes of an op up to the closing brace, e.g. `axis=1, fn="sum"}`."""
         attributes: dict[str, object] = {}
         while True:
             name = self.lines.match_pattern(KEYWORD_PATTERN, "the name of an attribute").group()
@@ -319,7 +323,7 @@ def build_op(name: str, attributes: dict[str, object], body: Graph | None = None
 def _check_attribute(field: Field[object], attributes: Mapping[str, object]) -> None:
     """Raise ShapeError if an attribute is missing or has the wrong type."""
     if field.name not in attributes:
-        # earlier versions of the format lack attributes that were added later
+        # older formats lack newer attributes
         if field.default is MISSING:
             raise ShapeError(f"the attribute `{field.name}` is missing")
     elif not _has_type(attributes[field.name], field.type):
@@ -327,7 +331,7 @@ def _check_attribute(field: Field[object], attributes: Mapping[str, object]) -> 
 
 
 def _has_type(value: object, type: object) -> bool:
-    """Return True if a value has the annotated type: `int`, `Dim`, `tuple[float, ...]`, …"""
+    """Return True if a value has an annotated type, e.g. `int`, `Dim` or `tuple[float, ...]`."""
     if type == "Graph":
         return isinstance(value, Graph)
     if isinstance(type, UnionType):
@@ -339,12 +343,12 @@ def _has_type(value: object, type: object) -> bool:
         return isinstance(value, tuple) and all(_has_type(v, item_type) for v in value)
     if type is int:
         return _is_dim_integer(value)
-    # types must match exactly: `true` is not an int, and 1 is not a float
+    # the type must match exactly: `true` is not an int, and 1 is not a float
     return (value.__class__, type) in EXACT_TYPE_PAIRS
 
 
 def _is_dim_integer(value: object) -> bool:
-    """Return True for an integer, not a bool, with absolute value below MAX_DIM_INTEGER."""
+    """Return True for an int (not a bool) with an absolute value below MAX_DIM_INTEGER."""
     if not isinstance(value, int) or isinstance(value, bool):
         return False
     return abs(value) < MAX_DIM_INTEGER

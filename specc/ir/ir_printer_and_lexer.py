@@ -1,4 +1,4 @@
-"""The textual IR: prints graphs with one node per line, and reads the tokens of the text.
+"""The textual IR: the printer of graphs with one node per line, and the lexer of the parser.
 
     specc-ir 1
     graph "main"
@@ -8,11 +8,12 @@
     output "y" %2
     end
 
-Values are numbered in order. An absent operand is `_`. The line of a `scan` ends in `body`, and the
-loop body follows it; its values are numbered separately. `specc.ir.ir_parser` parses the text.
+Values are numbered in order. An absent operand is `_`. The line of a `scan` ends in `body` and is
+followed by the lines of the loop body, whose values are numbered separately. `specc.ir.ir_parser`
+parses the text.
 
-The text contains no source positions. The parser validates the text and raises E0928 at the
-location of an error.
+The text contains no source positions of specs. The parser validates the text and raises E0928 at
+the location of an error.
 """
 
 import json
@@ -29,7 +30,7 @@ IR_HEADER = "specc-ir 1"
 
 
 def format_ir(*graphs: Graph) -> str:
-    """Format `graphs`, whose names must differ, as textual IR. The text is deterministic."""
+    """Format graphs with unique names as textual IR. The text is deterministic."""
     assert len({g.name for g in graphs}) == len(graphs), "two graphs of one text have the same name"
     lines = [IR_HEADER]
     for graph in graphs:
@@ -83,14 +84,14 @@ def _format_graph(graph: Graph, depth: int) -> Iterator[str]:
 
 
 def _format_input_facts(facts: Input) -> str:
-    """Format the padding side and the upper bound of an input, or return "" if it has neither."""
+    """Format the padding side and the upper bound of an input, each "" if the input has none."""
     padding_text = f" keep={quote_string(facts.padding_side)}" if facts.padding_side else ""
     bound_text = "" if facts.upper_bound is None else f" below={facts.upper_bound}"
     return f"{padding_text}{bound_text}"
 
 
 def _format_node(node: Node, node_text: str, origin: NodeOrigin, depth: int) -> Iterator[str]:
-    """Yield the line of a node, which begins with `node_text`, and those of its body."""
+    """Yield the line of a node, which begins with `node_text`, and the lines of its loop body."""
     attribute_texts, bodies = [], []
     for name, value in node.op.get_attributes().items():
         if isinstance(value, Graph):
@@ -160,11 +161,11 @@ class _DimParser:
         self.position = 0
 
     def peek_token(self) -> str:
-        """Return the current token, or "" at the end."""
+        """Return the current token, or "" at the end of the text."""
         return self.tokens[self.position] if self.position < len(self.tokens) else ""
 
     def take_token(self, *expected: str) -> str:
-        """Consume and return the current token if it is one of `expected`; otherwise return ""."""
+        """Consume and return the current token if it is one of `expected`, otherwise return ""."""
         token = self.peek_token()
         if token not in expected or not token:
             return ""
@@ -232,7 +233,7 @@ class _DimParser:
         return Dim.symbol(token)
 
     def parse_binary_call(self, fn: Callable[[Dim, Dim], Dim], depth: int) -> Dim:
-        """Parse the two arguments of the function `fn`, and the closing parenthesis."""
+        """Parse the two arguments of the function `fn` up to the closing parenthesis."""
         left = self.parse_sum(depth + 1)
         self.expect_token(",")
         right = self.parse_sum(depth + 1)
@@ -279,11 +280,11 @@ class IrLineReader:
         self._load_line()
 
     def get_rest_span(self) -> Span:
-        """Return the span of the rest of the current line."""
+        """Return the span of the unread part of the current line."""
         return Span(self.source, self.start + self.column, self.start + len(self.line))
 
     def raise_error_here(self, expected: str, span: Span | None = None) -> NoReturn:
-        """Raise E0928 at the current position, or at `span`."""
+        """Raise E0928 with the message `expected`, at `span` or the current position."""
         span = span or self.get_rest_span()
         raise_error(
             "E0928", f"invalid textual IR: {expected}", span, helps=["compile the model again"]
@@ -294,14 +295,14 @@ class IrLineReader:
         return self.line.startswith(word, self.column)
 
     def skip_word(self, word: str) -> bool:
-        """Consume the keyword `word` if it is next; return True if it was."""
+        """Consume the keyword `word` and return True if it is the next token."""
         if not self.is_next_word(word):
             return False
         self.column += len(word)
         return True
 
     def expect_word(self, word: str) -> None:
-        """Consume the keyword `word`. Raise E0928 if it is not next."""
+        """Consume the keyword `word`. Raise E0928 if it is not the next token."""
         if not self.skip_word(word):
             self.raise_error_here(f"expected `{word}`")
 
@@ -343,7 +344,7 @@ class IrLineReader:
             self.raise_error_here(f"`{raw}` is not a number")
 
     def read_type(self) -> Type:
-        """Read an element type and a shape."""
+        """Read a tensor type, i.e. an element type and a shape."""
         dtype, shape_text = self.match_pattern(TYPE_PATTERN, "a type").groups()
         if dtype not in ALL_DTYPES:
             self.raise_error_here(f"unknown element type `{dtype}`")

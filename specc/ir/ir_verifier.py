@@ -1,4 +1,4 @@
-"""Verify the invariants of a graph in tests, between passes, and after parsing."""
+"""Verify the invariants of IR graphs in tests, between passes, and after parsing."""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,14 +9,14 @@ from specc.ir.types import ShapeError, Type
 
 
 def find_graph_errors(graph: Graph) -> list[str]:
-    """Return messages for all invariants that `graph` violates; the list is empty for a valid
-    graph. The types of all nodes are inferred again and compared with the stored types.
+    """Return a message for each violated invariant of `graph`. The list is empty for a valid graph.
+    The types of all nodes are inferred again and compared with the stored types.
     """
     return [f"{graph.name}: {error}" for error in _iterate_errors(graph)]
 
 
 def _iterate_errors(graph: Graph) -> Iterator[str]:
-    """Yield the violated invariants of a graph or loop body."""
+    """Yield a message for each violated invariant of a graph or loop body."""
     inputs = {name: facts.type for name, facts in graph.input_facts.items()}
     parameters = {name: facts.type for name, facts in graph.parameter_facts.items()}
     yield from _iterate_input_errors("input", graph.inputs, inputs)
@@ -41,7 +41,7 @@ def _iterate_errors(graph: Graph) -> Iterator[str]:
 def _iterate_undefined(
     value_kind: str, values: Mapping[str, Value], defined_values: set[Value]
 ) -> Iterator[str]:
-    """Yield an error for each undefined value; `value_kind` ("output" or "name") is its kind."""
+    """Yield an error for each undefined value. `value_kind` is "output" or "name" for messages."""
     for name, value in values.items():
         if value not in defined_values:
             yield f"the {value_kind} `{name}` is not defined in the graph"
@@ -50,7 +50,7 @@ def _iterate_undefined(
 def _iterate_input_errors(
     input_kind: str, values: Mapping[str, Value], types: Mapping[str, Type]
 ) -> Iterator[str]:
-    """Yield the errors of inputs or parameters, given their declared types."""
+    """Yield an error for each input or parameter whose type differs from `types`."""
     if values.keys() != types.keys():
         differing_names = sorted(values.keys() ^ types.keys())
         yield f"the {input_kind}s and their declarations differ: {differing_names}"
@@ -62,7 +62,7 @@ def _iterate_input_errors(
 
 
 def is_length_dependent(node: Node) -> bool:
-    """Return True if a node returns a dynamic size, or the indices 0, 1, … below a dynamic size."""
+    """Return True if a node returns a dynamic size, or the position ids of a dynamic axis."""
     match node:
         case Node(Extent(axis=axis), (Value() as x,)):
             return x.shape[axis].number is None
@@ -74,7 +74,7 @@ def is_length_dependent(node: Node) -> bool:
 def _iterate_node_errors(
     node: Node, results: NodeResults, defined_values: set[Value]
 ) -> Iterator[str]:
-    """Yield the errors of a node: undefined operands, invalid results, errors of its body."""
+    """Yield the errors of a node: undefined operands, invalid results, and errors of its body."""
     for n, a in enumerate(node.args):
         if a and a not in defined_values:
             yield f"operand {n + 1} is used before it is defined"
@@ -84,7 +84,7 @@ def _iterate_node_errors(
 
 
 def _iterate_result_errors(node: Node, results: NodeResults) -> Iterator[str]:
-    """Yield the errors of the results of a node, by inferring their types again."""
+    """Yield an error for each result of a node that differs from the inferred result."""
     for n, r in enumerate(results):
         if r.node is not node and r.node != node:
             yield "a result belongs to another node"
@@ -105,7 +105,7 @@ def _iterate_result_errors(node: Node, results: NodeResults) -> Iterator[str]:
 
 
 def _iterate_body_errors(body: Graph) -> Iterator[str]:
-    """Yield the errors of the body of a loop or mixture of experts."""
+    """Yield the errors of the body of a loop or of a mixture of experts."""
     if body.parameters:
         yield "the body of a loop has parameters"
     if any(is_length_dependent(n) for n, _ in body.nodes):

@@ -1,8 +1,8 @@
 """Constraints on dynamic axis sizes (lower bounds, table sizes, slices, exact divisions), and a
 search for sizes that satisfy the constraints.
 
-Code that chooses axis sizes to run a model with needs valid ones: `x[:, 0:30]` and `split(x,
-into=[n / 2, 2], axis=1)` are undefined for an axis of size 11.
+Code that runs a model with axis sizes of its own choice needs valid sizes: `x[:, 0:30]` and
+`split(x, into=[n / 2, 2], axis=1)` are undefined for an axis of size 11.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,12 +14,12 @@ from specc.ir.dim import DIM_FUNCTIONS, Atom, Dim, DimError, DimFunction, min_di
 from specc.ir.graph import Graph, Node, Value
 
 ROPE_TABLE = "--context-length"
-"""The `table` of a limit by RoPE frequencies, which are valid up to a maximum sequence length."""
+"""The table name for the limit of RoPE frequencies: the option that sets this limit."""
 
 
 @dataclass(frozen=True)
 class PositionLimit:
-    """The limit of a position embedding: `length <= max_positions`; `table` is None for RoPE."""
+    """The limit `length <= max_positions` of a position embedding. `table` is None for RoPE."""
 
     node: Node
     length: Dim
@@ -39,12 +39,12 @@ def iterate_position_limits(graph: Graph) -> Iterator[PositionLimit]:
 
 
 def find_position_limit(node: Node) -> PositionLimit | None:
-    """Return the limit of a position embedding, or None if it has none that can be inferred."""
+    """Return the limit of a position embedding, or None for any other node."""
     match node:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
             return _make_position_limit(node, ids, table.shape[0].number, table)
         case Node(ops.Gather(axis), (Value() as sliced_table, Value() as ids)):
-            # the limit is that of the slice; the message names the table
+            # the slice determines the limit, but the message names the table
             table = sliced_table
             while isinstance(table.op, ops.Slice) and table.node and table.node.first_operand:
                 table = table.node.first_operand
@@ -57,7 +57,7 @@ def find_position_limit(node: Node) -> PositionLimit | None:
 def _make_position_limit(
     node: Node, ids: Value, max_positions: int | None, table: Value | None
 ) -> PositionLimit | None:
-    """Return the limit of a lookup of `ids` in a table, or None if unknown."""
+    """Return the limit of a lookup of `ids` in a position table, or None if it is unknown."""
     maximum = _find_largest_index(ids)
     if max_positions is None or maximum is None:
         return None
@@ -65,9 +65,9 @@ def _make_position_limit(
 
 
 def _find_largest_index(value: Value) -> Dim | None:
-    """Return the largest index in `value` if its values are position ids, otherwise None."""
+    """Return the largest index in `value` if it contains position ids, otherwise None."""
     match value.node:
-        # position ids start at 0, so the last one is the axis size minus one
+        # position ids start at 0, so the largest position id is the axis size minus one
         case Node(ops.Extent(axis), (Value() as x,)):
             return x.shape[axis] - 1
         case Node(ops.Range(length), ()):
@@ -94,7 +94,7 @@ def _find_largest_index(value: Value) -> Dim | None:
 
 
 def _shift_largest_index(fn: str, maximum: Dim | None, offset: Value) -> Dim | None:
-    """Return the largest index after a constant or an axis size is added or subtracted."""
+    """Return the largest index after adding or subtracting a constant or an axis size, or None."""
     match offset.node:
         case _ if maximum is None:
             return None
@@ -107,21 +107,23 @@ def _shift_largest_index(fn: str, maximum: Dim | None, offset: Value) -> Dim | N
 
 
 SEARCH_RADII = (4, 16, 64, 600)
-"""Distances from the preferred sizes within which sizes are searched, in order."""
+"""Maximum distances from the preferred sizes, which the search tries in order."""
 
 MAX_TRIES = 1_500
-"""Maximum number of attempts per radius."""
+"""Maximum number of search steps per radius."""
 
 
 @dataclass(frozen=True)
 class LengthConstraint:
-    """A dimension that must be defined (no remainder), and non-negative if it counts positions."""
+    """A dimension that must be defined (without remainder), and non-negative if it counts
+    positions.
+    """
 
     length: Dim
     is_position_count: bool
 
     def is_satisfied(self, sizes: Mapping[str, int]) -> bool:
-        """Return True if the constraint is satisfied for these sizes of symbolic dimensions."""
+        """Return True if the constraint holds for the sizes of symbolic dimensions."""
         try:
             return self.length.evaluate(sizes) >= 0 or not self.is_position_count
         except DimError:
@@ -135,8 +137,8 @@ def find_valid_lengths(
     excluded: Collection[int] = (),
 ) -> dict[str, int] | None:
     """Return sizes of the symbolic dimensions near `preferred_lengths` that satisfy all constraints
-    of `graph` and `max_lengths`, or None if there are none. A size that differs from the preferred
-    one is not in `excluded`.
+    of `graph` and `max_lengths`, or None if the search fails. A size that differs from the
+    preferred size is not in `excluded`.
     """
     constraints = [
         d
@@ -147,8 +149,8 @@ def find_valid_lengths(
         return dict(preferred_lengths)
     constrained_symbols = {s for d in constraints for s in d.length.symbols()}
     symbols = sorted(constrained_symbols, key=lambda s: (_is_coupled(s, constraints), s))
-    # the radius grows for all symbolic dimensions together, so that sizes near the preferred ones
-    # are tried first for all of them
+    # increase the radius of all symbolic dimensions together, so that sizes near the preferred
+    # sizes are tried first
     for radius in SEARCH_RADII:
         candidates = dict[str, list[int]]()
         for s in symbols:
@@ -165,12 +167,12 @@ def find_valid_lengths(
 def _exclude_lengths(
     lengths: Iterable[int], preferred_length: int, excluded: Collection[int]
 ) -> list[int]:
-    """Return the sizes that are not in `excluded`; the preferred size is never excluded."""
+    """Return the sizes in `lengths` that are not in `excluded` or are the preferred size."""
     return [n for n in lengths if n == preferred_length or n not in excluded]
 
 
 def find_total_strides(graph: Graph) -> dict[str, int]:
-    """Return the total stride (largest divisor) of each symbol in a floor division."""
+    """Return the total stride of each symbol, i.e. its largest divisor in a floor division."""
     strides: dict[str, int] = {}
     for quotient in _iterate_quotients(graph):
         dividend, divisor = quotient.args
@@ -180,7 +182,7 @@ def find_total_strides(graph: Graph) -> dict[str, int]:
 
 
 def _iterate_quotients(graph: Graph) -> Iterator[DimFunction]:
-    """Yield the quotients in the shapes of all values."""
+    """Yield the floor divisions in the shapes of all values of a graph."""
     values = (*graph.inputs.values(), *(r for _, results in graph.nodes for r in results))
     dims = (d for v in values for d in v.shape)
     return (function for dim in dims for function in dim.iterate_functions() if function.fn == "//")
@@ -188,12 +190,12 @@ def _iterate_quotients(graph: Graph) -> Iterator[DimFunction]:
 
 @lru_cache(maxsize=8)
 def collect_length_constraints(graph: Graph) -> frozenset[LengthConstraint]:
-    """Collect all constraints on the axis sizes of a graph, in terms of free symbolic dimensions.
+    """Collect all constraints on the axis sizes of a graph, expressed in free symbolic dimensions.
     The result is cached, because sizes are chosen many times for the same graph.
     """
     counts = {*graph.length_equations.values()}
     counts |= {limit.max_positions - limit.length for limit in iterate_position_limits(graph)}
-    # an attribute may be negative, but must evaluate without division by zero or remainder
+    # an attribute may be negative, but must have a value without division by zero or remainder
     attributes: set[Dim] = set()
     for node, results in iterate_nested_nodes(graph):
         counts.update(list_nonnegative_dims(node), *(r.shape for r in results))
@@ -208,7 +210,7 @@ def collect_length_constraints(graph: Graph) -> frozenset[LengthConstraint]:
 
 
 def iterate_nested_nodes(graph: Graph) -> Iterator[tuple[Node, tuple[Value, ...]]]:
-    """Yield the nodes of a graph and of its loop bodies."""
+    """Yield the nodes of a graph and of its loop bodies, with their results."""
     for node, results in graph.nodes:
         yield node, results
         if isinstance(node.op, ops.Scan):
@@ -246,15 +248,15 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
 def _list_length_slacks(
     op: ops.Conv | ops.MaxPool | ops.AveragePool, shape: Sequence[Dim]
 ) -> tuple[Dim, ...]:
-    """Return the size of each window axis minus the kernel extent. The window axes are axis 1 of a
-    sequence, and axes 2 and 3 of an image.
+    """Return the slack of each window axis (see `compute_length_slack`). The window axes are axis 1
+    of a sequence, and axes 2 and 3 of an image.
     """
     window_lengths = shape[len(op.kernel) :]
     return tuple(op.compute_length_slack(window_lengths[n], n) for n in range(len(op.kernel)))
 
 
 def _is_coupled(symbol: str, open_constraints: Iterable[LengthConstraint]) -> bool:
-    """Return True if a constraint combines this symbol with others (then it is chosen later)."""
+    """Return True if a constraint combines `symbol` with other symbols."""
     symbol_sets = [d.length.symbols() for d in open_constraints]
     return any(symbol in symbols and len(symbols) > 1 for symbols in symbol_sets)
 
@@ -262,7 +264,7 @@ def _is_coupled(symbol: str, open_constraints: Iterable[LengthConstraint]) -> bo
 def _iterate_nearby_lengths(
     preferred_length: int, radius: int, min_length: int, max_length: int
 ) -> Iterator[int]:
-    """Yield the preferred size, then larger sizes, then smaller ones."""
+    """Yield the preferred size, then larger sizes, then smaller sizes."""
     yield from range(preferred_length, min(preferred_length + radius, max_length) + 1)
     yield from range(preferred_length - 1, max(preferred_length - radius, min_length) - 1, -1)
 
@@ -272,8 +274,8 @@ def _search_lengths(
     candidate_lengths: Mapping[str, list[int]],
     open_constraints: Iterable[LengthConstraint],
 ) -> dict[str, int] | None:
-    """Return the first sizes that satisfy all constraints, or None after MAX_TRIES attempts."""
-    # check a constraint as soon as all of its dimensions have sizes, to prune the search early
+    """Return the first sizes that satisfy all constraints, or None after MAX_TRIES steps."""
+    # check a constraint as soon as all its symbols have sizes, to prune the search early
     constraints_by_index: list[list[LengthConstraint]] = [[] for _ in symbols]
     for constraint in open_constraints:
         last_index = max(map(symbols.index, constraint.length.symbols()))
@@ -299,8 +301,9 @@ MAX_BOUND_STEPS = 200
 
 
 def is_never_negative(length: Dim, min_lengths: Mapping[str, int] | None = None) -> bool:
-    """Return True if a dimension is provably non-negative, given the lower bounds `min_lengths` of
-    symbolic dimensions (default 0). Positive terms are bounded from below, negative from above.
+    """Return True if a dimension is provably non-negative for symbolic dimensions with the lower
+    bounds `min_lengths` (default 0). Positive terms are bounded from below, and negative terms from
+    above.
     """
     worklist, visited = [length], {length}
     while worklist and len(visited) < MAX_BOUND_STEPS:
@@ -342,14 +345,15 @@ def _find_factor_bound(atom: Atom, min_lengths: Mapping[str, int]) -> int | None
             return None if b is None else 0
     if a is None or b is None:
         return None
-    # a floor division by an integer may have a lower bound above 0
+    # the floor division by an integer may have a lower bound above 0
     return a // b if atom.fn == "//" and atom.args[1].number else 0
 
 
 def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
-    """Yield lower bounds of a dimension; each replaces one opaque function by its bound."""
+    """Yield lower bounds of a dimension, in which one opaque function is replaced with a bound."""
     for monomial, c in length.terms:
-        # one function at a time, because the bound of a product requires bounds of all factors
+        # replace one function at a time, because the bound of a product requires bounds of all
+        # factors
         match monomial:
             case ((DimFunction() as function, 1),):
                 for bound in _bound_function(function, c):
@@ -373,7 +377,7 @@ def _bound_function(function: DimFunction, count: int) -> tuple[Dim, ...]:
 
 
 def replace_exact_division(length: Dim) -> Dim:
-    """Replace each exact quotient `a / b` by `a // b`, which is equal where `a / b` is defined."""
+    """Replace each exact quotient `a / b` with `a // b`, which is equal if `a / b` is defined."""
 
     def replace_atom(atom: Atom) -> Dim:
         if isinstance(atom, str):

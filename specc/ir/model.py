@@ -1,4 +1,4 @@
-"""The model representation: graphs, input defaults, `generate` and `stream` sections."""
+"""The compiler's representation of a model: graphs, input defaults, and generation settings."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
@@ -12,14 +12,16 @@ from specc.ir.graph import Graph, GraphBuilder, Value, collect_required_nodes
 from specc.ir.types import Type
 
 DEFAULTS_GRAPH_NAME = "input defaults"
-"""The name of the graph that computes input defaults. It contains a space, which is not valid in a
-spec."""
+"""The name of the graph that computes input defaults. Names of graphs in specs contain no
+spaces.
+"""
 
 
 @value_class()
 class GenerateSection:
-    """The `generate` section of a spec: the input with the token ids, the output with the logits,
-    and `settings` such as `start`, `stop` and `strategy` as Python values.
+    """The `generate` section of a spec. It names the input with the token ids and the output with
+    the logits. `settings` contains settings such as `start`, `stop` and `strategy` as Python
+    values.
     """
 
     name: str
@@ -28,7 +30,7 @@ class GenerateSection:
     settings: Mapping[str, object] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """Return the section as JSON-compatible values, with the keys of the metadata format."""
+        """Convert the section to JSON-compatible values, with the keys of the metadata format."""
         return {
             "name": self.name,
             "growing": self.sequence_input,
@@ -38,16 +40,18 @@ class GenerateSection:
 
 
 def count_codebooks(sequence_type: Type) -> int:
-    """Return the number of codebooks of ids [batch, time, codebooks], or 0 for other inputs."""
+    """Return the number of codebooks of token ids [batch, time, codebooks], or 0 for other
+    inputs.
+    """
     if sequence_type.rank != 3 or sequence_type.dtype != "i64":
         return 0
     return sequence_type.shape[2].number or 0
 
 
 def has_token_logits(sequence_type: Type, logits_type: Type) -> bool:
-    """Return True if tokens can be sampled: token ids [batch, time] from logits [batch, vocab] or
-    [batch, time, vocab], or token ids [batch, time, codebooks] from logits
-    [batch, time, codebooks, vocab].
+    """Return True if token ids can be sampled from logits. Ids [batch, time] need logits [batch,
+    vocab] or [batch, time, vocab]. Ids [batch, time, codebooks] need logits [batch, time,
+    codebooks, vocab].
     """
     if sequence_type.rank == 2:
         return logits_type.rank in (2, 3)
@@ -63,7 +67,7 @@ class StreamSection:
     streamed_outputs: tuple[str, ...]
 
     def to_json(self) -> dict[str, object]:
-        """Return the section as JSON-compatible values, with the keys of the metadata format."""
+        """Convert the section to JSON-compatible values, with the keys of the metadata format."""
         return {"growing": self.sequence_input, "sources": list(self.streamed_outputs)}
 
 
@@ -72,7 +76,7 @@ class ModelDefinition:
     """The definition of a model. `graph` computes the outputs, and `defaults` computes omitted
     inputs (None if no input has a default). `input_configs` (preprocessing), `output_formats`
     (postprocessing) and `config` are JSON-compatible values for the manifest. `shared_scopes` maps
-    each scope that a `share` rule matches to True if several calls share its weights.
+    each scope that matches a `share` rule to True if several calls share the weights of the scope.
     """
 
     name: str
@@ -97,12 +101,12 @@ StateRole = Literal["key", "value", "carry", "rows"]
 @value_class(slots=True, kw_only=True)
 class DecodeState:
     """A decode state: the input `name` of a decode step, and the output `next_output` with the
-    state for the next step.
+    value for the next step.
 
     `batch_axis` is None if the state has no batch axis. `time_axis` is None if the state has a
-    fixed shape; otherwise, this axis has at most `max_positions` positions. `initial_output` is the
-    encoder output with the initial value, or "" for zeros. `role` and `layer` identify the
-    attention layer, loop or cumulative sum to which the state belongs.
+    fixed shape. A time axis has at most `max_positions` positions. `initial_output` is the encoder
+    output with the initial value, or "" for zeros. `role` and `layer` identify the attention layer,
+    loop or cumulative sum to which the state belongs.
     """
 
     name: str
@@ -119,9 +123,9 @@ class DecodeState:
 @value_class(kw_only=True)
 class DerivedGraphs:
     """The encoder graph and decode step of a generative model. `encode` runs once and is None if
-    there is no encoder. `step` takes the new positions of `sequence_input`, the
-    `loop_invariant_inputs` (outputs of `encode`, or inputs of the spec), inputs along the time axis
-    (those in `full_length_inputs` include earlier positions), and the states.
+    there is no encoder. The inputs of `step` are the new positions of `sequence_input`, the
+    `loop_invariant_inputs` (outputs of `encode`, or inputs of the spec), other inputs along the
+    time axis (which include earlier positions if they are in `full_length_inputs`), and the states.
     `initial_logits_output` is the output of `encode` with the logits for an empty prompt, [batch,
     vocab] or [batch, 1, vocab], or "" if a prompt has at least one token.
     """
@@ -136,14 +140,14 @@ class DerivedGraphs:
 
 
 PAST_LENGTH_INPUT = "past.rows"
-"""The name of the input with the number of past positions. It is a decode state if no input shape
-determines this number. With in-place buffers, the caller passes it.
+"""The name of the input with the number of past positions. This input is a decode state if no input
+shape determines the number. With in-place buffers, the caller passes the number.
 """
 
 
 @value_class(slots=True)
 class KVCache:
-    """The KV cache of an attention layer: names of its inputs and of the updated outputs."""
+    """The KV cache of an attention layer: the names of its inputs and of the updated outputs."""
 
     key: str
     value: str
@@ -153,14 +157,14 @@ class KVCache:
 
 @value_class()
 class KVBufferGraph:
-    """A decode step whose KV caches are in-place buffers."""
+    """The graph of a decode step whose KV caches are in-place buffers."""
 
     graph: Graph
     caches: tuple[KVCache, ...]
 
     @property
     def buffer_names(self) -> tuple[str, ...]:
-        """The names of the buffer inputs."""
+        """The names of the inputs that are KV cache buffers."""
         return tuple(n for c in self.caches for n in (c.key, c.value))
 
 
@@ -168,14 +172,14 @@ class KVBufferGraph:
 class DecodingConfig:
     """Generation settings that are compiled into a standalone generator.
 
-    Each sequence starts with `start_token_ids` (empty if a prompt is given) and ends with one of
-    `stop_token_ids`, followed by `pad_token_id`. Beam search keeps `num_beams` hypotheses; a
-    finished hypothesis has the score `sum(log_probs) / length ** length_penalty`. With
-    `early_stopping`, the search stops as soon as `num_beams` hypotheses are finished; with "never",
-    it stops when no better hypothesis is possible. `min_length` counts the prompt, `min_tokens`
-    does not; `first_token_choices` lists the allowed tokens of each of the first positions. If
-    `has_repetition_penalty` is set, the graph has an input for the penalty. The other settings have
-    the same meaning as in transformers.
+    Each sequence starts with `start_token_ids` (empty if the caller passes a prompt) and ends with
+    one of `stop_token_ids`, followed by `pad_token_id`. Beam search keeps `num_beams` hypotheses. A
+    finished hypothesis has the score `sum(log_probs) / length ** length_penalty`. If
+    `early_stopping` is True, the search stops as soon as `num_beams` hypotheses are finished; if it
+    is "never", the search stops when no better hypothesis is possible. `min_length` includes the
+    prompt, `min_tokens` does not. `first_token_choices` contains the allowed tokens of each of the
+    first positions. With `has_repetition_penalty`, the graph has an input for the penalty. All
+    other settings have the same meaning as in transformers.
     """
 
     logits_output: str
@@ -205,7 +209,7 @@ class DecodingConfig:
 
     @property
     def fill_token_id(self) -> int:
-        """The token that pads a finished sequence."""
+        """The token id with which a finished sequence is padded."""
         if self.pad_token_id is not None:
             return self.pad_token_id
         return self.stop_token_ids[0] if self.stop_token_ids else 0
@@ -213,8 +217,8 @@ class DecodingConfig:
 
 @value_class()
 class StandaloneGeneratorGraph:
-    """The source of a standalone generator: the graph of the spec, the derived graphs, and the
-    generation settings. `defaults` computes inputs that the generator does not have.
+    """The graphs from which a standalone generator is built: the graph of the spec, the derived
+    graphs, and the generation settings. `defaults` computes inputs that the generator lacks.
     """
 
     graph: Graph
@@ -224,14 +228,15 @@ class StandaloneGeneratorGraph:
 
 
 ModelSource: TypeAlias = Graph | KVBufferGraph | StandaloneGeneratorGraph
-"""The source of a model file: a plain graph, a decode step with in-place KV caches, or a standalone
-generator."""
+"""The source of a model file: a graph, a decode step with in-place KV caches, or a standalone
+generator.
+"""
 
 
 def resolve_missing_inputs(defaults: Graph, missing_names: Collection[str]) -> Graph:
     """Return a graph that computes the defaults of `missing_names` from all other inputs of the
-    model. If a default depends on another missing input, that input is replaced by its own default,
-    unless the dependence is circular; then it remains an input of the graph.
+    model. If a default depends on another missing input, the default of that input is inlined. An
+    input with a circular default remains an input of the graph.
     """
     builder, new_values = GraphBuilder(), dict[Value, Value]()
     for name, facts in defaults.input_facts.items():
@@ -249,7 +254,7 @@ def resolve_missing_inputs(defaults: Graph, missing_names: Collection[str]) -> G
         value = defaults.outputs[name]
         builder.copy_nodes(defaults, new_values, collect_required_nodes([value]))
         outputs[name] = new_values[value]
-        # later defaults use this default, unless their input was already added
+        # later defaults use this default, unless their input has already been added
         if name in defaults.inputs:
             new_values.setdefault(defaults.inputs[name], outputs[name])
     ordered_outputs = {n: outputs[n] for n in defaults.outputs if n in outputs}
@@ -257,8 +262,8 @@ def resolve_missing_inputs(defaults: Graph, missing_names: Collection[str]) -> G
 
 
 def _choose_next_default(defaults: Graph, pending_names: Sequence[str]) -> str:
-    """Return a default that depends on no pending default. If there is none, return the first
-    pending default; the inputs on which it depends then remain inputs of the graph.
+    """Return the name of an input whose default depends on no pending input. If the dependences are
+    circular, return the first of `pending_names`.
     """
     ready_names = (
         n for n in pending_names if not find_default_sources(defaults, n) & {*pending_names}
@@ -299,9 +304,9 @@ def find_circular_default(defaults: Graph) -> str:
 
 
 def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
-    """Return `graph` with every input that has a default replaced by the output of `defaults` with
-    the same name. If the default of a padding mask is inlined, negative token ids at padded
-    positions become 0.
+    """Inline the defaults of all inputs of `graph` that have a default. The outputs of `defaults`
+    are named after these inputs. If the default of a padding mask is inlined, negative token ids at
+    padded positions become 0.
     """
     defaults = resolve_missing_inputs(defaults, defaults.outputs)
     builder = GraphBuilder()
@@ -327,8 +332,8 @@ def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
 def _zero_padding_ids(
     builder: GraphBuilder, graph: Graph, new_values: dict[Value, Value], mask: Value
 ) -> None:
-    """Replace negative token ids at padded positions by 0, so that embedding lookups stay in range.
-    `mask` is the padding mask; `new_values` is updated in place.
+    """Replace negative token ids at padded positions with 0, so that embedding lookups stay in
+    range. `mask` is the padding mask. `new_values` is updated in place.
     """
     for name, facts in graph.input_facts.items():
         ids = graph.inputs[name]
@@ -343,5 +348,5 @@ def _zero_padding_ids(
 
 
 def _copy_remaining_inputs(graph: Graph, builder: GraphBuilder) -> dict[Value, Value]:
-    """Map the inputs of `graph` to the inputs of `builder` with the same names; omit the others."""
+    """Map the inputs of `graph` to the inputs of `builder` with the same names, if they exist."""
     return {v: builder.inputs[n] for n, v in graph.inputs.items() if n in builder.inputs}

@@ -1,13 +1,13 @@
 """The base class of ops, named operands, and rule tables that dispatch on the op class.
 
-An op class names the operands that passes use:
+An op class declares names for the operands that passes use:
 
     class MaskedSoftmax(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
         scores, mask = Operand(0), Operand(1)
 
-`MaskedSoftmax.mask(node)` returns the value, `MaskedSoftmax.mask.select(list)` the entry of a
-per-operand list, and `MaskedSoftmax.mask.index` the operand index. A test compares the operand
-indices and kinds with the signature.
+`MaskedSoftmax.mask(node)` returns the mask of a node, `MaskedSoftmax.mask.select(list)` returns the
+entry of the mask in a per-operand list, and `MaskedSoftmax.mask.index` is the operand index of the
+mask. A test compares the operand indices and kinds with the signature.
 """
 
 import re
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 OPS_BY_NAME: dict[str, type["Op"]] = {}
-"""All op classes by name in the textual IR, complete once `specc.ir.ops` is imported."""
+"""All op classes by name in the textual IR. Importing `specc.ir.ops` registers all ops."""
 
 
 @dataclass_transform(frozen_default=True)
 class Op:
-    """Base class of ops: immutable classes whose fields are compile-time attributes. Derived
-    graphs never recompute an op with `is_heavy`. An op with `is_view` moves no data. Results of an
-    op with `is_elementwise` depend only on the operands at the same position; results of an op with
-    `is_selection` are elements of its first operand, and their indices. `spec_name` is the name of
-    the op in specs.
+    """Base class of ops, which are immutable classes whose fields are compile-time attributes.
+    Derived graphs never recompute an op with `is_heavy`. An op with `is_view` moves no data.
+    Results of an op with `is_elementwise` depend only on the operands at the same position. Results
+    of an op with `is_selection` are elements of its first operand, and their indices. `spec_name`
+    is the name of the op in specs.
     """
 
     name: ClassVar[str]
@@ -68,11 +68,13 @@ class Op:
         OPS_BY_NAME[cls.name] = cls
 
     def get_signature(self) -> Signature:
-        """Return the signature; overridden by ops whose signature depends on attributes."""
+        """Return the signature. Ops whose signature depends on attributes override this method."""
         return self.signature
 
     def get_first_variadic_rank(self) -> int | None:
-        """Return the number of axes that the first of two variadic groups (`*a`) covers."""
+        """Return the number of axes that the first of two variadic groups of axes covers, or
+        None.
+        """
         axis: int | None = self.__dict__.get("axis")
         return axis
 
@@ -92,18 +94,18 @@ class Op:
         """
 
     def get_attributes(self) -> dict[str, object]:
-        """Return the compile-time attributes by name, in order."""
+        """Return the compile-time attributes by name, in declaration order."""
         return {f.name: self.__dict__[f.name] for f in fields(self)}  # type: ignore[arg-type]
 
     def iterate_lengths(self) -> Iterator[Dim]:
-        """Yield the dimensions among the attributes, including those in tuples."""
+        """Yield the dimensions among the attributes, including dimensions in tuples."""
         for value in self.get_attributes().values():
             for part in value if isinstance(value, tuple) else (value,):
                 if isinstance(part, Dim):
                     yield part
 
     def map_attributes(self, transform: Callable[[object], object]) -> "Op":
-        """Return the op with `transform` applied to every attribute."""
+        """Return a copy of the op with `transform` applied to every attribute."""
         op: Op = type(self)(**{k: transform(v) for k, v in self.get_attributes().items()})
         return op
 
@@ -113,21 +115,23 @@ F = TypeVar("F", bound=Callable[..., object])
 
 @dataclass
 class OpRuleTable(Generic[F]):
-    """A dispatch table from op classes to functions. The decorator `@rules` registers a function
-    for the class in the annotation of its parameter `op`. `rules[op]` returns the function for the
-    exact class of `op`.
+    """A dispatch table from op classes to functions. A table `rules` is a decorator, which
+    registers a function for the op class in the annotation of the parameter `op`. `rules[op]`
+    returns the function for the exact class of `op`.
     """
 
     backend: str
     rules: dict[type[Op], F] = field(default_factory=dict)
 
     def __call__(self, rule: F) -> F:
-        """Register the decorated function for the op class in its annotation of `op`."""
+        """Register the decorated function for the op class that its parameter `op` is annotated
+        with.
+        """
         self.add_rules({get_annotations(rule)["op"]: rule})
         return rule
 
     def add_rules(self, rules: Mapping[type[Op], F]) -> None:
-        """Register several rules. An op may have only one rule."""
+        """Register the functions of several op classes. An op may have only one function."""
         for op, rule in rules.items():
             assert op not in self.rules, f"{self.backend} has two rules for {op.name}"
             self.rules[op] = rule
@@ -141,12 +145,12 @@ T = TypeVar("T")
 
 @value_class()
 class Operand:
-    """A required operand of an op."""
+    """A required operand of an op class, with its operand index."""
 
     index: int
 
     def __call__(self, node: "Node") -> "Value":
-        """Return the value of this operand."""
+        """Return the value that a node has for this operand."""
         return node.get_operand(self.index)
 
     def select(self, per_operand: Sequence[T]) -> T:
@@ -156,12 +160,12 @@ class Operand:
 
 @value_class()
 class OptionalOperand:
-    """An optional operand of an op. If absent, it is None or beyond the last operand."""
+    """An optional operand of an op class. An absent operand is None or after the last operand."""
 
     index: int
 
     def __call__(self, node: "Node") -> "Value | None":
-        """Return the value of this operand, or None if it is absent."""
+        """Return the value that a node has for this operand, or None if the operand is absent."""
         return self.select(node.args)
 
     def select(self, per_operand: Sequence[T | None]) -> T | None:

@@ -1,8 +1,8 @@
-"""Derive the dependences of an op from the marks in its signature.
+"""Derive the dependences of an op from the marks in the signature of the op.
 
 A signature such as `f[*s q k|q] -> f[*s q d]` assigns a name, and optionally a mark, to each
-operand axis. The name determines the corresponding result axis, the mark the offsets at which
-positions are read.
+operand axis. The name determines the corresponding result axis. The mark determines which positions
+of the operand axis each result position reads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,8 @@ DependenceKind = Literal["same", "window", "strided", "band", "newest", "extent"
 @value_class(slots=True)
 class DependenceMask:
     """A mask operand that limits a dependence to positions where the mask may be true or nonzero.
-    Its `query_axis` corresponds to `result_axis`, and its `key_axis` to the operand axis.
+    The `query_axis` of the mask corresponds to `result_axis`, and its `key_axis` to the operand
+    axis of the dependence.
     """
 
     operand: int
@@ -50,11 +51,11 @@ class DependenceMask:
 class Dependence:
     """The dependence of the result `result` on the axis `operand_axis` of the operand `operand`.
 
-    For each kind, position t of `result_axis` reads: `same`: position t. `window`: positions `t -
-    max_offset` to `t - min_offset`. `strided`: positions `t · stride - max_offset` to `t · stride -
-    min_offset`. `band`: positions where all `gates` may be nonzero. `newest`: the last position
-    (and earlier positions if `max_offset` > 0); the result has no such axis. `extent`: only the
-    size of the axis. `all`: all positions.
+    The `kind` determines what position t of `result_axis` reads. `same`: position t. `window`:
+    positions `t - max_offset` to `t - min_offset`. `strided`: positions `t · stride - max_offset`
+    to `t · stride - min_offset`. `band`: positions where all `gates` may be nonzero. `newest`: the
+    last position, and earlier positions if `max_offset` > 0, for a result without this axis.
+    `extent`: only the size of the axis. `all`: all positions.
     """
 
     operand: int
@@ -68,7 +69,7 @@ class Dependence:
 
     @property
     def min_offset(self) -> float:
-        """The minimum of `t_result - t_operand`, negative if later positions are read."""
+        """The minimum of `t_result - t_operand`, which is negative if later positions are read."""
         return self.offsets.low
 
     @property
@@ -104,7 +105,7 @@ MASK_OPERANDS: Mapping[type[Op], Operand | OptionalOperand] = {
     WeightedSum: WeightedSum.weights,
     MatMul: MatMul.left,
 }
-"""The operand that limits the keys of a query: a mask, or weights that are zero elsewhere."""
+"""The operand of each op that limits the keys of a query: a mask, or attention weights."""
 
 
 AxisMarks: TypeAlias = Sequence[tuple[SignatureAxis, range]]
@@ -116,7 +117,7 @@ ResultAxes: TypeAlias = Mapping[str, range]
 
 
 def _find_axis(axes: ResultAxes, name: str) -> int | None:
-    """Return the result axis with this name, or None if there is none."""
+    """Return the index of the result axis `name`, or None if the result has no such axis."""
     return axes[name].start if name in axes else None
 
 
@@ -129,7 +130,7 @@ def iterate_op_dependences(
         assign_axis_marks(term, arg.rank, op.get_first_variadic_rank(), n) if arg else ()
         for n, (term, arg) in enumerate(signature.pair_operands(args))
     ]
-    # the operands determine the number of result axes that `*s` covers
+    # the operands determine the number of result axes that a variadic group covers
     variadic_axes = [
         (m, dims)
         for p in operand_marks
@@ -154,7 +155,7 @@ def _iterate_operand_axes(
             continue  # attention weights do not depend on the value operand
         for mark, dims in axis_marks:
             if isinstance(op, Extent) and mark.mark != "@":
-                continue  # the size is read, but no positions
+                continue  # an `Extent` reads the size, but no positions
             for axis in dims:
                 yield _OperandAxis(
                     op=op,
@@ -170,9 +171,9 @@ def _iterate_operand_axes(
 
 @value_class(kw_only=True)
 class _OperandAxis:
-    """One axis of an operand, and the result whose dependence on it is derived. `mark` is the name
-    and mark of the axis in the signature, `named_axes` are all axes that the name covers,
-    `operand_marks` are the marks of all operands, and `result_axes` the axes of the result.
+    """An axis of an operand, and a result whose dependence on this axis is derived. `mark` is the
+    name and mark of the axis in the signature, `named_axes` are all axes that the name covers,
+    `operand_marks` are the marks of all operands, and `result_axes` are the axes of the result.
     """
 
     op: Op
@@ -209,8 +210,8 @@ class _OperandAxis:
 
 
 def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> Dependence:
-    """Return the dependence of a result on an operand axis, from the dependence mark of the axis in
-    the signature of the op. An axis without a mark gives `same` if the result has the axis.
+    """Return the dependence of a result on an operand axis. The signature of the op determines the
+    dependence by the mark of the axis. The default is `same` for an axis that the result has.
     """
     result_axis, mark = operand_axis.find_result_axis(), operand_axis.mark
     is_repeated = mark.is_broadcastable and arg.shape[operand_axis.axis] == 1
@@ -221,7 +222,7 @@ def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> De
         return _interpret_mark(operand_axis, result_axis)
     if result_axis is not None:
         return operand_axis.make_dependence(result_axis, "same", SAME_POSITION)
-    # if the result has no such axis, all positions are read, or in a contraction only the positions
+    # if the result lacks the axis, it reads all positions, or in a contraction only the positions
     # where no factor is zero
     if isinstance(operand_axis.op, Einsum):
         gates = _find_contraction_masks(
@@ -233,7 +234,9 @@ def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> De
 
 
 def _interpret_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Dependence:
-    """Return the dependence of a mark of an operand axis (`specc.ir.signature` lists them)."""
+    """Return the dependence that the mark of an operand axis declares (see
+    `specc.ir.signature`).
+    """
     mark = operand_axis.mark.mark
     match mark[0]:
         case "@":
@@ -243,8 +246,8 @@ def _interpret_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Depe
         case "~":
             return operand_axis.make_dependence(None, "all")
         case ">":
-            # reads all positions up to this position, or up to the last position if the result has
-            # no such axis
+            # a result position reads all positions up to itself, or all positions if the result
+            # lacks the axis
             return operand_axis.make_dependence(
                 result_axis, "newest" if result_axis is None else "window", PAST_POSITIONS
             )
@@ -265,7 +268,7 @@ def _interpret_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Depe
 
 
 def _interpret_window_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Dependence:
-    """Return the dependence of a mark `[low:high]` or `[low:high:stride:axis]`."""
+    """Return the dependence that a mark `[low:high]` or `[low:high:stride:axis]` declares."""
     low, high, *stride_and_axis = operand_axis.mark.mark[1:-1].split(":")
     offsets = Interval(
         _evaluate_bound(operand_axis.op, low), _evaluate_bound(operand_axis.op, high)
@@ -280,7 +283,7 @@ def _interpret_window_mark(operand_axis: _OperandAxis, result_axis: int | None) 
 
 
 def _evaluate_bound(op: Op, text: str) -> int:
-    """Evaluate a bound in a mark: an integer literal, or an attribute of the op."""
+    """Evaluate a bound in a mark, which is an integer or the name of an attribute of the op."""
     if text.lstrip("-").isdecimal():
         return int(text)
     value: object = getattr(op, text)
@@ -292,11 +295,11 @@ def _find_masks(
     op: Op, operand_marks: Sequence[AxisMarks], key: str, query: str, result_axes: ResultAxes
 ) -> tuple[DependenceMask, ...]:
     """Return the mask that limits which positions of axis `key` each position of axis `query`
-    reads, or () if all are read. The mask operand of `op` is listed in `MASK_OPERANDS`.
+    reads, or () if it reads all positions. `MASK_OPERANDS` contains the mask operand of `op`.
     """
     mask_operand = MASK_OPERANDS[type(op)].index
     result_axis = _find_axis(result_axes, query)
-    # without a mask, or if the result has no query axis, all keys are read
+    # without a mask or a query axis in the result, all keys are read
     if mask_operand >= len(operand_marks) or result_axis is None:
         return ()
     mask_axes = {m.name: d for m, d in operand_marks[mask_operand]}
@@ -310,7 +313,7 @@ def _find_masks(
 def _find_contraction_masks(
     operand_marks: Sequence[AxisMarks], key: str, result_axes: ResultAxes
 ) -> tuple[DependenceMask, ...]:
-    """Return the operands of a contraction that may be zero outside a band of its key axis."""
+    """Return the operands of a contraction that may be zero outside a band of the axis `key`."""
     gates = []
     for operand, axis_marks in enumerate(operand_marks):
         operand_axes = {m.name: d.start for m, d in axis_marks}

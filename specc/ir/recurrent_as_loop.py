@@ -18,9 +18,9 @@ CellCaptures = Mapping[str, Value]
 def expand_to_scan(
     b: GraphBuilder, op: RecurrentOp, args: NodeOperands, scope: str = ""
 ) -> tuple[Value, ...]:
-    """Add the projection, the loop over the cell and its initial states to `b`, in place of the
-    recurrent op `op` with operands `args`. Return the results of `op`: all outputs, then the final
-    states.
+    """Expand the recurrent op `op` with operands `args`: add the input projection, the initial
+    states and the loop over the cell to `b`. Return the results of `op`, i.e. all outputs, then the
+    final states.
     """
     projection_operands = (
         op.sequence.select(args),
@@ -43,13 +43,14 @@ def expand_to_scan(
     results = b.add_node(
         scan, *mask_operands, projections, *initial_values, *captures.values(), scope=scope
     )
-    # a loop returns its final loop-carried values first; recurrent layers return the outputs first
+    # a loop returns the final loop-carried values first, but recurrent layers return the outputs
+    # first
     return (results[-1], *results[:-1])
 
 
 def _add_captures(b: GraphBuilder, op: RecurrentOp, args: NodeOperands, width: Dim) -> CellCaptures:
-    """Add the loop-invariant values: the recurrent weight `u`, its bias `c`, and the optional
-    weights of an LSTM. `width` is the hidden size.
+    """Return the loop-invariant values by name: the recurrent weight `u`, its bias `c`, and the
+    optional weights of an LSTM. `width` is the hidden size.
     """
     w_hh, b_hh = op.recurrent_weights.select(args), op.recurrent_bias.select(args)
     weights: dict[str, Value | None] = {"u": w_hh, "c": b_hh}
@@ -62,20 +63,20 @@ def _add_captures(b: GraphBuilder, op: RecurrentOp, args: NodeOperands, width: D
 
 @dataclass(frozen=True)
 class CellBuilder:
-    """Builds the nodes of a recurrent cell."""
+    """A helper that adds the nodes of a recurrent cell to a graph builder."""
 
     b: GraphBuilder
 
     def add_op(self, fn: str, *args: Value) -> Value:
-        """Add `add`, `mul` or `sub` of two values, or a unary function."""
+        """Add an op: `add`, `mul` or `sub` of two values, or a unary function."""
         return self.b.add_op(ops.Arith(fn) if len(args) == 2 else ops.Pointwise(fn), *args)
 
     def add_linear(self, x: Value, w: Value, bias: Value | None = None) -> Value:
-        """Add `x @ w.T + bias`."""
+        """Add a linear layer `x @ w.T + bias`."""
         return self.b.add_op(ops.Linear(), x, w, bias)
 
     def split_last_axis(self, x: Value, count: int) -> list[Value]:
-        """Split the last axis into `count` equal chunks; shape inference ensures divisibility."""
+        """Split the last axis into `count` equal chunks. Shape inference ensures divisibility."""
         axis = x.rank - 1
         size = divide_dims_exactly(x.shape[axis], count)
         return [self.b.add_op(ops.Slice(axis, size * n, size * (n + 1)), x) for n in range(count)]
@@ -84,9 +85,9 @@ class CellBuilder:
 def _build_body(
     op: RecurrentOp, sequence: Value, initial_states: Sequence[Value], captures: CellCaptures
 ) -> Graph:
-    """Build the loop body: one step of the cell. Its inputs are the input projection of one
-    position, the states and the captures; its outputs are the next states and the output of the
-    position.
+    """Build the loop body, which computes one step of the cell. The inputs of the body are the
+    input projection of one position, the states and the captures. The outputs of the body are the
+    next states and the output of the position.
     """
     inner = GraphBuilder()
     position = inner.add_input("row", Input(remove_axis(sequence.type, 1)))
@@ -101,14 +102,16 @@ def _build_body(
 def compute_cell(
     f: CellBuilder, op: RecurrentOp, input: Value, states: Sequence[Value], w: CellCaptures
 ) -> Sequence[Value]:
-    """Return the next states, given the projected input of a position and captured weights `w`."""
+    """Return the next states for the input projection of a position and the captured weights
+    `w`.
+    """
     match op:
         case ops.Rnn(activation):
             projection = f.add_linear(states[0], w["u"], w.get("c"))
             return [f.add_op(activation, f.add_op("add", input, projection))]
         case ops.Gru():
             z, new = compute_gru_gates(f, op, input, states[0], w)
-            # equals `z · old + (1 - z) · new`, with one multiplication less
+            # equal to `z · old + (1 - z) · new`, with one multiplication less
             gated, base = (states[0], new) if op.update == "old" else (new, states[0])
             return [f.add_op("add", base, f.add_op("mul", z, f.add_op("sub", gated, base)))]
     return _compute_lstm_cell(f, input, states, w)
@@ -117,9 +120,9 @@ def compute_cell(
 def _split_gru_weights(
     b: GraphBuilder, op: ops.Gru, u: Value | None, c: Value | None, h: Dim
 ) -> dict[str, Value | None]:
-    """Split the recurrent weight and bias of a GRU by gate; return them by name. If the reset gate
-    is applied before the recurrent projection, the rows of the new state are separate entries
-    (`u new`, `c new`).
+    """Return the recurrent weight `u` and bias `c` of a GRU by name. If the reset gate is applied
+    before the recurrent projection, the rows of the new state are separate entries `u new` and `c
+    new`.
     """
     if op.reset == "after":
         return {"u": u, "c": c}
@@ -136,7 +139,7 @@ def compute_gru_gates(
 ) -> tuple[Value, Value]:
     """Return the update gate and the candidate state of a GRU for the hidden state `h`."""
     r_x, z_x, n_x = f.split_last_axis(input, 3)
-    # the common MatMul includes the new state only if the reset gate is applied after the recurrent
+    # the fused MatMul includes the new state only if the reset gate is applied after the recurrent
     # projection
     count = 3 if op.reset == "after" else 2
     projections = f.split_last_axis(f.add_linear(h, w["u"], w.get("c")), count)
@@ -163,8 +166,8 @@ def _compute_lstm_cell(
     gated_input = f.add_op("mul", f.add_op("sigmoid", i), f.add_op("tanh", new))
     retained_cell = f.add_op("mul", f.add_op("sigmoid", forget), c)
     c = f.add_op("add", retained_cell, gated_input)
-    # the peephole of the output gate reads the new cell state, the others the old one (Gers and
-    # Schmidhuber, 2000)
+    # the peephole of the output gate reads the new cell state, and all other peepholes read the old
+    # cell state (Gers and Schmidhuber, 2000)
     if "peep" in w:
         o = f.add_op("add", o, f.add_op("mul", from_o, c))
     hidden = f.add_op("mul", f.add_op("sigmoid", o), f.add_op("tanh", c))
@@ -172,7 +175,7 @@ def _compute_lstm_cell(
 
 
 def _add_zeros(b: GraphBuilder, shape: Sequence[Dim], dtype: str) -> Value:
-    """Add a tensor of zeros with this shape and element type."""
+    """Add a tensor of zeros with the shape `shape` and the element type `dtype`."""
     zeros = b.add_op(ops.Constant(0.0, dtype))
     for axis, length in enumerate(shape):
         zeros = b.add_op(ops.Expand(axis, length), b.add_op(ops.Insert(axis), zeros))

@@ -1,8 +1,8 @@
 """Infer the sizes of symbolic dimensions from the shapes of inputs, and find the input axis that
-determines each of them at run time.
+determines each symbolic dimension at run time.
 
 Every axis of every input is an equation `dim = size`. An equation that is linear in its only
-unknown symbol is solved; all equations are checked at the end.
+unknown symbol is solved. All equations are checked at the end.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -40,7 +40,7 @@ def bind_symbols(
     sizes: dict[str, int] = {}
     sources: dict[str, _ShapeEquation] = {}
     length_equations = length_equations or {}
-    # repeat, because an equation may determine a symbol of another equation
+    # repeat, because an equation may determine a symbol that another equation needs
     while _apply_length_equations(length_equations, sizes) or _apply_equations(
         equations, sizes, sources
     ):
@@ -66,7 +66,7 @@ def _check_lower_bounds(
 
 
 def _apply_length_equations(length_equations: Mapping[str, Dim], sizes: dict[str, int]) -> bool:
-    """Solve for symbols by the length equations; return True if one was added to `sizes`."""
+    """Add symbols that the length equations determine to `sizes`. Return True if there are any."""
     previous_count = len(sizes)
     for symbol, dim in length_equations.items():
         if symbol not in sizes and (size := _evaluate_dim(dim, sizes)) is not None:
@@ -77,8 +77,8 @@ def _apply_length_equations(length_equations: Mapping[str, Dim], sizes: dict[str
 def _apply_equations(
     equations: Iterable[_ShapeEquation], sizes: dict[str, int], sources: dict[str, _ShapeEquation]
 ) -> bool:
-    """Solve for symbols by the shapes of the arrays, and add them to `sizes`. Return True if one
-    was solved. `sources` records the equation of each symbol.
+    """Add symbols that the shapes of the arrays determine to `sizes`, and their equations to
+    `sources`. Return True if there are any.
     """
     previous_count = len(sizes)
     for equation in equations:
@@ -113,7 +113,7 @@ def _build_equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_Sha
 
 
 def _evaluate_dim(dim: Dim, sizes: Mapping[str, int]) -> int | None:
-    """Return the value of a dimension, or None if unknown. Raise E0912 for an inexact division."""
+    """Return the value of a dimension, or None if it is unknown. Raise E0912 for a remainder."""
     try:
         return dim.substitute(sizes).number
     except DimError as error:
@@ -125,7 +125,7 @@ def _evaluate_dim(dim: Dim, sizes: Mapping[str, int]) -> int | None:
 
 
 def _solve_equation(equation: _ShapeEquation, sizes: Mapping[str, int]) -> tuple[str, int] | None:
-    """Solve `c · symbol + rest = size`; return None unless it has exactly one unknown symbol."""
+    """Solve `c · symbol + rest = size` for the only unknown symbol, or return None."""
     if equation.dim.symbols() <= sizes.keys():
         return None
     try:
@@ -144,7 +144,7 @@ def _solve_equation(equation: _ShapeEquation, sizes: Mapping[str, int]) -> tuple
 def _check_equation(
     equation: _ShapeEquation, sizes: Mapping[str, int], sources: Mapping[str, _ShapeEquation]
 ) -> None:
-    """Raise E0912 if an axis does not have the size that the other axes determine."""
+    """Raise E0912 if the size of an axis contradicts the sizes of other axes."""
     expected = _evaluate_dim(equation.dim, sizes)
     if expected is None or expected == equation.size:
         return
@@ -171,8 +171,8 @@ def _check_equation(
 @dataclass(frozen=True, slots=True)
 class AxisSource:
     """An input axis from which a symbolic dimension is computed at run time, as `(length - offset)
-    / factor`. For an input `[batch, 2 * past + new]` whose `new` has a known size, the source of
-    `past` is (that input, 1, 2, new).
+    / factor`. For an input `[batch, 2 * past + new]` with a known size `new`, the source of `past`
+    is axis 1 of the input with the factor 2 and the offset `new`.
     """
 
     input: str
@@ -182,7 +182,7 @@ class AxisSource:
 
 
 LengthSource: TypeAlias = AxisSource | Dim
-"""The source of a symbol: an axis of an input, or an expression over sourced symbols."""
+"""The source of a symbol: an input axis, or an expression over symbols that have a source."""
 
 
 def find_length_sources(
@@ -190,10 +190,10 @@ def find_length_sources(
     length_equations: Mapping[str, Dim] | None = None,
     known_symbols: Collection[str] = (),
 ) -> dict[str, LengthSource]:
-    """Return the sources of all symbolic dimensions that have one. If a symbolic dimension is the
-    size of an input axis, its source is the first such axis. Others are computed by
-    `length_equations`, or from an axis such as `past + new` whose other terms are known.
-    `known_symbols` need no source.
+    """Return the sources of all symbolic dimensions that have a source. If a symbolic dimension is
+    the size of an input axis, its source is the first such axis. Other symbolic dimensions are
+    computed from `length_equations`, or from an axis such as `past + new` whose other terms are
+    known. `known_symbols` need no source.
     """
     sources: dict[str, LengthSource] = {s: Dim.symbol(s) for s in known_symbols}
     axes = [(n, a, d) for n, t in inputs.items() for a, d in enumerate(t.shape)]
@@ -210,7 +210,7 @@ def _find_next_source(
     length_equations: Mapping[str, Dim],
     known_sources: Mapping[str, LengthSource],
 ) -> tuple[str, LengthSource] | None:
-    """Return a symbolic dimension that the known ones determine, and its source, or None."""
+    """Return a symbolic dimension that known dimensions determine, and its source, or None."""
     for symbol, length in length_equations.items():
         if symbol not in known_sources and length.symbols() <= known_sources.keys():
             return symbol, length

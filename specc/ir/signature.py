@@ -1,17 +1,18 @@
-"""Shape signatures written as one line: `f[*s i], f[o i], f[o]? -> f[*s o]`.
+"""Shape signatures of ops, such as `f[*s i], f[o i], f[o]? -> f[*s o]`.
 
 The letter before the brackets is an element kind: `f` float, `i` int, `b` bool, `n` number, `q`
 bytes of quantized weights, `a` any. The same letter means the same element type in all terms. A
-name is an axis and its size; `*s` is any number of axes. `#d` is an axis whose size may also be 1.
-`#*s` are axes that are aligned from the right, may have size 1 and may be missing. `?` after an
-operand makes it optional; `...` lets it occur any number of times. In a term with two variadic
-groups, `*a t *b`, the op's attribute `axis` is the number of axes of the first group.
+name denotes an axis and its size, and `*s` denotes any number of axes. `#d` is an axis whose size
+may also be 1. `#*s` are axes that are aligned from the right, may have size 1 and may be missing.
+`?` after an operand makes the operand optional, and `...` allows any number of such operands. In a
+term with two variadic groups, `*a t *b`, the op's attribute `axis` is the number of axes of the
+first group.
 
 Marks on the axes of operands declare which operand positions a result position reads
 (`specc.ir.dependence`). No mark: the same position. `t[a:b]`: positions `t - b` to `t - a`.
 `t[a:b:s:u]`: for position u of the result axis `u`, positions `s · u - b` to `s · u - a`. `t>`: all
 positions up to t. `k|q`: positions of `k` that `q` attends to. `t$`: the last position. `t@`: the
-size only. `t~`: all positions. If no result has an axis, all its positions are read. Shape
+size only. `t~`: all positions. All positions of an axis that no result has are read. Shape
 inference, checks, messages, dependence analysis and generated test inputs use the same signature.
 """
 
@@ -28,11 +29,11 @@ from specc.ir.types import CAST_HINT, DTYPES_BY_KIND, KIND_BY_DTYPE, ShapeError,
 _AXIS_GROUP_PATTERN = re.compile(r"\s*(?:\(([^()]*)\)|([A-Za-z_]\w*|1))")
 
 AxisGroup: TypeAlias = tuple[str, ...]
-"""The names that one axis is composed of, in row-major order, or () for `1`."""
+"""The names of the axes that are merged into one axis, in row-major order, or () for `1`."""
 
 
 class RearrangePatternError(Exception):
-    """An error in a rearrange pattern; the message continues a sentence after the pattern."""
+    """The error for a rearrange pattern. Its message continues a sentence after the pattern."""
 
 
 @value_class(slots=True)
@@ -44,16 +45,16 @@ class RearrangePattern:
 
     @property
     def left_names(self) -> list[str]:
-        """The axis names on the left side, without grouping."""
+        """The axis names on the left side, ignoring parentheses."""
         return [name for axis in self.left for name in axis]
 
     @property
     def right_names(self) -> list[str]:
-        """The axis names on the right side, without grouping."""
+        """The axis names on the right side, ignoring parentheses."""
         return [name for axis in self.right for name in axis]
 
     def find_unbalanced_names(self) -> list[str]:
-        """Return the names that do not occur exactly once on each side."""
+        """Return the axis names that do not occur exactly once on each side."""
         left_names, right_names = self.left_names, self.right_names
         names = {*left_names, *right_names}
         return sorted(n for n in names if left_names.count(n) != 1 or right_names.count(n) != 1)
@@ -73,7 +74,7 @@ def parse_rearrange_pattern(text: str) -> RearrangePattern:
 
 
 def _parse_side(text: str) -> tuple[AxisGroup, ...]:
-    """Parse one side of a rearrange pattern, e.g. `(h d) i 1` to ((h, d), (i,), ())."""
+    """Parse one side of a rearrange pattern, e.g. `(h d) i 1`, to a tuple ((h, d), (i,), ())."""
     axes: list[AxisGroup] = []
     offset = 0
     while text[offset:].strip():
@@ -93,12 +94,12 @@ def _parse_side(text: str) -> tuple[AxisGroup, ...]:
 TERM_PATTERN = re.compile(r"\s*([fibnqa])\[([^\]]*(?:\[[^\]]*\][^\]]*)*)\](\?|\.\.\.)?\s*(?:,|$)")
 AXIS_PATTERN = re.compile(r"(#?)(\*?)([A-Za-z_]\w*)(\|\w+|\[[^\]]*\]|[>$@~])?$")
 SOLVED_OPERAND = -1
-"""The operand index of an axis size that `Op.infer_result_axes` has determined."""
+"""The operand index of an axis size that `Op.infer_result_axes` determines."""
 
 
 @value_class(slots=True)
 class SignatureAxis:
-    """An axis of a term, e.g. `#k|q`. `mark` is the text after the name."""
+    """An axis in a term of a signature, e.g. `#k|q`. `mark` is the text after the axis name."""
 
     name: str
     mark: str = ""
@@ -108,7 +109,7 @@ class SignatureAxis:
 
 @value_class(slots=True)
 class SignatureTerm:
-    """An operand or result of a signature, e.g. `f[*s d]`."""
+    """An operand or result in a signature, e.g. `f[*s d]`."""
 
     kind: str
     axes: tuple[SignatureAxis, ...]
@@ -118,9 +119,8 @@ class SignatureTerm:
 
 @dataclass
 class AxisBindings:
-    """The axis sizes and element types that the operands of an op determine, while its signature is
-    matched. `dims` maps each axis name to its sizes and the index of the operand that determined
-    them first.
+    """The axis sizes and element types that the operands of an op determine. `dims` maps each axis
+    name of the signature to the axis sizes and the index of the first operand with this axis.
     """
 
     dims: dict[str, tuple[tuple[Dim, ...], int]] = field(default_factory=dict)
@@ -138,7 +138,9 @@ class AxisBindings:
         self.dims[name] = dims if isinstance(dims, tuple) else (dims,), SOLVED_OPERAND
 
     def bind_name(self, name: str, dims: tuple[Dim, ...], operand: int) -> None:
-        """Assign the sizes `dims` to `name`. Raise ShapeError if an earlier operand differs."""
+        """Assign the sizes `dims` to the axis `name`. Raise ShapeError if an earlier operand
+        differs.
+        """
         bound_dims, first_operand = self.dims.setdefault(name, (dims, operand))
         if bound_dims == dims:
             return
@@ -152,10 +154,12 @@ class AxisBindings:
         raise make_length_mismatch(name, mismatch[0], first_operand, mismatch[1], operand)
 
     def broadcast_loose_axes(self) -> None:
-        """Broadcast axes marked `#` (missing or 1). Raise ShapeError if other sizes differ."""
+        """Broadcast axes that are marked with `#`. Raise ShapeError if sizes other than 1
+        differ.
+        """
         for name, operand_dims in self.broadcastable.items():
             if fixed_dims := self.dims.get(name):
-                # operands without `#` determine the axes
+                # operands without `#` determine the axis sizes
                 fixed_lengths = [(d, fixed_dims[1]) for d in fixed_dims[0]]
                 _broadcast_variadic_axes(name, operand_dims, fixed_lengths, is_rank_fixed=True)
                 continue
@@ -175,8 +179,8 @@ def _broadcast_variadic_axes(
     *,
     is_rank_fixed: bool = False,
 ) -> list[tuple[Dim, int]]:
-    """Broadcast the axes of all operands. Return each axis size with the operand that determines
-    it. With `is_rank_fixed`, the operands cannot change `broadcast_lengths`.
+    """Broadcast the axes of all operands. Return each axis size with the index of the operand that
+    determines the size. With `is_rank_fixed`, the operands cannot change `broadcast_lengths`.
     """
     rank = len(broadcast_lengths)
     for dims, operand in operand_lengths:
@@ -218,7 +222,7 @@ def make_length_mismatch(
 
 @value_class()
 class Signature:
-    """A parsed op signature (shape rule)."""
+    """A parsed signature of an op, which is its shape rule."""
 
     text: str
     operands: tuple[SignatureTerm, ...]
@@ -230,8 +234,8 @@ class Signature:
         return _parse_signature(text)
 
     def pair_operands(self, args: Sequence[Type | None]) -> list[tuple[SignatureTerm, Type | None]]:
-        """Pair each operand with its term. A repeated term is paired with all remaining operands.
-        Raise ShapeError if the number of operands does not match.
+        """Pair each operand with its term in the signature. A repeated term is paired with all
+        remaining operands. Raise ShapeError if the number of operands does not match.
         """
         terms = list(self.operands)
         if terms and terms[-1].is_repeated:
@@ -244,7 +248,9 @@ class Signature:
         return list(zip(terms, args, strict=True))
 
     def bind_axes(self, args: Sequence[Type | None], axis: int | None) -> AxisBindings:
-        """Bind the axis names to these operands. Raise ShapeError if the operands do not match."""
+        """Bind the axis names to the operand axes. Raise ShapeError if the operands do not
+        match.
+        """
         axes = AxisBindings()
         for n, (term, arg) in enumerate(self.pair_operands(args)):
             if arg is None:
@@ -276,7 +282,7 @@ def _parse_signature(text: str) -> Signature:
 def assign_axis_marks(
     term: SignatureTerm, rank: int, axis: int | None, operand: int
 ) -> tuple[tuple[SignatureAxis, range], ...]:
-    """Return the axes that each mark of `term` covers in a tensor of rank `rank`."""
+    """Return the range of axes that each axis of `term` covers in a tensor of rank `rank`."""
     variadic_count = sum(a.is_variadic for a in term.axes)
     named_count = len(term.axes) - variadic_count
     # total number of axes that the variadic groups cover
@@ -298,7 +304,9 @@ def assign_axis_marks(
 def _assign_consecutive_axes(
     term: SignatureTerm, wildcard_widths: Sequence[int]
 ) -> tuple[tuple[SignatureAxis, range], ...]:
-    """Return the axes that each mark covers, given the number of axes of each variadic group."""
+    """Return the range of axes that each axis of `term` covers. `wildcard_widths` contains the
+    number of axes of each variadic group.
+    """
     widths = iter(wildcard_widths)
     assignments, start = [], 0
     for mark in term.axes:
@@ -312,7 +320,7 @@ def assign_result_axes(
     term: SignatureTerm, rank: int, widths: Mapping[str, int]
 ) -> dict[str, range]:
     """Return the axes of a result of rank `rank` that each axis name covers. `widths` contains the
-    number of axes of each variadic group; a group without an entry covers the remaining axes.
+    number of axes of each variadic group. A group without an entry covers the remaining axes.
     """
     known_width = sum(widths.get(a.name, 0) if a.is_variadic else 1 for a in term.axes)
     axes: dict[str, range] = {}
@@ -326,7 +334,7 @@ def assign_result_axes(
 
 def _bind_dtype(axes: AxisBindings, term: SignatureTerm, operand_type: Type, operand: int) -> None:
     """Bind the element kind of `term` to the element type of an operand. Raise ShapeError if the
-    type is of another kind or differs from that of an earlier operand.
+    type is of another kind or differs from the type of an earlier operand.
     """
     if operand_type.dtype not in DTYPES_BY_KIND[term.kind]:
         kind_names = {"f": "floats", "i": "integers", "b": "booleans", "n": "numbers"}
@@ -342,7 +350,7 @@ def _bind_dtype(axes: AxisBindings, term: SignatureTerm, operand_type: Type, ope
 
 def _build_type(term: SignatureTerm, axes: AxisBindings) -> Type:
     """Return the type of the result `term` for the axis sizes in `axes`. If no operand determines
-    the element type of a kind, it is f32, i64 or bool.
+    the element type of a kind, the type is f32, i64 or bool.
     """
     default_dtypes = {"f": "f32", "i": "i64", "b": "bool"}
     dtype = axes.dtypes.get(term.kind) or default_dtypes[term.kind]
@@ -363,7 +371,7 @@ def _parse_terms(side: str) -> Iterator[SignatureTerm]:
 
 
 def _parse_axis(text: str) -> SignatureAxis:
-    """Parse an axis of a term, e.g. `#*s` or `k|q`."""
+    """Parse an axis in a term of a signature, e.g. `#*s` or `k|q`."""
     match = AXIS_PATTERN.match(text)
     assert match, f"not an axis of a signature: {text!r}"
     broadcast_mark, variadic_mark, name, mark = match.groups()

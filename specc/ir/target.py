@@ -1,4 +1,4 @@
-"""Target runtimes and their capabilities: passes and lowering rules test fields, not names."""
+"""Target runtimes and their capabilities, which passes and lowering rules test instead of names."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,12 +8,13 @@ from typing import Literal
 class Target:
     """A target runtime and its capabilities.
 
-    `linear_operator`: `gemm` flattens the leading axes for `Gemm`; `product` uses ONNX Runtime's
-    `FusedMatMul` and a separate bias addition, which its optimizer fuses. `uses_packed_heads`: the
-    attention kernel reads `[b, t, h·d]` without a transpose. `fused_operators`: ONNX operators that
-    are used if the opset has them. `recurrent_features`: features of the operators `RNN`, `GRU` and
-    `LSTM` that are supported in addition to those of PyTorch's layers without padding. `alignment`
-    is the alignment of weights in a file in bytes. `provider` is the execution provider.
+    `linear_operator` is the lowering of linear layers: `gemm` flattens the leading axes for `Gemm`,
+    and `product` uses ONNX Runtime's `FusedMatMul` and a separate bias addition, which the
+    optimizer of ONNX Runtime fuses. With `uses_packed_heads`, the attention kernel reads `[b, t,
+    h·d]` without a transpose. `fused_operators` are ONNX operators that are used if the opset has
+    them. `recurrent_features` are supported features of the operators `RNN`, `GRU` and `LSTM`
+    beyond PyTorch's layers without padding. `alignment` is the alignment of weights in a file in
+    bytes. `provider` is the execution provider.
     """
 
     name: str
@@ -25,15 +26,19 @@ class Target:
     description: str
     alignment: int = 1
     attention_dtypes: frozenset[str] = frozenset({"f32", "f16", "weights"})
-    """The element types of the operator `Attention`; `weights`: it returns attention weights."""
+    """The element types that the operator `Attention` supports. With `weights`, the operator can
+    return attention weights.
+    """
     missing_kernels: frozenset[str] = frozenset()
-    """Operators that have no kernel (`MaxPool`), or no kernel for an element type
-    (`Equal bf16`)."""
+    """Operators without a kernel (e.g. `MaxPool`), or without a kernel for an element type (e.g.
+    `Equal bf16`).
+    """
     in_place_cache_dtypes: frozenset[str] = frozenset()
-    """The element types of in-place KV buffers (`specc.ir.model.KVBufferGraph`)."""
+    """The supported element types of in-place KV buffers (`specc.ir.model.KVBufferGraph`)."""
     has_unmasked_kernel: bool = False
-    """True if attention without a mask has a faster kernel. With in-place KV caches, a run-time
-    check then determines whether the mask is only causal."""
+    """True if attention without a mask has a faster kernel. With in-place KV caches, the model then
+    checks at run time whether the mask is only causal.
+    """
     fuses_add_into_norm: bool = False
     """True if the runtime fuses an addition with a layer norm into a slower kernel."""
     uses_blocked_attention: bool = False
@@ -41,12 +46,13 @@ class Target:
     loop_operator: Literal["scan", "loop"] = "scan"
     """The ONNX operator that a loop over all time steps is lowered to."""
     supports_decode_loop: bool = True
-    """True if the runtime supports a `Loop` whose loop-carried KV caches grow."""
+    """True if the runtime supports a `Loop` with loop-carried KV caches that grow."""
     max_unrolled_experts: int = 16
-    """Maximum number of unrolled experts; larger mixtures are lowered to a loop."""
+    """Maximum number of unrolled experts. Larger mixtures of experts are lowered to a loop."""
     quantized_operators: Literal["", "rows", "weights"] = ""
-    """The ONNX Runtime contrib operators that are used for quantized MatMul, with weights in
-    PyTorch's layout: `rows` quantizes activations per token, `weights` is weight-only, and "" uses
-    standard operators."""
+    """The ONNX Runtime contrib operators for quantized MatMul with weights in PyTorch's layout.
+    `rows` quantizes activations per token, `weights` is weight-only, and "" uses standard ONNX
+    operators.
+    """
     compute_dtypes: frozenset[str] = frozenset()
-    """The 16-bit element types in which the runtime computes if the weights have that type."""
+    """The 16-bit element types in which the runtime computes if the weights have this type."""

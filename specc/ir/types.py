@@ -1,6 +1,7 @@
-"""Tensor types (element type and symbolic shape), and intervals of position offsets.
+"""Tensor types with symbolic shapes, and intervals of position offsets.
 
-An interval contains all offsets `t_result - t_operand` at which operand positions are read.
+An interval contains the offsets `t_result - t_operand` of the operand positions that a result
+position reads.
 """
 
 from math import inf
@@ -16,22 +17,23 @@ DTYPES_BY_KIND: dict[str, tuple[str, ...]] = {
     "q": ("i8", "u8", "i4"),
     "a": ("f32", "f64", "f16", "bf16", "i64", "i32", "bool", "i8", "u8", "i4"),
 }
-"""The element types of each kind in signatures: float, int, bool, number, quantized weights,
-any."""
+"""The element types of each element kind in signatures: float, int, bool, number, quantized
+weights, any.
+"""
 
 ALL_DTYPES = DTYPES_BY_KIND["a"]
 
 KIND_BY_DTYPE = {dtype: kind for kind in "fibq" for dtype in DTYPES_BY_KIND[kind]}
 
 KIND_DESCRIPTIONS = {"f": "numbers", "i": "integers", "q": "integers", "b": "booleans"}
-"""The plural noun for elements of each kind, for messages."""
+"""The plural noun for elements of each element kind, for messages."""
 
 
 FLOAT32_INTEGER_RANGES = {
     "i64": (-(2.0**63), 2.0**63 - 2.0**39),
     "i32": (-(2.0**31), 2.0**31 - 2.0**7),
 }
-"""The smallest and the largest integer of each integer type that float32 represents exactly."""
+"""The smallest and the largest integer of each integer type that is exact in float32."""
 
 
 @value_class(slots=True)
@@ -43,7 +45,7 @@ class Type:
 
     @classmethod
     def of(cls, dtype: str, *shape: DimLike) -> "Type":
-        """Return the type with these axis sizes: `Type.of("f32", Dim.symbol("batch"), 768)`."""
+        """Create a type, e.g. `Type.of("f32", Dim.symbol("batch"), 768)`."""
         return cls(dtype, tuple(Dim.from_value(d) for d in shape))
 
     @property
@@ -57,10 +59,10 @@ class Type:
 
 @value_class()
 class ShapeError(Exception):
-    """Incompatible operands of an op.
+    """The error for incompatible operands of an op.
 
-    `title` is the complete message. `operands` are the indices of the conflicting operands, `dims`
-    are the conflicting axis sizes, and `name` is the axis name in the signature.
+    `title` is the message. `operands` are the indices of the conflicting operands, `dims` are the
+    conflicting axis sizes, and `name` is the axis name in the signature.
     """
 
     title: str
@@ -74,12 +76,12 @@ class ShapeError(Exception):
 
 
 CAST_HINT = "`cast(x, to=float)` converts integers"
-"""The help if an integer operand is passed for a float operand."""
+"""The help message for an integer operand in place of a float operand."""
 
 
 @value_class(slots=True)
 class Interval:
-    """A closed interval from `low` to `high`; empty if `low > high`."""
+    """A closed interval from `low` to `high`. The interval is empty if `low > high`."""
 
     low: float
     high: float
@@ -103,7 +105,7 @@ class Interval:
         return Interval(self.low * factor, self.high * factor)
 
     def __or__(self, other: "Interval") -> "Interval":
-        """Return the smallest interval that contains both."""
+        """Return the smallest interval that contains both intervals."""
         if self.is_empty or other.is_empty:
             return self if other.is_empty else other
         return Interval(min(self.low, other.low), max(self.high, other.high))

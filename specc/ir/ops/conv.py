@@ -30,7 +30,7 @@ RESULT_WINDOW_AXES = {1: ("u",), 2: ("u", "v")}
 
 
 class PaddedWindow:
-    """Base class of ops with windows: kernel size, and padding (or cropping) per axis."""
+    """Base class of ops with a kernel size, and with padding or cropping per axis."""
 
     kernel: tuple[int, ...]
     pads: tuple[int, ...]
@@ -46,13 +46,13 @@ class PaddedWindow:
         return self.pads[len(self.kernel) :]
 
     def pair_axis_names(self) -> list[tuple[str, str]]:
-        """Return the names of each window axis in the operand and in the result."""
+        """Return (operand axis name, result axis name) for each window axis."""
         rank = len(self.kernel)
         return list(zip(OPERAND_WINDOW_AXES[rank], RESULT_WINDOW_AXES[rank], strict=True))
 
 
 class SlidingWindowOp(PaddedWindow):
-    """Base class of ops with sliding windows: kernel size, stride and padding."""
+    """Base class of ops with sliding windows, i.e. with a kernel size, a stride and padding."""
 
     stride: tuple[int, ...]
 
@@ -63,11 +63,13 @@ class SlidingWindowOp(PaddedWindow):
 
     @property
     def end_padding(self) -> tuple[int, ...]:
-        """The number of positions that a window may extend past the end of the axis, per axis."""
+        """The number of positions by which a window may extend past the end, per axis."""
         return self.padding_after
 
     def get_window_extent(self, n: int) -> int:
-        """Return the distance from first to last position of a window along window axis `n`."""
+        """Return the distance between the first and last position of a window on window axis
+        `n`.
+        """
         return self.dilations[n] * (self.kernel[n] - 1)
 
     def get_lag(self, n: int) -> int:
@@ -81,19 +83,21 @@ class SlidingWindowOp(PaddedWindow):
         return self.padding_before[n] - self.get_window_extent(n), self.padding_before[n]
 
     def is_position_preserving(self, n: int) -> bool:
-        """Return True if operand and result have the same positions along window axis `n`."""
+        """Return True if operand and result have the same size and stride 1 along window axis
+        `n`.
+        """
         return self.stride[n] == 1 and not self.get_lag(n)
 
     def compute_length(self, length: Dim, n: int) -> Dim:
         """Return the result size of window axis `n` for an operand axis of size `length`."""
-        # return an unchanged size as it is: a quotient would hide that both sizes are equal
+        # return an unchanged size as is, because a quotient would hide that both sizes are equal
         if self.is_position_preserving(n):
             return length
         return floor_divide_dims(length - (1 + self.get_lag(n)), self.stride[n]) + 1
 
     def compute_length_slack(self, length: Dim, n: int) -> Dim:
-        """Return a dimension that is negative if an operand axis of size `length` is invalid:
-        shorter than a window, or an axis of an empty image.
+        """Return a dimension that is negative if an operand axis of size `length` is invalid,
+        because it is shorter than a window or belongs to an empty image.
         """
         # an empty image is an error; an empty time axis has an empty result
         if len(self.kernel) > 1:
@@ -101,12 +105,14 @@ class SlidingWindowOp(PaddedWindow):
         return self.compute_length(length, n) - min_dims(length, 1)
 
     def mark_axes(self) -> tuple[list[str], list[str]]:
-        """Return the window axes of the operand with their marks, and those of the result."""
+        """Return the window axes of the operand with their marks, and the window axes of the
+        result.
+        """
         marked_axes, result_names = [], []
         for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
             low, high = self.get_offset_bounds(n)
             is_preserving = self.is_position_preserving(n)
-            # a result axis with another size has a separate name, which is part of the mark of the
+            # a result axis with another size has another name, which is part of the mark of the
             # operand axis
             marked_axes.append(
                 f"{operand_name}[{low}:{high}]"
@@ -117,10 +123,10 @@ class SlidingWindowOp(PaddedWindow):
         return marked_axes, result_names
 
     def infer_window_axes(self, axes: AxisBindings) -> None:
-        """Bind the sizes of the result axes. Raise ShapeError if a static size is too small."""
+        """Bind the sizes of the result axes. Raise ShapeError if a static axis is too short."""
         for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
             length = axes[operand_name]
-            # dynamic sizes are checked at run time
+            # the sizes of dynamic axes are checked at run time
             slack = self.compute_length_slack(length, n).number
             if slack is not None and slack < 0:
                 window_size = self.get_window_extent(n) + 1
@@ -152,7 +158,7 @@ KERNEL_AXES = {1: "k", 2: "k l"}
 
 
 def _check_kernel_size(op: "Conv | ConvTranspose", axes: AxisBindings) -> None:
-    """Raise ShapeError if the kernel shape of the weight differs from the attribute."""
+    """Raise ShapeError if the kernel shape of the weight differs from the attribute `kernel`."""
     for name, expected_size in zip(KERNEL_AXES[len(op.kernel)].split(), op.kernel, strict=True):
         if axes[name] != expected_size:
             title = f"expected a kernel size of {expected_size}, got {axes[name]}"
@@ -164,9 +170,9 @@ class Conv(
 ):
     """Convolution over time or an image: `y = w * x + b`, as in PyTorch.
 
-    The weight is [out, in / groups, kernel …]; each of the `groups` reads its own channels. The
-    length is preserved if `before + after = (kernel - 1) · dilation`. If all padding is before, the
-    convolution is causal (arXiv:1609.03499).
+    The weight is [out, in / groups, kernel …], and each of the `groups` reads its own channels. The
+    length is preserved if `before + after = (kernel - 1) · dilation`. If all padding is before the
+    first position, the convolution is causal (arXiv:1609.03499).
     """
 
     kernel: tuple[int, ...]
@@ -184,7 +190,7 @@ class Conv(
         return self.dilation
 
     def get_signature(self) -> Signature:
-        """Build the signature for sequences or images, with numeric offsets."""
+        """Build the signature for sequences or images, with integer offsets in the marks."""
         other_operands = f", f[o j {KERNEL_AXES[len(self.kernel)]}], f[o]?"
         marked_axes, result_names = self.mark_axes()
         return _build_window_signature("i", marked_axes, other_operands, "o", result_names)
@@ -192,7 +198,7 @@ class Conv(
     def infer_result_axes(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
         check_channel_groups(axes["i"], axes["o"], self.groups)
-        # each group reads only some of the channels
+        # each group of output channels reads only the input channels of this group
         weight_channels, input_channels = axes["j"] * self.groups, axes["i"]
         if weight_channels != input_channels:
             title = (
@@ -205,10 +211,11 @@ class Conv(
 
 class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", is_heavy=True):
     """Transposed convolution: every position adds a kernel to the result, `stride` positions after
-    the previous one (arXiv:1603.07285, sec. 4). The weight is [in, out / groups, kernel …].
+    the kernel of the previous position (arXiv:1603.07285, sec. 4). The weight is [in, out / groups,
+    kernel …].
 
-    `pads` positions are cropped at the ends; negative values extend the end. The length `n` becomes
-    `(n - 1) · stride + (kernel - 1) · dilation + 1 - before - after`.
+    `pads` is the number of positions cropped at each end. A negative number extends the end. The
+    length `n` becomes `(n - 1) · stride + (kernel - 1) · dilation + 1 - before - after`.
     """
 
     kernel: tuple[int, ...]
@@ -227,8 +234,7 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
         for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
             extent = self.dilation[n] * (self.kernel[n] - 1)
             low, high = -self.padding_before[n], extent - self.padding_before[n]
-            # with a stride above 1, the offsets depend on the result position, so the dependence is
-            # `all`
+            # with a stride above 1, the offsets depend on the result position, so the mark is `~`
             has_unit_stride = self.stride[n] == 1
             marked_axes.append(
                 f"{operand_name}[{low}:{high}:1:{result_name}]"
@@ -270,10 +276,10 @@ def check_channel_groups(input_channels: Dim, output_channels: Dim, groups: Dim)
 
 
 class Pooling(SlidingWindowOp):
-    """Base class of pooling ops. A window without valid positions is an error."""
+    """Base class of pooling ops. A window that contains only padding is an error."""
 
     def get_signature(self) -> Signature:
-        """Build the signature for sequences or images, with numeric offsets."""
+        """Build the signature for sequences or images, with integer offsets in the marks."""
         marked_axes, result_names = self.mark_axes()
         return _build_window_signature("c", marked_axes, "", "c", result_names)
 
@@ -281,7 +287,7 @@ class Pooling(SlidingWindowOp):
         self.infer_window_axes(axes)
 
     def compute_length_slack(self, length: Dim, n: int) -> Dim:
-        """Return a Dim that is negative if `length` is too short or a window reads only padding."""
+        """Return a dim that is negative if `length` is too short or a window reads only padding."""
         missed_length = self._find_missed_length(n)
         # if the padding exceeds the window extent, a window may read only padding
         if self.get_lag(n) < 0:
@@ -323,8 +329,8 @@ class MaxPool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
 class AveragePool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
     """The mean of each window, per channel.
 
-    With `count_include_pad` padding counts as zeros, otherwise it is excluded. Windows may extend
-    past the padding by `end_overhang` positions (ceil mode), which never count.
+    With `count_include_pad`, padding counts as zeros, otherwise padding is excluded from the mean.
+    Windows may extend past the padding by `end_overhang` positions (ceil mode), which are excluded.
     """
 
     kernel: tuple[int, ...]
@@ -335,15 +341,15 @@ class AveragePool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
 
     @property
     def end_padding(self) -> tuple[int, ...]:
-        """The positions by which a window may extend past the end, per axis (ceil mode)."""
+        """The number of positions by which a window may extend past the end, per axis."""
         return tuple(a + b for a, b in zip(self.padding_after, self.end_overhang, strict=True))
 
 
 class DownsamplePaddingMask(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
-    """The padding mask after a convolution or pooling with `stride` and `lag`
-    (`SlidingWindowOp.get_lag`): position t is valid if positions `t · stride` to
-    `t · stride + lag` are; with a negative lag, if one of positions `t · stride + lag` to
-    `t · stride` is.
+    """The padding mask after a convolution or pooling with `stride` and `lag` (see
+    `SlidingWindowOp.get_lag`). Position t is valid if all positions `t · stride` to `t · stride +
+    lag` are valid, or for a negative lag if any position `t · stride + lag` to `t · stride` is
+    valid.
     """
 
     stride: int

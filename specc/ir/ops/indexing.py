@@ -1,5 +1,5 @@
-"""Ops that select, reorder or resample positions of an axis: sort, top-k, strided slice, roll, pad,
-resize, grid sample; and group norm.
+"""Ops that select, reorder or resample positions of an axis (sort, top-k, strided slice, roll, pad,
+resize, grid sample), and group norm.
 """
 
 from specc.ir.dim import Dim, floor_divide_dims, mod_dims
@@ -76,7 +76,7 @@ class StridedSlice(
                 raise ShapeError(
                     f"a slice from {self.start} up to {self.stop} of an axis of {length}", (0,)
                 )
-        # the last step may go past the end
+        # the last step may extend past the end of the axis
         axes["u"] = floor_divide_dims(slice_length + self.step - 1, self.step)
 
 
@@ -92,8 +92,8 @@ class Roll(Op, sig="a[*a t~ *b] -> a[*a t *b]", is_selection=True):
 class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
     """Pad axis `axis` with `padding_before` and `padding_after` positions.
 
-    `constant` pads with `value`, `edge` repeats the first and last position, `reflect` mirrors the
-    axis without repeating its first and last position.
+    `constant` pads with `value`, `edge` repeats the first and last position, and `reflect` mirrors
+    the axis without repeating its first and last position.
     """
 
     axis: int
@@ -163,16 +163,16 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
 
     @property
     def interpolates(self) -> bool:
-        """True if the mode interpolates between pixels."""
+        """True if `mode` interpolates between pixels."""
         return not self.mode.startswith("nearest")
 
 
 class GridSample(Op, sig="f[b c h~ w~], f[b *u xy] -> f[b c *u]"):
     """Sample a feature map at points, like PyTorch's `grid_sample`.
 
-    Points are (x, y) from -1 to 1. With `align_corners` these are the centers of the first and last
-    pixel, otherwise their outer edges. Beyond the border, the value is 0 (`zeros`), that of the
-    nearest pixel (`border`), or that of the pixel mirrored at the border (`reflection`).
+    Points are (x, y) from -1 to 1. With `align_corners`, -1 and 1 are the centers of the first and
+    last pixel, otherwise their outer edges. Beyond the border, the value is 0 (`zeros`), that of
+    the nearest pixel (`border`), or that of the pixel mirrored at the border (`reflection`).
     """
 
     mode: str

@@ -62,9 +62,9 @@ class RMSNorm(Op, sig="f[*s d~], f[d]? -> f[*s d]"):
 
 
 class Dropout(Op, sig="f[*s] -> f[*s]"):
-    """The identity at inference. In training, elements are set to zero with probability `p`
-    and the others divided by `1 - p` (arXiv:1207.0580). `call` distinguishes calls on one tensor:
-    each samples its own mask.
+    """The identity at inference. In training, elements are set to zero with probability `p` and all
+    other elements are divided by `1 - p` (arXiv:1207.0580). `call` distinguishes several calls on
+    one tensor, which sample different masks.
     """
 
     p: float
@@ -78,7 +78,7 @@ class Softmax(Op, sig="f[*a t~ *b] -> f[*a t *b]"):
 
 
 class MaskedWeights:
-    """Base class of ops that normalize masked scores to weights in [0, 1]."""
+    """Base class of ops that normalize masked attention scores to weights in [0, 1]."""
 
     scores, mask = Operand(0), Operand(1)
 
@@ -104,7 +104,7 @@ class MaskedNormalization(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] ->
 class WeightedSum(
     Op, sig="f[#*s q k|q], f[#*s k|q e] -> f[*s q e]", is_heavy=True, spec_name="weigh"
 ):
-    """Weighted sum of values, `w @ v`; masked-out keys do not affect the result."""
+    """Weighted sum of values, `w @ v`. Masked-out keys do not affect the result."""
 
     weights, values = Operand(0), Operand(1)
 
@@ -147,10 +147,10 @@ class Attend(
 class PatchEmbedding(
     Op, sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]", is_heavy=True, spec_name="patches"
 ):
-    """Patch embedding: an image split into `p × r` patches, each projected to a vector, in
-    row-major order.
+    """Patch embedding: an image is split into `p × r` patches in row-major order, and each patch is
+    projected to a vector.
 
-    Equals a convolution with stride = kernel size (arXiv:2010.11929, sec. 3.1).
+    Patch embedding is a convolution whose stride is the kernel size (arXiv:2010.11929, sec. 3.1).
     """
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
@@ -159,8 +159,8 @@ class PatchEmbedding(
 
 
 def divide_image_size(length: Dim, size: Dim, dimension: str) -> Dim:
-    """Return `length / size`. Raise ShapeError if an image of `length` pixels along `dimension`
-    ("high" or "wide") is not divisible into patches of `size`.
+    """Return `length / size`. Raise ShapeError if an image that is `length` pixels `dimension`
+    ("high" or "wide") is not divisible into patches of `size` pixels.
     """
     if mod_dims(length, size).number:
         raise ShapeError(
@@ -191,14 +191,14 @@ class Sinusoid(Op, sig="i[*s] -> f[*s d]"):
 
 
 class RopeAngles(Op, sig="i[*s]... -> f[*s r], f[*s r]"):
-    """Cosines and sines of `position · frequency` for `dim / 2` rotary pairs (arXiv:2104.09864,
-    eq. 15).
+    """Cosines and sines of `position · frequency` for the `dim / 2` feature pairs of RoPE
+    (arXiv:2104.09864, eq. 15).
 
-    With several position axes (M-RoPE, arXiv:2409.12191, sec. 2.1.1) there is one operand per axis,
-    and pair n has the position on axis `axes[n]`. `frequencies` overrides `theta^(-2n/dim)` for
-    RoPE scaling; both results are multiplied by `factor` (YaRN's attention factor). Angles are
+    With several position axes (M-RoPE, arXiv:2409.12191, sec. 2.1.1), there is one operand per
+    axis, and pair n has the position on axis `axes[n]`. `frequencies` overrides `theta^(-2n/dim)`
+    for RoPE scaling. Both results are multiplied by `factor` (YaRN's attention factor). Angles are
     computed in float64 and rounded once. `max_positions` is the maximum sequence length for which
-    the frequencies hold; 0 means any length.
+    the frequencies are valid, or 0 if they are valid for any length.
     """
 
     dim: Dim
@@ -218,11 +218,11 @@ class RopeAngles(Op, sig="i[*s]... -> f[*s r], f[*s r]"):
 
 
 class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
-    """Rotate pairs of features by angles with the given cosines and sines (arXiv:2104.09864,
-    eq. 34).
+    """Rotate pairs of features by angles with the given cosines and sines (arXiv:2104.09864, eq.
+    34).
 
-    `half` (half-split, "rotate_half"): feature n pairs with n + r. `interleaved`: 2n pairs with
-    2n + 1. Features from 2r on are unchanged.
+    `half` (half-split, "rotate_half") pairs feature n with feature n + r. `interleaved` pairs
+    feature 2n with feature 2n + 1. Features from 2r on are unchanged.
     """
 
     pairs: str
@@ -236,7 +236,7 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureOfExpertsOperands(Generic[T]):
-    """The operands of a `MixtureOfExperts`, or per-operand data, by role."""
+    """The operands of a `MixtureOfExperts`, or the entries of a per-operand list, by role."""
 
     x: T
     ids: T
@@ -247,23 +247,23 @@ class MixtureOfExpertsOperands(Generic[T]):
 
     @property
     def body_operands(self) -> tuple[T, ...]:
-        """The operands that the body takes, in the order of its inputs."""
+        """The operands that become inputs of the body, in the order of these inputs."""
         return self.x, *self.stacked, *self.captured
 
 
 class MixtureOfExperts(
     Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", is_heavy=True, spec_name="route"
 ):
-    """Mixture of experts: the weighted sum of the outputs of the `k` experts of each token
-    (Shazeer et al. 2017, arXiv:1701.06538, eq. 1).
+    """Mixture of experts: the weighted sum of the outputs of the `k` experts of each token (Shazeer
+    et al. 2017, arXiv:1701.06538, eq. 1).
 
     Operands: tokens, expert indices, gate weights, `keep` if `has_mask` (bool [*s]: padded tokens
     are not routed and give zeros), then `stacked_count` tensors with one slice per expert along
     their first axis, then values captured by the body. An expert index out of range contributes
-    nothing; an expert that is selected twice counts twice. The body computes one expert. Its inputs
-    are the tokens routed to it, [1, …, tokens, d] with the rank of `x`, its slice of each stacked
-    tensor, and the captures; its output has one position per token. Tokens of the body are
-    independent.
+    nothing. An expert that is selected twice counts twice. The body computes one expert. The inputs
+    of the body are the tokens routed to the expert, [1, …, tokens, d] with the rank of `x`, the
+    slice of each stacked tensor for the expert, and the captures. The output of the body has one
+    position per token. The tokens are independent.
     """
 
     body: "Graph"
@@ -273,19 +273,19 @@ class MixtureOfExperts(
 
     @property
     def first_body_operand(self) -> int:
-        """The index of the first operand that the body takes, after the tokens."""
+        """The index of the first operand after the tokens that becomes an input of the body."""
         return 4 if self.has_mask else 3
 
     @property
     def token_count_symbol(self) -> str:
-        """The symbolic dimension that stands for the number of tokens routed to an expert."""
+        """The symbolic dimension for the number of tokens that are routed to an expert."""
         name = self.get_body_inputs()[0].shape[-2].name
         if name is None:
             raise ShapeError("the body has no token axis")
         return name
 
     def get_body_inputs(self) -> "tuple[Value, ...]":
-        """Return the inputs of the body: tokens, slices of stacked tensors, captures."""
+        """Return the inputs of the body: tokens, slices of stacked tensors, and captures."""
         return tuple(self.body.inputs.values())
 
     def get_body_output(self) -> "Value":
@@ -306,8 +306,8 @@ class MixtureOfExperts(
         )
 
     def get_signature(self) -> Signature:
-        """Build the signature. Stacked and captured operands have their own axis names, because
-        every token reads all of their elements.
+        """Build the signature. Stacked and captured operands have separate axis names, because
+        every token reads all their elements.
         """
         x, *others = (v.type for v in self.get_body_inputs())
         terms = [f"{get_dtype_kind(x.dtype)}[*s d]", "i[*s k]", "f[*s k]"]
@@ -325,7 +325,7 @@ class MixtureOfExperts(
             raise ShapeError(title, (self.first_body_operand,))
 
     def _check_body_inputs(self, operand_types: Sequence[Type]) -> None:
-        """Raise ShapeError if the inputs of the body do not have the types of the operands."""
+        """Raise ShapeError if the types of body inputs differ from the types of the operands."""
         for n, (value, operand_type) in enumerate(
             zip(self.get_body_inputs(), operand_types, strict=True)
         ):

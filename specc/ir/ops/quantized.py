@@ -1,12 +1,12 @@
-"""Layers with quantized weights, the storage formats of these weights, and quantization of KV
-cache entries.
+"""Layers with quantized weights, the storage formats of quantized weights, and the quantization of
+KV cache entries.
 
-Layout `rows`: `[out, in]` as in PyTorch. With a group size, each row is split into groups with one
-scale per group; the last group is padded. Codes are packed into bytes: one 8-bit code plus 128, or
-two 4-bit codes plus 8 each, with the first code in the low nibble. If there are zero points, codes
-are stored without an offset, and zero points are packed in the same way along the groups of a row.
-Layout `columns`: `[in, out]`, signed and not packed. Without a group size, there is one scale per
-channel.
+Weights in the layout `rows` are `[out, in]` as in PyTorch. With a group size, each row is split
+into groups with one scale per group, and the last group is padded. Codes are packed into bytes: one
+8-bit code plus 128, or two 4-bit codes plus 8 each, with the first code in the low nibble. If there
+are zero points, codes are stored without an offset, and zero points are packed in the same way
+along the groups of a row. Weights in the layout `columns` are `[in, out]`, signed and not packed.
+Without a group size, there is one scale per channel.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ _WEIGHT_TERMS = {
     ("columns", False): "q[i o], f[o]",
     ("columns", True): "q[i o], f[k o]",
 }
-"""The signature of the weight operands, by (layout, True if there is a group size)."""
+"""The signature of the weight operands, by (layout, whether there is a group size)."""
 _LINEAR_SIGNATURES = {
     form: Signature.parse(f"f[*s i], {weights}, f[o]?, q[o z]? -> f[*s o]")
     for form, weights in _WEIGHT_TERMS.items()
@@ -40,7 +40,7 @@ _PER_TENSOR_SIGNATURES = {
     form: Signature.parse(rule.text.replace("*s i", "*s~ i"))
     for form, rule in _LINEAR_SIGNATURES.items()
 }
-"""The signatures for per-tensor activation scales, which depend on all positions."""
+"""The signatures with per-tensor activation scales, which depend on all positions."""
 _EMBEDDING_SIGNATURES = {
     form: Signature.parse(
         f"i[*s], {weights.replace('o', 'v').replace('i ', 'd ').replace(' i', ' d')} -> f[*s d]"
@@ -53,10 +53,10 @@ class QuantizedLinear(Op, sig="f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]"
     """Linear layer with quantized weights: `x' @ (w · scale).T + b`, or `(w - z) · scale` with zero
     points.
 
-    `rounding` selects `x'`. `none`: `x`. `row`: per-token int8, scale = absmax / 127. `block`: the
-    same per group of `group_size` values. `tensor`: per-tensor uint8 with a zero point; 256 steps
-    from the minimum to the maximum, including 0, as in ONNX `DynamicQuantizeLinear`. Scales and
-    quotients are float32.
+    `rounding` is the quantization of activations `x` to `x'`. `none`: no quantization. `row`:
+    per-token int8, scale = absmax / 127. `block`: int8 per group of `group_size` values. `tensor`:
+    per-tensor uint8 with a zero point, with 256 steps from the minimum to the maximum, including 0,
+    as in ONNX `DynamicQuantizeLinear`. Scales and quotients are float32.
     """
 
     bits: int = 8
@@ -93,10 +93,10 @@ class QuantizedLstm(
     state and the final cell state.
 
     The equations are those of `lstm`. Inputs are quantized per tensor, as in `quantized_linear`
-    with `tensor`, with one scale for all valid positions of the batch. In each iteration the hidden
-    states of all batch elements are quantized with one scale; the states of finished sequences
-    count as zeros. So results depend on other batch elements. Operands: the sequence, both
-    weights, their scales, then the other operands of `lstm`.
+    with `tensor`, with one scale for all valid positions of the batch. In each iteration, the
+    hidden states of all batch elements are quantized with one scale, where the states of finished
+    sequences count as zeros. Results therefore depend on other batch elements. Operands: the
+    sequence, both weights, their scales, then the remaining operands of `lstm`.
     """
 
     reverse: bool = False
@@ -160,17 +160,17 @@ class Dequantize(Op, sig="q[b h t d], f[h #t d] -> f[b h t d]"):
 
 
 def count_groups(width: int, group_size: int) -> int:
-    """Return the number of groups in a row of a weight matrix."""
+    """Return the number of quantization groups in a row of a weight matrix."""
     return -(-width // group_size)
 
 
 def count_packed_bytes(count: int, bits: int) -> int:
-    """Return the number of bytes that `count` codes of `bits` bits take."""
+    """Return the size in bytes of `count` packed codes of `bits` bits."""
     return -(-count * bits // 8)
 
 
 def check_group_shape(axes: AxisBindings, width: Dim, bits: int, group_size: int) -> None:
-    """Raise ShapeError if groups and bytes per group do not match a row of `width` values."""
+    """Raise ShapeError if the number or size of groups does not match a row of `width` values."""
     row_width, group_count = width.number, axes["k"].number
     if row_width is None or group_count is None:
         raise ShapeError("quantized weights need static shapes", (1,))
@@ -183,19 +183,19 @@ def check_group_shape(axes: AxisBindings, width: Dim, bits: int, group_size: int
 
 
 ActivationRounding: TypeAlias = ActivationRoundingMode | Literal["layer"]
-"""The activation quantization of a quantized layer."""
+"""The activation quantization of a quantized layer, in a quantization format."""
 QUANTIZED_BITS = (4, 8)
 MIN_GROUP_SIZE, MAX_GROUP_SIZE = 16, 256
-"""The range of group sizes. Kernels require powers of two."""
+"""The range of supported group sizes, which must be powers of two."""
 
 
 @value_class(slots=True, kw_only=True)
 class QuantizationFormat:
-    """A format of quantized weights: `bits` bits, with `group_size` (0: per channel).
+    """A format of quantized weights with `bits` bits and `group_size` (0: per-channel scales).
 
-    `is_transposed` weights are `[in, out]` in the checkpoint. `rounding` is the activation
-    quantization; `layer` marks the weights of a `quantized_lstm`. With `has_zero_points`, each
-    group has a zero point. The module docstring describes the layouts.
+    Weights with `is_transposed` are `[in, out]` in the checkpoint. `rounding` is the activation
+    quantization, where `layer` marks the weights of a `quantized_lstm`. With `has_zero_points`,
+    each group has a zero point. The docstring of `specc.ir.ops.quantized` describes the layouts.
     """
 
     bits: int
@@ -206,7 +206,7 @@ class QuantizationFormat:
     has_zero_points: bool = False
 
     def format_codes_name(self, name: str) -> str:
-        """Return the tensor name of the codes (quantized values) of the weight `name`."""
+        """Return the tensor name of the codes, i.e. quantized values, of the weight `name`."""
         return f"{name}:int{self.bits}"
 
     def format_scales_name(self, name: str) -> str:
@@ -215,7 +215,7 @@ class QuantizationFormat:
 
     @property
     def parts(self) -> tuple[WeightPart, ...]:
-        """The stored tensors of a weight (codes, scales, zero points), in order."""
+        """The tensors that store a quantized weight: codes, scales, and zero points if present."""
         return WEIGHT_PARTS if self.has_zero_points else WEIGHT_PARTS[:2]
 
     def format_part_name(self, name: str, part: WeightPart) -> str:
@@ -228,7 +228,7 @@ class QuantizationFormat:
         return self.format_zero_points_name(name)
 
     def compute_part_shape(self, shape: tuple[int, ...], part: WeightPart) -> tuple[int, ...]:
-        """Return the shape of the codes, scales or zero points of a weight or a stack of them."""
+        """Return the shape of the codes, scales or zero points of a (possibly stacked) weight."""
         if part == "zero_points":
             return self.compute_zero_points_shape(shape)
         return self.compute_shapes(shape)[1 if part == "scales" else 0]
@@ -258,7 +258,7 @@ class QuantizationFormat:
     def _compute_matrix_shapes(
         self, shape: tuple[int, int]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the shapes of the codes and the scales of one weight matrix of the given shape."""
+        """Return the shapes of the codes and the scales of a weight matrix of shape `shape`."""
         out_features, in_features = shape[::-1] if self.is_transposed else shape
         group_count = count_groups(in_features, self.group_size) if self.group_size else 0
         if self.layout == "columns":
@@ -275,7 +275,7 @@ class QuantizationFormat:
 
 @value_class(slots=True)
 class PackedWeightFormat:
-    """The format of 4-bit codes in a checkpoint: group size, and whether it has zero points."""
+    """The format of packed 4-bit weights in a checkpoint."""
 
     group_size: int
     has_zero_points: bool = False
@@ -284,7 +284,8 @@ class PackedWeightFormat:
 @value_class(slots=True)
 class FoldedNorm:
     """A norm layer whose parameters `weight` and `bias` ("" if absent) are folded into the
-    following linear layers. Each linear weight is paired with True if it is stored as [in, out].
+    following linear layers. Each linear weight is paired with True if the weight is stored as [in,
+    out].
     """
 
     weight: str
@@ -298,4 +299,4 @@ def is_quantized_part_name(name: str) -> bool:
 
 
 QuantizationPlan: TypeAlias = Mapping[str, QuantizationFormat]
-"""The quantization format of each weight, by the name of the weight."""
+"""The quantization format of each quantized weight, by the name of the weight."""

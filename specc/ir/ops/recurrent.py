@@ -1,9 +1,9 @@
-"""`Scan`, the only run-time loop, and RNN, GRU and LSTM: one layer in one direction.
+"""The run-time loop `Scan`, and unidirectional RNN, GRU and LSTM layers.
 
-Weights have PyTorch's layout with stacked gates: reset, update, new (GRU); input, forget, cell,
-output (LSTM). At padded positions the state is unchanged and the result is zero; right padding is
-equivalent to PyTorch's packed sequences. The initial state defaults to zeros. `reverse` starts at
-the last position.
+Weights have PyTorch's layout with stacked gates: reset, update and new for a GRU, and input,
+forget, cell and output for an LSTM. At padded positions, the state is unchanged and the result is
+zero. Right padding is equivalent to PyTorch's packed sequences. The initial state defaults to
+zeros. With `reverse`, the loop starts at the last position.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ RNN_ACTIVATIONS: tuple[RnnActivation, ...] = ("tanh", "relu", "sigmoid")
 
 
 class RecurrentLayer:
-    """Base class of recurrent layers: their first seven operands, and the direction."""
+    """Base class of recurrent layers, with their first seven operands and their direction."""
 
     signature: ClassVar[Signature]
     reverse: bool
@@ -39,7 +39,7 @@ class RecurrentLayer:
     initial_states: tuple[OptionalOperand, ...] = (OptionalOperand(6),)
 
     def get_signature(self) -> Signature:
-        """Return the signature for this direction."""
+        """Return the signature of the layer, which depends on the direction."""
         return make_reverse_signature(self.signature) if self.reverse else self.signature
 
 
@@ -63,7 +63,7 @@ class RecurrentOperands(Generic[T]):
     def from_operands(
         cls, args: Sequence[T | None], *, is_quantized: bool = False
     ) -> "RecurrentOperands[T]":
-        """Group a per-operand list of `rnn`, `gru`, `lstm` (or quantized `lstm`) by role."""
+        """Group a per-operand list of a (possibly quantized) recurrent layer by role."""
         required_args = args[: 5 if is_quantized else 3]
         required_operands = [a for a in required_args if a is not None]
         assert len(required_operands) == len(required_args), "inputs and weights are present"
@@ -104,9 +104,9 @@ class Gru(
     """Gated recurrent unit (arXiv:1406.1078, eq. 5 to 8). Results: all hidden states, and the final
     state.
 
-    Operands are those of `rnn`. `reset` determines whether the reset gate is applied before the
-    recurrent projection, as in the paper, or after it, to the projection including its bias. An
-    update gate of 1 selects the `old` state, as in PyTorch, or the `new` state (arXiv:1409.0473).
+    The operands are those of `rnn`. `reset` determines whether the reset gate is applied before the
+    recurrent projection, as in the paper, or after the projection and its bias. An update gate of 1
+    selects the `old` state, as in PyTorch, or the `new` state (arXiv:1409.0473).
     """
 
     reset: Literal["before", "after"]
@@ -120,7 +120,7 @@ class Gru(
 def _check_gate_rows(
     axes: AxisBindings, count: int, count_text: str, operands: tuple[int, int]
 ) -> None:
-    """Raise ShapeError unless the weights have `count` times as many rows as the hidden size."""
+    """Raise ShapeError unless the number of weight rows is `count` times the hidden size."""
     rows, expected = axes["g"], axes["h"] * count
     if rows != expected:
         gates = f"{count_text} gates of size {axes['h']}"
@@ -135,12 +135,12 @@ class Lstm(
     " -> f[b t r], f[b r], f[b h]",
     is_heavy=True,
 ):
-    """Long short-term memory (Gers et al. 2000). Results: all outputs, the final output, and
-    the final cell state.
+    """Long short-term memory (Gers et al. 2000). Results: all outputs, the final output, and the
+    final cell state.
 
-    `c' = σ(f) c + σ(i) tanh(g)`, `h' = σ(o) tanh(c')`. Operands: those of `rnn`, then the
-    initial cell state, peepholes of the input, forget and output gates (Gers and Schmidhuber
-    2000; the last one uses `c'`), and a projection of `h'` before it is returned and fed back
+    `c' = σ(f) c + σ(i) tanh(g)`, `h' = σ(o) tanh(c')`. The operands are those of `rnn`, then the
+    initial cell state, the peepholes of the input, forget and output gates (Gers and Schmidhuber
+    2000; the output gate uses `c'`), and a projection of `h'` before `h'` is returned and fed back
     (arXiv:1402.1128).
     """
 
@@ -188,8 +188,8 @@ def make_reverse_signature(forward: Signature) -> Signature:
 
 @dataclass(frozen=True)
 class LoopOperands(Generic[T]):
-    """The operands of a loop, or one entry per operand, grouped by role. `keep` is the padding
-    mask; the `captured` values are loop-invariant.
+    """The operands of a loop, or the entries of a per-operand list, by role. `keep` is the padding
+    mask, and the `captured` values are loop-invariant.
     """
 
     keep: T | None
@@ -199,14 +199,14 @@ class LoopOperands(Generic[T]):
 
     @property
     def stacked(self) -> tuple[T, ...]:
-        """Stacked operands of which the body takes one slice: the expert weights of a mixture of
-        experts. A loop has none.
+        """Stacked operands of which the body takes one slice, like the expert weights of a mixture
+        of experts. A loop has no stacked operands.
         """
         return ()
 
     @property
     def body_operands(self) -> tuple[T, ...]:
-        """The operands that the body takes, in the order of its inputs."""
+        """The operands that become inputs of the body, in the order of these inputs."""
         return *self.scanned, *self.initial_carries, *self.captured
 
 
@@ -215,16 +215,17 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
 
     Operands: `keep` if `has_mask` (bool [b, t]), the scanned tensors (the loop runs along their
     axis `axis`), the initial loop-carried values, then captured values. Inputs of the body: the
-    current slice of each scanned tensor, the loop-carried values and the captures; its outputs are
-    the next loop-carried values, then the scan outputs. Results: the final loop-carried values,
-    then the scan outputs stacked along axis `axis`. Where `keep` is false, the loop-carried values
-    are unchanged and the scan outputs are zero. `reverse` starts at the last position. If
-    `end_condition_index` is not -1, the loop-carried value with that index is boolean, and the loop
-    ends as soon as all its elements are true, also before the first iteration; scan outputs of the
-    remaining iterations are zero. Where this value is true, the body must not change loop-carried
-    values and must output zeros, so that no result depends on the number of iterations. The last
-    `unfrozen_output_count` scan outputs are computed in every iteration, from unchanged
-    loop-carried values: later positions look back at them.
+    current slice of each scanned tensor, the loop-carried values and the captures. Outputs of the
+    body: the next loop-carried values, then the scan outputs. Results: the final loop-carried
+    values, then the scan outputs stacked along axis `axis`. Where `keep` is false, the loop-carried
+    values are unchanged and the scan outputs are zero. With `reverse`, the loop starts at the last
+    position. If `end_condition_index` is not -1, the loop-carried value with that index is a
+    boolean end condition. The loop ends as soon as all elements of the end condition are true,
+    possibly before the first iteration, and scan outputs of the remaining iterations are zero. For
+    a batch element whose end condition is true, the body must not change loop-carried values and
+    must output zeros, so that no result depends on the number of iterations. The last
+    `unfrozen_output_count` scan outputs are computed in every iteration from unchanged loop-carried
+    values, because later positions read them.
     """
 
     body: "Graph"
@@ -238,11 +239,11 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
 
     @property
     def first_body_operand(self) -> int:
-        """The index of the first operand that the body takes; `keep` is not passed to the body."""
+        """The index of the first operand after `keep`, which is not passed to the body."""
         return 1 if self.has_mask else 0
 
     def split_operands(self, per_operand: Sequence[T]) -> LoopOperands[T]:
-        """Group the entries of a per-operand list by role (scanned, initial, captured)."""
+        """Group the entries of a per-operand list by role (mask, scanned, initial, captured)."""
         scanned_end = self.first_body_operand + self.scanned_count
         carries_end = scanned_end + self.carry_count
         return LoopOperands(
@@ -265,7 +266,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
         return dict(zip(self.split_body_inputs().captured, captured, strict=True))
 
     def get_next_carries(self) -> "tuple[Value, ...]":
-        """Return the loop-carried outputs of the body."""
+        """Return the body outputs with the next loop-carried values."""
         return tuple(self.body.outputs.values())[: self.carry_count]
 
     def get_scan_outputs(self) -> "tuple[Value, ...]":
@@ -273,7 +274,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
         return tuple(self.body.outputs.values())[self.carry_count :]
 
     def get_first_scanned(self, node: "Node") -> "Value":
-        """Return the first scanned operand; all have the same size along their scan axis."""
+        """Return the first scanned operand. All scanned operands have the same scan axis size."""
         value = node.args[self.first_body_operand]
         assert value is not None, "a scan has no optional operands"
         return value
@@ -298,7 +299,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
         return (*body_output_types[: self.carry_count], *stacked_types)
 
     def _check_body_types(self, input_types: Sequence[Type], operand_types: Sequence[Type]) -> None:
-        """Raise ShapeError if the type of a body input is not that of its operand."""
+        """Raise ShapeError if the type of a body input differs from the type of its operand."""
         for n, (input_type, operand_type) in enumerate(
             zip(input_types, operand_types, strict=True)
         ):
@@ -307,7 +308,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
                 raise ShapeError(title, (self.first_body_operand + n,))
 
     def _check_end_condition(self, carry_types: Sequence[Type]) -> None:
-        """Raise ShapeError unless `end_condition_index` is -1 or that of a boolean carry."""
+        """Raise ShapeError unless `end_condition_index` is -1 or the index of a boolean value."""
         scan_output_count = len(self.body.outputs) - self.carry_count
         if (
             not 0
@@ -329,7 +330,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
             )
 
     def _find_trip_count(self, scanned_types: Sequence[Type]) -> Dim:
-        """Return the trip count: the common size of all scanned operands along the scan axis."""
+        """Return the trip count, i.e. the size of all scanned operands along the scan axis."""
         length = scanned_types[0].shape[self.axis]
         for n, scanned_type in enumerate(scanned_types):
             other_length = scanned_type.shape[self.axis]
@@ -349,5 +350,5 @@ def _check_loop_carried_types(initial_types: Sequence[Type], next_types: Sequenc
 
 
 def remove_axis(type: Type, axis: int) -> Type:
-    """Return the type of one slice along `axis`: `type` without this axis."""
+    """Return the type of a slice of `type` along `axis`, i.e. `type` without this axis."""
     return Type(type.dtype, (*type.shape[:axis], *type.shape[axis + 1 :]))

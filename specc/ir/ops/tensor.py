@@ -44,7 +44,7 @@ POINTWISE_FUNCTIONS = (
     *("log", "log1p", "neg", "quick_gelu", "reciprocal", "relu", "relu2", "round"),
     *("sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "tanh"),
 )
-"""The names of the functions of `Pointwise`; `specc_numpy` implements them."""
+"""The names of the functions of `Pointwise`, which `specc_numpy` implements."""
 
 ARITH_FUNCTIONS = ("add", "sub", "mul", "div", "pow", "min", "max", "floordiv", "mod")
 COMPARE_FUNCTIONS = ("eq", "ne", "lt", "le", "gt", "ge", "same_group")
@@ -63,7 +63,7 @@ class Constant(Op, sig="-> a[]", is_view=True):
 
 
 class Range(Op, sig="-> i[n]", is_view=True):
-    """The integers `0, 1, …, length - 1`. For a dynamic axis use `Extent`."""
+    """The integers `0, 1, …, length - 1`. For a dynamic axis, use `Extent`."""
 
     length: Dim
 
@@ -72,7 +72,7 @@ class Range(Op, sig="-> i[n]", is_view=True):
 
 
 class Extent(Op, sig="a[*a t@ *b] -> i[t]", is_view=True):
-    """The position ids `0, 1, …` along axis `axis` of the operand; only its shape is used."""
+    """The position ids `0, 1, …` along axis `axis` of the operand, whose elements are not read."""
 
     axis: int
 
@@ -95,7 +95,7 @@ class Pointwise(Op, sig="n[*s] -> n[*s]", is_elementwise=True):
 
 
 class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]", is_elementwise=True):
-    """Elementwise `add sub mul div pow min max floordiv mod`.
+    """An elementwise binary function: `add sub mul div pow min max floordiv mod`.
 
     `mod` has the sign of the divisor. Integer division by 0 returns 0. The exponent of an integer
     `pow` must be a non-negative constant.
@@ -112,8 +112,9 @@ class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]", is_elementwise=True):
 
 
 class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]", is_elementwise=True):
-    """Elementwise comparison `eq ne lt le gt ge`, or `same_group`: the group ids are equal and
-    positive. All positions of a group along the time axis must be processed in one decode step.
+    """Elementwise comparison `eq ne lt le gt ge`, or `same_group`, which is true if the group ids
+    are equal and positive. All positions of a group along the time axis must be processed in one
+    decode step.
     """
 
     left, right = Operand(0), Operand(1)
@@ -206,7 +207,7 @@ class Insert(Op, sig="a[*a *b] -> a[*a one *b]", is_view=True):
 
 
 def _check_single_position(axes: AxisBindings, participle: str) -> None:
-    """Raise ShapeError ("only an axis of length 1 can be …") unless axis `one` has size 1."""
+    """Raise ShapeError unless axis `one` has size 1. `participle` is e.g. "squeezed"."""
     if (length := axes["one"]) != 1:
         title = f"only an axis of length 1 can be {participle}, this one has length {length}"
         raise ShapeError(title, (0,))
@@ -239,7 +240,7 @@ class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
 
     def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
         lengths = [a.shape[self.axis] for a in args if a is not None]
-        # set the concatenated axis to size 0, so that only the other axes are compared
+        # set the concatenated axis to size 0, so that only the remaining axes are compared
         empty_types = (
             a
             and Type(a.dtype, (*a.shape[: self.axis], Dim.from_value(0), *a.shape[self.axis + 1 :]))
@@ -275,19 +276,19 @@ class Slice(Op, sig="a[*a t *b] -> a[*a u *b]", is_selection=True):
 
 
 class Index(Op, sig="a[*a t *b] -> a[*a *b]", is_selection=True):
-    """Position `index` of axis `axis`, without that axis."""
+    """Position `index` of axis `axis`. The result lacks this axis."""
 
     axis: int
     index: Dim
 
     @property
     def start(self) -> Dim:
-        """The start of the equivalent slice."""
+        """The start of the equivalent `Slice`."""
         return self.index
 
     @property
     def stop(self) -> Dim:
-        """The end of the equivalent slice."""
+        """The end (exclusive) of the equivalent `Slice`."""
         return self.index + 1
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
@@ -298,13 +299,13 @@ class Index(Op, sig="a[*a t *b] -> a[*a *b]", is_selection=True):
 
 
 class Last(Op, sig="a[*a t$ *b] -> a[*a *b]", is_selection=True):
-    """The last position of axis `axis`, without that axis."""
+    """The last position of axis `axis`. The result lacks this axis."""
 
     axis: int
 
 
 class Gather(Op, sig="a[*b t~ *d], i[*b u] -> a[*b u *d]", is_selection=True):
-    """Positions of axis `axis` selected by index, separately for each index of the leading axes:
+    """Gather positions of axis `axis` by index, separately for each index of the leading axes:
     `x[b, ids[b, u]]`.
     """
 
@@ -328,7 +329,7 @@ class Flip(Op, sig="a[*a t~ *b] -> a[*a t *b]", is_selection=True):
 
 class Delay(Op, sig="a[*a t[steps:steps] *b] -> a[*a t *b]"):
     """Shift right along axis `axis` by `steps` positions: position t of the result is position `t -
-    steps` of the operand; the first `steps` positions are `fill_value`.
+    steps` of the operand, and the first `steps` positions are `fill_value`.
     """
 
     axis: int
