@@ -1,9 +1,10 @@
-"""Load a model, generate for several prompts at once, and measure: `batch_process.py PROGRAM MODEL
+"""Load a model, generate for a batch of prompts, and measure: `batch_process.py PROGRAM MODEL
 PROMPT COUNT THREADS BATCH` prints JSON.
 
-`prefill` is the time until the first token of every sequence, `step` the time per further token of
-every sequence: the time of COUNT + 1 tokens without that of one token, divided by COUNT, because
-not every program returns the tokens of a batch one by one. Both are minima of two runs.
+`prefill` is the time until every sequence has its first token, and `step` is the time per further
+token of all sequences. `step` is computed as the time for COUNT + 1 tokens minus the time for one
+token, divided by COUNT, because some programs do not return the tokens of a batch one by one. Both
+times are minima of two runs.
 """
 
 import json
@@ -16,11 +17,11 @@ from load_process import make_prompt, read_peak_memory
 
 Prompts = list[list[int]]
 GenerateBatch = Callable[[Prompts, int], Prompts]
-"""Generates a number of tokens for each prompt, greedily and without an end token."""
+"""Generates a number of tokens for each prompt by greedy decoding, ignoring stop tokens."""
 
 
 def load_specc(model: str, threads: int, length: int, batch: int) -> GenerateBatch:
-    """Load a specc package."""
+    """Load a specc package and return its generation function."""
     import specc
 
     opened = specc.load(model, threads=threads)
@@ -58,7 +59,7 @@ def load_genai(model: str, threads: int, length: int, batch: int) -> GenerateBat
 
 
 def load_ctranslate2(model: str, threads: int, length: int, batch: int) -> GenerateBatch:
-    """Load a converted model in CTranslate2; its tokens are numbers in decimal."""
+    """Load a converted model in CTranslate2. Its tokens are decimal numbers."""
     import ctranslate2
 
     opened = ctranslate2.Generator(model, device="cpu", intra_threads=threads)
@@ -79,14 +80,14 @@ def load_ctranslate2(model: str, threads: int, length: int, batch: int) -> Gener
 
 
 def load_llama_cpp(model: str, threads: int, length: int, batch: int) -> GenerateBatch:
-    """Load a GGUF file in llama.cpp; one call of `llama_decode` has the tokens of all sequences."""
+    """Load a GGUF file in llama.cpp. Each call of `llama_decode` processes all sequences."""
     import llama_cpp as lib
     import numpy as np
 
     lib.llama_backend_init()
     opened = lib.llama_model_load_from_file(model.encode(), lib.llama_model_default_params())
     params = lib.llama_context_default_params()
-    # llama.cpp rounds the context of each sequence up to a multiple of 256
+    # llama.cpp rounds the context length of each sequence up to a multiple of 256
     params.n_ctx, params.n_seq_max = batch * (-(-length // 256) * 256), batch
     params.n_batch = params.n_ubatch = 512
     params.n_threads = params.n_threads_batch = threads
@@ -94,7 +95,7 @@ def load_llama_cpp(model: str, threads: int, length: int, batch: int) -> Generat
     vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(opened))
 
     def decode(entries: list[tuple[int, int, int, bool]]) -> list[int]:
-        """Process (token, position, sequence, wants logits); return the chosen tokens."""
+        """Process (token, position, sequence, needs logits). Return the chosen next tokens."""
         chosen = []
         for start in range(0, len(entries), params.n_batch):
             part = entries[start : start + params.n_batch]
@@ -128,7 +129,9 @@ def load_llama_cpp(model: str, threads: int, length: int, batch: int) -> Generat
 
 
 def load_openvino(model: str, threads: int, length: int, batch: int) -> GenerateBatch:
-    """Load a GGUF file in OpenVINO GenAI, `FILE` or `FILE:PRECISION` (a hint for activations)."""
+    """Load a GGUF file in OpenVINO GenAI. `model` is `FILE` or `FILE:PRECISION`, where PRECISION is
+    a hint for the dtype of activations.
+    """
     import numpy as np
     import openvino as ov
     import openvino_genai as genai
@@ -166,11 +169,11 @@ PROGRAMS = {
 def measure_process(
     program: str, model: str, prompt: int, count: int, threads: int, batch: int
 ) -> dict[str, object]:
-    """Load a model, generate once to warm up, and measure."""
+    """Load a model, generate once as warmup, and return the measured times."""
     generate = PROGRAMS[program](model, threads, prompt + count + 1, batch)
     prefill, whole = [], []
     for run in range(3):
-        # prompts differ, because OpenVINO GenAI keeps the KV cache of previous prompts
+        # prompts differ, because OpenVINO GenAI reuses the KV cache of previous prompts
         prompts = [make_prompt(prompt, 1000 * run + n) for n in range(batch)]
         others = [make_prompt(prompt, 1000 * run + 500 + n) for n in range(batch)]
         start = time.perf_counter()

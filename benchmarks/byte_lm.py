@@ -1,9 +1,9 @@
-"""Train a byte-level language model on the Python distribution, to compare quantization recipes:
-on random weights all recipes lose equally little.
+"""Train a byte-level language model on the Python distribution, to compare quantization recipes.
+With random weights, all recipes would have the same small loss.
 
-The model is `specs/models/llama.specc` with a small config. `specc_torch` makes a module of it and
-saves the trained weights as a Hugging Face checkpoint. The repository contains the script, not the
-weights.
+The model is `specs/models/llama.specc` with a small config. `specc_torch` converts the spec to a
+PyTorch module and saves the trained weights as a Hugging Face checkpoint. The repository contains
+this script but not the weights.
 
     python benchmarks/byte_lm.py --out /tmp/byte_lm --minutes 60
 """
@@ -31,7 +31,7 @@ CONFIG = {
     "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "hidden_act": "silu",
     "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None, "torch_dtype": "float32",
 }  # fmt: skip
-"""10.7 million parameters; 384 and 1 024 are multiples of the group size 128."""
+"""The config of the model (10.7 million parameters). All widths are multiples of group size 128."""
 
 LENGTH, BATCH = 256, 12
 RATE, WARMUP, SHOWN = 3e-3, 0.02, 50
@@ -40,11 +40,11 @@ HELD_BACK = 20
 
 
 def read_texts() -> tuple[bytes, bytes]:
-    """Return training and validation text: Python sources without tests, help texts, the
-    license. A zero byte precedes each text.
+    """Return the training text and the validation text: Python sources without tests, help texts
+    and the license. A zero byte precedes each file.
     """
     root = Path(sysconfig.get_path("stdlib"))
-    # exclude installed packages, and tests, which contain tables of data
+    # exclude installed packages, and tests, because tests contain tables of data
     other = {"site-packages", "test", "tests", "pydoc_data"}
     files = [p for p in sorted(root.rglob("*.py")) if not other & set(p.parts)]
     every = [p.read_bytes() for p in files]
@@ -72,9 +72,7 @@ def sample_windows(text: bytes, count: int, length: int) -> np.ndarray:
 
 
 def compute_loss(model: Module, rows: Tensor) -> Tensor:
-    """Compute the loss in nats per byte. Matrix products use bfloat16; weights, norms and the
-    softmax stay in float32.
-    """
+    """Compute the loss in nats per byte, with matrix products in bfloat16 mixed precision."""
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(input_ids=rows[:, :-1])["logits"]
     return functional.cross_entropy(logits.float().flatten(0, 1), rows[:, 1:].flatten())
@@ -88,8 +86,8 @@ def compute_validation_loss(model: Module, other: bytes) -> float:
 
 
 def compute_learning_rate(done: float) -> float:
-    """Return the learning rate factor at a fraction of the training time: linear warmup, then
-    cosine decay to 0.02.
+    """Return the learning rate factor at a fraction of the training time: linear warmup, followed
+    by cosine decay to 0.02.
     """
     if done < WARMUP:
         return done / WARMUP
@@ -98,26 +96,26 @@ def compute_learning_rate(done: float) -> float:
 
 
 def iterate_time_fractions(minutes: float) -> Iterator[float]:
-    """Yield the elapsed fraction of the training time at each step, until it reaches 1."""
+    """Yield the elapsed fraction of the training time at each step, up to 1."""
     start = time.monotonic()
     while (done := (time.monotonic() - start) / (60 * minutes)) < 1:
         yield done
 
 
 def make_optimizers(model: Module) -> list[torch.optim.Optimizer]:
-    """Return Muon (Jordan et al., 2024) for the linear layers, which needs fewer steps, and AdamW
-    for the embedding and the norm weights.
+    """Return two optimizers: Muon (Jordan et al., 2024) for the linear layers, because Muon needs
+    fewer steps, and AdamW for the embedding and the norm weights.
     """
     named = dict(model.named_parameters())
     maps = [p for n, p in named.items() if p.dim() == 2 and "embed" not in n]
     others = [p for n, p in named.items() if p.dim() != 2 or "embed" in n]
-    # updates are scaled like those of AdamW, so that both use one learning rate
+    # Muon updates are scaled like AdamW updates, so that both optimizers use one learning rate
     muon = torch.optim.Muon(maps, RATE, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
     return [muon, torch.optim.AdamW(others, RATE, betas=(0.9, 0.95), weight_decay=0.0)]
 
 
 def train(model: Module, learned: bytes, other: bytes, minutes: float) -> None:
-    """Train the model in place for a number of minutes."""
+    """Train the model in place for the given number of minutes."""
     optimizers = make_optimizers(model)
     ids, source = encode_bytes(learned), torch.Generator().manual_seed(0)
     for step, done in enumerate(iterate_time_fractions(minutes)):
@@ -140,11 +138,11 @@ def train(model: Module, learned: bytes, other: bytes, minutes: float) -> None:
 
 
 def make_tokenizer_json() -> dict[str, object]:
-    """Return a byte-level `tokenizer.json`, which some programs require: byte n is token n."""
+    """Return a byte-level `tokenizer.json` (byte n is token n), which some programs require."""
     from tokenizers import pre_tokenizers
 
     printed = [n for n in range(256) if chr(n).isprintable() and n not in (32, 160)]
-    # GPT-2's byte names: printable bytes map to themselves, the others to 256 and above
+    # in GPT-2's byte encoding, printable bytes map to themselves, other bytes to 256 and above
     printed = [n for n in printed if n < 127 or (n > 160 and n != 173)]
     hidden = [n for n in range(256) if n not in printed]
     names = {n: chr(n) for n in printed}
@@ -163,7 +161,7 @@ def make_tokenizer_json() -> dict[str, object]:
 
 
 def save(model: Module, out: Path) -> None:
-    """Save a Hugging Face checkpoint: weights, config.json, tokenizer.json."""
+    """Save the model as a Hugging Face checkpoint: weights, config.json and tokenizer.json."""
     specc_torch.save(model, out / "model.safetensors", {"format": "pt"}, force=True)
     files = {
         "config.json": CONFIG,
@@ -175,7 +173,7 @@ def save(model: Module, out: Path) -> None:
 
 
 def main() -> None:
-    """Train the model, print its losses and save it."""
+    """Train the model, print its losses and save the checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--threads", type=int, default=1)
@@ -184,7 +182,7 @@ def main() -> None:
     if given.minutes <= 0:
         parser.error("--minutes must be above 0")
     try:
-        # fail before training, not after it
+        # check the output directory before training
         given.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         parser.error(f"--out: {error}")

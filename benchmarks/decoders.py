@@ -1,7 +1,7 @@
-"""Time text generation token by token, in several runtimes.
+"""Time text generation token by token in several runtimes.
 
-A `Writer` processes prompts i64[batch, n], generates `count` tokens by greedy decoding and returns
-the time of each token. For encoder-decoder models, the source is fixed.
+A `Writer` processes prompts i64[batch, n], generates `count` tokens by greedy decoding, and returns
+the time of each token. For encoder-decoder models, the source sequence is fixed.
 """
 
 import json
@@ -28,8 +28,8 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Trace:
-    """Seconds until the first token, seconds of each further token, and the generated tokens
-    i64[batch, count].
+    """The seconds until the first token, the seconds of each further token, and the generated
+    tokens i64[batch, count].
     """
 
     prefill: float
@@ -42,8 +42,8 @@ Step = Callable[[Ints], Ints]
 
 
 def traced(start: Callable[[Ints], tuple[Ints, Step]]) -> Writer:
-    """Return a timed generator. `start` processes prompts and returns the most likely next tokens,
-    and the function that decodes the next step.
+    """Return a generation function that records times. `start` processes prompts, and returns the
+    most likely next tokens and a function that decodes the next step.
     """
 
     def write(ids: Ints, count: int) -> Trace:
@@ -61,16 +61,14 @@ def traced(start: Callable[[Ints], tuple[Ints, Step]]) -> Writer:
 
 
 def steps(model: Any, prompt: Ints) -> Callable[[Ints], NDArray[np.float32]]:
-    """Start generation with a specc package; each call of the returned function processes tokens
-    i64[batch, n] and returns logits.
-    """
+    """Start generation with a specc package. Return a function from new tokens to logits."""
     prepared = model.input_signature.prepare({model.input_signature.sequence_input: prompt})
     taken: Callable[[Ints], NDArray[np.float32]] = model.create_decoder_session(prepared).step
     return taken
 
 
 def make_specc_writer(package: Path) -> Writer:
-    """Run a specc package through the Python API."""
+    """Return a generation function that runs a specc package through the Python API."""
     import specc
 
     model = specc.load(package, threads=THREADS).generator
@@ -83,15 +81,13 @@ def make_specc_writer(package: Path) -> Writer:
 
 
 class _Clock:
-    """A streamer that records the time of every call of `generate` of transformers; the first
-    call passes the prompt.
-    """
+    """A streamer for `generate` of transformers that records the time of each token."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
 
     def put(self, value: Any) -> None:
-        """Record the time; called with the prompt, then with each token."""
+        """Record the time of a call with the prompt or with a token."""
         self.times.append(time.perf_counter())
 
     def end(self) -> None:
@@ -99,7 +95,7 @@ class _Clock:
 
 
 def load_published_model(checkpoint: Path) -> Any:
-    """Load the transformers model in eager mode, with PyTorch's fused attention."""
+    """Load the transformers model in eager mode with PyTorch's fused attention."""
     torch.set_num_threads(THREADS)
     return transformers.AutoModelForCausalLM.from_pretrained(
         checkpoint, attn_implementation="sdpa"
@@ -107,7 +103,7 @@ def load_published_model(checkpoint: Path) -> Any:
 
 
 def make_transformers_writer(model: Any, cache: str) -> Writer:
-    """Run `generate` of transformers with the `dynamic` or `static` KV cache."""
+    """Return a generation function of transformers with the `dynamic` or `static` KV cache."""
 
     def write(ids: Ints, count: int) -> Trace:
         clock = _Clock()
@@ -127,7 +123,7 @@ def make_transformers_writer(model: Any, cache: str) -> Writer:
 
 
 def opened(path: Path, threads: int = THREADS) -> onnxruntime.InferenceSession:
-    """Open an ONNX model in ONNX Runtime, with all optimizations."""
+    """Open an ONNX model in ONNX Runtime with all graph optimizations."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
@@ -135,8 +131,8 @@ def opened(path: Path, threads: int = THREADS) -> onnxruntime.InferenceSession:
 
 
 class WithPast:
-    """A decoder-with-past model of any tool in ONNX Runtime. KV caches stay in the runtime
-    between steps. The names and ranks of the inputs determine their roles.
+    """A decoder-with-past model, exported by any tool, in ONNX Runtime. KV caches stay in the
+    runtime between steps. The role of each input follows from its name and rank.
     """
 
     def __init__(self, path: Path, threads: int = THREADS) -> None:
@@ -150,7 +146,7 @@ class WithPast:
         self.widths = [(s[1], _width(s[3], path)) for s in shapes]
 
     def empty(self, batch: int) -> list[Any]:
-        """Return empty KV caches."""
+        """Return empty KV caches for a batch."""
         return [
             onnxruntime.OrtValue.ortvalue_from_numpy(np.empty((batch, heads, 0, width), np.float32))
             for heads, width in self.widths
@@ -159,9 +155,7 @@ class WithPast:
     def run(
         self, tokens: Ints, length: int, states: Sequence[Any]
     ) -> tuple[NDArray[np.float32], list[Any]]:
-        """Run the last tokens of sequences of `length`; return logits f32[batch, new, vocab]
-        and the KV caches.
-        """
+        """Run the last tokens of sequences of `length` tokens. Return logits and KV caches."""
         binding = self.session.io_binding()
         places = np.arange(length - tokens.shape[1], length)
         for name in self.others:
@@ -181,9 +175,7 @@ class WithPast:
         return made[0].numpy(), made[1:]
 
     def start(self, ids: Ints) -> tuple[Ints, Step]:
-        """Process prompts; return the most likely next tokens and a function that decodes the next
-        step.
-        """
+        """Process prompts. Return the most likely next tokens and a function for a decode step."""
         length = ids.shape[1]
         logits, states = self.run(ids, length, self.empty(len(ids)))
 
@@ -197,8 +189,8 @@ class WithPast:
 
 
 def _width(said: int | str, path: Path) -> int:
-    """Return the head size, from the graph or from `genai_config.json`, which the model builder of
-    onnxruntime-genai writes.
+    """Return the head size from the graph, or from the `genai_config.json` that the model builder
+    of onnxruntime-genai writes.
     """
     if isinstance(said, int):
         return said
@@ -208,13 +200,13 @@ def _width(said: int | str, path: Path) -> int:
 
 
 def make_export_writer(path: Path) -> Writer:
-    """Run an exported decoder-with-past model in ONNX Runtime."""
+    """Return a generation function of an exported decoder-with-past model in ONNX Runtime."""
     return traced(WithPast(path).start)
 
 
 class OfGenai:
-    """onnxruntime-genai in a separate process, which measures the times. Call the object to
-    generate and `close` it at the end.
+    """Runs onnxruntime-genai in a separate process, which measures the times. Call the object to
+    generate, and call `close` at the end.
     """
 
     def __init__(self, python: str, directory: Path) -> None:
@@ -224,9 +216,7 @@ class OfGenai:
         )
 
     def __call__(self, ids: Ints, count: int) -> Trace:
-        """Send prompts and a token count as a line of JSON; read times and tokens as a line of
-        JSON.
-        """
+        """Send prompts and a token count to the process. Read the times and tokens."""
         assert self.process.stdin
         assert self.process.stdout
         self.process.stdin.write(json.dumps([ids.tolist(), count]) + "\n")
@@ -238,13 +228,13 @@ class OfGenai:
         return Trace(prefill, tuple(gaps), np.array(tokens))
 
     def close(self) -> None:
-        """End the process."""
+        """Terminate the onnxruntime-genai process."""
         self.process.communicate()
 
 
 def make_ctranslate2_writer(checkpoint: Path, out: Path, precision: str) -> Writer:
-    """Run CTranslate2 on a checkpoint with a tokenizer, with batch size 1. Raise ImportError if it
-    is not installed.
+    """Return a generation function that runs CTranslate2 on a checkpoint with a tokenizer at batch
+    size 1. Raise ImportError if CTranslate2 is not installed.
     """
     import ctranslate2
 
@@ -256,7 +246,7 @@ def make_ctranslate2_writer(checkpoint: Path, out: Path, precision: str) -> Writ
     def write(ids: Ints, count: int) -> Trace:
         prompt = names.convert_ids_to_tokens(ids[0].tolist())
         began = time.perf_counter()
-        # ignore end tokens, to generate as many tokens as requested
+        # ignore stop tokens, to generate as many tokens as requested
         made = model.generate_tokens(prompt, max_length=count, sampling_topk=1, end_token=[])
         times, tokens = [], []
         for one in made:
@@ -271,8 +261,8 @@ def make_ctranslate2_writer(checkpoint: Path, out: Path, precision: str) -> Writ
 def build_genai_model(
     python: str, checkpoint: Path, out: Path, precision: str = "fp32", extra: Sequence[str] = ()
 ) -> str:
-    """Run the genai model builder on a checkpoint for the CPU, with extra options `key=value`;
-    return its error message, "" on success.
+    """Run the genai model builder on a checkpoint for the CPU with extra options `key=value`.
+    Return the error message of the builder, or "" on success.
     """
     with tempfile.TemporaryDirectory() as cache:
         builder = [
@@ -292,30 +282,30 @@ def build_genai_model(
 
 
 def exported(checkpoint: Path, out: Path, opset: int) -> str:
-    """Run `torch.onnx.export(dynamo=True)` with KV caches in a separate process; return its error
-    message, "" on success.
+    """Run `torch.onnx.export(dynamo=True)` with KV caches in a separate process. Return the error
+    message of the exporter, or "" on success.
     """
     command = [sys.executable, str(HERE / "torch_export.py"), "past"]
     return _run_and_get_error([*command, str(checkpoint), str(out), str(opset)])
 
 
 def _run_and_get_error(command: Sequence[str]) -> str:
-    """Run a command; return the last line of stderr if it fails, else ""."""
+    """Run a command. Return the last line of stderr if the command fails, otherwise ""."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
 
 
 INPUT_NAMES = {"input_ids": "source", "input_features": "input_features"}
-"""Input names of transformers, and of the specs."""
+"""Input names of specs by the input names of transformers."""
 
 
 def make_specc_translator(package: Path, given: Mapping[str, np.ndarray]) -> Writer:
-    """Run a specc package of an encoder-decoder model through the Python API."""
+    """Return a generation function of a specc package of an encoder-decoder model."""
     import specc
 
     model = specc.load(package, threads=THREADS).generator
     names = set(model.input_signature.graph.inputs)
-    # a spec may use the input name of transformers or another name
+    # a spec may use the input name of transformers or a different name
     known = {(n if n in names else INPUT_NAMES[n]): v for n, v in given.items() if n in INPUT_NAMES}
 
     def start(ids: Ints) -> tuple[Ints, Step]:
@@ -329,7 +319,9 @@ def make_specc_translator(package: Path, given: Mapping[str, np.ndarray]) -> Wri
 
 
 def make_full_forward_translator(path: Path, given: Mapping[str, np.ndarray]) -> Writer:
-    """Run one graph without KV caches: every step processes the source and all previous tokens."""
+    """Return a generation function that runs one graph without KV caches: every step processes the
+    source and all previous tokens.
+    """
     session = opened(path)
     taken = {i.name for i in session.get_inputs()}
     known = {n: v for n, v in given.items() if n in taken}
@@ -352,7 +344,7 @@ def make_full_forward_translator(path: Path, given: Mapping[str, np.ndarray]) ->
 
 
 class _BoundGraph:
-    """An ONNX model whose results stay in the runtime, as inputs of other models."""
+    """An ONNX model whose outputs stay in the runtime, where they are inputs of other models."""
 
     def __init__(self, path: Path) -> None:
         self.session = opened(path)
@@ -360,7 +352,7 @@ class _BoundGraph:
         self.outputs = [o.name for o in self.session.get_outputs()]
 
     def run(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the model; return the results by their input names in the next model."""
+        """Run the model. Return the outputs by the names of the next model's inputs."""
         binding = self.session.io_binding()
         for name in self.inputs:
             binding.bind_ortvalue_input(name, known[name])
@@ -372,7 +364,9 @@ class _BoundGraph:
 
 
 def make_three_graph_translator(directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
-    """Run the three models that Optimum exports: encoder, decoder, decoder with past."""
+    """Return a generation function that runs the three models that Optimum exports: encoder,
+    decoder, and decoder with past.
+    """
     parts = ("encoder_model", "decoder_model", "decoder_with_past_model")
     encoder, first, later = (_BoundGraph(_find_part(directory, part)) for part in parts)
     hold = onnxruntime.OrtValue.ortvalue_from_numpy
@@ -384,7 +378,7 @@ def make_three_graph_translator(directory: Path, given: Mapping[str, np.ndarray]
             known["encoder_attention_mask"] = known["attention_mask"]
 
         def run(graph: _BoundGraph, tokens: Ints) -> Ints:
-            # the first step computes the cross-attention caches, which do not change
+            # the first step computes the cross-attention caches, which are constant afterwards
             known.update(graph.run({**known, "input_ids": hold(tokens)}))
             logits: np.ndarray = known["logits"].numpy()
             return logits[:, -1].argmax(1)
@@ -395,7 +389,7 @@ def make_three_graph_translator(directory: Path, given: Mapping[str, np.ndarray]
 
 
 def _find_part(directory: Path, part: str) -> Path:
-    """Return the path of a model. Raise ValueError if the directory has other models."""
+    """Return the path of a graph's model file. Raise ValueError if there is no such file."""
     path = directory / f"{part}.onnx"
     if not path.exists():
         graphs = sorted(str(p.relative_to(directory)) for p in directory.rglob("*.onnx"))

@@ -1,5 +1,5 @@
-"""Time mixture of experts: the selected experts unrolled or in a loop, all experts on all tokens,
-and the block of transformers.
+"""Time mixture-of-experts layers: selected experts unrolled or in a loop, all experts on all
+tokens, and the layer of transformers.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from specc_onnx.ort_session import open_ort_model
 
 WIDTH, HIDDEN = 512, 1024
 MIXTURES = ((8, 2), (64, 8))
-"""Numbers of experts, and of selected experts per token."""
+"""The number of experts, and the number of selected experts per token, of each measured layer."""
 
 ROWS = (1, 16, 512)
 
@@ -45,7 +45,7 @@ ALL = """repeat i in experts under "experts.{i}" collect parts {
 
 
 def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """Yield the lines of the table."""
+    """Yield the lines of the result table."""
     yield (
         f"### Mixture of experts: {WIDTH} wide, networks of {HIDDEN}, 2 threads, "
         f"milliseconds: fastest of {rounds} rounds\n"
@@ -74,7 +74,7 @@ def _get_max_unrolled_experts() -> int:
 
 
 def _open_sessions(experts: int, k: int, directory: Path) -> dict[str, OrtModel]:
-    """Open the variants of a mixture in ONNX Runtime."""
+    """Open all variants of a mixture-of-experts layer in ONNX Runtime."""
     found = {}
     forms = {"one by one": (ROUTED, experts), "loop": (ROUTED, 0), "all": (ALL, 0)}
     for form, (body, few) in forms.items():
@@ -90,9 +90,7 @@ def _open_sessions(experts: int, k: int, directory: Path) -> dict[str, OrtModel]
 
 
 def _again(path: Path, few: int) -> Path:
-    """Lower a model with `few` as the maximum number of unrolled experts; reuse its weight
-    files.
-    """
+    """Lower a model with at most `few` unrolled experts, reusing the weight files of the model."""
     import onnx
 
     model = onnx.load(path, load_external_data=False)
@@ -111,7 +109,7 @@ def _make_call(session: OrtModel, given: dict[str, np.ndarray]) -> Callable[[], 
 
 
 def _make_published_layer(experts: int, k: int) -> Callable[[np.ndarray], Callable[[], object]]:
-    """Return Mixtral's MoE block of transformers in float32."""
+    """Return Mixtral's mixture-of-experts layer of transformers in float32."""
     import torch
     from transformers import MixtralConfig
     from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock

@@ -1,8 +1,8 @@
-"""Compile six published architectures with every available compiler. Compare the time, memory and
-file size of compilation, and the speed of the compiled models in ONNX Runtime.
+"""Compare six published architectures with every available compiler: the time, memory and file size
+of compilation, and the speed of the compiled models in ONNX Runtime.
 
-Each tool is called like its users call it, in its own Python environment (`make readers`). The
-results name tools that are not installed, and the errors of tools that fail.
+Each tool is called as its users call it, in its own Python environment (`make readers`). The
+results list tools that are not installed, and the errors of tools that fail.
 """
 
 import re
@@ -25,18 +25,18 @@ import specc
 HERE = Path(__file__).parent
 READERS = HERE.parent / ".readers"
 PROMPT, COUNT = 128, 32
-"""Prompt length, and number of generated tokens."""
+"""The prompt length and the number of generated tokens."""
 
 BATCHES = (1, 8)
-"""Batch sizes of encoders."""
+"""The batch sizes at which encoders are measured."""
 
 GOAL_TIME, GOAL_MEMORY = 10, 0.1
-"""Goals of compilation relative to the fastest other tool: speedup, share of its peak memory."""
+"""Goals of compilation relative to the fastest other tool: speedup, fraction of peak memory."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A compiler: its program, and its command line for a checkpoint."""
+    """A compiler: its executable, and a function that returns its command line for a checkpoint."""
 
     command: Callable[[str, Path, Path], Sequence[str]]
     program: Path = Path(sys.executable)
@@ -55,7 +55,7 @@ def _specc(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
 
 
 def _linked(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
-    """Return the command line that links the weights: it writes into the checkpoint directory."""
+    """Return the command line that links the weights and writes to the checkpoint directory."""
     command = ["-m", "specc", "compile", str(checkpoint), "-o"]
     if published.FAMILIES[name].kind == "reads":
         return [*command, str(checkpoint / "model.onnx")]
@@ -68,7 +68,7 @@ def _torch(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
 
 def _optimum(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
     task = published.FAMILIES[name].task
-    # without merging: the merged decoder would store the weights again
+    # without merging, because a merged decoder would store the weights a second time
     options = ["--no-post-process", "--task", task]
     return ["export", "onnx", *options, "--model", str(checkpoint), str(out)]
 
@@ -100,7 +100,7 @@ TOOLS = {
 
 @dataclass(frozen=True)
 class Made:
-    """The cost of a compilation, its output directory, and the size of the files in bytes."""
+    """The cost of a compilation, the output directory, and the total size of its files in bytes."""
 
     cost: measure.Cost
     directory: Path
@@ -110,7 +110,7 @@ class Made:
 def iterate_report_lines(
     directory: Path, rounds: int, quick: bool, names: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Yield tables of compilation and of inference, with the goals."""
+    """Yield the tables of compilation and of inference, with their goals."""
     chosen = [n for n in published.FAMILIES if not names or n in names]
     remarks = [f"{n} is not there: `make readers`." for n, t in TOOLS.items() if not t.there]  # fmt: skip
     made: dict[str, dict[str, Made]] = {}
@@ -145,7 +145,7 @@ def _list_versions() -> Iterator[str]:
 
 
 def _compiled(name: str, directory: Path, quick: bool, remarks: list[str]) -> dict[str, Made]:
-    """Compile a family with each tool; append a remark for each tool that fails."""
+    """Compile a model family with each tool. Append a remark for each tool that fails."""
     checkpoint = published.save_family(name, directory / name.replace(" ", "-"), quick)
     found: dict[str, Made] = {}
     for tool, how in TOOLS.items():
@@ -153,12 +153,12 @@ def _compiled(name: str, directory: Path, quick: bool, remarks: list[str]) -> di
             continue
         out = directory / f"{checkpoint.name}-{tool.split(',')[0].replace(' ', '-')}"
         before = set(checkpoint.iterdir())
-        # only torch.onnx requires an existing directory
+        # only torch.onnx requires that the output directory exists
         if tool == "torch.onnx":
             out.mkdir()
         command = [str(how.program), *how.command(name, checkpoint, out)]
         try:
-            # specc runs from sources; the other packages are installed with bytecode
+            # specc runs from sources, whereas other packages are installed with bytecode
             own = directory / "pyc" if tool in (OURS, LINKED) else None
             cost = measure.measure_process(command, own)
         except SystemExit as error:
@@ -175,8 +175,8 @@ def _compiled(name: str, directory: Path, quick: bool, remarks: list[str]) -> di
 
 
 def _move_new_files(checkpoint: Path, before: Set[Path], out: Path) -> int:
-    """Move the files written next to the weights to another directory, so that the next tool
-    finds the original checkpoint; return their size in bytes.
+    """Move new files from the checkpoint directory to another directory, so that the next tool
+    finds the original checkpoint. Return the size of the new files in bytes.
     """
     out = out.with_name(f"{out.name}-linked")
     out.mkdir()
@@ -186,7 +186,7 @@ def _move_new_files(checkpoint: Path, before: Set[Path], out: Path) -> int:
 
 
 def _extract_reason(said: str) -> str:
-    """Return the last line of a program's output that names an error."""
+    """Return the last line of a program's output that contains an error."""
     lines = said.strip().splitlines()
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception): .", line)]
     return (named or lines)[-1][:200]
@@ -276,14 +276,14 @@ def _readers(
 
 
 Reading = Callable[[Mapping[str, np.ndarray]], Callable[[], np.ndarray]]
-"""Maps inputs with the names of transformers to a call that returns the first result."""
+"""Maps inputs with the names of transformers to a call that returns the first output."""
 
 
 def _running_calls(
     what: str, graphs: Mapping[str, Reading], given: Mapping[str, np.ndarray], remarks: list[str]
 ) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
-    """Yield the calls that succeed. A model of another tool may fail, for example for batches;
-    the specc model must not.
+    """Yield the calls that succeed. A model of another tool may fail, e.g. for some batch sizes,
+    but a failure of the specc model is an error.
     """
     for tool, read in graphs.items():
         call = read(given)
@@ -298,7 +298,7 @@ def _running_calls(
 
 
 def _reader(tool: str, directory: Path) -> Reading:
-    """Open the compiled model of a tool."""
+    """Open the model that a tool has compiled, and return its `Reading`."""
     if tool == OURS:
         return _open_our_reader(directory)
     session = decoders.opened(next(directory.rglob("*.onnx")))
@@ -318,7 +318,7 @@ def _open_our_reader(directory: Path) -> Reading:
     known = ("input_ids", "pixel_values")
 
     def reading(given: Mapping[str, np.ndarray]) -> Callable[[], np.ndarray]:
-        # masks and token types have their default values, which are computed once here
+        # masks and token types have default values, which are computed only once
         ready = model.prepare_inputs({name: given[name] for name in known if name in given})
         return lambda: model.session.run(ready, (result,))[result]
 
@@ -356,7 +356,7 @@ def _writers(
 
 
 def _beginning(given: Mapping[str, np.ndarray], translates: bool) -> np.ndarray:
-    """Return the initial decoder tokens: the prompt, or the start token of an encoder-decoder."""
+    """Return the initial decoder tokens: the prompt, or the start token of a translator."""
     return np.ones((1, 1), np.int64) if translates else given["input_ids"]
 
 

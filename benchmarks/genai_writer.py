@@ -1,7 +1,8 @@
-"""Generate with onnxruntime-genai and measure the times, in a Python in which it is installed.
+"""Generate with onnxruntime-genai and measure the times. This script runs in a Python environment
+with onnxruntime-genai.
 
-`genai_writer.py DIRECTORY THREADS` answers lines of JSON, `[prompts, count]`, with
-`[prefill, gaps, tokens]`.
+`genai_writer.py DIRECTORY THREADS` reads requests `[prompts, count]` as lines of JSON, and answers
+each request with `[prefill, gaps, tokens]`.
 """
 
 import json
@@ -14,7 +15,7 @@ from pathlib import Path
 
 
 def write(directory: str, threads: str) -> None:
-    """Answer requests from stdin until it ends."""
+    """Answer requests from stdin until stdin closes."""
     import numpy as np
     import onnxruntime_genai as og
 
@@ -44,9 +45,7 @@ def write(directory: str, threads: str) -> None:
 
 
 def _with_threads(directory: Path, place: Path, threads: int) -> str:
-    """Create a directory next to the model with a config that sets the number of threads; large
-    files are hard links.
-    """
+    """Create a copy of the model (hard links) with a config that sets the number of threads."""
     for path in directory.iterdir():
         if path.suffix == ".json":
             shutil.copy(path, place / path.name)

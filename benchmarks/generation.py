@@ -1,9 +1,10 @@
-"""Compare text generation in specc, transformers, an exported decoder with past in ONNX Runtime,
-and onnxruntime-genai.
+"""Compare text generation in specc, transformers, ONNX Runtime with an exported decoder-with-past
+model, and onnxruntime-genai.
 
 The models are GPT-2 small and a Llama of the same size, because the model builder of
-onnxruntime-genai does not support GPT-2: greedy decoding, fp32, two threads. The random weights are
-larger than at initialization, so that the model does not repeat a single token.
+onnxruntime-genai does not support GPT-2. All programs use greedy decoding, fp32 and two threads.
+The random weights are larger than at initialization, so that the model does not repeat a single
+token.
 """
 
 import math
@@ -27,19 +28,15 @@ from decoders import Trace, Writer
 ROOT = Path(__file__).parents[1]
 BATCHES = (1, 4)
 OPSETS = {"gpt2": 23, "llama": 20}
-"""The opset of the exporter: opset 23 has `Attention`, but its `RotaryEmbedding` fails
-in batches (torch 2.13).
-"""
+"""The exporter's opset by model: 23 has `Attention`, but `RotaryEmbedding` fails for batches."""
 READ_AT_ONCE = 512 * 2**20
-"""Size in bytes of the array for measuring memory bandwidth, which is much larger than any CPU
-cache.
-"""
+"""Size in bytes of the array for measuring memory bandwidth, much larger than any CPU cache."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sequence lengths: `prompt` tokens of the prompt, `count` generated tokens, `far` past tokens
-    of the long-context measurement, and `full` tokens of a prompt that fills the context except for
+    """Sequence lengths in tokens: `prompt` of the prompt, `count` of the generated text, `far` past
+    tokens in the long-context measurement, and `full` of a prompt that fills the context except for
     two tokens.
     """
 
@@ -57,7 +54,7 @@ QUICK = Sizes(prompt=8, count=4, far=16, full=32, rounds=2, far_rounds=1, far_co
 
 
 def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """Yield a table per model and batch size, with the ratio to the time for reading the weights."""
+    """Yield a table per model and batch size, with times relative to reading the weights."""
     sizes = QUICK if quick else Sizes(rounds=rounds)
     torch.set_num_threads(decoders.THREADS)
     transformers.utils.logging.disable_progress_bar()
@@ -103,8 +100,8 @@ def _format_table(
         rng.integers(0, 90 if sizes.tiny else 50000, (batch, n)) for n in (sizes.prompt, sizes.far)
     )
     traces = measure_in_turn(writers, near, sizes.count, sizes.rounds)
-    # long contexts are measured only at batch size 1: with four, the prompts alone would take most
-    # of an hour
+    # long contexts are measured only at batch size 1, because at batch size 4 the prompts alone
+    # would take most of an hour
     long = measure_in_turn(writers, far, sizes.far_count, sizes.far_rounds) if batch == 1 else {}
     decode = {n: [sum(t.steps) for t in ts] for n, ts in traces.items()}
     yield f"#### {name}, batch {batch}\n"
@@ -130,7 +127,7 @@ def _format_table(
 
 
 def _measure_prefill(name: str, writers: Mapping[str, Writer], sizes: Sizes) -> Iterator[str]:
-    """Measure the prefill time of a long prompt, until the first token."""
+    """Measure the prefill time of a long prompt, i.e. the time until the first token."""
     vocab = 90 if sizes.tiny else 50000
     ids = np.random.default_rng(1).integers(0, vocab, (1, sizes.full))
     traces = measure_in_turn(writers, ids, 1, sizes.far_rounds)
@@ -145,15 +142,15 @@ def _measure_prefill(name: str, writers: Mapping[str, Writer], sizes: Sizes) -> 
 
 
 def _compute_token_time(traces: list[Trace], count: int) -> float:
-    """Return the seconds per token: the median over rounds for the first tokens after the prompt."""
+    """Return the seconds per token after the prompt, as the median over rounds."""
     return statistics.median(s for t in traces for s in t.steps[: count - 1])
 
 
 def measure_in_turn(
     writers: Mapping[str, Writer], ids: np.ndarray, count: int, rounds: int
 ) -> dict[str, list[Trace]]:
-    """Return the traces of each program per round. The programs alternate; each pauses first and
-    generates two warmup tokens.
+    """Return the traces of each program, one per round. The programs alternate, and each program
+    pauses and generates two warmup tokens before it is timed.
     """
     traces: dict[str, list[Trace]] = {name: [] for name in writers}
     for n in range(rounds):
@@ -167,13 +164,13 @@ def measure_in_turn(
 def make_writers(
     name: str, checkpoint: Path, directory: Path
 ) -> tuple[dict[str, Writer], list[str]]:
-    """Return the available programs, and remarks about programs that are not available."""
+    """Return the available programs, and remarks on the programs that are not available."""
     package = directory / f"{name}-specc"
     compiled(name, checkpoint, package, "specc", "ort-cpu")
     writers: dict[str, Writer] = {"specc": decoders.make_specc_writer(package)}
     remarks: list[str] = []
     model = decoders.load_published_model(checkpoint)
-    # a static cache takes the same time, within the noise, but adds minutes to every run
+    # a static cache takes the same time within the noise, but adds minutes to every run
     writers["transformers"] = decoders.make_transformers_writer(model, "dynamic")
     out = directory / f"{name}-past.onnx"
     if said := decoders.exported(checkpoint, out, OPSETS[name]):
@@ -209,14 +206,14 @@ def make_writers(
 
 
 def _count_nodes(path: Path) -> int:
-    """Return the operator types of a graph."""
+    """Return the number of nodes of a graph."""
     import onnx
 
     return len(onnx.load(path, load_external_data=False).graph.node)
 
 
 def compiled(name: str, checkpoint: Path, out: Path, names: str, target: str) -> None:
-    """Compile a package of a spec with the default options."""
+    """Compile a spec to a package with the default options."""
     command = [
         sys.executable,
         "-m",
@@ -234,14 +231,14 @@ def compiled(name: str, checkpoint: Path, out: Path, names: str, target: str) ->
 
 
 def genai_python() -> str:
-    """Return the Python interpreter in whose environment onnxruntime-genai is installed, if any."""
+    """Return the Python interpreter with onnxruntime-genai, or "" if it is not installed."""
     made = ROOT / ".readers" / "genai" / "bin" / "python"
     return os.environ.get("SPECC_GENAI_PYTHON", "") or (str(made) if made.exists() else "")
 
 
 def saved(name: str, directory: Path, tiny: bool) -> Path:
-    """Save a randomly initialized checkpoint in the published format; for Llama with a tokenizer,
-    which the model builder requires.
+    """Save a randomly initialized checkpoint in the published format. The Llama checkpoint includes
+    a tokenizer, which the model builder requires.
     """
     torch.manual_seed(0)
     made = _make_model(name, tiny)
@@ -275,7 +272,7 @@ def _make_model(name: str, tiny: bool) -> Any:
 
 
 def make_tokenizer(vocab: int) -> Any:
-    """Return a tokenizer whose words are decimal numbers."""
+    """Return a tokenizer whose vocabulary is decimal numbers."""
     from tokenizers import Tokenizer, models
 
     words = Tokenizer(models.WordLevel({str(n): n for n in range(vocab)}, unk_token="0"))
@@ -283,9 +280,7 @@ def make_tokenizer(vocab: int) -> Any:
 
 
 def measure_memory_bandwidth(size: int, rounds: int) -> float:
-    """Measure the memory bandwidth in bytes/s: the fastest sum of an array of `size` bytes by two
-    threads.
-    """
+    """Measure the memory bandwidth in bytes/s by summing `size` bytes with two threads."""
     array = np.ones(size // 4, np.float32)
     halves = np.split(array[: len(array) // 2 * 2], 2)
     times = []
@@ -298,8 +293,8 @@ def measure_memory_bandwidth(size: int, rounds: int) -> float:
 
 
 def bytes_a_token(checkpoint: Path) -> int:
-    """Return the bytes of fp32 weights that are read per token: without position embeddings; the
-    token embedding is also the lm_head.
+    """Return the number of bytes of fp32 weights that are read per token. Position embeddings do
+    not count, and the token embedding counts because it is also the lm_head.
     """
     from safetensors import safe_open
 
@@ -310,6 +305,6 @@ def bytes_a_token(checkpoint: Path) -> int:
 
 
 def count_cache_bytes(checkpoint: Path, past: int) -> int:
-    """Return the bytes of the fp32 KV cache of one sequence with `past` positions."""
+    """Return the size in bytes of one sequence's fp32 KV cache with `past` positions."""
     config = transformers.AutoConfig.from_pretrained(checkpoint)
     return 2 * 4 * past * config.num_hidden_layers * config.hidden_size

@@ -1,4 +1,4 @@
-"""Write the Llama checkpoint of `generation.py` as GGUF, which llama.cpp and OpenVINO GenAI read."""
+"""Write the Llama checkpoint of `generation.py` as GGUF for llama.cpp and OpenVINO GenAI."""
 
 import json
 from pathlib import Path
@@ -18,14 +18,14 @@ TENSOR_NAMES = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
-"""Names of the tensors of a layer in GGUF."""
+"""The GGUF names of the tensors of a layer."""
 FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7}
-"""Codes of weight types in GGUF; OpenVINO GenAI requires the right one."""
+"""The GGUF file type codes of weight types. OpenVINO GenAI requires the correct code."""
 
 
 def write_gguf(checkpoint: Path, out: Path, kind: str) -> None:
-    """Write the weights with the type `kind`: F32, F16, Q8_0 or Q4_0. The tied embedding of Q4_0 is
-    Q8_0, and norms are float32.
+    """Write the weights with the type `kind`: F32, F16, Q8_0 or Q4_0. The tied embedding of a Q4_0
+    file is Q8_0, and norm weights are float32.
     """
     config = json.loads((checkpoint / "config.json").read_text())
     writer = gguf.GGUFWriter(out, "llama")
@@ -63,7 +63,7 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, int], kind: str) ->
 
 
 def _write_tokens(writer: gguf.GGUFWriter, count: int) -> None:
-    """Write a tokenizer that is never used: the benchmarks pass token ids."""
+    """Write a tokenizer, which GGUF requires, although the benchmarks pass token ids."""
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list([f"t{n}" for n in range(count)])
@@ -74,7 +74,7 @@ def _write_tokens(writer: gguf.GGUFWriter, count: int) -> None:
 
 
 def _translate(name: str) -> str:
-    """Return the GGUF name of a tensor."""
+    """Return the GGUF name of a checkpoint tensor."""
     if "layers." not in name:
         return {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}[name]  # fmt: skip
     _, _, layer, rest = name.split(".", 3)
@@ -82,6 +82,6 @@ def _translate(name: str) -> str:
 
 
 def _interleave(value: np.ndarray, heads: int) -> np.ndarray:
-    """Reorder the outputs of each head from the half-split rotation to the interleaved one."""
+    """Reorder the output features of each head from half-split to interleaved RoPE."""
     pairs = value.reshape(heads, 2, value.shape[0] // heads // 2, value.shape[1])
     return pairs.swapaxes(1, 2).reshape(value.shape)

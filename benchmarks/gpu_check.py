@@ -1,8 +1,8 @@
-"""`make gpu-check`: compare every built-in spec on a GPU with the float64 reference, list the
-execution provider of each node, and measure speed; write docs/gpu-report.md.
+"""Implements `make gpu-check`: compare every built-in spec on a GPU with the float64 reference,
+list the execution provider of each node, measure speed, and write docs/gpu-report.md.
 
-Without a GPU nothing is run. `--provider cpu --quick` tests the program itself. `--results FILE`
-keeps the results; only missing results and errors are computed again.
+Without a GPU no check is run. `--provider cpu --quick` tests the program itself. `--results FILE`
+stores the results, so that a later run computes only missing results and errors.
 """
 
 import argparse
@@ -25,16 +25,16 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 PACKAGES = ("onnxruntime-gpu", "onnxruntime", "onnx", "torch", "transformers", "numpy")
 QUANTIZATIONS = ("int8", "int8-weights", "int4")
-"""Quantization kinds, each a column of the table."""
+"""The quantization kinds, each of which is a column of the table."""
 SPEC_TIMEOUT = 600
-"""Seconds after which the checks of one spec are stopped; the table reports such a spec."""
+"""Time limit in seconds for the checks of one spec; the table reports a timeout."""
 CPU_PROVIDER = "CPUExecutionProvider"
 
 Row = dict[str, Any]
 
 
 def find_gpu() -> str:
-    """Return name, driver and memory of the first GPU; "" without a GPU."""
+    """Return the name, driver and memory of the first GPU, or "" without a GPU."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]  # fmt: skip
     try:
         result = subprocess.run(query, capture_output=True, text=True, check=False)
@@ -51,7 +51,7 @@ def list_versions() -> str:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
-    # both packages install the same modules; the GPU build is the one that is used
+    # onnxruntime and onnxruntime-gpu install the same modules, and the GPU build takes precedence
     if "onnxruntime-gpu" in found:
         found.pop("onnxruntime", None)
     return ", ".join(f"{name} {number}" for name, number in found.items())
@@ -60,9 +60,7 @@ def list_versions() -> str:
 def check_specs(
     specs: Sequence[str], rows: Mapping[str, Row], given: argparse.Namespace, directory: Path
 ) -> Iterator[Row]:
-    """Yield the results of each spec as soon as they are available. After `given.seconds` no
-    further spec is checked.
-    """
+    """Yield the results of each spec when available. Start no spec after `given.seconds`."""
     deadline = time.monotonic() + given.seconds
     with ThreadPoolExecutor(given.at_once) as pool:
         futures = [
@@ -74,7 +72,7 @@ def check_specs(
 
 
 def check_spec(row: Row, given: argparse.Namespace, directory: Path, deadline: float) -> Row:
-    """Check one spec in a separate process; return its row with the missing results."""
+    """Check one spec in a separate process. Return its row with the missing results."""
     left = deadline - time.monotonic()
     all_columns = [*list_columns(given.dtypes), "placement"]
     is_new = len(row) == 1
@@ -108,14 +106,14 @@ def check_spec(row: Row, given: argparse.Namespace, directory: Path, deadline: f
 
 
 def list_columns(dtypes: Sequence[str]) -> list[str]:
-    """Return the columns with differences: full forward graph and package in each dtype, CUDA
+    """Return the columns with differences: full-forward graph and package in each dtype, CUDA
     graph, and quantized weights.
     """
     return [c for d in dtypes for c in (d, f"{d} package")] + ["CUDA graph", *QUANTIZATIONS]
 
 
 def format_table(specs: Sequence[str], rows: Sequence[Row], dtypes: Sequence[str]) -> Iterator[str]:
-    """Yield the table of specs: largest differences, and nodes by provider."""
+    """Yield the table of specs: largest differences, and number of nodes by provider."""
     columns = list_columns(dtypes)
     rows = [row for row in rows if len(row) > 1]
     yield f"| spec | {' | '.join(columns)} | tokens | nodes on the GPU | shape nodes on the CPU |"
@@ -141,7 +139,7 @@ def format_table(specs: Sequence[str], rows: Sequence[Row], dtypes: Sequence[str
 
 
 def _shorten_message(message: str) -> str:
-    """Return the first error of a message in one line, without directories."""
+    """Return the first error of a message on one line, without directory names."""
     first = message[max(message.find("error["), 0) :]
     return " ".join(re.sub(r"/\S+/(?=[\w.-]+`)", "", first).split())
 
@@ -153,13 +151,13 @@ def _format_cell(result: Mapping[str, Any] | None) -> str:
 
 
 def list_nodes(row: Row) -> list[tuple[str, str]]:
-    """Return provider and operator of each node; none if the model could not be loaded."""
+    """Return the provider and operator of each node; [] if the model could not be loaded."""
     placement = row.get("placement", [])
     return [] if "error" in placement else [(provider, kind) for provider, kind, _ in placement]
 
 
 def format_cpu_operators(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the table of operators that run on the CPU, by number of nodes."""
+    """Yield the lines of the table of operators that run on the CPU, by number of nodes."""
     counts = Counter(
         operator
         for row in rows
@@ -175,7 +173,7 @@ def format_cpu_operators(rows: Sequence[Row]) -> Iterator[str]:
 def format_report(
     given: argparse.Namespace, specs: Sequence[str], rows: Sequence[Row], speed: Sequence[str]
 ) -> str:
-    """Return the report page."""
+    """Return the content of the report page."""
     lines = [
         "# GPU test report",
         "",
@@ -203,7 +201,7 @@ def format_report(
 
 
 def measure_speed(given: argparse.Namespace, directory: Path, deadline: float) -> Iterator[str]:
-    """Yield the lines of the speed tables; without PyTorch yield a note."""
+    """Yield the lines of the speed tables, or a note if PyTorch is not installed."""
     try:
         import gpu_rates
     except ImportError as error:
@@ -277,7 +275,7 @@ def main() -> None:
 
 
 def read_results(path: Path | None) -> dict[str, Row]:
-    """Read the results of an earlier run by spec."""
+    """Read the results of an earlier run, by spec."""
     if path is None or not path.exists():
         return {}
     rows = map(json.loads, path.read_text("utf-8").splitlines())

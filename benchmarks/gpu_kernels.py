@@ -1,8 +1,8 @@
-"""List the node signatures that the installed CUDA execution provider supports, over all models
-compiled for it: tests/support/kernel_lists/cuda.json.
+"""List the node signatures that the installed CUDA execution provider supports, over all test
+models compiled for CUDA: tests/support/kernel_lists/cuda.json.
 
-`python benchmarks/gpu_kernels.py`, with `tests` on PYTHONPATH. Opening a model takes a
-card, or libraries in the place of NVIDIA's: nothing is computed.
+`python benchmarks/gpu_kernels.py` requires `tests` on PYTHONPATH. Opening a model requires a GPU,
+or stub libraries in place of NVIDIA's libraries, because no kernel is executed.
 """
 
 import json
@@ -29,7 +29,7 @@ from specc_onnx.execution_providers import (
 
 
 def models() -> Iterator[tuple[str, ModelProto]]:
-    """Yield every test model with its name."""
+    """Yield the name and the model of every test case."""
     for width in COMPUTE_DTYPES:
         for name, model in build_op_models(width):
             yield f"{name} {width}", model
@@ -39,7 +39,7 @@ def models() -> Iterator[tuple[str, ModelProto]]:
 
 
 def taken(model: ModelProto) -> set[tuple[str, str]]:
-    """Return operator and name of the nodes that the provider runs, without graph optimizations."""
+    """Return the operator and name of each node that runs on CUDA without optimizations."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -56,12 +56,12 @@ def taken(model: ModelProto) -> set[tuple[str, str]]:
 
 
 def main() -> None:
-    """Query the provider and write the list."""
+    """Query the execution provider and write the list."""
     kernels: dict[str, set[str]] = defaultdict(set)
     for label, model in models():
         try:
             there = taken(model)
-        except Exception as error:  # ONNX Runtime has no base class for what it raises
+        except Exception as error:  # the exceptions of ONNX Runtime have no common base class
             print(f"{label}: {' '.join(str(error).split())[-200:]}", flush=True)
             continue
         for node, text in iterate_signatures(model):

@@ -1,8 +1,8 @@
-"""Measure prefill, decoding and encoding speed on a GPU in each dtype, next to PyTorch (eager and
-compiled) and onnxruntime-genai.
+"""Measure prefill, decoding and encoding speed on a GPU in each dtype, in comparison with PyTorch
+(eager and compiled) and onnxruntime-genai.
 
-Decoding is compared with the time to read the weights once at memory bandwidth, encoders with
-`torch.compile`. The tables name programs that are not installed.
+Decoding is compared with the time for reading the weights once at memory bandwidth, and encoders
+are compared with `torch.compile`. The tables list programs that are not installed.
 """
 
 import statistics
@@ -43,12 +43,12 @@ class Plan:
 
     @property
     def is_late(self) -> bool:
-        """Return True if no further measurement may start (`time.monotonic() > deadline`)."""
+        """Return True if no further measurement may start, i.e. after `deadline`."""
         return time.monotonic() > self.deadline
 
     @property
     def device(self) -> str:
-        """Return the device of PyTorch."""
+        """Return the PyTorch device: CUDA or CPU."""
         return PROVIDER_DEVICES.get(self.provider, "cpu")
 
 
@@ -59,7 +59,7 @@ def synchronize(plan: Plan) -> None:
 
 
 def measure_bandwidth(plan: Plan) -> float:
-    """Measure the memory bandwidth in bytes/s: the sum of a large array."""
+    """Measure the memory bandwidth in bytes/s by summing a large array."""
     size = 1 << (24 if plan.tiny else 32)
     array = torch.ones(size // 4, device=plan.device)
     return size / min(time_calls(lambda: array.sum(), plan, 10))
@@ -84,7 +84,7 @@ def time_calls(call: Callable[[], object], plan: Plan, rounds: int) -> list[floa
 def list_generators(
     name: str, checkpoint: Path, directory: Path, plan: Plan
 ) -> Iterator[tuple[str, str, decoders.Writer]]:
-    """Yield name, dtype and generator of each available program."""
+    """Yield the name, dtype and generation function of each available program."""
     for dtype in plan.dtypes:
         out = directory / f"{name}-{dtype}"
         if said := compile_package(name, checkpoint, out, dtype, "specc"):
@@ -109,12 +109,12 @@ def list_generators(
 
 
 def _generate_nothing(ids: decoders.Ints, count: int) -> decoders.Trace:
-    """Generate nothing; a placeholder for a program that is not available."""
+    """Generate no tokens, in place of a program that is not available."""
     return decoders.Trace(0.0, (), np.zeros((len(ids), 0), np.int64))
 
 
 def compile_package(name: str, checkpoint: Path, out: Path, dtype: str, names: str) -> str:
-    """Compile a package for CUDA; return an error message, "" on success."""
+    """Compile a package for CUDA. Return an error message, or "" on success."""
     width = [] if dtype == "f32" else ["--dtype", dtype]
     command = ["compile", name, "--graphs", "step", "--io-names", names, "--weights", str(checkpoint)]  # fmt: skip
     status = main([*command, *width, "--target", "ort-cuda", "--force", "-o", str(out)])
@@ -122,7 +122,7 @@ def compile_package(name: str, checkpoint: Path, out: Path, dtype: str, names: s
 
 
 def generate_with_package(out: Path, plan: Plan) -> decoders.Writer:
-    """Run a specc package through the Python API."""
+    """Return a generation function that runs a specc package through the Python API."""
     model = specc.load(out, execution_provider=plan.provider).generator
 
     def start(ids: decoders.Ints) -> tuple[decoders.Ints, decoders.Step]:
@@ -133,7 +133,9 @@ def generate_with_package(out: Path, plan: Plan) -> decoders.Writer:
 
 
 def generate_with_torch(model: Any, cache: str, plan: Plan) -> decoders.Writer:
-    """Run `forward` of transformers with a dynamic KV cache, or compiled with a static one."""
+    """Return a generation function that runs `forward` of transformers, either with a dynamic KV
+    cache, or compiled with a static KV cache.
+    """
     forward: Any = model.forward
     if cache == "static":
         forward = torch.compile(forward, mode="reduce-overhead", fullgraph=False)
@@ -152,7 +154,7 @@ def generate_with_torch(model: Any, cache: str, plan: Plan) -> decoders.Writer:
             nonlocal place
             at = torch.arange(place, place + tokens.shape[1], device=plan.device)
             place += tokens.shape[1]
-            # prompts have varying shapes and are not compiled
+            # prompts are not compiled, because their shapes vary
             call = forward if tokens.shape[1] == 1 else model
             with torch.inference_mode():
                 made = call(
@@ -175,7 +177,7 @@ def generate_with_torch(model: Any, cache: str, plan: Plan) -> decoders.Writer:
 
 
 def measure_decoder(name: str, directory: Path, plan: Plan) -> Iterator[str]:
-    """Yield the table of one decoder."""
+    """Yield the lines of the table of one decoder."""
     checkpoint = generation.saved(name, directory / f"{name}-weights", plan.tiny)
     numbers = generation.bytes_a_token(checkpoint) // 4
     speed = measure_bandwidth(plan)
@@ -196,7 +198,7 @@ def measure_decoder(name: str, directory: Path, plan: Plan) -> Iterator[str]:
             try:
                 writer(ids, plan.count)
                 traces = [writer(ids, plan.count) for _ in range(plan.rounds)]
-            except Exception as error:  # a program that fails is a row too
+            except Exception as error:  # a program that fails also gets a row
                 yield f"| {program} | {dtype} | {batch} | {_shorten_message(error)} | | | | |"
                 continue
             first = {batch: traces[0].tokens, **first}
@@ -237,7 +239,7 @@ def _shorten_message(error: Exception) -> str:
 
 
 def measure_encoder(name: str, directory: Path, plan: Plan) -> Iterator[str]:
-    """Yield the table of one encoder, in milliseconds per batch."""
+    """Yield the lines of the table of one encoder, in milliseconds per batch."""
     checkpoint = directory / f"{name}-weights"
     published.save_model(name, checkpoint)
     lengths = published.MODELS[name].shapes[0][1:]
@@ -253,7 +255,7 @@ def measure_encoder(name: str, directory: Path, plan: Plan) -> Iterator[str]:
             try:
                 run = prepare((batch, *lengths))
                 seconds = statistics.median(time_calls(run, plan, plan.rounds * 4))
-            except Exception as error:  # as above
+            except Exception as error:  # a program that fails also gets a row
                 yield f"| {program} | {dtype} | {batch} | {_shorten_message(error)} | | |"
                 continue
             specc_time = specc_times.setdefault((dtype, batch), seconds)
@@ -262,13 +264,13 @@ def measure_encoder(name: str, directory: Path, plan: Plan) -> Iterator[str]:
 
 
 Prepare = Callable[[tuple[int, ...]], Callable[[], object]]
-"""From an input shape to the timed call; inputs and results stay on the GPU."""
+"""A function that returns the timed call for an input shape. Inputs and outputs stay on the GPU."""
 
 
 def _list_encoders(
     name: str, checkpoint: Path, directory: Path, plan: Plan
 ) -> Iterator[tuple[str, str, Prepare]]:
-    """Yield the programs with their dtype."""
+    """Yield the name, dtype and `Prepare` function of each program."""
     for dtype in plan.dtypes:
         out = directory / f"{name}-{dtype}.onnx"
         options = [] if dtype == "f32" else ["--dtype", dtype]
@@ -326,9 +328,7 @@ def _prepare_torch(name: str, model: Any, dtype: str, plan: Plan) -> Prepare:
 
 
 def profile_kernels(name: str, directory: Path, plan: Plan) -> Iterator[str]:
-    """Yield the kernels of one decode step in each dtype, by time; attention should use flash
-    kernels.
-    """
+    """Yield the kernels of one decode step by time, in each dtype, e.g. flash attention kernels."""
     from torch.profiler import ProfilerActivity, profile
 
     if plan.device != "cuda":

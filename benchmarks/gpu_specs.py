@@ -1,6 +1,6 @@
-"""Check a small version of one built-in spec on an execution provider: compile it in each dtype,
-compare it with the float64 reference, generate tokens, and report the placement of each node. Each
-spec runs in a separate process, so that a crash affects only one row of the table:
+"""Check a small version of one built-in spec on an execution provider: compile the spec in each
+dtype, compare the model with the float64 reference, generate tokens, and report the placement of
+each node. Each spec runs in a separate process, so that a crash affects only one row of the table:
 `python benchmarks/gpu_specs.py NAME PROVIDER DIRECTORY COLUMN…` prints a line of JSON for each
 column of the table.
 """
@@ -28,18 +28,18 @@ from specc_onnx.execution_providers import ORT_PROVIDER_NAMES, silence_provider_
 DIFFERENCE = re.compile(r"worst difference (\S+) ")
 TOKEN_COUNT = 8
 MESSAGE_LENGTH = 600
-"""Longest error message in the results, in characters."""
+"""Maximum number of characters of an error message in the results."""
 
 DTYPES = ("f32", "f16", "bf16")
 QUANTIZATIONS = ("int8", "int8-weights", "int4")
 NOT_QUANTIZABLE = "E0852"
 """The error code for a spec without quantizable weights."""
 NO_DECODER = ("E0701", "E0703")
-"""The error codes for a spec that does not generate, so that only a full forward graph exists."""
+"""The error codes for a spec that is not generative, which has only a full-forward graph."""
 
 
 def run_specc(command: Sequence[str]) -> tuple[int, str]:
-    """Run a command; return its exit code and its messages."""
+    """Run a specc command. Return the exit code and the messages."""
     output = StringIO()
     with redirect_stdout(output), redirect_stderr(output):
         status = main(list(command))
@@ -47,7 +47,7 @@ def run_specc(command: Sequence[str]) -> tuple[int, str]:
 
 
 def compile_spec(name: str, dtype: str, out: Path, *more: str) -> str:
-    """Compile the spec with small sizes; return the error message, "" on success."""
+    """Compile the spec with small sizes. Return the error message, or "" on success."""
     sets = [f"--set={key}={_format_value(value)}" for key, value in SMALL_CONFIGS[name].items()]
     dtype_options = () if dtype == "f32" else ("--dtype", dtype)
     options = ("--target", "ort-cuda", "--init", "1", "--force", "-o", str(out))
@@ -60,7 +60,7 @@ def _format_value(value: object) -> str:
 
 
 def verify_model(path: Path, provider: str) -> dict[str, object]:
-    """Return the largest difference from the reference, or the error message."""
+    """Return the largest difference from the reference, or the error message of `verify`."""
     status, output = run_specc(["verify", str(path), "--execution-provider", provider])
     found = [float(number) for number in DIFFERENCE.findall(output)]
     if status:
@@ -69,8 +69,8 @@ def verify_model(path: Path, provider: str) -> dict[str, object]:
 
 
 def compare_tokens(directory: Path, provider: str) -> dict[str, object]:
-    """Compare the tokens of a package and of its standalone generator on the provider and on the
-    CPU; return whether all are equal.
+    """Compare the tokens that a package and a standalone generator produce on the provider and on
+    the CPU. Return whether all tokens are equal.
     """
     tokens = {}
     for at in dict.fromkeys((provider, "cpu")):
@@ -87,15 +87,15 @@ def compare_tokens(directory: Path, provider: str) -> dict[str, object]:
 
 
 def _list_defaulted_inputs(model: Model) -> set[str]:
-    """Return the inputs with a default, which are omitted because random padding masks would pad
-    after the prompt.
+    """Return the inputs with a default value. These inputs are omitted, because a random padding
+    mask would mark positions after the prompt as padding.
     """
     defaults = model.input_signature.defaults
     return {*defaults.outputs} if defaults is not None else set()
 
 
 def list_placement(path: Path, provider: str) -> list[tuple[str, str, str]]:
-    """Return provider, operator type and name of each node of the optimized model."""
+    """Return the provider, operator type and name of each node of the optimized model."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
@@ -111,8 +111,8 @@ def list_placement(path: Path, provider: str) -> list[tuple[str, str, str]]:
 
 
 def compare_cuda_graph(path: Path, provider: str) -> dict[str, object]:
-    """Run the model with static shapes (on a GPU as a CUDA graph) on three random inputs; return
-    the largest difference from the run with dynamic shapes, divided by the largest value.
+    """Run the model with static shapes (on a GPU as a CUDA graph) on three random inputs. Return
+    the largest difference from the run with dynamic shapes, relative to the largest value.
     """
     model = specc.load(path, execution_provider=provider).full_forward_model
     graph = model.manifest.graph
@@ -134,7 +134,7 @@ def compare_cuda_graph(path: Path, provider: str) -> dict[str, object]:
 def check_spec(
     name: str, provider: str, directory: Path, columns: Collection[str]
 ) -> Iterator[tuple[str, object]]:
-    """Yield column and result of each check of one spec."""
+    """Yield the table column and the result of each check of one spec."""
     for dtype in DTYPES:
         whole, package = directory / f"{name}-{dtype}.onnx", directory / f"{name}-{dtype}"
         checks = {dtype: partial(verify_model, whole, provider)}
@@ -150,7 +150,8 @@ def check_spec(
             if not any(code in error for code in NO_DECODER):
                 check = partial(verify_model, package, provider)
                 yield f"{dtype} package", {"error": error} if error else guard(check)
-            # the package of a spec without `generate` contains only the full forward graph
+            # the package of a spec without a `generate` section contains only the full-forward
+            # graph
             if dtype == "f32" and (package / "generate.onnx").exists():
                 yield "tokens", guard(partial(compare_tokens, package, provider))
     for kind in (kind for kind in QUANTIZATIONS if kind in columns):
@@ -158,22 +159,22 @@ def check_spec(
 
 
 def guard(check: Callable[[], object]) -> object:
-    """Return the result of a check, or its exception as an error message."""
+    """Return the result of a check, or the error message of its exception."""
     try:
         return check()
-    except Exception as error:  # ONNX Runtime has no base class for what it raises
+    except Exception as error:  # the exceptions of ONNX Runtime have no common base class
         return {"error": f"{type(error).__name__}: {error}"[-MESSAGE_LENGTH:]}
 
 
 def check_quantized(name: str, kind: str, provider: str, directory: Path) -> dict[str, object]:
-    """Check the full forward graph with quantized weights; return no result for a spec without
-    quantizable weights.
+    """Check the full-forward graph with quantized weights. Return an empty result for a spec
+    without quantizable weights.
     """
     path = directory / f"{name}-{kind}.onnx"
     more = ["--quantize", kind]
     if kind == "int4":
         more += ["--calibration-samples", "0"]
-    # `int8` has per-channel scales and no groups
+    # `int8` has per-channel scales instead of groups
     if kind != "int8":
         more += ["--group-size", "32"]
     if error := compile_spec(name, "f32", path, *more):

@@ -1,12 +1,12 @@
-"""Compile large checkpoints: time, processor time and memory; generate with a Llama of 7 billion
-parameters in int4.
+"""Compile large checkpoints, measuring time, CPU time and memory; generate with a Llama of 7
+billion parameters in int4.
 
     python benchmarks/large_models.py            # a Llama of 1 GB in f32, and one of 7 B in bf16
     python benchmarks/large_models.py --tiny     # the same of a few megabytes, to test the script
 
-The checkpoints of this script are sparse files of zeros, each read once before, so that the page
-cache is warm. As a part of `run.py`, a checkpoint of random bfloat16 values (13.5 GB) is written,
-compiled by streaming, run, and removed; SPECC_SEVEN names a compiled package to run instead.
+The checkpoints of this script are sparse files of zeros, which are read once before the measurement
+to warm the page cache. In `run.py`, a checkpoint of random bfloat16 values (13.5 GB) is written,
+compiled by streaming, run, and removed. SPECC_SEVEN names a compiled package to run instead.
 """
 
 import argparse
@@ -33,9 +33,7 @@ CHUNK = 1 << 24
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a Llama, the dtype of its checkpoint, and the time limit of compilation in
-    seconds.
-    """
+    """The sizes of a Llama model, its dtype, and the time limit of compilation in seconds."""
 
     name: str
     dtype: str
@@ -57,7 +55,7 @@ TINY = (
 
 
 def iterate_tensors(sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Return the tensor names and shapes of a Llama checkpoint."""
+    """Yield the tensor names and shapes of a Llama checkpoint."""
     wide, hidden = sizes.wide, sizes.hidden
     yield "model.embed_tokens.weight", (sizes.words, wide)
     for n in range(sizes.layers):
@@ -74,7 +72,7 @@ def iterate_tensors(sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def write(sizes: Sizes, directory: Path) -> int:
-    """Write a checkpoint directory; return the size of its weights in bytes."""
+    """Write a checkpoint directory. Return the size of the weights in bytes."""
     directory.mkdir()
     heads = sizes.wide // 32 if sizes.wide < 1024 else sizes.wide // 128
     config = {
@@ -98,20 +96,20 @@ def write(sizes: Sizes, directory: Path) -> int:
     text += b" " * (-(8 + len(text)) % 64)
     with (directory / "model.safetensors").open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + at)  # a sparse file of zeros
+        file.truncate(8 + len(text) + at)  # `truncate` creates a sparse file of zeros
     return at
 
 
 def warm_file_cache(file: Path) -> None:
-    """Read a file once, so that it is in the page cache."""
+    """Read a file once, so that the file is in the page cache."""
     with file.open("rb") as opened:
         while opened.read(CHUNK):
             pass
 
 
 def format_row(sizes: Sizes, directory: Path) -> str:
-    """Return the compile time and memory of a checkpoint as a table row: as a model with linked
-    weights, and as a package of all graphs.
+    """Return a table row with the compile time and memory of a checkpoint, compiled as a model with
+    linked weights and as a package of all graphs.
     """
     place = directory / sizes.dtype
     size = write(sizes, place)
@@ -127,7 +125,7 @@ def format_row(sizes: Sizes, directory: Path) -> str:
 
 
 def main() -> None:
-    """Print the table with one row per checkpoint."""
+    """Print a table with one row per checkpoint."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -152,17 +150,17 @@ if __name__ == "__main__":
 SEVEN, SMALL = LARGE[1], TINY[1]
 
 PROMPT, COUNT = 32, 17
-"""Prompt length, and number of generated tokens."""
+"""The prompt length and the number of generated tokens."""
 
 PEAK, RATE = 1500, 200
-"""Goals: maximum memory in MB, minimum throughput of the checkpoint in MB/s."""
+"""Goals: the maximum peak memory in MB, and the minimum compile throughput in MB/s."""
 
 NOISE = 2**25
-"""Number of random values; the weights repeat them."""
+"""Number of distinct random values, which repeat throughout the weights."""
 
 
 def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """Yield the cost of compilation and the generation speed."""
+    """Yield the lines on the cost of compilation and on the generation speed."""
     yield "### A Llama with 7 B parameters in int4\n"
     named = os.environ.get("SPECC_SEVEN", "")
     package = Path(named) if named else directory / "package"
@@ -206,7 +204,7 @@ def _written(package: Path, rounds: int) -> Iterator[str]:
         f"With {decoders.THREADS} threads, the model processes a prompt of {PROMPT} tokens in "
         f"{first:.2f} s and then generates {rate:.2f} tokens/s.\n"
     )
-    # four bytes per value
+    # float32 weights have four bytes per value
     needed, there = (
         4e-9 * sum(math.prod(shape) for _, shape in iterate_tensors(SEVEN)),
         measure.get_peak_memory() / 1e9,
@@ -219,10 +217,10 @@ def _written(package: Path, rounds: int) -> Iterator[str]:
 
 
 def save(sizes: Sizes, directory: Path, noise: int) -> int:
-    """Save a checkpoint of random bfloat16 weights; return its size in bytes."""
+    """Save a checkpoint of random bfloat16 weights. Return the size of the weights in bytes."""
     size = write(sizes, directory)
     drawn = np.random.default_rng(0).normal(0, 0.02, noise).astype(np.float32)
-    # the upper half of a float32 is the bfloat16 next to it towards zero
+    # the upper half of a float32 is the bfloat16 value, rounded toward zero
     block = (drawn.view(np.uint32) >> 16).astype(np.uint16).tobytes()
     path = directory / "model.safetensors"
     with path.open("r+b") as file:

@@ -1,10 +1,10 @@
 """Load a model, generate, and measure the whole process: `load_process.py PROGRAM MODEL PROMPT
 COUNT THREADS` prints JSON.
 
-`first` is the wall time from the start of the process to the first token, imports included,
-`first_processor` its CPU time. `prefill` and `step` are wall times of a second, warm run,
-`prefill_processor` and `step_processor` its CPU times, where a step is the minimum over all steps;
-`peak` is the peak resident memory in MB.
+`first` is the wall time from the start of the process to the first token, including imports, and
+`first_processor` is the corresponding CPU time. `prefill` and `step` are the wall times of a second
+run, after warmup; `prefill_processor` and `step_processor` are the corresponding CPU times. A step
+time is the minimum over all steps. `peak` is the peak resident memory in MB.
 """
 
 import json
@@ -20,7 +20,7 @@ Generate = Callable[[list[int], int], Iterator[int]]
 
 
 def load_specc(model: str, threads: int, length: int) -> Generate:
-    """Load a specc package through the Python API."""
+    """Return a generation function that runs a specc package through the Python API."""
     import specc
 
     opened = specc.load(model, threads=threads)
@@ -57,7 +57,7 @@ def load_genai(model: str, threads: int, length: int) -> Generate:
 
 
 def load_ctranslate2(model: str, threads: int, length: int) -> Generate:
-    """Load a converted model in CTranslate2; its tokens are numbers in decimal."""
+    """Load a converted model in CTranslate2. Its tokens are decimal numbers."""
     import ctranslate2
 
     opened = ctranslate2.Generator(model, device="cpu", intra_threads=threads)
@@ -72,7 +72,7 @@ def load_ctranslate2(model: str, threads: int, length: int) -> Generate:
 
 
 def load_llama_cpp(model: str, threads: int, length: int) -> Generate:
-    """Load a GGUF file in llama.cpp, with its default KV cache in float16."""
+    """Load a GGUF file in llama.cpp, with the default KV cache in float16."""
     import llama_cpp
 
     opened = llama_cpp.Llama(
@@ -91,7 +91,9 @@ def load_llama_cpp(model: str, threads: int, length: int) -> Generate:
 
 
 def load_openvino(model: str, threads: int, length: int) -> Generate:
-    """Load a GGUF file in OpenVINO GenAI, `FILE` or `FILE:PRECISION` (a hint for activations)."""
+    """Load a GGUF file in OpenVINO GenAI. `model` is `FILE` or `FILE:PRECISION`, where PRECISION is
+    a hint for the dtype of activations.
+    """
     import openvino as ov
     import openvino_genai as genai
 
@@ -137,7 +139,7 @@ PROGRAMS = {
 def measure_process(
     program: str, model: str, prompt: int, count: int, threads: int
 ) -> dict[str, object]:
-    """Load and generate twice, in this process."""
+    """Load a model and generate twice in this process. Return the measured times."""
     began = started()
     ids = make_prompt(prompt)
     generate = PROGRAMS[program](model, threads, prompt + count)
@@ -145,7 +147,7 @@ def measure_process(
     first, processor = time.time() - began, time.process_time()
     start, processor_start = time.perf_counter(), time.process_time()
     times, processor_times, tokens = [], [], []
-    # a different prompt, because OpenVINO GenAI keeps the KV cache of the previous prompt
+    # a different prompt, because OpenVINO GenAI reuses the KV cache of the previous prompt
     for token in generate(ids[::-1], count):
         times.append(time.perf_counter())
         processor_times.append(time.process_time())
@@ -163,7 +165,7 @@ def measure_process(
 
 
 def make_prompt(length: int, seed: int = 12345) -> list[int]:
-    """Return pseudorandom token ids."""
+    """Return a prompt of pseudorandom token ids."""
     ids = []
     for _ in range(length):
         seed = (1103515245 * seed + 12345) % 2**31
@@ -181,8 +183,8 @@ def started() -> float:
 
 
 def read_peak_memory() -> float:
-    """Return the peak resident memory of this process in MB; `ru_maxrss` would include that of its
-    parent.
+    """Return the peak resident memory of this process in MB. `ru_maxrss` would include the memory
+    of the parent process.
     """
     with open("/proc/self/status", encoding="ascii") as file:
         return next(int(line.split()[1]) * 1024 / 1e6 for line in file if line.startswith("VmHWM"))

@@ -1,9 +1,9 @@
 """Measure the time from process start to the first token, the time per token and the peak memory of
 specc, onnxruntime-genai, llama.cpp, OpenVINO GenAI and CTranslate2. Each run is a new process.
 
-The model is the Llama of `generation.py`. The programs alternate; the minimum over all rounds
-counts, since other work on the machine only adds time. With one thread no thread waits for another,
-so CPU time is comparable even on a busy machine.
+The model is the Llama of `generation.py`. The programs alternate, and the reported time is the
+minimum over all rounds, because other processes on the machine can only add time. With a single
+thread, no thread waits for another thread, so CPU time is comparable even on a busy machine.
 """
 
 import json
@@ -22,19 +22,21 @@ import measure
 PROCESS = Path(__file__).parent / "load_process.py"
 BATCH_PROCESS = Path(__file__).parent / "batch_process.py"
 Runs = dict[str, tuple[str, str, str]]
-"""Python interpreter, program and model of each run, by name: `PROGRAM, WEIGHTS`."""
+"""The Python interpreter, program and model of each run, by the name `PROGRAM, WEIGHTS`."""
 COUNT = 161
-"""Number of generated tokens; after 128, specc moves the weights to huge pages."""
+"""Number of generated tokens. specc moves the weights to huge pages after 128 tokens."""
 BATCH_COUNT = 17
 REFERENCES = {"float16": "float32", "bfloat16": "float32"}
-"""The weights of specc that 16-bit weights are compared with; other weights have the same name."""
+"""The weight type of specc that 16-bit weights of other programs are compared with. Other weight
+types are compared with the same type.
+"""
 SPECC_OPTIONS = {
     "float32": (),
     "8 bits": ("--quantize", "int8-weights"),
     "8 bits, per channel": ("--quantize", "int8"),
     "4 bits": ("--quantize", "int4", "--calibration-samples", "0"),
 }
-"""Options of specc by weights. llama.cpp and OpenVINO also quantize weights in groups."""
+"""Compile options of specc by weight type, group-wise like those of llama.cpp and OpenVINO."""
 
 
 def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
@@ -59,10 +61,10 @@ def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[
 def run_programs(
     runs: Runs, directory: Path, rounds: int, prompt: int, threads: int, batch: int = 0
 ) -> dict[str, list[dict[str, float]]]:
-    """Run each program `rounds` times in alternation, for one prompt or for a batch of prompts;
-    return its measurements by name.
+    """Run each program `rounds` times in alternation, for one prompt or for a batch of prompts.
+    Return the measurements of each program by name.
     """
-    # Python keeps what it made of source files, as it does for an installed package
+    # use cached bytecode for source files, as for an installed package
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(directory / "compiled")
     found: dict[str, list[dict[str, float]]] = {name: [] for name in runs}
@@ -74,7 +76,7 @@ def run_programs(
             done = subprocess.run(
                 command, capture_output=True, text=True, check=program == "specc", env=environment
             )
-            # the first run of each reads files from the disk and compiles modules
+            # the first run of each program reads files from the disk and compiles Python modules
             if index and done.returncode == 0:
                 found[name].append(json.loads(done.stdout.splitlines()[-1]))
     return found
@@ -83,7 +85,9 @@ def run_programs(
 def format_table(
     runs: Runs, found: dict[str, list[dict[str, float]]], threads: int
 ) -> Iterator[str]:
-    """Yield a table: wall times, or CPU times if there is one thread, in which no thread waits."""
+    """Yield the lines of a table of wall times, or of CPU times for one thread, because a single
+    thread never waits for another thread.
+    """
     suffix = "" if threads > 1 else "_processor"
     kind = "" if threads > 1 else "CPU "
     yield (
@@ -115,7 +119,7 @@ def format_table(
 
 
 def format_batch_table(found: dict[str, list[dict[str, float]]]) -> Iterator[str]:
-    """Yield a table of throughput: tokens of all sequences per second."""
+    """Yield the lines of a throughput table: tokens of all sequences per second."""
     yield (
         "| | prefill, tokens/s | generated tokens/s | specc's time / its (95 % interval) | peak, MB |"
     )
@@ -135,7 +139,7 @@ def format_batch_table(found: dict[str, list[dict[str, float]]]) -> Iterator[str
 
 
 def _estimate_ratio(found: dict[str, list[dict[str, float]]], name: str, key: str) -> str:
-    """Return the ratio of the time of specc, with weights as in `name`, to that of `name`."""
+    """Return the time of specc with the weight type of `name`, divided by the time of `name`."""
     weights = name.split(", ")[-1]
     ours = found[f"specc, {REFERENCES.get(weights, weights)}"]
     return str(
@@ -144,7 +148,7 @@ def _estimate_ratio(found: dict[str, list[dict[str, float]]], name: str, key: st
 
 
 def list_programs(checkpoint: Path, directory: Path) -> tuple[Runs, list[str]]:
-    """Return the programs with their models, and remarks about those that are missing."""
+    """Return the programs with their models, and remarks on the programs that are missing."""
     runs: Runs = {}
     remarks = []
     for name, options in SPECC_OPTIONS.items():
@@ -177,11 +181,11 @@ def list_programs(checkpoint: Path, directory: Path) -> tuple[Runs, list[str]]:
 
 GGUF_KINDS = {"float32": "F32", "float16": "F16", "8 bits": "Q8_0", "4 bits": "Q4_0"}
 OPENVINO_HINTS = {"float16": {"float32": ":f32", "bfloat16": ""}, "8 bits": {"8 bits": ""}, "4 bits": {"4 bits": ""}}  # fmt: skip
-"""For each file, the hints with which OpenVINO GenAI runs it, by the name of its computation."""
+"""The OpenVINO GenAI hints for each GGUF file, by the resulting compute precision."""
 
 
 def list_gguf_programs(checkpoint: Path, directory: Path, runs: Runs, remarks: list[str]) -> None:
-    """Add the programs that read GGUF files to `runs`, or remarks about those that are missing."""
+    """Add the programs that read GGUF files to `runs`, or remarks on missing programs."""
     if not find_spec("gguf"):
         remarks.append("llama.cpp and OpenVINO GenAI need `pip install gguf` for their files.")
         return
@@ -204,7 +208,9 @@ def list_gguf_programs(checkpoint: Path, directory: Path, runs: Runs, remarks: l
 
 
 def convert_ctranslate2(checkpoint: Path, out: Path, precision: str) -> None:
-    """Convert a checkpoint whose tokenizer has no special tokens, which CTranslate2 wants."""
+    """Convert a checkpoint to CTranslate2. CTranslate2 requires special tokens, so missing special
+    tokens become the unknown token.
+    """
     import ctranslate2
 
     shutil.rmtree(out, ignore_errors=True)

@@ -1,5 +1,5 @@
-"""Compare blocked local attention with dense masked attention, and GPT-2 on a long sequence with
-other programs.
+"""Compare blocked local attention with dense masked attention, and compare GPT-2 on a long sequence
+with other programs.
 
 `local.py MODEL LENGTH` prints the memory in MB that a run needs in addition to an open session.
 """
@@ -20,7 +20,7 @@ from specc_onnx.ort_session import open_ort_model
 
 HEADS, WIDTH = 8, 512
 TEXT = 1023
-"""Length of the long sequence: one less than the number of positions of GPT-2."""
+"""Length of the long sequence: one less than the number of GPT-2 positions."""
 
 SPEC = """specc 1
 model seen "One attention"
@@ -61,7 +61,7 @@ def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[
 
 
 def _compile_variants(mask: str, directory: Path) -> dict[str, Path]:
-    """Compile an attention with blocked and with dense masks; return both paths."""
+    """Compile an attention layer with blocked and with dense masks. Return both paths."""
     spec = directory / "seen.specc"
     spec.write_text(SPEC, encoding="utf-8")
     name = "".join(c for c in mask if c.isalnum())
@@ -100,7 +100,7 @@ def _make_inputs(length: int) -> dict[str, np.ndarray]:
 
 
 def _measure_memory(path: Path, length: int) -> str:
-    """Return the additional peak memory of a run in MB, measured in a separate process."""
+    """Measure the additional peak memory of a run in MB in a separate process."""
     command = [sys.executable, __file__, str(path), str(length)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -165,7 +165,7 @@ def main(path: str, length: str) -> None:
 
 
 def _get_peak_memory(*, reset: bool = True) -> int:
-    """Return the peak memory since the last call with `reset`, in bytes (Linux)."""
+    """Return the peak memory in bytes since the last call with `reset` (Linux only)."""
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
     status = Path("/proc/self/status").read_text()

@@ -1,9 +1,9 @@
 """Compare the quantization kinds of specc with float32 and with the quantization of other programs,
 on the same random weights, in one run with two threads.
 
-The results name programs that are not installed: CTranslate2 (`pip install
-ctranslate2`), onnxruntime-genai (`make readers`). OpenVINO is measured if it is installed
-(`pip install openvino nncf`).
+The results list programs that are not installed: CTranslate2 (`pip install ctranslate2`) and
+onnxruntime-genai (`make readers`). OpenVINO is measured only if it is installed (`pip install
+openvino nncf`).
 """
 
 import statistics
@@ -27,18 +27,16 @@ import specc
 
 KINDS = ("float32", "int8", "int8-weights", "int4")
 TOGETHER = "int8-tensor"
-"""For recurrent models with batch size 1."""
+"""The quantization kind for recurrent models with batch size 1."""
 ALL_4 = "int4, all layers"
-"""With embedding, lm_head and first layer in 4 bits too, as in other programs."""
+"""The kind that quantizes embedding, lm_head and first layer to 4 bits like other programs."""
 PROMPT, COUNT = 128, 64
-"""Prompt length, and number of generated tokens."""
+"""The prompt length and the number of generated tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """A model with a single forward pass: its spec, config and inputs, and its `small` config for
-    `--quick`.
-    """
+    """A model with a single forward pass: spec, config, inputs, `small` config for `--quick`."""
 
     name: str
     spec: str
@@ -47,9 +45,9 @@ class Reader:
     small: Mapping[str, object]
     result: str = "logits"
     faster: float = 0
-    """Goal: the speedup over float32 with the last of `kinds`, or with int8."""
+    """Goal: the speedup over float32 with the last of `kinds`, or with int8 if `kinds` is empty."""
     kinds: tuple[str, ...] = ()
-    """Quantization kinds that only this model is measured with."""
+    """Quantization kinds that are measured only for this model."""
     has_openvino: bool = False
     """True if the model is also measured in OpenVINO."""
 
@@ -132,10 +130,10 @@ def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[
 
 
 def _writing(name: str, directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """Yield the table of prefill and generation speed."""
+    """Yield the lines of the table of prefill and generation speed."""
     checkpoint = generation.saved(name, directory / f"{name}-lowbits", quick)
     vocab = 90 if quick else 50000
-    # CTranslate2 requires token names, also for bos and eos
+    # CTranslate2 requires token names, including names of bos and eos
     count_all = 100 if quick else 50257
     names = generation.make_tokenizer(count_all)
     names.bos_token = names.eos_token = str(count_all - 1)
@@ -175,7 +173,7 @@ GENAI = {
     "onnxruntime-genai, int4": (),
     "onnxruntime-genai, int4, group size 128": ("block_size=128",),
 }
-"""Options of the genai builder in addition to `-p int4`."""
+"""Options of the genai model builder in addition to `-p int4`."""
 
 
 def _goals_of_writing(
@@ -184,8 +182,8 @@ def _goals_of_writing(
     read: Mapping[str, list[float]],
     sizes: Mapping[str, int],
 ) -> Iterator[Goal]:
-    """Yield the goals: for GPT-2 the speedup over float32 and the file size; for both models, to be
-    at least as fast as other programs with the same number of bits.
+    """Yield the goals: for GPT-2 the speedup over float32 and the file size, and for both models to
+    be at least as fast as other programs with the same number of bits.
     """
 
     def faster(times: Mapping[str, list[float]], ours: str, theirs: str) -> float:
@@ -210,7 +208,7 @@ def _goals_of_writing(
 def _writers(
     name: str, checkpoint: Path, directory: Path
 ) -> tuple[dict[str, Writer], dict[str, int], list[str]]:
-    """Return the available programs, the sizes of their files in bytes, and remarks about programs
+    """Return the available programs, the sizes of their files in bytes, and remarks on the programs
     that are not available.
     """
     writers: dict[str, Writer] = {}
@@ -218,7 +216,7 @@ def _writers(
     remarks: list[str] = []
     for kind in (*KINDS, ALL_4):
         out = directory / f"{name}-{kind}"
-        # the speed does not depend on the int4 calibration
+        # calibration is disabled, because the speed of int4 does not depend on it
         specc.compile(checkpoint, out, graphs=["step"], weights_as="copy", **_make_options(kind))
         writers[kind], sizes[kind] = (
             decoders.make_specc_writer(out),
@@ -253,8 +251,8 @@ def _writers(
 def _reading(
     reader: Reader, directory: Path, rounds: int, quick: bool, wanted: list[Goal]
 ) -> Iterator[str]:
-    """Yield a row per quantization kind, and one for ONNX Runtime's own quantizer; goals are added
-    to `wanted`.
+    """Yield a table row per quantization kind and a row for ONNX Runtime's own quantizer. Append
+    the goals to `wanted`.
     """
     config = reader.small if quick else reader.config
     calls: dict[str, Callable[[], Any]] = {}
@@ -291,7 +289,7 @@ def _reading(
 def _make_model(
     reader: Reader, directory: Path, kind: str, config: Mapping[str, object]
 ) -> tuple[Any, int]:
-    """Load a model; return it with the size of its files in bytes."""
+    """Load a model. Return the model and the size of its files in bytes."""
     out = directory / f"{reader.spec}-{kind}"
     if not out.exists():
         specc.compile(reader.spec, out / "m.onnx", init=0, set=config, **_make_options(kind))
@@ -306,7 +304,7 @@ def _dynamic(
     config: Mapping[str, object],
     prepared: Mapping[str, np.ndarray],
 ) -> tuple[Callable[[], Any], int]:
-    """Quantize the same model with ONNX Runtime's quantizer and its default options."""
+    """Quantize the model with ONNX Runtime's dynamic quantizer and default options."""
     from onnxruntime.quantization import quantize_dynamic
 
     full, out = directory / f"{reader.spec}-full", directory / f"{reader.spec}-dynamic"
@@ -329,7 +327,7 @@ def _dynamic(
 def _openvino(
     reader: Reader, directory: Path, prepared: Mapping[str, np.ndarray]
 ) -> dict[str, tuple[Callable[[], Any], int]]:
-    """Run the same encoder in OpenVINO, if it is installed."""
+    """Return calls that run the model in OpenVINO, or no calls if OpenVINO is not installed."""
     if not reader.has_openvino or not find_spec("openvino") or not find_spec("nncf"):
         return {}
     from openvino_peer import make_openvino_calls
@@ -345,9 +343,7 @@ def _run(model: Any, prepared: Mapping[str, np.ndarray], result: str) -> Callabl
 
 
 def _make_inputs(reader: Reader, graph: Any) -> dict[str, np.ndarray]:
-    """Return random inputs, the same for every quantization kind; all other inputs have
-    defaults.
-    """
+    """Return random inputs, equal for every quantization kind, without optional inputs."""
     rng = np.random.default_rng(0)
     given: dict[str, np.ndarray] = {}
     for name, shape in reader.inputs.items():
@@ -361,7 +357,7 @@ def _make_inputs(reader: Reader, graph: Any) -> dict[str, np.ndarray]:
 
 
 def _compute_angle(x: np.ndarray, y: np.ndarray) -> float:
-    """Return 1 - cosine similarity."""
+    """Return one minus the cosine similarity of two arrays."""
     a, b = (v.astype(np.float64).ravel() for v in (x, y))
     return max(0.0, 1 - float(a @ b) / float(np.sqrt((a @ a) * (b @ b))))
 
@@ -376,7 +372,7 @@ def _make_options(kind: str) -> dict[str, Any]:
 
 
 def _format_speedup(times: Mapping[str, list[float]], name: str) -> str:
-    """Format the speedup over float32."""
+    """Format the speedup of a quantization kind over float32."""
     if name == "float32":
         return ""
     return str(measure.estimate_ratio(times["float32"], times[name]))

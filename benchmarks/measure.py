@@ -1,8 +1,8 @@
-"""Timing on a noisy machine, the page of results, and its table of goals.
+"""Timing on a noisy machine, and the results page with its table of goals.
 
-The compared functions alternate in one run. Before each timed call there are 80 ms of rest, in
-which the spinning threads of a runtime go to sleep, and one untimed call. "No worse" means that the
-bootstrap 95 % interval of the ratio reaches 1.0 or below.
+The compared functions alternate in one run. Each timed call follows 80 ms of rest, in which the
+spinning threads of a runtime go to sleep, and one untimed call. "No worse" means that the bootstrap
+95 % interval of the ratio of times contains 1.0 or smaller values.
 """
 
 import json
@@ -33,12 +33,12 @@ if done.returncode:
     sys.stderr.buffer.write(done.stderr[-2000:])
 print(json.dumps([done.returncode, taken, used.ru_utime + used.ru_stime, used.ru_maxrss]))
 """
-"""Runs a command; prints its exit status, wall time, CPU time and peak memory in KiB."""
+"""A script that runs a command and prints exit status, wall time, CPU time, peak memory in KiB."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of two medians with its 95 % interval."""
+    """The ratio of two medians with its 95 % confidence interval."""
 
     value: float
     low: float
@@ -54,9 +54,7 @@ class Ratio:
 
 
 def time_in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of each call in `rounds` rounds; every other round runs the calls in
-    reverse order.
-    """
+    """Return the seconds of each call in `rounds` rounds, which alternate the order of calls."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for n in range(rounds):
         for name in list(calls)[:: 1 if n % 2 == 0 else -1]:
@@ -70,8 +68,8 @@ def time_in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict
 
 
 def estimate_ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Ratio:
-    """Return the median of `ours` divided by the median of `theirs`. The bootstrap samples rounds,
-    since both sides of a round have the same noise.
+    """Return the median of `ours` divided by the median of `theirs`. The bootstrap resamples
+    rounds, because both times of a round have the same noise.
     """
     rng = random.Random(seed)
     rounds = range(len(ours))
@@ -87,7 +85,7 @@ def estimate_ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a process: wall time and CPU time in seconds, peak memory in MB."""
+    """The cost of a process: wall time and CPU time in seconds, and peak memory in MB."""
 
     seconds: float
     processor: float
@@ -95,9 +93,9 @@ class Cost:
 
 
 def measure_process(command: Sequence[str], compiled: Path | None = None) -> Cost:
-    """Run a command and measure its process.
+    """Run a command and measure the cost of its process.
 
-    `compiled` is the directory for Python bytecode, since installed packages have bytecode too.
+    `compiled` is the directory for Python bytecode, because installed packages also have bytecode.
     """
     environment = dict(os.environ)
     if compiled is not None:
@@ -122,9 +120,9 @@ def get_peak_memory() -> int:
 
 
 def describe_machine() -> str:
-    """Describe cores, memory and package versions on one line."""
+    """Describe the machine on one line: CPU cores, memory and package versions."""
     packages = ("onnx", "onnxruntime", "torch", "transformers", "onnxscript")
-    # not every benchmark needs all packages
+    # some benchmarks do not need all packages
     there = [name for name in packages if find_spec(name)]
     versions = ", ".join(f"{name} {version(name)}" for name in there)
     return (
@@ -134,12 +132,12 @@ def describe_machine() -> str:
 
 
 MARK = re.compile(r"^<!-- (\w+) -->\n", re.MULTILINE)
-"""An HTML comment before each section of the results that names its benchmark."""
+"""Pattern of the HTML comment that names the benchmark at the beginning of each results section."""
 
 
 def replace_sections(page: str, sections: Mapping[str, str], order: Iterable[str]) -> str:
-    """Replace sections of the page of results. Sections that are not in `order`, and text before
-    the first mark, are removed.
+    """Replace sections of the results page. Sections that are not in `order`, and the text before
+    the first section, are removed.
     """
     pieces = MARK.split(page)[1:]
     known = dict(zip(pieces[::2], pieces[1::2], strict=True)) | dict(sections)
@@ -149,7 +147,7 @@ def replace_sections(page: str, sections: Mapping[str, str], order: Iterable[str
 
 @dataclass(frozen=True)
 class Goal:
-    """A goal and the measured value."""
+    """A goal of a benchmark and the measured value."""
 
     title: str
     wanted: float
@@ -170,17 +168,17 @@ class Goal:
 
 
 def format_goals(given: Iterable[Goal]) -> Iterator[str]:
-    """Yield a table of goals; nothing without goals."""
+    """Yield the lines of a table of goals, or no lines without goals."""
     lines = [str(goal) for goal in given]
     if lines:
         yield from ("| goal | | measured | |", "|---|---|---|---|", *lines, "")
 
 
 def format_yes_or_no(value: bool) -> str:
-    """Format a boolean for a table."""
+    """Format a boolean as `yes` or `no` for a table."""
     return "yes" if value else "no"
 
 
 def measure_directory_size(directory: Path) -> int:
-    """Return the bytes of the files in a directory."""
+    """Return the total size of the files in a directory in bytes."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

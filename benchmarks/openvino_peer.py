@@ -1,7 +1,8 @@
-"""Forward passes in OpenVINO, in float32 and in int8, of an ONNX model that specc wrote.
+"""Measure forward passes in OpenVINO, in float32 and int8, of an ONNX model that specc compiled.
 
-int8 is the post-training quantization of NNCF for transformers, whose activation scales are static.
-It is calibrated on the measured input, which favors its accuracy.
+The int8 model uses the post-training quantization of NNCF for transformers, which has static
+activation scales. NNCF is calibrated on the measured input, which favors the accuracy of the int8
+model.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ _THREADS = {"INFERENCE_NUM_THREADS": decoders.THREADS}
 def make_openvino_calls(
     path: Path, prepared: Mapping[str, np.ndarray], result: str, directory: Path
 ) -> dict[str, tuple[Callable[[], Any], int]]:
-    """Return a call and the size in bytes of each precision."""
+    """Return a call and the file size in bytes for each precision."""
     core = ov.Core()
     model = core.read_model(path)
     names = {name for slot in model.inputs for name in slot.names}

@@ -1,4 +1,4 @@
-"""Checkpoints of published architectures with random weights at real size."""
+"""Create checkpoints of published architectures at full size with random weights."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ import transformers
 
 @dataclass(frozen=True)
 class Published:
-    """A model of transformers with its config, the built-in spec, and input shapes to time."""
+    """A transformers model with its config, the built-in spec, and the input shapes to time."""
 
     spec: str
     model: Any
@@ -23,7 +23,7 @@ class Published:
     output: str
 
     def inputs(self, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Make inputs by the names of the spec."""
+        """Return random inputs of the given shape by the input names of the spec."""
         rng = np.random.default_rng(0)
         if self.spec == "vit":
             return {"pixel_values": rng.normal(size=(shape[0], 3, 224, 224)).astype(np.float32)}
@@ -57,31 +57,31 @@ MODELS = {
         "logits",
     ),
 }
-"""BERT-base with its pre-training heads, ViT-base of 224 × 224 pixels, GPT-2 small."""
+"""BERT-base with its pre-training heads, ViT-base (224 × 224 pixels), and GPT-2 small."""
 
 
 def save_model(name: str, directory: Path) -> None:
-    """Save a checkpoint directory."""
+    """Save a checkpoint directory of a model."""
     torch.manual_seed(0)
     made = MODELS[name].model(MODELS[name].config)
     made.eval().save_pretrained(directory, safe_serialization=True)
 
 
 def load_published_model(name: str, directory: Path) -> Any:
-    """Load a checkpoint with the fused attention of PyTorch, as an exporter takes it."""
+    """Load a checkpoint with the fused attention of PyTorch, as exporters expect."""
     found = MODELS[name].model.from_pretrained(directory, attn_implementation="sdpa")
     return LogitsOnly(name, found).eval()
 
 
 class LogitsOnly(torch.nn.Module):
-    """A model as a function of tensors to one tensor, which an exporter can trace."""
+    """A model as a function from tensors to one tensor, which an exporter can trace."""
 
     def __init__(self, name: str, model: Any) -> None:
         super().__init__()
         self.name, self.model = name, model
 
     def forward(self, *given: torch.Tensor) -> torch.Tensor:
-        """Return the compared logits."""
+        """Return the logits that are compared."""
         if self.name == "vit":
             return self.model(pixel_values=given[0]).logits
         if self.name == "gpt2":
@@ -91,7 +91,7 @@ class LogitsOnly(torch.nn.Module):
 
 
 def make_tensors(name: str, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-    """Make the same inputs for PyTorch."""
+    """Return the inputs of `Published.inputs` as PyTorch tensors."""
     given = MODELS[name].inputs(shape)
     return tuple(
         torch.from_numpy(v.astype(np.int64) if v.dtype == bool else v) for v in given.values()
@@ -103,7 +103,7 @@ TINY_VOCAB = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A model of transformers with its config at real size and small, its task in Optimum, and
+    """A transformers model with its config at full size and at small size, its task in Optimum, and
     its kind: `reads` (encoder), `writes` (decoder) or `translates` (encoder-decoder).
     """
 
@@ -168,7 +168,7 @@ FAMILIES = {
 
 
 def save_family(name: str, directory: Path, quick: bool) -> Path:
-    """Save a checkpoint directory, with a tokenizer, which model builders need."""
+    """Save a checkpoint directory with a tokenizer, which model builders require."""
     family = FAMILIES[name]
     torch.manual_seed(0)
     config = family.config(**(family.small if quick else family.size))
@@ -188,7 +188,7 @@ def save_family(name: str, directory: Path, quick: bool) -> Path:
 
 
 def make_family_inputs(name: str, length: int, batch: int) -> dict[str, np.ndarray]:
-    """Make inputs by the names of transformers: tokens, an image, or a spectrogram."""
+    """Return inputs by the names of transformers: tokens, an image, or a spectrogram."""
     rng = np.random.default_rng(0)
     if name == "ViT-base":
         pixels = rng.normal(size=(batch, 3, 224, 224))

@@ -1,7 +1,8 @@
-"""Measure the quantization loss of a trained language model on validation text: the quantization
-kinds of specc and the recipes of the onnxruntime-genai model builder.
+"""Measure the quantization loss of a trained language model on validation text, for the
+quantization kinds of specc and the recipes of the onnxruntime-genai model builder.
 
-The model is that of `byte_lm.py`, in the directory SPECC_BYTE_LM. `--quick` works without it.
+The model is trained by `byte_lm.py`, and SPECC_BYTE_LM is its directory. `--quick` does not need
+the trained model.
 """
 
 import math
@@ -24,7 +25,7 @@ import specc
 
 HERE = Path(__file__).parent
 TEXTS, LENGTH = 48, 256
-"""Number of validation windows, and bytes per window."""
+"""The number of validation windows, and the number of bytes per window."""
 
 OURS: dict[str, dict[str, Any]] = {
     "specc, float32": {},
@@ -39,7 +40,7 @@ THEIRS = {
     "genai builder, int4, group size 128": ("block_size=128",),
     "genai builder, int4, k_quant": ("algo_config=k_quant",),
 }
-"""Options of the genai model builder in addition to `-p int4`; none selects its default recipe."""
+"""Options of the genai model builder in addition to `-p int4`; no option is the default recipe."""
 GOAL = ("specc, int4 (self-generated data)", "genai builder, int4")
 
 Logits = NDArray[np.float64]
@@ -47,8 +48,8 @@ Logits = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Loss:
-    """Means over all positions: KL divergence from float32 in nats, top-1 agreement, and bits per
-    byte of the text; and the size of the files in bytes.
+    """The mean KL divergence from float32 in nats, top-1 agreement and bits per byte over all
+    positions, and the total file size in bytes.
     """
 
     divergence: float
@@ -58,7 +59,7 @@ class Loss:
 
 
 def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """Yield the table and the goal; no times are measured, so there are no rounds."""
+    """Yield the table and the goal. `rounds` has no effect, because no times are measured."""
     checkpoint = _checkpoint(directory, quick)
     count, length = (4, 64) if quick else (TEXTS, LENGTH)
     ids = byte_lm.sample_windows(byte_lm.read_texts()[1], count, length)
@@ -95,8 +96,8 @@ def _format_table(losses: dict[str, Loss], remarks: list[str], places: int) -> I
 def _make_models(
     checkpoint: Path, directory: Path, remarks: list[str]
 ) -> Iterator[tuple[str, tuple[Callable[[NDArray[np.int64]], Logits], int]]]:
-    """Yield each model by name: a function from ids to logits, and the size of its files in bytes.
-    The float32 model comes first.
+    """Yield each model by name: a function from token ids to logits, and the total file size in
+    bytes. The float32 model comes first.
     """
     for n, (name, options) in enumerate(OURS.items()):
         out = directory / f"recipe-{n}"
@@ -123,9 +124,7 @@ def _make_models(
 
 
 def _checkpoint(directory: Path, quick: bool) -> Path:
-    """Return the directory of the trained model, or, with `quick`, of a model that was trained for
-    a few steps.
-    """
+    """Return the directory of the trained model, or of a briefly trained one with `quick`."""
     named = Path(os.environ.get("SPECC_BYTE_LM", "") or directory / "byte_lm")
     script = HERE / "byte_lm.py"
     if quick and not named.exists():
@@ -146,7 +145,9 @@ def _compute_log_softmax(logits: NDArray[Any]) -> Logits:
 
 
 def _compute_loss(exact: Logits, found: Logits, ids: NDArray[np.int64], bytes: int) -> Loss:
-    """Compare the log-probabilities `found` and `exact`, [sequences, positions, vocabulary]."""
+    """Compute the loss of the log-probabilities `found` relative to `exact`, both [sequences,
+    positions, vocabulary].
+    """
     divergence = (np.exp(exact) * (exact - found)).sum(-1).mean()
     same = (exact.argmax(-1) == found.argmax(-1)).mean()
     told = np.take_along_axis(found[:, :-1], ids[:, 1:, None], -1)
@@ -154,6 +155,6 @@ def _compute_loss(exact: Logits, found: Logits, ids: NDArray[np.int64], bytes: i
 
 
 def measure_size(directory: Path) -> int:
-    """Return the size of weights and graphs in bytes, without tokenizer files."""
+    """Return the size of weight and graph files in bytes, excluding tokenizer files."""
     kinds = {".onnx", ".data", ".safetensors"}
     return sum(p.stat().st_size for p in directory.rglob("*") if p.suffix in kinds)

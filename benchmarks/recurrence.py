@@ -1,5 +1,5 @@
-"""Compare recurrent models with PyTorch, with the same weights: eager mode and, if supported,
-torch.compile.
+"""Compare recurrent models with PyTorch models of the same weights, in eager mode and, if
+supported, with torch.compile.
 """
 
 import statistics
@@ -23,7 +23,7 @@ HEADS, STATE = 32, 128
 
 
 class LanguageModel(torch.nn.Module):
-    """A language model in PyTorch: embedding, two recurrent layers, output layer."""
+    """A PyTorch language model: embedding, two recurrent layers and output layer."""
 
     def __init__(self, layer: type[torch.nn.Module]) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class LanguageModel(torch.nn.Module):
         self.decoder = torch.nn.Linear(WIDTH, VOCAB)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return logits [batch, steps, vocab]."""
+        """Return logits [batch, steps, vocab] for token ids [batch, steps]."""
         return self.decoder(self.rnn(self.encoder(ids))[0])
 
 
@@ -64,8 +64,8 @@ def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[
 
 
 def _measure_search(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """Measure the full forward pass of RNNsearch with 30 source and 30 target tokens; the eager
-    model is the module of the spec after `split_scan`.
+    """Measure the full forward pass of RNNsearch with 30 source and 30 target tokens. The eager
+    model is the PyTorch module of the spec after the `split_scan` pass.
     """
     sets = {"src_vocab": VOCAB, "tgt_vocab": VOCAB, "embed_dim": 128, "hidden": 256, "readout": 128}
     model, cost = _compiled("rnnsearch", directory, sets)
@@ -93,9 +93,7 @@ graph main(q: float[batch, n, {HEADS}, {STATE}], k: float[batch, n, {HEADS}, {ST
 
 
 def _measure_delta_rule(directory: Path, rounds: int) -> Iterator[str]:
-    """Compare a gated delta rule layer over 512 positions with the chunked implementation of
-    transformers.
-    """
+    """Compare a gated delta rule layer with the chunked implementation of transformers."""
     spec = directory / "gated_delta_rule.specc"
     spec.write_text(DELTA_RULE, encoding="utf-8")
     model, cost = _compiled(str(spec), directory, {})
@@ -114,9 +112,7 @@ def _measure_delta_rule(directory: Path, rounds: int) -> Iterator[str]:
 
 
 def _compiled(spec: str, directory: Path, sets: dict[str, int]) -> tuple[Any, tuple[float, float]]:
-    """Compile a model; return the loaded model, and the time in seconds and memory in MB of the
-    compilation.
-    """
+    """Compile a model. Return the loaded model, and the compile time (s) and memory (MB)."""
     path = directory / f"{Path(spec).stem}.onnx"
     start = time.perf_counter()
     made = specc.compile(spec, path, init=0, set=sets)
@@ -144,7 +140,8 @@ def _format_row(
                 calls["compile"] = lambda: compiled(ids)
             except (
                 Exception
-            ) as error:  # it may raise different exceptions; the table reports the failure
+                # torch.compile raises various exceptions, and the table reports the failure
+            ) as error:
                 print(f"torch.compile of {name}: {type(error).__name__}")
         times = measure.time_in_turn(calls, rounds)
     found = measure.estimate_ratio(times["specc"], times["eager"])

@@ -1,9 +1,8 @@
-"""Run the benchmarks: `make bench`, or
-`python benchmarks/run.py --only check,families --quick`.
+"""Run the benchmarks: `make bench`, or `python benchmarks/run.py --only check,families --quick`.
 
-Prints Markdown. Each benchmark replaces its section of benchmarks/results.md, which states the
-date and the machine; with `--quick` nothing is written. `make readers` installs the other programs;
-SPECC_BYTE_LM is the directory of a model trained by `byte_lm.py`.
+The output is Markdown. Each benchmark replaces its section of benchmarks/results.md, which states
+the date and the machine. With `--quick`, no file is written. `make readers` installs the other
+programs. SPECC_BYTE_LM is the directory of a model trained by `byte_lm.py`.
 """
 
 import argparse
@@ -39,8 +38,8 @@ def check(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Part:
-    """A benchmark: the function that yields the lines of its section, the number of rounds, and
-    the number of rounds with `--quick` (`few`).
+    """A benchmark: the function that yields the lines of its section, the number of rounds, and the
+    number of rounds with `--quick` (`few`).
     """
 
     lines: Callable[[Path, int, bool], Iterator[str]]
@@ -48,12 +47,12 @@ class Part:
     few: int = 2
 
     def get_rounds(self, quick: bool) -> int:
-        """Return the number of rounds."""
+        """Return the number of rounds of the benchmark."""
         return self.few if quick else self.rounds
 
 
 def _make_section_runner(name: str) -> Callable[[Path, int, bool], Iterator[str]]:
-    """Return the function `iterate_report_lines` of a module, which is imported on demand."""
+    """Return `iterate_report_lines` of a benchmark module, which is imported on demand."""
 
     def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
         yield from importlib.import_module(name).iterate_report_lines(directory, rounds, quick)
@@ -74,13 +73,13 @@ PARTS = {
     "map": Part(_make_section_runner("map"), 4000, 400),
     "recurrence": Part(_make_section_runner("recurrence"), 10, 5),
 }
-"""Benchmarks in the order of the results. The meaning of a round depends on the benchmark; for
-`map` it is a data row.
+"""Benchmarks in the order of the results page. The meaning of a round depends on the benchmark; in
+`map`, a round is a data row.
 """
 
 
 def run_section(name: str, quick: bool) -> str:
-    """Run a benchmark; print and return its section."""
+    """Run a benchmark. Print and return its section of the results."""
     part, lines = PARTS[name], []
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
@@ -92,23 +91,23 @@ def run_section(name: str, quick: bool) -> str:
     measured_line = (
         f"Measured on {date.today()} by `make bench ONLY={name}`, {measure.describe_machine()}.\n"
     )
-    # the title of a section comes before what it was measured on
+    # the section title precedes the description of the machine
     return "\n".join([lines[0], measured_line, *lines[1:]]).rstrip()
 
 
 def _try_section(name: str, quick: bool) -> str:
-    """Run a benchmark; return "" if it fails, so that the other benchmarks still run."""
+    """Run a benchmark. Return "" if the benchmark fails, so that the other benchmarks still run."""
     try:
         return run_section(name, quick)
-    except SystemExit as error:  # a program that failed, a folder that is not there
+    except SystemExit as error:  # a program failed or a directory is missing
         print(f"{name}: {error}", file=sys.stderr, flush=True)
-    except Exception:  # whatever it is
+    except Exception:  # any error of a benchmark must not stop the other benchmarks
         traceback.print_exc()
     return ""
 
 
 def main() -> None:
-    """Run the requested benchmarks; report the failed ones and continue."""
+    """Run the requested benchmarks, and report the failed benchmarks at the end."""
     parser = argparse.ArgumentParser(description=__doc__)
     every = ",".join(PARTS)
     parser.add_argument("--only", default=every, help=f"comma-separated, of {every} (default: all)")

@@ -1,9 +1,9 @@
 """Export a checkpoint with `torch.onnx.export(dynamo=True)`, as users of PyTorch do.
 
-`torch_export.py logits NAME DIR OUT` exports a model of `published.MODELS`,
-`torch_export.py family NAME DIR OUT` one of `published.FAMILIES`, and
-`torch_export.py past DIR OUT OPSET` a decoder with KV caches as inputs and outputs.
-Encoder-decoders have no caches: every step computes all tokens.
+`torch_export.py logits NAME DIR OUT` exports a model of `published.MODELS`, `torch_export.py family
+NAME DIR OUT` exports a model of `published.FAMILIES`, and `torch_export.py past DIR OUT OPSET`
+exports a decoder with KV caches as inputs and outputs. Exported encoder-decoder models have no KV
+caches, so every step computes all tokens.
 """
 
 import sys
@@ -15,11 +15,11 @@ import transformers
 from published import FAMILIES, load_published_model, make_family_inputs, make_tensors
 
 OPSETS = {"GPT-2": "23"}
-"""Opset 23 has `Attention`, but the exporter's `RotaryEmbedding` fails for batches."""
+"""The exporter's opset by model: 23 has `Attention`, but `RotaryEmbedding` fails for batches."""
 
 
 class WithPast(torch.nn.Module):
-    """A decoder as a function of tokens, a mask and a flat list of caches."""
+    """A decoder as a function of tokens, an attention mask and a flat list of KV caches."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class WithPast(torch.nn.Module):
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, past: list[torch.Tensor]
     ) -> Any:
-        """Return the logits of the last position, as `generate` needs them, and the caches."""
+        """Return the logits of the last position, as in `generate`, and the KV caches."""
         cache = transformers.DynamicCache()
         for n in range(len(past) // 2):
             cache.update(past[2 * n], past[2 * n + 1], n)
@@ -44,20 +44,20 @@ class WithPast(torch.nn.Module):
 
 
 class FirstOutput(torch.nn.Module):
-    """A model with positional inputs, in the order of `names`, and one output."""
+    """A model with positional inputs in the order of `names` and a single output."""
 
     def __init__(self, model: Any, names: tuple[str, ...]) -> None:
         super().__init__()
         self.model, self.names = model, names
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """Return the first output: logits, or the last hidden states."""
+        """Return the first output of the model: logits, or the last hidden states."""
         named = dict(zip(self.names, inputs, strict=True))
         return self.model(**named, return_dict=True)[0]
 
 
 def export_logits(name: str, directory: str, out: str) -> None:
-    """Export with dynamic batch and length."""
+    """Export a model with dynamic batch size and sequence length."""
     shape = (2,) if name == "vit" else (2, 16)
     inputs = make_tensors(name, shape)
     axes = dict.fromkeys(range(len(shape)), torch.export.Dim.DYNAMIC)
@@ -68,7 +68,7 @@ def export_logits(name: str, directory: str, out: str) -> None:
 
 
 def export_past(directory: str, out: str, opset: str) -> None:
-    """Export with dynamic batch, new and past lengths."""
+    """Export a decoder with dynamic batch size, new length and past length."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
         directory, attn_implementation="sdpa"
     ).eval()
@@ -86,7 +86,7 @@ def export_past(directory: str, out: str, opset: str) -> None:
 
 
 def export_family(name: str, directory: str, out: str) -> None:
-    """Export with dynamic batch and lengths; a decoder with past."""
+    """Export a model family with dynamic batch size and lengths, decoders with KV caches."""
     family = FAMILIES[name]
     if family.kind == "writes":
         export_past(directory, out, OPSETS.get(name, "20"))
@@ -98,11 +98,12 @@ def export_family(name: str, directory: str, out: str) -> None:
     free = torch.export.Dim.DYNAMIC
     # images and spectrograms have fixed sizes
     axes = tuple({0: free, 1: free} if v.dim() == 2 else {0: free} for v in inputs.values())
-    # the exporter (2.13) fails on T5 with fused attention: a view of a value that is no tensor
+    # the exporter (2.13) fails for T5 with fused attention, because of a view of a non-tensor value
     model = family.model.from_pretrained(
         Path(directory), attn_implementation="eager" if is_translator else "sdpa"
     )
-    model.config.use_cache = False  # a growing cache cannot be exported here
+    # the growing KV cache of an encoder-decoder model cannot be exported
+    model.config.use_cache = False
     torch.onnx.export(
         FirstOutput(model.eval(), tuple(inputs)), tuple(inputs.values()), out, dynamo=True,
         opset_version=20, dynamic_shapes=(axes,), input_names=list(inputs), verbose=False,
