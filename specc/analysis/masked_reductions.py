@@ -4,10 +4,12 @@ For a node that reads all positions of an axis, such as a sum over keys, the ana
 query axis of the result, and the interval of `q - k` in which keys affect the result. Masked keys
 hold a constant (`find_masked_constants`). A constant has no effect on an op if it is:
 
-sum                     0 max, argmax             a lower bound of all elements: -inf, or 0 for
-weights softmax                 -inf sort                    a constant that sorts last topk
--inf, of which decode steps append more gather                  any constant, if all indices are in
-range
+    sum                     0
+    max, argmax             a lower bound of all elements: -inf, or 0 for weights
+    softmax                 -inf
+    sort                    a constant that sorts last
+    topk                    -inf, of which decode steps append more
+    gather                  any constant, if all indices are in range
 
 Equal values are ordered by position, so `argmax` and `sort` return visible keys before masked keys.
 Among masked keys, `topk` selects those at the lowest positions, which do not change as keys are

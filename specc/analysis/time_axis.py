@@ -1,23 +1,27 @@
 """The layout of time axes: the number of prefix positions before the sequence, and the number of
 positions per chunk.
 
-seq            prefix 0: a sequence 3 + seq        prefix 3: three learned positions before the
-sequence m + 2 + seq    prefix m + 2: a memory of `m` positions, two learned positions, the sequence
+    seq            prefix 0: a sequence
+    3 + seq        prefix 3: three learned positions before the sequence
+    m + 2 + seq    prefix m + 2: a memory of `m` positions, two learned positions, the sequence
 
 Position `r` of an axis with a prefix of `h` positions has the *time* `r - h`; prefix positions have
 negative times, so they need no separate rule. With strided windows, the symbolic dimension is the
 number of *chunks* of the input, and the number of positions per chunk is the *rate* of an axis:
 
-6 seq          six per chunk: samples 2 seq          two per chunk, after a window of stride 3 4 +
-seq        one per chunk, after four prefix positions
+    6 seq          six per chunk: samples
+    2 seq          two per chunk, after a window of stride 3
+    4 + seq        one per chunk, after four prefix positions
 
 Concatenation, slicing and striding along the time axis determine which positions keep their time
 step, and how many positions form one chunk.
 
-concat(memory, x)     position `t` of `x` keeps its time `t`: the prefix grows pad(x, before=2)
-likewise concat(x, memory)     the positions of `memory` move with every new position x[s:] of
-`h + g` time `t` stays `t`, as long as `s <= h` x[a:b] of `h + g`     reads prefix positions only if
-`b <= h`: constant x[h:h+1] of `h + g`   the first position of all: not later than any position
+    concat(memory, x)     position `t` of `x` keeps its time `t`: the prefix grows
+    pad(x, before=2)      position `t` of `x` keeps its time `t`: the prefix grows
+    concat(x, memory)     the positions of `memory` move with every new position
+    x[s:] of `h + g`      time `t` stays `t`, as long as `s <= h`
+    x[a:b] of `h + g`     reads prefix positions only if `b <= h`: constant
+    x[h:h+1] of `h + g`   the first position: no position of time >= 0 is before it
 
 A window with stride 3 produces one output position per chunk of 3 input positions. Position `t`
 corresponds to the *last* input position of its chunk, `3 t + 2`: position `t` can be computed as

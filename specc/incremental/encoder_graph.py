@@ -1,18 +1,18 @@
 """Build the encoder graph, which computes all values that do not depend on generated positions, and
 the initial states.
 
-With fewer than k keys, the operand of `topk` is padded with masked keys. In the full graph,
-position 0 also has one visible key and selects the first two masked keys, which are -inf and have
-the same indices:
+If there are fewer than k keys, the operand of `topk` is padded with masked keys. In the full graph,
+position 0 also has only one visible key and selects the first two masked keys, which are -inf and
+have the same indices as the padding:
 
     step 1, 1 key, k = 3          step 4, 4 keys
     a  -inf  -inf  -inf           a  b  c  d  -inf  -inf  -inf
-    └──────┬─────┘                └── three of these
+    └──────┬─────┘                └── selects three of these
     indices 0, 1, 2
 
-If only the last position of a value is needed, it is computed from the last positions of the
-operands, unless other positions of the value are needed, too. The last MLP and the output
-projection then process only one position of a long prefix such as image embeddings.
+If only the last position of a value is needed, only this position is computed, from the last
+positions of the operands. The last MLP and the output projection then process only one position of
+a long prefix such as image embeddings.
 
     x = linear(y) @ norm           x' = linear(y[:, -1:]) @ norm
     logits = linear(x) @ head  →   logits' = linear(x') @ head
@@ -69,23 +69,23 @@ def _add_node_with_enough_keys(
 
 
 LastPosition: TypeAlias = tuple[Value, int]
-"""A value and an axis; denotes the last position of the value along this axis."""
+"""The last position of a value along an axis, as (value, axis)."""
 
 
 def has_first_result(graph: Graph, flow: TimeDataflow, output_name: str) -> bool:
-    """Return True if an output has a last position before any token, because of a prefix."""
+    """Return True if an output has a position before the first token, because of a prefix."""
     value, time_axis = graph.outputs[output_name], flow.time_axis
     axes = [*flow.get_state(value).axes]
     if not all(time_axis.has_prefix(value.shape[axis]) for axis in axes):
         return False
-    # each position that is sliced as the last position must precede the first token, too
+    # every last position that a node reads must also precede the first token
     last_positions = _iterate_last_position_reads(graph, collect_step_nodes([value], flow))
     along_time = ((x, axis) for x, axis in last_positions if axis in flow.get_state(x).axes)
     return all(time_axis.has_prefix(x.shape[axis]) for x, axis in along_time)
 
 
 def _iterate_last_position_reads(graph: Graph, live: Collection[Node]) -> Iterator[LastPosition]:
-    """Yield the values of which a `live` node reads only the last position, with the axis."""
+    """Yield the values of which a `live` node reads only the last position, with the time axis."""
     for node, results in graph.nodes:
         if node in live:
             for dependence in find_dependences(node, results):
@@ -98,9 +98,9 @@ class LastPositionBuilder:
     """Builds the last position of `value` along `axis`, for a time axis (`symbol`) of size 0.
 
     If the node of the value is in `computed_nodes` (nodes that are computed completely), the
-    position is sliced from the value; otherwise, it is computed from positions of the operands.
-    `full_values` are the values of which all positions are needed; `positions` are the positions to
-    compute, in topological order.
+    position is sliced from the value. Otherwise, the position is computed from positions of the
+    operands. `full_values` are the values of which all positions are needed; `positions` are the
+    positions to compute, in topological order.
     """
 
     value: Value
@@ -147,8 +147,8 @@ class LastPositionBuilder:
     def _find_same_position_operands(
         self, node: Node, position: LastPosition
     ) -> dict[int, LastPosition]:
-        """Return the operands that are read only at the position of the result. Return {} if other
-        positions are read (except through a mask) or if the op depends on the axis size.
+        """Return the operands that are read only at the position of the result. Return {} if the
+        node reads other positions (except through a mask) or depends on the axis size.
         """
         value, axis = position
         result_axis = value.index, axis
@@ -164,21 +164,21 @@ class LastPositionBuilder:
         }
 
     def _find_passed_operand(self, node: Node, axis: int) -> tuple[int, LastPosition] | None:
-        """Return the operand of a Concat or Slice that supplies the last position of the result,
-        with its index, or None.
+        """Return the index of the operand of a Concat or Slice that contains the last position of
+        the result, and the position of this operand. Return None for other nodes.
         """
         match node:
             case Node(ops.Slice(axis=n, stop=stop), (Value() as x,)) if n == axis:
                 return (0, (x, axis)) if stop == x.shape[axis] else None
             case Node(ops.Concat(n)) if n == axis:
-                # the last operand that is not empty if the time axis is empty
+                # find the last operand that is not empty if the time axis is empty
                 for operand_index, a in reversed([*enumerate(node.args)]):
                     if a and a.shape[axis].substitute({self.symbol: 0}) != 0:
                         return operand_index, (a, axis)
         return None
 
     def build_position(self, builder: GraphBuilder, new_values: Mapping[Value, Value]) -> Value:
-        """Build the last position in another graph, whose values `new_values` gives."""
+        """Build the last position in `builder`; `new_values` maps values to values of its graph."""
         built_positions: dict[LastPosition, Value] = {}
 
         def get_position(position: LastPosition) -> Value:
@@ -209,7 +209,7 @@ class LastPositionBuilder:
 
 @dataclass(frozen=True)
 class InitialValue:
-    """The initial value of a state: a value of the full-forward graph, computed with an empty time
+    """The initial value of a state, which is a value of the full-forward graph for an empty time
     axis. The state contains the last `max_positions` positions along `axis`, or their sum if
     `is_sum`. If `is_last_position`, it contains only the last position, computed from as few
     positions as possible.
@@ -226,8 +226,8 @@ def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialValue]) -> 
     """Build the encoder graph, whose outputs are `targets` by name. Return None if there are no
     targets.
 
-    If no other input determines a size such as the batch size, the graph also has the input with
-    the time axis, of which it reads only the shape.
+    If no other input determines a size such as the batch size, the encoder graph also has the input
+    with the time axis, but reads only its shape.
     """
     if not targets:
         return None
@@ -326,7 +326,7 @@ class EncoderBuilder:
         return split_folded_batch_axis(self.b, value, self.plan.batch_size)
 
     def _limit_length(self, length: Dim, max_length: int) -> Dim:
-        """Return `min(length, max_length)`, simplified if one is always smaller."""
+        """Return `min(length, max_length)`, simplified if one of the sizes is always smaller."""
         time_axis = self.plan.flow.time_axis
         if time_axis.is_non_negative(length - max_length):
             return Dim.from_value(max_length)
@@ -352,7 +352,7 @@ class EncoderBuilder:
     def _copy_node(self, node: Node, results: NodeResults) -> NodeResults:
         """Copy a node so that it computes only the positions before the first token."""
         op = substitute_op(node.op, {self.plan.time_symbol: Dim.from_value(0)})
-        # `extent` needs only the size of its operand, which is known here
+        # `extent` needs only the size of its operand
         if isinstance(op, ops.Extent):
             return self.b.add_node(ops.Range(self._remove_time_axis(results[0].shape[0])))
         if isinstance(op, ops.Pad) and self._is_all_padding(node):

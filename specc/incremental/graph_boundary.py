@@ -29,7 +29,7 @@ def find_determined_symbols(
     """Return the symbols that the shapes of `values` and `length_equations` determine."""
     dims = {d for v in values for d in v.shape if d.symbols()}
     known_symbols = set[str]()
-    # A known symbolic dimension may determine another one: `m` and `past + m` determine `past`.
+    # A known symbol may determine another symbol: `m` and `past + m` determine `past`.
     while True:
         next_symbols = _find_next_symbols(dims, length_equations or {}, known_symbols)
         if next_symbols <= known_symbols:
@@ -61,7 +61,7 @@ def _find_solved_symbol(length: Dim, known_symbols: set[str]) -> str | None:
 
 
 def remove_unused_inputs(graph: Graph, kept_inputs: frozenset[str] = frozenset()) -> Graph:
-    """Remove inputs that no node reads and no symbol needs, except `kept_inputs`."""
+    """Remove inputs that no node reads and no symbol depends on, except `kept_inputs`."""
     read_values = {a for node, _ in graph.nodes for a in node.operands}
     read_values |= set(graph.outputs.values())
     kept_names = {n for n, v in graph.inputs.items() if v in read_values or n in kept_inputs}
@@ -81,9 +81,9 @@ def remove_unused_inputs(graph: Graph, kept_inputs: frozenset[str] = frozenset()
 
 
 def add_length_inputs(graph: Graph, full_graph: Graph, input_names: Iterable[str]) -> Graph:
-    """Add those inputs of `full_graph` in `input_names` whose shapes determine an axis size that
-    `graph` computes with, as in `x / float(length(memory))`, or a term of such a size, as in
-    `past + m`.
+    """Add the inputs of `full_graph` in `input_names` whose shapes determine an axis size that
+    `graph` uses in a computation, as in `x / float(length(memory))`, or a term of such a size, as
+    in `past + m`.
     """
     needed_symbols = collect_computed_symbols(graph) | collect_value_symbols(graph.inputs.values())
     candidates = {
@@ -103,7 +103,7 @@ def _find_length_inputs(
     needed_symbols: set[str],
     length_equations: Mapping[str, Dim],
 ) -> list[str]:
-    """Return the candidates that determine `needed_symbols` which `present_inputs` do not."""
+    """Return the candidates that determine `needed_symbols` unknown from `present_inputs`."""
     length_inputs: list[str] = []
     known_symbols = find_determined_symbols(present_inputs, length_equations)
     for name, value in candidates.items():
@@ -116,7 +116,7 @@ def _find_length_inputs(
 
 
 def collect_computed_symbols(graph: Graph) -> set[str]:
-    """Return the symbols in result shapes and attributes, including loop bodies."""
+    """Return the symbols in result shapes and attributes of all nodes, including loop bodies."""
     symbols = set[str]()
     for node, results in graph.nodes:
         symbols |= collect_value_symbols(results)
@@ -127,7 +127,7 @@ def collect_computed_symbols(graph: Graph) -> set[str]:
 
 
 def add_graph_input(graph: Graph, name: str, input_facts: Input) -> Graph:
-    """Add an input of which no element is read, only the shape."""
+    """Add an input of which only the shape is read."""
     return replace(
         graph,
         inputs={**graph.inputs, name: Value(input_facts.type)},
@@ -160,7 +160,7 @@ class FoldedBatchAxis:
 
 
 def find_folded_batch_axis(type: Type, batch_size: Dim | None) -> FoldedBatchAxis | None:
-    """Return the axis of a type into which the batch axis is folded, or None."""
+    """Return the axis into which the batch axis of a type is folded, or None."""
     if batch_size is None or batch_size.name is None:
         return None
     for axis, length in enumerate(type.shape):

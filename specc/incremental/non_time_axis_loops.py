@@ -2,15 +2,15 @@
 initial values.
 
 The encoder graph also contains the loop and returns the initial values as scan outputs. In the
-encoder graph, the body processes only the positions before the first token, or none.
+encoder graph, the body processes only the positions before the first token, if any.
 
     scan row in memory along src carry y {        scan row in memory along src carry y
       h = gru(y, start=linear(row))         →         collect first {
       y = y + h                                     first = linear(row)  …
     }                                             }
 
-The input is the step of the outer graph, with the operands of the loop, and an empty step of the
-body. The output is the values in the outer step that are the results of the loop.
+The inputs are the step of the outer graph with the operands of the loop, and an empty step of the
+body. The outputs are the results of the loop in the outer step.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 def stack_initial_values(
     loop: NonTimeAxisLoop, initial_values: Mapping[str, InitialValue], batch: Dim | None
 ) -> dict[str, InitialValue]:
-    """Stack the initial values of states of a loop body along the scan axis. Return them as values
-    of the outer graph, which are scan outputs of a loop with a body that computes only them.
+    """Stack the initial values of states of a loop body along the scan axis. Return the stacked
+    values as values of the outer graph, which are scan outputs of a loop that computes only initial
+    values.
     """
     body = _ClosedBody.from_loop(loop)
     closed_values: dict[str, tuple[InitialValue, Value]] = {}
@@ -43,7 +44,7 @@ def stack_initial_values(
         value, axis = body.get_closed_value(initial.value), initial.axis
         # A folded batch axis is split, because beam search reorders batch elements.
         if folded := find_folded_batch_axis(value.type, batch):
-            # Like the state, the initial values have one position per iteration.
+            # The initial values have one position per iteration, like the state.
             sizes = (folded.batch, folded.elements_per_sequence)
             value = body.add_node(ops.Split(folded.axis, sizes), value)
             axis = None if axis is None else folded.shift_axis(axis)
@@ -63,7 +64,7 @@ def stack_initial_values(
 def _build_initial_loop(
     loop: NonTimeAxisLoop, body: "_ClosedBody", values: Mapping[str, Value]
 ) -> Node:
-    """Build a loop with the scan outputs `values` and only the body nodes they need."""
+    """Build a loop with the scan outputs `values`, and only the body nodes that `values` need."""
     op, op_body, operands = loop.op, loop.op.body, loop.op.split_operands(loop.node.args)
     dependencies = _BodyDependencies.from_values(op, values.values())
     carries = _select_outer_values(
@@ -98,8 +99,8 @@ def _select_outer_values(
 
 @dataclass(frozen=True)
 class _BodyDependencies:
-    """The dependences of values of a loop body: loop-carried values, live nodes, and all values
-    that these nodes read. `next_values` maps each loop-carried value to its next value.
+    """The dependences of values of a loop body: the loop-carried values, the live nodes, and all
+    values that live nodes read. `next_values` maps each loop-carried value to its next value.
     """
 
     carries: frozenset[Value]
@@ -155,7 +156,7 @@ class _ClosedBody:
         """
         if value not in self.closed_values:
             node = value.node
-            # This node is a nested loop with additional scan outputs.
+            # The node of `value` is a nested loop with additional scan outputs.
             assert node is not None, "every input of a body is known"
             args = [a and self.get_closed_value(a) for a in node.args]
             results = self.add_node_results(Node(node.op, tuple(args)))
@@ -269,8 +270,8 @@ def _finish_body(
     scanned_count: int,
 ) -> Graph:
     """Build the body graph, with inputs in the order of `Scan`: scanned elements (including
-    states), loop-carried values, captures. `demands` are the requested positions of its outputs, by
-    axis.
+    states), loop-carried values, captures. `output_positions` are the requested positions of each
+    body output, by axis.
     """
     draft, outputs = builder.draft, dict[str, Value]()
     for (name, value), axes in zip(loop.body.outputs.items(), output_positions, strict=True):
@@ -283,7 +284,7 @@ def _finish_body(
     body = draft.builder.build_graph(loop.body.name, {**outputs, **builder.states.next_states()})
     states = [s.name for s in builder.states.states]
     other_inputs = [n for n in body.inputs if n not in states]
-    # The scanned inputs of a loop body, which include these states, come first.
+    # The scanned inputs of a loop body come first and include the states.
     order = [*other_inputs[:scanned_count], *states, *other_inputs[scanned_count:]]
     return replace(
         body,

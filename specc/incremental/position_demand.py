@@ -1,15 +1,13 @@
 """Compute how many earlier positions of each value a decode step needs.
 
 The input is a graph that is causal along its time axis, and its `TimeDataflow`, which lists the
-time axes of each value. This module does not build graphs.
-
-A need (position demand) is a number of earlier positions: 0 means only the new positions, `inf`
-means all earlier positions, and `NEWEST_ONLY` means only the last position. Needs are propagated
-backward from the requested outputs to the inputs; an op with a look-back of `hi` positions adds
-`hi`. The need of a value is the maximum of the needs of its consumers.
+time axes of each value. A need (position demand) is a number of earlier positions: 0 means only the
+new positions, `inf` means all earlier positions, and `NEWEST_ONLY` means only the last position.
+Needs are propagated backward from the requested outputs to the inputs; an op with a look-back of
+`hi` positions adds `hi`. The need of a value is the maximum of the needs of its consumers.
 
 In the example, only the last position of the output is requested. The convolution has kernel size 3
-and reads 2 earlier positions, so its operand is needed at 2 more positions; `tanh` reads no earlier
+and reads 2 earlier positions, so its operand is needed at 2 more positions. `tanh` reads no earlier
 positions and is needed only at the last position:
 
     $ demand x y=newest
@@ -100,7 +98,7 @@ def _propagate_demand(
 def _propagate_into_body(
     context: DemandContext, node: Node, results: NodeResults, needs: dict[Value, dict[int, float]]
 ) -> None:
-    """Merge the demands of a body on its values and captures into `needs` (non-time-axis loop)."""
+    """Merge the demands of a loop body on its values and captures into `needs`."""
     loop = NonTimeAxisLoop.from_node(context, node)
     live_nodes = collect_step_nodes(loop.body_outputs, context.flow)
     previous: list[Mapping[int, float]] = []
@@ -109,7 +107,7 @@ def _propagate_into_body(
         for value, axes in zip(loop.body_outputs, output_positions, strict=True):
             for axis, need in axes.items():
                 _merge_need(needs, value, axis, need)
-        # Each iteration must compute the positions of a loop-carried value that the next one
+        # Each iteration must compute the positions of a loop-carried value that the next iteration
         # demands, so iterate to a fixpoint.
         if output_positions == previous:
             return
@@ -130,7 +128,7 @@ def collect_step_nodes(values: Iterable[Value], flow: TimeDataflow) -> set[Node]
 
 
 def is_fixed_prefix_slice(node: Node, flow: TimeDataflow) -> bool:
-    """Return True if a node selects only prefix positions, which stay constant in generation."""
+    """Return True if a node selects only prefix positions, which are constant during generation."""
     if not is_prefix_slice(node, flow.time_axis):
         return False
     x = node.first_operand
@@ -140,12 +138,12 @@ def is_fixed_prefix_slice(node: Node, flow: TimeDataflow) -> bool:
 def compute_node_demand(
     context: DemandContext, node: Node, results: NodeResults, needs: PositionNeeds
 ) -> Demand:
-    """Return the earlier positions a node computes and reads, given its results' needs."""
+    """Return the numbers of earlier positions that a node computes and reads for `needs`."""
     if node in context.flow.loop_body_dataflows:
         return NonTimeAxisLoop.from_node(context, node).compute_demand(results, needs)
     names = assign_axis_names(node, results)
     if isinstance(node.op, ops.Extent):
-        # reading only the size of an axis demands no positions
+        # a read of only the axis size demands no positions
         names = [{}], names[1]
     operand_names = _select_time_axes(context, node.args, names[0])
     result_names = _select_time_axes(context, results, names[1])
@@ -155,8 +153,8 @@ def compute_node_demand(
             positions.setdefault(name, NEWEST_ONLY)
     is_fold = context.resumes_from_state(node, results)
     layouts = _collect_axis_layouts(context, node.args, operand_names)
-    # the demand on the results only: each dependence adds its range to this demand, not to that of
-    # another dependence
+    # Each dependence adds its range to the demand on the results, not to the demand of another
+    # dependence.
     result_positions = dict(positions)
     for dependence in find_dependences(node, results):
         name = operand_names[dependence.operand].get(dependence.operand_axis)
@@ -200,7 +198,7 @@ def _select_time_axes(
 def _collect_axis_layouts(
     context: DemandContext, values: NodeOperands, names: Sequence[AxisNames]
 ) -> dict[AxisName, TimeAxisLayout]:
-    """Return the layout of the operands' axes, by name."""
+    """Return the layouts of the time axes of the operands, by axis name."""
     return {
         name: context.get_axis_layout(value, axis)
         for value, axes in zip(values, names, strict=True)
@@ -215,7 +213,7 @@ def _get_result_demand(
     names: Sequence[AxisNames],
     needs: PositionNeeds,
 ) -> dict[AxisName, float]:
-    """Return the demand on a node's results; of a cached value, only on new positions."""
+    """Return the demand on a node's results, which is only new positions for cached values."""
     positions: dict[AxisName, float] = {}
     for value, axes in zip(results, names, strict=True):
         for axis, name in axes.items():
@@ -240,7 +238,7 @@ def _get_operand_demand(
         return 0.0  # the op resumes from a state
     result_axis, offsets = resolve_time_dependence(node, dependence, time_axis)
     if (result_axis, offsets) == PREFIX_READ:
-        return inf  # the prefix is computed only if all positions are
+        return inf  # the prefix is computed only if all positions are demanded
     # if the result has no time axis, as for `last`, the dependence demands the last position
     name = result_axes[dependence.result].get(result_axis) if result_axis is not None else None
     need = result_demand[name] if name is not None else NEWEST_ONLY
@@ -249,8 +247,7 @@ def _get_operand_demand(
     if offsets.is_empty or offsets.high <= 0:
         return need
     # Position t depends on positions from t - hi on. The range starts at the first new position
-    # even if only the last position is demanded, because the number of new positions is unknown
-    # here.
+    # even if only the last position is demanded, because the number of new positions is unknown.
     return max(need, 0.0) + offsets.high
 
 

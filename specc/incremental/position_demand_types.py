@@ -5,8 +5,8 @@ an axis other than the time axis.
       y = … attend(y, y, y, causal) …            keys are cached, one state per iteration
     }
 
-A loop-carried value has the same positions before and after an iteration, and no earlier ones: the
-body caches the earlier positions that it reads.
+A loop-carried value has the same positions before and after an iteration, and no earlier positions,
+because the body caches the earlier positions that it reads.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -53,8 +53,8 @@ class DemandContext:
     """The context of a demand analysis: the graph, its time dataflow, the values that are cached
     between steps, and the values that are free to recompute.
 
-    Unless `evicts_positions`, sliding-window attention caches all positions, for runtimes that
-    expect a full KV cache.
+    Unless `evicts_positions`, sliding-window attention caches all positions, which some runtimes
+    expect.
     """
 
     graph: Graph
@@ -64,7 +64,7 @@ class DemandContext:
     evicts_positions: bool = True
 
     def find_time_axes(self, value: Value | None) -> tuple[int, ...]:
-        """Return the time axes of a value."""
+        """Return the time axes of a value, or () for None."""
         return tuple(sorted(self.flow.get_state(value).axes)) if value else ()
 
     def get_axis_layout(self, value: Value, axis: int) -> TimeAxisLayout:
@@ -88,7 +88,7 @@ class DemandContext:
         if not isinstance(node.op, STATEFUL_OPS):
             return False
         if isinstance(node.op, ops.CumSum) and len(self.find_time_axes(node.first_operand)) > 1:
-            return False  # runs along the keys, which are all available in each step
+            return False  # all keys are available in each step
         return any(
             get_stateful_axis(node, a) is not None for a in range(min(2, len(node.args)))
         ) and self._depends_on_time(node)
@@ -171,7 +171,7 @@ def _name_axes(op: Op, axis_ranges: Iterable[tuple[str, range]]) -> AxisNames:
 def _assign_scan_names(
     node: Node, op: ops.Scan, results: NodeResults
 ) -> tuple[list[AxisNames], list[AxisNames]]:
-    """Return axis names: `rows` for the scan axis of the loop, symbolic sizes for others."""
+    """Return axis names: `rows` for the scan axis of a loop, symbolic sizes for other axes."""
     operands: list[AxisNames] = []
     for n in range(len(node.args)):
         scan_axis = get_stateful_axis(node, n)
@@ -189,9 +189,9 @@ def _assign_scan_names(
 @dataclass(frozen=True, kw_only=True)
 class NonTimeAxisLoop:
     """A loop over an axis other than the time axis, with the properties of its body. `scan_axis` is
-    the axis along which the loop runs, `body_carries` are the loop-carried inputs of the body,
-    `body_inputs` all of its inputs; `body_outputs` are the next loop-carried values, then the scan
-    outputs.
+    the axis along which the loop runs. `body_carries` are the loop-carried inputs of the body, and
+    `body_inputs` are all inputs. `body_outputs` are the next loop-carried values, followed by the
+    scan outputs.
     """
 
     context: DemandContext
@@ -228,7 +228,7 @@ class NonTimeAxisLoop:
     def get_output_positions(
         self, results: NodeResults, needs: PositionNeeds
     ) -> list[Mapping[int, float]]:
-        """Return how many earlier positions of each result are computed, by body output axis."""
+        """Return the number of computed earlier positions of each result, by body output axis."""
         output_positions: list[Mapping[int, float]] = []
         for r, result in enumerate(results):
             is_scan_output = r >= len(self.body_carries)
@@ -275,7 +275,7 @@ class NonTimeAxisLoop:
         result_demands: Sequence[Mapping[int, float]],
         needs: PositionNeeds,
     ) -> float:
-        """Return the demand on an operand along `axis`; `operand_index` is its body input index."""
+        """Return the demand on an operand along `axis`; `operand_index` is the body input index."""
         first_carry = len(self.body_inputs) - len(self.body_carries)
         if 0 <= operand_index < first_carry:
             body_input, body_axis = self.body_inputs[operand_index], axis - (axis > self.scan_axis)

@@ -1,22 +1,21 @@
-"""Select the values to cache between steps and to precompute, by a minimum cut.
+"""Select the values to cache between steps and the values to precompute, by a minimum cut.
 
 The `sinks` are values that a step needs. A needed value is either cached, at the cost of its bytes,
-or recomputed, at the cost of its multiply-adds; then its operands are needed, too. The cheapest
-choice is a minimum cut in a network with two nodes per value: "available" and "recomputed". Of
-several minimum cuts, the one nearest to the sinks is chosen. The algorithm is independent of the
-graph IR.
+or recomputed, at the cost of its multiply-adds. The operands of a recomputed value are also needed.
+The cheapest choice is a minimum cut in a network with two nodes per value: "available" and
+"recomputed". If there are several minimum cuts, the cut nearest to the sinks is chosen.
 
 The input is the result of `compute_position_demand`. Earlier positions of a value are available
 only if they were cached, or if they can be recomputed from cached values.
 
-Contractions and loops are never recomputed; reshapes and other views are free; values that depend
+Contractions and loops are never recomputed. Reshapes and other views are free. Values that depend
 only on positions, masks and loop-invariant inputs are always recomputed. Dynamic lengths are
 estimated as 64; estimates between 2 and 100 000 led to the same choices.
 
-In the example, a delay needs the previous position of `exp(x W)`. Caching `x` would take as many
-bytes, but `x W` would be computed twice. Caching `x W` and recomputing `exp` costs more than
-caching the result of `exp`, because both have four features. `m` has no time axis, so its linear
-layer is computed once and passed to each step:
+In the example, a delay needs the previous position of `exp(x W)`. Caching `x` would require the
+same number of bytes, but `x W` would be computed twice. Caching `x W` and recomputing `exp` costs
+more than caching the result of `exp`, because both have four features. `m` has no time axis, so its
+linear layer is computed once and passed to each step:
 
     $ keeping x y=new
     graph "g"
@@ -119,7 +118,7 @@ class _FlowNetwork(Generic[N]):
         return sink_side
 
     def _saturate_path(self, path: Sequence[tuple[N, N]]) -> None:
-        """Augment the flow along `path` by its smallest residual capacity."""
+        """Augment the flow along `path` by the smallest residual capacity of `path`."""
         capacity = min(self.residual_capacities[a][b] for a, b in path)
         assert capacity < inf, "a sink can be neither cached nor recomputed"
         for a, b in path:
@@ -203,7 +202,7 @@ def _find_moving_operands(node: Node, flow: TimeDataflow) -> set[Value]:
 
 
 def select_cached_values(context: DemandContext, outputs: Mapping[Value, float]) -> list[Value]:
-    """Return the values cached between steps to compute `outputs` at minimum cost."""
+    """Return the values to cache between steps so that `outputs` are computed at minimum cost."""
     candidates = _find_history_values(context, compute_position_demand(context, outputs))
     if not candidates:
         return []
@@ -293,7 +292,7 @@ def select_encoder_values(
     """
     inputs = {v for v in graph.inputs.values() if not flow.get_state(v).is_time_dependent}
     reachable_values = set(inputs)
-    # of several values with equal cost, the input itself is passed
+    # if an input and a derived value have the same cost, pass the input
     choices = {v: CacheCandidate[Value](estimate_value_bytes(v) - 0.5, inf) for v in inputs}
     sinks = list(dict.fromkeys(used_values))
     live_nodes = collect_step_nodes(sinks, flow)

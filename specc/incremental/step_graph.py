@@ -2,7 +2,7 @@
 (docs/derivation.md).
 
 `position_demand` computes how many positions of each value a step needs, and `state_selection`
-selects the values that it caches; this module builds the graph of the step.
+selects the values that a step caches. This module builds the graph of the step.
 
 Position ids start at the first demanded position. A concatenation that adds positions before the
 first token returns only the new positions; the prefix is added again if earlier positions are
@@ -85,7 +85,7 @@ SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
 
 
 def add_position_ids(states: StepStates, node: Node, result: Value, demand: Demand) -> NodeResults:
-    """Build the demanded position ids, from 0 on if the step has all earlier positions."""
+    """Build the demanded position ids, which start at 0 if the step has all earlier positions."""
     draft, plan = states.draft, states.draft.plan
     (name,) = demand.result_axes[0].values()
     need, layout = demand.positions[name], plan.get_axis_layout(result, 0)
@@ -98,7 +98,7 @@ def add_position_ids(states: StepStates, node: Node, result: Value, demand: Dema
 
 def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand: Demand) -> Value:
     """Build the result of an op that adds or removes positions at the start of the time axis. New
-    positions pass unchanged; if earlier positions are demanded, the prefix is added again.
+    positions are unchanged. If earlier positions are demanded, the prefix is added again.
     """
     plan = draft.plan
     assert isinstance(node.op, SPLICE_OPS), "no other op splices positions"
@@ -114,8 +114,8 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand:
     operand_need = demand.positions[demand.operand_axes[time_operand][axis]]
     total = plan.count_positions(operand_need, operand_layout)
     if need > 0 and not isinstance(node.op, ops.Slice):
-        # If only some positions of `x` are demanded, positions after the prefix may be missing. In
-        # this case, the last positions include no prefix positions.
+        # If only some positions of `x` are demanded, positions after the prefix may be missing.
+        # Then the last positions include no prefix positions.
         (positions,) = draft.add_node(node, node.op, *operands)
         total += result_layout.prefix_length - operand_layout.prefix_length
     count = plan.count_positions(need, result_layout)
@@ -164,7 +164,7 @@ class StepGraphBuilder:
         for value in select_encoder_values(plan.graph, plan.flow, used_values):
             name = self.names.name_value(value)
             self.loop_invariant_inputs[name] = value
-            # An input of the spec keeps its batch axis; it is not split.
+            # An input of the spec keeps its batch axis unsplit.
             is_input = value in input_facts
             folded = None if is_input else find_folded_batch_axis(value.type, plan.batch_size)
             type = folded.split_batch_of_type(value.type) if folded else value.type
@@ -173,8 +173,8 @@ class StepGraphBuilder:
             draft.new_values[value] = new_value
 
     def _add_time_axis_input(self, name: str, value: Value, facts: Input) -> None:
-        """Add an input with a time axis. It contains all positions if the step reads earlier ones,
-        otherwise the new positions, which are appended to cached ones if there are any.
+        """Add an input with a time axis. It contains all positions if the step reads earlier
+        positions, otherwise the new positions, which are appended to cached positions, if any.
         """
         plan, draft = self.plan, self.draft
         time_axes = plan.find_time_axes(value)
@@ -197,7 +197,7 @@ class StepGraphBuilder:
         if all(r in new_values for r in results) or is_fixed_prefix_slice(node, self.plan.flow):
             return
         if any(a and a not in new_values for a in node.args):
-            if isinstance(node.op, ops.Extent):  # only the axis size is read
+            if isinstance(node.op, ops.Extent):  # time-dependent nodes read only its axis size
                 (length,) = results[0].shape
                 new_values[results[0]] = self.draft.add_node(node, ops.Range(length))[0]
             return
@@ -219,7 +219,7 @@ class StepGraphBuilder:
         build = self._resume_op if plan.resumes_from_state(node, results) else self._copy_op
         new_results = build(node, results, demand)
         for axes, value, new_value in zip(demand.result_axes, results, new_results, strict=True):
-            # Of a cached value, only the new positions are computed; earlier positions are a state.
+            # Only the new positions of a cached value are computed; earlier positions are a state.
             is_cached = value in plan.cached_values
             needs = plan.needs.get(value, {})
             for axis, name in axes.items():
@@ -253,7 +253,7 @@ class StepGraphBuilder:
             return self.states.build_running_sum(node, axis, results[0], sums)
         state_operands = _map_state_operands(self.plan, node, results)
         operands = draft.slice_operands(node, demand, excluded=state_operands)
-        # Initial states that the node has no operands for become additional operands.
+        # If the node has no operands for initial states, they become additional operands.
         operands += [None] * (max(state_operands, default=-1) + 1 - len(operands))
         states = {}
         for operand, r in state_operands.items():
@@ -267,7 +267,7 @@ class StepGraphBuilder:
 def _build_counted_op(
     states: StepStates, node: Node, results: NodeResults, demand: Demand
 ) -> NodeResults | None:
-    """Build an op that counts, adds or removes positions or selects keys; else return None."""
+    """Build an op that counts, adds or removes positions or selects keys, or return None."""
     match node.op:
         case ops.Extent() | ops.Range():
             return add_position_ids(states, node, results[0], demand)
@@ -293,7 +293,7 @@ def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
 
 
 def _is_prefix_dropped(plan: StepPlan, node: Node, results: NodeResults) -> bool:
-    """Return True if a concatenation in a step returns the new positions without the prefix."""
+    """Return True if a concatenation in a step returns only new positions, without the prefix."""
     if not isinstance(node.op, ops.Concat) or node.op.axis not in plan.find_time_axes(results[0]):
         return False
     demand = compute_node_demand(plan, node, results, plan.needs)
@@ -319,7 +319,7 @@ class DecodeGraph:
 
     `loop_invariant_inputs` maps inputs of the step to values of the full graph that are the same in
     every step; `initial_values` maps outputs of the encoder graph to initial values of states. With
-    an empty prompt, the first token is sampled from `first_token_logits`; "" means that it cannot.
+    an empty prompt, the first token is sampled from `first_token_logits` ("" if unsupported).
     """
 
     plan: StepPlan
@@ -342,11 +342,11 @@ def derive_step_graph(
     """Derive the decode step of `graph`, which must have been proved causal for `outputs`
     (`specc.analysis.causality.check_causality`).
 
-    `time_axis_input` is the generated input; a step takes a multiple of `chunk_length` positions of
-    it. `outputs` states for each output whether a step returns all new positions or only the last
-    one. Unless `evicts_positions`, sliding-window attention keeps positions outside the window. For
-    the output `first_token_logits`, the encoder graph returns the last position before the first
-    token, if there is one.
+    `time_axis_input` is the generated input. The number of its positions per step is a multiple of
+    `chunk_length`. `outputs` maps each output to the positions that a step returns: all new
+    positions or only the last position. Unless `evicts_positions`, sliding-window attention keeps
+    positions outside the window. For the output `first_token_logits`, the encoder graph returns the
+    last position before the first token, if any.
     """
     symbol = find_time_symbol(graph, time_axis_input, chunk_length)
     assert symbol is not None, f"{time_axis_input} has no axis to grow along"

@@ -1,5 +1,5 @@
 """Plan a decode step: choose the cached values, the number of positions per value, and the symbolic
-dimensions. `StepDraft` is the step graph under construction.
+dimensions. `StepDraft` builds the step graph.
 
 The input is a graph that has been proved causal for the requested outputs. In the resulting plan,
 every live value has a need (a number of earlier positions) along each of its time axes, and every
@@ -54,10 +54,10 @@ class StepPlan(DemandContext):
     """The plan for one graph with the time axis `time_symbol`.
 
     `needs` is the number of earlier positions of each value (`specc.incremental.position_demand`),
-    `full_inputs` names the inputs along the time axis that are passed with all their positions. A
-    step processes `new_chunks` chunks of positions after `past_chunks` earlier chunks: all earlier
-    chunks, or only the last `max_cached_chunks`. Without strides, a chunk is one position.
-    `batch_size` is None if the generated input has no batch axis.
+    and `full_inputs` are the names of inputs along the time axis that are passed with all
+    positions. A step processes `new_chunks` chunks of positions after `past_chunks` earlier chunks:
+    all earlier chunks, or only the last `max_cached_chunks`. Without strides, a chunk is one
+    position. `batch_size` is None if the generated input has no batch axis.
     """
 
     time_symbol: str
@@ -121,25 +121,25 @@ class StepPlan(DemandContext):
         )
 
     def make_body_plan(self, body: Graph) -> "StepPlan":
-        """Return the plan for the body of a loop."""
+        """Return the plan of a step for the body of a loop."""
         live_nodes = collect_step_nodes(body.outputs.values(), self.flow)
         return replace(self, graph=body, outputs={}, live_nodes=live_nodes)
 
     def count_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
-        """Return the size of an axis with `demand` earlier positions and the new ones."""
+        """Return the size of an axis with `demand` earlier positions and the new positions."""
         if demand < 0:
             return Dim.from_value(1)
         return self.count_past_positions(demand, layout) + self.new_chunks * layout.rate
 
     def count_past_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
-        """Return the number of earlier positions on an axis, including the prefix, for `demand`."""
+        """Return the number of earlier positions, including the prefix, that satisfy `demand`."""
         chunks = _count_chunks(self, demand, layout)
         is_prefix_fixed = layout.prefix_length.number is not None
         takes_all = demand == inf or (chunks >= self.max_cached_chunks > 0 and is_prefix_fixed)
         return self._count_needed_positions(self.past_chunks, demand, layout, takes_all)
 
     def count_next_past_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
-        """Return the number of earlier positions in the next step, with this step's new ones."""
+        """Return the number of earlier positions in the next step, including the new positions."""
         return self._count_needed_positions(
             self.past_chunks + self.new_chunks, demand, layout, demand == inf
         )
@@ -147,9 +147,9 @@ class StepPlan(DemandContext):
     def _count_needed_positions(
         self, available_chunks: Dim, demand: float, layout: TimeAxisLayout, takes_all_cached: bool
     ) -> Dim:
-        """Return the number of earlier positions to keep for `demand`, of those in
-        `available_chunks` chunks. With `takes_all_cached`, all available positions are kept,
-        because no more than `demand` are ever cached.
+        """Return the number of earlier positions in `available_chunks` chunks that are kept for
+        `demand`. If `takes_all_cached`, all available positions are kept, because no more than
+        `demand` positions are ever cached.
         """
         prefix_length, rate = layout.prefix_length, layout.rate
         if demand == inf:
@@ -195,7 +195,7 @@ def _count_needs(
 ) -> tuple[DemandContext, dict[Value, dict[int, float]], tuple[str, ...]]:
     """Compute the demand on every value if `cached_values` are cached. Return the context with
     these cached values, the needs, and the names of inputs that are passed with all positions
-    because earlier ones are needed.
+    because earlier positions are needed.
     """
     context = replace(uncached_context, cached_values=cached_values)
     needs = compute_position_demand(context, requested_positions)
@@ -222,7 +222,7 @@ def _count_missing_positions(context: DemandContext, demand: float, prefix_lengt
 
 
 def _count_chunks(context: DemandContext, demand: float, layout: TimeAxisLayout) -> float:
-    """Return the number of chunks that contain the needed earlier positions, without the prefix."""
+    """Return the number of chunks that contain the needed earlier positions after the prefix."""
     missing_positions = _count_missing_positions(context, demand, layout.prefix_length)
     return (
         missing_positions
@@ -234,7 +234,7 @@ def _count_chunks(context: DemandContext, demand: float, layout: TimeAxisLayout)
 def _find_max_chunks(
     context: DemandContext, needs: PositionNeeds, values: Iterable[Value]
 ) -> float:
-    """Return the maximum number of earlier chunks that is needed of any value in `values`."""
+    """Return the maximum number of earlier chunks that any value in `values` needs."""
     chunk_counts = (
         _count_chunks(context, need, context.get_axis_layout(v, axis))
         for v in values
@@ -280,7 +280,7 @@ def _make_length_symbols(graph: Graph, max_cached_chunks: float) -> tuple[Dim, D
 
 
 def make_unused_name(name: str, taken_names: Collection[str]) -> str:
-    """Return an unused name: `name` followed by as many underscores as necessary."""
+    """Return a name that is not in `taken_names`: `name`, followed by underscores if necessary."""
     while name in taken_names:
         name += "_"
     return name
@@ -366,7 +366,7 @@ def resize_type(type: Type, lengths: Mapping[int, Dim]) -> Type:
 
 
 def resize_op(plan: StepPlan, node: Node, results: NodeResults, demand: Demand) -> Op:
-    """Return the op of a node with its size attributes for the demanded positions."""
+    """Return the op of a node, with size attributes adapted to the demanded positions."""
     match op := node.op:
         case ops.Expand(axis) if axis in demand.result_axes[0]:
             # The op broadcasts to the size of a time axis.

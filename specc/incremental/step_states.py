@@ -1,12 +1,13 @@
 """States of a decode step (cached positions, loop-carried values, cumulative sums) and their names.
 
 Each state is an input `past.…` of the step, and an output `next.…`, which becomes the input of the
-next step. Its initial value is zeros, an empty time axis, or an output of the encoder graph.
+next step. The initial value of a state is zeros, a tensor with an empty time axis, or an output of
+the encoder graph.
 
     x[:, 0:1]    →    first = concat(past.first, new rows of x)[:, 0:1]    next.first = first
 
-The first position of a value is cached as a single position; values computed only from it are
-recomputed in each step.
+The first position of a value is cached as a single position; values computed only from the first
+position are recomputed in each step.
 """
 
 from collections.abc import Mapping
@@ -79,7 +80,7 @@ class StateNames:
         return "rows", self.cache_count - 1, self.name_value(value)
 
     def name_value(self, value: Value) -> str:
-        """Return the name of a value: its input name, or that of its user or producer."""
+        """Return a name for a value: its input name, or the name of its user or producer."""
         input_name = next((n for n, v in self.graph.inputs.items() if v is value), "")
         if input_name:
             return input_name
@@ -150,8 +151,8 @@ class StepStates:
     def build_first_position_id(self, demand: float, layout: TimeAxisLayout) -> Value:
         """Build the position id of the first position of a value, an int64 scalar.
 
-        If all earlier positions are cached, the id is computed from the size of an input; otherwise
-        from a counter that is a state.
+        If all earlier positions are cached, the id is computed from the size of an input;
+        otherwise, it is computed from a counter that is a state.
         """
         plan, b = self.draft.plan, self.draft.builder
         # The last position follows the other new positions; any other value begins with its earlier
@@ -165,7 +166,7 @@ class StepStates:
         return add_length(b, multiply_count(b, self._get_past_chunk_count(), rate), offset)
 
     def _get_past_chunk_count(self) -> Value:
-        """Return the number of earlier chunks; it is a decode state."""
+        """Return the number of earlier chunks, which is a decode state."""
         if self.past_chunk_count is None:
             self.past_chunk_count = self.add_state_input(
                 self.make_fixed_size_state("rows", Type("i64", ()), "", 0)
@@ -204,8 +205,7 @@ class StepStates:
         )
         past = self.add_state_input(state)
         positions = self.draft.builder.add_op(ops.Concat(axis), past, new_positions)
-        # The state contains all positions, or as many of the last positions as the maximum
-        # look-back.
+        # The state contains all positions, or only the last positions within the maximum look-back.
         total = plan.count_positions(max_positions, layout)
         next_length = plan.count_next_past_positions(max_positions, layout)
         last_positions = self.draft.select_last_positions(positions, axis, total, next_length)
@@ -215,8 +215,8 @@ class StepStates:
     def make_loop_state(
         self, node: Node, result: Value, initial_value: Value | None
     ) -> tuple[DecodeState, Value]:
-        """Return the state of a loop and its input value. The initial state is `initial_value`,
-        zeros, or the state after the positions before the first token.
+        """Return the decode state of a loop and the step input with its value. The initial state is
+        `initial_value`, zeros, or the state after the positions before the first token.
         """
         name = self.names.name_carry(node, result)
         prefix_length = self.draft.plan.get_prefix_length(*get_stateful_operand(node))
@@ -232,7 +232,7 @@ class StepStates:
 
     def build_running_sum(self, node: Node, axis: int, result: Value, sums: Value) -> NodeResults:
         """Add the state, i.e. the sum of all earlier positions, to the cumulative sums `sums` of
-        the new positions, and return the result. Its last position is the next state.
+        the new positions, and return the result. The last position of the result is the next state.
         """
         name, initial = self.names.name_value(result), ""
         if self.draft.plan.get_prefix_length(result, axis) != 0:
@@ -298,8 +298,8 @@ def add_length(b: GraphBuilder, count: Value, length: Dim) -> Value:
 def select_first_position(
     states: StepStates, node: Node, result: Value, new_positions: Value
 ) -> NodeResults:
-    """Build a slice or index of the first position: from the state, or from `new_positions` in the
-    first step. The first position is the next state.
+    """Build a slice or index op of the first position, which is read from the state, or from
+    `new_positions` in the first step. The first position is the next state.
     """
     draft, zero = states.draft, Dim.from_value(0)
     x, axis = get_stateful_operand(node)

@@ -30,8 +30,8 @@ class LinearRecurrence:
     """The operands of a linear recurrence in a loop body. None of them depends on the state.
 
     The last two axes of the state are the key axis and the value axis; `key_axis` is -2 or -1. Keys
-    and queries lack the value axis, values the key axis, or have size 1 along it; `decay` has size
-    1 along both. `rate` is [*lead, 1].
+    and queries lack the value axis or have size 1 along it; values lack the key axis or have size 1
+    along it. `decay` has size 1 along both axes. `rate` is [*lead, 1].
     """
 
     key_axis: int
@@ -51,8 +51,9 @@ class LinearRecurrence:
 def compute_recurrence_in_chunks(
     b: GraphBuilder, op: ops.Scan, args: Sequence[Value], recurrence: LinearRecurrence
 ) -> NodeResults:
-    """Add nodes that compute the loop `op`, which computes `recurrence`, chunk by chunk. Return its
-    results: the final state, and a scan output per query. `args` are the operands of the loop.
+    """Add nodes that compute the loop `op`, which contains `recurrence`, chunk by chunk. Return the
+    results of the loop: the final state and a scan output per query. `args` are the operands of the
+    loop.
     """
     operands, inner = op.split_operands(args), op.split_body_inputs()
     length, rank = operands.scanned[0].shape[1], operands.initial_carries[0].rank
@@ -75,7 +76,7 @@ def compute_recurrence_in_chunks(
 
 
 def _transpose_state(b: GraphBuilder, recurrence: LinearRecurrence, state: Value) -> Value:
-    """Return the state with its key axis before its value axis. The function is its own inverse."""
+    """Return the state with its key axis before its value axis, or undo this transposition."""
     return state if recurrence.key_axis == -2 else _transpose_matrix(b, state)
 
 
@@ -100,7 +101,7 @@ class _ChunkedOperands:
     rank: int
 
     def split_operands(self, full_values: dict[Value, Value]) -> dict[str, Value]:
-        """Return the operands by name: `query N`, `key`, `value`, and optional ones."""
+        """Return the operands by name: `query N`, `key`, `value`, and optional operands."""
         recurrence, value_axis = self.recurrence, self.recurrence.value_axis
         queries = {
             f"query {n}": self._get_vectors(full_values, q, value_axis)
@@ -241,7 +242,7 @@ class _ChunkBodyBuilder(CellBuilder):
         state: Value,
         masks: Sequence[Value],
     ) -> Value:
-        """Return what the delta rule writes to the state (see the module docstring's system)."""
+        """Return the values `u` that the delta rule writes to the state (see module docstring)."""
         strict, identity, *levels = masks
         zero = self.b.add_op(ops.Constant(0.0, "f32"))
         read_key, rate = chunk_operands["read key"], chunk_operands.get("rate")
@@ -286,8 +287,8 @@ class _Decays:
                 pairs = b.add_op(ops.Insert(0), pairs)
             return cls(pairs, None)
         zero = b.add_op(ops.Constant(0.0, "f32"))
-        # sum the logarithms between two positions, because differences of cumulative sums lose
-        # precision
+        # Sum the logarithms between two positions, because differences of cumulative sums lose
+        # precision.
         between = b.add_op(ops.CumSum(axis), b.add_op(ops.Where(), strict_mask, log_decay, zero))
         pairs = b.add_op(ops.Where(), lower, body.add_op("exp", between), zero)
         return cls(pairs, body.add_op("exp", b.add_op(ops.CumSum(axis), log_decay)))

@@ -35,7 +35,7 @@ from specc.transforms.split_scan import split_scan
 FusedLayer = ops.Rnn | ops.Gru | ops.Lstm
 GATE_COUNTS: Mapping[type[Op], int] = {ops.Rnn: 1, ops.Gru: 3, ops.Lstm: 4}
 OPTIONAL_BIASES = ("b", "c", "c new")
-"""Biases of a pattern that the body may omit."""
+"""Biases of a pattern that a loop body may omit."""
 
 
 def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
@@ -47,7 +47,8 @@ def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None
     if not 1 <= op.carry_count <= 2 or any(s.rank != 2 for s in states):
         return None
     next_states = list(op.body.outputs.values())[: op.carry_count]
-    # Any scanned value may be the input of the cell; the others may be read by other scan outputs.
+    # Any scanned value may be the input of the cell, and scan outputs may read the other scanned
+    # values.
     for element, cell in _iterate_element_patterns(inputs[: op.scanned_count], states):
         bindings = _match_cell(cell, element, states, next_states)
         # No two cells compute the same function, so at most one pattern matches.
@@ -69,7 +70,7 @@ def _iterate_element_patterns(
 @dataclass(frozen=True)
 class _CellPattern:
     """The pattern of a cell: the recurrent layer `layer`, the inputs of the pattern by name
-    (`leaves`), and the next states as functions of them.
+    (`leaves`), and the next states as functions of these inputs.
     """
 
     layer: FusedLayer
@@ -117,8 +118,8 @@ class _PatternBuilder(CellBuilder):
         """Return the next state as `z * h + (1 - z) * candidate`, as in `specs/std`."""
         z, candidate = compute_gru_gates(self, op, x, h, weights)
         complement = self.add_op("sub", self.add_input("one"), z)
-        # The update gate is the fraction of the old state that is kept, or the fraction that is
-        # replaced.
+        # The update gate is the fraction of the old state that is kept or, depending on
+        # `op.update`, replaced.
         keep, update = (z, complement) if op.update == "old" else (complement, z)
         update_term = self.add_op("mul", update, candidate)
         return self.add_op("add", update_term, self.add_op("mul", keep, h))
@@ -184,7 +185,7 @@ def _match_value(
 def _match_leaf(
     leaf: Value, value: Value | None, bindings: LeafBindings, pattern_inputs: set[Value]
 ) -> LeafBindings | None:
-    """Bind the pattern input `leaf` to `value`; None if bound to another, or of another type."""
+    """Bind the pattern input `leaf` to `value`; return None if its value or type differs."""
     if value is None:
         return bindings if leaf in pattern_inputs else None
     if leaf in bindings:
@@ -195,7 +196,7 @@ def _match_leaf(
 def _match_operands(
     patterns: NodeOperands, values: NodeOperands, bindings: LeafBindings, pattern_inputs: set[Value]
 ) -> LeafBindings | None:
-    """Match all operands of a node. A missing optional operand may be None or omitted."""
+    """Match all operands of a node. An absent optional operand may be None or omitted."""
     extended: LeafBindings | None = bindings
     for pattern, value in zip_longest(patterns, values):
         if pattern is None or extended is None:
@@ -205,7 +206,7 @@ def _match_operands(
 
 
 class _LoopFusion:
-    """A loop over a cell that is fused into a recurrent layer, with its other outputs."""
+    """A loop over a recurrent cell that is fused into a recurrent layer."""
 
     def __init__(
         self,
@@ -259,8 +260,8 @@ class _LoopFusion:
     def _build_scan_output(
         self, scan_outputs: Sequence[Value], state: Value, states: Value
     ) -> Iterator[Value]:
-        """Yield the scan outputs: `states`, the states of the layer at all positions, for a scan
-        output equal to `state`, and computed values for others.
+        """Yield the scan outputs. A scan output equal to `state` is `states`, the states of the
+        layer at all positions; all other scan outputs are recomputed.
         """
         others = [v for v in scan_outputs if v is not state]
         values = iter(self._build_other_values(others, state, states) if others else ())
@@ -287,7 +288,7 @@ class _LoopFusion:
     def _build_combined_weight(
         self, first_part: Value | None, other_part: Value | None
     ) -> Value | None:
-        """Return the weight of all gates: both parts concatenated, or the weight they slice."""
+        """Return the weight of all gates: the concatenated parts, or the weight that both slice."""
         if first_part is None or other_part is None:
             return first_part
         match first_part.node, other_part.node:
@@ -295,7 +296,7 @@ class _LoopFusion:
                 Node(ops.Slice(0, start, middle), (Value() as source,)),
                 Node(ops.Slice(0, other_start, stop), (Value() as other,)),
             ) if source is other:
-                # the two slices are adjacent and cover all of the weight
+                # the two slices are adjacent and cover the complete weight
                 if start == 0 and other_start == middle and stop == source.shape[0]:
                     return source
         return self.b.add_op(ops.Concat(0), first_part, other_part)

@@ -6,9 +6,9 @@
     k = concat(past, new)           kept = concat(past:i8, quantize(new, scale))
                                     k = dequantize(kept, scale)
 
-Each weight becomes two parameters, codes (quantized values) and scales, also inside loops; a slice
-of the weight becomes a slice of each. A KV cache has one scale per head and feature, which is a
-parameter of the step.
+Each weight, also inside loops, is replaced by two parameters: codes (quantized values) and scales.
+A slice of a weight becomes a slice of the codes and a slice of the scales. A KV cache has one scale
+per head and feature, and the scales are a parameter of the step.
 """
 
 from collections.abc import Callable, Collection, Container, Sequence
@@ -28,7 +28,7 @@ from specc.transforms.weight_uses import find_matrix_product, find_underlying_we
 
 
 def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None = None) -> Graph:
-    """Expand recurrent layers to loops: all, or those that read one of `weight_names`."""
+    """Expand recurrent layers to loops: all layers, or layers that read one of `weight_names`."""
     layers = (ops.Rnn, ops.Gru, ops.Lstm)
     if not any(isinstance(node.op, layers) for node, _ in graph.nodes):
         return graph
@@ -37,7 +37,7 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
         if not isinstance(op, layers):
             return None
         weights = [v for n, v in b.parameters.items() if weight_names is None or n in weight_names]
-        # The operands are weights or views of weights.
+        # These operands are weights or views of weights.
         if weight_names is None or any(find_underlying_weight(a) in weights for a in args[1:3]):
             return expand_to_scan(b, op, args)
         return None
@@ -46,7 +46,7 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
 
 
 def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
-    """Return names of input and recurrent weights of LSTMs without projection (both parameters)."""
+    """Return the (input weight, recurrent weight) names of LSTMs without projection."""
     names = {value: name for name, value in graph.parameters.items()}
     pairs: list[tuple[str, str]] = []
     for node, _ in graph.nodes:
@@ -58,7 +58,7 @@ def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
 
 
 def find_lstm_only_weights(graph: Graph) -> frozenset[str]:
-    """Return the weights that only LSTMs without projection read."""
+    """Return the names of the weights that only LSTMs without projection read."""
     lstm_weights = {name for pair in list_lstm_weight_pairs(graph) for name in pair}
     users, outputs = graph.map_users(), set(graph.outputs.values())
     values = ((n, graph.parameters[n]) for n in lstm_weights)
@@ -76,8 +76,8 @@ def _is_lstm_weight(node: Node, operand_index: int) -> bool:
 
 @dataclass(frozen=True)
 class QuantizedParameters:
-    """A quantized weight, or a view of one: its codes, scales and zero points (None if it has
-    none). `is_transposed` is true for a transposed view.
+    """The codes, scales and zero points (None if absent) of a quantized weight or of a view of a
+    quantized weight. `is_transposed` is true for a transposed view.
     """
 
     codes: Value
@@ -197,7 +197,7 @@ class _WeightQuantizer:
         return self._convert_linear(node, weight)
 
     def _slice_weight(self, op: ops.Slice, weight: QuantizedParameters) -> QuantizedParameters:
-        """Slice codes, scales and zero points on the last axis (layout `columns`) or the first."""
+        """Slice codes, scales and zero points along the last (layout `columns`) or first axis."""
         is_last_axis = weight.format.layout == "columns"
         return weight.convert_parts(
             lambda _, v: self.builder.add_op(replace(op, axis=v.rank - 1 if is_last_axis else 0), v)
@@ -205,8 +205,8 @@ class _WeightQuantizer:
 
     def _convert_linear(self, node: Node, weight: QuantizedParameters) -> NodeResults:
         format = weight.format
-        # a derived graph may contain the layer in a loop, so per-token scales become per-tensor
-        # scales
+        # A derived graph may contain the layer in a loop, so per-layer scales become per-tensor
+        # scales.
         mode: ActivationRoundingMode = "tensor" if format.rounding == "layer" else format.rounding
         op = ops.QuantizedLinear(format.bits, format.group_size, format.layout, mode)
         product = find_matrix_product(node)
@@ -227,7 +227,7 @@ class _WeightQuantizer:
         weights = [
             self.quantized_weights[v] for v in (op.input_weights(node), op.recurrent_weights(node))
         ]
-        # the omitted operand is the projection, which a quantized LSTM lacks
+        # a quantized LSTM has no projection operand
         other_operands = [*node.args[op.input_bias.index : op.peepholes.index + 1]]
         return self.builder.add_node(
             ops.QuantizedLstm(op.reverse),
@@ -252,7 +252,7 @@ class _WeightQuantizer:
         inputs = list(op.body.inputs.items())
         stacked_count = len(operands.stacked)
         # The inputs of a body are values that change in each iteration, followed by captures, which
-        # may be weights. The operands of the loop end with these captures, too.
+        # may be weights. The operands of the loop also end with the captures.
         changing_count = len(inputs) - len(operands.captured) - stacked_count
         values = node.operands
         outer_count = len(values) - (len(inputs) - changing_count)
@@ -336,7 +336,7 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
 
 
 def _quantize_input_facts(step: Graph, names: Container[str]) -> dict[str, Input]:
-    """Return the descriptions of the inputs of `step`, with the dtype int8 for those in `names`."""
+    """Return the input facts of `step`, with the dtype int8 for the inputs in `names`."""
     return {
         name: replace(f, type=Type("i8", f.type.shape)) if name in names else f
         for name, f in step.input_facts.items()

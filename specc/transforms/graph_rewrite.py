@@ -1,8 +1,8 @@
 """Rewrite a graph with a list of rules.
 
-A rule takes the builder, the op and its operands in the new graph. It returns the values that
-replace the results of the node, or None if it does not apply. The builder merges equal nodes and
-drops unused nodes. Names, scopes and source spans are copied to the nodes that replace a node.
+A rule takes the builder, the op and its operands in the new graph. The rule returns the values that
+replace the results of the node, or None if the rule does not apply. The builder merges equal nodes
+and drops unused nodes. Names, scopes and source spans are copied to the nodes that replace a node.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ def rewrite_into_builder(
     new_values: dict[Value, Value],
     rules: Sequence[RewriteRule] = (),
 ) -> Graph:
-    """Rewrite a graph into `builder`, which has its inputs; `new_values` maps them."""
+    """Rewrite a graph into `builder`. `new_values` maps graph inputs to values of `builder`."""
     for node, results in graph.nodes:
         args = tuple(new_values[a] if a else None for a in node.args)
         count = len(builder.nodes)
@@ -56,7 +56,7 @@ def _apply_first_rule(
 def _copy_node_origin(
     builder: GraphBuilder, origin: NodeOrigin, values: NodeResults, count: int
 ) -> None:
-    """Copy an origin to the nodes after the first `count`, and to those that compute `values`."""
+    """Copy an origin to all nodes after the first `count`, and to nodes that compute `values`."""
     # `nodes` cannot be sliced, so the new nodes are read from its end in reverse order.
     new_nodes_reversed = islice(reversed(builder.nodes), len(builder.nodes) - count)
     new_nodes: list[Node] = list(new_nodes_reversed)[::-1]

@@ -53,7 +53,8 @@ def transpose_stored_weights(graph: Graph, names: Collection[str]) -> Graph:
 
 def restore_transposed_weights(graph: Graph) -> Graph:
     """Undo `transpose_stored_weights`: return `graph` with the layout `[out, in]` for weights that
-    only linear layers read. Used to compare architectures regardless of the checkpoint's layout.
+    only linear layers read. This allows comparing architectures regardless of the checkpoint's
+    layout.
     """
     types = _find_transposed_types(graph)
     if not types:
@@ -74,7 +75,7 @@ def restore_transposed_weights(graph: Graph) -> Graph:
 
 
 def _find_transposed_types(graph: Graph) -> dict[str, Type]:
-    """Return the `[out, in]` type of each weight that only linear layers read transposed."""
+    """Return the `[out, in]` type of each weight that linear layers alone read transposed."""
     transposes = {n.args[0]: r[0] for n, r in graph.nodes if n.op == MATRIX_TRANSPOSE}
     other_reads: set[Value | None] = {*graph.outputs.values()}
     for node, _ in graph.nodes:
@@ -86,9 +87,9 @@ def _find_transposed_types(graph: Graph) -> dict[str, Type]:
 def _iterate_other_operands(
     node: Node, transposed: Container[Value | None]
 ) -> Iterator[Value | None]:
-    """Yield the operands of a node, except a matrix that it or a linear layer transposes."""
+    """Yield the operands of a node, except the matrix of a transpose or of a linear layer."""
     is_transpose = node.op == MATRIX_TRANSPOSE
-    # a weight that is also read as stored, or whose transpose has another use, is excluded
+    # A weight that a linear layer also reads without a transpose is yielded.
     matrix_operand = 0 if is_transpose else _find_matrix_operand(node)
     for n, operand in enumerate(node.args):
         if n != matrix_operand or (operand in transposed and not is_transpose):
@@ -100,7 +101,7 @@ def find_norm_folds(
 ) -> tuple[FoldedNorm, ...]:
     """Return the norms that can be folded into linear layers. Every user of the norm must be a
     linear layer whose weight is in `quantized_names` and has no other user. Tied weights (`ties`)
-    are excluded, because the fold would also change the other use.
+    are excluded, because the fold would also change the tied parameter.
     """
     users = _ValueUsers(graph, frozenset(ties) | frozenset(ties.values()), quantized_names)
     folds = (users.find_fold(node, result) for node, (result, *_) in graph.nodes)
@@ -108,7 +109,7 @@ def find_norm_folds(
 
 
 class _ValueUsers:
-    """The users of each value of a graph, and the weights that may be folded into."""
+    """The users of each value of a graph, and the weights into which norms may be folded."""
 
     def __init__(self, graph: Graph, tied: frozenset[str], quantized_names: Container[str]) -> None:
         self.quantized_names = quantized_names
@@ -135,12 +136,14 @@ class _ValueUsers:
         return FoldedNorm(names[0], "".join(names[1:]), tuple(weights.items()))
 
     def _has_only_reader(self, parameters: Sequence[Value], norm: Node) -> bool:
-        """Return True if `norm` is the only user of `parameters`: a fold changes no other user."""
+        """Return True if `norm` is the only user of `parameters`, so a fold affects no other
+        user.
+        """
         return all(a in self.names and self.users_by_value[a] == [norm] for a in parameters)
 
     def _find_linear_weights(self, result: Value) -> dict[str, bool] | None:
-        """Return the names of the weights by which linear layers multiply `result`, each with True
-        if it is transposed. Return None if `result` has other users or a weight is used in both
+        """Return the names of the weights by which linear layers multiply `result`, with True for
+        transposed weights. Return None if `result` has other users or a weight is used in both
         layouts.
         """
         weights: dict[str, bool] = {}
@@ -161,7 +164,7 @@ class _ValueUsers:
         if not isinstance(user.op, ops.Linear) or user.args[0] is not result:
             return None
         value = find_underlying_weight(user.args[1])
-        # `result` is multiplied by itself, so the product is not linear in it
+        # a product of `result` with itself is not linear
         if value is None or value not in self.names or result in user.args[1:]:
             return None
         if self.names[value] not in self.quantized_names:
@@ -172,7 +175,7 @@ class _ValueUsers:
         return self.names[value], is_transposed
 
     def _match_transposed_view(self, view: Value | None) -> bool | None:
-        """Return True for a transpose of a weight, False for no view, None for other views."""
+        """Return True for a transposed weight, False for an untransposed weight, None otherwise."""
         is_transposed = False
         while view is not None and view.node is not None:
             # slices of a weight are not analyzed

@@ -3,11 +3,11 @@
     y = linear(x, w)       →    y = linear(cast(x, f16), cast(w, f16))
 
 Devices accumulate products in 32 bits, and so do norm operators. Softmax, means, recurrences and
-position encodings are computed in fp32, and so are layers that read a standardized input, which is
-large where its standard deviation is close to zero. Each f32 value has a precision class: *thin*
-(computed in 16 bits), *wide* (computed in 32 bits) or *neutral* (a constant, position embedding or
-weight, which gets the dtype of the other operands). Inputs and outputs stay f32, except between
-derived graphs.
+position encodings are computed in fp32. Layers that read a standardized input are also computed in
+fp32, because the input is large if its standard deviation is close to zero. Each f32 value has a
+precision class: *thin* (computed in 16 bits), *wide* (computed in 32 bits) or *neutral* (a
+constant, position embedding or weight, which gets the dtype of the other operands). Inputs and
+outputs stay f32, except between derived graphs.
 """
 
 from collections.abc import Collection, Mapping
@@ -57,7 +57,7 @@ BOUNDED_FUNCTIONS = frozenset(("cos", "erf", "sigmoid", "sign", "sin", "tanh"))
 
 
 def can_follow_operand_dtype(op: Op) -> bool:
-    """Return True if an op can use its operands' dtype: it does not amplify rounding errors."""
+    """Return True if an op can use its operands' dtype, because it amplifies no rounding errors."""
     match op:
         case ops.Pointwise(fn):
             return fn in ERROR_STABLE_FUNCTIONS
@@ -82,7 +82,7 @@ MAX_FINITE: Mapping[HalfDtype, float] = {"f16": 65504.0, "bf16": 3.38e38}
 """Maximum finite magnitude of each 16-bit type."""
 
 HALF_STATE_ROLES = ("key", "value")
-"""The roles of states that grow with the sequence: KV caches."""
+"""The roles of decode states that grow with the sequence (KV caches)."""
 
 
 def convert_graph_to_half(graph: Graph, half_dtype: HalfDtype) -> Graph:
@@ -91,15 +91,15 @@ def convert_graph_to_half(graph: Graph, half_dtype: HalfDtype) -> Graph:
 
 
 def convert_derived_to_half(derived: DerivedGraphs, half_dtype: HalfDtype) -> DerivedGraphs:
-    """Convert encoder and decode step to `half_dtype`. KV caches have the dtype `half_dtype`, other
-    states f32; outputs of the encoder keep the dtype in which they are computed.
+    """Convert encoder and decode step to `half_dtype`. KV caches have the dtype `half_dtype`, and
+    all other states are f32. Outputs of the encoder keep the dtype in which they are computed.
     """
     states = tuple(_convert_state(s, half_dtype) for s in derived.states)
     half_states = {s.name for s in states if s.type.dtype == half_dtype}
     loop_invariant_inputs: dict[str, str] = {}
     encode = derived.encode
     if encode is not None:
-        # an initial state has the dtype of the state; other outputs keep their dtype
+        # an initial state has the dtype of its state
         state_dtypes = {s.initial_output: s.type.dtype for s in states if s.initial_output}
         undetermined = (
             set(derived.loop_invariant_inputs)
@@ -200,7 +200,7 @@ def _passes_operands_to_output(op: Op, is_output: bool) -> bool:
 def _find_unbounded_values(graph: Graph) -> set[Value]:
     """Return the quotients of values that are computed from the inputs alone, such as a time series
     divided by its standard deviation, and the values computed from them up to a norm or another op
-    that bounds its result. A divisor close to zero makes them overflow float16.
+    that bounds its result. With a divisor close to zero, such values overflow float16.
     """
     input_values = {v for v in graph.inputs.values() if v.dtype == "f32"}
     weight_dependent = {*graph.parameters.values()}
@@ -290,7 +290,7 @@ class _HalfConverter:
             self.builder.copy_origin(graph, node, new_results)
 
     def _convert_node(self, node: Node, precision: PrecisionClass) -> tuple[Value, ...]:
-        """Convert a node to `precision`, with its operands cast to it."""
+        """Convert a node to `precision`, and cast its operands to the corresponding dtype."""
         if precision != "thin":
             return self.builder.add_node(
                 node.op, *(a and self.convert_to_original(a) for a in node.args)

@@ -43,7 +43,7 @@ from specc.transforms.quantization_plan import QuantizationOptions, choose_weigh
 from specc.transforms.split_scan import split_scan
 
 VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)
-"""True if graphs are verified after every pass: with `--debug`, and in tests."""
+"""True if graphs are verified after every pass, as with `--debug` and in tests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +53,12 @@ class PassState:
     `defaults` computes omitted inputs of `graph`; the pass `inline` adds it to the graph.
     `generation` or `streaming` names the input with the time axis; the pass `chunk` expresses the
     size of this axis in chunks of `chunk_length` positions. `logits_positions` selects the
-    positions of the logits that a step returns; unless `evicts_positions`, sliding-window attention
-    keeps positions outside the window; with `starts_without_prompt`, the encoder returns the logits
+    positions of the logits that a step returns. Unless `evicts_positions`, sliding-window attention
+    keeps positions outside the window. If `starts_without_prompt`, the encoder returns the logits
     for an empty prompt. `outputs` are the outputs that a step can return, as found by `prove`.
     `quantization_plan` contains the formats of quantized weights (default: int8), and `half_dtype`
-    is the 16-bit dtype of mixed precision. `decode_graph` is the result of the pass `step`,
-    `derived` that of `encode`.
+    is the 16-bit dtype of mixed precision. `decode_graph` is the result of the pass `step`, and
+    `derived` is the result of the pass `encode`.
     """
 
     graph: Graph
@@ -76,8 +76,8 @@ class PassState:
     derived: DerivedGraphs | None = None
 
     def get_time_axis_interface(self) -> tuple[str, tuple[str, ...]]:
-        """Return the name of the input with the time axis, and those of the generated or streamed
-        outputs. Raise E0701 if no input has a time axis.
+        """Return the name of the input with the time axis, and the names of the generated or
+        streamed outputs. Raise E0701 if no input has a time axis.
         """
         if self.generation is not None:
             return self.generation.sequence_input, (self.generation.logits_output,)
@@ -167,7 +167,7 @@ def _run_causality_check(state: PassState) -> PassState:
     flow = trace_time_dataflow(graph, symbol, length)
     for name, value in graph.outputs.items():
         # In addition to logits, a step can return every causal output with a single time axis.
-        # Attention maps have two.
+        # Attention maps have two time axes.
         has_single_axis = len(flow.get_state(value).axes) == 1
         if name in outputs or not has_single_axis:
             continue
@@ -254,26 +254,26 @@ def run_passes(state: PassState, names: Sequence[str]) -> PassState:
 
 
 def list_passes_up_to(last_pass: str) -> tuple[str, ...]:
-    """Return the passes up to `last_pass`; optional ones only if they are `last_pass`."""
+    """Return the passes up to `last_pass`, without optional passes before `last_pass`."""
     names = [p.name for p in ALL_PASSES]
     earlier_passes = ALL_PASSES[: names.index(last_pass)]
     return *(p.name for p in earlier_passes if not p.is_optional), last_pass
 
 
 def _verify_graphs(graphs: Iterable[Graph | None], pass_name: str) -> None:
-    """Verify graphs if `VERIFY_AFTER_PASSES` is set."""
+    """Verify the result of the pass `pass_name` if `VERIFY_AFTER_PASSES` is set."""
     for graph in graphs if VERIFY_AFTER_PASSES.get() else ():
         errors = find_graph_errors(graph) if graph else []
         assert not errors, f"after {pass_name}:\n" + "\n".join(errors)
 
 
 def inline_default_inputs(graph: Graph, defaults: Graph) -> Graph:
-    """Return `graph` with the defaults of its inputs computed inside the graph."""
+    """Return `graph` with the default values of its inputs computed inside the graph."""
     return run_passes(PassState(graph=graph, defaults=defaults), ("inline",)).graph
 
 
 def simplify_graph(graph: Graph, *, fuses_loops: bool = True) -> Graph:
-    """Fuse loops into recurrent layers (`fuses_loops`); move invariant nodes out of loops."""
+    """Fuse loops into recurrent layers if `fuses_loops`, and move invariant nodes out of loops."""
     return run_passes(PassState(graph=graph), SIMPLIFY_PASSES if fuses_loops else LOOP_PASSES).graph
 
 
@@ -314,7 +314,7 @@ def convert_derived_to_half_precision(
 
 
 def derive_with_passes(state: PassState) -> DerivedGraphs:
-    """Derive the encoder and the decode step. Raise E0711 to E0718 if not causal."""
+    """Derive the encoder and the decode step. Raise E0711 to E0718 if the model is not causal."""
     derived = run_passes(state, DERIVE_PASSES).derived
     assert derived is not None
     return derived

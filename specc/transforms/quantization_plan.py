@@ -68,7 +68,7 @@ class QuantizationOptions:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Return all patterns of the request. Each must match a weight."""
+        """Return all patterns of the request. Each pattern must match a weight."""
         return *self.unquantized_patterns, *(pattern for pattern, _ in self.kind_by_pattern)
 
 
@@ -101,7 +101,7 @@ def choose_weight_formats(
 
     `ties` maps a tied weight to the weight that stores its values. `layout` is the layout in which
     the target's kernels read groups; `quantizes_activations` is True if these kernels quantize
-    activations, and `has_integer_lstm` if the target has an int8 LSTM.
+    activations, and `has_integer_lstm` is True if the target has an int8 LSTM.
     """
     loops = expand_recurrent_layers(graph)
     uses_by_weight = collect_weight_uses(loops)
@@ -140,8 +140,8 @@ def choose_weight_formats(
 def _keep_complete_pairs(
     plan: Mapping[str, QuantizationFormat], graph: Graph
 ) -> dict[str, QuantizationFormat]:
-    """Return `plan` with other formats for the weights of LSTMs of which only one is quantized:
-    such an LSTM becomes a loop with one activation scale per MatMul, not a `quantized_lstm`.
+    """Return `plan` with MatMul formats for LSTMs of which only one weight is quantized. Such an
+    LSTM becomes a loop with one activation scale per MatMul, not a `quantized_lstm`.
     """
     formats = dict(plan)
     layers = {name for name, form in plan.items() if form.rounding == "layer"}
@@ -149,7 +149,8 @@ def _keep_complete_pairs(
     while incomplete:
         for weights, states in incomplete:
             _move_pair_to_loop(weights, states, formats, layers)
-        # LSTMs may share a weight: if one of them becomes a loop, the other one does, too
+        # if two LSTMs share a weight and one LSTM becomes a loop, the other LSTM also becomes a
+        # loop
         lstms = list_lstm_weight_pairs(graph)
         incomplete = [p for p in lstms if layers & set(p) and not layers.issuperset(p)]
     return formats
@@ -185,7 +186,7 @@ def _list_known_names(uses_by_weight: Mapping[str, WeightUses]) -> tuple[str, ..
 
 
 def _group_tied_weights(names: Iterable[str], ties: Mapping[str, str]) -> Iterable[list[str]]:
-    """Return groups of names, each with the names of a weight and of the weights tied to it."""
+    """Return groups of names; each group has the name of a weight and of all weights tied to it."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(ties.get(name, name), []).append(name)
@@ -199,7 +200,7 @@ def _has_match(names: Iterable[str], patterns: Iterable[str]) -> bool:
 
 
 def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
-    """Return the names of a weight for patterns: its own, its module, scopes that read it."""
+    """Return the names of a weight for patterns: parameter, module, and scopes that read it."""
     module = name.rpartition(".")[0]
     return [n for n in dict.fromkeys((name, module, *uses.scopes)) if n]
 
@@ -222,7 +223,7 @@ class _FormatChooser:
         self, tied_names: list[str], uses: WeightUses, names: list[str]
     ) -> QuantizationFormat | str:
         """Return the format of a weight, or the reason why it is not quantized. `tied_names` are
-        the names of the tied weights, `names` all names that patterns can match.
+        the names of the tied weights, and `names` are all names that patterns can match.
         """
         if reason := _explain_unsupported(uses):
             return reason
@@ -255,7 +256,7 @@ class _FormatChooser:
     def keep_checkpoint_format(
         self, tied_names: list[str], uses: WeightUses
     ) -> QuantizationFormat | str:
-        """Return the format of the checkpoint's 4-bit codes, or why they are dequantized."""
+        """Return the format of the checkpoint's 4-bit codes, or a reason to dequantize them."""
         if reason := _explain_unsupported(uses):
             return reason
         packed_format = self.request.stored_codes.get(tied_names[0])
@@ -282,7 +283,7 @@ class _FormatChooser:
     ) -> QuantizationKind:
         """Return `int4`, or an 8-bit kind if 4 bits lose accuracy or save no memory."""
         size = 1
-        # stacked weights contain a separate matrix per expert
+        # stacked weights contain one matrix per expert
         for length in value.shape[-2:]:
             size *= length.number or 0
         names = set(tied_names)
@@ -295,9 +296,9 @@ class _FormatChooser:
     def _choose_per_tensor_format(
         self, tied_names: list[str], uses: WeightUses
     ) -> QuantizationFormat | None:
-        """Return the int8 format with a per-tensor activation scale for a weight in a loop, or of
-        an LSTM of which both weights are quantized. Return None for other weights, for which
-        per-token scales are as fast.
+        """Return the int8 format with a per-tensor activation scale for a weight in a loop or an
+        LSTM whose two weights are quantized. Return None for other weights, for which per-token
+        scales are as fast.
         """
         is_lstm = self.integer_lstm_weights.issuperset(tied_names) and uses.orientations == {False}
         if uses.embedding_scopes or uses.is_in_experts or not (is_lstm or uses.is_in_loop):
@@ -336,8 +337,8 @@ class _FormatChooser:
 
 def _needs_row_layout(kind: QuantizationKind, uses: WeightUses) -> bool:
     """Return True if the groups of a weight cannot be stored in the layout `columns`. A runtime
-    converts this layout to `rows` for every MatMul that it does not fuse, which is slow for
-    embedding tables and in loops. Standard ONNX also cannot slice stacked 4-bit weights.
+    converts the layout `columns` to `rows` for every MatMul that it does not fuse, which is slow
+    for embedding tables and in loops. Standard ONNX also cannot slice stacked 4-bit weights.
     """
     has_slices = uses.is_in_experts or (uses.is_sliced and kind == "int4")
     return bool(uses.embedding_scopes or uses.is_in_loop or has_slices)
@@ -352,7 +353,7 @@ def _explain_unsupported(uses: WeightUses) -> str:
     return "read with and without a transpose" if len(uses.orientations) > 1 else ""
 
 
-# --- where in the graph ---------------------------------------------------------------
+# --- weights of the first attention layer ---------------------------------------------
 
 
 def _find_first_attention_weights(graph: Graph) -> frozenset[str]:
@@ -365,7 +366,7 @@ def _find_first_attention_weights(graph: Graph) -> frozenset[str]:
 
 
 def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str]:
-    """Yield the weights of the nearest linear layers upstream of `values`, which is emptied."""
+    """Yield the weights of the nearest linear layers upstream of `values`; empty this list."""
     names = {value: name for name, value in graph.parameters.items()}
     visited: set[Value] = set()
     while values:

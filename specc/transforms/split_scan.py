@@ -7,8 +7,8 @@
     }                                         y = linear(concat([s_before, xs]), v)
 
 If at least one contraction can move, nodes that need only scanned values move before the loop, and
-nodes that no loop-carried value needs move after it. Loop-invariant operands keep their shape if
-they can be broadcast; otherwise they are expanded.
+nodes that no loop-carried value needs move after the loop. Loop-invariant operands keep their shape
+if they can be broadcast; otherwise they are expanded.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ SINGLE_AXIS_OPS = (
     *(ops.Softmax, ops.Slice, ops.StridedSlice, ops.Roll, ops.Index, ops.Reduce, ops.ArgMax),
     *(ops.Squeeze, ops.Expand, ops.Split, ops.Merge),
 )
-"""Ops with one operand and an attribute `axis`."""
+"""Ops with a single operand and an attribute `axis`."""
 
 
 def can_vectorize_op(op: Op, args: NodeOperands, is_scanned: Sequence[bool], axis: int) -> bool:
@@ -92,8 +92,8 @@ def _count_trailing_axes(op: Op) -> int:
 def _align_operands(
     b: GraphBuilder, args: NodeOperands, is_scanned: Sequence[bool], axis: int
 ) -> list[Value | None]:
-    """Return the operands of an elementwise op; invariant ones broadcast along the scan axis."""
-    # The rank without the time axis, which operands that vary already have.
+    """Return operands of an elementwise op; invariant operands broadcast along the scan axis."""
+    # The rank excludes the time axis, which scanned operands already have.
     rank = max(a.rank - scanned for a, scanned in zip(args, is_scanned, strict=True) if a)
     return [
         a if scanned or a is None else _insert_broadcast_axis(b, a, rank, axis)
@@ -124,7 +124,7 @@ def vectorize_op(
 def _expand_parts(
     b: GraphBuilder, args: NodeOperands, is_scanned: Sequence[bool], axis: int, length: Dim
 ) -> list[Value]:
-    """Return the operands of a concatenation; invariant ones are repeated along the scan axis."""
+    """Return operands of a concatenation; invariant operands are repeated along the scan axis."""
     pairs = [(a, scanned) for a, scanned in zip(args, is_scanned, strict=True) if a]
     return [a if scanned else _repeat_operand(b, a, axis, length) for a, scanned in pairs]
 
@@ -138,8 +138,8 @@ def vectorize_nodes(
 ) -> None:
     """Add `nodes` of the body of `op`, computed for all iterations at once.
 
-    `stacked_values` maps values of the body to values of all iterations; the results of the nodes
-    are added to it. `captured_values` maps captures of the body to outer values.
+    `stacked_values` maps values of the body to values of all iterations. The results of `nodes` are
+    added to `stacked_values`. `captured_values` maps captures of the body to outer values.
     """
     results = dict(op.body.nodes)
     length = next(iter(stacked_values.values())).shape[op.axis]
@@ -160,8 +160,8 @@ def _shift_op_axis(op: Any) -> Op:
 
 def _insert_broadcast_axis(b: GraphBuilder, operand: Value, rank: int, axis: int) -> Value:
     """Return a loop-invariant operand of an elementwise op with an axis of size 1 at `axis`."""
-    # An operand of low rank needs no new axis, because broadcasting aligns axes from the right: [o]
-    # with [b, t, o].
+    # An operand of low rank, such as [o] with [b, t, o], needs no new axis, because broadcasting
+    # aligns axes from the right.
     insert_axis = axis - (rank - operand.rank)
     return b.add_op(ops.Insert(insert_axis), operand) if insert_axis > 0 else operand
 
@@ -174,7 +174,7 @@ ZERO_BY_KIND: dict[str, float | int | bool] = {"f": 0.0, "i": 0, "b": False}
 
 
 def split_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
-    """Rewrite rule: move nodes out of a `Scan`; None if no contraction can move."""
+    """Rewrite rule: move nodes out of a `Scan`. Return None if no contraction can move."""
     if not isinstance(op, ops.Scan):
         return None
     parts = _BodyParts.from_op(op)
@@ -226,7 +226,7 @@ def find_vectorizable_nodes(
     body: Graph, scanned_values: set[Value], captured_values: set[Value], axis: int
 ) -> set[Node]:
     """Return the nodes of a loop body that can be computed before the loop for all iterations at
-    once: they depend on `scanned_values` and on loop-invariant `captured_values`, but on no
+    once, because they depend on `scanned_values` and loop-invariant `captured_values`, but on no
     loop-carried value. `axis` is the scan axis.
     """
     nodes: set[Node] = set()
@@ -267,7 +267,7 @@ def _find_trailing_nodes(
 
 
 class _ScanRebuilder:
-    """Rebuilds the loop without the moved nodes, and the moved nodes outside it."""
+    """Rebuilds the loop without the moved nodes, and the moved nodes outside the loop."""
 
     def __init__(self, b: GraphBuilder, op: ops.Scan, args: list[Value], parts: _BodyParts) -> None:
         self.b, self.op, self.parts = b, op, parts
@@ -310,7 +310,7 @@ class _ScanRebuilder:
     def _build_loop(
         self, stacked_values: list[Value], new_results: dict[Node, NodeResults]
     ) -> NodeResults:
-        """Build the remaining loop, if any node remains. Return the final carries."""
+        """Build the remaining loop, if any node remains. Return the final loop-carried values."""
         # If all nodes have moved out of the loop, no loop remains.
         if not self.carries and not stacked_values:
             return ()
@@ -336,7 +336,7 @@ class _ScanRebuilder:
         scanned: list[Value],
         captured: list[Value],
     ) -> Graph:
-        """Build the remaining body, with its scanned values and captures."""
+        """Build the body of the remaining loop, with its scanned values and captures."""
         builder, new_values = GraphBuilder(), dict[Value, Value]()
         inputs_by_kind = {"row": scanned, "carry": self.carries, "outer": captured}
         for kind, values in inputs_by_kind.items():

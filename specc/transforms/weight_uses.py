@@ -2,7 +2,7 @@
 
     linear(x, w, b)                        w is [out, in]
     matmul(x, w)                           w is [in, out]
-    einsum("b n i, i o -> b n o", x, w)    layout by axis names
+    einsum("b n i, i o -> b n o", x, w)    the axis names determine the layout of w
 
 A weight can be quantized if only linear layers and token embeddings read it, possibly transposed or
 sliced along its output features. A stacked weight can be quantized if each expert reads one matrix.
@@ -19,7 +19,7 @@ from specc.ir.op import Op
 
 
 class MatrixProduct(NamedTuple):
-    """A MatMul of activations and a matrix (operand indices), `[in, out]` if `is_transposed`."""
+    """Operand indices of a MatMul of activations and a matrix, `[in, out]` if `is_transposed`."""
 
     activation_operand: int
     matrix_operand: int
@@ -36,7 +36,7 @@ def find_matrix_product(node: Node) -> MatrixProduct | None:
             return LINEAR_PRODUCT
         case ops.MatMul():
             right = node.args[1]
-            # an operand of higher rank is a batch of matrices
+            # an operand of rank > 2 is a batch of matrices
             is_matrix = right is not None and right.rank == 2
             return (
                 MatrixProduct(activation_operand=0, matrix_operand=1, is_transposed=True)
@@ -49,9 +49,9 @@ def find_matrix_product(node: Node) -> MatrixProduct | None:
 
 
 def _parse_einsum_product(equation: str) -> MatrixProduct | None:
-    """Return the MatMul that an einsum of two operands computes, or None. It must contract the last
-    axis of the activations; in the result, the other axes of the activations precede that of the
-    matrix, in their order.
+    """Return the MatMul that an einsum of two operands computes, or None. The einsum must contract
+    the last axis of the activations. In the result, all other axes of the activations must precede
+    the axis of the matrix, in their original order.
     """
     inputs, result = equation.split("->")
     terms = [term.split() for term in inputs.split(",")]
@@ -68,7 +68,7 @@ def _parse_einsum_product(equation: str) -> MatrixProduct | None:
 def _match_transposed_matrix(
     activation_axes: list[str], matrix_axes: list[str], result_axes: list[str]
 ) -> bool | None:
-    """Return True if an einsum reads its matrix as `[out, in]`, None if it is no MatMul."""
+    """Return True if an einsum reads its matrix as `[out, in]`, or None if it is not a MatMul."""
     *leading_axes, contracted_axis = activation_axes
     first, second = matrix_axes
     is_transposed = first == contracted_axis
@@ -115,7 +115,7 @@ class WeightUses:
         )
 
     def merge_uses(self, other_uses: "WeightUses") -> "WeightUses":
-        """Merge the uses of a weight with those of the same weight under another name."""
+        """Merge the uses of a weight with the uses of the same weight under another name."""
         fields, other_fields = vars(self), vars(other_uses)
         merged = {
             k: v + other_fields[k] if isinstance(v, list) else v | other_fields[k]
@@ -160,14 +160,16 @@ def _find_token_inputs(graph: Graph) -> set[Value]:
 
 
 def is_weight_matrix(value: Value) -> bool:
-    """Return True for a float32 matrix, or a stack of them, of static non-empty shape."""
+    """Return True for a float32 matrix or a stack of matrices with a static, nonempty shape."""
     lengths = [d.number for d in value.shape]
     return value.dtype == "f32" and len(lengths) in (2, STACKED_RANK) and all(lengths)
 
 
 @dataclass
 class _WeightUseCollector:
-    """Traverses a graph and its bodies; the depths count enclosing loop and expert bodies."""
+    """Traverses a graph and its bodies; the depths count enclosing loop bodies and expert
+    bodies.
+    """
 
     uses_by_weight: dict[str, WeightUses]
     loop_depth: int = 0
@@ -246,7 +248,7 @@ class _WeightUseCollector:
         body_views = _map_body_views(body_values, views, captured, stacked)
         for value in node.operands:
             # Scanned and loop-carried values change in each iteration, so they are not weights.
-            # Neither are slices of a stacked weight.
+            # Slices of a stacked weight are not weights either.
             if value not in views or value in captured:
                 continue
             if not (value in stacked and views[value].is_stacked):
@@ -285,7 +287,7 @@ def transform_weight_view(node: Node, view: WeightView) -> WeightView | None:
         case ops.Transpose((1, 0)):
             return WeightView(view.name, not view.is_transposed, view.sliced_axes)
         case ops.Slice(axis):
-            # the axis of the stored weight: the other one if the view is transposed
+            # a transposed view slices the other axis of the stored weight
             sliced_axes = view.sliced_axes | {axis ^ int(view.is_transposed)}
             return WeightView(view.name, view.is_transposed, sliced_axes)
     return None
@@ -311,7 +313,7 @@ def _is_token_lookup(node: Node, view: WeightView, tokens: set[Value]) -> bool:
 
 
 def find_underlying_weight(value: Value | None) -> Value | None:
-    """Return the weight of which `value` is a slice or transpose, or `value` itself."""
+    """Return the weight from which `value` is sliced or transposed, or `value` itself."""
     while value is not None and value.node is not None:
         if not isinstance(value.node.op, ops.Slice | ops.Transpose):
             break

@@ -59,8 +59,8 @@ def iterate_generated_rounds(
     model: LoadedModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
     """Compare generation by the model with generation by the reference; yield the result of each
-    round. Raise E0930 at the first token, probability or score whose difference rounding does not
-    explain.
+    round. Raise E0930 at the first difference of a token, probability or score that rounding does
+    not explain.
     """
     weight_only_model, graph = model.with_weight_only_quantization(), model.manifest.scoring_graph
     generator = make_generator(weight_only_model)
@@ -89,17 +89,16 @@ def iterate_generated_rounds(
 
 
 def _load_scoring_weights(model: LoadedModel, graph: Graph) -> dict[str, Array]:
-    """Return the weights of the scoring graph, with zeros for those that are not stored."""
+    """Return the weights of the scoring graph, with zeros for weights that are not stored."""
     weights = replace(model, manifest=replace(model.manifest, graph=graph)).weights()
     for name, value in graph.parameters.items():
-        # Only the shape of such a parameter is used; otherwise, its absence would change the
-        # tokens.
+        # The graph uses only the shape of a parameter that is not stored.
         weights.setdefault(name, np.zeros([d.number or 0 for d in value.type.shape]))
     return weights
 
 
 def _find_max_prompt_lengths(generator: Generator, graph: Graph) -> dict[str, int]:
-    """Return the maximum prompt length for `MAX_TOKENS` new tokens, by dimension."""
+    """Return the maximum prompt length for `MAX_TOKENS` new tokens, by symbolic dimension."""
     symbols = graph.inputs[generator.input_signature.sequence_input].type.shape[1].symbols()
     limits = find_length_limits(graph)
     return {s: max(limits[s].max_length - MAX_TOKENS, 1) for s in symbols if s in limits}
@@ -108,7 +107,7 @@ def _find_max_prompt_lengths(generator: Generator, graph: Graph) -> dict[str, in
 def _choose_sizes(
     generator: Generator, graph: Graph, rounds: int, max_lengths: Mapping[str, int]
 ) -> Iterator[dict[str, int]]:
-    """Yield axis sizes of the rounds, then sizes beyond the constants in masks and caches."""
+    """Yield axis sizes of `rounds` rounds, then sizes that exceed constants in masks and caches."""
     yield from (choose_lengths(graph, round_index) for round_index in range(rounds))
     settings = generator.resolve_settings({"max_tokens": MAX_TOKENS})
     repeats = MAX_TOKENS * (settings.num_beams if settings.strategy == "beam" else 1)
@@ -141,7 +140,7 @@ def _make_random_request(
 
 
 def _run_counting_copy(coverage: SubgraphCoverage, request: GenerationRequest) -> None:
-    """Run the copy of the model that counts subgraph executions, if there is one."""
+    """Generate with the model copy that counts subgraph executions, if `coverage` has one."""
     if coverage.session is not None:
         # decoding uses only methods that the counting session implements
         run_standalone(cast("Session", coverage.session), request)
@@ -160,8 +159,9 @@ class _ReferenceDecode:
     def compute_results(
         self, perturbation: RoundingPerturbation | None = None, error_ratio: float = 1
     ) -> dict[str, Array]:
-        """Decode with the reference and return the results. If `perturbation` is given, all values
-        are perturbed, and the resulting errors of the logits are multiplied by `error_ratio`.
+        """Decode with the reference and return the results. If `perturbation` is not None, all
+        values are perturbed, and the resulting errors of the logits are multiplied by
+        `error_ratio`.
         """
         request, settings = self.request, self.request.limited_settings
         weights = perturbation.perturb_arrays(self.weights) if perturbation else self.weights
@@ -215,8 +215,8 @@ class _ReferenceDecode:
 
 @dataclass(frozen=True, kw_only=True)
 class _ReferenceSession:
-    """The float64 reference behind the session interface of a model. If `exact` is given, the
-    difference of the logits from its logits is multiplied by `error_ratio`.
+    """The float64 reference with the session interface of a model. If `exact` is not None, the
+    difference between the logits and the logits of `exact` is multiplied by `error_ratio`.
     """
 
     graph: Graph
@@ -232,14 +232,14 @@ class _ReferenceSession:
         return {}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Evaluate the graph for these inputs."""
+        """Evaluate the graph on `inputs` and return its outputs."""
         graph_inputs = {n: v for n, v in inputs.items() if n in self.graph.inputs}
         results = backend.load_reference().evaluate_graph(
             self.graph, graph_inputs, self.weights, result_hook=self.perturbation
         )
         if self.exact is not None:
             logits, exact = results[self.logits], self.exact.run(inputs)[self.logits]
-            # infinite logits are equal
+            # infinite logits have no difference
             differences = np.subtract(
                 logits, exact, where=logits != exact, out=np.zeros_like(exact)
             )
@@ -278,14 +278,14 @@ def _explain_difference(
     mismatches: Mapping[str, ResultDifference],
     sizes: Mapping[str, int],
 ) -> str:
-    """Return a note if perturbations of the size of rounding errors change these results of the
-    reference, too; otherwise raise E0930.
+    """Return a note if perturbations of the size of rounding errors also change the results of the
+    reference. Raise E0930 otherwise.
     """
     half_dtype = find_half_dtype(decode.graph)
     bounds = {name: np.zeros(np.shape(value)) for name, value in expected.items()}
     last_seed = SAMPLE_COUNT + EXTRA_SAMPLE_COUNT
     for seeds in (range(SAMPLE_COUNT), range(SAMPLE_COUNT, last_seed)):
-        # kernels also round intermediate values, which changes tokens whose logits are nearly equal
+        # Kernels also round intermediate values, which changes tokens with nearly equal logits.
         ratio = MAX_EXPLAINED_RATIO if half_dtype and seeds.start else 1
 
         def run_rounded(errors: RoundingPerturbation, ratio: float = ratio) -> dict[str, Array]:
@@ -308,7 +308,7 @@ def _explain_difference(
 
 
 def _ignore_later_tokens(bounds: Mapping[str, Array]) -> dict[str, Array]:
-    """Return infinite bounds after the first token that rounding changes."""
+    """Return error bounds that are infinite after the first token that rounding changes."""
     has_changed = np.isinf(bounds["tokens"]).cumsum(-1) > 0
     error_bounds = {"tokens": np.where(has_changed, np.inf, bounds["tokens"])}
     for name in bounds.keys() - {"tokens"}:

@@ -29,9 +29,9 @@ class HalfRounding:
     """A result hook that rounds the 16-bit values of a graph: stochastically, or to nearest if
     `rng` is None.
 
-    `overflow` is the first value that became infinite, with the element before rounding. The errors
-    of `exact_scores`, which select indices, are multiplied by `MAX_EXPLAINED_RATIO` for the
-    selection: a router with nearly equal scores chooses other experts.
+    `overflow` is the first value that became infinite, with the element before rounding.
+    `exact_scores` are the scores that select indices. The rounding errors of such scores are
+    multiplied by `MAX_EXPLAINED_RATIO`, because a router may choose other experts.
     """
 
     rng: np.random.Generator | None = None
@@ -56,7 +56,7 @@ class HalfRounding:
         return rounded
 
     def _select_indices(self, result: Value, scores: Array, exact_scores: Array) -> Array:
-        """Return a result of `argmax`, `top_k` or `sort`, selected by scores with larger errors."""
+        """Return a result of `argmax`, `top_k` or `sort` for scores with amplified errors."""
         op = result.node.op if result.node is not None else None
         with np.errstate(invalid="ignore"):
             amplified = exact_scores + MAX_EXPLAINED_RATIO * (scores - exact_scores)
@@ -72,7 +72,7 @@ class HalfRounding:
 
 
 def find_score(node: Node) -> Value | None:
-    """Return the float operand of an `argmax`, `sort` or `top_k` node, or None for others."""
+    """Return the float operand of an `argmax`, `sort` or `top_k` node, or None for other nodes."""
     if not isinstance(node.op, ops.ArgMax | ops.Sort | ops.TopK):
         return None
     operand = node.get_operand()
@@ -85,8 +85,8 @@ class HalfRoundingErrors:
     """The effect of 16-bit rounding on the results `expected` of a graph, estimated by evaluating
     the graph with rounded values: to nearest, then stochastically.
 
-    `changes` are the largest changes in any sample of each result, by position (all axes but the
-    last), relative to its largest value.
+    `changes` are the largest changes of each result in any sample, by position (all axes but the
+    last), relative to the largest value of the result.
     """
 
     graph: Graph
@@ -100,11 +100,10 @@ class HalfRoundingErrors:
         """Return "" if 16-bit rounding explains the difference of the result `name` from the
         reference, otherwise a note for the error.
 
-        The errors of a few positions are much larger than those of the others: a router selects a
-        different expert, or a norm divides by a value close to zero. Rounding decides which
-        positions these are, so differences and changes are compared by rank: rounding explains the
-        k-th largest difference if it is at most `MAX_EXPLAINED_RATIO` times the k-th largest
-        change.
+        A few positions have much larger errors than all others, because a router selects a
+        different expert or a norm divides by a value close to zero. Rounding determines these
+        positions, so differences and changes are compared by rank: rounding explains the k-th
+        largest difference if it is at most `MAX_EXPLAINED_RATIO` times the k-th largest change.
         """
         if result.shape != self.expected[name].shape:
             return "rounding does not change shapes"
@@ -113,7 +112,7 @@ class HalfRoundingErrors:
             while self.sample_count < sample_count:
                 self._add_sample()
             changes = np.sort(self.changes[name])[::-1]
-            # positions whose values happen to be exact in all samples have no smaller bound
+            # a position that is exact in all samples has no smaller bound than other positions
             changes = np.maximum(changes, np.median(changes)) if changes.size else changes
             max_differences = np.maximum(MAX_EXPLAINED_RATIO * changes, RELATIVE_TOLERANCE)
             unexplained = np.flatnonzero(differences > max_differences)

@@ -1,6 +1,6 @@
 """Choose axis sizes for `specc verify` that exceed the constants in masks and caches, and find the
-sizes that it skips. A length threshold is the smallest axis size at which such a constant has an
-effect.
+sizes that `specc verify` skips. A length threshold is the smallest axis size at which such a
+constant has an effect.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,10 +23,10 @@ from specc.runtime.random_inputs import choose_lengths
 from specc.transforms.chunk_scan import CHUNK_LENGTH
 
 MAX_FLOAT_THRESHOLD = 4096
-"""Maximum constant that is a distance of positions; larger ones are -inf or a RoPE base."""
+"""Maximum constant that is a distance of positions. Larger constants are -inf or a RoPE base."""
 
 STRIDES: tuple[int, ...] = (*range(1, 65), *range(80, 2049, 16))
-"""The ratios of input positions to mask positions that are tried."""
+"""Candidate ratios of input positions to mask positions."""
 
 
 @dataclass(frozen=True, order=True)
@@ -44,11 +44,11 @@ class LengthThreshold:
 
 
 def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
-    """Return, for each symbolic dimension, the ascending thresholds of constants that are compared
-    or combined with positions on its axes, or that clip its size.
+    """Map each symbolic dimension to the ascending thresholds of constants that are compared or
+    combined with positions on its axes, or that clip its size.
 
-    `abs(i - j) < 8` over an axis `n` has the threshold 8 for `n`: with shorter sequences `8` and
-    `9` have the same results. Over an axis `n // 4` the threshold is 32.
+    `abs(i - j) < 8` over an axis `n` has the threshold 8 for `n`, because for shorter sequences the
+    constants `8` and `9` have the same results. Over an axis `n // 4`, the threshold is 32.
     """
     thresholds: dict[str, set[LengthThreshold]] = {}
     equations = graph.length_equations
@@ -88,7 +88,7 @@ def _collect_input_symbols(graph: Graph) -> set[str]:
 
 
 def compute_length_thresholds(length: Dim, number: int) -> dict[str, LengthThreshold]:
-    """Return, for each dimension in `length`, its value above which `length` exceeds `number`."""
+    """Map each symbol in `length` to its value above which `length` exceeds `number`."""
     strides = {symbol: _find_stride(length, symbol, number) for symbol in length.symbols()}
     return {s: LengthThreshold(number * stride, stride) for s, stride in strides.items()}
 
@@ -98,24 +98,24 @@ def _is_threshold(number: float, max_length: int) -> bool:
 
 
 def _find_stride(length: Dim, symbol: str, number: int) -> int:
-    """Return by how much `symbol` must increase for the expression `length` to increase by 1, with
-    small values of the other symbolic dimensions. Return 1 if it does not reach `number`.
+    """Return the increase of `symbol` that increases the expression `length` by 1, for small values
+    of all other symbolic dimensions. Return 1 if `length` does not reach `number`.
     """
     lengths = dict.fromkeys(length.symbols(), 2)
     for stride in STRIDES:
-        with suppress(DimError):  # skips values for which the dimension is not an integer
+        with suppress(DimError):  # skip strides for which `length` is no integer
             if length.evaluate({**lengths, symbol: number * stride}) >= number:
                 return stride
     return 1
 
 
 POSITIONS_PER_COUNT = 4
-"""The assumed minimum of positions per counted one (true in a mask, or a special token)."""
+"""The assumed minimum number of positions per counted mask element or special token."""
 
 
 @dataclass(frozen=True)
 class _PositionCount:
-    """A position id or count on an axis of size `length`; counts one in `positions_per_count`."""
+    """A position id or count on an axis of size `length`; it is 1 per `positions_per_count`."""
 
     length: Dim
     positions_per_count: int = 1
@@ -124,8 +124,8 @@ class _PositionCount:
 def _find_position_counts(
     node: Node, known_positions: dict[Value, frozenset[_PositionCount]]
 ) -> frozenset[_PositionCount]:
-    """Return the axes whose positions the results of a node contain or count: position ids, sums of
-    masks, and values computed from these (`known_positions`).
+    """Return the axes whose positions the results of a node contain or count. Such results are
+    position ids, sums of masks, and values computed from position ids and sums (`known_positions`).
     """
     match node.op:
         case ops.Range(length):
@@ -173,10 +173,10 @@ def _iterate_clip_bounds(length: Dim) -> Iterator[int]:
 POSITIONS_BEYOND_THRESHOLD = 9
 """Number of positions above a threshold in a long round (a round that exceeds thresholds)."""
 SHORT_AXIS_LENGTH = 2
-"""Size of the other axes in a long round."""
+"""Size of all other axes in a long round."""
 
 MAX_WORK = 2_000_000_000
-"""Maximum number of float64 multiply-adds of a long round, i.e. about a second."""
+"""Maximum number of float64 multiply-adds of a long round, which take about a second."""
 MAX_CONSTANT = 8192
 """Maximum constant in a mask that is tested. In float32, sums over more positions may differ by
 more than the tolerance.
@@ -198,12 +198,12 @@ def is_within_cost_limit(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
 
 @lru_cache(maxsize=8)
 def _sum_multiply_adds(graph: Graph) -> Dim:
-    """Return the multiply-adds of a graph, cached for evaluation at many axis sizes."""
+    """Return the multiply-adds of a graph (cached for evaluation at many axis sizes)."""
     return sum_dims(count_multiply_adds(node) for node, _ in graph.nodes)
 
 
 def _find_block_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
-    """Return by dimension the sizes above which attention is blocked or a scan is chunked."""
+    """Map symbolic dimensions to sizes above which attention is blocked or a scan is chunked."""
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
     thresholds: dict[str, set[LengthThreshold]] = {}
 
@@ -234,7 +234,7 @@ def iterate_long_lengths(
     graph: Graph, is_within_cost_limit: Callable[[Sizes], bool], max_lengths: Sizes | None = None
 ) -> Iterator[dict[str, int]]:
     """Yield axis sizes above the constants in masks and caches: first sizes for which attention is
-    not computed in blocks, then larger ones.
+    not computed in blocks, then larger sizes.
 
     Other axes are short. If sizes above all constants exceed the cost limit, yield, for each
     symbolic dimension, a size above the largest constant within the limit.
@@ -253,7 +253,7 @@ def iterate_long_lengths(
 
 
 def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[dict[str, int]]]:
-    """Yield lists of axis sizes by preference; the caller uses the first within its limit."""
+    """Yield lists of axis sizes in order of preference; one entry of each list is used."""
 
     def choose_unblocked_length(symbol: str, threshold: LengthThreshold) -> int:
         length = threshold.compute_length_beyond(POSITIONS_BEYOND_THRESHOLD)
@@ -281,7 +281,7 @@ def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[
 
 
 def _limit_thresholds(thresholds: Thresholds) -> Thresholds:
-    """Return the thresholds up to `MAX_CONSTANT`."""
+    """Return the thresholds of constants up to `MAX_CONSTANT`."""
     limited = {
         s: [t for t in candidates if t.length <= MAX_CONSTANT * t.stride]
         for s, candidates in thresholds.items()
@@ -319,7 +319,7 @@ def find_nearby_lengths(
     graph: Graph, preferred_lengths: Sizes, other_length: int, max_lengths: Sizes | None
 ) -> dict[str, int] | None:
     """Return valid axis sizes of the graph near `preferred_lengths`, and near `other_length` for
-    all other symbolic dimensions, or None if there are none.
+    all other symbolic dimensions. Return None if there are no such sizes.
     """
     graph_max_lengths = find_max_lengths(graph)
     default_lengths, graph_min_lengths = (

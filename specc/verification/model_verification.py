@@ -64,7 +64,7 @@ def iterate_rounds(
 
     A model with quantized weights is compared, without activation quantization, to the reference
     with dequantized weights, and each quantized MatMul is compared with integer arithmetic (E0855).
-    Further rounds execute branches and loop bodies that have not been executed yet. The last entry
+    Further rounds execute branches and loop bodies that no previous round executed. The last entry
     lists the subgraphs that no round executed, and the axis sizes that exceed the cost limit. Raise
     E0932 at the end if a result is too sensitive to rounding in at least half of the rounds.
 
@@ -75,7 +75,7 @@ def iterate_rounds(
         yield from iterate_generated_rounds(model, seed=seed, rounds=rounds)
         return
     weight_sizes = model.file.measure_weights()
-    # The reference has a second copy of the stored weights in memory.
+    # The reference needs memory for a second copy of the stored weights.
     check_free_memory(
         str(model.path),
         weight_sizes.stored_bytes,
@@ -101,8 +101,9 @@ def iterate_rounds(
 
 @dataclass(kw_only=True)
 class _ReferenceComparison:
-    """A model and its reference. `inconclusive_counts` maps each result to the number of rounds in
-    which it is too sensitive to rounding; `compared_rounds` is the total number of rounds.
+    """A compiled model and its float64 reference. `inconclusive_counts` maps each result to the
+    number of rounds in which it is too sensitive to rounding; `compared_rounds` is the total number
+    of rounds.
     """
 
     graph: Graph
@@ -160,7 +161,8 @@ class _ReferenceComparison:
                 verification_round,
                 note=self.quantized_matmuls.compare_and_format(inputs, format_lengths(sizes)),
             )
-        # bounds are computed only if needed, because it evaluates the reference several more times
+        # Bounds are computed only if needed, because the computation evaluates the reference
+        # several times.
         check_float32_overflow(self.graph, inputs, self.weights)
         run_perturbed = make_perturbed_run(self.graph, inputs, self.weights, result_hook)
         inconclusive, note = _explain_by_rounding(
@@ -226,7 +228,7 @@ def _check_half_rounding(
 
 
 def _raise_inconclusive(names: list[str]) -> NoReturn:
-    """Raise E0932 because rounding determines whether these results agree with the reference."""
+    """Raise E0932: rounding determines whether the results `names` agree with the reference."""
     results = ", ".join(f"`{n}`" for n in names)
     raise_error(
         "E0932",
@@ -258,7 +260,7 @@ def iterate_all_rounds(
 def _iterate_single_file_rounds(
     model: LoadedModel, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
-    """Yield the rounds of a single file; a decode step needs its package for its buffers."""
+    """Yield the rounds of a model file. A decode step is not compared without its package."""
     is_generator = model.manifest.decoding is not None
     if is_generator or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
         return iterate_rounds(model, seed=seed, rounds=rounds)
@@ -273,7 +275,7 @@ def _iterate_single_file_rounds(
 
 
 def _open_package_of_step(model: InferenceModel) -> ModelPackage | None:
-    """Open the package whose step is this file, for KV buffers and bounds, or None."""
+    """Open the package that contains `model` as its decode step, or return None."""
     directory = model.path.parent
     if not is_package_directory(directory):
         return None

@@ -1,5 +1,5 @@
 """Measure the quantization error of each output of a model relative to a baseline, and replace the
-entries of int8 KV caches in the reference by those of the model.
+entries of int8 KV caches in the reference by the entries of the model.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -55,8 +55,9 @@ def make_cache_value_hook(
 def select_codes_at_ties(
     reference_codes: Array, model_codes: Array, x: Array, scale: Array
 ) -> Array:
-    """Return the codes of `x / scale`: those of the model where they differ from the reference by 1
-    and `x / scale` is a rounding tie within float32 accuracy, and those of the reference elsewhere.
+    """Return the quantized codes of `x / scale`. A code is taken from the model if it differs from
+    the reference by 1 and `x / scale` is a rounding tie within float32 accuracy, and from the
+    reference otherwise.
     """
     units = x / scale.astype(np.float64)
     tie_distance = np.abs(np.abs(units - np.rint(units)) - 0.5)
@@ -69,7 +70,7 @@ def select_codes_at_ties(
 
 
 def _find_quantized_cache_outputs(graph: Graph) -> dict[Value, str]:
-    """Return new entries of each quantized KV cache, and the output that contains it."""
+    """Map the new entries of each quantized KV cache to the name of the output with the cache."""
     output_names = {}
     for name, value in graph.outputs.items():
         if value.node is None or not isinstance(value.node.op, ops.Concat):
@@ -104,7 +105,7 @@ class OutputError:
     position_count: int = 0
 
     def add_result(self, quantized_result: Array, baseline_result: Array, is_logits: bool) -> None:
-        """Add one result of both models; for `is_logits`, also compare token distributions."""
+        """Add one result of both models. If `is_logits`, also compare token distributions."""
         a, b = quantized_result.astype(np.float64), baseline_result.astype(np.float64)
         is_finite = np.isfinite(a) & np.isfinite(b)
         a, b = np.where(is_finite, a, 0), np.where(is_finite, b, 0)
@@ -172,11 +173,11 @@ class QuantizationComparison:
                     error.add_result(value, baseline[name], is_logits)
 
     def to_json(self) -> list[dict[str, object]]:
-        """Return the error of each output as JSON values."""
+        """Return the errors of all outputs as JSON values."""
         return [{"result": n, **error.measures} for n, error in self.output_errors.items()]
 
     def format_lines(self) -> Iterator[str]:
-        """Format one line per output."""
+        """Yield one line of text per output."""
         for name, error in self.output_errors.items():
             measures_text = ", ".join(f"{n} {v:.2e}" for n, v in error.measures.items())
             yield f"`{name}` against the baseline: {measures_text}"
@@ -232,7 +233,7 @@ class QuantizationComparison:
 
 
 def _map_scope_results(graph: Graph, scope_names: set[str]) -> dict[str, Value]:
-    """Return the result of the last op in each scope. Loop bodies are excluded."""
+    """Map each scope to the result of its last op. Loop bodies are excluded."""
     results_by_scope: dict[str, Value] = {}
     for node, results in graph.nodes:
         for scope in graph.get_origin(node).scopes:

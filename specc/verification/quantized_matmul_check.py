@@ -31,15 +31,15 @@ class QuantizedMatMuls:
 
     @classmethod
     def from_model(cls, model: LoadedModel) -> "QuantizedMatMuls":
-        """Collect quantized MatMul nodes of a model; none for 16-bit models, which round again."""
+        """Collect the quantized MatMul nodes of a model, or none if it rounds values to 16 bits."""
         if not model.manifest.quantized or find_half_dtype(model.manifest.graph):
             return cls()
         return cls(*model.open_with_quantized_matmuls())
 
     def compare_and_format(self, inputs: Mapping[str, Array], sizes_text: str) -> str:
         """Run the model and compare its quantized MatMul nodes. Return the text to append to the
-        line of the verification round. Raise E0855 if a result differs; `sizes_text` describes the
-        axis sizes for its message.
+        line of the verification round. Raise E0855 if a result differs; its message contains
+        `sizes_text`, the formatted axis sizes.
         """
         if self.session is None or not self.matmuls:
             return ""
@@ -52,8 +52,8 @@ def compare_quantized_matmuls(
     matmuls: Iterable[QuantizedMatMul], results: Mapping[str, Array], sizes_text: str
 ) -> float:
     """Return the largest relative error of the MatMul nodes, whose operands and results are in
-    `results`. Raise E0855 if it exceeds the tolerance; `sizes_text` describes the axis sizes for
-    its message.
+    `results`. Raise E0855 if the error exceeds the tolerance; its message contains `sizes_text`,
+    the formatted axis sizes.
     """
     max_error = 0.0
     for matmul in matmuls:
@@ -111,7 +111,7 @@ def _compute_matmul_error(matmul: QuantizedMatMul, values_by_role: Mapping[str, 
 def _compute_group_matmul_error(
     values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
 ) -> float:
-    """Return the relative error of a group-quantized MatMul beyond float32 summation errors."""
+    """Return the relative error of a group-quantized MatMul above float32 summation errors."""
     expected, error_bound = _multiply_quantized_groups(values_by_role, attributes)
     difference = np.abs(expected - _flatten_leading_axes(values_by_role["y"]))
     max_difference = float(np.where(difference <= error_bound, 0.0, difference).max())
@@ -119,7 +119,7 @@ def _compute_group_matmul_error(
 
 
 def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
-    """Multiply integers minus the zero point, of which each iteration of a loop has its own."""
+    """Return `(x - zero_point) @ w`, with one zero point per loop iteration."""
     broadcast_shape = (*zero_point.shape, *[1] * (x.ndim - zero_point.ndim))
     centered = x.astype(np.float64) - zero_point.reshape(broadcast_shape)
     products: Array = _flatten_leading_axes(centered) @ w
@@ -127,7 +127,7 @@ def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
 
 
 def _compute_per_tensor_error(values_by_role: Mapping[str, Array]) -> float:
-    """Return the maximum error of per-tensor codes and scales, one scale per iteration."""
+    """Return the maximum error of per-tensor codes and scales (one scale per loop iteration)."""
     x, y, scale = values_by_role["x"], values_by_role["y"], values_by_role["scale"]
     # one scale per iteration of all enclosing loops
     value_axes = tuple(range(scale.ndim, x.ndim))
@@ -156,8 +156,8 @@ def _multiply_quantized_groups(
     values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
 ) -> tuple[Array, Array]:
     """Return the MatMul results of group-quantized activations and weights, and their float32 error
-    bounds `λ √n u Σ|terms|` (Higham and Mary 2019, doi:10.1137/18M1226312). A bound may exceed a
-    result that is far smaller than its terms.
+    bounds `λ √n u Σ|terms|` (Higham and Mary 2019, doi:10.1137/18M1226312). The bound of a result
+    that is far smaller than its terms may exceed the result.
     """
     x, width, group_size = (
         _flatten_leading_axes(values_by_role["x"]),
@@ -195,14 +195,14 @@ def _multiply_quantized_groups(
 
 
 def _unpack_codes(packed: Array, bits: int) -> Array:
-    """Unpack codes from bytes; two 4-bit codes share a byte, the first in the low nibble."""
+    """Unpack codes from bytes. A byte has two 4-bit codes, the first code in the low nibble."""
     if bits != 4:
         return packed
     return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
 
 
 def _quantize_dequantize_group(group: Array) -> Array:
-    """Quantize and dequantize the values of a group in float32, as the kernel does. If the factor
+    """Quantize and dequantize the values of a group in float32, like the kernel. If the factor
     `127 / absmax` overflows float32 (absmax < 1e-36), the group is zero.
     """
     absmax = np.abs(group).max(-1, keepdims=True)
@@ -220,7 +220,7 @@ def _flatten_leading_axes(x: Array) -> Array:
 
 
 def _get_first_iteration(w: Array, rank: int = 2) -> Array:
-    """Return a weight, equal in all iterations, without iteration axes before `rank` last axes."""
+    """Return the first iteration of a weight that is equal in all iterations, with `rank` axes."""
     while w.ndim > rank:
         w = w[0]
     return w
@@ -266,7 +266,7 @@ def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) 
 
 
 def _quantize_dequantize_tensor(x: Array) -> Array:
-    """Quantize and dequantize per tensor in float32, as ONNX Runtime does."""
+    """Quantize and dequantize a tensor with one scale in float32, like ONNX Runtime."""
     x = x.astype(np.float32)
     low, high = x.min(initial=0), x.max(initial=0)
     scale = (high - low) / QUANTIZATION_STEPS if high > low else np.float32(1)
@@ -282,7 +282,7 @@ def _dequantize_weights(codes: Array, scales: Array) -> Array:
 
 
 def _apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
-    """Return hidden and cell state from ONNX's gates: input, output, forget, cell."""
+    """Return hidden and cell state of an LSTM from gates in ONNX's order i, o, f, c."""
     i, o, f, g = np.split(gates, 4, axis=1)
     peephole_weights = np.zeros((1, 3 * cell.shape[1])) if peepholes is None else peepholes
     p_i, p_o, p_f = np.split(peephole_weights[0], 3)

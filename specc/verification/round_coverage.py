@@ -1,5 +1,6 @@
 """Plan the rounds of `specc verify`: the axis sizes and random inputs of each round, and further
-rounds that execute branches and loop bodies that have not run yet; count the executions of these.
+rounds for branches and loop bodies that no round has executed. Execution counts of branches and
+loop bodies are recorded.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -37,13 +38,14 @@ from specc.verification.rounding_errors import find_half_dtype
 MIXED_BATCH_SIZE = 5
 """Batch size that executes branches on differences between batch elements."""
 SHORT_ROUNDS = 12
-"""Rounds with minimum axis sizes, for branches whose conditions depend on values."""
+"""Number of rounds with minimum axis sizes, for branches whose conditions depend on values."""
 
 
 @dataclass
 class SubgraphCoverage:
-    """The subgraphs of a model, and the number of executions of each so far. `session` is None if
-    there are no subgraphs, or if there is not enough memory for a second copy of the model.
+    """The subgraphs of a model, and the number of executions of each subgraph in all previous
+    rounds. `session` is None if there are no subgraphs, or if there is not enough memory for a
+    second copy of the model.
     """
 
     subgraphs: Subgraphs
@@ -65,7 +67,7 @@ class SubgraphCoverage:
         return coverage
 
     def run(self, inputs: Mapping[str, Array]) -> bool:
-        """Run the model, count executions; return True if a subgraph ran for the first time."""
+        """Run the model and count executions. Return True if a subgraph ran for the first time."""
         if self.session is None:
             return False
         missing_count = len(self.unexecuted_subgraphs)
@@ -94,12 +96,12 @@ class _CountingSession:
 
     @property
     def inputs(self) -> Mapping[str, TensorSpec]:
-        """The required inputs."""
+        """The required inputs of the model."""
         return self.session.inputs
 
     @property
     def optional_inputs(self) -> Mapping[str, TensorSpec]:
-        """The optional inputs."""
+        """The optional inputs of the model."""
         return self.session.optional_inputs
 
     def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -172,26 +174,26 @@ preference. The axes are long because only values close to a decision boundary c
 difference.
 """
 CLIPPING_CONSTANT_RANGE = (2.0, 64.0)
-"""Range of constants that clip values, such as 6 in `relu6`; larger ones are infinity."""
+"""Range of constants that clip values, such as 6 in `relu6`. Larger constants are ignored."""
 INPUT_SCALE_FACTOR = 2.0
 """Float inputs are scaled so that they exceed the largest clipping constant by this factor."""
 
 INTEGER_DTYPES = ("i64", "i32")
 SCALING_FUNCTIONS = ("mul", "floordiv", "mod")
 LARGE_BATCH_SIZE = 200
-"""Batch size if indices are computed from several integer inputs. Only a few combinations of small
-integers, such as two zeros, reveal an error.
+"""Batch size for models that compute indices from several integer inputs. Only a few combinations
+of small integers, such as two zeros, reveal an error.
 """
 
 MASK_BATCH_SIZE = 32
-"""Batch size if a boolean input has several axes, such as a pixel mask: after it is resized to few
-positions, few random masks differ in their numbers of valid rows and columns.
+"""Batch size for models with a boolean input with several axes, such as a pixel mask, because few
+random masks differ in their numbers of valid rows and columns after resizing to few positions.
 """
 
 
 @dataclass(frozen=True)
 class _RoundPlan:
-    """The random inputs of a round: axis sizes, probability of True in masks, scale of floats."""
+    """The settings of random inputs: axis sizes, probability of True in masks, scale of floats."""
 
     sizes: dict[str, int]
     true_fraction: float = DEFAULT_DENSITY
@@ -207,8 +209,8 @@ def iterate_round_inputs(
     max_lengths: Mapping[str, int] | None = None,
 ) -> Iterator[tuple[dict[str, int], dict[str, Array]]]:
     """Yield the axis sizes and inputs of each round: first `rounds` rounds of different sizes and
-    the other planned rounds, then rounds that execute a subgraph for the first time.
-    `sample_inputs` replaces the random inputs, `max_lengths` limits axis sizes.
+    further planned rounds, then rounds that execute a subgraph for the first time. `sample_inputs`
+    replaces the random inputs, `max_lengths` limits axis sizes.
     """
     graph, sample_random = model.manifest.graph, sample_inputs or make_random_inputs
     rng = np.random.default_rng(seed)
@@ -268,9 +270,9 @@ def _plan_lengths(
 def _plan_decisions(
     graph: Graph, typical_sizes: dict[str, int], max_lengths: Mapping[str, int] | None
 ) -> Iterator[_RoundPlan]:
-    """Yield rounds for discrete decisions. They have long axes for integer results, integer inputs
-    that are not ids, or top-k; a large batch if table indices are computed from integers; and large
-    inputs if values are clipped to or compared with constants.
+    """Yield rounds for discrete decisions. Such rounds have long axes for integer results, integer
+    inputs that are not ids, or top-k. They have a large batch if table indices are computed from
+    integers, and large inputs if values are clipped to or compared with constants.
     """
     long_sizes = _choose_long_sizes(graph, typical_sizes, max_lengths)
     scaled = _find_scaled_inputs(graph, typical_sizes)
@@ -303,7 +305,7 @@ def _choose_large_batch_sizes(
     typical_sizes: dict[str, int],
     max_lengths: Mapping[str, int] | None,
 ) -> dict[str, int] | None:
-    """Return sizes with a large batch if there are `scaled_inputs` and cost permits, or None."""
+    """Return sizes with a large batch if there are `scaled_inputs` and the cost is low enough."""
     batch = {
         s: LARGE_BATCH_SIZE for v in scaled_inputs for d in v.type.shape[:1] for s in d.symbols()
     }
@@ -351,7 +353,7 @@ def _list_boolean_inputs(graph: Graph) -> list[Value]:
 
 
 def _find_largest_bound(graph: Graph) -> float:
-    """Return the largest constant that clips or is compared with floats, or 0."""
+    """Return the largest constant that floats are clipped to or compared with, or 0."""
     largest = 0.0
     for node, _ in iterate_nested_nodes(graph):
         match node.op:

@@ -1,4 +1,4 @@
-"""Estimate float32 error bounds with perturbed values, round to 16 bits, detect overflow."""
+"""Estimate float32 error bounds by perturbing values, round values to 16 bits, detect overflow."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from specc.ir.graph import Graph, Node, Value
 from specc.verification.tolerance import count_unexplained_positions
 
 UNIT_ROUNDOFF = 2.0**-24
-"""Unit roundoff of float32."""
+"""Unit roundoff of float32 (half a unit in the last place of 1)."""
 ROUNDING_PERTURBATIONS = 4
 """Size of a perturbation in units of roundoff. It is larger than 1, so that at least one sample
 changes each discrete decision (argmax, comparison) between nearly equal values.
@@ -71,7 +71,8 @@ def is_rounding_difference(
     run_perturbed: "PerturbedRun", name: str, result: Array, expected: Array, bound: Array
 ) -> bool:
     """Return True if float32 rounding explains the difference of the result `name`: each element is
-    within its bound, or no more positions exceed their bound than in further perturbed samples.
+    within its bound, or at most as many positions exceed their bound as in further perturbed
+    samples.
     """
     if result.shape != expected.shape:
         return False
@@ -93,7 +94,7 @@ def compute_error_bounds(
     expected: Mapping[str, Array],
     seeds: Iterable[int] = range(SAMPLE_COUNT),
 ) -> dict[str, Array]:
-    """Return absolute error bounds of each result, from runs with perturbed values."""
+    """Estimate absolute error bounds of each result from runs with perturbed values."""
     bounds = {name: np.zeros(np.shape(value)) for name, value in expected.items()}
     for seed in seeds:
         perturbed = run_perturbed(RoundingPerturbation(np.random.default_rng(seed)))
@@ -119,7 +120,7 @@ class RoundingPerturbation:
         if self._is_input_independent(value):
             self.input_independent_values.add(value)
             return array
-        # view ops only move elements that are already perturbed
+        # the results of view ops are elements that are already perturbed
         if (value.node is not None and value.node.op.is_view) or array.dtype.kind in "iub":
             return array
         # values that float32 represents exactly are not perturbed, e.g. clipped values or sums of
@@ -140,7 +141,7 @@ class RoundingPerturbation:
         return all(a is None or a in self.input_independent_values for a in node.args)
 
     def perturb_arrays(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return inputs or weights with perturbed floats."""
+        """Return inputs or weights with random relative errors in floats."""
         return {name: self.perturb_array(np.asarray(array)) for name, array in arrays.items()}
 
     def perturb_array(self, array: Array) -> Array:
@@ -153,7 +154,7 @@ class RoundingPerturbation:
         return perturbed
 
     def _draw_errors(self, shape: tuple[int, ...]) -> Array:
-        """Return random relative errors of this shape with the size of a perturbation."""
+        """Return a tensor of random relative errors with the magnitude of a perturbation."""
         signs = 2.0 * self.rng.integers(2, size=shape) - 1
         return ROUNDING_PERTURBATIONS * UNIT_ROUNDOFF * signs
 
@@ -168,7 +169,7 @@ def _is_gelu(node: Node | None) -> bool:
 
 
 def _compute_change(perturbed: Array, exact: Array) -> Array:
-    """Return the absolute change: infinite for a new NaN, or a changed integer or boolean."""
+    """Return the absolute change: infinite for a new NaN or a changed integer or boolean."""
     if exact.dtype.kind in "iub":
         return np.where(perturbed != exact, np.inf, 0.0)
     # unchanged NaN and infinities have no error
@@ -180,7 +181,7 @@ def _compute_change(perturbed: Array, exact: Array) -> Array:
 
 
 def _take_max_per_position(bound: Array) -> Array:
-    """Return the maximum along the last axis: features of a vector share rounding errors."""
+    """Return the maximum along the last axis: the features of a vector share rounding errors."""
     if bound.ndim < 2 or not bound.shape[-1]:
         return bound
     return np.broadcast_to(bound.max(-1, keepdims=True), bound.shape)
@@ -188,14 +189,14 @@ def _take_max_per_position(bound: Array) -> Array:
 
 @dataclass(frozen=True)
 class HalfFormat:
-    """A 16-bit float type: significand bits, exponent of the smallest normal, maximum."""
+    """A 16-bit float type: significand bits, exponent of the smallest normal number, maximum."""
 
     significand_bits: int
     min_normal_exponent: int
     max_value: float
 
     def round_array(self, x: Array, offset: Array | float = 0.0) -> Array:
-        """Round after adding `offset` half units in the last place; overflow becomes infinite."""
+        """Add `offset` half units in the last place and round; overflow becomes infinite."""
         _, exponent = np.frexp(x)
         unit = np.ldexp(1.0, np.maximum(exponent, self.min_normal_exponent) - self.significand_bits)
         nearest: Array = np.rint(x / unit + 0.5 * offset) * unit

@@ -88,7 +88,7 @@ def _describe_nonfinite_difference(result: Array, expected: Array) -> str:
 
 
 def _compute_distances(a: Array, b: Array) -> tuple[Array, float]:
-    """Return the absolute difference of two tensors, and the maximum of the second."""
+    """Return the absolute difference of `a` and `b`, and the maximum magnitude of `b`."""
     both_finite = np.isfinite(a) & np.isfinite(b)
     distances = np.abs(np.where(both_finite, a, 0) - np.where(both_finite, b, 0))
     return distances, float(np.abs(np.where(both_finite, b, 0)).max(initial=0)) or 1.0
@@ -96,7 +96,8 @@ def _compute_distances(a: Array, b: Array) -> tuple[Array, float]:
 
 def compute_position_changes(values: Array, baseline: Array) -> Array:
     """Return the maximum difference at each position (index of all axes but the last), relative to
-    the largest magnitude of the baseline. It is infinite where only one of the values is finite.
+    the largest magnitude of the baseline. The difference is infinite where only one of the values
+    is finite.
 
     For integers, return 1 at positions with a different element, and 0 elsewhere.
     """
@@ -146,7 +147,7 @@ def is_bound_informative(expected: Array, error_bound: Array) -> bool:
 
 
 def get_max_magnitude(x: Array) -> float:
-    """Return the largest finite magnitude of a tensor, or 1 if there is none."""
+    """Return the largest finite magnitude in a tensor, or 1 if it has no nonzero finite element."""
     return float(np.abs(np.where(np.isfinite(x), x, 0)).max(initial=0)) or 1.0
 
 
@@ -156,7 +157,7 @@ class VerificationRound:
 
     `is_within_tolerance` is None if no result was compared (`is_compared` is false) or if a result
     is too sensitive to rounding. `max_error` is the largest difference among the `result_count`
-    results, relative to the maximum of the result. `note` is appended to the line.
+    results, relative to the maximum of the result. `note` is appended to the line of the round.
     `uncovered_subgraphs` are the branches and loop bodies that no round executed, and
     `skipped_lengths` the axis sizes that exceed the cost limit of the reference; both are set after
     the last round.
@@ -195,7 +196,7 @@ class VerificationRound:
         return f"{agreement}, worst difference {self.max_error:.1e} of the largest value"
 
     def to_json(self) -> dict[str, object]:
-        """Return the round as JSON values. The note does not include the leading separator."""
+        """Return the round as JSON values, with the note without its leading separator."""
         return {
             "graph": self.graph,
             "sizes": dict(self.sizes),
