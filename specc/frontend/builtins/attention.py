@@ -155,10 +155,10 @@ def attend_by(
     noise: Tensor | None = None,
 ) -> Results:
     """Compute attention with any score function of a query vector `q` and a key vector `k`. Returns
-    (out, weights). `q` is [batch, length, d] or [batch, d], optionally with a heads axis after the
-    batch axis, and so are `k` and `v`. `normalize` computes the attention weights from the unmasked
-    scores: `softmax` over the keys (arXiv:1409.0473, eq. 6); `queries`, softmax over the queries of
-    each key (arXiv:2006.15055, sec. 2.1); `hard`, one-hot at the maximum (arXiv:1502.03044, 4.1);
+    (out, weights). `q`, `k` and `v` are [batch, length, d] or [batch, d], optionally with a heads
+    axis after the batch axis. `normalize` computes the attention weights from the unmasked scores:
+    `softmax` over the keys (arXiv:1409.0473, eq. 6); `queries`, softmax over the queries of each
+    key (arXiv:2006.15055, sec. 2.1); `hard`, one-hot at the maximum (arXiv:1502.03044, 4.1);
     `sampled`, one-hot at a key sampled from the softmax by adding Gumbel `noise` of the weights'
     shape (arXiv:1611.01144, eq. 1); `kernel`, each score divided by the sum of scores (Nadaraya
     1964), with negative scores treated as zero; `uniform`, equal weights; or a definition such as

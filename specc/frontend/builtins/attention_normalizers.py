@@ -210,10 +210,10 @@ def share(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
 
 @register_builtin()
 def weights_by(site: CallSite, normalize: Normalizer, scores: Tensor, *, mask: Mask) -> Tensor:
-    """Normalize scores [… q, k] or [batch, k] with any normalizer:
-    `weights_by(sparsemax, z, mask=causal)`. Masked keys have weight zero.
+    """Normalize scores [… q, k] or [batch, k] with any normalizer: `weights_by(sparsemax, z,
+    mask=causal)`. Masked keys have weight zero.
 
-    `normalize` is one of `attend_by`'s, except `sampled`, which needs noise.
+    `normalize` is any normalizer that `attend_by` accepts, except `sampled`, which needs noise.
     """
     if isinstance(normalize, ChoiceValue) and normalize.value == "sampled":
         title = "`normalize=sampled` needs `noise`, which only `attend_by` accepts"

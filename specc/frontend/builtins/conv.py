@@ -32,18 +32,18 @@ def conv(
     bias: bool | Tensor = True,
     init: str = FAN_IN_INIT,
 ) -> Tensor | Results:
-    """Apply a convolution along the time axis of [batch, time, channels], or over a
-    feature map [batch, channels, height, width].
+    """Apply a convolution along the time axis of [batch, time, channels], or over a feature map
+    [batch, channels, height, width].
 
-    `kernel`, `stride` and `dilation` are one number, or one for each axis, as `[3, 5]`.
-    `groups` is the number of channel groups, which are convolved independently. `padding`
-    is the number of zeros at both ends: a number, `[2, 0]` for start and end of the time
-    axis, `[height, width]`, or `[[2, 0], [1, 1]]` for start and end of each axis; `same`
-    keeps the length (if the total is odd, the end gets one more); `causal` pads only at
-    the start, so that no output reads later positions. With `keep` [batch, time],
-    masked-out positions are treated as zeros, and the results are (out, keep), the
-    second the mask of the output positions. Weights: `weight` [out, channels / groups,
-    kernel], `bias` [out]; both may be given as `weight=` and `bias=`.
+    `kernel`, `stride` and `dilation` are one number, or one for each axis, as `[3, 5]`. `groups` is
+    the number of channel groups, which are convolved independently. `padding` is the number of
+    zeros at both ends: a number, `[2, 0]` for start and end of the time axis, `[height, width]`, or
+    `[[2, 0], [1, 1]]` for start and end of each axis; `same` keeps the length (if the total number
+    of zeros is odd, the end gets one more zero); `causal` pads only at the start, so that no output
+    reads later positions. With `keep` [batch, time], masked-out positions are treated as zeros, and
+    the results are (out, keep), where `keep` is the mask of the output positions. Weights: `weight`
+    [out, channels / groups, kernel], `bias` [out]; tensors passed as `weight=` and `bias=` replace
+    these weights.
     """
     operand = WindowOperand(site, x)
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
@@ -80,11 +80,11 @@ def conv_transpose(
 ) -> Tensor:
     """Apply a transposed convolution, which upsamples by `stride` (arXiv:1603.07285, sec. 4).
 
-    As in PyTorch, `n` positions become `(n - 1) · stride + dilation · (kernel - 1) + 1 -
-    2 · padding + output_padding`: `padding` positions are removed at both ends, and
-    `output_padding` positions are added at the end, fewer than `stride` or `dilation`.
-    Other options as in `conv`. Weights: `weight` [channels, out / groups, kernel],
-    `bias` [out]; both may be given as `weight=` and `bias=`.
+    As in PyTorch, `n` positions become `(n - 1) · stride + dilation · (kernel - 1) + 1 - 2 ·
+    padding + output_padding`: `padding` positions are removed at both ends, and `output_padding`
+    positions are added at the end. `output_padding` must be less than `stride` or `dilation`. All
+    other options are the options of `conv`. Weights: `weight` [channels, out / groups, kernel],
+    `bias` [out]; tensors passed as `weight=` and `bias=` replace these weights.
     """
     operand = WindowOperand(site, x)
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
@@ -159,12 +159,12 @@ def conv_keep(
     padding: PaddingOption = ZERO,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """Return the padding mask [batch, time] of the output positions of a convolution or
-    pooling with these options, given the mask `keep` [batch, time] of its input.
+    """Return the padding mask [batch, time] of the output positions of a convolution or pooling
+    with the same options. `keep` [batch, time] is the padding mask of the input.
 
     Each sequence has as many output positions as it would have without padding. If windows extend
-    past the end of a sequence, the values at padded positions must be zero, as with
-    `conv(…, keep=keep)`.
+    past the end of a sequence, the values at padded positions must be zero, as with `conv(…,
+    keep=keep)`.
     """
     if len(keep.shape) != 2 or keep.type.dtype != "bool":
         title = "`conv_keep` takes a padding mask, bool[batch, time]"

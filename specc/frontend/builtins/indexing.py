@@ -85,9 +85,9 @@ def pad(
     mode: Literal["constant", "reflect", "edge"] = "constant",
     value: Anything = ZERO,
 ) -> Tensor:
-    """Pad an axis with `before` positions at its start and `after` at its end: with
-    `value`, with copies of the border (`mode=edge`), or mirrored at the border without
-    repeating it (`mode=reflect`).
+    """Pad an axis with `before` positions at its start and `after` at its end: with `value`, with
+    copies of the border (`mode=edge`), or with positions mirrored at the border, without repeating
+    the border (`mode=reflect`).
     """
     axis_index = site.resolve_axis(x, axis)
     number = get_fill_value(site, x, value, "value")
@@ -160,9 +160,10 @@ def grid_sample(
     """Sample a feature map [batch, channels, height, width] at the points `grid` [batch, ..., 2],
     as PyTorch's `grid_sample` does; returns [batch, channels, ...].
 
-    Points are (x, y), -1 to 1 across the map: from the outer edges of the border pixels, or with
-    `align_corners` from their centers. The value of points outside is 0, that of the nearest pixel
-    (`padding_mode=border`), or that of the feature map mirrored at its border (`reflection`).
+    Points are (x, y). The coordinates -1 and 1 are the outer edges of the border pixels, or with
+    `align_corners` the centers of the border pixels. The value of a point outside the feature map
+    is 0, the value of the nearest pixel (`padding_mode=border`), or the value of the feature map
+    mirrored at its border (`reflection`).
     """
     return site.add_op(ops.GridSample(mode, padding_mode, align_corners), x, grid)
 

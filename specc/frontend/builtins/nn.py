@@ -30,7 +30,7 @@ def linear(
 @register_builtin()
 def dropout(site: CallSite, x: Tensor, p: float) -> Tensor:
     """Set elements to zero with probability `p` in training and scale the others by `1 / (1 - p)`
-    (arXiv:1207.0580). The identity at inference: compiled models do not contain it.
+    (arXiv:1207.0580). At inference, `dropout` is the identity; compiled models contain no dropout.
     """
     _check_float_tensor(site, x)
     site.check_range(p, "p", 0.0, 1.0)
@@ -42,8 +42,8 @@ def dropout(site: CallSite, x: Tensor, p: float) -> Tensor:
 
 @register_builtin()
 def affine(site: CallSite, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `x @ weight.T + bias` with the given tensors: `weight` is [out, in], for example
-    tied to an embedding.
+    """Compute `x @ weight.T + bias` with tensors as weight and bias: `weight` is [out, in], for
+    example an embedding table with tied weights.
     """
     _check_float_tensor(site, x)
     return site.add_op(ops.Linear(), x, weight, bias)
@@ -123,7 +123,7 @@ def _make_norm_weight(site: CallSite, x: Tensor, offset: float) -> Tensor:
 
 @register_builtin(weights=True)
 def parameter(site: CallSite, *, shape: tuple[Dim, ...], init: str = NORMAL_INIT) -> Tensor:
-    """Return a weight tensor of the given shape. Its name is the `@` path itself."""
+    """Return a weight tensor of shape `shape`. The name of the weight is the `@` path itself."""
     return site.add_weight("", shape, init, ["shape"] * len(shape))
 
 

@@ -24,10 +24,10 @@ MAX_SINUSOID_WIDTH = 2**20
 
 @register_builtin()
 def positions(site: CallSite, x: Tensor, *, offset: Dim = ZERO, axis: Dim = SECOND_AXIS) -> Tensor:
-    """Return position ids. For a padding mask `keep`: int[batch, n], the number of unpadded
-    positions before each position, so that padding on either side is not counted. A padded position
-    has the id of the last unpadded position before it, or 0. For any other tensor: the indices 0,
-    1, … along `axis`, int[n]. `offset` is added.
+    """Return position ids. For a padding mask, the position ids int[batch, n] are the number of
+    unpadded positions before each position, so that padding on either side is not counted. A padded
+    position has the id of the last unpadded position before it, or 0. For any other tensor, the
+    position ids int[n] are the indices 0, 1, … along `axis`. `offset` is added to all position ids.
     """
     # the cumulative sum of the mask minus one; left padding gets 0
     if x.type.dtype == "bool":
@@ -234,11 +234,11 @@ def rotate(
 
     `pairs=half` rotates feature n with n + d/2 (transformers' `rotate_half`), `interleaved` rotates
     2n with 2n + 1 (the original RoPE). `dim` rotates only the first `dim` features (partial
-    rotary), and one more if `dim` is odd. `at` is int[batch, length] or int[length]; or a list with
-    the position ids of each axis, such as `[t, h, w]` (M-RoPE, arXiv:2409.12191). Then `sections`
-    is the number of feature pairs of each axis, and `order` is their order: `contiguous`, first all
-    pairs of the first axis; `interleaved`, alternating between the axes, where pairs beyond the
-    section of an axis belong to the first axis.
+    rotary), and one more if `dim` is odd. `at` is int[batch, length] or int[length], or a list with
+    the position ids of each axis, such as `[t, h, w]` (M-RoPE, arXiv:2409.12191). For a list,
+    `sections` is the number of feature pairs of each axis, and `order` is the order of the pairs:
+    `contiguous`, first all pairs of the first axis; `interleaved`, alternating between the axes,
+    where pairs beyond the section of an axis belong to the first axis.
     """
     if len(x.shape) != 4:
         site.raise_error(

@@ -87,17 +87,16 @@ def gru(
     bias: bool = True,
     init: str = FAN_IN_INIT,
 ) -> Results:
-    """Apply GRU layers (arXiv:1406.1078, eq. 5 to 8) to [batch, time, in]. Returns (out,
-    last).
+    """Apply GRU layers (arXiv:1406.1078, eq. 5 to 8) to [batch, time, in]. Returns (out, last).
 
     `out` [batch, time, hidden] has the hidden state at every time step, both directions
-    concatenated; `last` [batch, layers, hidden] the final states, layer by layer, forward before
-    backward; `start` has the same layout and defaults to zeros. Time steps masked out by `keep`
-    leave the state unchanged and give zeros. The `reset` gate is applied before the recurrent
-    projection, as in the paper, or after it, as in PyTorch. `update` determines whether an update
-    gate of 1 selects the old state or the new state. Weights: `weight_ih_l0` [3 hidden, in],
-    `weight_hh_l0` [3 hidden, hidden], `bias_ih_l0`, `bias_hh_l0`, as in PyTorch, `_l1` and so on
-    for further layers, `_reverse` for the backward direction. Gate order: reset, update, new.
+    concatenated; `last` [batch, layers, hidden] contains the final states, layer by layer, forward
+    before backward; `start` has the same layout and defaults to zeros. Time steps masked out by
+    `keep` leave the state unchanged and give zeros. The `reset` gate is applied before the
+    recurrent projection, as in the paper, or after it, as in PyTorch. `update` determines whether
+    an update gate of 1 selects the old state or the new state. Weights: `weight_ih_l0` [3 hidden,
+    in], `weight_hh_l0` [3 hidden, hidden], `bias_ih_l0`, `bias_hh_l0`, as in PyTorch, `_l1` and so
+    on for further layers, `_reverse` for the backward direction. Gate order: reset, update, new.
     """
     stack = _LayerStack(
         site=site,

@@ -309,7 +309,9 @@ def int_(site: CallSite, x: Anything) -> EvalResult:
 
 @register_builtin()
 def at_least(site: CallSite, x: Anything, least: Anything) -> EvalResult:
-    """Return `x`, or raise E0417 if it is below `least`; a check for arguments of definitions."""
+    """Return `x`, or raise E0417 if `x` is below `least`. Definitions check their arguments with
+    `at_least`.
+    """
     if not isinstance(x, Number) or not isinstance(least, Number):
         site.raise_error("E0203", f"`at_least`: expected two numbers, got {describe_value(x)}", "x")
     number, minimum = get_known_float(x), get_known_float(least)
@@ -338,5 +340,5 @@ def float_(site: CallSite, x: Anything) -> EvalResult:
 
 @register_builtin()
 def apply(site: CallSite, f: Anything, *inputs: Anything) -> EvalResult:
-    """Call `f` (a block, activation, norm or position encoding) with these inputs."""
+    """Call `f` (a block, activation, norm or position encoding) with the inputs."""
     raise AssertionError("`apply` is resolved by the caller")

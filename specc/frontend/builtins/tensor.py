@@ -159,12 +159,12 @@ def transpose(site: CallSite, x: Tensor, *, order: tuple[Dim, ...] = ()) -> Tens
 
 @register_builtin()
 def rearrange(site: CallSite, x: Tensor, pattern: str, *, sizes: tuple[Dim, ...] = ()) -> Tensor:
-    """Split, permute and merge axes with an einops pattern:
-    `rearrange(x, "b n (h d) -> b h n d", sizes=[heads])`.
+    """Split, permute and merge axes with an einops pattern: `rearrange(x, "b n (h d) -> b h n d",
+    sizes=[heads])`.
 
-    `sizes` are the lengths of the names in parentheses on the left, in order, except the
-    last in each pair of parentheses. A `1` on the left removes an axis of length 1, on
-    the right it adds one.
+    `sizes` are the lengths of the names in parentheses on the left, in order, except the last in
+    each pair of parentheses. A `1` on the left removes an axis of length 1, and a `1` on the right
+    adds an axis of length 1.
     """
     for op in compile_rearrange(site, x, pattern, sizes):
         x = site.add_op(op, x)
@@ -302,11 +302,11 @@ def last(site: CallSite, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
 
 @register_builtin()
 def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
-    """Select positions along an axis by indices, separately for each index of the leading
-    axes: `x[b, ids[b, n]]`. A leading axis of length 1 in `ids` broadcasts.
+    """Select positions along an axis by indices, separately for each index of the leading axes:
+    `x[b, ids[b, n]]`. A leading axis of length 1 in `ids` broadcasts.
 
-    If `ids` does not have this axis, like the result of `argmax`, one position is selected and the
-    axis is removed.
+    If `ids` has no axis `axis`, like the result of `argmax`, `gather` selects one position and
+    removes the axis.
     """
     axis_index = site.resolve_axis(x, axis)
     for leading_axis, (ids_length, length) in enumerate(
