@@ -1,9 +1,9 @@
 """Build the documentation site (`make docs`).
 
-Pages and a gallery of every built-in spec, with plots of its attention, are written to build/docs,
-zensical renders them to build/site, and the links of the result are checked. Pages are plain
-Markdown that renders the same on GitHub; their links are rewritten to the layout of the site, whose
-first page is the README.
+The pages and a gallery of every built-in spec, with attention plots, are written to build/docs.
+zensical renders the pages to build/site, and then all links are checked. Pages are plain Markdown
+that renders the same on GitHub. Links are rewritten to the layout of the site, whose first page is
+the README.
 """
 
 import argparse
@@ -37,17 +37,17 @@ TRAINED_INPUTS = {
     "digits": str(ROOT / "docs" / "demos" / "digits" / "seven.png"),
     "numbers": "dreihundertfünf",
 }
-"""Inputs of the trained models in the gallery."""
+"""Inputs of the gallery's trained models, by spec name."""
 MODELS_WITHOUT_ATTENTION = {"xor"}
-"""Trained models without attention."""
+"""Trained models without attention layers."""
 
 
 def draw_attention(name: str, path: Path) -> str:
-    """Plot the last attention of a built-in spec as SVG and return the caption; "" for a spec
+    """Plot the last attention layer of a built-in spec as SVG. Return the caption, or "" for a spec
     without attention.
 
-    Specs with trained weights get a real input. The others are compiled with small sizes and
-    random weights: their plots show the structure of attention and mask, not learned weights.
+    Specs with trained weights get a real input. Other specs are compiled with small sizes and
+    random weights, so their plots show the structure of attention and masks, not learned weights.
     """
     if name in MODELS_WITHOUT_ATTENTION:
         return ""
@@ -58,9 +58,9 @@ def draw_attention(name: str, path: Path) -> str:
 
 
 def _draw_trained(name: str, path: Path, directory: Path) -> str:
-    """Plot the attention of a trained model on a real input."""
+    """Plot the attention of a trained model on a real input. Return the caption."""
     given, made = TRAINED_INPUTS[name], str(directory / name)
-    # an image classifier does not generate: it is one file
+    # an image classifier is not generative, so it is compiled to a single file
     one_file = given.endswith(".png")
     words = ["-o", f"{made}.onnx"] if one_file else ["--graphs", "all", "-o", made]
     _run_quietly("compile", name, *words)
@@ -70,7 +70,7 @@ def _draw_trained(name: str, path: Path, directory: Path) -> str:
 
 
 def _drawn_small(name: str, path: Path, directory: Path) -> str:
-    """Plot the attention of a small model with random weights on a random input."""
+    """Plot the attention of a small model with random weights and input. Return the caption."""
     sets, model = SMALL_CONFIGS[name], directory / "model.onnx"
     specc.compile(name, model, set=sets, init=0)
     whole = specc.load(model).default_model
@@ -88,7 +88,7 @@ def _drawn_small(name: str, path: Path, directory: Path) -> str:
 
 
 def _run_quietly(*words: str) -> None:
-    """Run a command without output. Raise RuntimeError if it fails."""
+    """Run a specc command without output. Raise RuntimeError if the command fails."""
     heard = StringIO()
     with redirect_stdout(heard), redirect_stderr(heard):
         status = run_command([*words, "--quiet"])
@@ -130,7 +130,7 @@ NAV = (
     ("Reference", ("command-line.md", "api.md", "errors/README.md", "parity.md", "comparison.md")),
     ("Internals", ("architecture.md", "derivation.md", "passes.md", "adding-an-op.md")),
 )
-"""The pages by heading; missing pages are omitted, other pages are listed last."""
+"""The pages of the site by heading. Missing pages are omitted, and other pages are listed last."""
 
 CONFIG = """site_name: specc
 docs_dir: build/docs
@@ -148,7 +148,7 @@ nav:
 
 
 def stage_pages(drawn: bool) -> None:
-    """Write every page to build/docs with rewritten links."""
+    """Write all pages to build/docs with rewritten links."""
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(
         DOCS, PAGES, ignore=shutil.ignore_patterns("*.py", "*.sh", "*.npz", "*.safetensors")
@@ -174,7 +174,7 @@ def _rewrite_links(page: Path) -> str:
 
 
 def _insert_results(wanted: re.Match[str]) -> str:
-    """Return the section of the benchmark results whose heading begins with the match."""
+    """Return the section of the benchmark results whose heading begins with the matched text."""
     sections = re.split(r"^(?=### )", RESULTS.read_text(encoding="utf-8"), flags=re.M)
     found = [s for s in sections if s.startswith(f"### {wanted[1]}")]
     if not found:
@@ -183,7 +183,7 @@ def _insert_results(wanted: re.Match[str]) -> str:
 
 
 def _find_source(page: Path) -> Path:
-    """Return the path of a page in the repository."""
+    """Return the source file in the repository of a page in build/docs."""
     if page == PAGES / "index.md":
         return ROOT / "README.md"
     below = page.relative_to(PAGES)
@@ -192,7 +192,7 @@ def _find_source(page: Path) -> Path:
 
 
 def _rewrite_link(link: re.Match[str], page: Path, home: Path) -> str:
-    """Return a link to the page of a repository file, or only its text if there is no page."""
+    """Return a link to the page of a repository file, or only the link text if there is no page."""
     picture, words, target = link.groups()
     parts = urlsplit(target)
     if parts.scheme or not parts.path or not home.exists():
@@ -207,7 +207,7 @@ def _rewrite_link(link: re.Match[str], page: Path, home: Path) -> str:
 
 
 def _find_page(aim: Path) -> Path | None:
-    """Return the page of a file, relative to build/docs; that of a spec is in the gallery."""
+    """Return the page of a repository file relative to build/docs. Specs have gallery pages."""
     if aim == ROOT / "README.md":
         return Path("index.md")
     if aim.parent in (ROOT / "specs" / "models", ROOT / "specs" / "std"):
@@ -223,7 +223,7 @@ def _find_page(aim: Path) -> Path | None:
 
 
 def write_gallery(drawn: bool) -> None:
-    """Write a page for each built-in spec, with diagram and source, and an index."""
+    """Write a gallery page for each built-in spec, with diagram and source, and an index page."""
     (PAGES / "specs").mkdir()
     lines = [
         "# Gallery of built-in models",
@@ -244,7 +244,7 @@ def write_gallery(drawn: bool) -> None:
 
 
 def _list_specs(directory: str) -> list[Path]:
-    """Return the specs of a directory."""
+    """Return the paths of the specs in a directory of `specs`."""
     found = (ROOT / "specs" / directory).iterdir()
     return sorted(p for p in found if p.suffix in (".specc", ".yaml"))
 
@@ -255,14 +255,14 @@ def _read_title(path: Path) -> str:
 
 
 def _render_all(names: list[str]) -> dict[str, list[str]]:
-    """Return the image lines of each page, rendered in parallel."""
-    # spawn: ONNX Runtime's threads do not survive a fork
+    """Return the image lines of each gallery page, rendered in parallel."""
+    # spawn, because ONNX Runtime's threads do not survive a fork
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         return dict(zip(names, pool.map(_render_spec, names), strict=True))
 
 
 def _render_spec(name: str) -> list[str]:
-    """Render diagram and attention plot of a spec and return the lines that show them."""
+    """Render the diagram and the attention plot of a spec. Return the lines of the images."""
     lines, directory = [], PAGES / "specs"
     heard = StringIO()
     with redirect_stdout(heard), redirect_stderr(heard):
@@ -276,7 +276,7 @@ def _render_spec(name: str) -> list[str]:
 
 
 def _write_spec_page(path: Path, title: str, pictures: Sequence[str]) -> None:
-    """Write the page of a spec: its images and its source."""
+    """Write the gallery page of a spec with its images and its source."""
     text = path.read_text(encoding="utf-8").rstrip("\n")
     fence = "yaml" if path.suffix == ".yaml" else "text"
     lines = [f"# {path.stem}", "", title, "", *pictures]
@@ -300,7 +300,7 @@ def write_config() -> Path:
 
 
 class _Links(HTMLParser):
-    """The links, loaded resources and anchors of a page."""
+    """The links, loaded resources and anchors of an HTML page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -321,7 +321,7 @@ class _Links(HTMLParser):
 
 
 def find_broken_links() -> Iterator[str]:
-    """Yield broken links and resources from other hosts."""
+    """Yield a message for each broken link and each resource that is loaded from another host."""
     for page in sorted(SITE.rglob("*.html")):
         found = _Links()
         found.feed(page.read_text(encoding="utf-8"))
@@ -339,7 +339,7 @@ def find_broken_links() -> Iterator[str]:
 
 
 def main() -> None:
-    """Build the site; exit with 1 if a link is broken."""
+    """Build the site. Exit with status 1 if a link is broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--zensical", default="zensical", help="the program")
     parser.add_argument("--undrawn", action="store_true", help="leave drawings out")

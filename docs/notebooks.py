@@ -1,8 +1,8 @@
 """Generate a notebook per article, docs/notebooks/*.ipynb, from the sections of docs/seeds.md.
 
 The notebooks install no packages and run from top to bottom in a clone of the repository. Code and
-outputs are the examples of docs/seeds.md. One test executes docs/seeds.md, another test executes
-the notebooks.
+outputs are the examples of docs/seeds.md. One test executes docs/seeds.md, and another test
+executes the notebooks.
 
     python docs/notebooks.py
 """
@@ -68,18 +68,18 @@ ARTICLES = {
         ],
     ),
 }
-"""Maps the notebook name to its title and to prefixes of the headings of its sections."""
+"""The title of each notebook and the prefixes of the headings of its sections, by notebook name."""
 ALIGNMENT = """from IPython.display import SVG
 from specc.cli.main import main
 
 _ = specc.compile("dates", "dates", graphs="all")
 _ = main(["run", "dates", "3 mai 1979", "--attention", "dates.svg"])
 SVG("dates.svg")"""
-"""Code of a cell that plots the attention weights for the section "Alignment"."""
+"""The code of a cell that plots attention weights for the section "Alignment"."""
 
 
 def split_sections(page: str) -> dict[str, str]:
-    """Return the text of each section by heading; the heading of the introduction is ""."""
+    """Return the text of each section by heading. The introduction has the heading ""."""
     head, *parts = re.split(r"^## (.+)\n", page, flags=re.MULTILINE)
     return {"": head} | dict(zip(parts[::2], parts[1::2], strict=True))
 
@@ -94,13 +94,13 @@ def make_output(example: doctest.Example) -> dict[str, object]:
 
 
 def make_cell(kind: str, text: str, outputs: list[dict[str, object]]) -> dict[str, object]:
-    """Return a Markdown or code cell."""
+    """Return a Markdown cell or a code cell with outputs."""
     cell: dict[str, object] = {"cell_type": kind, "metadata": {}, "source": text.splitlines(True)}
     return cell | ({"execution_count": None, "outputs": outputs} if kind == "code" else {})
 
 
 def convert_section(heading: str, text: str) -> list[dict[str, object]]:
-    """Convert a section to cells. Each code cell ends with an example that has an output."""
+    """Convert a section to notebook cells. A code cell ends with an example with an output."""
     cells, title = [], f"## {heading}\n\n" if heading else ""
     for part in re.split(r"(^```python\n.*?^```\n)", text, flags=re.MULTILINE | re.DOTALL):
         if not part.startswith("```python"):
@@ -121,7 +121,7 @@ def convert_section(heading: str, text: str) -> list[dict[str, object]]:
 
 
 def build_notebook(name: str, page: str) -> str:
-    """Build the notebook of an article, as JSON (nbformat 4.5), from the text of docs/seeds.md."""
+    """Build the notebook of an article as JSON (nbformat 4.5) from the text of docs/seeds.md."""
     title, wanted = ARTICLES[name]
     sections = split_sections(page)
     imports = sections[""].partition("```python\n")[2]

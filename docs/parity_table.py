@@ -1,4 +1,4 @@
-"""Write `docs/parity.md` from the records of a parity run: `make parity-table`."""
+"""Write `docs/parity.md` from the records of a parity test run: `make parity-table`."""
 
 import json
 import sys
@@ -28,9 +28,7 @@ tokens of greedy decoding and of beam search with four beams, which must all be 
 
 
 def rows(lines: list[dict[str, Any]]) -> list[str]:
-    """Return a table row per built-in spec and graph, sorted by name. Specs that tests define are
-    omitted.
-    """
+    """Return a table row per built-in spec and graph, sorted by name, without specs of tests."""
     shipped = {file.name.partition(".")[0] for file in SPECS.iterdir()}
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
@@ -45,7 +43,7 @@ def rows(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def _worst(ones: list[dict[str, Any]]) -> str:
-    """Return the largest difference, rounded up to one digit: `3e-07`."""
+    """Return the largest recorded difference, rounded up to one digit: `3e-07`."""
     apart = max((one["worst"] for one in ones if one["worst"] is not None), default=0)
     if not apart:
         return "0"

@@ -1,5 +1,5 @@
-"""Measure the effect of quantization on the trained demos: correct answers on validation data and
-file sizes; and the loss of a small Llama.
+"""Measure the effect of quantization on the trained demo models: correct answers on validation
+data, file sizes, and the loss of a small Llama.
 
     python docs/demos/rounded.py
 """
@@ -19,11 +19,11 @@ from specc.verification.quantization_error import OutputError
 
 HERE = Path(__file__).parent
 COUNT = 200
-"""Texts of a demo."""
+"""Number of validation texts per demo."""
 AT_ONCE = 50
 ALL: Mapping[str, object] = {"quantize": "int4", "quantize_all": True, "group_size": 32}
-"""Maps of fewer than 65 536 numbers, which is all that these models have, keep 8 bits
-unless they are asked for.
+"""Compile options that also quantize small layers to 4 bits. All layers of the demos have fewer
+than 65 536 weights and otherwise keep 8 bits.
 """
 KINDS: Mapping[str, Mapping[str, object]] = {
     "float32": {},
@@ -33,12 +33,12 @@ KINDS: Mapping[str, Mapping[str, object]] = {
     "int4 everywhere": ALL,
     "int4 everywhere, to the nearest": {**ALL, "calibration_samples": 0},
 }
-"""The rows of the table, and what is compiled for them."""
+"""The rows of the table for each demo, with the compile options of each row."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """The number of correct answers, of all answers, and the size of the files in bytes."""
+    """The number of correct answers, the number of all answers, and the file size in bytes."""
 
     right: int
     count: int
@@ -57,13 +57,13 @@ def demo(name: str) -> ModuleType:
 
 
 def dates() -> list[tuple[str, str]]:
-    """Return validation dates in text form and in ISO 8601."""
+    """Return validation dates as pairs of text and ISO 8601."""
     pairs: list[tuple[str, str]] = demo("dates").held_out(COUNT)
     return pairs
 
 
 def numbers() -> list[tuple[str, str]]:
-    """Return validation numbers in words and digits, both directions, in two languages."""
+    """Return validation pairs of words and digits in both directions and two languages."""
     data = demo("numbers")
     ways = (data.read_english, data.read_german, data.write_english, data.write_german)
     return [pair for way in ways for pair in data.evaluation(way, COUNT // len(ways))]
@@ -73,7 +73,7 @@ TEXTS: Mapping[str, Callable[[], list[tuple[str, str]]]] = {"dates": dates, "num
 
 
 def written(name: str, directory: Path, options: Mapping[str, object]) -> Score:
-    """Score a demo that generates text by exact match."""
+    """Score a demo that generates text by exact match with the targets."""
     specc.compile(name, directory, graphs=["encode", "step"], **options)  # type: ignore[arg-type]
     model = specc.load(directory)
     pairs = TEXTS[name]()
@@ -103,7 +103,7 @@ def pictured(directory: Path, options: Mapping[str, object]) -> Score:
 
 
 def size(directory: Path) -> int:
-    """Return the size of the files in a directory in bytes."""
+    """Return the total size of the files in a directory in bytes."""
     return sum(path.stat().st_size for path in directory.iterdir())
 
 
@@ -127,13 +127,13 @@ ROUNDED: Mapping[str, Mapping[str, object]] = {
     },
     "int4, block 32": {"quantize": "int4", "group_size": 32},
 }
-"""The rows of the table of what a small Llama loses."""
+"""The rows of the table on the loss of a small Llama, with the compile options of each row."""
 SEED, TEXTS_READ, LONG = 2026, 32, 120
 
 
 def diverging(directory: Path) -> Iterator[str]:
-    """How far what is drawn from is off, on texts that the model writes from another seed
-    than those that it is rounded by.
+    """Yield table rows with the difference of the next-token distributions from float32. The texts
+    are generated with another seed than the calibration data.
     """
     specc.compile(LEARNED, directory / "full", graphs=["score", "encode", "step"])
     full = specc.load(directory / "full")
@@ -151,12 +151,13 @@ def diverging(directory: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables of quantization results."""
     print("| demo | weights | right | files |\n|---|---|---|---|")
     for name in ("digits", *TEXTS):
         for kind, options in KINDS.items():
-            if name == "digits" and "samples" in options:
-                continue  # it writes nothing: its `int4` is to the nearest in any case
+            if name == "digits" and "calibration_samples" in options:
+                # digits is not generative, so its int4 weights are always round-to-nearest
+                continue
             with tempfile.TemporaryDirectory() as directory:
                 found = score(name, Path(directory) / name, options)
             told = f"{found.right} of {found.count}"

@@ -1,4 +1,4 @@
-"""JSON Schema (draft-07) of YAML specs."""
+"""Generate the JSON Schema (draft-07) of YAML specs."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -68,7 +68,7 @@ def build_json_schema() -> Schema:
 
 
 def _shared(parents: Mapping[str, Schema]) -> dict[str, str]:
-    """Return the name of the config definition of each spec; equal configs share one."""
+    """Return the name of each spec's config definition. Specs with equal configs share a name."""
     first: dict[str, str] = {}
     return {
         name: first.setdefault(json.dumps(parent, sort_keys=True), f"config of {name}")
@@ -77,9 +77,7 @@ def _shared(parents: Mapping[str, Schema]) -> dict[str, str]:
 
 
 def _extends_rule(name: str, definition: str) -> Schema:
-    """Return the rule that a spec derived from a built-in spec may set the config values of that
-    spec.
-    """
+    """Return the rule that a spec with `extends: name` may set the config values of `name`."""
     return {
         "if": {"properties": {"extends": {"const": name}}, "required": ["extends"]},
         "then": {"properties": {"config": schema_ref(definition)}},
@@ -87,9 +85,7 @@ def _extends_rule(name: str, definition: str) -> Schema:
 
 
 def _config_rule() -> Schema:
-    """Return the rule that a spec without `extends` and `use` declares its config values with
-    types.
-    """
+    """Return the rule that a spec without `extends` and `use` declares config types."""
     others = [{"required": [key]} for key in ("extends", "use", "items")]
     listed = {
         "required": ["items"],
@@ -100,14 +96,14 @@ def _config_rule() -> Schema:
 
 
 def _only(listed: Schema) -> Schema:
-    """Return the condition of a file without `extends` and `use`, also in its `items`."""
+    """Return the condition that a file has no `extends` and no `use`, also in its `items`."""
     return {
         "allOf": [listed, {"not": {"anyOf": [{"required": ["extends"]}, {"required": ["use"]}]}}]
     }
 
 
 def _definitions() -> Definitions:
-    """Return the definitions of all parts of a spec except the config of built-in specs."""
+    """Return the definitions of all constructs of a spec, except the configs of built-in specs."""
     return {
         "expression": _expression(),
         "call": {
@@ -118,7 +114,7 @@ def _definitions() -> Definitions:
             "additionalProperties": any_of_schemas({"type": "object"}, {"type": "null"}),
         },
         "field": _field(),
-        # the YAML language server shows this key, other programs ignore it
+        # the YAML language server shows `errorMessage`, which other programs ignore
         "new field": {**_field(), "errorMessage": NO_VALUE},
         "declarations": _entries(schema_ref("field")),
         **VALUE_SCHEMAS,
@@ -156,7 +152,7 @@ def _field() -> Schema:
 
 
 def _entries(value: Schema) -> Schema:
-    """Return the schema of the entries of `config:`."""
+    """Return the schema of the entries of a `config:` mapping."""
     return {
         "type": ["object", "null"],
         "properties": {IGNORED_KEYS: TEXTS_SCHEMA},
@@ -166,7 +162,7 @@ def _entries(value: Schema) -> Schema:
 
 
 def _chosen(kinds: Mapping[str, Schema]) -> Schema:
-    """Return the schema of a mapping whose keyword determines its kind."""
+    """Return the schema of a mapping whose keyword determines its schema."""
     return {
         "type": "object",
         "anyOf": [{"required": [kind]} for kind in kinds],
@@ -175,7 +171,7 @@ def _chosen(kinds: Mapping[str, Schema]) -> Schema:
 
 
 def _rules() -> dict[str, Schema]:
-    """Return the schema of the rules of `weights`."""
+    """Return the schema of each kind of rule in `weights`."""
     return {
         kind: _form(form, (kind, *form.required))
         for kind, form in yaml_keys.WEIGHT_RULE_CONSTRUCTS.items()
@@ -183,14 +179,14 @@ def _rules() -> dict[str, Schema]:
 
 
 def _form(form: yaml_keys.Form[ast.Node], needed: Sequence[str]) -> Schema:
-    """Return the schema of the keys of a construct."""
+    """Return the schema of the keys of a construct, of which the keys `needed` are required."""
     return mapping_schema(
         {k.name: KEY_SCHEMAS.get(k.kind, SCALAR_SCHEMA) for k in form.keys}, needed
     )
 
 
 def _statement() -> Schema:
-    """Return the schema of a statement: a keyword, or names that are bound to a value."""
+    """Return the schema of a statement: a keyword statement, or names bound to a value."""
     kinds = {
         kind: describe_schema(_form(form, (kind, *form.required)), STATEMENT_DOCS[kind])
         for kind, form in yaml_keys.STATEMENT_CONSTRUCTS.items()
@@ -213,12 +209,12 @@ def _statement() -> Schema:
 
 
 def keyword_docs(words: Iterable[str]) -> dict[str, str]:
-    """Return the documentation of each keyword of the language."""
+    """Return the documentation of keywords of the spec language, by keyword."""
     return {word: extract_docstring_summary(KEYWORD_NODES[word].__doc__) for word in words}
 
 
 STATEMENT_DOCS = keyword_docs(yaml_keys.STATEMENT_CONSTRUCTS)
-"""Documentation of the keywords that begin a statement."""
+"""The documentation of the keywords that begin a statement."""
 KEY_SCHEMAS: dict[yaml_values.ValueKind, Schema] = {
     yaml_values.EXPRESSION: EXPRESSION_SCHEMA,
     yaml_values.EXPRESSIONS: EXPRESSION_SCHEMA,
@@ -227,7 +223,7 @@ KEY_SCHEMAS: dict[yaml_values.ValueKind, Schema] = {
     yaml_values.NAMES: NAMES_SCHEMA,
     yaml_values.FLAG: {"enum": [True, False, "true", "false"]},
 }
-"""Schemas of the keys of statements and weight rules; a scalar for all others."""
+"""The schemas of the keys of statements and weight rules. Keys of other kinds are scalars."""
 USE_PROPERTIES: dict[str, Schema] = {
     "as": NAME_SCHEMA,
     "from": TEXTS_SCHEMA,
@@ -312,7 +308,7 @@ ITEM_SCHEMAS: dict[str, Schema] = {
 
 
 def json_schema_text() -> str:
-    """Return specs/schema.json with one definition or rule per line."""
+    """Return the content of specs/schema.json, with one definition or rule per line."""
     whole = dict(build_json_schema())
     definitions, rules = whole.pop("definitions"), whole.pop("allOf")
     assert isinstance(definitions, dict)

@@ -1,4 +1,4 @@
-"""Parts of the JSON Schema: config of built-in specs, calls, mappings."""
+"""Parts of the JSON Schema of YAML specs: configs of built-in specs, calls, mappings."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -15,19 +15,19 @@ Schema: TypeAlias = Mapping[str, object]
 
 
 def any_of_schemas(*schemas: Schema) -> Schema:
-    """Return a schema that accepts any of several schemas."""
+    """Return a schema that accepts the values of any of several schemas."""
     return {"anyOf": list(schemas)}
 
 
 def describe_schema(schema: Schema, text: str) -> Schema:
-    """Return the schema with a description, which editors show."""
+    """Return a schema with the given description, which editors display."""
     return {**schema, "description": text}
 
 
 def mapping_schema(
     keys: Mapping[str, Schema], needed: Sequence[str] = (), other: Schema | None = None
 ) -> Schema:
-    """Return the schema of a mapping with these keys; other keys are allowed only with a schema."""
+    """Return the schema of a mapping with the given keys. Other keys must match `other`, if set."""
     return {
         "type": "object",
         "properties": dict(keys),
@@ -37,7 +37,7 @@ def mapping_schema(
 
 
 def call_schema(expression: Schema, scalar: Schema) -> dict[str, Schema]:
-    """Return the schema of calls with their options; blocks of a file may have other options."""
+    """Return the schema of each callable with its options. Other blocks may have any options."""
     calls: dict[str, Schema] = {}
     for name, options in list_callables().items():
         keys = {"in": expression, "weights": scalar, **dict.fromkeys(options, expression)}
@@ -47,7 +47,7 @@ def call_schema(expression: Schema, scalar: Schema) -> dict[str, Schema]:
 
 
 def list_callables() -> dict[str, tuple[str, ...]]:
-    """Return every built-in function and std block with its parameter names."""
+    """Return every built-in function and std block with the names of its parameters."""
     found = {
         name: tuple(slot.name for slot in word.parameters if not slot.is_variadic)
         for name, word in BUILTINS.items()
@@ -55,7 +55,7 @@ def list_callables() -> dict[str, tuple[str, ...]]:
     library = SpecLibrary()
     for name in library.list_std_names():
         item = library.find_std_item(name)
-        assert item is not None  # it was listed
+        assert item is not None  # `list_std_names` returned the name
         if isinstance(item[0], ast.Block):
             found[name] = tuple(param.name for param in item[0].params)
     return dict(sorted(found.items()))
@@ -66,7 +66,7 @@ EXPRESSION_STRING_SCHEMA: Schema = {
     "type": "string",
     "pattern": r"^\s*(?!(true|false)\s*$)[^\s\"'\[{]",
 }
-"""An expression that may evaluate to a number: neither a boolean nor a quoted text."""
+"""Schema of an expression that may evaluate to a number, i.e. not a boolean or a quoted string."""
 VALUE_SCHEMAS: dict[str, Schema] = {
     "int": any_of_schemas({"type": "integer"}, EXPRESSION_STRING_SCHEMA),
     "float": any_of_schemas({"type": "number"}, EXPRESSION_STRING_SCHEMA),
@@ -74,13 +74,11 @@ VALUE_SCHEMAS: dict[str, Schema] = {
     "text": SCALAR_SCHEMA,
     "longer": {"type": "string", "pattern": r"[ .(\[]"},
 }
-"""Schemas of literals and of expressions with more than one token."""
+"""Schemas of literals, and of expressions with more than one token (`longer`)."""
 
 
 def config_schema(program: Program) -> Schema:
-    """Return the schema of `config:` of a derived spec: values of its base spec and used specs, new
-    fields.
-    """
+    """Return the schema of `config:` in a derived spec: inherited values and new fields."""
     schema = _of(program)
     texts = any_of_schemas(SCALAR_SCHEMA, {"type": "array", "items": SCALAR_SCHEMA})
     return {
@@ -98,9 +96,9 @@ def _mapping(value: object) -> dict[str, object]:
 
 
 def _of(program: Program) -> Schema:
-    """Return the schema of the config of a base spec or an imported spec."""
+    """Return the schema of the config of a base spec or a used spec."""
     fields = list(program.iterate_fields())
-    # the name of another choice may stand for a word of one
+    # a choice may be set by the name of another choice field
     words = [f.name for f in fields if f.type.name == "choice"]
     properties: dict[str, Schema] = {}
     for part in program.used_specs:
@@ -115,13 +113,13 @@ def _described(field: ast.Field, words: Sequence[str]) -> Schema:
 
 
 def _about(field: ast.Field) -> str:
-    """Return the schema of a config value with its default and description."""
-    default = f"{format_expression(field.default)} unless said" if field.default else ""
+    """Return the description of a config value: its documentation and its default."""
+    default = f"default: {format_expression(field.default)}" if field.default else ""
     return "; ".join(filter(None, (field.doc, default))) or "no default"
 
 
 def _value(kind: ast.TypeName, words: Sequence[str]) -> Schema:
-    """Return the schema of the values of a type."""
+    """Return the schema of the values of a config type."""
     found = _kinds(kind, words)
     return any_of_schemas(*found, {"enum": ["none"]}) if kind.optional else any_of_schemas(*found)
 
@@ -133,10 +131,10 @@ def _kinds(kind: ast.TypeName, words: Sequence[str]) -> tuple[Schema, ...]:
         case "choice":
             return {"enum": [*kind.names, *words]}, schema_ref("longer")
         case "list" | "pair":
-            assert kind.element_type is not None  # required by the grammar
+            assert kind.element_type is not None  # the grammar requires an element type
             item = _value(kind.element_type, words)
             listed: Schema = {"type": "array", "items": item}
-            # one number is a pair of equal numbers
+            # a single number stands for a pair of equal numbers
             return listed, item if kind.name == "pair" else {"type": "string"}
         case "record":
             inner = {f.name: _described(f, words) for f in kind.fields}
@@ -147,5 +145,5 @@ def _kinds(kind: ast.TypeName, words: Sequence[str]) -> tuple[Schema, ...]:
 
 
 def schema_ref(name: str) -> Schema:
-    """Return the description of a definition."""
+    """Return a reference to a definition of the schema."""
     return {"$ref": f"#/definitions/{name}"}

@@ -1,4 +1,4 @@
-"""Generate grammar.json, the LALR table, from grammar.lark (`make tables`)."""
+"""Generate grammar.json, the LALR parse table, from grammar.lark (`make tables`)."""
 
 import json
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ from specc.syntax.dsl import lalr
 
 GRAMMAR_DIRECTORY = Path(lalr.__file__).parent
 REDUCE_ACTION = 1
-"""Lark's code of a reduce action; 0 is a shift."""
+"""Lark's code of a reduce action. The code of a shift action is 0."""
 
 
 class LarkSymbol(TypedDict):
-    """A symbol as lark serializes it; `filter_out` for anonymous signs."""
+    """A symbol as lark serializes it. `filter_out` is true for anonymous tokens."""
 
     name: str
     filter_out: bool
 
 
 class LarkOptions(TypedDict):
-    """Rule options of lark's grammar syntax: `!rule`, `?rule`, `[…]`."""
+    """The options of a rule in lark's grammar syntax: `!rule`, `?rule`, `[…]`."""
 
     keep_all_tokens: bool
     expand1: bool
@@ -33,7 +33,7 @@ class LarkOptions(TypedDict):
 
 
 class LarkRule(TypedDict):
-    """One expansion of a rule as lark serializes it."""
+    """One expansion of a grammar rule as lark serializes it."""
 
     origin: LarkSymbol
     alias: str | None
@@ -42,7 +42,7 @@ class LarkRule(TypedDict):
 
 
 class LarkParser(TypedDict):
-    """lark's parse table."""
+    """The parse table of lark."""
 
     tokens: dict[int, str]
     states: dict[int, dict[int, tuple[int, "int | dict[str, int]"]]]
@@ -57,19 +57,19 @@ START_SYMBOLS = [
     "file", "expr", "type", "sided_type", "types", "source", "dim_name",
     "definition_head", "repeat_head", "scan_head", "targets", "dotted",
 ]  # fmt: skip
-"""Start symbols: a file, and everything that is one scalar in YAML."""
+"""The start symbols: a file, and every construct that is a single scalar in YAML."""
 
 
 @cache
 def load_grammar() -> Lark:
-    """Load the grammar and build its table, which takes seconds; conflicts are errors."""
+    """Load the grammar and build its parse table, which takes seconds. Raise on conflicts."""
     text = (GRAMMAR_DIRECTORY / "grammar.lark").read_text(encoding="utf-8")
     return Lark(text, parser="lalr", strict=True, maybe_placeholders=True, start=START_SYMBOLS)
 
 
 def compute_child_slots(rule: LarkRule, terminals: set[str]) -> list[int | None]:
-    """Return the symbols of a rule that become children: `n` unchanged, `~n` spliced in, None for
-    an absent option.
+    """Return the symbols of a rule that become children: `n` for an unchanged symbol, `~n` for a
+    symbol whose children are spliced in, and None for an absent option.
     """
     keep_all = rule["options"]["keep_all_tokens"]
     chosen: list[int | None] = []
@@ -79,17 +79,17 @@ def compute_child_slots(rule: LarkRule, terminals: set[str]) -> list[int | None]
         chosen += [None] * absent[n]
         terminal = symbol["name"] in terminals
         if not terminal and symbol["name"].startswith("_"):
-            chosen.append(~n)  # Lark's expansion of a repetition
+            chosen.append(~n)  # lark's expansion of a repetition
         elif keep_all or not (terminal and symbol["filter_out"]):
             chosen.append(n)
     return [*chosen, *[None] * absent[len(symbols)]]
 
 
 def count_absent_options(empty: list[bool], size: int) -> list[int]:
-    """Count the absent options before each of `size` symbols, and after the last.
+    """Count the absent options before each of `size` symbols, and after the last symbol.
 
-    lark marks every place of the source rule as absent or not in this expansion: for
-    `name ["=" expr] [STRING]`, `name STRING` has `[no, yes, no]`.
+    lark marks every symbol of the source rule as absent or present in this expansion. For `name
+    ["=" expr] [STRING]`, the expansion `name STRING` has the marks `[no, yes, no]`.
     """
     if not empty:
         return [0] * (size + 1)
@@ -103,7 +103,7 @@ def count_absent_options(empty: list[bool], size: int) -> list[int]:
 
 
 def build_rule_entry(rule: LarkRule, terminals: set[str]) -> RuleEntry:
-    """Return `[origin, callback, length, children, may be its only child]` of one rule."""
+    """Return `[origin, callback, length, children, can be its only child]` of one rule."""
     origin = rule["origin"]["name"]
     alone = rule["options"]["expand1"] and not rule["alias"]
     return (
@@ -116,7 +116,7 @@ def build_rule_entry(rule: LarkRule, terminals: set[str]) -> RuleEntry:
 
 
 def order_states(states: dict[int, StateRow], starts: list[int]) -> list[int]:
-    """Sort states by discovery, which unlike lark's numbering does not depend on hash seeds."""
+    """Sort states by discovery, which unlike lark's numbering is independent of hash seeds."""
     order = list(dict.fromkeys(starts))
     seen = set(order)
     for state in order:
@@ -129,8 +129,9 @@ def order_states(states: dict[int, StateRow], starts: list[int]) -> list[int]:
 
 
 def build_lalr_table() -> TableJson:
-    """Build the table in its JSON form. `states[n]` is `~rule` if that is always reduced, else the
-    row `[symbol, action, …]`, where an action is the next state or `~rule`.
+    """Build the parse table in its JSON form. `states[n]` is `~rule` if the state always reduces by
+    this rule. Otherwise it is the row `[symbol, action, …]`, where an action is the next state or
+    `~rule`.
     """
     lark = load_grammar()
     data, memo = lark.memo_serialize([TerminalDef, Rule])
@@ -162,10 +163,10 @@ def build_lalr_table() -> TableJson:
 def collect_state_actions(
     parser: LarkParser, memo: Mapping[int, LarkRule], terminals: set[str]
 ) -> tuple[dict[int, StateRow], dict[str, RuleEntry]]:
-    """Collect the actions of lark's states by symbol: the next state, or the key of a rule to
-    reduce by; and the rules by key.
+    """Collect the actions of lark's states by symbol, and the rules by key. An action is the next
+    state, or the key of the rule to reduce by.
 
-    lark numbers rules and symbols differently in each run, so names are used here.
+    Rules have string keys, because lark numbers rules and symbols differently in each run.
     """
     rows: dict[int, StateRow] = {}
     rules: dict[str, RuleEntry] = {}
@@ -184,8 +185,8 @@ def collect_state_actions(
 
 
 def pack_state_row(row: dict[int, int]) -> int | list[int]:
-    """Pack a row for JSON; one that always reduces by the same rule becomes that rule: an error is
-    found at the next shift anyway.
+    """Pack the row of a state for JSON. A row that always reduces by the same rule is packed as the
+    rule, because an error is found at the next shift anyway.
     """
     only = set(row.values())
     if len(only) == 1 and (rule := only.pop()) < 0:
@@ -194,7 +195,7 @@ def pack_state_row(row: dict[int, int]) -> int | list[int]:
 
 
 def render_grammar_json() -> str:
-    """Render grammar.json: one state or rule per line, for readable diffs."""
+    """Render grammar.json with one state or rule per line, for readable diffs."""
     entries = []
     for key, value in build_lalr_table().items():
         if isinstance(value, list) and key != "symbols":

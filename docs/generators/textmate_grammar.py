@@ -18,11 +18,11 @@ from specc.syntax.dsl.unexpected_token import (
 Pattern: TypeAlias = Mapping[str, object]
 NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
 NO_NAME = r"(?!\s*(?:=(?!=)|[:,.()\]]))"
-"""Lookahead after a keyword that is not used as a name: names are followed by one of these."""
+"""Negative lookahead after a keyword: names are followed by one of these characters."""
 
 
 def build_textmate_grammar() -> Mapping[str, object]:
-    """Return the grammar; the first matching pattern wins."""
+    """Return the TextMate grammar of specs, in which the first matching pattern wins."""
     return {
         "$schema": "https://raw.githubusercontent.com/martinring/tmlanguage/master/tmlanguage.json",
         "name": "specc",
@@ -50,7 +50,7 @@ def _plain() -> list[Pattern]:
 def _declarations() -> list[Pattern]:
     """Return the patterns of declarations, weight names and types."""
     giving = [*_lower(DEFINITION_TERMINALS), "block", "graph", "model"]
-    # `a if bias else (b)` declares no name
+    # `a if bias else (b)` does not declare a name
     given = rf"(?!(?:{'|'.join(_lower(RESERVED_TERMINALS))})\b){NAME_PATTERN}"
     types = sorted({*STATIC_KINDS, *TENSOR_DTYPES, "list", "pair", "choice", "record"})
     return [
@@ -71,7 +71,7 @@ def _declarations() -> list[Pattern]:
 
 
 def _captured(match: str, *scopes: str) -> Pattern:
-    """Return a pattern whose groups have scopes."""
+    """Return a pattern whose capture groups have the given scopes."""
     captures = {str(n): {"name": scope} for n, scope in enumerate(scopes, 1)}
     return {"match": match, "captures": captures}
 
@@ -81,8 +81,8 @@ def _lower(kinds: Iterable[str]) -> list[str]:
 
 
 def _words() -> list[Pattern]:
-    """Return the patterns of keywords: reserved words first, then words that may be names."""
-    # `"mask": "MASK"`: keywords spelled with letters
+    """Return the patterns of keywords: first reserved words, then words that may also be names."""
+    # keywords that consist of letters
     words = {text for text in load_lalr_table().keywords if text.isalpha()}
     hard = _lower(RESERVED_TERMINALS)
     items = sorted({*_lower(ITEM_TERMINALS), "specc", "model", "extends"} & words)
@@ -102,7 +102,7 @@ def _words() -> list[Pattern]:
 
 
 def _names() -> list[Pattern]:
-    """Return the patterns of called names, options and operators."""
+    """Return the patterns of function names, options, other names and operators."""
     known = "|".join(map(re.escape, list_callables()))
     return [
         {"name": "support.function.specc", "match": rf"\b(?:{known})\b(?=\s*\()"},
@@ -114,5 +114,5 @@ def _names() -> list[Pattern]:
 
 
 def textmate_grammar_text() -> str:
-    """Return the content of the grammar file."""
+    """Return the content of the TextMate grammar file."""
     return json.dumps(build_textmate_grammar(), indent=2, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-// An architecture: blocks to choose in the tree or in a drawing, graphs to go between, lines of specs to go to.
+// Architecture page: select a block in the tree or in a diagram, switch between graphs, and follow links to spec lines.
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 let graph = 0;
 
@@ -19,7 +19,7 @@ function show(number) {
 
 all("[data-graph]").forEach((tab, n) => tab.addEventListener("click", () => show(n)));
 all(".row").forEach((row) => row.addEventListener("click", (event) => {
-  event.preventDefault(); // the arrow beside it opens and closes
+  event.preventDefault(); // only the arrow of the row opens and closes it
   choose(row.dataset.panel);
 }));
 all("rect[data-part]").forEach((box) => box.addEventListener("click", () => {
@@ -35,7 +35,7 @@ byId("fold").addEventListener("click", () => {
   byId("fold").textContent = closed.length > 0 ? "close all" : "open all";
 });
 
-// A link to a line opens the text that it is in.
+// A link to a spec line opens the source that contains the line.
 function follow() {
   const line = byId(decodeURIComponent(location.hash.slice(1)));
   if (!line || !line.closest(".source")) return;

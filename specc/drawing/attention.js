@@ -1,4 +1,4 @@
-// Maps of attention: sliders, thumbnails, the map with its labels, the picture below it.
+// Attention page: sliders, thumbnails, the selected attention map with its labels, and the input image.
 const HIDDEN = -Infinity;
 const maps = data.maps.map((map) => {
   const bytes = Uint8Array.from(atob(map.weights), (c) => c.charCodeAt(0));
@@ -8,7 +8,7 @@ const state = { map: maps.length - 1, head: -1, row: null, kept: false, column: 
 const now = () => maps[state.map];
 const axisOf = (which) => data.axes[now()[which]];
 
-// One head, or the mean of all of them: f32[rows · columns].
+// Return the weights of one head, or the mean over all heads: f32[rows · columns].
 function weightsOf(map, head) {
   const size = map.rows * map.columns;
   if (head >= 0) return map.values.subarray(head * size, (head + 1) * size);
@@ -26,7 +26,7 @@ function weightsOf(map, head) {
   return mean;
 }
 
-// The scale of what is shown: thumbnails share that of their attention, the map has its own.
+// The color scale: the thumbnails of a layer share one scale, and the selected map has its own scale.
 let scale = null;
 function scaleOf(values) {
   let low = 0, high = -Infinity;
@@ -55,7 +55,7 @@ function hiddenColor() {
   return [1, 3, 5].map((n) => parseInt(hex.slice(n, n + 2), 16));
 }
 
-// The map as pixels, one a cell.
+// Draw an attention map on a canvas with one pixel per cell.
 function cellsOf(map, weights) {
   const made = document.createElement("canvas");
   made.width = map.columns;
@@ -75,7 +75,7 @@ function number(value) {
   return Math.abs(value) >= 1e-4 ? String(Number(value.toPrecision(4))) : value.toExponential(2);
 }
 
-// What a cell of a pooled map stands for: one label, or the first and the last of several.
+// Return the label of a pooled cell: a single label, or the first and the last of several labels.
 function labelOf(axis, n) {
   const first = axis.labels[n * data.step];
   if (data.step === 1) return first;
@@ -85,7 +85,7 @@ function labelOf(axis, n) {
 const LEFT = 10, FONT = '12px Inter, "Helvetica Neue", Arial, "Noto Sans", sans-serif';
 let shape = null;
 
-// Cells are as large as fits; labels that have no room are left out evenly, and the caption says so.
+// Cells are as large as possible. If labels do not fit, only every n-th label is drawn, as the caption states.
 function layout() {
   const map = now(), probe = byId("map").getContext("2d");
   probe.font = FONT;
@@ -253,7 +253,7 @@ function draw() {
   point();
 }
 
-// Only what follows the pointer.
+// Update only the elements that depend on the pointer position.
 function point() {
   drawMap();
   drawPicture();

@@ -1,5 +1,5 @@
 "use strict";
-// What every page has: its data, and the switch between dark and light.
+// Shared by all pages: the page data, and the switch between dark and light mode.
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const isDark = () => {

@@ -1,10 +1,10 @@
-"""Generate dates in text form in English, French and German with their ISO 8601 form: training and
-validation pairs.
+"""Generate training and validation pairs of dates: text in English, French or German, and the date
+in ISO 8601.
 
 All pairs are generated from the calendar. A format is used only for dates for which it is
-unambiguous: `03/05/79` is in no pair, since day and month can be confused, while `25/12/79` has
-only one meaning. Two-digit years denote 1930 to 2029. Validation days are in no training pair, in
-any format.
+unambiguous: `03/05/79` is in no pair, because day and month can be confused, while `25/12/79` has
+only one meaning. Two-digit years stand for 1930 to 2029. Validation days are in no training pair,
+in any format.
 
     python docs/demos/dates/data.py        # prints a few pairs
 """
@@ -16,7 +16,7 @@ from datetime import date, timedelta
 from functools import cache
 
 FIRST, LAST = date(1800, 1, 1), date(2099, 12, 31)
-RECENT = range(1930, 2030)  # years that two digits can denote
+RECENT = range(1930, 2030)  # the years that two digits can denote
 HELD_OUT_DAYS = 4000
 SEED = 20141
 
@@ -71,13 +71,13 @@ GERMAN_DAYS = ["Montag", "Dienstag", "Mittwoch", "Donnerstag", "Freitag", "Samst
 
 @dataclass(frozen=True)
 class Day:
-    """A date; its attributes have the names of the placeholders in the formats."""
+    """A date. The attributes have the names of the placeholders in the formats."""
 
     date: date
 
     @property
     def y(self) -> int:
-        """Return the year with all digits."""
+        """Return the year with four digits."""
         return self.date.year
 
     @property
@@ -105,35 +105,35 @@ class Day:
 
     @property
     def er(self) -> str:
-        """Return the French form of the day; the first is `1er`."""
+        """Return the French form of the day, e.g. `1er` for the first day of a month."""
         return "1er" if self.d == 1 else str(self.d)
 
     def named(self, names: Sequence[str]) -> str:
-        """Return the name of the month."""
+        """Return the name of the month from a list of month names."""
         return names[self.m - 1]
 
     def weekday(self, names: Sequence[str]) -> str:
-        """Return the name of the weekday."""
+        """Return the name of the weekday from a list of weekday names."""
         return names[self.date.weekday()]
 
 
 def always(_: Day) -> bool:
-    """Return True, for formats that are unambiguous for every date."""
+    """Return True: the format is unambiguous for every date."""
     return True
 
 
 def recent(day: Day) -> bool:
-    """Return True if two digits determine the year."""
+    """Return True if the last two digits determine the year."""
     return day.y in RECENT
 
 
 def plain(day: Day) -> bool:
-    """Return True if day and month cannot be confused."""
+    """Return True if day and month cannot be confused in a numeric format."""
     return day.d > 12 or day.d == day.m
 
 
 def plain_and_recent(day: Day) -> bool:
-    """Return True if neither the month nor the year's two digits can be confused with the day."""
+    """Return True if neither the month nor the two-digit year can be confused with the day."""
     return recent(day) and day.d > 12 and int(day.yy) > 31
 
 
@@ -181,20 +181,20 @@ IN_GERMAN: list[tuple[Test, Form]] = [
     (recent, lambda t: f"{t.d}. {t.named(GERMAN)} {t.yy}"),
 ]
 FAMILIES = ((ANY, 1), (IN_ENGLISH, 2), (IN_FRENCH, 2), (IN_GERMAN, 2))
-"""Forms, and how often a family is drawn."""
+"""The families of date formats, with the sampling weight of each family."""
 
 
 @cache
 def calendar() -> tuple[list[Day], list[Day]]:
-    """Return the training days and the validation days, split with a fixed seed."""
+    """Return the training days and the validation days, which are split with a fixed seed."""
     days = [Day(FIRST + timedelta(days=n)) for n in range((LAST - FIRST).days + 1)]
     random.Random(SEED).shuffle(days)
     return days[HELD_OUT_DAYS:], days[:HELD_OUT_DAYS]
 
 
 def pair(day: Day, rng: random.Random) -> tuple[str, str]:
-    """A day in a form that fits it, and the day in ISO 8601. Now and then all letters
-    are small or capital.
+    """Return a day in a random format that is unambiguous for the day, and the day in ISO 8601. A
+    small share of the texts is lower case or upper case.
     """
     (family,) = rng.choices([f for f, _ in FAMILIES], [often for _, often in FAMILIES])
     written = rng.choice([form for fits, form in family if fits(day)])(day)
@@ -204,7 +204,7 @@ def pair(day: Day, rng: random.Random) -> tuple[str, str]:
 
 
 def drawn(days: Sequence[Day], rng: random.Random) -> Day:
-    """Sample a day; half of the days are from the most frequent years."""
+    """Sample a day. A day outside the years 1930 to 2029 is sampled again with probability 0.5."""
     day = rng.choice(days)
     while not recent(day) and rng.random() < 0.5:
         day = rng.choice(days)
@@ -212,14 +212,14 @@ def drawn(days: Sequence[Day], rng: random.Random) -> Day:
 
 
 def training(count: int, seed: int) -> list[tuple[str, str]]:
-    """Return `count` training pairs."""
+    """Return `count` training pairs, sampled with the given seed."""
     rng = random.Random(seed)
     days, _ = calendar()
     return [pair(drawn(days, rng), rng) for _ in range(count)]
 
 
 def held_out(count: int) -> list[tuple[str, str]]:
-    """Return `count` different validation pairs, with a fixed seed."""
+    """Return `count` distinct validation pairs, sampled with a fixed seed."""
     rng = random.Random(SEED + 1)
     _, days = calendar()
     pairs: dict[str, str] = {}
@@ -230,14 +230,14 @@ def held_out(count: int) -> list[tuple[str, str]]:
 
 
 def characters() -> list[str]:
-    """Return every character of the formats, in order."""
+    """Return every character of the formatted dates, in sorted order."""
     texts = [form(Day(date(y, m, d))) for family, _ in FAMILIES for _, form in family
              for y, m, d in _every_word()]  # fmt: skip
     return sorted({c for text in texts for c in (text, text.lower(), text.upper()) for c in c})
 
 
 def _every_word() -> list[tuple[int, int, int]]:
-    """Days that between them use every month, every weekday, every ending and every digit."""
+    """Return days that together contain every month, weekday, ordinal ending and digit."""
     return [(1900 + 7 * m + d, m, d) for m in range(1, 13) for d in range(1, 29)]
 
 

@@ -1,8 +1,8 @@
-"""Train the dates model, the spec as a PyTorch module, on pairs generated from the calendar.
+"""Train the dates model, whose spec becomes a PyTorch module, on pairs generated from the calendar.
 
 This file contains no model: `specs/models/dates.yaml` defines the computation and the
-preprocessing. `specc_torch` makes a module of the spec and batches texts with the preprocessing
-code of `specc run` (docs/training.md). Training uses teacher forcing; the final report evaluates
+preprocessing. `specc_torch` converts the spec to a module and batches texts with the preprocessing
+code of `specc run` (docs/training.md). Training uses teacher forcing. The final report evaluates
 answers that the compiled model generates for validation days.
 
     python docs/demos/dates/train.py
@@ -27,9 +27,9 @@ import specc_torch
 
 HERE = Path(__file__).resolve()
 SPEC = HERE.parents[3] / "specs" / "models" / "dates.yaml"
-SPECIALS = ("<pad>", "<start>", "<end>")  # ids 0, 1, 2, as in the config of rnnsearch
+SPECIALS = ("<pad>", "<start>", "<end>")  # token ids 0, 1, 2, as in the config of rnnsearch
 BATCH = 128
-# batches that are sampled together and sorted by length, to reduce padding
+# number of batches that are sampled together and sorted by length, to reduce padding
 POOL = 16
 RATE = 4e-3
 TEST_PAIRS = 2000
@@ -78,7 +78,7 @@ def answers(model: specc.api.Model, written: Sequence[str]) -> list[str]:
 
 
 def exact(spec: Path, weights: Path) -> float:
-    """Compute the exact match on validation pairs."""
+    """Compute the exact match accuracy on validation pairs."""
     pairs = data.held_out(TEST_PAIRS)
     with tempfile.TemporaryDirectory() as directory:
         specc.compile(spec, f"{directory}/dates", weights=weights, graphs="encode,step")
@@ -95,7 +95,7 @@ def exact(spec: Path, weights: Path) -> float:
 
 
 def write_words(path: Path, force: bool) -> None:
-    """Write the vocabulary, one character per line; a space is a JSON string."""
+    """Write the vocabulary with one character per line. The space character is a JSON string."""
     symbols = [*SPECIALS, *data.characters()]
     lines = [json.dumps(symbol) if symbol.isspace() else symbol for symbol in symbols]
     words = "".join(f"{line}\n" for line in lines)
@@ -117,11 +117,11 @@ def main() -> None:
     )
     args = parser.parse_args()
     path = args.spec.with_name("dates.safetensors")
-    specc_torch.check_output(path, force=args.force)  # fail before training
+    specc_torch.check_output(path, force=args.force)  # check the output paths before training
 
     torch.set_num_threads(
         1
-    )  # one thread: small tensors gain nothing from more, and sums keep their order
+    )  # one thread: small tensors do not benefit from more threads, and sums are reproducible
     torch.manual_seed(args.seed)
     torch.use_deterministic_algorithms(True)
     write_words(args.spec.with_name("dates.vocab"), args.force)

@@ -1,11 +1,11 @@
 """Write PNG images of handwritten digits from the validation set of the digits model.
 
-The images are scikit-learn's bundled 8×8 digits (UCI, Alpaydin and Kaynak 1998). Their values
-from 0 to 16 count the inked dots in blocks of 4×4 dots of a scan. Every fifth image
-(index % 5 == 0) belongs to the validation set, from which the samples are taken. This script
-inverts the counting: each value becomes the share of ink in a block of 8×8 pixels, arranged so
-that strokes are connected. Averaging the blocks (`resize=box`) returns the values within half a
-gray level. The ink is dark on light paper, as in a photo; `invert=auto` inverts it.
+The images are the 8×8 digits of scikit-learn (UCI, Alpaydin and Kaynak 1998). Their values from 0
+to 16 count the black pixels in 4×4 blocks of a scan. Every fifth image (index % 5 == 0) belongs to
+the validation set, from which the samples are chosen. This script inverts the counting: each value
+becomes the share of black in a block of 8×8 pixels, arranged such that strokes are connected.
+Averaging the blocks (`resize=box`) returns the values within half a gray level. The digits are dark
+on light paper, as in a photo, which `invert=auto` inverts.
 
     python docs/demos/digits/make_samples.py
 """
@@ -23,7 +23,7 @@ from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import IMAGE_OUTPUT, resolve_output_path
 
 HELD_OUT = 5  # every fifth image
-BLOCK = 8  # pixels per side for one value
+BLOCK = 8  # pixels per side of the block for one value
 FINE = 4  # subpixels per side of a pixel, for smooth strokes
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SAMPLES = ("zero", "two", "three", "four", "seven", "nine")
@@ -39,11 +39,11 @@ WIDTHS = (
     6,
     5,
     5,
-)  # in subpixels; the first blur finds the strokes, the others smooth the edges
+)  # widths in subpixels; the first blur finds the strokes, the other blurs smooth the edges
 
 
 def held_out(count: int) -> NDArray[np.bool_]:
-    """Return the mask of the validation images among `count` images."""
+    """Return a boolean mask that selects the validation images among `count` images."""
     return np.arange(count) % HELD_OUT == 0
 
 
@@ -58,8 +58,8 @@ def picture(values: NDArray[np.float64]) -> NDArray[np.uint8]:
 
 
 def spread(wish: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ink on the dots that wish for it most, in each block as many as its value says:
-    `f[256, 256]`.
+    """Return a binary image `f[256, 256]` with ink at the largest values of `wish`. The amount of
+    ink in each block is the block's value in `values`.
     """
     side = BLOCK * FINE
     blocks = wish.reshape(8, side, 8, side).transpose(0, 2, 1, 3).reshape(8, 8, side * side)
@@ -74,9 +74,7 @@ def spread(wish: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np
 
 
 def blurred(field: NDArray[np.float64], width: float) -> NDArray[np.float64]:
-    """A Gaussian blur of standard deviation `width` dots; beyond an edge the picture
-    goes on as at it.
-    """
+    """Return the Gaussian blur with standard deviation `width` in subpixels and edge padding."""
     reach = int(3 * width) + 1
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
     for axis in (0, 1):
@@ -87,9 +85,7 @@ def blurred(field: NDArray[np.float64], width: float) -> NDArray[np.float64]:
 
 
 def samples() -> dict[str, NDArray[np.float64]]:
-    """The held-out picture for each sample name: of each digit the one nearest to the
-    mean of its kind.
-    """
+    """Return a validation image for each sample name: the one nearest to the digit's mean."""
     digits = load_digits()
     kept = held_out(len(digits.images))
     chosen = {}
@@ -101,7 +97,7 @@ def samples() -> dict[str, NDArray[np.float64]]:
 
 
 def main() -> None:
-    """Write the images next to this script."""
+    """Write the sample images next to this script."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--force", action="store_true", help="replace other pictures")
     force = parser.parse_args().force

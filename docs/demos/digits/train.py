@@ -1,9 +1,9 @@
-"""Train the digits model, the spec as a PyTorch module, on scikit-learn's bundled 8×8 digits.
+"""Train the digits model, whose spec becomes a PyTorch module, on the 8×8 digits of scikit-learn.
 
 This file contains no model: `specs/models/digits.yaml` defines the computation and the
-preprocessing. `specc_torch` makes a module of the spec and batches images with the preprocessing
+preprocessing. `specc_torch` converts the spec to a module and batches images with the preprocessing
 code of `specc run`, so that training and inference cannot differ (docs/training.md). Every fifth
-image (index % 5 == 0) belongs to the validation set; the hyperparameters were chosen on other
+image (index % 5 == 0) belongs to the validation set. The hyperparameters were chosen on other
 splits.
 
     python docs/demos/digits/train.py
@@ -26,7 +26,7 @@ import specc_torch
 HERE = Path(__file__).resolve()
 SPEC = HERE.parents[3] / "specs" / "models" / "digits.yaml"
 HELD_OUT = 5  # every fifth image, as in make_samples.py
-MAX_INK = 16  # the largest value of the data
+MAX_INK = 16  # the maximum value of the data
 BATCH = 64
 RATE = 2e-3
 DECAY = 0.05
@@ -36,8 +36,8 @@ STRETCH, SHIFT = 0.10, 0.14  # fractions of the image size
 
 
 def pictures(model: Module) -> tuple[Tensor, Tensor]:
-    """All digits as the runner would read them from paper, `f32[n, 1, 8, 8]`, and what
-    they are, `i64[n]`.
+    """Return all digits, preprocessed as images of paper by the model's preprocessing, `f32[n, 1,
+    8, 8]`, and their classes, `i64[n]`.
     """
     digits = load_digits()
     paper = np.round(255 * (1 - digits.images / MAX_INK)).astype(np.uint8)
@@ -50,14 +50,12 @@ def pictures(model: Module) -> tuple[Tensor, Tensor]:
 
 
 def held_out(count: int) -> Tensor:
-    """Return the mask of the validation images among `count` images."""
+    """Return a boolean mask that selects the validation images among `count` images."""
     return torch.arange(count) % HELD_OUT == 0
 
 
 def moved(pixels: Tensor, ground: float) -> Tensor:
-    """Augment images by small rotations, scalings and shifts; new pixels at the edges are
-    `ground`.
-    """
+    """Augment images by small rotations, scalings and shifts, filled with the value `ground`."""
     count = len(pixels)
     angle = (torch.rand(count) * 2 - 1) * TURN
     stretch = 1 + (torch.rand(count, 2) * 2 - 1) * STRETCH
@@ -73,13 +71,13 @@ def moved(pixels: Tensor, ground: float) -> Tensor:
 
 
 def accuracy(model: Module, pixels: Tensor, target: Tensor) -> float:
-    """Compute the accuracy."""
+    """Compute the classification accuracy of the model on images."""
     with torch.no_grad():
         return float((model(pixel_values=pixels)["logits"].argmax(-1) == target).float().mean())
 
 
 def train(model: Module, pixels: Tensor, target: Tensor, epochs: int) -> None:
-    """Train the model in place."""
+    """Train the model in place for a number of epochs."""
     ground = float(pixels.min())
     gains = [p for p in model.parameters() if p.ndim < 2]
     matrices = [p for p in model.parameters() if p.ndim >= 2]
@@ -103,7 +101,7 @@ def train(model: Module, pixels: Tensor, target: Tensor, epochs: int) -> None:
 
 
 def mistakes(model: Module, pixels: Tensor, target: Tensor) -> NDArray[np.int64]:
-    """Return the confusion matrix: true digits as rows, predictions as columns."""
+    """Return the confusion matrix, with true digits as rows and predicted digits as columns."""
     with torch.no_grad():
         read = model(pixel_values=pixels)["logits"].argmax(-1)
     table = np.zeros((10, 10), np.int64)
@@ -123,11 +121,12 @@ def main() -> None:
         "--force", action="store_true", help="replace files that specc did not write"
     )
     args = parser.parse_args()
-    specc_torch.check_output(args.output, force=args.force)  # fail before training
+    # check the output paths before training
+    specc_torch.check_output(args.output, force=args.force)
 
     torch.set_num_threads(
         1
-    )  # one thread: small tensors gain nothing from more, and sums keep their order
+    )  # one thread: small tensors do not benefit from more threads, and sums are reproducible
     torch.manual_seed(args.seed)
     torch.use_deterministic_algorithms(True)
     model = specc_torch.module(SPEC, init=args.seed)

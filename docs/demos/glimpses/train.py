@@ -1,18 +1,16 @@
-"""Train hard attention by REINFORCE (Williams, 1992) as in Mnih et al., 2014, arXiv:1406.6247,
-sec. 3.1: the built-in spec `glimpses` learns where to look for a digit on a larger, noisy
-canvas.
+"""Train hard attention by REINFORCE (Williams, 1992) as in Mnih et al., 2014, arXiv:1406.6247, sec.
+3.1: the built-in spec `glimpses` learns where to look for a digit on a larger, noisy canvas.
 
-Cropping is not differentiable, so no gradient reaches the location network through the crops.
-The graph `sampled` samples locations l_t from the Gaussian policy N(mean_t, std²); the graph
-`policy` takes these locations as constants and returns the logits and the means, and the loss
-is
+Cropping is not differentiable, so no gradient reaches the location network through the crops. The
+graph `sampled` samples locations l_t from the Gaussian policy N(mean_t, std²); the graph `policy`
+takes these locations as constants and returns the logits and the means, and the loss is
 
     cross_entropy(logits, target)
     - 0.1 · sum over t of (reward - baseline) · log N(l_t; mean_t, std²)
 
 with reward 1 for a correct classification, else 0. The baseline is the mean reward of the other
-samples of the same image. The digits are scikit-learn's 8×8 digits; every fifth (index % 5 ==
-0) is held out and never trained on.
+samples of the same image. The data are the 8×8 digits of scikit-learn. Every fifth digit (index % 5
+== 0) belongs to the validation set.
 
     python docs/demos/glimpses/train.py
 """
@@ -29,12 +27,12 @@ from torch.nn import Module, functional
 import specc_torch
 
 HELD_OUT = 5  # every fifth digit
-INK = 16  # the largest value of the data
-CANVAS, NOISE = 24, 0.1  # pixels; the largest value of background noise
+INK = 16  # the maximum value of the data
+CANVAS, NOISE = 24, 0.1  # canvas size in pixels; maximum value of the background noise
 GLIMPSES, STD = 4, 0.2
-SAMPLES = 4  # trajectories for each image of a batch
+SAMPLES = 4  # number of trajectories for each image of a batch
 BATCH, RATE = 64, 5e-3
-POLICY_WEIGHT = 0.1  # of the REINFORCE term, so that classification is learned first
+POLICY_WEIGHT = 0.1  # weight of the REINFORCE term, small so that classification is learned first
 SIZES = {
     "image": CANVAS,
     "patch": 8,
@@ -48,8 +46,8 @@ SIZES = {
 
 
 def place_digits(digits: Tensor, generator: torch.Generator) -> Tensor:
-    """Each digit `f32[n, 8, 8]` at a random position of a noisy canvas, `f32[n, 1, CANVAS,
-    CANVAS]`.
+    """Place each digit `f32[n, 8, 8]` at a random position of a noisy canvas. Return the canvases
+    `f32[n, 1, CANVAS, CANVAS]`.
     """
     canvas = NOISE * torch.rand(len(digits), 1, CANVAS, CANVAS, generator=generator)
     size = digits.shape[-1]
@@ -60,7 +58,7 @@ def place_digits(digits: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def sample_locations(sampled: Module, policy: Module, pixels: Tensor, noise: Tensor) -> Tensor:
-    """Locations of each glimpse `f32[n, GLIMPSES, 2]`, sampled with the parameters of `policy`."""
+    """Sample glimpse locations, `f32[n, GLIMPSES, 2]`, with the parameters of `policy`."""
     parameters = dict(policy.named_parameters())
     inputs = {"pixel_values": pixels, "noise": noise}
     with torch.no_grad():
@@ -68,8 +66,8 @@ def sample_locations(sampled: Module, policy: Module, pixels: Tensor, noise: Ten
 
 
 def compute_loss(policy: Module, pixels: Tensor, locations: Tensor, target: Tensor) -> Tensor:
-    """Cross entropy and the REINFORCE surrogate; `SAMPLES` consecutive rows are samples of one
-    image.
+    """Compute the cross entropy plus the REINFORCE surrogate loss. `SAMPLES` consecutive batch
+    elements are samples of one image.
     """
     outputs = policy(pixel_values=pixels, locations=locations)
     reward = (outputs["logits"].argmax(-1) == target).float().reshape(-1, SAMPLES)
@@ -82,7 +80,7 @@ def compute_loss(policy: Module, pixels: Tensor, locations: Tensor, target: Tens
 
 
 def compute_accuracy(policy: Module, pixels: Tensor, locations: Tensor, target: Tensor) -> float:
-    """Compute the accuracy."""
+    """Compute the classification accuracy for given glimpse locations."""
     with torch.no_grad():
         logits = policy(pixel_values=pixels, locations=locations)["logits"]
     return float((logits.argmax(-1) == target).float().mean())
@@ -113,7 +111,7 @@ def train(policy: Module, sampled: Module, digits: Tensor, target: Tensor, epoch
 
 
 def report(policy: Module, sampled: Module, digits: Tensor, target: Tensor) -> None:
-    """Print held-out accuracy with the policy's locations, random locations and the center."""
+    """Print the validation accuracy with the policy's, random and central locations."""
     generator = torch.Generator().manual_seed(1)
     pixels = place_digits(digits, generator)
     zeros = torch.zeros(len(pixels), GLIMPSES, 2)
@@ -133,7 +131,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", help="write the parameters as safetensors")
     args = parser.parse_args()
-    torch.set_num_threads(1)  # one thread: small tensors gain nothing from more
+    torch.set_num_threads(1)  # one thread: small tensors do not benefit from more threads
     torch.manual_seed(args.seed)
     torch.use_deterministic_algorithms(True)
     policy = specc_torch.module("glimpses", graph="policy", set=SIZES, init=args.seed)

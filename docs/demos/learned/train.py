@@ -1,10 +1,10 @@
-"""Train a small Llama from its spec on Python's help texts, and save it with transformers as a
-checkpoint with trained weights, whose magnitudes differ from those of random weights.
+"""Train a small Llama from its spec on Python's help texts, and save the model with transformers.
+The checkpoint has trained weights, whose magnitudes differ from those of random weights.
 
-This file contains no model: `specs/models/llama.specc` defines the computation. The parameters of
-the module that `specc_torch` makes have the names of published checkpoints, so transformers loads
-them directly and saves them with `save_pretrained`;
-`tests/parity/test_parity_trained_weights.py` loads the checkpoint and compares.
+This file contains no model: `specs/models/llama.specc` defines the computation. The module that
+`specc_torch` creates has the parameter names of published checkpoints, so transformers loads the
+parameters directly and saves them with `save_pretrained`.
+`tests/parity/test_parity_trained_weights.py` loads the checkpoint and compares the outputs.
 
     python docs/demos/learned/train.py --steps 800     # the included weights: one core, 6 minutes
     python docs/demos/learned/train.py --steps 50 --out /tmp/learned     # a quick test
@@ -29,7 +29,7 @@ import specc_torch
 HERE = Path(__file__).resolve().parent
 WORDS, LENGTH, BATCH = 1024, 128, 16
 RATE, WARMUP, SHOWN = 3e-3, 100, 50
-HELD_BACK = 8  # topics for validation
+HELD_BACK = 8  # help topics for validation
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": WORDS, "hidden_size": 160,
     "intermediate_size": 432, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -39,14 +39,14 @@ CONFIG = {
 
 
 def texts() -> tuple[list[str], list[str]]:
-    """Return Python's help texts, ordered by name, for training and validation."""
+    """Return Python's help texts for training and for validation, ordered by topic name."""
     topics = pydoc_data.topics.topics
     every = [topics[name] for name in sorted(topics)]
     return every[HELD_BACK:], every[:HELD_BACK]
 
 
 def tokenizer_of(lines: list[str]) -> tokenizers.Tokenizer:
-    """Train a byte-level BPE tokenizer."""
+    """Train a byte-level BPE tokenizer on texts."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
@@ -61,13 +61,13 @@ def tokenizer_of(lines: list[str]) -> tokenizers.Tokenizer:
 
 
 def ids_of(made: tokenizers.Tokenizer, lines: list[str]) -> Tensor:
-    """Tokenize all texts, each with an end token, as i64[n]."""
+    """Tokenize all texts, each followed by an end token. Return token ids i64[n]."""
     found = [id for line in lines for id in (*made.encode(line).ids, 0)]
     return torch.tensor(found)
 
 
 def batches(ids: Tensor, seed: int) -> Iterator[Tensor]:
-    """Yield random windows i64[BATCH, LENGTH + 1], one batch per step."""
+    """Yield random windows of token ids, i64[BATCH, LENGTH + 1], one batch per step."""
     source = torch.Generator().manual_seed(seed)
     while True:
         starts = torch.randint(len(ids) - LENGTH, (BATCH,), generator=source)
@@ -81,7 +81,7 @@ def loss_of(model: Module, rows: Tensor) -> Tensor:
 
 
 def held_back(model: Module, ids: Tensor) -> float:
-    """Compute the validation loss."""
+    """Compute the loss on validation texts."""
     rows = ids[: len(ids) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)[:32]
     with torch.no_grad():
         return float(loss_of(model, rows))
@@ -96,7 +96,7 @@ def rate(step: int, steps: int) -> float:
 
 
 def train(model: Module, learned: Tensor, other: Tensor, steps: int) -> None:
-    """Train the model in place."""
+    """Train the model in place for a number of steps."""
     optimizer = torch.optim.AdamW(model.parameters(), RATE, betas=(0.9, 0.95), weight_decay=0.1)
     rows = batches(learned, seed=0)
     for step in range(steps):
@@ -127,14 +127,14 @@ def save(model: Module, made: tokenizers.Tokenizer, out: Path) -> None:
 
 
 def main() -> None:
-    """Train the model, print its losses and save it."""
+    """Train the model, print its losses and save the checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--out", type=Path, default=HERE / "llama")
     given = parser.parse_args()
     learned, other = texts()
     made = tokenizer_of(learned)
-    torch.set_num_threads(1)  # one thread: small tensors gain little from more
+    torch.set_num_threads(1)  # one thread: small tensors benefit little from more threads
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
         model = specc_torch.module("llama", config=place, init=0, graph="decoder")

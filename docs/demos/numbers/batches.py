@@ -1,7 +1,8 @@
 """Generate training pairs as arrays of token ids in worker processes, deterministically for a seed.
 
-A training step has two half batches: words to digits (long sources, short targets) and digits to
-words (the reverse). Separate batches need little padding. A job contains several steps.
+Each training step has two half batches: words to digits (long sources, short targets) and digits to
+words (short sources, long targets). Separate batches need little padding. A job contains the
+batches of several steps.
 """
 
 import random
@@ -15,26 +16,24 @@ import data
 import numpy as np
 from numpy.typing import NDArray
 
-STEPS = 16  # made together
+STEPS = 16  # number of training steps per job
 AHEAD = 4  # number of prepared jobs per process
 
 Ids = NDArray[np.uint8]
 Half = tuple[Ids, Ids]
-"""Texts given `u8[steps, batch, src]` and texts wanted `u8[steps, batch, tgt]`, with
-their ends, padded.
-"""
+"""Padded sources `u8[steps, batch, src]` and targets `u8[steps, batch, tgt]`, with end tokens."""
 
 
 @dataclass(frozen=True)
 class Alphabet:
-    """Token ids of the characters below U+0100; -1 for characters without an id."""
+    """The token ids of the characters below U+0100; -1 for a character without a token id."""
 
     ids: tuple[int, ...]
     pad: int
     end: int
 
     def rows(self, texts: Sequence[str]) -> Ids:
-        """Encode texts with end tokens as a padded batch `u8[texts, longest + 1]`."""
+        """Encode texts with end tokens as a padded batch, `u8[texts, longest + 1]`."""
         width = max(map(len, texts))
         codes = np.frombuffer(
             "".join(text.ljust(width, "\0") for text in texts).encode("latin-1"), np.uint8
@@ -51,7 +50,7 @@ class Alphabet:
 
 @dataclass(frozen=True)
 class Job:
-    """The batches of one call: `STEPS` steps, each with `batch` pairs per direction."""
+    """The batches of one job: `STEPS` steps, each with `batch` pairs per half batch."""
 
     alphabet: Alphabet
     batch: int
@@ -59,7 +58,7 @@ class Job:
     number: int
 
     def made(self) -> tuple[Half, Half]:
-        """Generate the pairs."""
+        """Generate the half batches of the job."""
         rng = random.Random(f"{self.seed} {self.number}")
         return self._half(data.READING, rng), self._half(data.WRITING, rng)
 
@@ -72,8 +71,8 @@ class Job:
 def made_ahead(
     alphabet: Alphabet, batch: int, seed: int, workers: int
 ) -> Iterator[tuple[Half, Half]]:
-    """Pairs for `STEPS` steps at a time, without end, in one order however many
-    processes make them.
+    """Yield the half batches of `STEPS` steps at a time without end. The order does not depend on
+    the number of worker processes.
     """
     jobs = (Job(alphabet, batch, seed, number) for number in count())
     if not workers:
@@ -81,7 +80,7 @@ def made_ahead(
         return
     way = (
         "fork" if "fork" in get_all_start_methods() else "spawn"
-    )  # a forked process need not import modules again
+    )  # a forked process does not import modules again
     with get_context(way).Pool(workers) as pool:
         waiting = deque(pool.apply_async(job.made) for job in islice(jobs, AHEAD * workers))
         for job in jobs:

@@ -1,9 +1,9 @@
 """Generate numbers from 0 to 999 999 as digits and as English and German words: training and
 validation pairs.
 
-All pairs are generated from the rules of the languages. Words are read in every usual style and
-written in one style, so that each source has exactly one correct target. A validation number is
-in no training pair, in any language or direction; numbers below 100 are never in the validation
+All pairs are generated from the rules of the languages. Source words have every usual style, but
+target words have one style, so that each source has exactly one correct target. A validation number
+is in no training pair, in any language or direction; numbers below 100 are never in the validation
 set.
 
     three hundred and five  ->  305            en 305  ->  three hundred and five
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 LIMIT = 1_000_000
-ALWAYS_SEEN = 100  # every number below is trained on
+ALWAYS_SEEN = 100  # every number below is in the training set
 HELD_OUT = 20  # every n-th number belongs to the validation set
-LENGTHS = range(1, 7)  # digits
+LENGTHS = range(1, 7)  # numbers of digits
 OFTEN = (1, 1, 2, 2, 2, 2)  # sampling weight of each length
 FEW_KINDS = 0.2  # share of numbers with repeated digits, which are the hardest
 EVALUATION_SEED = 2017
@@ -61,24 +61,24 @@ GERMAN_TENS = [
 
 @dataclass(frozen=True)
 class English:
-    """A style of English number words; the defaults are the style of the prefix `en`."""
+    """A style of English number words. The defaults are the style of targets (prefix `en`)."""
 
-    tie: str = " and "  # between hundreds, or thousands alone, and a rest below 100
-    hyphen: str = "-"  # in twenty-one
-    one: str = "one "  # before hundred and thousand at the very front
+    tie: str = " and "  # between hundreds, or thousands alone, and a remainder below 100
+    hyphen: str = "-"  # between tens and units, as in twenty-one
+    one: str = "one "  # before hundred and thousand at the beginning of a number
 
 
 @dataclass(frozen=True)
 class German:
-    """A style of German number words; the defaults are the style of the prefix `de`."""
+    """A style of German number words. The defaults are the style of targets (prefix `de`)."""
 
-    one: str = "ein"  # before hundert and tausend at the very front
-    tie: str = ""  # between hundert or tausend and a last rest of at most zwölf
-    plain: bool = False  # with the letters of English keyboards: ue, oe, ss
+    one: str = "ein"  # before hundert and tausend at the beginning of a number
+    tie: str = ""  # between hundert or tausend and a remainder of at most zwölf
+    plain: bool = False  # True: ue, oe, ss instead of ü, ö, ß
 
 
 def english(n: int, form: English = English()) -> str:
-    """Spell a number below one million in English: `three hundred and five`."""
+    """Spell a number below one million in English, e.g. `three hundred and five`."""
     thousands, rest = divmod(n, 1000)
     if not thousands:
         return _english_below(rest, form, form.one)
@@ -93,7 +93,7 @@ def english(n: int, form: English = English()) -> str:
 
 
 def _english_below(n: int, form: English, one: str) -> str:
-    """A number below one thousand; `one` is what stands before a single hundred."""
+    """Spell a number below one thousand in English; `one` is the text before a single hundred."""
     hundreds, rest = divmod(n, 100)
     if not hundreds:
         return _english_small(rest, form)
@@ -109,7 +109,7 @@ def _english_small(n: int, form: English) -> str:
 
 
 def german(n: int, form: German = German()) -> str:
-    """Spell a number below one million in German as one word: `dreihundertfünf`."""
+    """Spell a number below one million in German as one word, e.g. `dreihundertfünf`."""
     thousands, rest = divmod(n, 1000)
     if not thousands:
         words = _german_below(rest, form, form.one)
@@ -125,13 +125,13 @@ def german(n: int, form: German = German()) -> str:
 
 
 def _german_rest(n: int, form: German) -> str:
-    """Spell the part after `tausend`."""
+    """Spell the last three digits of a German number after `tausend`."""
     tie = form.tie if n <= 12 else ""
     return tie + _german_below(n, form, "ein") if n else ""
 
 
 def _german_below(n: int, form: German, one: str) -> str:
-    """A number below one thousand; `one` is what stands before a single hundred."""
+    """Spell a number below one thousand in German; `one` is the text before a single hundred."""
     hundreds, rest = divmod(n, 100)
     if not hundreds:
         return _german_small(rest)
@@ -140,7 +140,7 @@ def _german_below(n: int, form: German, one: str) -> str:
 
 
 def _german_small(n: int) -> str:
-    """Spell a number below one hundred; the units precede the tens, and `eins` becomes `ein`."""
+    """Spell a number below one hundred in German, where the units precede the tens."""
     tens, unit = divmod(n, 10)
     if n < 20:
         return GERMAN[n]
@@ -148,7 +148,7 @@ def _german_small(n: int) -> str:
 
 
 def _german_joined(words: str) -> str:
-    """Words with others behind them: einundzwanzig, einhunderteintausend."""
+    """Return German words in the form before other words: `eins` becomes `ein` in einundzwanzig."""
     return words.removesuffix("s") if words.endswith("eins") else words
 
 
@@ -164,33 +164,33 @@ GERMAN_FORMS = [
     for tie in ("", "und")
     for one in ("ein", "")
 ]
-# of the words to be read stand in the form that is written; the others in any form
+# share of source words in the style of target words; other source words have a random style
 CANONICAL_SHARE = 0.4
 
 Words = Callable[[int, random.Random], tuple[str, str]]
 
 
 def read_english(n: int, rng: random.Random) -> tuple[str, str]:
-    """Return English words and their digits."""
+    """Return English number words as the source, and the digits as the target."""
     return english(
         n, ENGLISH_FORMS[0] if rng.random() < CANONICAL_SHARE else rng.choice(ENGLISH_FORMS)
     ), str(n)
 
 
 def read_german(n: int, rng: random.Random) -> tuple[str, str]:
-    """Return German words and their digits."""
+    """Return German number words as the source, and the digits as the target."""
     return german(
         n, GERMAN_FORMS[0] if rng.random() < CANONICAL_SHARE else rng.choice(GERMAN_FORMS)
     ), str(n)
 
 
 def write_english(n: int, rng: random.Random) -> tuple[str, str]:
-    """Return digits with the prefix for English, and the English words."""
+    """Return digits with the prefix for English as the source, and English words as the target."""
     return f"en {n}", english(n)
 
 
 def write_german(n: int, rng: random.Random) -> tuple[str, str]:
-    """Return digits with the prefix for German, and the German words."""
+    """Return digits with the prefix for German as the source, and German words as the target."""
     return f"de {n}", german(n)
 
 
@@ -212,8 +212,8 @@ def held_out(n: int) -> bool:
 
 
 def drawn(rng: random.Random) -> int:
-    """Any number: first how many digits it has, then which. Now and then they are of
-    two kinds, as in 101 101.
+    """Sample a number: first the number of digits, then the digits. A share of the numbers has only
+    two distinct digits, e.g. 101 101.
     """
     (length,) = rng.choices(LENGTHS, OFTEN)
     if length == 1 or rng.random() >= FEW_KINDS:
@@ -226,7 +226,7 @@ def drawn(rng: random.Random) -> int:
 def training(
     directions: tuple[Words, ...], count: int, rng: random.Random
 ) -> list[tuple[str, str]]:
-    """Return `count` training pairs (source, target), alternating between directions."""
+    """Return `count` training pairs (source, target) that alternate between directions."""
     pairs = []
     while len(pairs) < count:
         n = drawn(rng)
@@ -236,9 +236,7 @@ def training(
 
 
 def evaluation(direction: Words, count: int) -> list[tuple[str, str]]:
-    """`count` different pairs of numbers that training never sees, always the same
-    ones: (given, wanted).
-    """
+    """Return `count` distinct validation pairs (source, target), sampled with a fixed seed."""
     rng = random.Random(EVALUATION_SEED)
     pairs: dict[str, str] = {}
     while len(pairs) < count:
@@ -250,7 +248,7 @@ def evaluation(direction: Words, count: int) -> list[tuple[str, str]]:
 
 
 def characters() -> list[str]:
-    """Return every character of the pairs, in order."""
+    """Return every character of sources and targets, in sorted order."""
     texts = [
         "en 0123456789",
         "de",

@@ -1,10 +1,10 @@
-"""Train the numbers model, the spec as a PyTorch module, on pairs generated from the rules of two
-languages.
+"""Train the numbers model, whose spec becomes a PyTorch module, on pairs generated from the rules
+of two languages.
 
 This file contains no model: `specs/models/numbers.yaml` defines the computation and the
-preprocessing. The parameters of the module that `specc_torch` makes have the names of the spec.
-Training uses teacher forcing; the final report evaluates generated answers for validation numbers.
-The same seed and number of steps give the same file on the same machine.
+preprocessing. The module that `specc_torch` creates has the parameter names of the spec. Training
+uses teacher forcing. The final report evaluates generated answers for validation numbers. The same
+seed and number of steps give the same file on the same machine.
 
     # the included weights: one core, 13 minutes
     python docs/demos/numbers/train.py --steps 4000 --warmup 200 --batch 32
@@ -34,27 +34,28 @@ import specc_torch
 
 HERE = Path(__file__).resolve()
 SPEC = HERE.parents[3] / "specs" / "models" / "numbers.yaml"
-SPECIALS = ("<pad>", "<start>", "<end>")  # ids 0, 1, 2, as in the config of the spec
+SPECIALS = ("<pad>", "<start>", "<end>")  # token ids 0, 1, 2, as in the config of the spec
 PAD, START, END = range(3)
 RATE = 2e-3
 DECAY = 0.01
 WARMUP = 1000
-UNTIMED = 0.4  # of the warm-up: a GPU, and the processes that make data, start slowly
-# of the time that is left is planned for; a run cut short has not come to rest
+# share of the warmup that is not timed, because a GPU and the data processes start slowly
+UNTIMED = 0.4
+# share of the remaining time that is planned for, so that the learning rate decays to 0 in time
 SPARE = 0.95
-SHOWN = 200  # steps between two printed lines
-LONGEST = 80  # characters of an answer, and some more
+SHOWN = 200  # steps between two progress lines
+LONGEST = 80  # maximum answer length in characters
 TEST_PAIRS = 2000
 DUE = 0.98
 
 
 @dataclass
 class Plan:
-    """How many steps there are. A limit in time becomes a number of steps once the
-    speed is known.
+    """The number of training steps. A time limit is converted to a number of steps once the speed
+    is known.
 
-    The rate of learning depends on the number of steps alone after the warm-up, and on
-    nothing before, so that a run under a limit in time can be repeated with `--steps`.
+    After warmup, the learning rate depends only on the number of steps, so that a run with a time
+    limit can be repeated with `--steps`.
     """
 
     warmup: int
@@ -64,14 +65,14 @@ class Plan:
     timed: float = 0.0
 
     def rate(self, step: int) -> float:
-        """Return the learning rate factor at a step: linear warmup, then cosine decay to 0."""
+        """Return the learning rate factor at a step: linear warmup and cosine decay to 0."""
         if step < self.warmup or self.steps is None or self.steps <= self.warmup:
             return min((step + 1) / self.warmup, 1)
         done = (step - self.warmup) / (self.steps - self.warmup)
         return 0.5 * (1 + math.cos(math.pi * min(done, 1)))
 
     def passed(self, step: int, now: float) -> bool:
-        """Return True if training ends at step `step` and time `now`."""
+        """Return True if training ends after `step` steps at time `now`."""
         untimed = int(UNTIMED * self.warmup)
         if step == untimed:
             self.timed = now
@@ -84,17 +85,17 @@ class Plan:
 
 
 SYMBOLS = [*SPECIALS, *data.characters()]
-"""What the lines of the vocabulary file stand for, in order."""
+"""The entries of the vocabulary file, in the order of token ids."""
 
 
 def alphabet() -> Alphabet:
-    """Return the ids of single characters: their line numbers in the vocabulary file."""
+    """Return the token ids of single characters, which are line numbers in the vocabulary file."""
     ids = {symbol: n for n, symbol in enumerate(SYMBOLS)}
     return Alphabet(tuple(ids.get(chr(c), -1) for c in range(256)), PAD, END)
 
 
 def text_of(ids: Sequence[int]) -> str:
-    """Decode an answer up to its end token."""
+    """Decode the token ids of an answer up to the end token."""
     ended = [*ids, END].index(END)
     return "".join(SYMBOLS[n] for n in ids[:ended] if n >= len(SPECIALS))
 
@@ -102,8 +103,8 @@ def text_of(ids: Sequence[int]) -> str:
 def halves(
     batch: int, seed: int, workers: int, device: torch.device
 ) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """For each step: texts given `i64[b, src]` and wanted `i64[b, tgt]`, once to be
-    read and once to be written.
+    """Yield the two half batches of each step: sources `i64[b, src]` and targets `i64[b, tgt]`,
+    first words to digits, then digits to words.
     """
 
     def there(half: Half) -> tuple[Tensor, Tensor]:
@@ -124,9 +125,9 @@ def loss_of(model: Module, source: Tensor, wanted: Tensor) -> Tensor:
 
 
 def train(model: Module, steps: Iterator[list[tuple[Tensor, Tensor]]], plan: Plan) -> int:
-    """Train the model in place; return the number of steps."""
+    """Train the model in place. Return the number of steps."""
     parameters = list(model.parameters())
-    fused = parameters[0].device.type == "cuda"  # one call for all of them
+    fused = parameters[0].device.type == "cuda"  # one kernel for all parameters
     optimizer = torch.optim.AdamW(
         parameters, RATE, betas=(0.9, 0.98), weight_decay=DECAY, fused=fused
     )
@@ -144,7 +145,7 @@ def train(model: Module, steps: Iterator[list[tuple[Tensor, Tensor]]], plan: Pla
         if step % SHOWN == 0 or step == plan.steps:
             reading, writing = (
                 torch.stack(losses).mean(0).tolist()
-            )  # waits for the device: the clock is right below
+            )  # `tolist` waits for the device, so the time below is correct
             now = time.monotonic() - plan.since
             print(
                 f"step {step:5d}  reading {reading:.4f}  writing {writing:.4f}  {now:.0f} s",
@@ -157,7 +158,7 @@ def train(model: Module, steps: Iterator[list[tuple[Tensor, Tensor]]], plan: Pla
 
 
 def answers(model: Module, texts: Sequence[str]) -> list[str]:
-    """Generate answers by greedy decoding."""
+    """Generate answers for source texts by greedy decoding."""
     device = next(model.parameters()).device
     source = torch.from_numpy(alphabet().rows(texts)).long().to(device)
     made = torch.full((len(texts), 1), START, device=device)
@@ -171,9 +172,7 @@ def answers(model: Module, texts: Sequence[str]) -> list[str]:
 
 
 def exact(model: Module, direction: data.Words, count: int) -> float:
-    """The share of held-out pairs whose answer is right to the last character; the
-    first wrong ones are shown.
-    """
+    """Return the exact match accuracy on validation pairs, and print up to three wrong answers."""
     pairs = data.evaluation(direction, count)
     found = answers(model, [given for given, _ in pairs])
     wrong = [
@@ -185,7 +184,7 @@ def exact(model: Module, direction: data.Words, count: int) -> float:
 
 
 def report(model: Module, count: int) -> float:
-    """Print the exact match of each direction and of all directions."""
+    """Print the exact match accuracy of each direction and of all directions."""
     shares = []
     for name, direction in data.DIRECTIONS.items():
         shares.append(exact(model, direction, count // len(data.DIRECTIONS)))
@@ -196,7 +195,7 @@ def report(model: Module, count: int) -> float:
 
 
 def arguments() -> argparse.Namespace:
-    """Parse the command line."""
+    """Parse the command-line arguments."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -228,7 +227,7 @@ def arguments() -> argparse.Namespace:
 
 
 def write_words(path: Path, force: bool) -> None:
-    """Write the vocabulary, one character per line; a space is a JSON string."""
+    """Write the vocabulary with one character per line. The space character is a JSON string."""
     lines = [json.dumps(symbol) if symbol.isspace() else symbol for symbol in SYMBOLS]
     words = "".join(f"{line}\n" for line in lines)
     if path.exists() and path.read_text(encoding="utf-8") != words and not force:
@@ -241,14 +240,16 @@ def main() -> None:
     args = arguments()
     os.environ.setdefault(
         "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-    )  # what repeatable sums on a GPU need
+    )  # cuBLAS requires this setting for reproducible sums on a GPU
     device = torch.device(args.device)
     torch.use_deterministic_algorithms(True, warn_only=device.type != "cpu")
-    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads any
-    torch.set_num_threads(1)  # tensors this small gain nothing from more
+    # no op reads uninitialized memory
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.set_num_threads(1)  # one thread: small tensors do not benefit from more threads
     out = args.out or args.spec.parent
     for name in ("numbers.safetensors", "numbers.unfinished.safetensors"):
-        specc_torch.check_output(out / name, force=args.force)  # fail before training
+        # check the output paths before training
+        specc_torch.check_output(out / name, force=args.force)
     for directory in dict.fromkeys((args.spec.parent, out)):
         write_words(directory / "numbers.vocab", args.force)
     model = specc_torch.module(args.spec, init=args.seed)
