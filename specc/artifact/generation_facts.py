@@ -1,5 +1,5 @@
-"""The metadata in `specc.json` that a generative or streaming package needs to run its step graph:
-the inputs of the spec, the decode states, the bounds of symbolic dimensions, and the chunk size.
+"""Metadata in `specc.json` with which a generative or streaming package runs its step graph: the
+inputs of the spec, the decode states, the bounds of symbolic dimensions, and the chunk size.
 """
 
 from collections.abc import Collection, Mapping
@@ -38,9 +38,9 @@ STATE_ROLES: tuple[StateRole, ...] = ("key", "value", "carry", "rows")
 
 @dataclass(frozen=True)
 class StreamChunks:
-    """The chunk size of a streaming model: the length of each chunk is a multiple of `step_length`
-    time steps. `output_lengths` maps each output to the size of its time axis as a function of the
-    length of the stream. `per_step_inputs` are inputs whose default value at a position depends
+    """The chunk size of a streaming model. The length of each chunk must be a multiple of
+    `step_length` time steps. `output_lengths` maps each output to the size of its time axis as a
+    function of the stream length. `per_step_inputs` are inputs whose default at a position depends
     only on other inputs at the same position.
     """
 
@@ -51,14 +51,14 @@ class StreamChunks:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationMetadata:
-    """Generation metadata of a package.
+    """The generation metadata of a package.
 
     `signature` is a graph with exactly the inputs of the spec, and `defaults` computes omitted
     inputs. `loop_invariant_inputs` are the inputs of the step that do not change between steps, and
-    `full_inputs` the inputs that contain all positions up to the current one. `max_context` is the
-    maximum sequence length (None if unlimited), and `limiting_table` the position embedding that
-    limits it. `length_bounds` are the bounds of the other symbolic dimensions. `first_token_logits`
-    names the output of `encode` from which the first token is sampled if the prompt is empty.
+    `full_inputs` are the inputs that contain all positions so far. `max_context` is the maximum
+    sequence length (None if unlimited), which the position embedding `limiting_table` limits.
+    `length_bounds` are the bounds of other symbolic dimensions. `first_token_logits` names the
+    output of `encode` from which the first token is sampled if the prompt is empty.
     `in_place_states` are the states whose buffers a step updates in place
     (`specc.runtime.decoder_sessions`). If `allows_mixed_lengths`, a batch may contain sequences of
     different lengths (`specc.runtime.batch_slots`). `stream_chunks` is None for a generative model.
@@ -81,7 +81,7 @@ class GenerationMetadata:
     stream_chunks: StreamChunks | None = None
 
     def to_json(self) -> dict[str, Json]:
-        """Return the metadata as JSON data that `parse_generation_metadata` reads."""
+        """Return the metadata as JSON, which `parse_generation_metadata` can parse."""
         graphs = [self.signature, *([self.defaults] if self.defaults else [])]
         chunks: Json = None
         if stream := self.stream_chunks:
@@ -117,23 +117,23 @@ def is_streaming_package(metadata: Mapping[str, object]) -> bool:
 
 
 def convert_length_bounds_to_json(bounds: Mapping[str, LengthBound]) -> Json:
-    """Convert bounds of symbolic dimensions to JSON data: `[low, high, reason]` by symbol."""
+    """Convert the bounds of symbolic dimensions to JSON: `[low, high, reason]` by symbol."""
     return {name: [b.low, b.high, b.reason] for name, b in sorted(bounds.items())}
 
 
 def parse_length_bounds(data: object) -> dict[str, LengthBound]:
-    """Parse bounds of symbolic dimensions from JSON data; ignore invalid bounds."""
+    """Parse the bounds of symbolic dimensions from JSON. Ignore invalid bounds."""
     bounds = {}
     for name, bound_data in data.items() if isinstance(data, dict) else ():
         match bound_data:
-            # Without a bound, the graph reports an invalid size later.
+            # An invalid bound is ignored, because the graph itself reports an invalid size later.
             case [int() as low, None | int() as high, str() as reason]:
                 bounds[str(name)] = LengthBound(low, high, reason[:300])
     return bounds
 
 
 def _convert_state(state: DecodeState) -> Json:
-    """Convert a state to JSON data without its type, which the step graph declares."""
+    """Convert a state to JSON, without its type, which the step graph declares."""
     return {
         "name": state.name,
         "next": state.next_output,
@@ -191,7 +191,7 @@ def parse_generation_metadata(
 
 
 def _read_chunks(metadata_fields: JsonFields, step: Graph, path: str) -> StreamChunks | None:
-    """Parse the chunk size of a streaming model, or return None for a generative model."""
+    """Parse the chunk size of a streaming model. Return None for a generative model."""
     chunk_data = metadata_fields.get_optional("chunks")
     if chunk_data is None:
         return None
@@ -207,7 +207,7 @@ def _read_chunks(metadata_fields: JsonFields, step: Graph, path: str) -> StreamC
 def _read_output_lengths(
     output_lengths: Mapping[str, object], step: Graph, path: str
 ) -> dict[str, Dim]:
-    """Parse the size of each output's time axis, as a function of the length of the stream."""
+    """Parse the size of each output's time axis as a function of the stream length."""
     try:
         lengths = {str(n): parse_dim(str(text)) for n, text in output_lengths.items()}
     except DimError:
@@ -226,7 +226,7 @@ def _read_signature(
     generates_tokens: bool,
 ) -> Graph:
     """Return the graph whose inputs are those of the spec. Raise E0831 if this graph or the step
-    lacks the input with the generated or streamed sequence, or if the step lacks the corresponding
+    graph lacks the generated or streamed input, or if the step graph lacks the corresponding
     output.
     """
     signature = next((g for n, g in graphs.items() if n != DEFAULTS_GRAPH_NAME), None)
@@ -248,8 +248,8 @@ def check_encoder_outputs(
     path: str,
 ) -> None:
     """Raise E0831 if a step needs a loop-invariant input or an initial state that is neither an
-    input of the spec nor an output of `encode`, or if `encode` has an input that the spec lacks.
-    `encoder_inputs` and `encoder_outputs` are empty if there is no `encode` graph.
+    input of the spec nor an output of `encode`. Also raise E0831 if `encode` has an input that the
+    spec lacks. `encoder_inputs` and `encoder_outputs` are empty without an `encode` graph.
     """
     inputs = metadata.signature.inputs.keys()
     loop_invariant_inputs = {name for name in metadata.loop_invariant_inputs if name not in inputs}
@@ -268,17 +268,18 @@ def check_encoder_outputs(
 def _read_states(
     data: JsonFields, signature: Graph, step: Graph, path: str
 ) -> tuple[DecodeState, ...]:
-    """Parse the states of a step. Raise E0831 unless each is a separate pair of an input and an
-    output of the step, and its initial shape follows from the inputs or `encode` returns it.
+    """Parse the states of a step. Raise E0831 unless each state is a separate pair of an input and
+    an output of the step, and either its initial shape follows from the inputs or `encode` outputs
+    it.
     """
-    # Two states with the same name would share a buffer, so that one state would be overwritten.
+    # Two states with the same name would share a buffer, and one state would overwrite the other.
     states = tuple(_read_state(state_data, step, path) for state_data in data.read_list("states"))
     names, next_outputs = {s.name for s in states}, {s.next_output for s in states}
     if min(len(names), len(next_outputs)) < len(states):
         _raise_invalid_package(path, "duplicate state")
     known_lengths = {d.name for value in signature.inputs.values() for d in value.type.shape}
     for state in states:
-        # `encode` determines the shape of the states that it returns
+        # `encode` determines the shape of the states that it outputs
         if not state.initial_output and not _collect_fixed_symbols(state) <= known_lengths:
             _raise_invalid_package(
                 path, f"the initial size of the state `{escape_text(state.name)[:200]}` is unknown"
@@ -293,7 +294,7 @@ def _collect_fixed_symbols(state: DecodeState) -> set[str]:
 
 
 def _read_state(data: object, step: Graph, path: str) -> DecodeState:
-    """Parse one state. Raise E0831 if it does not match the inputs and outputs of the step."""
+    """Parse a state. Raise E0831 if it does not match the inputs and outputs of the step."""
     if not isinstance(data, dict):
         _raise_invalid_package(path, "a state is invalid")
     name, next_output = data.get("name"), data.get("next")
@@ -327,7 +328,7 @@ def _read_optional_int(data: JsonFields, key: str, maximum: int) -> int | None:
 
 
 def _read_names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str, ...]:
-    """Parse a metadata field that lists inputs of the step. Raise E0831 if the step lacks one."""
+    """Parse a list of step inputs. Raise E0831 if the step graph lacks one of the inputs."""
     names = data.read_list(key)
     for name in names:
         if not isinstance(name, str) or name not in step.inputs:
@@ -346,8 +347,8 @@ def _raise_invalid_package(path: str, reason: str) -> NoReturn:
 
 def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
     """Return the bounds of each symbolic dimension by name, derived from the `dims` section, from
-    the minimum sizes that ops require, and from the sizes of position embeddings. The key of a sum
-    of dimensions, which a position embedding may also limit, is its expression, e.g. `past + seq`.
+    minimum sizes that ops require, and from the sizes of position embeddings. A position embedding
+    may also limit a sum of dimensions, whose key is an expression such as `past + seq`.
     """
     max_lengths, min_lengths = find_length_limits(graph), find_min_lengths(graph)
     bounds = {
@@ -376,14 +377,14 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
 def compute_max_context_length(
     bounds: Mapping[str, LengthBound], symbol: str, known_sizes: Mapping[str, int]
 ) -> int | None:
-    """Return the largest value of the dimension `symbol` that the bounds allow if the other
-    dimensions have the sizes `known_sizes`, or None if it is unlimited.
+    """Return the largest size of the dimension `symbol` that the bounds allow if the other
+    dimensions have the sizes `known_sizes`. Return None if the size is not limited.
     """
     max_lengths = []
     for text, bound in bounds.items():
         try:
             expression = parse_dim(text)
-        except DimError:  # an invalid package
+        except DimError:  # skip an invalid expression in an invalid package
             continue
         is_known = expression.symbols() - {symbol} <= known_sizes.keys()
         if symbol in expression.symbols() and bound.high is not None and is_known:

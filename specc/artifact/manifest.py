@@ -1,4 +1,4 @@
-"""The manifest of a compiled model, which is stored in the metadata of the model file: the spec,
+"""The manifest of a compiled model, stored in the metadata of the model file. It contains the spec,
 the graph, the config, the origin of the weights, and the quantization.
 """
 
@@ -38,7 +38,7 @@ from specc.version import __version__
 
 @value_class(slots=True)
 class RandomInitInfo:
-    """The seed of randomly initialized weights. `count` is the number of random weights of a new
+    """The seed of randomly initialized weights. `count` is the number of random weights in a new
     task head, or 0 if all weights of the model are random.
     """
 
@@ -82,30 +82,30 @@ FIXED_SETTINGS: Mapping[str, str] = {
     "begin": "begin",
     "forced_eos_token_id": "last_token",
 }
-"""Generation settings that are fixed at compile time, and their metadata keys."""
+"""Generation settings that are fixed at compile time, and their keys in the metadata."""
 
 UNSUPPORTED_SETTINGS = ("typical_p", "epsilon_cutoff", "eta_cutoff", "guidance_scale")
-"""Generation settings that a standalone generator does not support: the first three sort the whole
-distribution, the last runs the model twice per token."""
+"""Generation settings that a standalone generator does not support. The first three settings would
+sort the whole distribution, and `guidance_scale` would run the model twice per token."""
 
 RECORDED_SETTINGS: Mapping[str, str] = {
     **FIXED_SETTINGS,
     **{name: name for name in (*SCALAR_SETTINGS, "stop_strings", "max_length")},
 }
-"""Generation settings in the metadata: the settings fixed at compile time, and the default values
-of setting inputs."""
+"""Generation settings in the metadata: settings that are fixed at compile time, and default values
+of settings that are inputs."""
 
 
 QUANTIZED_LAYOUTS: tuple[WeightLayout, ...] = ("rows", "columns")
 MAX_FLOAT32_ERROR = 1e39
-"""Upper bound of the absolute error of a quantized weight, above every float32 value."""
+"""Upper bound of the absolute quantization error of a weight, above every float32 value."""
 ACTIVATION_ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", "tensor", "layer")
 
 
 @value_class(slots=True, kw_only=True)
 class QuantizedWeight:
-    """A quantized weight: its format, the initializers of its scales and zero points (`""` if it is
-    symmetric), the quantization method `recipe`, the relative error of the matrix, and the maximum
+    """A quantized weight: its format, the initializers of its scales and zero points (`""` if
+    symmetric), the quantization method `recipe`, the relative error of the weight, and the maximum
     absolute error of an element.
     """
 
@@ -118,7 +118,7 @@ class QuantizedWeight:
 
 
 def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
-    """Parse the metadata of one quantized weight. Raise E0917 if a field is invalid."""
+    """Parse the metadata of a quantized weight. Raise E0917 if a field is invalid."""
     bits = fields.read_int("bits", min(QUANTIZED_BITS), max(QUANTIZED_BITS))
     if bits not in QUANTIZED_BITS:
         fields.raise_invalid("bits", "is neither 4 nor 8")
@@ -145,7 +145,7 @@ def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
 
 METADATA_KEY = "specc"
 DOC_METADATA_KEY = "specc.doc"
-"""Metadata key of the spec's description."""
+"""Metadata key for the description of the spec."""
 FORMAT_VERSION = 1
 MAX_BYTES = 64 * 2**20
 """Maximum size of a manifest in bytes."""
@@ -156,12 +156,12 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 class Manifest:
     """The manifest of a compiled model.
 
-    `sources` are the spec files by name; `weights` is the origin of the weights (`seed`, or
-    metadata of the checkpoint, and `drawn` for a randomly initialized task head); `initializers`
-    maps each parameter to its initializer. In a standalone generator, `decoding` contains the
-    generation settings, `graph` has only the inputs of the spec, and `scoring_graph` is the graph
-    that computes logits. `precision` describes quantized weights as JSON-compatible values, and
-    `quantized` is its parsed form; `graph` uses the dequantized weights. `attentions` locate the
+    `sources` are the spec files by name. `weights` describes the origin of the weights (`seed`, or
+    metadata of the checkpoint, and `drawn` for a randomly initialized task head). `initializers`
+    maps each parameter to its initializer in the model file. In a standalone generator, `decoding`
+    contains the generation settings, `graph` has only the inputs of the spec, and `scoring_graph`
+    computes the logits. `precision` describes quantized weights as JSON-compatible values, and
+    `quantized` is its parsed form; `graph` uses the dequantized weights. `attentions` locates the
     attention weights of each layer (`attention_notes` in `specc.backend`).
     """
 
@@ -190,7 +190,7 @@ class Manifest:
 
     @property
     def random_init(self) -> RandomInitInfo | None:
-        """The seed of randomly initialized weights, or None."""
+        """The seed of randomly initialized weights, or None if no weights were initialized."""
         match self.weights:
             case {"seed": int(seed)}:
                 return RandomInitInfo(seed)
@@ -200,13 +200,13 @@ class Manifest:
 
     @property
     def generate_section(self) -> GenerateSection | None:
-        """Return the `generate` section of the spec, or None if it is invalid."""
+        """Return the `generate` section of the spec, or None if it is missing or invalid."""
         return parse_generate_section(self.generation)
 
     def dump(self) -> str:
-        """Return the manifest as JSON; equal manifests produce equal bytes."""
+        """Serialize the manifest as JSON. Equal manifests produce equal bytes."""
         graphs = [self.graph, *([self.defaults] if self.defaults else [])]
-        # written only for standalone generators or models with quantized weights
+        # these fields only exist for standalone generators and for models with quantized weights
         optional_fields = {
             "decodes": self.decoding,
             "scoring": self.scoring_graph and format_ir(self.scoring_graph),
@@ -233,12 +233,12 @@ class Manifest:
             "graphs": format_ir(*graphs),
         }
         text = json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-        # escape invalid UTF-8 in file names
+        # escape lone surrogates, which stand for invalid UTF-8 in file names
         return LONE_SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 def parse_generate_section(data: object) -> GenerateSection | None:
-    """Parse the `generate` section of JSON data, unchecked, or None if it is invalid."""
+    """Parse the `generate` section from JSON without checking it. Return None if it is invalid."""
     match data:
         case {
             "name": str(name),
@@ -251,7 +251,7 @@ def parse_generate_section(data: object) -> GenerateSection | None:
 
 
 def _parse_stream_section(data: object) -> StreamSection | None:
-    """Parse the JSON data of the `stream` section. Return None if the data is invalid."""
+    """Parse the `stream` section from JSON. Return None if it is invalid."""
     match data:
         case {"growing": str(sequence_input), "sources": [str(), *_] as outputs}:
             return StreamSection(sequence_input, tuple(map(str, outputs)))
@@ -269,7 +269,8 @@ def parse_manifest(text: str, path: str) -> Manifest:
     )
     graphs = parse_ir(data.read_string("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
-    # a single graph is the graph of the model, even if it has the name of the graph of defaults
+    # if there is only one graph, it is the model graph, even if its name is that of the defaults
+    # graph
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
         _raise_invalid_manifest(path, "the graph is missing")
@@ -310,8 +311,8 @@ def _check_weight_locations(graph: Graph, initializers: Mapping[str, str], path:
 
 
 def _mark_ties(graph: Graph, initializers: Mapping[str, str]) -> Graph:
-    """Return the graph with exactly those weights marked as tied that share an initializer, because
-    weights that are tied in the spec may have separate values in the model.
+    """Return a copy of the graph in which weights are marked as tied only if they share an
+    initializer, because weights that are tied in the spec may have separate values in the model.
     """
     roots: dict[tuple[str, Type], str] = {}
     parameter_facts = {}
@@ -324,13 +325,13 @@ def _mark_ties(graph: Graph, initializers: Mapping[str, str]) -> Graph:
 def _read_quantized_weights(
     data: JsonFields, graph: Graph, path: str
 ) -> dict[str, QuantizedWeight]:
-    """Parse the metadata of the quantized weights by name. Raise E0917 unless each is a matrix or a
-    stack of matrices in the graph.
+    """Parse the metadata of all quantized weights by name. Raise E0917 unless each weight is a
+    matrix or a stack of matrices in the graph.
     """
     if "precision" not in data.names() or not data.read_table("precision"):
         return {}
     fields = data.read_object("precision")
-    fields.read_string_map("kept")  # the reason why each other matrix is not quantized
+    fields.read_string_map("kept")  # reasons why other matrices are not quantized
     weights = fields.read_object("rounded")
     for name in weights.names():
         value = graph.parameters.get(name)
@@ -340,7 +341,7 @@ def _read_quantized_weights(
 
 
 def _read_attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
-    """Parse the metadata of each attention layer, which models of earlier versions lack."""
+    """Parse the metadata of all attention layers, which models of earlier versions lack."""
     attentions = []
     for layer in data.read_list("attentions") if "attentions" in data.names() else ():
         if not isinstance(layer, dict) or not all(isinstance(t, str) for t in layer.values()):

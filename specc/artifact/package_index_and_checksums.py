@@ -1,4 +1,4 @@
-"""Read and write `specc.json`, the index of a package: sizes, hashes, metadata of graphs."""
+"""Read and write `specc.json`, the index of a package: file sizes, hashes, graph metadata."""
 
 import hashlib
 import json
@@ -29,14 +29,14 @@ from specc.io.safe_read import (
 )
 
 COMPARED_BYTES = 1 << 20
-"""Number of bytes at the start of a weight file that are verified whenever a model is opened."""
+"""Number of bytes at the start of a weight file that are verified when a model is opened."""
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class WeightFileMetadata:
-    """Metadata of a weight file: its size in bytes, the SHA-256 of its content, and the SHA-256
-    `head` of its first `COMPARED_BYTES` bytes (`""` if it is not recorded).
+    """Metadata of a weight file: its size in bytes, the SHA-256 of its content, and `head`, the
+    SHA-256 of its first `COMPARED_BYTES` bytes (`""` if it is not recorded).
     """
 
     bytes: int
@@ -45,7 +45,7 @@ class WeightFileMetadata:
 
 
 def parse_weight_files(data: object) -> dict[str, WeightFileMetadata] | None:
-    """Parse weight file metadata by path relative to the model, or None if invalid."""
+    """Parse the metadata of weight files by relative path. Return None if it is invalid."""
     if not isinstance(data, dict):
         return None
     weight_files = {}
@@ -67,12 +67,12 @@ def is_file_size(value: object) -> bool:
 
 
 def is_sha256(text: str) -> bool:
-    """Return True if a string is a SHA-256 as 64 lowercase hexadecimal digits."""
+    """Return True if a string is a SHA-256 with 64 lowercase hexadecimal digits."""
     return _HASH.fullmatch(text) is not None
 
 
 def read_weight_file_metadata(path: Path, sha256: str) -> WeightFileMetadata:
-    """Measure size and header hash of the weight file `path`, whose content has hash `sha256`."""
+    """Return the metadata of a weight file whose content has the hash `sha256`."""
     size, head = get_regular_file_size(path), compute_file_sha256(path, COMPARED_BYTES)
     assert size is not None, f"{path} was read a moment ago"
     assert head is not None, f"{path} was read a moment ago"
@@ -80,18 +80,18 @@ def read_weight_file_metadata(path: Path, sha256: str) -> WeightFileMetadata:
 
 
 def _explain_irregular_file(directory: Path, location: str) -> str:
-    """Return the reason why the path `location` in a directory contains a link, has several hard
-    links or cannot be read, or "" if it has none of these problems.
+    """Return the reason why the file `location` in a directory is unsuitable: its path contains a
+    link, it has several hard links, or it cannot be read. Return "" for a regular file.
     """
     path = directory / location
     expected_path = os.path.join(os.path.realpath(directory), *location.split("/"))
     try:
         if os.path.realpath(path) != expected_path:
             return "a link leads to it"
-        # A write through another hard link to the file would change the weights.
+        # A write through another hard link would change the weights.
         if (links := os.lstat(path).st_nlink) != 1:
             return f"it is one of {links} hard links, which ONNX rejects"
-    except (OSError, RuntimeError, ValueError):  # a cycle of links or an invalid name
+    except (OSError, RuntimeError, ValueError):  # the links form a cycle, or the name is invalid
         return "it cannot be read"
     return ""
 
@@ -99,9 +99,8 @@ def _explain_irregular_file(directory: Path, location: str) -> str:
 def explain_file_mismatch(
     directory: Path, location: str, metadata: WeightFileMetadata, *, verifies_contents: bool = False
 ) -> str:
-    """Return a description of the difference between the file `location` in a directory and its
-    recorded metadata, or "" if there is none. With `verifies_contents`, also compare the hash of
-    the whole file.
+    """Describe how the file `location` in a directory differs from its recorded metadata. Return ""
+    if the file matches. With `verifies_contents`, also compare the hash of the whole file.
     """
     path = directory / location
     if not is_path_inside_directory(location):
@@ -112,7 +111,7 @@ def explain_file_mismatch(
         return reason
     if size != metadata.bytes:
         return f"it has {size} bytes, and had {metadata.bytes} when the model was compiled"
-    # The first bytes of a checkpoint are its header: tensor names, shapes and offsets.
+    # Compare the first bytes of a checkpoint, which contain tensor names, shapes and offsets.
     if metadata.head and compute_file_sha256(path, COMPARED_BYTES) != metadata.head:
         return "the weights file has changed since the model was compiled"
     if verifies_contents and compute_file_sha256(path) != metadata.sha256:
@@ -121,14 +120,14 @@ def explain_file_mismatch(
 
 
 def explain_misplaced_tensors(ends: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
-    """Return a description of the first external tensor that lies outside the recorded files or
-    extends past the end of its file, or "" if there is none. `ends` are the file and the end offset
-    of each tensor, and `sizes` the sizes of the recorded files in bytes.
+    """Describe the first external tensor that is not in a recorded file or extends past the end of
+    its file. Return "" if there is no such tensor. `ends` contains the file and the end offset of
+    each tensor, and `sizes` maps recorded files to their sizes in bytes.
     """
     for location, end in ends:
         if location not in sizes:
             return f"it reads weights from `{escape_text(location)[:200]}`, outside the package"
-        # offsets in corrupted files may be negative
+        # a corrupted file may contain negative offsets
         if not 0 < end <= sizes[location]:
             return f"it reads weights past the end of `{escape_text(location)[:200]}`"
     return ""
@@ -155,11 +154,11 @@ def get_regular_file_size(path: Path) -> int | None:
 INDEX_FILE = "specc.json"
 FORMAT_VERSION = 1
 MAX_BYTES = 64 * 2**20
-"""Maximum size of an index in bytes."""
+"""Maximum size of a package index in bytes."""
 MAX_FILES = 10_000
 MAX_GRAPHS = 64
 BLANK_HASH = "0" * 64
-"""Placeholder for the hash of an index while this hash is computed."""
+"""Placeholder for the hash of a package index while the hash is computed."""
 _PORTABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 
 
@@ -167,12 +166,12 @@ _PORTABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 class PackageIndex:
     """The index of a package.
 
-    `graphs` and `extras` map roles to file names; `files` maps the name of each file of the package
+    `graphs` and `extras` map roles to file names. `files` maps the name of each file of the package
     to its size and hash. `preexisting` are files that existed with the same content before the
-    package was written; replacing the package does not delete them. `linked_files` maps the
-    relative paths of the checkpoints that the graphs read to their metadata. `metadata` is JSON for
-    the program that opens the package; `sources` are the spec files by name. If
-    `checks_hashes_on_open`, opening the package verifies the hashes of the weight files.
+    package was written; replacing the package does not delete them. `linked_files` maps relative
+    paths of checkpoints that the graphs read to metadata. `metadata` is JSON for the program that
+    opens the package. `sources` are the spec files by name. If `checks_hashes_on_open`, opening the
+    package verifies the hashes of the weight files.
     """
 
     model: str
@@ -190,7 +189,7 @@ class PackageIndex:
         return format_repr(f"index of {self.model}: {', '.join(self.graphs)}")
 
     def dump(self) -> bytes:
-        """Serialize the index as JSON with its own hash; equal indices produce equal bytes."""
+        """Serialize the index as JSON with its own hash. Equal indices produce equal bytes."""
         data = {
             "format": FORMAT_VERSION,
             "specc": self.version,
@@ -205,19 +204,18 @@ class PackageIndex:
             "sources": dict(self.sources),
             "seal": BLANK_HASH,
         }
-        # The index is sorted and contains no timestamps, so that a second compilation produces the
-        # same bytes.
+        # The index is sorted and has no timestamps, so compiling again produces the same bytes.
         text = json.dumps(data, ensure_ascii=False, sort_keys=True, indent=1)
         return _add_index_hash(text.encode(errors="backslashreplace") + b"\n")
 
 
 def _add_index_hash(data: bytes) -> bytes:
-    """Replace `BLANK_HASH` in the bytes of an index by the hash of these bytes."""
+    """Replace `BLANK_HASH` in the bytes of an index with the hash of these bytes."""
     return data.replace(BLANK_HASH.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
 
 
 def is_index_unmodified(data: bytes) -> bool:
-    """Return True if the bytes of an index have the hash that they contain."""
+    """Return True if the hash in an index matches the bytes of the index."""
     try:
         fields = parse_strict_json(data.decode("utf-8"))
     except ValueError:
@@ -229,14 +227,14 @@ def is_index_unmodified(data: bytes) -> bool:
 
 
 def is_plain_file_name(name: str) -> bool:
-    """Return True for a portable file name, without directory, other than the index."""
+    """Return True for a portable file name without directory, other than that of the index."""
     return (
         _PORTABLE_NAME.fullmatch(name) is not None and not name.endswith(".") and name != INDEX_FILE
     )
 
 
 def is_package_directory(path: str | Path) -> bool:
-    """Return True if a path is a package directory."""
+    """Return True if a path is a directory that contains a package index."""
     try:
         return (Path(path) / INDEX_FILE).is_file()
     except (OSError, ValueError):
@@ -244,7 +242,7 @@ def is_package_directory(path: str | Path) -> bool:
 
 
 def read_package_index(directory: Path, *, verifies_contents: bool = False) -> PackageIndex:
-    """Read the index of the package in `directory`; with `verifies_contents`, verify the hash of
+    """Read the index of the package in `directory`. With `verifies_contents`, verify the hash of
     the index. Raise E0802 if the index cannot be read, and E0831 if it is invalid or was modified.
     """
     location = directory / INDEX_FILE
@@ -266,7 +264,7 @@ def read_package_index(directory: Path, *, verifies_contents: bool = False) -> P
 
 
 def parse_package_index(data: bytes, location: str) -> PackageIndex:
-    """Parse an index, whose path is `location` in messages. Raise E0831 if it is invalid."""
+    """Parse a package index. Raise E0831 if it is invalid. Messages contain its path `location`."""
     fields = parse_versioned_record(
         data, FORMAT_VERSION, "package", partial(_raise_invalid_index, location)
     )
@@ -288,7 +286,7 @@ def parse_package_index(data: bytes, location: str) -> PackageIndex:
 
 
 def _read_files(data: JsonFields, location: str) -> dict[str, FileDigest]:
-    """Parse sizes and hashes of files by name. Raise E0831 unless names are plain."""
+    """Parse the sizes and hashes of files by name. Raise E0831 if a name contains a directory."""
     digests = {}
     for name, entry in _limit_files(data.read_table("files"), location).items():
         match entry:
@@ -298,7 +296,7 @@ def _read_files(data: JsonFields, location: str) -> dict[str, FileDigest]:
                 _raise_invalid_index(
                     location, f"`{escape_text(name)[:200]}` has no size or no hash"
                 )
-    # The names are joined to the directory later, so they must not refer to files outside it.
+    # Names must not refer to files outside the package, because they are joined to its directory.
     for name in digests:
         if not is_plain_file_name(name):
             _raise_invalid_index(location, f"`{escape_text(name)[:200]}` is not a plain file name")
@@ -306,7 +304,7 @@ def _read_files(data: JsonFields, location: str) -> dict[str, FileDigest]:
 
 
 def _read_kept_files(data: JsonFields, files: Collection[str], location: str) -> tuple[str, ...]:
-    """Parse the names of the files that are not deleted when the package is replaced."""
+    """Parse the names of files that are not deleted when the package is replaced."""
     entries = data.read_list("kept") if "kept" in data.names() else []
     names = tuple(name for name in entries if isinstance(name, str) and name in files)
     if len(names) < len(entries):
@@ -315,7 +313,7 @@ def _read_kept_files(data: JsonFields, files: Collection[str], location: str) ->
 
 
 def _read_linked_checkpoints(data: JsonFields, location: str) -> dict[str, WeightFileMetadata]:
-    """Parse metadata of the linked checkpoints, which are in the directory of the package."""
+    """Parse the metadata of linked checkpoints, which are in the directory of the package."""
     linked_files = parse_weight_files(_limit_files(data.read_table("linked"), location))
     if linked_files is None:
         _raise_invalid_index(location, "`linked` contains a file without size or hashes")
@@ -326,14 +324,14 @@ def _read_linked_checkpoints(data: JsonFields, location: str) -> dict[str, Weigh
 
 
 def _limit_files(entries: dict[str, object], location: str) -> dict[str, object]:
-    """Return the entries of a table of files. Raise E0831 if there are more than `MAX_FILES`."""
+    """Return the entries of a file table. Raise E0831 if there are more than `MAX_FILES`."""
     if len(entries) > MAX_FILES:
         _raise_invalid_index(location, f"more than {MAX_FILES} files")
     return entries
 
 
 def _check_roles(index: PackageIndex, location: str) -> None:
-    """Raise E0831 unless graphs (<= `MAX_GRAPHS`, different files) and extras are package files."""
+    """Raise E0831 unless graphs (<= `MAX_GRAPHS`, distinct files) and extras are package files."""
     for role, name in (*index.graphs.items(), *index.extras.items()):
         if name not in index.files:
             _raise_invalid_index(
@@ -347,7 +345,7 @@ def _check_roles(index: PackageIndex, location: str) -> None:
 
 
 def read_previous_index(directory: Path) -> PackageIndex | None:
-    """Return the index of the package that a compilation replaces, or None without a valid one."""
+    """Return the index of the package that a compilation replaces, or None if it is invalid."""
     try:
         return read_package_index(directory)
     except Failed:
@@ -355,13 +353,12 @@ def read_previous_index(directory: Path) -> PackageIndex | None:
 
 
 def find_superseded_files(directory: Path, index: PackageIndex) -> list[str]:
-    """Return the unmodified files of a previous package with this index, which a new package may
-    delete. Files whose name contains their hash are identified by name and size, other files by
-    their content.
+    """Return the unmodified files of a previous package, which a new package may delete. Files
+    whose name contains their hash are identified by name and size, other files by their content.
     """
     superseded = []
     for name, digest in index.files.items():
-        # Files that existed before the package was written, or have changed since, are kept.
+        # Keep files that existed before the package was written or have changed since.
         if name in index.preexisting or get_regular_file_size(directory / name) != digest.bytes:
             continue
         match = re.fullmatch(r".*-([0-9a-f]{16})(\.[^-]*)?", name)

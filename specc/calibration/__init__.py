@@ -1,1 +1,1 @@
-"""Calibration of quantized weights with the activations on sample inputs."""
+"""Calibration of weight quantization with the activations on sample inputs."""

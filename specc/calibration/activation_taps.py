@@ -1,5 +1,5 @@
-"""Find the activations that each int4 weight multiplies, and add these activations to the outputs
-of the graph, including those inside loops and experts.
+"""Find the activations that each int4 weight multiplies, and add them to the outputs of the graph,
+including activations inside loops and experts.
 """
 
 from collections import Counter
@@ -15,11 +15,11 @@ from specc.transforms.graph_quantization import expand_recurrent_layers
 from specc.transforms.weight_uses import find_matrix_product, find_underlying_weight
 
 WeightNames: TypeAlias = Mapping[Value, str]
-"""The name of each weight by the value of a graph or loop body that holds it."""
+"""The names of weights by the value that represents each weight in a graph or loop body."""
 
 
 class WeightMatrix(NamedTuple):
-    """A weight matrix, or the matrix of the expert `expert` in a stacked weight."""
+    """A weight matrix, or the matrix of the expert with index `expert` in a stacked weight."""
 
     name: str
     expert: int = 0
@@ -28,8 +28,8 @@ class WeightMatrix(NamedTuple):
 def expose_loop_activations(
     graph: Graph, names: WeightNames
 ) -> tuple[Graph, Mapping[WeightMatrix, list[Value]]]:
-    """Return a copy of the graph whose outputs include the activations that the weights `names`
-    multiply, and these activations by weight matrix.
+    """Return a copy of the graph whose outputs include the activations that the weights in `names`
+    multiply, and a mapping from each weight matrix to its activations in the copy.
     """
     builder = GraphBuilder()
     copier = _GraphCopier(builder, builder.copy_inputs_and_parameters(graph))
@@ -49,8 +49,8 @@ def expose_loop_activations(
 @dataclass
 class _GraphCopier:
     """Copies the nodes of a graph and collects the activations that weights multiply. `copies` maps
-    values of the graph to their copies, and `activations_of` maps each weight matrix to the copies
-    of its activations.
+    values of the graph to their copies. `activations_of` maps each weight matrix to the copies of
+    its activations.
     """
 
     builder: GraphBuilder
@@ -58,7 +58,7 @@ class _GraphCopier:
     activations_of: dict[WeightMatrix, list[Value]] = field(default_factory=dict)
 
     def copy_nodes(self, graph: Graph, names: WeightNames) -> None:
-        """Copy the nodes of a graph; add the activations of weights `names` to `activations_of`."""
+        """Copy the nodes of a graph; record the activations of weights in `names`."""
         for node, results in graph.nodes:
             for name, x in _find_product(node, names):
                 self._record_activation(WeightMatrix(name), self.copies[x])
@@ -81,7 +81,7 @@ class _GraphCopier:
             values.append(value)
 
     def _copy_loop(self, node: Node, op: ops.Scan, names: WeightNames) -> tuple[Value, ...]:
-        """Copy a loop with scan outputs for activations in its body; return its own results."""
+        """Copy a loop with scan outputs for activations added; return the original results."""
         inner = _GraphCopier(builder := GraphBuilder(), builder.copy_inputs_and_parameters(op.body))
         inner.copy_nodes(op.body, _tap_body(node, op, names))
         args = [a and self.copies[a] for a in node.args]
@@ -89,7 +89,7 @@ class _GraphCopier:
         if not collected:
             return self.builder.add_node(op, *args)
         new_results = self.builder.add_node(inner.make_collecting_scan(op, collected), *args)
-        # the new scan outputs are between the loop-carried values and the existing scan outputs
+        # the added scan outputs are between the loop-carried values and the existing scan outputs
         first, end = op.carry_count, op.carry_count + len(collected)
         outer_values = dict(zip(collected, new_results[first:end], strict=True))
         for matrix, values in inner.activations_of.items():
@@ -101,8 +101,8 @@ class _GraphCopier:
         return *new_results[:first], *new_results[end:]
 
     def _transpose_activation(self, value: Value, axis: int) -> Value:
-        """Move the iteration axis `axis` of a scan output to the second-last position, because the
-        first axis must be the batch axis in an enclosing loop.
+        """Move the iteration axis `axis` of a scan output to the second-last position, because an
+        enclosing loop requires the batch axis as first axis.
         """
         order = [n for n in range(value.type.rank) if n != axis]
         order.insert(value.type.rank - 2, axis)
@@ -111,8 +111,8 @@ class _GraphCopier:
         return self.builder.add_op(ops.Transpose(tuple(order)), value)
 
     def list_collectable_activations(self, node: Node, op: ops.Scan) -> list[Value]:
-        """Return the activations of the loop body that a scan output can stack, without duplicates:
-        those that have the axis `op.axis`, and in a masked loop the batch as the first axis.
+        """Return the activations of the loop body that a scan output can stack, without duplicates.
+        They must have an axis `op.axis` and, in a loop with a mask, the batch axis as first axis.
         """
         activations = dict.fromkeys(v for values in self.activations_of.values() for v in values)
         candidates = [v for v in activations if v.type.rank > op.axis]
@@ -123,7 +123,7 @@ class _GraphCopier:
         return [v for v in candidates if v.type.shape[0] == batch]
 
     def make_collecting_scan(self, op: ops.Scan, collected_values: list[Value]) -> ops.Scan:
-        """Return a loop of the copied body, with scan outputs for `collected_values`."""
+        """Return the loop with the copied body and with scan outputs for `collected_values`."""
         body_outputs = {name: self.copies[v] for name, v in op.body.outputs.items()}
         outputs = dict(list(body_outputs.items())[: op.carry_count])
         outputs |= {f"met {n}": v for n, v in enumerate(collected_values)}
@@ -137,7 +137,7 @@ class _GraphCopier:
 
 
 def _tap_body(node: Node, op: ops.Scan, names: WeightNames) -> WeightNames:
-    """Return the names of the weights that the body of a loop captures, by value of the body."""
+    """Return the names of the weights that a loop captures, keyed by value of the loop body."""
     body_names = {}
     for inner, outer in op.map_captures(node.operands).items():
         root = find_underlying_weight(outer)
@@ -147,12 +147,12 @@ def _tap_body(node: Node, op: ops.Scan, names: WeightNames) -> WeightNames:
 
 
 def _iterate_products(body: Graph, names: WeightNames) -> Iterator[tuple[str, Value]]:
-    """Yield name and activation of each weight in `names` that a MatMul of the body uses."""
+    """Yield the name and the activation of each weight in `names` that a MatMul of `body` uses."""
     return (product for node, _ in body.nodes for product in _find_product(node, names))
 
 
 def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
-    """Return name and activation of the weight in `names` of a MatMul node, or []."""
+    """Return the weight name and the activation of a MatMul node in a list, or []."""
     product = find_matrix_product(node)
     weight = find_underlying_weight(node.args[product.matrix_operand]) if product else None
     activations = node.args[product.activation_operand] if product else None
@@ -163,8 +163,8 @@ def collect_expert_activations(
     builder: GraphBuilder, node: Node, args: list[Value], stack_names: Mapping[Value, str]
 ) -> Iterator[tuple[str, int, Value]]:
     """Yield the weight name, expert index and activation of each matrix that a `MixtureOfExperts`
-    node multiplies. `args` are the operands of `node` in the graph that `builder` creates, and
-    `stack_names` the names of the stacked weights by operand of `node`.
+    node multiplies. `args` are the operands of `node` in the graph of `builder`. `stack_names` maps
+    operands of `node` to the names of stacked weights.
     """
     op = node.op
     assert isinstance(op, ops.MixtureOfExperts)
@@ -189,12 +189,12 @@ def _tap_expert(
     builder: GraphBuilder, op: ops.MixtureOfExperts, body: Graph, args: list[Value], expert: int
 ) -> Value:
     """Add a `MixtureOfExperts` node that runs only one expert with the body `body`, whose output is
-    an activation, and return the activations of all tokens that are routed to this expert.
+    an activation. Return the activations of all tokens that are routed to this expert.
     """
     operands = op.split_operands(args)
     index = builder.add_op(ops.Constant(expert, operands.ids.type.dtype))
     is_selected = builder.add_op(ops.Compare("eq"), operands.ids, index)
-    # tokens of this expert get expert index 0, all other tokens -1 (no expert)
+    # tokens of the tapped expert get the expert index 0, all other tokens -1 (no expert)
     unit = builder.add_op(ops.Constant(1, operands.ids.type.dtype))
     selected = builder.add_op(ops.Cast(operands.ids.type.dtype), is_selected)
     ids = builder.add_op(ops.Arith("sub"), selected, unit)
@@ -207,20 +207,20 @@ def _tap_expert(
 
 
 MAX_TAPPED_BITS = 4
-"""Number of bits of the weights that are quantized with error compensation; the error of weights
-with more bits is small."""
+"""Number of bits of weights that are quantized with GPTQ. With more bits, the rounding error is
+small."""
 MAX_INPUT_FEATURES = 16_384
-"""Maximum number of input features: a Gram matrix of this size takes 2 GB, and its factorization
-another 1.5 GB."""
+"""Maximum number of input features of a weight for GPTQ. A Gram matrix of this size takes 2 GB, and
+its factorization another 1.5 GB."""
 WeightInputs: TypeAlias = tuple[Value, ...]
-"""The activations that a weight multiplies, one for each node that reads the weight."""
+"""The activations that a weight multiplies: one activation per node that reads the weight."""
 
 
 @dataclass(frozen=True)
 class CalibrationTargets:
     """The weights that are quantized with calibration. `tap_points` maps activations of `graph` to
-    the weights that multiply them: weights with the same activations share a Gram matrix. Other
-    weights are rounded to nearest.
+    the weights that multiply them; these weights share a Gram matrix. Other weights are rounded to
+    nearest.
     """
 
     graph: Graph
@@ -228,7 +228,7 @@ class CalibrationTargets:
 
     @property
     def experts(self) -> Mapping[str, int]:
-        """The number of experts of each weight by name, or 1 for a weight that is not stacked."""
+        """The number of experts in each weight by name, which is 1 if the weight is not stacked."""
         matrices = [matrix for activations in self.tap_points.values() for matrix in activations]
         return Counter(matrix.name for matrix in matrices)
 
@@ -242,8 +242,8 @@ def find_calibration_targets(
     graph: Graph, plan: QuantizationPlan, ties: Mapping[str, str]
 ) -> CalibrationTargets:
     """Find the activations that the int4 weights of a plan multiply. `ties` maps each tied weight
-    to the weight whose values it shares. Recurrent layers in the graph are replaced by loops,
-    because their activations cannot be outputs otherwise.
+    to its source. Recurrent layers in the graph are replaced by loops, because otherwise their
+    activations cannot be graph outputs.
     """
     weight_names = [n for n, f in plan.items() if f.bits == MAX_TAPPED_BITS and n not in ties]
     graph = expand_recurrent_layers(graph, {n for n in plan if ties.get(n, n) in weight_names})
@@ -258,8 +258,8 @@ def find_calibration_targets(
 def _find_tap_points(
     activations_of: Mapping[WeightMatrix, list[Value]], weight_names: list[str]
 ) -> dict[WeightInputs, tuple[WeightMatrix, ...]]:
-    """Return the weights by the activations that they multiply, in the order of `weight_names`,
-    except weights with more than `MAX_INPUT_FEATURES` input features.
+    """Group weights by the activations that they multiply, in the order of `weight_names`. Weights
+    with more than `MAX_INPUT_FEATURES` input features are omitted.
     """
     feature_counts = {
         matrix: count_input_features(tuple(values)) for matrix, values in activations_of.items()
@@ -275,13 +275,13 @@ def _find_tap_points(
 
 
 def count_input_features(activations: WeightInputs) -> int:
-    """Return the number of input features of the weight that multiplies these activations."""
+    """Return the number of input features of a weight that multiplies `activations`."""
     return activations[0].type.shape[-1].number or 0
 
 
 def find_padding_mask(graph: Graph, value: Value) -> str:
-    """Return the name of the padding mask input whose shape is that of the leading axes of `value`,
-    or "" if there is none or more than one.
+    """Return the name of the padding mask input whose shape equals the leading axes of `value`.
+    Return "" if there is no such input or more than one.
     """
     mask_names = [
         name

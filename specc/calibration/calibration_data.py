@@ -1,5 +1,5 @@
-"""Read calibration samples from a file, or let the model generate them; measure scales of int8 KV
-caches on them.
+"""Read calibration samples from a file or generate them with the model; measure scales of int8 KV
+caches on the samples.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,13 +25,13 @@ from specc.weights.int_quantization import MIN_SCALE
 __all__ = ["ModelInputs", "build_model_inputs", "read_calibration_samples"]
 
 FILE_BATCH_SIZE = 8
-"""Batch size for calibration data from a file."""
+"""Batch size of calibration samples from a file."""
 
 
 def read_calibration_samples(path: str, input_signature: ModelInputs) -> Iterator[Sample]:
-    """Yield the model inputs in an .npz or JSON lines file, in batches. Raise E0802 or E0904 if the
-    file cannot be read, E0906 if it contains invalid JSON, and E0854 if it does not contain the
-    inputs of the model.
+    """Yield batches of model inputs from an .npz or JSON Lines file. Raise E0802 or E0904 if the
+    file cannot be read, E0906 if it contains invalid JSON, and E0854 if its records are not inputs
+    of the model.
     """
     is_empty = True
     for location, record in _read_records(path):
@@ -44,8 +44,8 @@ def read_calibration_samples(path: str, input_signature: ModelInputs) -> Iterato
 
 
 def _read_records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield the location of each record of a file, for error messages, and its inputs by name. An
-    .npz file is a single record; otherwise each line is one.
+    """Yield the location of each record in a file, for error messages, and the inputs of the record
+    by name. An .npz file is a single record. In other files, each line is a record.
     """
     if path.lower().endswith(".npz"):
         yield escape_text(path), dict(read_arrays(path))
@@ -66,12 +66,12 @@ def _read_records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 
 def _read_object(line: bytes, location: str) -> Mapping[str, object]:
-    """Parse one line of JSON lines. Raise E0906 if it is invalid, E0854 if it is no object."""
+    """Parse one line of JSON Lines. Raise E0906 if it is invalid, E0854 if it is not an object."""
     helps = ('each line must be an object such as `{"input_ids": [1, 2, 3]}`',)
     try:
         value = load_strict_json(line, location)
     except Failed as failed:
-        # replaces the help text about arrays, because the line must be a JSON object
+        # replace the help text about arrays, because the line must be a JSON object
         raise Failed(*(replace(d, helps=helps) for d in failed.diagnostics)) from None
     if not isinstance(value, dict):
         raise_error(
@@ -83,8 +83,8 @@ def _read_object(line: bytes, location: str) -> Mapping[str, object]:
 def _prepare_sequences(
     record: Mapping[str, object], location: str, input_signature: ModelInputs
 ) -> dict[str, Array]:
-    """Return the arrays of all model inputs from one record. Raise E0854 if they do not match the
-    model, or if they are empty, not finite or entirely padding.
+    """Return the arrays of all model inputs from one record. Raise E0854 if the inputs do not match
+    the model, or if they are empty, not finite or entirely padding.
     """
     inputs = input_signature.graph.inputs
     values = {
@@ -106,7 +106,7 @@ def _prepare_sequences(
 
 
 def _explain_unusable_input(name: str, array: Array, is_padding_mask: bool) -> str:
-    """Return the reason why an input cannot be used for calibration, or "" if it can be used."""
+    """Return the reason why an input is not usable for calibration, or "" if it is usable."""
     if not array.size:
         return f"`{name}` is empty"
     nonfinite = np.argwhere(~np.isfinite(array))
@@ -118,8 +118,8 @@ def _explain_unusable_input(name: str, array: Array, is_padding_mask: bool) -> s
 
 
 def _add_batch_axis(value: object, rank: int) -> object:
-    """Add a batch axis to a nested list of numbers that has one axis less than the input, whose
-    rank is `rank`. Return other values unchanged.
+    """Add a batch axis to a nested list of numbers that has one axis less than `rank`, the rank of
+    the input. Return other values unchanged.
     """
     depth, inner = 0, value
     while isinstance(inner, list) and inner:
@@ -129,7 +129,7 @@ def _add_batch_axis(value: object, rank: int) -> object:
 
 
 def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Iterator[Sample]:
-    """Yield inputs in batches of `FILE_BATCH_SIZE`, or unchanged without a batch axis."""
+    """Yield the inputs in batches of `FILE_BATCH_SIZE`, or all at once without a batch axis."""
     lengths = {len(a) for a in inputs.values() if a.ndim}
     axes = _collect_first_axes(input_signature.graph)
     if len(axes) != 1 or None in axes or len(lengths) != 1:
@@ -141,8 +141,8 @@ def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Ite
 
 
 def _collect_first_axes(graph: Graph) -> set[str | None]:
-    """Return the symbolic dimensions of the first axes of a graph's inputs, and None if an input is
-    a scalar or its first axis is not symbolic.
+    """Return the symbolic dimensions of the first axes of all inputs. Include None if an input is a
+    scalar or if its first axis has a static size.
     """
     shapes = [v.type.shape for v in graph.inputs.values()]
     return {shape[0].name if shape else None for shape in shapes}
@@ -162,14 +162,14 @@ def _raise_mismatch(location: str, reason: str, input_signature: ModelInputs) ->
 SAMPLE_TOKENS = 128
 """Length of generated samples in tokens, unless the maximum context length is smaller."""
 MAX_RANDOM_LENGTH = 24
-"""Maximum size of a dynamic axis of the random inputs, other than the batch and the sequence."""
+"""Maximum size of dynamic axes of random inputs, except the batch and sequence axes."""
 GENERATED_BATCH_SIZE = 8
-"""Number of calibration samples that are generated at once."""
+"""Number of calibration samples that the model generates at once."""
 
 
 def generate_samples(package: Path, input_signature: ModelInputs, count: int) -> Iterator[Sample]:
-    """Yield `count` sequences that the model in a package generates by sampling, as inputs of the
-    full-forward graph with batch size 1. Raise E0859 if the package is not generative.
+    """Yield `count` sequences that the model in a package generates by sampling, as inputs with
+    batch size 1 of the full-forward graph. Raise E0859 if the package is not generative.
     """
     generator = open_compiled_model(str(package)).generator
     if generator is None:
@@ -193,7 +193,7 @@ def raise_no_generated_text() -> NoReturn:
 
 
 def _generate_sequences(generator: Generator, count: int, seed: int) -> Iterator[dict[str, Array]]:
-    """Generate a batch of `count` sequences, and yield the inputs of each with batch size 1."""
+    """Generate a batch of `count` sequences. Yield the inputs of each one with batch size 1."""
     name = generator.input_signature.sequence_input
     start_inputs = _make_start_inputs(generator, count, seed)
     max_tokens = min(SAMPLE_TOKENS, generator.max_context or SAMPLE_TOKENS)
@@ -209,14 +209,14 @@ def _generate_sequences(generator: Generator, count: int, seed: int) -> Iterator
     steps = np.array([step.tokens for step in stream])
     for index, prompt in enumerate(stream.fed_prompt):
         tokens = np.concatenate([prompt, steps[:, index]])
-        # the model was not run on the last generated token
+        # drop the last generated token, on which the model has not been run
         other_inputs = {n: v[index : index + 1] for n, v in start_inputs.items() if n != name}
         yield {**other_inputs, name: tokens[None, :max_tokens]}
 
 
 def _make_start_inputs(generator: Generator, count: int, seed: int) -> dict[str, Array]:
     """Return random inputs for the generation of `count` sequences. The prompt is a random token,
-    or omitted if the model generates from an empty prompt or has a start token.
+    or omitted if the model has a start token or can generate from an empty prompt.
     """
     input_signature, generation = generator.input_signature, generator.generation
     graph, sequence_input = input_signature.graph, input_signature.sequence_input
@@ -239,16 +239,16 @@ def _collect_input_symbols(graph: Graph) -> set[str]:
 
 
 RANGE_MARGIN = 1.25
-"""Ratio of the largest representable value to the largest absolute value in the samples."""
+"""Ratio of the largest representable value to the largest magnitude in the samples."""
 
 
 MAX_CODE = 127
-"""Largest absolute value of an int8 cache entry."""
+"""The largest magnitude of a code in an int8 KV cache."""
 
 
 def measure_kv_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, Array]:
-    """Run the step graph of a generative package on the samples, and return the scales float32
-    [heads, 1, head_dim] of each KV cache by state name. Raise E0859 if a cache entry is not finite.
+    """Run the step graph of a generative package on the samples. Return the scales, float32 [heads,
+    1, head_dim], of each KV cache by state name. Raise E0859 if a cache entry is not finite.
     """
     max_by_state: dict[str, Array] = {}
     generator = open_compiled_model(str(package)).generator

@@ -1,6 +1,6 @@
 """Accumulate the Gram matrices of activations on calibration samples, and quantize the weights that
-multiply these activations with GPTQ. The model is run in stages, so that neither all weights nor
-all Gram matrices are in memory at the same time.
+multiply the activations with GPTQ. The model is run in stages, so that the weights and Gram
+matrices of only one stage are in memory at a time.
 """
 
 from collections import Counter
@@ -31,23 +31,23 @@ from specc.weights.int_quantization import compute_cholesky_factor
 from specc.weights.quantized_weights import GetFactor, PrequantizedWeight
 
 STAGE_WEIGHT_BYTES = 256 << 20
-"""Maximum size of the float32 weights of a calibration stage in bytes; a node with larger weights
+"""Maximum size in bytes of the float32 weights of a calibration stage. A node with larger weights
 is a separate stage."""
 STAGE_GRAM_BYTES = 512 << 20
-"""Maximum size of the Gram matrices of a calibration stage in bytes; a node with a larger Gram
+"""Maximum size in bytes of the Gram matrices of a calibration stage. A node with a larger Gram
 matrix is a separate stage."""
 NodeResults: TypeAlias = tuple[Node, tuple[Value, ...]]
-"""A node of a graph and its results."""
+"""A graph node and its result values."""
 
 
 @dataclass(frozen=True)
 class CalibrationStage:
-    """A part of the forward pass of a model that reads a limited part of the weights.
+    """A stage of the forward pass, which reads only a limited part of the model's weights.
 
-    `graph` computes the outputs `stage_outputs` for later stages from the model's inputs and the
-    outputs `stage_inputs` of earlier stages. `activations_of` maps further outputs of `graph` to
-    the activations of the model that they contain. `released_values` are the stage outputs that no
-    later stage reads.
+    `graph` computes the outputs `stage_outputs`, which later stages read, from the model inputs and
+    from the outputs `stage_inputs` of earlier stages. `activations_of` maps other outputs of
+    `graph` to the activations of the model that they contain. `released_values` are stage outputs
+    that no later stage reads.
     """
 
     graph: Graph
@@ -58,13 +58,13 @@ class CalibrationStage:
 
 
 def split_stages(targets: CalibrationTargets) -> Iterator[CalibrationStage]:
-    """Yield the calibration stages that compute activations of `targets`, in run order."""
+    """Yield the calibration stages that compute the activations of `targets`, in run order."""
     staged_graph = _StagedGraph(targets)
     groups = list(staged_graph.iterate_groups()) or [[]]
     first, last = _find_lifetimes(staged_graph, groups)
     names = _name_stage_outputs(first, last)
     for n, group in enumerate(groups):
-        # activations that depend on no weight are computed in the first stage
+        # the first stage computes all activations that depend on no weight
         tapped = [v for v in targets.values if first.get(v, 0) == n]
         activations_of = {f"met {k}": v for k, v in enumerate(tapped)}
         operands = staged_graph.list_heavy_operands(group)
@@ -83,7 +83,7 @@ def split_stages(targets: CalibrationTargets) -> Iterator[CalibrationStage]:
 def _name_stage_outputs(
     first_stages: Mapping[Value, int], last_stages: Mapping[Value, int]
 ) -> dict[Value, str]:
-    """Assign names to the values that a later stage than the one that computes them reads."""
+    """Name each value that is read by a later stage than the stage that computes it."""
     later = [v for v, n in last_stages.items() if first_stages[v] < n]
     return {v: f"kept {n}" for n, v in enumerate(later)}
 
@@ -91,7 +91,7 @@ def _name_stage_outputs(
 def _find_lifetimes(
     staged_graph: "_StagedGraph", groups: list[list[NodeResults]]
 ) -> tuple[dict[Value, int], dict[Value, int]]:
-    """Return the indices of the stages that compute, and last read, each heavy value."""
+    """Return the index of the stage that computes, and of the last that reads, each heavy value."""
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
     for n, group in enumerate(groups):
@@ -103,8 +103,8 @@ def _find_lifetimes(
 @dataclass
 class _StagedGraph:
     """The full-forward graph, whose heavy nodes are divided among stages. A node or value is heavy
-    if it depends on both inputs and weights; light nodes are recomputed in each stage that needs
-    them.
+    if it depends on both inputs and weights. Other nodes are light and are recomputed in each stage
+    that needs them.
     """
 
     targets: CalibrationTargets
@@ -116,8 +116,8 @@ class _StagedGraph:
 
     @cached_property
     def _dependencies(self) -> dict[Value, frozenset[str]]:
-        """The names of the weights that each value depends on, and `""` if it depends on inputs. A
-        heavy value has `""` and `"…"` instead, because a stage can load it.
+        """The names of the weights that each value depends on, and `""` if the value depends on
+        inputs. For a heavy value, which a stage can load, the set is `""` and `"…"`.
         """
         dependencies = {v: frozenset([""]) for v in self.graph.inputs.values()}
         dependencies |= {v: frozenset([n]) for n, v in self.graph.parameters.items()}
@@ -133,11 +133,11 @@ class _StagedGraph:
         return "" in names and len(names) > 1
 
     def iterate_groups(self) -> Iterator[list[NodeResults]]:
-        """Yield the heavy nodes that the activations of `targets` depend on, in topological order,
-        in groups that are as large as `STAGE_WEIGHT_BYTES` and `STAGE_GRAM_BYTES` allow.
+        """Yield the heavy nodes that the activations of `targets` depend on, in topological order.
+        Each group is as large as `STAGE_WEIGHT_BYTES` and `STAGE_GRAM_BYTES` allow.
         """
         live_nodes = collect_required_nodes(self.targets.values)
-        # size of the float64 Gram matrix [inputs, inputs], allocated at the first activation
+        # the float64 Gram matrix [inputs, inputs] is allocated at the first activation
         gram_bytes = {
             activations[0]: 8 * count_input_features(activations) ** 2
             for activations in self.targets.tap_points
@@ -150,7 +150,7 @@ class _StagedGraph:
                 continue
             read_names = self._collect_weights(node)
             new_bytes = sum(gram_bytes.get(v, 0) for v in results)
-            # a single node that exceeds the limit is a separate stage
+            # a single node that exceeds the limit becomes a separate stage
             is_full = self._count_bytes(weight_names | read_names) > STAGE_WEIGHT_BYTES or (
                 total_bytes and total_bytes + new_bytes > STAGE_GRAM_BYTES
             )
@@ -164,12 +164,12 @@ class _StagedGraph:
             yield group
 
     def _collect_weights(self, node: Node) -> set[str]:
-        """Return the names of the weights that a node depends on, except through heavy values."""
+        """Return the names of weights that a node depends on, except through heavy values."""
         light = [a for a in node.args if a and not self._is_heavy(a)]
         return {name for a in light for name in self._dependencies[a]} - {""}
 
     def _count_bytes(self, names: Iterable[str]) -> int:
-        """Return the total size of the weights `names` in float32, in bytes."""
+        """Return the total size in bytes of the weights `names` in float32."""
         shapes = (self.graph.parameters[name].type.shape for name in names)
         return sum(4 * prod(d.number or 0 for d in shape) for shape in shapes)
 
@@ -184,11 +184,11 @@ class _StagedGraph:
         stage_inputs: Mapping[str, Value],
         group_results: Mapping[str, Value],
     ) -> Graph:
-        """Return the graph of a group of heavy nodes and the light nodes that they depend on, with
-        the additional inputs `stage_inputs` and the outputs `group_results`.
+        """Return the graph of a group of heavy nodes and the light nodes that they depend on. The
+        graph has the additional inputs `stage_inputs` and the outputs `group_results`.
         """
         graph, builder = self.graph, GraphBuilder()
-        # building the graph drops unused parameters
+        # the graph builder drops unused parameters at the end
         copies = builder.copy_inputs_and_parameters(graph)
         copies |= {v: builder.add_input(n, Input(v.type)) for n, v in stage_inputs.items()}
         builder.copy_nodes(graph, copies, self._add_light_nodes(group, group_results.values()))
@@ -198,16 +198,16 @@ class _StagedGraph:
     def _add_light_nodes(
         self, group: list[NodeResults], group_results: Iterable[Value]
     ) -> set[Node]:
-        """Return a group's nodes, and light nodes that it and its results depend on."""
+        """Return the nodes of a group, and the light nodes that they and the results depend on."""
         operands = (a for node, _ in group for a in node.args if a)
         light = [v for v in (*operands, *group_results) if not self._is_heavy(v)]
         return {node for node, _ in group} | collect_required_nodes(light)
 
 
 class _FactorFiles:
-    """The Cholesky factors of the Gram matrices of the activations in `tap_points`. The factors of
-    stacked weights, which are quantized when the factors of all experts are available, are stored
-    in `directory` until then.
+    """The Cholesky factors of the Gram matrices for `tap_points`. A stacked weight is quantized
+    when the factors of all its experts are available. Until then, the factors are stored in
+    `directory`.
     """
 
     def __init__(
@@ -228,8 +228,8 @@ class _FactorFiles:
     def add_factor(
         self, activations: WeightInputs, factor: Array
     ) -> Iterator[tuple[str, GetFactor]]:
-        """Add the factor for `activations`. Yield the name of each weight whose factors are then
-        complete, with a function that returns the factor of each expert. Raise E0810 to E0815 if
+        """Add the factor for `activations`. Yield the names of weights whose factors are complete
+        now, each with a function that returns the factor of an expert. Raise E0810 to E0815 if
         writing a file fails.
         """
         names = dict.fromkeys(matrix.name for matrix in self.tap_points[activations])
@@ -252,7 +252,7 @@ class _FactorFiles:
         return factor
 
     def _remove_files(self, name: str) -> None:
-        """Remove the stored factors that no weight needs after the weight `name` is quantized."""
+        """Remove the stored factors that are not needed after the weight `name` is quantized."""
         for activations, names in self.pending_names.items():
             if name in names:
                 names.remove(name)
@@ -261,15 +261,15 @@ class _FactorFiles:
 
 
 Sample: TypeAlias = Mapping[str, Array]
-"""The inputs of one run of the model by name."""
+"""The inputs of one model run by name."""
 RestartSamples: TypeAlias = Callable[[], Iterable[Sample]]
 """A function that restarts the iteration over the calibration samples."""
 OpenSession: TypeAlias = Callable[[Graph], AbstractContextManager[Computation]]
-"""A function that opens a session of a graph and loads the weights of this graph; leaving the
-context releases both."""
+"""A function that opens a session of a graph and loads the graph's weights. Leaving the context
+releases both."""
 QuantizeWeight: TypeAlias = Callable[[str, GetFactor, Path], PrequantizedWeight]
-"""A function that quantizes the weight with a name, given a function that returns the Cholesky
-factor of the Gram matrix of each expert, and writes the result to files with a path prefix."""
+"""A function that quantizes a weight. Its arguments are the weight's name, a function that returns
+the Cholesky factor for each expert, and the path prefix of the files to write."""
 
 
 def quantize_with_calibration(
@@ -279,8 +279,8 @@ def quantize_with_calibration(
     directory: Path,
     quantize_weight: QuantizeWeight,
 ) -> dict[str, PrequantizedWeight]:
-    """Quantize the weights of `targets`, calibrated on their input activations for the samples,
-    and write the quantized weights to files in `directory`. Return these weights by name. Raise
+    """Quantize the weights of `targets`, calibrated on their input activations for the samples, and
+    write the quantized weights to files in `directory`. Return the quantized weights by name. Raise
     E0859 if an activation is not finite, and E0810 to E0815 if writing a file fails.
     """
     quantized: dict[str, PrequantizedWeight] = {}
@@ -289,7 +289,7 @@ def quantize_with_calibration(
         _run_stage(stage, open_session, samples(), directory, sums)
         for activations, total in sums.pop_complete_sums(stage.activations_of.values()):
             factor = compute_cholesky_factor(total)
-            del total  # as large as the factor
+            del total  # release the Gram matrix, which is as large as the factor
             for name, get_factor in factors.add_factor(activations, factor):
                 quantized[name] = quantize_weight(name, get_factor, directory / f"{len(quantized)}")
     return quantized
@@ -302,7 +302,7 @@ def _run_stage(
     directory: Path,
     sums: "_GramMatrixSums",
 ) -> None:
-    """Run a stage on all samples: add its activations to `sums`, and store its outputs for later
+    """Run a stage on all samples. Add its activations to `sums`, and store its outputs for later
     stages in `directory`.
     """
     with open_session(stage.graph) as session:
@@ -324,7 +324,7 @@ class _GramMatrixSums:
         self.pending = {activations: set(activations) for activations in self.targets.tap_points}
 
     def add_sample(self, activations_of: Mapping[Value, Array], sample: Sample) -> None:
-        """Add the activations on a sample, excluding padding positions."""
+        """Add the activations for a sample, excluding padding positions."""
         for activations, names in self.targets.tap_points.items():
             for value in activations:
                 if value not in activations_of:
@@ -338,7 +338,7 @@ class _GramMatrixSums:
     def pop_complete_sums(
         self, activations_of: Iterable[Value]
     ) -> Iterator[tuple[WeightInputs, Array]]:
-        """Yield and remove the Gram matrices that are complete once `activations_of` are added."""
+        """Remove and yield the Gram matrices that are complete after adding `activations_of`."""
         added = set(activations_of)
         for activations, pending_values in self.pending.items():
             pending_values -= added
@@ -347,7 +347,7 @@ class _GramMatrixSums:
 
 
 def _load_stage_inputs(directory: Path, stage: CalibrationStage, number: int) -> dict[str, Array]:
-    """Load stage inputs of a sample from earlier stages; remove files after their last use."""
+    """Load the stage inputs of a sample from files, and remove files after their last use."""
     arrays = {}
     for name in stage.stage_inputs:
         path = _get_value_path(directory, name, number)
@@ -358,7 +358,7 @@ def _load_stage_inputs(directory: Path, stage: CalibrationStage, number: int) ->
 
 
 def _save_array(path: Path, array: Array) -> None:
-    """Write an array to a file. Raise E0810 to E0815 if writing fails."""
+    """Write an array to a .npy file. Raise E0810 to E0815 if writing fails."""
     try:
         np.save(path, array, allow_pickle=False)
     except OSError as error:
@@ -366,13 +366,13 @@ def _save_array(path: Path, array: Array) -> None:
 
 
 def _get_value_path(directory: Path, name: str, number: int) -> Path:
-    """Return the path of the file that stores a stage output for the sample with an index."""
+    """Return the path of the file with the stage output `name` for the sample `number`."""
     return directory / f"{name} {number}.npy"
 
 
 def _compute_gram(x: Array, name: str) -> Array:
-    """Return the Gram matrix `XᵀX` float64 [features, features] of activations `x`
-    [..., features]. Raise E0859 if they are not finite; `name` is the weight in the message.
+    """Return the Gram matrix `XᵀX`, float64 [features, features], of activations `x` [...,
+    features]. Raise E0859 if an activation is not finite; `name` is the weight in the message.
     """
     rows = x.reshape(-1, x.shape[-1]).astype(np.float64)
     if not np.isfinite(rows).all():

@@ -1,4 +1,4 @@
-"""Beam search over any decoder session that returns next-token logits."""
+"""Beam search with any decoder session that returns next-token logits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,20 +23,20 @@ from specc.decode.token_selection import (
 )
 
 MIN_SCORE = float(np.finfo(np.float32).min)
-"""The minimum score of a beam; marks an unused beam."""
+"""The minimum score of a beam, which also marks an unused beam."""
 
 EndsSequence = Callable[[Sequence[int]], bool]
-"""A predicate on the tokens of a sequence: the last one completes a stop string."""
+"""A predicate that returns True if the last token of a sequence completes a stop string."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeamHypothesis:
     """A finished hypothesis of beam search. `tokens` are the generated tokens, including a stop
-    token; `has_ended` is False if generation stopped at the maximum length.
+    token. `has_ended` is False if generation stopped at the maximum length.
 
-    `score` is the sum of log-probabilities (after a repetition penalty) over `len(tokens) **
-    length_penalty`. `log_probs` are the log-probabilities of the tokens under the raw model, if
-    requested.
+    `score` is the sum of log-probabilities (after a repetition penalty) divided by `len(tokens) **
+    length_penalty`. `log_probs` are the log-probabilities of the tokens in the unprocessed logits,
+    if requested.
     """
 
     tokens: tuple[int, ...]
@@ -47,8 +47,8 @@ class BeamHypothesis:
 
 @dataclass(frozen=True, slots=True)
 class _Beam:
-    """An unfinished hypothesis (live beam) with the sum of its log-probabilities. The other fields
-    have the same meaning as in `BeamHypothesis`.
+    """An unfinished hypothesis (live beam); `score` is the sum of its log-probabilities. The other
+    fields have the same meaning as in `BeamHypothesis`.
     """
 
     tokens: tuple[int, ...] = ()
@@ -58,12 +58,12 @@ class _Beam:
 
 @dataclass(slots=True)
 class _PromptSearch:
-    """Beam search of one prompt: the live `beams` and the `finished` hypotheses, best first."""
+    """The beam search of one prompt: the live `beams` and the `finished` hypotheses, best first."""
 
     prompt_index: int
     beams: list[_Beam] = field(default_factory=lambda: [_Beam()])
     parent_indices: list[int] = field(default_factory=list)
-    """The index in the logits of the parent sequence of each beam."""
+    """The row of each beam's parent sequence in the logits."""
     finished: list[BeamHypothesis] = field(default_factory=list)
     is_finished: bool = False
 
@@ -76,8 +76,8 @@ def search_beams(
     padding_mask: Bools | None = None,
     ends_sequence: EndsSequence | None = None,
 ) -> list[list[BeamHypothesis]]:
-    """Return the `settings.num_return_sequences` best hypotheses of each prompt in `prompt`
-    int64 [batch, n], best first, or fewer if fewer exist.
+    """Return the best `settings.num_return_sequences` hypotheses of each prompt in `prompt`, int64
+    [batch, n], best first. A prompt may have fewer hypotheses.
 
     `padding_mask` is a bool array [batch, n]. The model processes each prompt once; its beams share
     the resulting KV cache.
@@ -94,8 +94,8 @@ def search_beams(
     while True:
         position = _get_decode_position(live_searches, lengths, prompt_ids)
         _advance_beams(live_searches, logits, seen, settings, position, ends_sequence)
-        # A finished search and its beams are removed from the batch: if search 1 of [0, 1, 2] is
-        # finished, the beams of searches 0 and 2 remain, in this order.
+        # Remove finished searches and their beams from the batch: if search 1 of [0, 1, 2] is
+        # finished, the beams of searches 0 and 2 remain in order.
         live_searches = [search for search in live_searches if not search.is_finished]
         if not live_searches:
             return [s.finished[: settings.num_return_sequences] for s in searches]
@@ -106,7 +106,7 @@ def _step_last_tokens(
     session: DecoderSession, live_searches: Sequence[_PromptSearch], seen_tokens: Bools | None
 ) -> tuple[Floats, Bools | None]:
     """Run the model on the last token of each beam. Return the next-token logits, float32 [beams,
-    vocab], and the tokens that each beam contains, bool [beams, vocab].
+    vocab], and the mask of the tokens in each beam, bool [beams, vocab].
     """
     parents = np.array([row for search in live_searches for row in search.parent_indices], np.int64)
     last_tokens = np.array(
@@ -123,14 +123,14 @@ def _step_last_tokens(
 
 
 def _list_prompt_indices(live_searches: Sequence[_PromptSearch]) -> list[int]:
-    """Return the prompt index of each live beam of all searches."""
+    """Return the prompt index of each live beam, for all searches."""
     return [search.prompt_index for search in live_searches for _ in search.beams]
 
 
 def _get_decode_position(
     live_searches: Sequence[_PromptSearch], lengths: Ints, prompt_ids: Sequence[Sequence[int]]
 ) -> DecodePosition:
-    """Return the decode position of the live beams of all searches."""
+    """Return the decode position of the live beams, for all searches."""
     prompt_indices = _list_prompt_indices(live_searches)
     beams = [beam for search in live_searches for beam in search.beams]
     sequences = [
@@ -151,7 +151,7 @@ def _advance_beams(
     position: DecodePosition,
     ends_sequence: EndsSequence | None,
 ) -> None:
-    """Extend the beams by a token; the best candidates become live beams or finished hypotheses."""
+    """Extend all beams by a token. The best candidates become live beams or finished hypotheses."""
     log_probs = compute_log_softmax_f32(logits)
     scores = (
         log_probs
@@ -160,7 +160,7 @@ def _advance_beams(
     )
     scores = mask_disallowed_tokens(scores, settings, position)
     if settings.renormalize_logits:
-        # the logits of a finished beam are ignored
+        # skip rows without candidates, because the logits of a finished beam are ignored
         has_candidates = scores.max(axis=1) > -np.inf
         scores = scores.copy()
         scores[has_candidates] = compute_log_softmax_f32(scores[has_candidates])
@@ -177,7 +177,7 @@ def _advance_beams(
         for flat_index in flat_indices:
             parent_index, token = divmod(int(flat_index), vocab)
             if sums[parent_index, token] == -np.inf:
-                break  # the probability is zero, and the remaining candidates are not better
+                break  # the candidate has probability zero, and later candidates are not better
             parent = search.beams[parent_index]
             beam = _Beam(
                 tokens=(*parent.tokens, token),
@@ -195,7 +195,7 @@ def _sort_candidates(
     settings: GenerationSettings,
     ends_sequence: EndsSequence | None,
 ) -> None:
-    """Add completed candidates to the finished hypotheses, and the others to the live beams.
+    """Add completed candidates to the finished hypotheses, and other candidates to the live beams.
     `candidates` are sorted, best first, each with the index of its parent beam.
     """
     is_last_step = len(search.beams[0].tokens) + 1 == settings.max_tokens
@@ -206,11 +206,11 @@ def _sort_candidates(
         )
         if not has_ended and not is_last_step:
             unfinished.append((parent_index, beam))
-        # a completed hypothesis that is not among the first `num_beams` candidates is dropped, as
-        # in transformers: the later candidates only replace beams that ended
+        # as in transformers, drop a completed hypothesis that is not among the first `num_beams`
+        # candidates: later candidates only replace beams that have ended
         elif rank < settings.num_beams:
             search.finished.append(_make_hypothesis(beam, has_ended, settings))
-    # stable: the first index if several scores are equal
+    # a stable sort keeps the order of hypotheses with equal scores
     search.finished = sorted(search.finished, key=lambda h: -h.score)[: settings.num_beams]
     unfinished = unfinished[: settings.num_beams]
     search.parent_indices, search.beams = (
@@ -239,9 +239,9 @@ def _normalize_score(score: float, length: int, settings: GenerationSettings) ->
 def _is_search_final(search: _PromptSearch, settings: GenerationSettings) -> bool:
     """Return True if the list of finished hypotheses is full and later steps cannot change it.
 
-    With `early_stopping` the list is final as soon as it is full. Otherwise the list is final when
-    the best beam cannot enter it at its current length, or, with `early_stopping: never` and a
-    positive length penalty, at the maximum length, where its normalized score would be largest.
+    With `early_stopping`, the list is final as soon as it is full. Otherwise, the list is final
+    when the best beam cannot enter it at its current length, or, with `early_stopping: never` and a
+    positive length penalty, at the maximum length, where the beam's score would be largest.
     """
     if len(search.finished) < settings.num_beams:
         return False

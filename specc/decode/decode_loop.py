@@ -1,9 +1,8 @@
-"""Greedy search and sampling: each step generates one token per sequence of a batch.
+"""Greedy search and sampling: each decode step generates one token per sequence of a batch.
 
 Models with several codebooks, such as MusicGen, generate one token per codebook in each time step.
-The decode loop treats the codebooks of a batch element as sequences of their own. With a delay
-pattern (Copet et al., 2023, arXiv:2306.05284, sec. 2.2), codebook k is delayed by
-`delay_pattern[k]` steps.
+The decode loop treats each codebook of a batch element as a separate sequence. With a delay pattern
+(Copet et al., 2023, arXiv:2306.05284, sec. 2.2), codebook k is delayed by `delay_pattern[k]` steps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,9 +36,9 @@ from specc.diagnostics.value_class import value_class
 
 @value_class(slots=True)
 class TokenSchedule:
-    """The steps in which each sequence of a batch generates tokens: from `starts` up to `ends`,
-    int64 [batch]. In earlier steps, its tokens are those of `delayed_tokens`, int64 [batch, longest
-    delay].
+    """The steps in which each sequence of a batch generates tokens: from `starts` to `ends`
+    (exclusive), int64 [batch]. Before `starts`, the tokens of a sequence are those of
+    `delayed_tokens`, int64 [batch, longest delay].
     """
 
     starts: Ints
@@ -50,7 +49,7 @@ class TokenSchedule:
     def from_settings(
         settings: GenerationSettings, batch_size: int, delayed_tokens: Ints | None
     ) -> "TokenSchedule":
-        """Create the schedule of `batch_size` sequences, which share the delay pattern."""
+        """Create the schedule of `batch_size` sequences with the delay pattern of the settings."""
         delays = np.resize(settings.delay_pattern or 0, batch_size)
         ends = settings.max_tokens - delays.max() + delays
         if delayed_tokens is None:
@@ -60,8 +59,8 @@ class TokenSchedule:
     def place_tokens(
         self, step: int, new_tokens: Ints, has_ended: Bools, padding_token: int
     ) -> tuple[Ints, Bools]:
-        """Return the tokens of a step, int64 [batch], and a bool array [batch], true where the
-        token is one of `new_tokens` rather than a delayed or padding token.
+        """Return the tokens of a step, int64 [batch], and a bool array [batch], which is true if
+        the token is one of `new_tokens` rather than a delayed or padding token.
         """
         is_chosen = (step >= self.starts) & (step < self.ends) & ~has_ended
         tokens = np.where(is_chosen, new_tokens, padding_token)
@@ -83,7 +82,7 @@ def iterate_decode_steps(
     """Yield the tokens after `prompt` i64[batch n] step by step, until every sequence has ended.
 
     `padding_mask` bool[batch n] is the padding mask of the prompt; the decoder session has its own.
-    The model is never run on the last token of a sequence. Log-probabilities are those of the
+    The model is never run on the last token of a sequence. Log-probabilities are computed from the
     model's logits, before penalty, temperature and filters. The seed and the batch index, or the
     index in `sample_indices`, determine the sampling of a sequence.
 
@@ -129,9 +128,8 @@ def select_next_tokens(
     position: DecodePosition,
     uniform: Floats | None = None,
 ) -> Ints:
-    """Choose the next token of every sequence, int64 [batch], from the logits
-    float32 [batch, vocab]. The repetition penalty applies to the tokens in `seen_tokens`,
-    bool [batch, vocab].
+    """Select the next token of every sequence, int64 [batch], from the logits float32 [batch,
+    vocab]. The repetition penalty applies to the tokens in `seen_tokens`, bool [batch, vocab].
 
     `uniform` are random numbers float32 [batch] for sampling; by default they are derived from the
     seed and the batch index.
@@ -148,7 +146,7 @@ def select_next_tokens(
 
 
 def compute_token_log_probs(logits: Floats, chosen: Ints, is_padded: Bools) -> Floats:
-    """Return the log-probabilities of the chosen tokens, float32 [batch], and 0 for sequences that
+    """Return the log-probabilities of the `chosen` tokens, float32 [batch], or 0 for sequences that
     get a padding token.
     """
     log_probs = compute_log_softmax_f32(logits)
@@ -159,8 +157,8 @@ def compute_token_log_probs(logits: Floats, chosen: Ints, is_padded: Bools) -> F
 
 @value_class()
 class CodebookSession:
-    """A decoder session with one sequence per batch element and codebook, for a `session` whose
-    tokens are [batch, n, codebooks] and whose logits are [batch, codebooks, vocab].
+    """A decoder session with one sequence per batch element and codebook. The wrapped `session` has
+    tokens [batch, n, codebooks] and logits [batch, codebooks, vocab].
     """
 
     session: DecoderSession
@@ -174,7 +172,7 @@ class CodebookSession:
         return logits.reshape(-1, logits.shape[-1])
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder batch elements; the codebooks of a batch element stay together."""
+        """Reorder sequences; keep the codebooks of a batch element together."""
         self.session.reorder(indices[:: self.codebooks] // self.codebooks)
 
 
@@ -191,8 +189,8 @@ def merge_codebooks(tokens: Ints, codebooks: int) -> Ints:
 
 @value_class()
 class DelayedPrompt:
-    """A prompt whose codebooks are shifted by their delays: `tokens` int64 [batch, n, codebooks],
-    and `remaining` int64 [batch, longest delay, codebooks], which contains the tokens that the
+    """A prompt whose codebooks are shifted by their delays. `tokens` are int64 [batch, n,
+    codebooks]. `remaining`, int64 [batch, longest delay, codebooks], contains the tokens that the
     shift moved beyond the prompt.
     """
 
@@ -203,8 +201,8 @@ class DelayedPrompt:
 def delay_prompt(
     prompt: Ints, settings: GenerationSettings, padding_mask: Bools | None = None
 ) -> DelayedPrompt:
-    """Shift each codebook of a prompt, int64 [batch, n, codebooks], by its delay. The start token,
-    or the padding token if there is none, fills the positions before the first token.
+    """Shift each codebook of a prompt, int64 [batch, n, codebooks], by its delay. The positions
+    before the first token contain the start token, or the padding token without a start token.
     """
     delays = settings.delay_pattern or (0,) * prompt.shape[2]
     fill_token = settings.start[0] if settings.start else settings.padding_token
@@ -218,7 +216,7 @@ def delay_prompt(
 
 
 def check_delays(settings: GenerationSettings, max_new_tokens: int) -> None:
-    """Raise E0733 if the delays of codebooks leave no step in which all codebooks have a token."""
+    """Raise E0733 if delays leave no step in which all codebooks have a token."""
     max_delay = max(settings.delay_pattern, default=0)
     max_tokens = min(settings.max_tokens, max_new_tokens)
     if max_tokens <= max_delay:
@@ -238,9 +236,8 @@ def iterate_codebook_steps(
     padding_mask: Bools | None = None,
     sample_indices: Sequence[int] = (),
 ) -> Iterator[DecodeStepOutput]:
-    """Yield the tokens of each time step as `iterate_decode_steps` does, but with the shape
-    [batch, codebooks]. Codebook k of the batch element `index` has the sample index
-    `index · codebooks + k`.
+    """Yield the tokens of each time step like `iterate_decode_steps`, but with the shape [batch,
+    codebooks]. Codebook k of batch element `index` has the sample index `index · codebooks + k`.
     """
     batch_size, _, codebooks = prompt.tokens.shape
     mask = None if padding_mask is None else np.repeat(padding_mask, codebooks, axis=0)
@@ -261,9 +258,9 @@ def iterate_codebook_steps(
 def list_codebook_frames(
     steps: Sequence[DecodeStepOutput], row: int, settings: GenerationSettings
 ) -> tuple[Ints, Floats | None, Bools]:
-    """Return the generated frames of a batch element without delays: tokens int64
-    [frames, codebooks], log-probabilities if requested, and the codebooks that a stop token ended.
-    Codebooks that end earlier are padded.
+    """Return the generated frames of a batch element without delays: tokens int64 [frames,
+    codebooks], log-probabilities if requested, and a mask of the codebooks that ended with a stop
+    token. Codebooks that end earlier are padded.
     """
     codebooks = steps[0].tokens.shape[1]
     delays = np.array(settings.delay_pattern or (0,) * codebooks)

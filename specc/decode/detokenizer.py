@@ -1,4 +1,4 @@
-"""Incremental detokenization of generated tokens, and stop strings."""
+"""Incremental detokenization of generated tokens, and detection of stop strings."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -11,16 +11,16 @@ Decode = Callable[[Sequence[int]], str]
 
 REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 WINDOW, CONTEXT = 48, 16
-"""Maximum number of tokens that are decoded together with a new token. When older tokens are
-dropped, this many tokens are kept as context."""
+"""Maximum number of tokens that are decoded together with a new token, and the number of old tokens
+that remain as context when older tokens are dropped."""
 
 
 class Detokenizer:
     """The incremental detokenizer of one sequence; `feed` returns text that later tokens cannot
     change.
 
-    `stopped` is true after a stop string; no more text follows. A possible prefix of a stop string
-    or part of a character is held back until more tokens arrive; `flush` returns the rest.
+    `stopped` is true after a stop string, which ends the text. A possible prefix of a stop string
+    or part of a character is held back until more tokens arrive; `flush` returns this text.
     """
 
     def __init__(self, decode: Decode, stop_strings: Iterable[str] = ()) -> None:
@@ -29,19 +29,19 @@ class Detokenizer:
         self._stops = tuple(stop_strings)
         self._tokens: list[int] = []
         self._emitted = 0
-        """Number of characters of the decoded text of `_tokens` that have been emitted."""
+        """Number of characters in the decoded text of `_tokens` that have been emitted."""
         self._pending = ""
-        """Characters that are held back because they may begin a stop string."""
+        """Text that is held back because it may begin a stop string."""
 
     def feed(self, *tokens: int) -> str:
-        """Add tokens; return the text that they complete, which later tokens cannot change."""
+        """Add tokens, and return the new text that later tokens cannot change."""
         if self.stopped:
             return ""
         self._tokens.extend(tokens)
         text = self._decode(self._tokens)
-        # A tokenizer with byte fallback decodes an incomplete byte sequence (e.g. the first eight
-        # of the nine bytes of 日本語) to replacement characters only, although it contains two
-        # complete characters.
+        # A tokenizer with byte fallback decodes an incomplete byte sequence to replacement
+        # characters only, e.g. the first eight of the nine bytes of 日本語, although the sequence
+        # contains two complete characters.
         stable_length = len(text.rstrip(REPLACEMENT_CHARACTER))
         new_text = text[self._emitted : stable_length]
         self._emitted = max(self._emitted, stable_length)
@@ -50,14 +50,14 @@ class Detokenizer:
         return self._emit_pending(new_text)
 
     def _trim_history(self) -> None:
-        """Drop old tokens, unless a character is split between dropped and kept tokens."""
+        """Drop old tokens, unless the boundary splits a character."""
         context = self._tokens[-CONTEXT:]
         text = self._decode(context)
         if text and REPLACEMENT_CHARACTER not in text:
             self._tokens, self._emitted = context, len(text)
 
     def flush(self) -> str:
-        """Return the text that is still held back when the sequence ends."""
+        """Return the text that is still held back at the end of the sequence."""
         if self.stopped:
             return ""
         text = self._emit_pending(self._decode(self._tokens)[self._emitted :])
@@ -77,8 +77,8 @@ class Detokenizer:
 
 
 def find_stop_string(text: str, stop_strings: Iterable[str]) -> int | None:
-    """Return the start of the stop string that ends first. If several stop strings end at the same
-    position, return the start of the longest one.
+    """Return the start position of the first stop string to end in a text, or None. If several stop
+    strings end at the same position, return the start of the longest one.
     """
     ends = [(start + len(stop), start) for stop in stop_strings if (start := text.find(stop)) >= 0]
     return min(ends)[1] if ends else None
@@ -98,18 +98,18 @@ def compute_stop_prefix_length(text: str, stop_strings: Iterable[str]) -> int:
 
 
 def truncate_at_stop_string(text: str, stop_strings: Iterable[str]) -> str:
-    """Truncate a text before its first stop string."""
+    """Truncate a text before the first stop string."""
     return text[: find_stop_string(text, stop_strings)]
 
 
 def make_stop_check(decode: Decode, stop_strings: Iterable[str]) -> Callable[[Sequence[int]], bool]:
-    """Return a predicate that is true if decoded tokens contain a stop string (for beam search)."""
+    """Return a predicate for beam search: True if the decoded tokens contain a stop string."""
     stops = tuple(stop_strings)
     return lambda tokens: find_stop_string(decode(tokens), stops) is not None
 
 
 class BatchDetokenizer:
-    """The detokenizer of a batch; `feed` observes decode steps, and ends them at stop strings."""
+    """The detokenizers of a batch; `feed` observes decode steps, and ends them at stop strings."""
 
     def __init__(self, decode: Decode, batch_size: int, stop_strings: Iterable[str] = ()) -> None:
         stops = tuple(stop_strings)
@@ -118,10 +118,10 @@ class BatchDetokenizer:
         self._new_texts = [""] * batch_size
 
     def feed(self, tokens: Ints, has_ended: Bools) -> Bools:
-        """Process new tokens int64 [batch] and `has_ended` bool [batch]. Return a bool
-        array [batch], true for the sequences that now contain a stop string.
+        """Process new tokens int64 [batch] and `has_ended` bool [batch]. Return a bool array
+        [batch], which is true for sequences that now contain a stop string.
 
-        The stop token that ends a sequence is not part of its text.
+        The stop token that ends a sequence is not part of the text.
         """
         stopped = np.zeros(len(self._detokenizers), np.bool_)
         for index, detokenizer in enumerate(self._detokenizers):
@@ -135,12 +135,12 @@ class BatchDetokenizer:
         return stopped
 
     def pop_new_text(self) -> list[str]:
-        """Return the new text of each sequence since the last call of this method."""
+        """Return the new text of each sequence since the previous call of this method."""
         new_texts, self._new_texts = self._new_texts, [""] * len(self._detokenizers)
         return new_texts
 
     def flush(self) -> list[str]:
-        """Return the new text of each sequence, including text that was held back."""
+        """Return the remaining text of each sequence, including text that was held back."""
         for index, detokenizer in enumerate(self._detokenizers):
             if self._is_open[index]:
                 self._new_texts[index] += detokenizer.flush()

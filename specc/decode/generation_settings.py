@@ -1,4 +1,4 @@
-"""Define generation settings, check those of the caller and merge them with the spec's."""
+"""Define generation settings, check the caller's settings, and merge them with the spec's."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -24,7 +24,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed
 
 
 class GenerationArguments(TypedDict, total=False):
-    """Generation settings as keyword arguments (see docs/generation.md). None means not given."""
+    """Generation settings as keyword arguments (see docs/generation.md). None means not set."""
 
     strategy: Literal["greedy", "sample", "beam"] | None
     max_tokens: int | None
@@ -63,30 +63,30 @@ class GenerationArguments(TypedDict, total=False):
 Strategy: TypeAlias = Literal["greedy", "sample", "beam"]
 EarlyStopping: TypeAlias = bool | Literal["never"]
 LIST_SETTINGS = ("stop", "stop_strings", "suppress_tokens", "begin_suppress_tokens")
-"""Settings that accept a single value or a list; the order of the list has no effect."""
+"""Settings that accept a single value or a list. The order of the list has no effect."""
 INTEGER_SETTINGS = ("pad", "max_length", "forced_eos_token_id")
 """Integer settings that may be None."""
 DEFAULT_NUM_BEAMS = 4
-"""Default number of beams. If more return sequences are requested, their number is the default."""
+"""Default number of beams, unless the caller requests more return sequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSettings:
     """Settings of logits processors, sampling and stopping criteria, named as in transformers.
 
-    `max_tokens` and `min_tokens` count generated tokens including the stop token, `max_length` and
-    `min_length` also count the prompt. `stop` are the stop token ids, `stop_strings` strings to
-    stop before, `start` the decoder start tokens (such as BOS) if there is no prompt. 0 disables
-    `top_k`, `min_p`, `epsilon_cutoff` and `eta_cutoff`; 1 disables `top_p`, `typical_p`,
-    `temperature` and `repetition_penalty`.
+    `max_tokens` and `min_tokens` count generated tokens including the stop token; `max_length` and
+    `min_length` also count the prompt. `stop` are the stop token ids, `stop_strings` are the
+    strings before which generation stops, and `start` are the decoder start tokens (such as BOS) if
+    there is no prompt. 0 disables `top_k`, `min_p`, `epsilon_cutoff` and `eta_cutoff`; 1 disables
+    `top_p`, `typical_p`, `temperature` and `repetition_penalty`.
 
-    `suppress_tokens` are never generated, `begin_suppress_tokens` are not generated as the first
-    token after `begin`, which lists the allowed token ids of each of the first steps.
+    `suppress_tokens` are never generated, and `begin_suppress_tokens` are not generated as the
+    first token after `begin`, which lists the allowed token ids of each of the first steps.
     `forced_eos_token_id` is generated at the maximum length. No n-gram of size
-    `no_repeat_ngram_size` occurs twice, no sequence of `bad_words_ids` is generated.
+    `no_repeat_ngram_size` occurs twice, and no sequence of `bad_words_ids` is generated.
     `delay_pattern` is the delay of each codebook in steps (`specc.decode.decode_loop`).
-    `guidance_scale` is the scale of classifier-free guidance (`specc.decode.guidance`), 1 for none.
-    `renormalize_logits` makes beam search apply log-softmax after these logits processors.
+    `guidance_scale` is the scale of classifier-free guidance (`specc.runtime.guidance`), 1 for
+    none. `renormalize_logits` makes beam search apply log-softmax after these logits processors.
     `log_probs` requests each token's log-probability, computed from the model's logits before any
     penalty, temperature or filter.
     """
@@ -126,12 +126,12 @@ class GenerationSettings:
 
     @property
     def needs_previous_tokens(self) -> bool:
-        """Return True if a logits processor depends on previous tokens."""
+        """Return True if a logits processor depends on the previous tokens."""
         return bool(self.no_repeat_ngram_size or self.bad_words_ids)
 
     @property
     def padding_token(self) -> int:
-        """The token that pads a finished sequence: pad, else the first stop token, else 0."""
+        """The token that pads a finished sequence: `pad`, else the first stop token, else 0."""
         return self.pad if self.pad is not None else self.stop[0] if self.stop else 0
 
 
@@ -139,11 +139,11 @@ def merge_settings(
     spec_settings: Mapping[str, object], **caller_settings: object
 ) -> GenerationSettings:
     """Merge the spec's `generate` block (`Model.generation.settings`) with the caller's settings,
-    which take precedence. None means not given.
+    which take precedence. None means not set.
 
-    The spec's strategy options apply only if the caller does not select a different strategy. If
+    Strategy options of the spec apply only if the caller does not select a different strategy. If
     the caller names no strategy, an option such as `temperature` or `num_beams` selects the
-    strategy that has it.
+    strategy that supports the option.
 
     Raise all errors at once: E0731 if a name is unknown, E0732 if a value is out of range, E0733 if
     settings conflict.
@@ -160,7 +160,7 @@ def merge_settings(
 
 
 def _iterate_setting_errors(given_settings: Mapping[str, object]) -> Iterator[Diagnostic]:
-    """Yield E0731 for each unknown name, then E0732 for each value out of range."""
+    """Yield E0731 for each unknown name, and then E0732 for each value that is out of range."""
     names = [option.name for option in GENERATION_OPTIONS]
     for name in given_settings:
         if name not in OPTIONS_BY_NAME:
@@ -175,7 +175,7 @@ def _iterate_setting_errors(given_settings: Mapping[str, object]) -> Iterator[Di
 def _merge_values(
     spec_settings: Mapping[str, object], given_settings: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Merge the checked settings of the spec and of the caller, by Python name."""
+    """Merge checked settings of the spec and of the caller, keyed by Python name."""
     spec_strategy, strategy_options = parse_strategy(spec_settings.get("strategy") or "greedy")
     strategy = given_settings.get("strategy") or _infer_strategy(given_settings) or spec_strategy
     values: dict[str, Any] = _rename_settings(GENERAL_OPTIONS, spec_settings)
@@ -183,8 +183,7 @@ def _merge_values(
         values |= _rename_settings(STRATEGY_OPTIONS[str(spec_strategy)], strategy_options)
     values |= {**given_settings, "strategy": strategy}
     if strategy == "beam":
-        # if the caller requests five return sequences and no number of beams, the default is five
-        # beams
+        # if the caller requests five return sequences but sets no number of beams, use five beams
         values.setdefault(
             "num_beams", max(DEFAULT_NUM_BEAMS, int(values.get("num_return_sequences", 1)))
         )
@@ -201,8 +200,8 @@ def _rename_settings(
 def _infer_strategy(given_settings: Mapping[str, object]) -> str | None:
     """Return the strategy that the given options imply, or None if they imply none or several.
 
-    A seed alone implies no strategy. Neither does `renormalize_logits`, which has no effect outside
-    beam search.
+    A seed alone implies no strategy. `renormalize_logits` implies no strategy either, because it
+    has no effect outside beam search.
     """
     strategies = {
         OPTIONS_BY_NAME[name].strategies
@@ -215,7 +214,7 @@ def _infer_strategy(given_settings: Mapping[str, object]) -> str | None:
 def _find_conflicts(
     strategy: str, given_settings: Mapping[str, object], values: Mapping[str, Any]
 ) -> list[Diagnostic]:
-    """Return E0733 for options of another strategy, and more return sequences than beams."""
+    """Return E0733 for options of another strategy, and for more return sequences than beams."""
     conflicts = []
     for name in given_settings:
         strategies = OPTIONS_BY_NAME[name].strategies
@@ -239,7 +238,7 @@ def _to_plain_values(name: str, value: Any) -> Any:
     if name in ("begin", "bad_words_ids"):
         return tuple(tuple(map(int, convert_to_list(item))) for item in value)
     if name in LIST_SETTINGS:
-        # stop strings do not replace stop tokens: both apply
+        # keep both types of items, because stop tokens and stop strings apply together
         items = (v if isinstance(v, str) else int(v) for v in convert_to_list(value))
         return tuple(dict.fromkeys(items))
     if setting_type is float:

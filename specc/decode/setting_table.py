@@ -1,5 +1,5 @@
-"""Define the table of generation settings: their names in Python and in specs, valid values, and
-names in other programs.
+"""The table of generation settings: their names in Python and in specs, their valid values, and
+their names in other programs.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,22 +10,22 @@ from typing import TypeGuard
 
 STRATEGIES = ("greedy", "sample", "beam")
 MIN_FACTOR = 1e-6
-"""Minimum temperature and repetition penalty: smaller divisors overflow float32."""
+"""Minimum temperature and repetition penalty. Smaller divisors overflow float32."""
 MAX_FACTOR = 1e6
-"""Maximum temperature and repetition penalty: larger values have no further effect."""
+"""Maximum temperature and repetition penalty. Larger values have no further effect."""
 MAX_BEAMS = 1024
-"""Maximum number of beams: each step sorts `num_beams × vocab_size` scores, and the decoder state
-of every beam stays in memory."""
+"""Maximum number of beams. Each step sorts `num_beams × vocab_size` scores, and the decoder states
+of all beams stay in memory."""
 MAX_LENGTH_PENALTY = 20
-"""Maximum length penalty; up to it, `length ** length_penalty` does not overflow float64."""
+"""Maximum length penalty for which `length ** length_penalty` does not overflow float64."""
 MAX_STOP_TOKENS = 1024
-"""Maximum number of stop tokens: beam search ranks one more candidate per beam for each."""
+"""Maximum number of stop tokens. Per stop token, beam search ranks one more candidate per beam."""
 MAX_CODEBOOKS = 1024
 """Maximum number of codebooks in a delay pattern."""
 MAX_CODEBOOK_DELAY = 1024
 """Maximum delay of a codebook in steps."""
 MAX_GUIDANCE_SCALE = 1000
-"""Maximum guidance scale; larger values select almost only tokens due to the condition."""
+"""Maximum guidance scale. With larger values, almost only the condition selects tokens."""
 PREFILL_CHUNK_SIZE = 512
 """Default prefill chunk size in tokens. Longer prompts are processed in chunks, which bounds the
 memory of activations. Larger chunks were not faster on a CPU."""
@@ -33,7 +33,7 @@ memory of activations. Larger chunks were not faster on a CPU."""
 
 @dataclass(frozen=True, slots=True)
 class SettingConstraint:
-    """The valid values of a setting: a description for messages, and a predicate."""
+    """The valid values of a setting: a predicate, and a description for messages."""
 
     description: str
     accepts: Callable[[object], bool]
@@ -43,8 +43,8 @@ class SettingConstraint:
 class GenerationOption:
     """One generation setting: `name` in Python, `spec_name` in a spec ("" if a spec cannot set it).
 
-    `strategies` are the strategies that the setting belongs to; a setting without strategies
-    applies to all. `foreign_names` are the names of the setting in other programs, for suggestions.
+    `strategies` are the strategies that support the setting; an empty tuple means all strategies.
+    `foreign_names` are the names of the setting in other programs, for suggestions.
     """
 
     name: str
@@ -55,7 +55,7 @@ class GenerationOption:
 
 
 def is_int_in_range(value: object, minimum: int, maximum: float = 2**53) -> TypeGuard[int]:
-    """Return True if a value is an integer in the range and not a boolean."""
+    """Return True if a value is an integer in the range, and not a boolean."""
     return (
         not isinstance(value, bool)
         and isinstance(value, Integral)
@@ -64,7 +64,7 @@ def is_int_in_range(value: object, minimum: int, maximum: float = 2**53) -> Type
 
 
 def is_finite_number(value: object) -> TypeGuard[float]:
-    """Return True if a value is a finite number and not a boolean."""
+    """Return True if a value is a finite number, and not a boolean."""
     try:
         return not isinstance(value, bool) and isinstance(value, Real) and isfinite(float(value))
     except OverflowError:  # the integer is too large for a float
@@ -136,7 +136,7 @@ def _make_count_values(minimum: int) -> SettingConstraint:
 
 
 def _make_optional_count_values(zero_meaning: str) -> SettingConstraint:
-    """Return the valid values of an integer setting for which 0 means `zero_meaning`."""
+    """Return the constraint of an integer setting for which 0 means `zero_meaning`."""
     return SettingConstraint(
         f"an integer from 1 to 2**53, or 0 for {zero_meaning}", lambda v: is_int_in_range(v, 0)
     )
@@ -145,7 +145,7 @@ def _make_optional_count_values(zero_meaning: str) -> SettingConstraint:
 def _make_general_option(
     name: str, values: SettingConstraint, *foreign_names: str
 ) -> GenerationOption:
-    """Return the entry of a setting of all strategies with one name in Python and specs."""
+    """Return a setting of all strategies whose name in Python and in specs is `name`."""
     return GenerationOption(
         name=name, spec_name=name, strategies=(), values=values, foreign_names=foreign_names
     )
@@ -235,7 +235,7 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
         name="log_probs",
         spec_name="",
         strategies=(),
-        # not settable in a spec; Python callers pass True or False
+        # a spec cannot set this setting, and Python callers pass True or False
         values=replace(BOOLEAN_VALUE, description="True or False"),
         foreign_names=("logprobs", "log_probabilities", "output_scores"),
     ),
@@ -285,4 +285,4 @@ STRATEGY_OPTIONS: Mapping[str, Mapping[str, GenerationOption]] = {
     s: {o.spec_name: o for o in GENERATION_OPTIONS if o.spec_name and s in o.strategies}
     for s in STRATEGIES
 }
-"""Settings of each strategy by spec name; a spec writes them as arguments of the strategy."""
+"""Settings of each strategy by spec name. A spec writes them as arguments of the strategy."""

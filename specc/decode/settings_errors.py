@@ -1,4 +1,4 @@
-"""Find errors in generation settings and build their diagnostics."""
+"""Find errors in generation settings, and make their diagnostics."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from specc.diagnostics.suggest import find_similar_name, format_suggestion
 def find_value_error(
     option: GenerationOption, setting_name: str, value: object, span: Span | None = None
 ) -> Diagnostic | None:
-    """Return the error E0732 if `value` is not valid for a setting, otherwise None."""
+    """Return the error E0732 if `value` is invalid for a setting, or else None."""
     if option.values.accepts(value):
         return None
     return Diagnostic(
@@ -35,10 +35,10 @@ def find_value_error(
 def make_unknown_setting_error(
     setting_name: str, valid_names: Sequence[str], noun: str, span: Span | None = None
 ) -> Diagnostic:
-    """Return the error E0731 for a name of a setting or strategy that is not one of `valid_names`.
-    `noun` describes the kind of name, e.g. `generation setting`.
+    """Return the error E0731 for the unknown name of a setting or strategy. `valid_names` are the
+    known names. `noun` describes the type of name, e.g. `generation setting`.
     """
-    # prefer the equivalent of another program's setting to a setting with a similar name
+    # prefer an equivalent setting of another program to a setting with a similar name
     groups = [{*o.foreign_names, o.name, o.spec_name} for o in GENERATION_OPTIONS]
     same_settings = set[str]().union(*(names for names in groups if setting_name in names)) - {
         setting_name
@@ -57,7 +57,7 @@ def make_unknown_setting_error(
 def _suggest_owner(
     setting_name: str, valid_names: Sequence[str], is_strategy_option: bool
 ) -> tuple[str, ...]:
-    """Return helps with the strategy that an option belongs to, or the valid names."""
+    """Return help texts with the strategy that an option belongs to, or with the valid names."""
     strategies = [strategy for strategy in STRATEGIES if _has_option(strategy, setting_name)]
     if strategies and not is_strategy_option:
         return (
@@ -84,7 +84,7 @@ def make_conflict_error(title: str, helps: Iterable[str], span: Span | None = No
 def find_sequence_count_error(
     sequence_count: int, beam_count: int, span: Span | None = None
 ) -> Diagnostic | None:
-    """Return the error E0733 if more return sequences than beams are requested, otherwise None."""
+    """Return the error E0733 if more return sequences than beams are requested, or else None."""
     if sequence_count <= beam_count:
         return None
     return make_conflict_error(
@@ -103,7 +103,7 @@ UNSUPPORTED_CODEBOOK_SETTINGS = (
 def find_codebook_error(
     settings: Mapping[str, Any], codebooks: int, spans: Mapping[str, Span | None] | None = None
 ) -> Diagnostic | None:
-    """Return the error for settings that are invalid for a model with `codebooks` codebooks, or
+    """Return the error for settings that a model with `codebooks` codebooks does not support, or
     None: E0732 if the delay pattern does not have one delay per codebook, E0733 for a setting that
     requires a single codebook. `codebooks` is 0 if the generated input has no codebook axis.
     """
@@ -129,14 +129,14 @@ def find_codebook_error(
 
 
 SUPPRESSING_SETTINGS = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
-"""Settings that list token ids that must not be generated."""
+"""Settings that list token ids to suppress."""
 TOKEN_SETTINGS = ("stop", "begin", "forced_eos_token_id", *SUPPRESSING_SETTINGS)
-"""Settings that list generated or suppressed token ids."""
+"""Settings that list token ids, either generated or suppressed."""
 
 
 @dataclass(frozen=True, slots=True)
 class VocabularySizes:
-    """The vocabulary size of the input embedding and of the logits; None if unknown."""
+    """The vocabulary sizes of the input embedding and of the logits; None if unknown."""
 
     input_size: int | None = None
     output_size: int | None = None
@@ -144,10 +144,10 @@ class VocabularySizes:
     def check_token_id(
         self, setting_name: str, value: object, span: Span | None = None
     ) -> Diagnostic | None:
-        """Return E0732 if `setting_name` has a token id beyond the vocabulary, or None."""
+        """Return E0732 if `setting_name` contains a token id outside the vocabulary, or None."""
         size = self._get_vocabulary_size(setting_name)
         tokens = convert_to_list(value)
-        if setting_name in ("begin", "bad_words_ids"):  # token ids, or lists of token ids
+        if setting_name in ("begin", "bad_words_ids"):  # items are token ids or lists of token ids
             tokens = [token for item in tokens for token in convert_to_list(item)]
         invalid_tokens = [t for t in tokens if size is not None and is_int_in_range(t, size)]
         if not invalid_tokens:
@@ -171,7 +171,7 @@ class VocabularySizes:
 
 
 def convert_to_list(value: Any) -> Sequence[Any]:
-    """Return a list unchanged, and any other value as a list of one item."""
+    """Return a list unchanged, and any other value as a list with one item."""
     return value if isinstance(value, list | tuple) else (value,)
 
 
@@ -182,8 +182,9 @@ def check_spec_settings(
 ) -> list[Diagnostic]:
     """Return all errors in the `generate` settings of a spec, which are plain Python values.
 
-    `spans` maps e.g. "stop" to the span of the setting's value and "stop name" to the span of its
-    name. The keys of strategy options are e.g. "strategy.num_beams" and "strategy.num_beams name".
+    `spans` maps e.g. "stop" to the span of the setting's value, and "stop name" to the span of the
+    setting's name. The keys of strategy options are e.g. "strategy.num_beams" and
+    "strategy.num_beams name".
     """
     span_by_name = spans or {}
     errors: list[Diagnostic | None] = []
@@ -225,7 +226,7 @@ def _find_strategy_errors(
         for setting_name, value in options.items()
     ]
     sequence_count, beam_count = options.get("num_return_sequences"), options.get("num_beams")
-    # without earlier errors, both values are integers
+    # both values are integers if there are no earlier errors
     if (
         kind == "beam"
         and not any(errors)
@@ -240,7 +241,7 @@ def _find_strategy_errors(
 def _find_option_error(
     kind: str, setting_name: str, value: object, spans: Mapping[str, Span | None]
 ) -> Diagnostic | None:
-    """Return the error for an invalid option of the strategy `kind`, or None."""
+    """Return the error for an invalid option of the strategy `kind`, or else None."""
     options, span = STRATEGY_OPTIONS[kind], spans.get(f"strategy.{setting_name}")
     if setting_name == "args":  # a positional option, as in `beam(4)`
         example = ", ".join(f"{name}=…" for name in list(options)[:2])
@@ -258,14 +259,14 @@ def _find_option_error(
 
 
 def parse_strategy(setting: object) -> tuple[object, Mapping[str, object]]:
-    """Return the name and the options of `"greedy"` or of `{"kind": "beam", "num_beams": 4}`."""
+    """Return the name and options of a strategy: a name, or a dict with the name as `kind`."""
     if isinstance(setting, Mapping):
         return setting.get("kind"), {str(k): v for k, v in setting.items() if k != "kind"}
     return setting, {}
 
 
 def _suggest_alternative(option: GenerationOption, value: object) -> tuple[str, ...]:
-    """Return a help for an invalid number that was meant to disable the setting, or ()."""
+    """Return help for an invalid number that was probably meant to disable the setting, or ()."""
     advice = {
         "temperature": "set the strategy to greedy to choose the most probable token",
         "top_p": "remove `top_p`, or use 1, to keep all tokens",
@@ -275,14 +276,14 @@ def _suggest_alternative(option: GenerationOption, value: object) -> tuple[str, 
 
 
 def _format_value(value: object) -> str:
-    """Format a value in spec syntax."""
+    """Format a setting value in the syntax of a spec."""
     if isinstance(value, str):
         return _quote_name(f'"{value}"')
     return _quote_name(str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def _quote_name(text: str) -> str:
-    """Truncate a name and escape control characters, for a message."""
+    """Truncate a name and escape its control characters, for use in a message."""
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return text if len(text) <= 60 else f"{text[:59]}…"
 

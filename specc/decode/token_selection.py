@@ -22,25 +22,25 @@ class DecoderSession(Protocol):
     """A model with the decoder state (KV cache) of a batch. Each call of `step` appends tokens."""
 
     def step(self, tokens: Ints) -> Floats:
-        """Run the model on new tokens, int64 [batch, n], first on the whole prompt. Return the
-        logits of the last position, float32 [batch, vocab].
+        """Run the model on new tokens, int64 [batch, n]. The first call processes the whole prompt.
+        Return the logits of the last position, float32 [batch, vocab].
 
         An empty prompt requires positions before the first token, such as image embeddings.
         """
         ...
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder the batch: new batch element `r` is old batch element `indices[r]`. `indices` is
-        int64 [m]; m may differ from the batch size.
+        """Reorder the batch: new batch element `r` is old batch element `indices[r]`. The length of
+        `indices`, int64 [m], may differ from the batch size.
         """
         ...
 
 
 @value_class(slots=True)
 class DecodeStepOutput:
-    """The result of one decode step: `tokens` int64 [batch], `log_probs` float32 [batch] if
-    requested, and `has_ended` bool [batch]. With several codebooks, the shape is
-    [batch, codebooks].
+    """The output of one decode step: `tokens` int64 [batch], `log_probs` float32 [batch] if
+    requested, and `has_ended` bool [batch]. With several codebooks, the shapes are [batch,
+    codebooks].
 
     `has_ended` is true in the step of a sequence's stop token and in all later steps, in which the
     sequence has padding tokens with log-probability 0.
@@ -52,11 +52,11 @@ class DecodeStepOutput:
 
 
 class DecodeObserver(Protocol):
-    """A stopping criterion: a callable that may end sequences, e.g. at stop strings."""
+    """A stopping criterion: a callable that can end sequences, e.g. at stop strings."""
 
     def __call__(self, tokens: Ints, has_ended: Bools) -> Bools:
-        """Return a bool array [batch], true for the sequences to end now. `tokens` is int64
-        [batch], `has_ended` bool [batch].
+        """Return a bool array [batch], which is true for sequences that end in this step. `tokens`
+        is int64 [batch], `has_ended` bool [batch].
         """
         ...
 
@@ -67,11 +67,11 @@ def check_logits(
     sequence_indices: Sequence[int] = (),
 ) -> Floats:
     """Return the logits as float32 [batch, vocab]. Raise E0961 if the maximum logit of an
-    unfinished sequence is not finite. The message numbers batch elements by `sequence_indices`.
+    unfinished sequence is not finite. `sequence_indices` are the sequence numbers in the message.
     """
     logits = np.asarray(logits_array, np.float32)
     assert logits.ndim == 2, f"expected logits [batch, vocab], got {logits.shape}"
-    maxima = logits.max(axis=1, initial=-np.inf)  # NaN if any logit of the sequence is NaN
+    maxima = logits.max(axis=1, initial=-np.inf)  # NaN if any logit of a sequence is NaN
     is_invalid = ~np.isfinite(maxima) & np.asarray(is_unfinished, np.bool_)
     if is_invalid.any():
         index = int(np.flatnonzero(is_invalid)[0])
@@ -93,9 +93,9 @@ def make_invalid_logits_error(sequence_index: int, *notes: str) -> Failed:
 
 @value_class(slots=True, kw_only=True)
 class DecodePosition:
-    """The inputs of logits processors besides the scores: `step` is the number of tokens generated
-    so far, `prompt_lengths` (int64 [batch]) the number of prompt tokens, and `sequences` all
-    tokens, or None if no processor needs them.
+    """The inputs of logits processors other than the scores. `step` is the number of tokens
+    generated so far, `prompt_lengths` (int64 [batch]) are the numbers of prompt tokens, and
+    `sequences` are all tokens, or None if no processor needs them.
     """
 
     step: int
@@ -112,7 +112,7 @@ def count_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> Ints:
 
 
 def list_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> list[list[int]]:
-    """Return the tokens of each prompt (int64 [batch, n]) without padding, as lists."""
+    """Return the tokens of each prompt, int64 [batch, n], as lists without padding."""
     if padding_mask is None:
         return [[*map(int, row)] for row in prompt]
     is_token = np.asarray(padding_mask, np.bool_)
@@ -122,9 +122,9 @@ def list_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> list[list[in
 def mask_disallowed_tokens(
     scores: Floats, settings: GenerationSettings, position: DecodePosition
 ) -> Floats:
-    """Return `scores`, float32 [batch, vocab], with -inf for tokens that are not allowed here."""
+    """Return the scores float32 [batch, vocab], with -inf for tokens that the settings disallow."""
     if position.step < len(settings.begin):
-        # forced tokens take precedence over the other settings
+        # forced tokens take precedence over all other settings
         return _mask_other_tokens(scores, settings.begin[position.step])
     banned = _find_banned_tokens(scores.shape, settings, position)
     if banned is not None:
@@ -152,8 +152,8 @@ def _mask_other_tokens(scores: Floats, tokens: Sequence[int]) -> Floats:
 def _find_banned_tokens(
     shape: tuple[int, ...], settings: GenerationSettings, position: DecodePosition
 ) -> Bools | None:
-    """Return a bool array [batch, vocab], true for disallowed tokens (e.g. stop tokens before the
-    minimum length, repeated n-grams), or None if there are none.
+    """Return a bool array [batch, vocab], which is true for disallowed tokens (e.g. stop tokens
+    before the minimum length, repeated n-grams), or None if all tokens are allowed.
     """
     is_early = position.prompt_lengths + position.step < settings.min_length
     is_early |= position.step < settings.min_tokens
@@ -173,7 +173,7 @@ def _find_banned_tokens(
 
 
 def _find_repeated_ngrams(tokens: Sequence[int], size: int) -> list[int]:
-    """Return the tokens that repeat an n-gram (Paulus et al. 2017, arXiv:1705.04304, sec. 2.5)."""
+    """Return tokens that repeat an n-gram (Paulus et al. 2017, arXiv:1705.04304, sec. 2.5)."""
     if not size or len(tokens) + 1 < size:
         return []
     prefix = list(tokens[len(tokens) - size + 1 :])
@@ -187,7 +187,7 @@ def _find_repeated_ngrams(tokens: Sequence[int], size: int) -> list[int]:
 def _find_banned_completions(
     tokens: Sequence[int], banned_sequences: Sequence[Sequence[int]]
 ) -> list[int]:
-    """Return the tokens that would complete any of `banned_sequences`."""
+    """Return the tokens that would complete one of `banned_sequences`."""
     return [
         banned[-1]
         for banned in banned_sequences
@@ -198,14 +198,14 @@ def _find_banned_completions(
 def find_penalized_tokens(
     prompt: Ints, vocab: int, penalty: float, padding_mask: Bools | None
 ) -> Bools | None:
-    """Return a bool array [batch, vocab], true for the prompt tokens, to which the repetition
-    penalty applies. Return None if the penalty is 1.
+    """Return a bool array [batch, vocab], which is true for the prompt tokens, because the
+    repetition penalty applies to them. Return None if the penalty is 1.
     """
     return None if penalty == 1 else find_prompt_tokens(prompt, vocab, padding_mask)
 
 
 def find_prompt_tokens(prompt: Ints, vocab: int, padding_mask: Bools | None = None) -> Bools:
-    """Return a bool array [batch, vocab], true for the tokens of each prompt, excluding padding."""
+    """Return a bool array [batch, vocab], which is true for the tokens of each prompt."""
     is_in_prompt = np.zeros((len(prompt), vocab), np.bool_)
     rows = np.broadcast_to(np.arange(len(prompt))[:, None], prompt.shape)
     # a prompt may contain ids outside the vocabulary of the logits
@@ -216,11 +216,11 @@ def find_prompt_tokens(prompt: Ints, vocab: int, padding_mask: Bools | None = No
 
 
 def apply_repetition_penalty(logits: Floats, seen_tokens: Bools, penalty: float) -> Floats:
-    """Apply the repetition penalty `p` to the logits `x` of `seen_tokens` (bool [batch, vocab]):
-    `x / p` if x > 0, else `x * p`.
+    """Apply the repetition penalty `p` to the logits `x` of `seen_tokens` (bool [batch, vocab]): `x
+    / p` if x > 0, else `x * p`.
 
-    Keskar et al. 2019 (arXiv:1909.05858), sec. 4.1, divide all logits. Division would increase
-    negative logits, which are therefore multiplied, as in later implementations.
+    Keskar et al. 2019 (arXiv:1909.05858), sec. 4.1, divide all logits. Because division would
+    increase negative logits, they are multiplied, as in later implementations.
     """
     if penalty == 1:
         return logits
@@ -229,7 +229,7 @@ def apply_repetition_penalty(logits: Floats, seen_tokens: Bools, penalty: float)
 
 
 def apply_temperature(logits: Floats, temperature: float) -> Floats:
-    """Divide logits by the temperature; below 1 sharpens the distribution, above 1 flattens it."""
+    """Divide logits by the temperature. A temperature below 1 sharpens the distribution."""
     return logits if temperature == 1 else logits / np.float32(temperature)
 
 
@@ -245,7 +245,7 @@ class TokenCandidates:
     """The tokens to sample from, most probable first: `tokens` int64 [batch, k], `probabilities`
     float64 [batch, k].
 
-    Filtered tokens have probability 0 and come last; probabilities may sum to less than 1.
+    Filtered tokens have probability 0 and come last, so the probabilities may sum to less than 1.
     """
 
     tokens: Ints
@@ -254,25 +254,25 @@ class TokenCandidates:
 
 def find_top_k_indices(values: Floats, k: int) -> Ints:
     """Return the indices of the k largest values, int64 [batch, min(k, n)], in descending order of
-    the values; equal values are ordered by index.
+    value. Equal values are ordered by index.
     """
     k = min(k, values.shape[1])
     # If k is at least a quarter of n, a full sort is faster than a partial selection.
     if 4 * k >= values.shape[1]:
         return np.argsort(-values, axis=1, kind="stable")[:, :k]
-    # indices of all values >= the k-th largest value, which may be more than k
+    # find all values >= the k-th largest value, which may be more than k values
     thresholds = np.partition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k]
     indices = np.empty((len(values), k), np.int64)
     for row, threshold in enumerate(thresholds):
-        # ascending, so that the stable sort orders equal values by index
+        # candidates are in ascending order, so that the stable sort orders equal values by index
         candidates = np.flatnonzero(values[row] >= threshold)
         indices[row] = candidates[np.argsort(-values[row, candidates], kind="stable")[:k]]
     return indices
 
 
 def compute_softmax_f64(logits: Floats) -> Float64s:
-    """Return the softmax over the last axis in float64, [batch, n]."""
-    # The maximum is subtracted, so that `exp` does not overflow.
+    """Return the softmax over the last axis, float64 [batch, n]."""
+    # Subtract the maximum, so that `exp` does not overflow.
     logits64 = logits.astype(np.float64)
     exponentials = np.exp(logits64 - logits64.max(axis=1, keepdims=True))
     probabilities: Float64s = exponentials / exponentials.sum(axis=1, keepdims=True)
@@ -280,16 +280,15 @@ def compute_softmax_f64(logits: Floats) -> Float64s:
 
 
 def compute_log_softmax_f32(logits: Floats) -> Floats:
-    """Return the log-softmax over the last axis in float32, [batch, n]."""
+    """Return the log-softmax over the last axis, float32 [batch, n]."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     log_probs: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return log_probs
 
 
 def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCandidates:
-    """Return the tokens that remain after the filters, which are applied to processed logits,
-    float32 [batch, vocab], in the order temperature, top-k, softmax, top-p, min-p, typical,
-    epsilon, eta.
+    """Apply temperature, top-k, softmax, top-p, min-p, typical, epsilon and eta filters in this
+    order to processed logits, float32 [batch, vocab]. Return the remaining tokens.
 
     Top-k: Fan et al. 2018 (arXiv:1805.04833), sec. 5.1. Top-p (the smallest set of most probable
     tokens whose cumulative probability reaches p): Holtzman et al. 2020 (arXiv:1904.09751), sec.
@@ -306,10 +305,10 @@ def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCand
     probabilities = compute_softmax_f64(np.take_along_axis(logits, tokens, axis=1))
     if settings.top_p < 1:
         preceding = np.zeros_like(probabilities)
-        # A token is kept if the cumulative probability before it is below p. The token that reaches
-        # p is therefore kept, and at least one token remains.
+        # Keep a token if the cumulative probability before it is below p. Thus the token that
+        # reaches p is kept, and at least one token remains.
         preceding[:, 1:] = np.cumsum(probabilities, axis=1)[:, :-1]
-        # p is rounded to float32, as in the ONNX graph: 0.9 in float32 is not 0.9 in float64.
+        # Round p to float32, as in the ONNX graph, because 0.9 in float32 is not 0.9 in float64.
         probabilities = np.where(preceding < float(np.float32(settings.top_p)), probabilities, 0.0)
     if settings.min_p > 0:
         minimum = float(np.float32(settings.min_p)) * probabilities[:, :1]
@@ -319,7 +318,7 @@ def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCand
 
 def _filter_by_distribution(probabilities: Float64s, settings: GenerationSettings) -> Float64s:
     """Apply the typical, epsilon and eta filters to probabilities float64 [batch, k], sorted in
-    descending order. Epsilon and eta always keep the most probable token.
+    descending order. The epsilon and eta filters always keep the most probable token.
     """
     if settings.typical_p < 1:
         probabilities = _filter_typical_tokens(probabilities, settings.typical_p)
@@ -359,24 +358,24 @@ def _filter_typical_tokens(probabilities: Float64s, mass: float) -> Float64s:
 
 
 def _drop_small_probabilities(probabilities: Float64s, bound: float | Float64s) -> Float64s:
-    """Keep the best token and tokens of at least the bound (Hewitt, arXiv:2210.15191, sec. 4)."""
+    """Keep the best token and tokens of at least `bound` (Hewitt, arXiv:2210.15191, sec. 4)."""
     normalized = probabilities / probabilities.sum(axis=1, keepdims=True)
     is_most_probable = normalized == normalized.max(axis=1, keepdims=True)
     return np.where((normalized >= bound) | is_most_probable, probabilities, 0.0)
 
 
 def sample_token(candidates: TokenCandidates, uniform: Floats) -> Ints:
-    """Sample one token per sequence: the first token whose cumulative probability exceeds
-    `u · sum`, where `u` is the uniform random number and `sum` the total probability.
+    """Sample one token per sequence: the first token whose cumulative probability exceeds `u ·
+    sum`, where `u` is the uniform random number and `sum` is the total probability.
     """
     sums = np.cumsum(candidates.probabilities, axis=1)
-    # `u` is scaled by the sum, because the probabilities of the kept tokens may sum to less than 1.
+    # Scale `u` by the sum, because the probabilities of the kept tokens may sum to less than 1.
     exceeds = sums > uniform[:, None].astype(np.float64) * sums[:, -1:]
     return np.take_along_axis(candidates.tokens, exceeds.argmax(axis=1)[:, None], axis=1)[:, 0]
 
 
 def make_sampling_uniforms(seed: int, batch_size: int, step: int) -> Floats:
-    """Return uniform numbers float32 [batch] in [0, 1), keyed by seed, batch index and step."""
+    """Return uniform random numbers float32 [batch] in [0, 1), keyed by seed, index and step."""
     return make_position_uniforms(seed, [(batch_index, step) for batch_index in range(batch_size)])
 
 

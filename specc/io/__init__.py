@@ -1,1 +1,1 @@
-"""Safe file input and output: reads with size limits, strict JSON, atomic writes."""
+"""Safe file input and output: size limits for reads, strict JSON, atomic writes."""

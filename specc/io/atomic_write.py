@@ -1,4 +1,4 @@
-"""Write files and directories atomically: after a failure the previous output is unchanged."""
+"""Write files and directories atomically: if a write fails, the previous output is unchanged."""
 
 import errno
 import hashlib
@@ -30,13 +30,13 @@ from specc.io.safe_read import describe_os_error, escape_text
 
 
 class WriteProgress(Protocol):
-    """Receives the numbers of expected and written bytes while files are written."""
+    """Receives the numbers of expected and of written bytes while files are written."""
 
     def add_expected_bytes(self, size: int) -> None:
-        """Add `size` to the number of bytes that will be written."""
+        """Add `size` to the number of bytes that are expected to be written."""
 
     def add_written_bytes(self, size: int) -> None:
-        """Add `size` to the number of written bytes."""
+        """Add `size` to the number of bytes that have been written."""
 
 
 WRITE_PROGRESS: ContextVar[WriteProgress | None] = ContextVar("write_progress", default=None)
@@ -45,27 +45,27 @@ WRITE_PROGRESS: ContextVar[WriteProgress | None] = ContextVar("write_progress", 
 Chunk = bytes | bytearray | memoryview
 
 _FILE_COUNTER = count()
-"""Counter for the names of temporary files; all threads use it, so that names do not collide."""
+"""Counter for names of temporary files, shared by all threads so that names do not collide."""
 
 MAX_STEM_LENGTH = 150
-"""Maximum stem length in bytes: with hash and suffix, names are valid on every file system."""
+"""Maximum stem length in bytes: names with hash and suffix are valid on every file system."""
 
 
 def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
-    """Write a file that contains exactly `chunks`. Raise E0810 to E0815 on failure."""
+    """Write a file with the content `chunks`. Raise E0810 to E0815 on failure."""
     path = resolve_output_link(normalize_output_path(path))
     with OutputDirectory(path.parent) as out:
         out.write_entry(path.name, chunks)
 
 
 def sanitize_file_stem(name: str) -> str:
-    """Convert a name to a file stem that is valid for ONNX and every operating system."""
+    """Convert a name to a file stem that is valid in ONNX and on every operating system."""
     clean = "".join(c if c.isprintable() and c not in "\\/:" else "_" for c in name)
     return clean.encode()[:MAX_STEM_LENGTH].decode(errors="ignore")
 
 
 def check_free_disk_space(directory: str | Path, size: int) -> None:
-    """Raise E0813 if the disk has fewer than `size` bytes of free space."""
+    """Raise E0813 if a directory's disk has fewer than `size` bytes of free space."""
     if (progress := WRITE_PROGRESS.get()) is not None:
         progress.add_expected_bytes(size)
     free = platform.get_free_disk_space(directory)
@@ -90,12 +90,12 @@ class FileDigest:
 
 
 class OutputDirectory:
-    """A context manager that publishes a set of files in a directory together.
+    """A context manager that writes a set of files to a directory and publishes them together.
 
-    `write_hash_named_file` and `write_entry` write temporary files; leaving the context without an
+    `write_hash_named_file` and `write_entry` write temporary files. Leaving the context without an
     exception renames them, with the entries last and in call order. An entry keeps the mode of the
     file that it replaces. `file_digests` maps the names of the files written so far to their sizes
-    and hashes. Missing directories are created, and removed after a failure; the files named in
+    and hashes. Missing directories are created, and removed after a failure. The files named in
     `superseded` are removed at the end.
     """
 
@@ -119,8 +119,8 @@ class OutputDirectory:
 
     @contextmanager
     def _discard_on_error(self) -> Iterator[None]:
-        """A context manager that removes the files of this run after an error. It raises E0810 to
-        E0815 for an error of the operating system.
+        """Return a context manager that removes the files of this run after an error. It converts
+        an error of the operating system to E0810 to E0815.
         """
         try:
             yield
@@ -131,19 +131,19 @@ class OutputDirectory:
             raise
 
     def _create_directories(self) -> None:
-        """Create the directory and its missing parents."""
+        """Create the output directory and its missing parents."""
         missing_directories, directory_path = [], self.path
         while not os.path.lexists(directory_path):
             missing_directories.append(directory_path)
             directory_path = directory_path.parent
         for directory in reversed(missing_directories):
-            # created by another thread, or an alias of a parent directory
+            # another thread has created the directory, or it is an alias of a parent directory
             with suppress(FileExistsError):
                 os.mkdir(directory)
                 self._new_directories.append(directory)
 
     def write_hash_named_file(self, stem: str, suffix: str, chunks: Iterable[Chunk]) -> str:
-        """Write a file and return its name, `stem-digits.suffix` with 16 digits of its SHA-256."""
+        """Write a file and return its name: `stem-digits.suffix` with 16 digits of its SHA-256."""
         temporary, digest = self._write_temporary_file(f"{stem}{suffix}", chunks)
         name = f"{stem}-{digest.sha256[:16]}{suffix}"
         self._hash_named_files[name] = temporary
@@ -151,7 +151,7 @@ class OutputDirectory:
         return name
 
     def write_entry(self, name: str, chunks: Iterable[Chunk]) -> str:
-        """Write a file with exactly this name. Return the SHA-256 of its content."""
+        """Write a file with the given name. Return the SHA-256 of its content."""
         target = self.path / name
         existing_mode: int | None = None
         try:
@@ -184,8 +184,8 @@ class OutputDirectory:
     def _write_temporary_file(
         self, name: str, chunks: Iterable[Chunk], existing_mode: int | None = None
     ) -> tuple[Path, FileDigest]:
-        """Write and sync a temporary file for the file `name`, with the mode `existing_mode` of the
-        file that it replaces, or with the default mode (umask). Return its path and digest.
+        """Write and sync a temporary file for the file `name`. Its mode is `existing_mode`, that of
+        the file to replace, or by default that of new files (umask). Return its path and digest.
         """
         temporary = self._reserve_name()
         digest, size, progress = hashlib.sha256(), 0, WRITE_PROGRESS.get()
@@ -228,17 +228,17 @@ class OutputDirectory:
         if self._hash_named_files:
             platform.sync_directory(self.path)
         self._publish_entries()
-        # Keep files of the new package and files outside the directory, even if the old index lists
+        # Keep files of the new package, and files outside the directory even if the old index lists
         # them.
         for name in self._superseded:
             is_file_name = name == os.path.basename(name)
             if is_file_name and name not in {*self._hash_named_files, *self._entries}:
                 _unlink_quietly(self.path / name)
-        for backup in self._temporary_files:  # hard links to the entries that are replaced
+        for backup in self._temporary_files:  # backups are hard links to the replaced entries
             _unlink_quietly(backup)
 
     def _publish_entries(self) -> None:
-        """Rename the entries. If a rename fails, restore the previous entries."""
+        """Rename the entries to their final names. If a rename fails, restore the old entries."""
         if len(self._entries) == 1:
             self._publish_single_entry(*self._entries.items())
             return
@@ -262,7 +262,7 @@ class OutputDirectory:
         self._published = []
 
     def _publish_single_entry(self, entry: tuple[str, Path]) -> None:
-        """Publish the only entry of a set of files, which needs no backup of the previous entry."""
+        """Publish a single entry, for which no backup of the previous entry is needed."""
         name, temporary = entry
         published, self._published = self._published, []
         try:
@@ -273,16 +273,16 @@ class OutputDirectory:
         _sync_after_rename(self.path)
 
     def _discard_files(self) -> None:
-        """Remove all files written in this run."""
+        """Remove all files and directories created in this run."""
         for path in (*self._temporary_files, *self._published):
             _unlink_quietly(path)
         for directory in reversed(self._new_directories):
-            with suppress(OSError):  # not empty: another process has written a file here
+            with suppress(OSError):  # the directory contains a file of another process
                 os.rmdir(directory)
 
 
 def _write_chunk(fd: int, chunk: Chunk) -> None:
-    """Write the whole chunk. A single `os.write` may write less, and at most 2 GiB."""
+    """Write a whole chunk. A single `os.write` may write less, and at most 2 GiB."""
     view = memoryview(chunk).cast("B")
     while view:
         written = os.write(fd, view)
@@ -290,7 +290,7 @@ def _write_chunk(fd: int, chunk: Chunk) -> None:
 
 
 def _sync_after_rename(path: Path) -> None:
-    """Sync the directory after publishing its only entry; a failure is only reported."""
+    """Sync the directory after its only entry is published; a failure only raises E0815."""
     try:
         platform.sync_directory(path)
     except OSError as error:
@@ -305,7 +305,7 @@ def _sync_after_rename(path: Path) -> None:
 
 
 def _unlink_quietly(path: Path) -> None:
-    """Remove a file, and ignore errors of the operating system."""
+    """Remove a file. Ignore errors of the operating system."""
     with suppress(OSError):
         os.unlink(path)
 
@@ -315,23 +315,23 @@ def _remove_stale_files(directory: Path) -> None:
     try:
         names = os.listdir(directory)
     except OSError:
-        return  # the directory is writable but cannot be listed
+        return  # the directory is writable but not readable
     for name in names:
         if name.startswith("."):
-            with suppress(OSError):  # another process has removed it
+            with suppress(OSError):  # another process has removed the file
                 if is_stale_file_name(name, os.lstat(directory / name).st_mtime):
                     _unlink_quietly(directory / name)
 
 
 STALE_SECONDS = 3600
-"""Age after which a temporary file of another host or container is considered stale."""
+"""Age in seconds after which a temporary file of another host or container is considered stale."""
 _TEMPORARY_NAME = re.compile(r"\.?specc-(?:([0-9a-f]{8})-)?(\d+)-\w+")
-"""Pattern of the names of temporary files; earlier versions omitted the host."""
+"""Pattern of names of temporary files. Earlier versions omitted the hash of the host."""
 
 
 @cache
 def get_process_namespace() -> str:
-    """Return eight hex digits of boot and container, in which process ids are unique."""
+    """Return eight hex digits that identify boot and container, in which process ids are unique."""
     identifiers = [platform.get_host_name()]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         with suppress(OSError):  # some systems lack these files
@@ -353,7 +353,7 @@ def get_temporary_prefix() -> str:
 
 
 def is_stale_file_name(name: str, written_time: float) -> bool:
-    """Return True if a temporary file of this name and time has no running process."""
+    """Return True if a temporary file, written at `written_time`, has no running process."""
     match = _TEMPORARY_NAME.fullmatch(name)
     if match is None or platform.is_process_alive(int(match[2])):
         return False
@@ -362,7 +362,7 @@ def is_stale_file_name(name: str, written_time: float) -> bool:
 
 @contextmanager
 def create_temporary_directory() -> Iterator[Path]:
-    """A context with a temporary directory; removes stale ones. Raise E0810 to E0815."""
+    """Return a context with a temporary directory. Remove stale ones. Raise E0810 to E0815."""
     try:
         parent_directory = Path(tempfile.gettempdir())
         _remove_stale_directories(parent_directory)
@@ -383,7 +383,7 @@ def _remove_stale_directories(parent_directory: Path) -> None:
 
 def _is_stale_directory(entry: "os.DirEntry[str]") -> bool:
     """Return True if an entry is a temporary directory of this user and of a terminated process."""
-    with suppress(OSError):  # another process has removed it
+    with suppress(OSError):  # another process has removed the directory
         status = entry.stat(follow_symlinks=False)
         # on systems without user ids, each user has a separate temporary directory
         is_own = "getuid" not in vars(os) or status.st_uid == os.getuid()

@@ -1,5 +1,5 @@
-"""Recognize files by content: files written by specc, and LFS pointers, HTML pages or pickles with
-misleading names.
+"""Identify file types by content: files written by specc, and LFS pointers, HTML pages or pickles
+with misleading names.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 from specc.io.safe_read import UnreadableFileError, compute_file_sha256, open_regular_file
 
 _SHARD_SUFFIX = re.compile(r"-\d+-of-\d+$")
-"""The suffix of the files of a sharded checkpoint."""
+"""Pattern of the name suffix of files in a sharded checkpoint."""
 
 _WEB_PAGE = (
     "a web page: the download returned a page instead of the file",
@@ -50,18 +50,18 @@ CONVERSION_COMMAND = (
     "for k, v in torch.load(f, weights_only=True).items()}, "
     'sys.argv[1])" {target} {source}'
 )
-"""The shell command that converts a PyTorch checkpoint of one or several files to safetensors. It
-loads the files with `weights_only`, which runs no code."""
+"""Shell command that converts a PyTorch checkpoint of one or several files to safetensors. The
+command loads the files with `weights_only`, which does not run code."""
 
 
 def is_gguf_path(path: str | Path) -> bool:
-    """Return True if a path names a GGUF file, the format of llama.cpp."""
+    """Return True if a path has the suffix of a GGUF file, the format of llama.cpp."""
     return Path(path).suffix.lower() == ".gguf"
 
 
 def identify_foreign_file(head: bytes, name: str = "FILE") -> tuple[str, str] | None:
     """Identify a file of another format by its first bytes. Return a description of the format and
-    a fix, or None if the format is unknown.
+    a suggested fix, or None if the format is unknown.
     """
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")[:64].lower()
     for signature, description, fix in _FOREIGN_SIGNATURES:
@@ -81,7 +81,7 @@ def format_conversion_command(*names: str) -> str:
 
 PRODUCER_NAME = "specc"
 SIDECAR_FILE_SUFFIXES = (".data", ".tokenizer.json")
-"""Suffixes of files next to a model; they follow its name and their content hash."""
+"""Suffixes of files next to a model, whose names contain the model name and a content hash."""
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PRODUCER, _METADATA = 2, 14
@@ -90,13 +90,13 @@ _GENERATOR_COMMENT, _MAX_COMMENT_OFFSET = b"<!-- specc -->", 2048
 """The comment that identifies drawings and pages written by specc, and the number of bytes at the
 start of a file that are searched for it."""
 _MAX_HEADER_BYTES = 100_000_000
-"""The maximum header size of a safetensors file, which is a limit of the format."""
+"""Maximum header size of a safetensors file, a limit of the format."""
 _MAX_FIELDS = 10_000
-"""Maximum number of parsed protobuf fields; other files may seem to have many."""
+"""Maximum number of parsed protobuf fields. A file of another format may seem to have many."""
 
 
 def _make_content_test(test: Callable[[mmap.mmap], bool]) -> Callable[[Path], bool]:
-    """Return a function that applies `test` to a file's content, and is False if unreadable."""
+    """Return a function that applies `test` to a file's content; False if it is unreadable."""
 
     @wraps(test)
     def has_content(path: Path) -> bool:
@@ -170,7 +170,7 @@ def is_package_index(data: mmap.mmap) -> bool:
 
 
 def find_unused_sidecar_files(path: Path) -> list[str]:
-    """Return the sidecar files of the model `path` that no other model in the directory uses."""
+    """Return the sidecar files of the model `path` that no other model in its directory uses."""
     name_pattern = re.compile(
         rf".*-([0-9a-f]{{16}})(?:{'|'.join(map(re.escape, SIDECAR_FILE_SUFFIXES))})", re.DOTALL
     )
@@ -194,10 +194,10 @@ def find_unused_sidecar_files(path: Path) -> list[str]:
 def filter_unreferenced_files(
     directory: Path, names: Collection[str], *, excluded_models: Collection[str]
 ) -> list[str]:
-    """Return the `names` that no model in the directory, except `excluded_models`, uses."""
+    """Return the `names` that no model in the directory uses, except `excluded_models`."""
     unreferenced = list(names)
     try:
-        # The directory, which may be large, is listed only if necessary.
+        # List the directory only if necessary, because it may be large.
         file_names = os.listdir(directory) if unreferenced else []
     except OSError:
         return []
@@ -208,7 +208,7 @@ def filter_unreferenced_files(
 
 
 def _has_content(path: Path, test: Callable[[mmap.mmap], bool]) -> bool:
-    """Return True if the content of a regular file passes a test."""
+    """Return True if the content of a regular file passes `test`."""
     try:
         with (
             os.fdopen(open_regular_file(path), "rb") as file,
@@ -245,7 +245,7 @@ def _iterate_protobuf_fields(data: mmap.mmap) -> Iterator[tuple[int, int, int]]:
 
 
 def _read_varint(data: mmap.mmap, offset: int) -> tuple[int, int]:
-    """Read a protobuf varint of at most ten bytes. Return its value and the offset of its end."""
+    """Read a protobuf varint of at most ten bytes. Return the value and the offset of its end."""
     value = shift = 0
     while shift < 70:
         byte = data[offset]

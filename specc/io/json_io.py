@@ -23,16 +23,16 @@ from specc.io.safe_read import has_lone_surrogate
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
-INTEGER_BOUND = 2**64  # exclusive; the largest integers in files of specc are 64-bit seeds
-MAX_DEPTH = 100  # nesting depth of JSON files of specc
+INTEGER_BOUND = 2**64  # exclusive bound; the largest integers in files of specc are 64-bit seeds
+MAX_DEPTH = 100  # maximum nesting depth of JSON files of specc
 
 
 class InvalidJsonError(ValueError):
-    """Raised if JSON is invalid; the message contains the reason."""
+    """Raised if a JSON document is invalid; the message contains the reason."""
 
 
 class DuplicateKeyError(InvalidJsonError):
-    """Raised if a JSON object has the duplicate key `key`."""
+    """Raised if a JSON object contains the key `key` twice."""
 
     def __init__(self, key: str) -> None:
         super().__init__("duplicate key in an object")
@@ -44,24 +44,24 @@ class NonFiniteNumberError(InvalidJsonError):
 
 
 class NestingTooDeepError(InvalidJsonError):
-    """Raised if lists or objects of a JSON document are nested too deeply."""
+    """Raised if lists or objects in a JSON document are nested too deeply."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonLimits:
-    """The maximum nesting depth and the maximum magnitude of integers; None means unlimited."""
+    """The maximum nesting depth and the maximum magnitude of integers. None means no limit."""
 
     depth: int | None = MAX_DEPTH
     max_integer: int | None = INTEGER_BOUND
 
 
 DEFAULT_LIMITS = JsonLimits()
-NO_LIMITS = JsonLimits(depth=None, max_integer=None)  # for callers that check the limits
+NO_LIMITS = JsonLimits(depth=None, max_integer=None)  # for callers that check limits themselves
 
 
 def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
     """Parse a JSON document. Raise InvalidJsonError or json.JSONDecodeError (both ValueErrors)."""
-    if text.startswith("\ufeff"):  # a byte order mark is non-printable, so the message names it
+    if text.startswith("\ufeff"):  # the message names a byte order mark, which is non-printable
         raise json.JSONDecodeError("Unexpected UTF-8 BOM", text, 0)
     try:
         value: Json = STRICT_DECODER.decode(text)
@@ -73,7 +73,7 @@ def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
 
 
 def to_json_value(value: object) -> Json:
-    """Convert a value to JSON: dataclasses become objects, and tuples become lists."""
+    """Convert a value to JSON. Dataclasses become objects, and tuples become lists."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -87,7 +87,7 @@ def to_json_value(value: object) -> Json:
 
 
 def replace_non_finite(value: object) -> object:
-    """Return a copy of a value in which `inf`, `-inf` and `nan` are strings."""
+    """Return a copy of a value in which `inf`, `-inf` and `nan` are replaced by strings."""
     match value:
         case float() if not math.isfinite(value):
             return str(value)
@@ -109,7 +109,7 @@ def _record_to_json(record: object) -> dict[str, Json]:
 
 
 def as_exact_integer(value: object) -> int | None:
-    """Return the value if it is an integer (`true` and 3.0 are not), otherwise None."""
+    """Return a value that is an integer unchanged, or None. `true` and 3.0 are not integers."""
     return value if type(value) is int else None
 
 
@@ -129,7 +129,7 @@ def _reject_non_finite(text: str) -> NoReturn:
 STRICT_DECODER = json.JSONDecoder(
     object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_non_finite
 )
-"""The shared JSON decoder, because JSON Lines files contain millions of JSON documents."""
+"""The shared JSON decoder, reused because JSON Lines files contain millions of documents."""
 
 
 def _iterate_items(value: Json) -> Iterable[Json]:
@@ -156,7 +156,7 @@ def _check_limits(value: Json, limits: JsonLimits) -> None:
 Option = TypeVar("Option", bound=str)
 FieldPath: TypeAlias = tuple[str, ...]
 RaiseFieldError: TypeAlias = Callable[[FieldPath, str], NoReturn]
-MAX_NUMBER = 1e30  # largest magnitude; its square is finite in float64
+MAX_NUMBER = 1e30  # largest magnitude of a number, whose square is finite in float64
 
 
 def raise_invalid_record(path: FieldPath, problem: str) -> NoReturn:
@@ -170,7 +170,7 @@ def raise_invalid_record(path: FieldPath, problem: str) -> NoReturn:
 
 
 class JsonFields:
-    """Reads an untrusted JSON object; fields may refer to the values in `shared` by name."""
+    """Reads an untrusted JSON object. Fields may refer by name to the values in `shared`."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class JsonFields:
         self.report_error((*self.path, key), problem)
 
     def has_field(self, key: str) -> bool:
-        """Return True if the field is present and not null."""
+        """Return True if a field is present and not null."""
         self._unread.discard(key)
         return self._values.get(key) is not None
 
@@ -259,7 +259,7 @@ class JsonFields:
         return tuple(str(value) for value in values)
 
     def read_list(self, key: str, max_count: int | None = None) -> list[object]:
-        """Return a field that must be a list of at most `max_count` values (None: any number)."""
+        """Return a field that must be a list of at most `max_count` values (None: no limit)."""
         value = self.get_required(key)
         if not isinstance(value, list | tuple):
             self.raise_invalid(key, "is not a list")
@@ -294,7 +294,7 @@ class JsonFields:
         return JsonFields(self.get_required(key), (*self.path, key), self.report_error, self.shared)
 
     def reject_unknown(self) -> None:
-        """Raise an error if there are fields that were not read."""
+        """Raise an error if the object has fields that were not read."""
         for key in sorted(self._unread):
             self.raise_invalid(key, "is unknown")
 
@@ -302,7 +302,7 @@ class JsonFields:
 def parse_versioned_record(
     text: str | bytes, version: int, artifact: str, fail: Callable[[str], NoReturn]
 ) -> JsonFields:
-    """Parse an `artifact`: a JSON object whose `format` is `version`. Call `fail` if it is not."""
+    """Parse an `artifact`: a JSON object whose `format` is `version`. Call `fail` on failure."""
     try:
         data = parse_strict_json(text if isinstance(text, str) else text.decode("utf-8"))
     except InvalidJsonError as error:
@@ -348,7 +348,7 @@ def int_range(low: int, high: int) -> Reader:
 
 class Record:
     """A dataclass that is stored as a JSON object, with its `tag` under the key `kind`. Fields with
-    a default may be absent. `json_keys` maps a field name to its JSON key if they differ.
+    a default may be absent. `json_keys` maps a field name to its JSON key if the two differ.
     """
 
     __slots__ = ()
@@ -356,12 +356,12 @@ class Record:
     json_keys: ClassVar[Mapping[str, str]] = {}
 
     def to_json(self) -> dict[str, Json]:
-        """Convert the record to JSON."""
+        """Convert the record to a JSON object."""
         return {"kind": self.tag, **_record_to_json(self)}
 
     @classmethod
     def from_fields(cls, fields: JsonFields) -> Self:
-        """Create the record from untrusted JSON."""
+        """Create a record from untrusted JSON fields."""
         make_record: Callable[..., Self] = cls
         record = make_record(**dict(_read_fields(cls, fields)))
         record.check_fields(fields)
@@ -394,7 +394,7 @@ def _get_field_reader(hint: object) -> Reader:
 
 
 def parse_tagged_record(fields: JsonFields, kinds: Mapping[str, type[AnyRecord]]) -> AnyRecord:
-    """Parse a record whose class is given by its field `kind`."""
+    """Parse a record whose class is named by the JSON field `kind`."""
     record = kinds[fields.read_choice("kind", tuple(kinds))].from_fields(fields)
     fields.reject_unknown()
     return record

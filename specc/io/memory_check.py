@@ -1,4 +1,4 @@
-"""Measure free memory (of machine and cgroup), and raise E0804 if a model does not fit."""
+"""Measure the free memory of machine and cgroup, and raise E0804 if a model does not fit."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ _CGROUP_FILES = (
         "total_inactive_file",
     ),
 )
-"""Files with limit and usage of cgroup v2 and v1, and their reclaimable page cache."""
+"""Files with the limit, usage and reclaimable page cache of cgroup v2 and v1."""
 
 
 def get_free_memory() -> int | None:
@@ -36,7 +36,7 @@ def _get_machine_memory() -> int | None:
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
-        return None  # Windows lacks `os.sysconf`, and macOS lacks this name
+        return None  # Windows has no `os.sysconf`, and macOS does not know this name
 
 
 def _get_cgroup_memory(
@@ -52,12 +52,12 @@ def _get_cgroup_memory(
         cached_bytes = dict(line.split(" ", 1) for line in lines).get(cached_key, "0")
         return max(limit_bytes - used_bytes + int(cached_bytes), 0)
     except (OSError, ValueError):
-        return None  # the file does not exist, or contains the word `max`
+        return None  # the file does not exist or contains the word `max`
 
 
 def check_free_memory(name: str, needed_bytes: int, stored_bytes: int, weight_count: int) -> None:
-    """Raise E0804 if the weights of the model `name` do not fit into free memory: `weight_count`
-    parameters that need `needed_bytes` in memory and `stored_bytes` on disk.
+    """Raise E0804 if the weights of the model `name` do not fit into free memory. The
+    `weight_count` parameters need `needed_bytes` in memory and `stored_bytes` on disk.
     """
     free = get_free_memory()
     if free is None or needed_bytes <= free:
@@ -77,7 +77,7 @@ def check_free_memory(name: str, needed_bytes: int, stored_bytes: int, weight_co
 def describe_memory_shortage(
     needed_bytes: int, stored_bytes: int, weight_count: int
 ) -> tuple[str, ...]:
-    """Return a remark if the weights do not fit in the free memory of this machine."""
+    """Return a remark if the weights do not fit into the free memory of this machine, or ()."""
     free = get_free_memory()
     if free is None or needed_bytes <= free:
         return ()
@@ -110,5 +110,5 @@ def _describe_largest_model(weight_count: int, free_bytes: int) -> str:
 
 
 def _format_gigabytes(count: int) -> str:
-    """Format a number of bytes, such as `13.5 GB`."""
+    """Format a number of bytes in gigabytes, e.g. `13.5 GB`."""
     return f"{count / 1e9:.3g} GB" if count >= 1e8 else f"{count / 1e6:.3g} MB"

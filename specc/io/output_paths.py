@@ -1,4 +1,4 @@
-"""Check output paths. Raise E0810 to E0816, E0833 or E0958 if a path may not be written."""
+"""Check output paths. Raise E0810 to E0816, E0833 or E0958 if a path must not be written."""
 
 import errno
 import os
@@ -23,13 +23,13 @@ FORCE_HELP = "overwrite existing files that specc did not write; input files are
 
 @dataclass(frozen=True, slots=True)
 class OutputKind:
-    """A kind of output: its description and suffixes, and a test for files written by specc."""
+    """A type of output: its description and suffixes, and a test for files written by specc."""
 
     description: str
     suffixes: tuple[str, ...]
     is_written_by_specc: Callable[[Path], bool] | None = None
     directory_help: str = ""
-    """The help text if the output path is a directory."""
+    """The help text for an output path that is a directory."""
 
 
 MODEL_OUTPUT = OutputKind(
@@ -57,7 +57,7 @@ _KINDS_WITHOUT_OPTION = (
     *(IMAGE_OUTPUT, ATTENTION_PLOT_OUTPUT, DRAWING_OUTPUT, HTML_OUTPUT),
     *(NEW_SPEC_OUTPUT, TRAINED_WEIGHTS_OUTPUT),
 )
-"""Output kinds whose path is not given by `-o`."""
+"""Types of output whose path is not set with `-o`."""
 
 
 def resolve_output_path(
@@ -69,11 +69,11 @@ def resolve_output_path(
     content: bytes = b"",
 ) -> Path:
     """Return the path of the file to write for `path`, with symbolic links resolved. An existing
-    file with this `content` is allowed. Raise E0811 (not a file), E0814 (an input), E0816 (suffix)
-    or E0833 (a file of another program).
+    file with the content `content` is allowed. Raise E0811 (not a file), E0814 (an input), E0816
+    (wrong suffix) or E0833 (a file of another program).
     """
     if os.path.basename(path) in ("", ".") and not os.path.isdir(path):
-        # the path has a trailing slash, which `Path` drops
+        # the path has a trailing slash, which `Path` would drop
         raise_not_a_file(Path(path), "the name of a directory")
     path = normalize_output_path(path)
     reject_unportable_name(path)
@@ -89,7 +89,7 @@ def resolve_output_path(
                 f"use the name `{escape_text(suggested_path)}`{_explain_suffix(path, kind)}"
                 if kind in _KINDS_WITHOUT_OPTION
                 else f"write `-o {escape_text(suggested_path)}`",
-                # a name without a suffix denotes a directory
+                # a path without a suffix is probably a directory
                 *([kind.directory_help] if kind.directory_help and not path.suffix else []),
             ],
         )
@@ -103,7 +103,7 @@ def resolve_output_path(
 
 
 def _explain_suffix(path: Path, kind: OutputKind) -> str:
-    """Explain why the suggested suffix is preferable."""
+    """Return the reason why the suggested suffix is preferable."""
     if path.suffix.lower() == ".pdf" and ".svg" in kind.suffixes:
         return ", which is a vector format; browsers print it as PDF"
     return ""
@@ -113,7 +113,7 @@ WINDOWS_DEVICE_NAMES = frozenset(
     {"con", "prn", "aux", "nul", "conin$", "conout$"}
     | {f"{port}{n}" for port in ("com", "lpt") for n in range(10)}
 )
-"""Names of Windows devices, which are reserved with any suffix."""
+"""Names of Windows devices, which are reserved with and without suffix."""
 
 
 def explain_unportable_name(name: str) -> str:
@@ -127,7 +127,7 @@ def explain_unportable_name(name: str) -> str:
 
 
 def reject_unportable_name(path: Path) -> None:
-    """Raise E0958 if some operating systems do not allow a file name."""
+    """Raise E0958 if a file name is invalid on some operating systems."""
     if reason := explain_unportable_name(path.name):
         raise_error(
             "E0958",
@@ -138,7 +138,7 @@ def reject_unportable_name(path: Path) -> None:
 
 
 def normalize_output_path(path: str | Path) -> Path:
-    """Remove each `..` after a missing directory: `new/../m.onnx` becomes `m.onnx`."""
+    """Remove each `..` that follows a missing directory: `new/../m.onnx` becomes `m.onnx`."""
     normalized = Path()
     for part in Path(path).parts:
         normalized = (
@@ -150,7 +150,7 @@ def normalize_output_path(path: str | Path) -> Path:
 
 
 def raise_not_replaceable(path: Path, reason: str, fix: str) -> NoReturn:
-    """Raise E0833 because specc did not write an existing file."""
+    """Raise E0833 because another program wrote the existing file."""
     raise_error(
         "E0833",
         f"the output `{escape_text(path)}` already exists and would be overwritten",
@@ -160,7 +160,7 @@ def raise_not_replaceable(path: Path, reason: str, fix: str) -> NoReturn:
 
 
 def reject_input_overwrite(path: str | Path, inputs: Iterable[str | Path]) -> None:
-    """Raise E0814 if the output is the same file as one of the inputs, even under another path."""
+    """Raise E0814 if the output is the same file as an input, even under another path."""
     for input_path in inputs:
         try:
             is_same_file = os.path.samefile(path, input_path)
@@ -179,7 +179,7 @@ def reject_input_overwrite(path: str | Path, inputs: Iterable[str | Path]) -> No
 
 
 def resolve_output_link(path: Path) -> Path:
-    """Return the regular file, existing or not, that a path refers to. Raise E0811 for others."""
+    """Return the regular file, existing or not, that a path refers to. Raise E0811 if invalid."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -199,7 +199,7 @@ def resolve_output_link(path: Path) -> Path:
 
 
 def _check_regular_file(path: Path, mode: int, prefix: str) -> None:
-    """Raise E0811 unless `mode` is of a regular file; the kind of file follows `prefix`."""
+    """Raise E0811 unless `mode` is that of a regular file. `prefix` begins the file type."""
     if not stat.S_ISREG(mode):
         raise_not_a_file(
             path, prefix + ("a directory" if stat.S_ISDIR(mode) else "a device or a pipe")
@@ -213,11 +213,11 @@ def raise_not_a_file(path: Path, file_kind: str) -> NoReturn:
 
 
 def _is_replaceable(path: Path, kind: OutputKind, content: bytes) -> bool:
-    """Return True if a file is absent, is empty, has this content, or was written by specc."""
+    """Return True if a file is missing, is empty, has the content `content`, or is from specc."""
     try:
         size = os.stat(path).st_size
     except (OSError, ValueError):
-        return True  # an invalid location is reported when the file is written
+        return True  # writing the file will report an invalid location
     if size == 0 or (kind.is_written_by_specc is not None and kind.is_written_by_specc(path)):
         return True
     return bool(content) and size == len(content) and path.read_bytes() == content

@@ -1,4 +1,4 @@
-"""Abstract differences of systems: open flags, modes, replace, links, names, signals."""
+"""Abstract platform differences: open flags, file modes, renames, links, host names, signals."""
 
 import errno
 import os
@@ -15,33 +15,33 @@ IS_WINDOWS = os.name == "nt"
 REPLACE_ATTEMPTS = 5
 """Maximum number of attempts to rename a file that another program has open."""
 RETRY_SECONDS = 0.2
-"""Number of seconds between two attempts."""
+"""Number of seconds between two attempts to rename a file."""
 
 
 def _get_open_flag(name: str) -> int:
-    """Return the value of an open flag such as `O_CLOEXEC`, or 0 if the platform lacks it."""
+    """Return the value of an open flag such as `O_CLOEXEC`, or 0 if the platform lacks the flag."""
     return int(vars(os).get(name, 0))
 
 
 def get_read_flags() -> int:
-    """Return the open flags for reading: binary, and nonblocking (the path may be a pipe)."""
+    """Return the open flags for reading: binary, and non-blocking in case the path is a pipe."""
     flags = os.O_RDONLY | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
     # O_NONBLOCK has no effect on regular files
     return flags | _get_open_flag("O_NONBLOCK")
 
 
 def get_create_flags() -> int:
-    """Return the open flags for a new file: exclusive, without following symbolic links."""
+    """Return the open flags for a new file: exclusive, and without following symbolic links."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     return flags | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
 
 
 _SEEK_LOCK = threading.Lock()
-"""A lock around seek and read, for systems without `pread`."""
+"""A lock for seek and read on platforms without `pread`."""
 
 
 def read_at_offset(fd: int, size: int, offset: int) -> bytes:
-    """Read up to `size` bytes from `offset`, without moving the position if `pread` exists."""
+    """Read up to `size` bytes at `offset`. With `pread`, the file position does not change."""
     if "pread" in vars(os):
         return os.pread(fd, size, offset)
     with _SEEK_LOCK:
@@ -50,7 +50,7 @@ def read_at_offset(fd: int, size: int, offset: int) -> bytes:
 
 
 def read_into_buffer(fd: int, view: memoryview, offset: int) -> int:
-    """Fill `view` from `offset`; return the number of bytes read, which may be smaller."""
+    """Fill `view` from `offset` on. Return the number of bytes read, which may be smaller."""
     if "preadv" in vars(os):
         return os.preadv(fd, [view], offset)
     data = read_at_offset(fd, len(view), offset)
@@ -59,9 +59,9 @@ def read_into_buffer(fd: int, view: memoryview, offset: int) -> int:
 
 
 def copy_file_mode(fd: int, mode: int) -> None:
-    """Set the mode of an open file, on platforms that have file modes."""
+    """Set the mode of an open file on platforms that support file modes."""
     if "fchmod" in vars(os):
-        with suppress(OSError):  # the file system has no modes
+        with suppress(OSError):  # the file system does not support modes
             os.fchmod(fd, mode)
 
 
@@ -92,7 +92,7 @@ def link_or_copy_file(source: Path, target: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Sync a directory, on file systems that support it."""
+    """Sync a directory on file systems that support syncing directories."""
     if IS_WINDOWS:
         return
     fd = os.open(path, os.O_RDONLY | _get_open_flag("O_CLOEXEC"))
@@ -108,9 +108,9 @@ def sync_directory(path: Path) -> None:
 
 @contextmanager
 def discard_native_stderr() -> Iterator[None]:
-    """A context manager that discards the stderr output of native code, e.g. the message of a Rust
-    panic, which is also raised as an exception. With several threads nothing is discarded, because
-    stderr is shared.
+    """Return a context manager that discards the stderr output of native code, e.g. the message of
+    a Rust panic, which is also raised as an exception. With several threads, no output is
+    discarded, because all threads share stderr.
     """
     try:
         saved_stderr = os.dup(2) if threading.active_count() == 1 else None
@@ -130,7 +130,7 @@ def discard_native_stderr() -> Iterator[None]:
 
 
 def is_process_alive(pid: int) -> bool:
-    """Return True if a process may be alive; always on Windows, whose check would kill it."""
+    """Return True if a process may be alive; always on Windows, where a check would kill it."""
     if IS_WINDOWS:
         return True
     try:
@@ -148,24 +148,24 @@ def get_host_name() -> str:
 
 
 def get_free_disk_space(directory: str | Path) -> int | None:
-    """Return the number of free bytes of the disk of a directory, or None if it is unknown."""
+    """Return the free bytes of the disk that contains a directory, or None if unknown."""
     try:
         usage = shutil.disk_usage(directory)
     except (OSError, ValueError):
-        return None  # an invalid directory is reported when the file is written
+        return None  # writing the file will report an invalid directory
     return usage.free if usage.total else None
 
 
 SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
-"""Signals that terminate a process, sent by a supervisor or a closed terminal."""
+"""Signals that terminate a process, sent by a supervisor or when a terminal is closed."""
 
 
 RECEIVED_SIGNALS: list[int] = []
-"""Received signals, stored because a library that is imported may replace the exception."""
+"""Received signals, stored because importing a library may replace the exception."""
 
 
 class ProcessTerminated(KeyboardInterrupt):
-    """Raised if a signal terminates the process; handled like Ctrl-C."""
+    """Raised if a signal terminates the process, and handled like Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -173,14 +173,14 @@ class ProcessTerminated(KeyboardInterrupt):
 
     @property
     def exit_status(self) -> int:
-        """The exit status of a process that a signal terminates: 128 plus the signal number."""
+        """The exit status of a process terminated by a signal: 128 plus the signal number."""
         return 128 + self.number
 
 
 def install_termination_handlers() -> None:
-    """Install handlers that raise `ProcessTerminated`; ignored signals (`nohup`) stay ignored."""
+    """Install handlers that raise `ProcessTerminated`, except for ignored signals (`nohup`)."""
     for name in SIGNAL_NAMES:
-        # some systems lack some of these signals
+        # not every platform defines all of these signals
         number = vars(signal).get(name)
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _raise_terminated)
@@ -189,7 +189,7 @@ def install_termination_handlers() -> None:
 
 
 def get_pending_termination() -> KeyboardInterrupt | None:
-    """Return an exception for the last received signal, or None if there was none."""
+    """Return an exception for the last received signal, or None if no signal was received."""
     if not RECEIVED_SIGNALS:
         return None
     number = RECEIVED_SIGNALS[-1]
@@ -198,7 +198,7 @@ def get_pending_termination() -> KeyboardInterrupt | None:
 
 def _raise_terminated(number: int, _: FrameType | None) -> None:
     RECEIVED_SIGNALS.append(number)
-    # a second interrupt terminates the process immediately
+    # let a second signal terminate the process immediately
     signal.signal(number, signal.SIG_DFL)
     raise ProcessTerminated(number)
 

@@ -1,4 +1,4 @@
-"""Open and read regular files with a size limit: no pipe or device can block the compiler."""
+"""Open and read regular files with a size limit, so that no pipe or device blocks the compiler."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ class Closeable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release the resource; a second call has no effect."""
+        """Release the resource. A second call has no effect."""
 
     def __enter__(self) -> Self:
         return self
@@ -37,20 +37,20 @@ class Closeable(ABC):
 
 @dataclass(frozen=True)
 class UnreadableFileError(Exception):
-    """Raised if a file cannot be read. The message is the reason."""
+    """Raised if a file cannot be read. The message contains the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class FileTooLargeError(UnreadableFileError):
-    """Raised if a file's `size` in bytes exceeds the limit, or the file grew while it was read."""
+    """Raised if a file's `size` in bytes exceeds the limit, or the file grew during reading."""
 
     size: int
 
 
 def escape_text(text: object, keep: str = "") -> str:
-    """Escape lone surrogates and control characters, except `keep`, for printing."""
+    """Escape lone surrogates and control characters, except those in `keep`, for printing."""
     return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in str(text))
 
 
@@ -60,13 +60,13 @@ def has_lone_surrogate(text: str) -> bool:
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> int:
-    """Open a regular file; return its descriptor. Raise UnreadableFileError for others."""
+    """Open a regular file and return its descriptor. Raise UnreadableFileError on failure."""
     try:
-        # opening a FIFO without a writer must not block
+        # `get_read_flags` includes O_NONBLOCK, so opening a FIFO without a writer does not block
         fd = os.open(path, get_read_flags())
     except FileNotFoundError as error:
         if os.path.islink(path):
-            # broken symbolic links occur in a hub cache whose blobs were deleted
+            # broken symbolic links occur in a hub cache after its blobs were deleted
             link_target = escape_text(os.readlink(path))
             raise UnreadableFileError(
                 f"it is a link to `{link_target}`, which does not exist"
@@ -84,7 +84,7 @@ def open_regular_file(path: str | os.PathLike[str]) -> int:
 
 
 def read_regular_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    """Return the bytes of a file. Raise UnreadableFileError if unreadable or over `max_bytes`."""
+    """Read a file. Raise UnreadableFileError if it is unreadable or larger than `max_bytes`."""
     fd = open_regular_file(path)
     with os.fdopen(fd, "rb") as file:
         size = os.fstat(fd).st_size
@@ -92,14 +92,14 @@ def read_regular_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
             data = file.read(max_bytes + 1) if size <= max_bytes else b""
         except OSError as error:
             raise UnreadableFileError(describe_os_error(error)) from None
-    # a file that grows while it is read is reported as too large
+    # a file that grows during reading is reported as too large
     if max(size, len(data)) > max_bytes:
         raise FileTooLargeError(f"it is larger than {max_bytes:,} bytes".replace(",", " "), size)
     return data
 
 
 def compute_file_sha256(path: str | os.PathLike[str], max_bytes: int | None = None) -> str | None:
-    """Return the SHA-256 of a file or its first `max_bytes`, or None if unreadable."""
+    """Return the SHA-256 of a file or of its first `max_bytes` bytes, or None if unreadable."""
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
             if max_bytes is not None:
@@ -110,7 +110,7 @@ def compute_file_sha256(path: str | os.PathLike[str], max_bytes: int | None = No
 
 
 def resolve_links(path: Path) -> Path:
-    """Resolve the symbolic links of a path. Raise UnreadableFileError if they form a cycle."""
+    """Resolve the symbolic links in a path. Raise UnreadableFileError if the links form a cycle."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError) as error:
@@ -118,11 +118,11 @@ def resolve_links(path: Path) -> Path:
 
 
 def describe_os_error(error: OSError | ValueError | RuntimeError) -> str:
-    """Return the error message of the operating system, in lower case."""
+    """Return the error message of an operating system error, in lower case."""
     match error:
         case OSError(strerror=str(message)) if message:
             return message[0].lower() + message[1:]
-        case RuntimeError():  # Python 3.11
+        case RuntimeError():  # Python 3.11 raises RuntimeError for a cycle
             return "its symbolic links form a cycle"
         case ValueError():
             return "the name contains a NUL character"
@@ -138,7 +138,7 @@ def read_required_file(
     path: str | os.PathLike[str], max_bytes: int, description: str = "", span: Span | None = None
 ) -> bytes:
     """Read a regular file of at most `max_bytes` bytes. Raise E0802 if the file is unreadable or
-    too large; `description` names the file in the message.
+    too large. `description` names the file in the message.
     """
     try:
         return read_regular_file(path, max_bytes)
@@ -148,7 +148,7 @@ def read_required_file(
 
 
 def read_bytes(path: str, max_bytes: int) -> bytes:
-    """Return an image or array file. Raise E0802 if it is unreadable, E0904 if over `max_bytes`."""
+    """Read an image or array file. Raise E0802 if it is unreadable, E0904 if over `max_bytes`."""
     try:
         return read_regular_file(path, max_bytes)
     except FileTooLargeError as error:
@@ -178,11 +178,11 @@ def raise_unreadable_file(path: object, reason: str, fix: str) -> NoReturn:
 
 _MODEL_ID = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 _MAX_REVISION_BYTES = 200
-"""Maximum number of bytes of a file that contains a revision."""
+"""Maximum size in bytes of a hub cache file that contains a revision."""
 
 
 def suggest_cached_snapshot(directory: Path) -> str:
-    """Return a help text that names a snapshot if a directory is in the hub cache, or ""."""
+    """Return help text that names a snapshot if a directory is in the hub cache, or ""."""
     snapshot = next(_iterate_cached_models(directory), None)
     if snapshot is None:
         return ""
@@ -191,7 +191,7 @@ def suggest_cached_snapshot(directory: Path) -> str:
 
 
 def suggest_local_model_path(name: str) -> str:
-    """Return a help text that suggests a local path if `name` is a hub model, or ""."""
+    """Return help text that suggests a local path if `name` looks like a hub model, or ""."""
     if not _MODEL_ID.fullmatch(name):
         return ""
     environment_path = os.environ.get("HF_HOME", "")
@@ -208,7 +208,7 @@ def suggest_local_model_path(name: str) -> str:
 
 
 def _iterate_cached_models(directory: Path) -> Iterator[Path]:
-    """Yield the latest snapshot of each model in a hub cache directory, at most two levels up."""
+    """Yield the latest snapshot of each model in a hub cache, its parent, or a model directory."""
     with suppress(OSError):
         if (directory / "snapshots").is_dir():
             yield from _iterate_newest_snapshot(directory)
@@ -219,7 +219,7 @@ def _iterate_cached_models(directory: Path) -> Iterator[Path]:
 
 
 def _iterate_newest_snapshot(model_directory: Path) -> Iterator[Path]:
-    """Yield the latest snapshot of a model, if it has a config.json."""
+    """Yield the latest snapshot of a cached model if the snapshot has a config.json."""
     snapshots = sorted(p.parent for p in (model_directory / "snapshots").glob("*/config.json"))
     with suppress(OSError, ValueError):
         if (model_directory / "refs" / "main").stat().st_size <= _MAX_REVISION_BYTES:
