@@ -1,1 +1,1 @@
-"""Elaborate a syntax tree with config values to an IR graph: names, calls, loops, types, shapes"""
+"""The frontend, which elaborates a syntax tree with config values to an IR graph."""

@@ -42,14 +42,14 @@ from specc.ir.dim import Dim
 from specc.syntax import ast
 
 ParameterArgument: TypeAlias = tuple[ast.BlockParameter, SpecValue, ast.Expr]
-"""A parameter, its value, and the expression that the value came from."""
+"""A parameter, the value of its argument, and the expression of the argument."""
 
 
 def broadcast_batch(
     context: Context, arguments: Sequence[ParameterArgument], env: Env
 ) -> list[ParameterArgument]:
     """Expand operands with batch size 1 if the declared type names the batch axis, and another
-    operand or a symbolic dimension of `dims` has a larger size for this name. Return all arguments.
+    operand or a dimension of `dims` has a different size for this name. Return all arguments.
     """
     lengths = _find_batch_lengths(arguments, env)
     expanded: list[ParameterArgument] = []
@@ -63,7 +63,7 @@ def broadcast_batch(
 
 
 def _find_batch_lengths(arguments: Sequence[ParameterArgument], env: Env) -> dict[str, Dim]:
-    """Return the first batch size other than 1 for each name of a batch axis."""
+    """Return, for each name of a batch axis, the first batch size of an argument that is not 1."""
     lengths: dict[str, Dim] = {}
     for name, value in ((_get_batch_name(p, v, env), v) for p, v, _ in arguments):
         if name and isinstance(value, Tensor):
@@ -82,14 +82,14 @@ def _get_batch_name(param: ast.BlockParameter, value: SpecValue, env: Env) -> st
 
 
 MAX_BLOCK_DEPTH = 64
-"""The maximum depth of nested block calls."""
+"""Maximum nesting depth of block calls."""
 
 BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, Env]]
 """The argument of each parameter by name, and the scope in which the argument is evaluated."""
 
 
 def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Results:
-    """Call a block and return its results. Its weight scope is the scope of `call.inner_env`."""
+    """Call a block with the weight scope of `call.inner_env`. Return the results of the block."""
     block, module, expr = target.block, target.module, call.expr
     is_other_file = module.root is not call.caller.module.root and not module.is_standard
     env = _make_block_env(context, target, call)
@@ -111,7 +111,7 @@ def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Re
 
 
 def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) -> Env:
-    """Return the scope of a block's body, with the names and config values of the block's file."""
+    """Return the scope of a block's body, which contains the names of the block's file."""
     module, caller, bound_env = target.module, call.caller, target.env
     is_same_file = module.root is caller.module.root
     definition_env = _find_bound_env(target)
@@ -128,17 +128,17 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
         env.config_file, env.file_scope = bound_env.config_file, target.weight_scope
     elif not is_same_file and not module.is_standard:
         env.file_scope = definition_env.file_scope if definition_env else env.scope
-    # Blocks of the same file, or of its base spec, use the caller's symbolic dimensions; std
-    # declares none. Those of a used file are bound by operands: its `batch` may be `batch * 2`
-    # here.
+    # Blocks of the same file, or of its base spec, use the symbolic dimensions of the caller. Std
+    # declares no symbolic dimensions. Symbolic dimensions of a used file are bound by operands,
+    # because its `batch` may be `batch * 2` of the caller.
     if not is_same_file:
         env.dynamic_lengths = None if module.is_standard else {}
     return env
 
 
 def _find_bound_env(target: BlockFunction) -> Env | None:
-    """Return the scope in which the file of a block refers to the block, with the config of this
-    file, or None if another file refers to the block.
+    """Return the scope in which the block is referenced, with the config of its file, or None if
+    another file references the block.
     """
     env = target.env
     return env if env and env.module.root is target.module.root and env.config else None
@@ -147,8 +147,8 @@ def _find_bound_env(target: BlockFunction) -> Env | None:
 def _get_block_config(
     context: Context, module: SpecNamespace, call: PendingCall, config_env: Env | None
 ) -> Mapping[str, SpecValue]:
-    """Return the config of the block's file: the values that the call sets or, if the call sets
-    none, the values of a scope of that file.
+    """Return the config of the block's file: the values that the call sets, or if the call sets
+    none, the values in a scope of this file.
     """
     option = next((o for o in call.options if o.name == "config"), None)
     if option is None and config_env is not None:
@@ -162,7 +162,7 @@ def _get_block_config(
 
 def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArguments:
     """Return the argument of each parameter. Arguments of the call override options that were bound
-    when the block was passed as a value. Raise E0201, E0211 or E0212 on a mismatch.
+    when the block was passed as a value. Raise E0201, E0211 or E0212 for invalid arguments.
     """
     block = target.block
     pairs = _pair_arguments(block, call)
@@ -178,9 +178,11 @@ def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArgumen
 
 @contextmanager
 def enter_block(context: Context, block: ast.Block, expr: ast.Call, caller: Env) -> Iterator[None]:
-    """A context manager for the call stack of blocks. Raise E0210 or E0110 (too deep)."""
+    """A context manager that pushes a block call. Raise E0210 for recursion, or E0110 if too
+    deep.
+    """
     stack = context.call_stack
-    # the key includes the location, because two files may have blocks with the same name
+    # the key includes the location, because blocks of two files may have the same name
     key = f"{block.name}@{block.name_span}"
     if key in stack:
         cycle = [called.split("@")[0] for called in (*stack[stack.index(key) :], key)]
@@ -205,7 +207,7 @@ def enter_block(context: Context, block: ast.Block, expr: ast.Call, caller: Env)
 def _pair_arguments(
     block: ast.Block, call: PendingCall
 ) -> list[tuple[ast.BlockParameter, ast.Expr]]:
-    """Pair each argument with its parameter. Raise E0201, E0211 or E0212 on a mismatch."""
+    """Pair each argument with its parameter. Raise E0201, E0211 or E0212 if this is impossible."""
     options = [o for o in call.options if o.name != "config"]
     _check_argument_count(block, call.args)
     pairs = list(zip(block.params, call.args, strict=False))
@@ -221,7 +223,7 @@ def _pair_arguments(
 
 
 def _check_argument_count(block: ast.Block, args: Sequence[ast.Expr]) -> None:
-    """Raise E0211 if there are more arguments than inputs of the block."""
+    """Raise E0211 if there are more positional arguments than inputs of the block."""
     if len(args) > len(block.params):
         names = ", ".join(p.name for p in block.params)
         title = f"`{block.name}` expects {len(block.params)} inputs, got {len(args)}"
@@ -233,11 +235,12 @@ def _check_argument_count(block: ast.Block, args: Sequence[ast.Expr]) -> None:
 def bind_arguments(
     context: Context, block: ast.Block, bound_arguments: BoundArguments, env: Env
 ) -> None:
-    """Bind the parameters of `block` to `bound_arguments` in `env`: first compile-time values, then
-    tensors. Each argument is evaluated in the scope of its caller. All errors are raised together.
+    """Bind the parameters of `block` to `bound_arguments` in `env`. Compile-time values are bound
+    before tensors. Each argument is evaluated in the scope of its caller. All errors are raised
+    together.
     """
     errors = ErrorScope()
-    # a tensor's declared type may name static parameters: `x: float[batch, width]`
+    # the declared type of a tensor may name static parameters: `x: float[batch, width]`
     for are_tensors in (False, True):
         arguments: list[ParameterArgument] = []
         for param, value, caller in bound_arguments.values():
@@ -254,9 +257,10 @@ def bind_arguments(
 
 
 def bind_defaults(context: Context, block: ast.Block, env: Env, expr: ast.Call) -> None:
-    """Bind the parameters without an argument to their defaults. Raise E0211 if one has none."""
+    """Bind parameters without an argument to their defaults. Raise E0211 for a missing default."""
     for param in block.params:
-        # already bound by `bind_arguments`; defaults are evaluated in the block's scope
+        # arguments are already bound by `bind_arguments`; defaults are evaluated in the scope of
+        # the block
         if param.name in env.names:
             continue
         if param.default is None:
@@ -275,10 +279,10 @@ def bind_defaults(context: Context, block: ast.Block, env: Env, expr: ast.Call) 
 def _evaluate_argument(
     context: Context, param: ast.BlockParameter, expr: ast.Expr, caller: Env
 ) -> SpecValue:
-    """Evaluate an argument. The name of a choice value evaluates to this value."""
+    """Evaluate an argument. The name of a choice value is evaluated to this choice value."""
     choice_names = param.type.names if param.type.name == "choice" else ()
     if choice_names:
-        expr = select_branch(context, expr, caller)  # `half if old else interleaved`
+        expr = select_branch(context, expr, caller)  # such as `half if old else interleaved`
     if isinstance(expr, ast.Name) and expr.path in choice_names and expr.path not in caller.names:
         return ChoiceValue(expr.path, choice_names)
     return take_first_result(evaluate_with_expected_type(context, param.type, expr, caller))
@@ -292,7 +296,9 @@ def _bind_parameter(
     expr: ast.Expr,
     env: Env,
 ) -> None:
-    """Convert an argument to its declared type and bind it. Raise E0203 or a shape error."""
+    """Convert an argument to its declared type and bind it in `env`. Raise E0203 or a shape
+    error.
+    """
     description = f"`{param.name}` of `{block.name}`"
     value_context = ValueContext(description, expr.span, block.name)
     if _is_declared_choice(param, value):
@@ -312,7 +318,7 @@ def _bind_parameter(
 
 
 def _is_declared_choice(param: ast.BlockParameter, value: SpecValue) -> bool:
-    """Return True if a value is an allowed value of the same declared choice type."""
+    """Return True if a value is a choice value of the same choice type as the parameter."""
     allowed_values = param.type.names if param.type.name == "choice" else ()
     return (
         isinstance(value, ChoiceValue)
@@ -358,7 +364,7 @@ def check_block_results(
     """
     statement, values = _check_return(block, returned)
     spans = [expr.span for expr in statement.values]
-    if len(spans) != len(values):  # one expression with several results
+    if len(spans) != len(values):  # a single expression may return several results
         spans = [statement.span] * len(values)
     tensors = []
     for param, value, span in zip(block.results, values, spans, strict=True):
@@ -371,11 +377,11 @@ def check_block_results(
 
 
 def _record_result_names(context: Context, results: Results, env: Env, caller: Env) -> None:
-    """Record names of results for `--tap`: `a.b` for the first, `a.b:weights` for others."""
+    """Record result names for `--tap`: `a.b` for the first result, `a.b:weights` for others."""
     if env.scope == caller.scope or not env.scope:
         return
     for n, (value, name) in enumerate(zip(results.values, results.names, strict=True)):
-        # the scope without a suffix is the name of the first result
+        # the scope without a suffix is the tap name of the first result
         if n == 0:
             context.builder.names[env.scope] = value.value
         if name:

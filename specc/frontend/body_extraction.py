@@ -1,5 +1,5 @@
-"""Extract the body of a loop or expert as a graph with captures, hoist its position ids, and build
-the early exit of a loop (`scan … until all(done)`).
+"""Extract the body of a loop or expert as a graph with captures, hoist position ids out of the
+body, and build the early exit of a loop (`scan … until all(done)`).
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ def hoist_position_ids(
     builder: GraphBuilder, body_nodes: Iterable[Node], outputs: Mapping[Key, Value]
 ) -> dict[Key, Value]:
     """Return `outputs` with position ids of a dynamic axis replaced by `Range` ops, which do not
-    depend on the loop. `body_nodes` are the nodes that depend on the loop, in creation order.
+    depend on the loop. `body_nodes` contains the nodes that depend on the loop, in creation order.
     """
     replacements: dict[Value, Value] = {}
     for node in body_nodes:
@@ -48,7 +48,7 @@ def _replace_values(
 
 
 def _get_counted_length(node: Node) -> Dim | None:
-    """Return the dynamic size of the axis whose indices `node` computes, or None."""
+    """Return the size of the dynamic axis whose position ids `node` computes, or None."""
     match node:
         case Node(ops.Extent(axis=axis), (Value() as x,)) if x.type.shape[axis].number is None:
             return x.type.shape[axis]
@@ -62,18 +62,17 @@ def extract_body_graph(
     start_index: int,
     length_symbol: str = "",
 ) -> tuple[Graph, list[Value]]:
-    """Return the nodes between loop inputs and outputs as a graph, and the captured values.
+    """Return the nodes between the loop inputs and outputs as a graph, and the captured values.
 
-    Nodes with an axis of the symbolic size `length_symbol`, which exists only in the body, belong
-    to the body, too. `start_index` is the number of nodes that existed before the body was
-    elaborated.
+    Nodes with an axis of the symbolic size `length_symbol`, which exists only in the body, also
+    belong to the body. `start_index` is the number of nodes before the body was elaborated.
     """
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     outputs = hoist_position_ids(builder, body_nodes, outputs)
-    # recomputed, because hoisted position ids no longer depend on the loop
+    # find the nodes again, because hoisted position ids no longer depend on the loop
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     required_nodes, captured = _find_reachable_nodes(body_nodes, inputs.values(), outputs.values())
-    # captures are in graph order, so that equal specs produce equal bodies
+    # captures are sorted in graph order, so that equal specs produce equal bodies
     captures = _sort_captures(builder, captured)
     input_values = {**inputs, **{f"outer {n}": Value(v.type) for n, v in enumerate(captures)}}
     copied_values = dict(zip([*inputs.values(), *captures], input_values.values(), strict=True))
@@ -103,7 +102,7 @@ def _copy_nodes(
         node = Node(original.op, tuple(copied_values[a] if a else None for a in original.args))
         copies.append((node, tuple(Value(r.type, node, r.index) for r in results)))
         copied_values.update(zip(results, copies[-1][1], strict=True))
-        # nodes of the body keep their scope and source location, for messages
+        # nodes of the body keep their scope and source location for messages
         if original in builder.node_origins:
             origins[node] = builder.node_origins[original]
     return copies, origins
@@ -112,7 +111,7 @@ def _copy_nodes(
 def _find_reachable_nodes(
     body_nodes: Container[Node], inputs: Iterable[Value], outputs: Iterable[Value]
 ) -> tuple[set[Node], dict[Value, None]]:
-    """Return the nodes that the outputs need and the outer values they read, in backward order."""
+    """Return the nodes on which the outputs depend, and the outer values that these nodes read."""
     required_nodes: set[Node] = set()
     captured: dict[Value, None] = {}
     input_values = set(inputs)
@@ -130,7 +129,7 @@ def _find_reachable_nodes(
 
 
 def _sort_captures(builder: GraphBuilder, captured: Iterable[Value]) -> list[Value]:
-    """Sort values in graph order: inputs, parameters, node results; values not yet in it first."""
+    """Sort values in graph order: new values, then inputs, parameters and node results."""
     leaves = (*builder.inputs.values(), *builder.parameters.values())
     indices = {value: n for n, value in enumerate(leaves)}
 
@@ -145,18 +144,17 @@ def _sort_captures(builder: GraphBuilder, captured: Iterable[Value]) -> list[Val
 def _find_dependent_nodes(
     builder: GraphBuilder, leaves: Iterable[Value], start_index: int, length: str
 ) -> dict[Node, None]:
-    """Return, in graph order, every node that depends on any of `leaves` or has an axis of size
-    `length`.
+    """Return, in graph order, every node that depends on `leaves` or has an axis of size `length`.
 
-    The leaves are created with the body, so that only nodes after the first `start_index` can
-    depend on them. Nodes that depend only on this size may come from an earlier body, because equal
-    nodes are shared.
+    The leaves are created with the body, so that only nodes after the first `start_index` nodes can
+    depend on them. Nodes that depend only on `length` may belong to an earlier body too, because
+    equal nodes are merged.
     """
     dependent_values, length_values = set(leaves), set[Value]()
     dependent_nodes: dict[Node, None] = {}
     earlier_nodes = builder.nodes_by_free_length.setdefault(length, {})
     new_nodes = dict.fromkeys(islice(builder.nodes, start_index, None))
-    # nodes of earlier bodies with this size precede the new nodes
+    # nodes of earlier bodies with this size precede the new nodes in graph order
     for node in (*(node for node in earlier_nodes if node not in new_nodes), *new_nodes):
         results = builder.nodes[node]
         if any(a in dependent_values for a in node.args):
@@ -181,8 +179,8 @@ ZEROS_BY_DTYPE: Mapping[str, float | int | bool] = {"bool": False, "i64": 0, "i3
 
 @dataclass(frozen=True)
 class EarlyExit:
-    """The early exit of a loop: the loop-carried boolean that marks finished batch elements, and
-    its index among the loop-carried values.
+    """The early exit of a loop. `carry_index` and `name` are the index and name of the flag, a
+    loop-carried boolean tensor that marks finished batch elements.
     """
 
     carry_index: int
@@ -192,8 +190,8 @@ class EarlyExit:
     def freeze_finished_carries(
         self, context: Context, previous_carries: Sequence[Value], next_carries: Sequence[Value]
     ) -> list[Value]:
-        """Return the carries, unchanged for batch elements finished before the iteration."""
-        # uses the flag before the iteration, because the iteration that sets the flag still counts
+        """Return the next carries, or the previous carries for batch elements that are finished."""
+        # the flag before the iteration, because the iteration that sets the flag still counts
         finished_flags = previous_carries[self.carry_index]
         return [
             self._select_per_element(
@@ -206,7 +204,7 @@ class EarlyExit:
         self, context: Context, previous_carries: Sequence[Value], collected: Mapping[str, Value]
     ) -> dict[str, Value]:
         """Return the scan outputs, with zeros for batch elements that were finished before the
-        iteration. Raise E0730 if a value lacks the leading axes of the flag.
+        iteration. Raise E0730 if a scan output lacks the leading axes of the flag.
         """
         finished_flags = previous_carries[self.carry_index]
         self.check_axes(
@@ -224,7 +222,9 @@ class EarlyExit:
     def _select_per_element(
         self, context: Context, is_finished: Value, finished: Tensor, unfinished: Tensor
     ) -> Tensor:
-        """Return `finished` for batch elements whose flag is set, `unfinished` for the others."""
+        """Select `finished` for batch elements whose flag is set, and `unfinished` for all
+        others.
+        """
         mask = Tensor(is_finished, self.span)
         # one flag per batch element, broadcast over its features
         for axis in range(is_finished.type.rank, unfinished.type.rank):
@@ -232,7 +232,9 @@ class EarlyExit:
         return add_op(context, ops.Where(), mask, finished, unfinished, span=self.span)
 
     def check_axes(self, finished: Tensor, other_tensors: Mapping[str, Tensor], role: str) -> None:
-        """Raise E0730 if a tensor (`role`: "carried", …) lacks the leading axes of `finished`."""
+        """Raise E0730 if a tensor lacks the leading axes of `finished`. `role` is e.g.
+        "carried".
+        """
         rank = finished.type.rank
         for name, value in other_tensors.items():
             if value.shape[:rank] == finished.shape:
@@ -255,7 +257,7 @@ class EarlyExit:
 
 
 def find_early_exit(statement: ast.Scan, initial_carries: Mapping[str, Tensor]) -> EarlyExit | None:
-    """Return the early exit of a loop with `until`, or None; `initial_carries` are the initial
+    """Return the early exit of a loop with `until`, or None. `initial_carries` are the initial
     loop-carried values.
 
     Raise E0729 unless the condition is `all(name)` of a loop-carried boolean tensor, and E0730 if

@@ -1,4 +1,6 @@
-"""Evaluate calls: match arguments to parameters, convert arguments, call functions or blocks."""
+"""Evaluate calls: match arguments to parameters, convert arguments, and call functions or
+blocks.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -55,9 +57,9 @@ from specc.syntax import ast
 def evaluate_argument(
     context: Context, expr: ast.Expr, kinds: ParameterKinds, description: str, env: Env
 ) -> SpecValue:
-    """Evaluate an argument for these kinds, including choice values and functions by name."""
+    """Evaluate an argument to one of the kinds `kinds`, e.g. a number, choice value or function."""
     if list_choice_values(kinds):
-        expr = select_branch(context, expr, env)  # `half if old else interleaved`
+        expr = select_branch(context, expr, env)  # such as `half if old else interleaved`
     if isinstance(expr, ast.Name) and (
         choice := _match_choice_value(context, expr, kinds, description, env)
     ):
@@ -69,7 +71,7 @@ def evaluate_argument(
     if isinstance(value, Tensor) and TENSOR_KIND in kinds:
         return value
     if isinstance(value, RuntimeNumber) and not {FLOAT_KIND, NUMBER_KIND, ANY_KIND} & {*kinds}:
-        # a run-time number in place of an integer is a separate error
+        # a number known only at run time in place of an integer is a separate error
         require_attribute_number(context, value, description, expr.span)
     return _require_known_number(
         context,
@@ -83,7 +85,7 @@ def evaluate_argument(
 def _evaluate_by_kinds(
     context: Context, expr: ast.Expr, kinds: ParameterKinds, env: Env
 ) -> SpecValue:
-    """Evaluate an argument as a normalizer or a function if the parameter takes one."""
+    """Evaluate an argument as a normalizer or a function if the parameter expects either."""
     if NORMALIZER_KIND in kinds:
         return take_first_result(evaluate_normalizer(context, expr, env))
     if FUNCTION_KIND in kinds:
@@ -94,15 +96,15 @@ def _evaluate_by_kinds(
 def _match_choice_value(
     context: Context, name: ast.Name, kinds: ParameterKinds, description: str, env: Env
 ) -> str | None:
-    """Match a bare name, such as `half` in `pairs=half`, to a choice value if no variable has this
-    name. Return None if the name has another meaning. Raise E0203 if the choice value is unknown.
+    """Match a name, such as `half` in `pairs=half`, to a choice value if no variable has this name.
+    Return None if the name has another meaning. Raise E0203 if the choice value is unknown.
     """
     choice_names = list_choice_values(kinds)
     if not choice_names:
         return None
     if name.path in choice_names and name.path not in env.names:
         return name.path
-    # a parameter that accepts any text also accepts a misspelled value
+    # a parameter that accepts any text also accepts a misspelled choice value
     if TEXT_KIND not in kinds and resolve_name(context, name, env, is_quiet=True) is POISON:
         helps = suggest_similar_name(
             name.path, choice_names, f"expected one of {', '.join(choice_names)}"
@@ -114,7 +116,7 @@ def _match_choice_value(
 def _require_known_number(
     context: Context, value: SpecValue, kinds: ParameterKinds, description: str, span: Span | None
 ) -> SpecValue:
-    """Raise an error if an op attribute is known only at run time; symbols are allowed."""
+    """Return `value`. Raise an error if it is an op attribute that is known only at run time."""
     if isinstance(value, tuple) and kinds[:1] == (ListKind(FLOAT_KIND),):
         return tuple(
             _require_known_number(context, v, (FLOAT_KIND,), description, span) for v in value
@@ -125,8 +127,8 @@ def _require_known_number(
 
 
 def call_builtin(context: Context, target: BuiltinFunction, call: PendingCall) -> EvalResult:
-    """Call a built-in function with the arguments of `call`. Raise E0211 or E0212 if arguments are
-    missing or repeated, and E0309 or E0310 if a dimension is undefined.
+    """Call a built-in function with the arguments of `call`. Raise E0211 for a missing argument,
+    E0212 for a repeated argument, and E0309 or E0310 for an undefined dimension.
     """
     builtin, expr = target.builtin, call.expr
     if builtin.name == "apply":
@@ -136,7 +138,7 @@ def call_builtin(context: Context, target: BuiltinFunction, call: PendingCall) -
     values = dict(target.bound_arguments)
     variadic_arguments = _evaluate_arguments(context, builtin, pairs, values, call.caller)
     _check_missing_arguments(builtin, values, bool(variadic_arguments), expr)
-    # for `min(a, b, c)`, because Python takes the parameters before `*others` only by position
+    # for `min(a, b, c)`, because Python accepts the parameters before `*others` only by position
     leading_names = [s.name for s in builtin.parameters if s.is_positional and builtin.is_variadic]
     leading_values = [values.pop(name) for name in leading_names if name in values]
     try:
@@ -154,7 +156,7 @@ def _evaluate_arguments(
     values: dict[str, SpecValue],
     env: Env,
 ) -> list[SpecValue]:
-    """Evaluate every argument. Add named arguments to `values`, and return the variadic ones.
+    """Evaluate all arguments. Add named arguments to `values`, and return variadic arguments.
 
     All arguments are evaluated before an error is raised, so that all errors of a call are reported
     at once.
@@ -207,7 +209,7 @@ def _raise_too_many_inputs(builtin: Builtin, input_count: int, span: Span | None
 def _pair_options(
     builtin: Builtin, call: PendingCall, site: CallSite, bound_names: Collection[str]
 ) -> list[tuple[BuiltinParameter, ast.Expr]]:
-    """Pair options with parameters. Raise E0212 for repeated ones, also by position."""
+    """Pair options with parameters. Raise E0212 for an option that is repeated or positional."""
     pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
     parameters_by_name = {s.name: s for s in builtin.parameters if not s.is_variadic}
     for option in call.options:
@@ -224,7 +226,7 @@ def _pair_options(
 def _check_missing_arguments(
     builtin: Builtin, values: Mapping[str, SpecValue], has_variadic: bool, expr: ast.Call
 ) -> None:
-    """Raise E0211 if a parameter has neither an argument nor a default. `has_variadic` is true if
+    """Raise E0211 if a parameter has neither an argument nor a default. `has_variadic` is True if
     the variadic parameter has an argument.
     """
     for parameter in builtin.parameters:
@@ -266,7 +268,7 @@ def _evaluate_apply(context: Context, expr: ast.Call, env: Env) -> EvalResult:
         raise_error("E0211", "missing function, the first argument of `apply`", expr.span)
     description = "the first argument of `apply`"
     target = evaluate_argument(context, expr.args[0], (FUNCTION_KIND,), description, env)
-    assert isinstance(target, Function)  # `evaluate_argument` raises an error for any other value
+    assert isinstance(target, Function)  # `evaluate_argument` raises an error for all other values
     return _dispatch_call(context, target, expr, expr.args[1:], env)
 
 
@@ -276,7 +278,7 @@ def _dispatch_call(
     inner_env = env
     if isinstance(target, BlockFunction) and target.weight_scope is not None:
         inner_env = replace(env, scope=target.weight_scope)
-    # the weight path of the applied function comes first: `apply(f @ a, x) @ b` is `a.b`
+    # the weight path of the applied function comes first: `apply(f @ a, x) @ b` has the path `a.b`
     if target.weight_path:
         inner_env = inner_env.append_scope(
             resolve_weight_path(context, target.weight_path, target.env or env)
@@ -315,15 +317,15 @@ def evaluate_function_value(context: Context, expr: ast.Expr, env: Env) -> EvalR
 def bind_options(
     context: Context, target: BuiltinFunction | BlockFunction, expr: ast.Call, env: Env
 ) -> EvalResult:
-    """Return a function with options bound (partial), or its result if it has no inputs."""
+    """Bind options to a function, or call a function that has no inputs."""
     if isinstance(target, BuiltinFunction):
         parameters = target.builtin.parameters
         if not any(s.is_positional and s.default is MISSING for s in parameters):
-            return evaluate_call(context, expr, env)  # `rope(theta=…)` has no inputs
+            return evaluate_call(context, expr, env)  # e.g. `rope(theta=…)`
         values = _bind_builtin_options(context, target, expr, env)
         _reject_inputs(target, expr)
         return replace(target, bound_arguments=values, weight_path=expr.weights, env=env)
-    # options of a block are converted to their declared types when it is called
+    # options of a block are converted to their declared types when the block is called
     options = {**target.bound_arguments, **{o.name: (o, env) for o in expr.options}}
     _reject_inputs(target, expr)
     return replace(target, bound_arguments=options, weight_path=expr.weights, env=target.env)
@@ -332,7 +334,7 @@ def bind_options(
 def _bind_builtin_options(
     context: Context, target: BuiltinFunction, expr: ast.Call, env: Env
 ) -> dict[str, SpecValue]:
-    """Return the options bound so far and the options of this call."""
+    """Return the options that are already bound to a function, and the options of `expr`."""
     builtin = target.builtin
     parameters_by_name = {s.name: s for s in builtin.parameters}
     values = dict(target.bound_arguments)
@@ -346,7 +348,7 @@ def _bind_builtin_options(
 
 
 def _reject_inputs(target: Function, expr: ast.Call) -> None:
-    """Raise E0211 if a function value has positional arguments."""
+    """Raise E0211 if an expression for a function value contains positional arguments."""
     if expr.args:
         title = f"`{target.name}` is passed as a function here: give it options only"
         raise_error("E0211", title, expr.args[0].span)

@@ -1,4 +1,4 @@
-"""The built-in functions of the language. Importing this package registers all of them."""
+"""The built-in functions of the spec language, which are registered by importing this package."""
 
 from specc.frontend.builtins import (
     attention,

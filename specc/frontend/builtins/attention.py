@@ -64,13 +64,13 @@ def attend(
     add: Anything = None,
     sinks: Tensor | None = None,
 ) -> Results:
-    """Compute scaled dot-product attention over [batch, heads, length, head_dim]; returns
-    (out, weights).
+    """Compute scaled dot-product attention over [batch, heads, length, head_dim]; returns (out,
+    weights).
 
-    Without a heads axis there is a single head; for a query [batch, d] without a length axis, the
-    results have no length axis either. With fewer key heads than query heads, this is grouped-query
-    attention. `scale` defaults to 1/sqrt(d); `cap` is logit soft-capping, applied before the bias
-    `add` and the mask; `sinks` [heads] are attention-sink logits.
+    Without a heads axis, there is a single head. For a query [batch, d] without a length axis, the
+    results have no length axis either. Fewer key heads than query heads mean grouped-query
+    attention. `scale` defaults to 1/sqrt(d). `cap` is logit soft-capping, applied before the bias
+    `add` and the mask. `sinks` [heads] are attention-sink logits.
     """
     site.check_range(cap, "cap", 0.0)
     site.check_range(scale, "scale", -math.inf)
@@ -79,7 +79,7 @@ def attend(
         expand_batch(site, _expand_to_heads(site, x, name), batch)
         for x, name in ((q, "q"), (k, "k"), (v, "v"))
     ]
-    query_axis = 2 if len(q.shape) > 2 else None  # a query [batch, d] has no length axis
+    query_axis = 2 if len(q.shape) > 2 else None  # a query [batch, d]
     pair_indices = make_score_indices(site.context, (qkv[0], query_axis), (qkv[1], 2))
     expanded_mask = evaluate_mask_option(site, mask, pair_indices, len(q.shape))
     bias = evaluate_bias_option(site, add, pair_indices, len(q.shape))
@@ -96,11 +96,11 @@ def attend(
 def _fold_scale(
     site: CallSite, q: Tensor, scale: Scalar | None
 ) -> tuple[Tensor, float | RuntimeNumber]:
-    """Return the query and scale; multiply a run-time scale into the query and return scale 1."""
+    """Return the query and the scale. A run-time scale is folded into the query."""
     if scale is None:
         try:
             scale = compute_arithmetic(site.context, "pow", q.shape[-1], -0.5, site.span)
-        except ZeroDivisionError:  # the head dimension is 0, so all scores are 0
+        except ZeroDivisionError:  # if the head dimension is 0, all scores are 0
             scale = 1.0
     if site.context.has_dynamic_symbol(get_number_symbols(scale)):
         factor = convert_to_scalar_tensor(site.context, scale, q.type.dtype, site.span)
@@ -126,14 +126,14 @@ def _expand_to_heads(site: CallSite, x: Tensor, name: str) -> Tensor:
 
 
 def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
-    """Drop axes that `q` lacked: length and heads for [batch, d], heads for [batch, length, d]."""
+    """Drop the axes of `x` that `_expand_to_heads` has added to `q`."""
     for axis in {2: (2, 1), 3: (1,)}.get(len(q.shape), ()):
         x = site.squeeze_axis(x, axis)
     return x
 
 
 def _make_mask_operand(site: CallSite, mask: MaskValue) -> Tensor | None:
-    """Return the mask operand: None if every key is visible, a constant false mask if none is."""
+    """Return the mask as an operand: None if all keys are visible, a false constant if none are."""
     if isinstance(mask, Tensor):
         return mask
     if mask:
@@ -155,15 +155,15 @@ def attend_by(
     noise: Tensor | None = None,
 ) -> Results:
     """Compute attention with any score function of a query vector `q` and a key vector `k`. Returns
-    (out, weights). `q`, `k` and `v` are [batch, length, d] or [batch, d], optionally with a heads
-    axis after the batch axis. `normalize` computes the attention weights from the unmasked scores:
-    `softmax` over the keys (arXiv:1409.0473, eq. 6); `queries`, softmax over the queries of each
-    key (arXiv:2006.15055, sec. 2.1); `hard`, one-hot at the maximum (arXiv:1502.03044, 4.1);
-    `sampled`, one-hot at a key sampled from the softmax by adding Gumbel `noise` of the weights'
-    shape (arXiv:1611.01144, eq. 1); `kernel`, each score divided by the sum of scores (Nadaraya
-    1964), with negative scores treated as zero; `uniform`, equal weights; or a definition such as
-    `sparsemax`, `entmax15`, `topk(8)`. The weights are zero where no key is visible or all kernels
-    are zero.
+    (out, weights). `q`, `k` and `v` are [batch, length, d], optionally with a heads axis after the
+    batch axis. `q` may also be [batch, d]. `normalize` computes the attention weights from the
+    unmasked scores: `softmax` over the keys (arXiv:1409.0473, eq. 6); `queries`, softmax over the
+    queries of each key (arXiv:2006.15055, sec. 2.1); `hard`, one-hot at the maximum
+    (arXiv:1502.03044, 4.1); `sampled`, one-hot at a key sampled from the softmax by adding Gumbel
+    `noise` of the weights' shape (arXiv:1611.01144, eq. 1); `kernel`, each score divided by the sum
+    of scores (Nadaraya 1964), with negative scores treated as zero; `uniform`, equal weights; or a
+    definition such as `sparsemax`, `entmax15`, `topk(8)`. The weights of a query are zero if no key
+    is visible or all kernels are zero.
     """
     if (noise is None) == _is_normalizer(normalize, "sampled"):
         _raise_noise_error(site, noise)
@@ -174,7 +174,7 @@ def attend_by(
     out = site.add_op(ops.WeightedSum(), weights, v)
     if len(q.shape) > 2:
         return Results((out, weights), ATTENTION_RESULTS)
-    # a length axis of size 1 was inserted
+    # a query without a length axis has got a length axis of size 1
     squeezed = (site.squeeze_axis(x, len(x.shape) - 2) for x in (out, weights))
     return Results(tuple(squeezed), ATTENTION_RESULTS)
 
@@ -184,7 +184,7 @@ def _is_normalizer(normalize: Normalizer, normalizer_name: str) -> bool:
 
 
 def _raise_noise_error(site: CallSite, noise: Tensor | None) -> NoReturn:
-    """Raise E0606: `noise` is None although `normalize=sampled` needs it, or it has no effect."""
+    """Raise E0606 for noise that `normalize=sampled` lacks or another normalizer does not use."""
     if noise is None:
         title = "`normalize=sampled` needs `noise`; without it every run selects the same keys"
         helps = [
@@ -200,7 +200,7 @@ def _raise_noise_error(site: CallSite, noise: Tensor | None) -> NoReturn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AttentionWeightOptions:
-    """The options of `attend_by` that determine the attention weights."""
+    """The options of `attend_by` that affect the attention weights."""
 
     score: Score
     mask: Mask
@@ -216,7 +216,7 @@ class _AttentionWeightOptions:
         length_axis = len(query.shape) - 2
         query_axis = length_axis if len(q.shape) > 2 else None
         pair_indices = make_score_indices(site.context, (query, query_axis), (k, length_axis))
-        if _is_normalizer(self.normalize, "uniform"):  # the scores have no effect
+        if _is_normalizer(self.normalize, "uniform"):  # the normalizer does not read the scores
             scores = make_filled_tensor(site, 1.0, (*query.shape[:-1], k.shape[-2]))
         else:
             scores = compute_scores(site, self.score, query, k, pair_indices)
@@ -276,9 +276,9 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
 def compute_scores(
     site: CallSite, score: Score, q: Tensor, k: Tensor, pair_indices: PairIndices
 ) -> Tensor:
-    """Compute the scores of all queries and keys: `[batch, (heads,) q, k]`."""
-    # the operands are [… q, 1, d] and [… 1, k, d], so that a definition for two vectors broadcasts
-    # over all pairs
+    """Compute the scores [batch, (heads,) q, k] of all pairs of a query and a key."""
+    # the operands are [… q, 1, d] and [… 1, k, d], so that a score of two vectors broadcasts over
+    # all pairs
     query = site.insert_axis(q, len(q.shape) - 1)
     key = site.insert_axis(k, len(k.shape) - 2)
     with explain_width_mismatch(site, score.name, q, k):
@@ -309,12 +309,12 @@ def compute_scores(
 
 @contextmanager
 def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
-    """A context manager that raises E0607, with both dimensions, if query and key width differ."""
+    """A context manager that raises E0607 for errors because query and key width differ."""
     try:
         yield
     except Failed as failed:
         if failed.diagnostics[0].code != "E0302" or q.shape[-1] == k.shape[-1]:
-            raise  # any other mismatch is reported where it occurs
+            raise  # other mismatches are reported where they occur
         title = (
             f"`{score}` needs equal widths: queries have {q.shape[-1]} features, keys {k.shape[-1]}"
         )

@@ -1,4 +1,4 @@
-"""Normalize attention scores: mask and bias options, softmax, other normalizers, weighted sums."""
+"""Normalization of attention scores: masks, biases, softmax and other normalizers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ from specc.ir.op import Op
 
 @contextmanager
 def _show_errors_at_option(site: CallSite, option: str, code: str) -> Iterator[None]:
-    """A context manager that shows errors inside a definition at the option that passes it."""
+    """A context manager that relocates errors in a definition to the option `option`."""
     try:
         yield
     except Failed as failed:
@@ -53,7 +53,7 @@ OPS_BY_NORMALIZER: Mapping[str, type[Op]] = {
     "kernel": ops.MaskedNormalization,
     "uniform": ops.MaskedNormalization,
 }
-"""The op that normalizes scores along the keys; `queries` transposes the scores first."""
+"""The op that normalizes scores along the keys. `queries` transposes the scores first."""
 
 SOFTMAX_NORMALIZER = ChoiceValue("softmax", NORMALIZER_NAMES)
 
@@ -68,7 +68,7 @@ def normalize_scores(
     """Normalize scores [batch, (heads,) q, k] to attention weights over the visible keys of each
     query.
 
-    A score of -inf masks out its key, like the mask.
+    A key with the score -inf is masked out.
     """
     mask_tensor = _make_visible_mask(site, mask, len(scores.shape))
     minus_infinity = site.add_constant(-inf, scores.type.dtype)
@@ -76,8 +76,7 @@ def normalize_scores(
         if mask is not True:
             scores = site.add_op(ops.Where(), mask_tensor, scores, minus_infinity)
         weights = _apply_definition(site, normalize, scores, pair_indices)
-        # attention weights are zero at masked keys, even if the definition returns a different
-        # value there
+        # attention weights are zero at masked keys, even if the definition returns another value
         zero = site.add_constant(0.0, scores.type.dtype)
         is_visible = site.add_op(ops.Compare("ne"), scores, minus_infinity)
         if mask is not True:
@@ -86,7 +85,7 @@ def normalize_scores(
     normalizer_name = normalize.value if isinstance(normalize, ChoiceValue) else ""
     if normalizer_name == "queries":
         return _softmax_over_queries(site, scores, mask_tensor)
-    if normalizer_name == "uniform":  # all visible keys have the same attention weight
+    if normalizer_name == "uniform":  # all visible keys get the same attention weight
         is_visible = site.add_op(ops.Compare("ne"), scores, minus_infinity)
         scores = site.add_op(ops.Cast(scores.type.dtype), is_visible)
     return site.add_op(OPS_BY_NORMALIZER[normalizer_name](), scores, mask_tensor)
@@ -104,8 +103,8 @@ def _make_visible_mask(site: CallSite, mask: MaskValue, score_rank: int) -> Tens
 def _apply_definition(
     site: CallSite, normalizer: DefinitionFunction, scores: Tensor, pair_indices: PairIndices
 ) -> Tensor:
-    """Apply a normalizer's definition to scores that are -inf at masked keys. Raise E0608 or E0609
-    if it takes no scores or does not return a tensor of their type.
+    """Apply a normalizer definition to scores that are -inf at masked keys. Raise E0608 or E0609 if
+    the definition takes no scores, or does not return a tensor with the type of the scores.
     """
     params = normalizer.definition.params or ()
     if not params:
@@ -137,7 +136,7 @@ def _apply_definition(
 
 
 def _softmax_over_queries(site: CallSite, scores: Tensor, mask: Tensor) -> Tensor:
-    """Apply softmax along the queries (the second-to-last axis) that attend to each key."""
+    """Apply softmax along the queries that attend to each key, i.e. the second-to-last axis."""
 
     def swap_last_axes(x: Tensor) -> Tensor:
         rank = len(x.shape)
@@ -149,8 +148,8 @@ def _softmax_over_queries(site: CallSite, scores: Tensor, mask: Tensor) -> Tenso
 
 
 def match_score_rank(site: CallSite, tensor: Tensor, rank: int) -> Tensor:
-    """Remove the heads axis of the mask or bias `tensor`, which has four axes, if the scores have
-    none (rank 3). Raise E0603 if the tensor has one value per head.
+    """Remove the heads axis of a mask or bias with four axes if the scores have no heads axis (rank
+    3). Raise E0603 if the mask or bias has one value per head.
     """
     if rank == 3:
         if tensor.shape[1] != 1:
@@ -170,7 +169,7 @@ def match_score_rank(site: CallSite, tensor: Tensor, rank: int) -> Tensor:
 
 @register_builtin()
 def masked_softmax(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
-    """Apply softmax over the keys, the last axis, with masked keys excluded; the weights are zero
+    """Apply softmax over the keys, the last axis, with masked keys excluded. The weights are zero
     if all keys are masked.
     """
     return _normalize_masked(site, scores, mask, SOFTMAX_NORMALIZER)
@@ -202,18 +201,18 @@ def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: No
 
 @register_builtin()
 def share(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
-    """Divide each unmasked score by the sum over the keys, with negative scores treated as zero;
-    the weights are zero if the sum is zero.
+    """Divide each unmasked score by the sum over the keys, with negative scores treated as zero.
+    The weights are zero if the sum is zero.
     """
     return _normalize_masked(site, scores, mask, ChoiceValue("kernel", NORMALIZER_NAMES))
 
 
 @register_builtin()
 def weights_by(site: CallSite, normalize: Normalizer, scores: Tensor, *, mask: Mask) -> Tensor:
-    """Normalize scores [… q, k] or [batch, k] with any normalizer: `weights_by(sparsemax, z,
+    """Normalize scores [… q, k] or [batch, k] with any normalizer, e.g. `weights_by(sparsemax, z,
     mask=causal)`. Masked keys have weight zero.
 
-    `normalize` is any normalizer that `attend_by` accepts, except `sampled`, which needs noise.
+    `normalize` is any normalizer of `attend_by` except `sampled`, which needs noise.
     """
     if isinstance(normalize, ChoiceValue) and normalize.value == "sampled":
         title = "`normalize=sampled` needs `noise`, which only `attend_by` accepts"
@@ -225,7 +224,9 @@ def weights_by(site: CallSite, normalize: Normalizer, scores: Tensor, *, mask: M
 
 @register_builtin()
 def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
-    """Sum values by attention weights: [… q, k] and [… k, d] give [… q, d]; [… k] gives [… d]."""
+    """Sum values weighted by attention weights: [… q, k] and [… k, d] give [… q, d], and [… k] and
+    [… k, d] give [… d].
+    """
     if len(weights.shape) == len(values.shape) - 1:
         query_axis = len(weights.shape) - 1
         return site.squeeze_axis(
@@ -239,7 +240,7 @@ def evaluate_mask_option(
     site: CallSite, mask: SpecValue, pair_indices: PairIndices, score_rank: int
 ) -> MaskValue:
     """Evaluate the option `mask` to a mask tensor for scores with `score_rank` axes, or to a bool
-    if every key or no key is visible.
+    if all keys or no keys are visible.
     """
     span = site.argument_spans.get("mask")
     with _show_errors_at_option(site, "mask", "E0604"):
@@ -256,7 +257,7 @@ def evaluate_bias_option(
 
 
 def get_definition_scope(site: CallSite, function: Score) -> str:
-    """Return the weight scope of a score or normalizer: that of its `@`, or of the call."""
+    """Return the weight scope of a score or normalizer, which by default is that of the call."""
     if not function.weight_path:
         return site.scope
     definition_env = function.env or site.env

@@ -35,15 +35,15 @@ def conv(
     """Apply a convolution along the time axis of [batch, time, channels], or over a feature map
     [batch, channels, height, width].
 
-    `kernel`, `stride` and `dilation` are one number, or one for each axis, as `[3, 5]`. `groups` is
-    the number of channel groups, which are convolved independently. `padding` is the number of
-    zeros at both ends: a number, `[2, 0]` for start and end of the time axis, `[height, width]`, or
-    `[[2, 0], [1, 1]]` for start and end of each axis; `same` keeps the length (if the total number
-    of zeros is odd, the end gets one more zero); `causal` pads only at the start, so that no output
-    reads later positions. With `keep` [batch, time], masked-out positions are treated as zeros, and
-    the results are (out, keep), where `keep` is the mask of the output positions. Weights: `weight`
-    [out, channels / groups, kernel], `bias` [out]; tensors passed as `weight=` and `bias=` replace
-    these weights.
+    `kernel`, `stride` and `dilation` are one number, or one number per axis, such as `[3, 5]`.
+    `groups` is the number of channel groups, which are convolved independently. `padding` is the
+    number of zeros at both ends: a number, `[2, 0]` for start and end of the time axis, `[height,
+    width]`, or `[[2, 0], [1, 1]]` for start and end of each axis. `padding=same` keeps the length
+    (if the total is odd, the end gets one more zero). `padding=causal` pads only at the start, so
+    that no output reads later positions. With `keep` [batch, time], masked-out positions are
+    treated as zeros, and the results are (out, keep) with the mask of the output positions.
+    Weights: `weight` [out, channels / groups, kernel], `bias` [out]. Both may be passed as tensors
+    with `weight=` and `bias=`.
     """
     operand = WindowOperand(site, x)
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
@@ -51,7 +51,7 @@ def conv(
     _check_groups(site, operand.channels, groups)
     has_own_weight = weight is None
     weight = weight or _make_kernel(operand, out, groups, window, init, is_transposed=False)
-    # without this, a window at the end of a sequence would read values at padded positions
+    # otherwise, a window at the end of a sequence would read values at padded positions
     masked_input = x if keep is None else _mask_input(site, operand, keep)
     op = ops.Conv(*window.op_attributes, groups)
     output = site.add_op(
@@ -81,10 +81,10 @@ def conv_transpose(
     """Apply a transposed convolution, which upsamples by `stride` (arXiv:1603.07285, sec. 4).
 
     As in PyTorch, `n` positions become `(n - 1) · stride + dilation · (kernel - 1) + 1 - 2 ·
-    padding + output_padding`: `padding` positions are removed at both ends, and `output_padding`
-    positions are added at the end. `output_padding` must be less than `stride` or `dilation`. All
-    other options are the options of `conv`. Weights: `weight` [channels, out / groups, kernel],
-    `bias` [out]; tensors passed as `weight=` and `bias=` replace these weights.
+    padding + output_padding`. `padding` positions are removed at both ends, and `output_padding`
+    positions, fewer than `stride` or `dilation`, are added at the end. All other options are those
+    of `conv`. Weights: `weight` [channels, out / groups, kernel], `bias` [out]. Both may be passed
+    as tensors with `weight=` and `bias=`.
     """
     operand = WindowOperand(site, x)
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
@@ -107,11 +107,11 @@ def max_pool(
     padding: PaddingOption = ZERO,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """Apply max pooling per channel to [batch, time, channels] or to a feature map
-    [batch, channels, height, width].
+    """Apply max pooling per channel to [batch, time, channels] or to a feature map [batch,
+    channels, height, width].
 
-    `stride` defaults to the kernel size; other options are those of `conv`. Padding
-    counts as -inf. With `ceil_mode` the last window may extend past the end.
+    `stride` defaults to the kernel size. All other options are those of `conv`. Padding counts as
+    -inf. With `ceil_mode`, the last window may extend past the end.
     """
     window = WindowOperand(site, x).make_pool_window(kernel, stride, dilation, padding)
     window = window.pad_overhang() if ceil_mode else window
@@ -129,14 +129,14 @@ def average_pool(
     count_include_pad: bool | None = None,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """Apply average pooling per channel to [batch, time, channels] or to a feature map
-    [batch, channels, height, width].
+    """Apply average pooling per channel to [batch, time, channels] or to a feature map [batch,
+    channels, height, width].
 
-    Options are those of `max_pool`. With `count_include_pad` the mean includes
-    padded zeros; the option is required if there is padding.
+    The options are those of `max_pool`. With `count_include_pad`, the mean includes padded zeros.
+    This option is required if there is padding.
     """
     window = WindowOperand(site, x).make_pool_window(kernel, stride, ONE, padding)
-    # frameworks have different defaults, and results differ only at the borders, so a wrong default
+    # the defaults of frameworks differ, and results differ only at the borders, so a wrong default
     # would go unnoticed
     if count_include_pad is None and any((*window.pad_before, *window.pad_after)):
         helps = ["write `count_include_pad=true`, PyTorch's default, or `count_include_pad=false`"]
@@ -159,11 +159,11 @@ def conv_keep(
     padding: PaddingOption = ZERO,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """Return the padding mask [batch, time] of the output positions of a convolution or pooling
-    with the same options. `keep` [batch, time] is the padding mask of the input.
+    """Convert the padding mask `keep` [batch, time] of the input of a convolution or pooling to the
+    padding mask [batch, time] of its output positions.
 
-    Each sequence has as many output positions as it would have without padding. If windows extend
-    past the end of a sequence, the values at padded positions must be zero, as with `conv(…,
+    The number of valid output positions of a sequence does not depend on its padding. If windows
+    extend past the end of a sequence, the values at padded positions must be zero, as in `conv(…,
     keep=keep)`.
     """
     if len(keep.shape) != 2 or keep.type.dtype != "bool":
@@ -176,7 +176,7 @@ def conv_keep(
 
 
 def _mask_input(site: CallSite, operand: WindowOperand, keep: Tensor) -> Tensor:
-    """Replace the values at padded positions by zeros."""
+    """Replace the values at padded positions with zeros."""
     if len(operand.x.shape) != 3:
         title = "`keep` masks the time axis of [batch, time, channels]; a feature map has none"
         site.raise_error("E0301", title, "keep", describe_value(keep))
@@ -186,14 +186,14 @@ def _mask_input(site: CallSite, operand: WindowOperand, keep: Tensor) -> Tensor:
 
 def _compute_output_mask(site: CallSite, op: ops.SlidingWindowOp, keep: Tensor) -> Tensor:
     """Return the padding mask of the output positions of the sliding-window op `op`."""
-    # the output axis has the same positions as the input axis
+    # a position-preserving op has the same positions in the output axis and the input axis
     if op.is_position_preserving(0):
         return keep
     return site.add_op(ops.DownsamplePaddingMask(op.stride[0], op.get_lag(0)), keep)
 
 
 def _get_bias(site: CallSite, bias: bool | Tensor, out: Dim, has_own_weight: bool) -> Tensor | None:
-    """Return the given bias, a new bias parameter, or None if the call has no bias."""
+    """Return the bias tensor of a call, a new bias parameter, or None for a call without bias."""
     if isinstance(bias, Tensor):
         return bias
     sizes = ["out"] if has_own_weight else []
@@ -228,7 +228,7 @@ def _make_kernel(
 
 
 def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
-    """Raise E0211 for a missing option that is required unless a weight is given."""
+    """Raise E0211 for a missing option, which is required without the option `weight`."""
     function_name = site.call.function.path
     helps = [f"pass `{option}=`, or pass a tensor as `weight=`"]
     site.raise_error("E0211", f"missing option `{option}` of `{function_name}`", helps=helps)
@@ -237,7 +237,7 @@ def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
 def _get_kernel_sizes(
     operand: WindowOperand, out: Dim | None, kernel: SizeOption | None, weight: Tensor | None
 ) -> SizeOption:
-    """Return the kernel sizes of `kernel` or of the given weight. Raise E0212 if both are given."""
+    """Return the kernel sizes from `kernel` or `weight`. Raise E0212 if a call sets both."""
     if weight is None:
         return kernel if kernel is not None else _raise_missing_option(operand.site, "kernel")
     for option, value in (("out", out), ("kernel", kernel)):

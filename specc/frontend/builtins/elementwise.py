@@ -58,14 +58,14 @@ FUNCTION_DOCS = {
     "sqrt": "The square root.",
     "tanh": "The hyperbolic tangent.",
 }
-"""The documentation of each elementwise function of one operand."""
+"""The documentation of the elementwise unary functions, by name."""
 
 NUMBER_FUNCTIONS = runtime_scalars.UNARY_FUNCTIONS.keys() - {"neg"}
 """The elementwise functions that also accept a compile-time number."""
 
 
 def _make_pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]:
-    """Return the implementation of the elementwise function `fn` of one operand."""
+    """Return the implementation of the elementwise unary function `fn`."""
 
     def evaluate_pointwise(site: CallSite, x: SpecValue) -> Tensor | Number:
         match x:
@@ -128,7 +128,7 @@ def _compute_extreme(
 ) -> Tensor | Number:
     if axis is not None:
         return add_reduction(site, fn, x, axis)
-    # either a list, as in `max(sizes)`, or several operands, as in `max(a, b)`
+    # the operands are either a list, as in `max(sizes)`, or several values, as in `max(a, b)`
     items = list(x) if isinstance(x, tuple) and not others else [x, *others]
     if not items:
         site.raise_error("E0203", f"`{fn}` of an empty list is undefined")
@@ -136,20 +136,20 @@ def _compute_extreme(
 
 
 ElementwiseOperand: TypeAlias = Tensor | Dim | float | RuntimeNumber
-"""An operand of an elementwise function. Tensors and numbers may be mixed."""
+"""An operand of an elementwise function, which may mix tensors and numbers."""
 
 INTEGER_FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
     "add": operator.add,
     "min": min_dims,
     "max": max_dims,
 }
-"""The functions of two dimensions whose result is a dimension."""
+"""The elementwise functions of two dimensions whose result is a dimension."""
 
 
 def _require_operands(
     site: CallSite, fn: str, x: SpecValue, items: Iterable[SpecValue]
 ) -> list[ElementwiseOperand]:
-    """Return the items. Raise E0203 for an item that is neither a number nor a tensor."""
+    """Return `items` as a list. Raise E0203 for an item that is neither a number nor a tensor."""
     operands: list[ElementwiseOperand] = []
     for item in items:
         if not isinstance(item, ElementwiseOperand):
@@ -162,7 +162,7 @@ def _require_operands(
 def _fold_operands(
     site: CallSite, fn: str, operands: Sequence[ElementwiseOperand]
 ) -> ElementwiseOperand:
-    """Apply a function of two operands to all operands, from left to right."""
+    """Reduce a list of operands from left to right with a binary function."""
     result = operands[0]
     for operand in operands[1:]:
         if isinstance(result, Tensor) or isinstance(operand, Tensor):
@@ -178,7 +178,7 @@ def _fold_operands(
 
 
 def add_reduction(site: CallSite, fn: str, x: SpecValue, axis: Dim) -> Tensor:
-    """Reduce the tensor `x` along one axis with `fn`. Raise E0203 if `x` is not a tensor."""
+    """Reduce the tensor `x` along an axis with `fn`. Raise E0203 if `x` is not a tensor."""
     if not isinstance(x, Tensor):
         site.raise_error(
             "E0203", f"`{fn}` along an axis: expected a tensor, got {describe_value(x)}", "x"
@@ -214,7 +214,9 @@ def every(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 
 @register_builtin()
 def argmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
-    """Return the index of the maximum along an axis; the first index if several are equal."""
+    """Return the index of the maximum along an axis, or the first index if several values are
+    equal.
+    """
     return site.add_op(ops.ArgMax(site.resolve_axis(x, axis)), x)
 
 
@@ -231,7 +233,7 @@ def cumsum(site: CallSite, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
 @register_builtin()
 def where(site: CallSite, condition: Tensor, then: Anything, otherwise: Anything) -> Tensor:
     """Select elements from `then` where the condition is true, and from `otherwise` elsewhere."""
-    # if both operands are numbers, their types determine the element type of the result
+    # the types of two numbers determine the element type of the result
     if not isinstance(then, Tensor) and not isinstance(otherwise, Tensor):
         dtype = "i64" if is_integer_number(then) and is_integer_number(otherwise) else "f32"
         if isinstance(then, bool):
@@ -256,17 +258,17 @@ def clip(site: CallSite, x: Tensor, *, low: Anything = None, high: Anything = No
 
 @register_builtin()
 def in_same_group(site: CallSite, x: Tensor, y: Tensor) -> Tensor:
-    """Return True where two group numbers are equal and positive (0: no group). All positions of a
-    group, such as an image in a prompt, are processed in one step, so that the mask `same_group` is
-    considered causal.
+    """Return True where two group ids are equal and positive. The id 0 means no group. All
+    positions of a group, such as an image in a prompt, are processed in one decode step, so the
+    mask `same_group` is considered causal.
     """
     return site.add_op(ops.Compare("same_group"), x, y)
 
 
 @register_builtin()
 def cast(site: CallSite, x: Tensor, *, to: Literal["float", "int", "bool"]) -> Tensor:
-    """Convert to another element type. True becomes 1, floats are truncated towards zero,
-    and every value but 0 becomes true.
+    """Convert to another element type. True becomes 1, floats are truncated towards zero, and every
+    value except 0 becomes true.
     """
     if to == "bool":
         if x.type.dtype == "bool":

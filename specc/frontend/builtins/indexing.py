@@ -1,4 +1,4 @@
-"""Built-in functions along an axis: sort, top-k, roll, pad, resize, grid sample and norms."""
+"""Built-in functions along an axis: sort, top-k, roll, pad, resize, grid sample, norms."""
 
 import math
 from fractions import Fraction
@@ -30,8 +30,8 @@ from specc.ir.dim import Dim, floor_divide_dims, mod_dims
 
 @register_builtin()
 def sort(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS, descending: bool = False) -> Results:
-    """Sort along an axis in ascending order, or `descending`; returns (values, indices). The
-    sort is stable.
+    """Sort along an axis in ascending or `descending` order. Returns (values, indices). The sort is
+    stable.
     """
     return Results(site.add_node(ops.Sort(site.resolve_axis(x, axis), descending), x))
 
@@ -46,10 +46,10 @@ def argsort(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 def topk(
     site: CallSite, x: Tensor, k: Dim, *, axis: Dim = LAST_AXIS, largest: bool = True
 ) -> Results:
-    """Return the `k` largest values along an axis in descending order, and their indices:
-    `values, ids = topk(x, 3)`. Equal values are ordered by index.
+    """Return the `k` largest values along an axis in descending order, and their indices: `values,
+    ids = topk(x, 3)`. Equal values are ordered by index.
 
-    With `largest=false`, returns the `k` smallest values in ascending order. `gather(y, ids)`
+    With `largest=false`, return the `k` smallest values in ascending order. `gather(y, ids)`
     selects the same positions of another tensor.
     """
     axis_index = site.resolve_axis(x, axis)
@@ -68,8 +68,8 @@ def topk(
 
 @register_builtin()
 def roll(site: CallSite, x: Tensor, by: Dim, *, axis: Dim = SECOND_AXIS) -> Tensor:
-    """Shift an axis circularly by `by`: position t is position `t - by` of `x`; positions that are
-    shifted past one end are inserted at the other end.
+    """Shift an axis circularly by `by` positions: position t is position `t - by` of `x`, and
+    positions that are shifted past one end are inserted at the other end.
     """
     return site.add_op(ops.Roll(site.resolve_axis(x, axis), by), x)
 
@@ -118,13 +118,13 @@ def resize(
     align_corners: bool = False,
     antialias: bool = False,
 ) -> Tensor:
-    """Interpolate, as PyTorch's `interpolate` does:
-    `resize(x, size=[h, w], mode=bilinear)` for the last two axes of an image
-    [batch, channels, height, width].
+    """Interpolate like PyTorch's `interpolate`. `resize(x, size=[h, w], mode=bilinear)` resizes the
+    last two axes of an image [batch, channels, height, width].
 
-    `axis` is the first resized axis: `size=[n], axis=1` for [batch, time, features]. With `factor`
-    instead of `size`, the length of every axis from `axis` on (default 2) is multiplied.
-    `antialias` filters before downsampling, as image processors do, and requires static sizes.
+    `axis` is the first resized axis (default 2), as in `size=[n], axis=1` for [batch, time,
+    features]. With `factor` instead of `size`, the length of every axis from `axis` on is
+    multiplied by `factor`. `antialias` applies a low-pass filter before downsampling, like image
+    processors, and requires static sizes.
     """
     axis_index, count = _find_resized_axes(site, x, mode, size, factor, axis)
     if align_corners and mode.startswith("nearest"):
@@ -158,12 +158,12 @@ def grid_sample(
     align_corners: bool = False,
 ) -> Tensor:
     """Sample a feature map [batch, channels, height, width] at the points `grid` [batch, ..., 2],
-    as PyTorch's `grid_sample` does; returns [batch, channels, ...].
+    like PyTorch's `grid_sample`. Returns [batch, channels, ...].
 
-    Points are (x, y). The coordinates -1 and 1 are the outer edges of the border pixels, or with
-    `align_corners` the centers of the border pixels. The value of a point outside the feature map
-    is 0, the value of the nearest pixel (`padding_mode=border`), or the value of the feature map
-    mirrored at its border (`reflection`).
+    Points are (x, y) from -1 to 1. The range spans the outer edges of the border pixels, or with
+    `align_corners` the centers of the border pixels. The value at a point outside the feature map
+    is 0, that of the nearest pixel (`padding_mode=border`), or that of the feature map mirrored at
+    its border (`reflection`).
     """
     return site.add_op(ops.GridSample(mode, padding_mode, align_corners), x, grid)
 
@@ -186,7 +186,7 @@ def _find_resized_axes(
 
 
 def _check_size_and_factor(site: CallSite, size: tuple[Dim, ...], factor: SpecValue) -> None:
-    """Raise an error unless exactly one of `size` and `factor` is given and sizes are >= 1."""
+    """Raise an error unless a call sets either `size` or `factor`, and all sizes are at least 1."""
     if bool(size) == (factor is not None):
         title = "`resize` takes either `size` or `factor`"
         site.raise_error("E0329", title, "factor" if size else "")
@@ -197,7 +197,7 @@ def _check_size_and_factor(site: CallSite, size: tuple[Dim, ...], factor: SpecVa
 def _check_antialias(
     site: CallSite, mode: str, lengths: tuple[Dim, ...], is_plain_resize: bool
 ) -> None:
-    """Raise E0329 if `antialias` is unsupported, UnresolvedValueError if sizes are symbolic."""
+    """Raise E0329 if `antialias` is unsupported, and UnresolvedValueError for symbolic sizes."""
     if mode.startswith("nearest") or not is_plain_resize or len(lengths) > 4:
         title = "`antialias` needs `size` of one or two axes, and `mode=bilinear` or `bicubic`"
         site.raise_error("E0329", title, "antialias")
@@ -213,7 +213,7 @@ def _check_antialias(
 
 
 def _require_factor(site: CallSite, factor: Number) -> float:
-    """Return a factor greater than 0. Raise UnresolvedValueError if its value is still a symbol."""
+    """Return a factor as a float greater than 0. Raise UnresolvedValueError if it is symbolic."""
     span = site.argument_spans.get("factor")
     number = require_attribute_number(site.context, factor, "`factor` of `resize`", span)
     if isinstance(number, RuntimeNumber):
@@ -226,9 +226,9 @@ def _require_factor(site: CallSite, factor: Number) -> float:
 
 
 def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
-    """Return the size of the resized axis: the product of size and factor, rounded down."""
+    """Return the size of a resized axis, i.e. the product of size and factor, rounded down."""
     if length.number is not None:
-        # rounded down as in PyTorch: 100 times 0.29 is 28
+        # rounded down as in PyTorch, so 100 times 0.29 is 28
         return Dim.from_value(math.floor(length.number * factor))
     fraction = Fraction(factor)
     if fraction.denominator > 1024:
@@ -280,12 +280,12 @@ def group_norm(
 def batch_norm(
     site: CallSite, x: Tensor, *, eps: float, axis: Dim = SECOND_AXIS, affine: bool = True
 ) -> Tensor:
-    """Apply batch normalization at inference, with the running mean and variance
-    (arXiv:1502.03167, alg. 2). Weights: `weight`, `bias`, `running_mean`, `running_var`
-    [channels]; `num_batches_tracked` of a checkpoint is ignored.
+    """Apply batch normalization at inference, with the running mean and variance (arXiv:1502.03167,
+    alg. 2). Weights: `weight`, `bias`, `running_mean`, `running_var` [channels].
+    `num_batches_tracked` in a checkpoint is ignored.
 
-    `axis` is the channel axis: 1 for [batch, channels, height, width], -1 for [batch,
-    time, features].
+    `axis` is the channel axis: 1 for [batch, channels, height, width], -1 for [batch, time,
+    features].
     """
     axis_index = _get_channel_axis(site, x, axis)
     site.check_range(eps, "eps", 0.0)
@@ -298,8 +298,7 @@ def batch_norm(
     if affine:
         weight = site.add_weight("weight", channels, ONES_INIT)
         scale = site.add_arithmetic("mul", weight, scale)
-    # the mean is subtracted before scaling, because a large mean would cancel all significant
-    # digits
+    # subtract the mean before scaling, because a large mean would cancel all significant digits
     steps = [("sub", mean), ("mul", scale)]
     if affine:
         steps.append(("add", site.add_weight("bias", channels, ZEROS_INIT)))
@@ -311,7 +310,7 @@ def batch_norm(
 
 
 def _get_channel_axis(site: CallSite, x: Tensor, axis: Dim) -> int:
-    """Return the channel axis. Raise E0301 if it is the batch axis or `x` is no float tensor."""
+    """Return the channel axis. Raise E0301 for the batch axis, or if `x` is not a float tensor."""
     axis_index = site.resolve_axis(x, axis)
     if axis_index == 0 or not x.type.dtype.startswith(("f", "bf")):
         title = f"`{site.call.function.path}` takes a float tensor with channels after the batch"

@@ -29,8 +29,8 @@ def linear(
 
 @register_builtin()
 def dropout(site: CallSite, x: Tensor, p: float) -> Tensor:
-    """Set elements to zero with probability `p` in training and scale the others by `1 / (1 - p)`
-    (arXiv:1207.0580). At inference, `dropout` is the identity; compiled models contain no dropout.
+    """In training, set elements to zero with probability `p` and scale all others by `1 / (1 - p)`
+    (arXiv:1207.0580). Compiled models contain no dropout, which is the identity at inference.
     """
     _check_float_tensor(site, x)
     site.check_range(p, "p", 0.0, 1.0)
@@ -42,8 +42,8 @@ def dropout(site: CallSite, x: Tensor, p: float) -> Tensor:
 
 @register_builtin()
 def affine(site: CallSite, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `x @ weight.T + bias` with tensors as weight and bias: `weight` is [out, in], for
-    example an embedding table with tied weights.
+    """Compute `x @ weight.T + bias` with the tensors `weight` [out, in], for example tied to an
+    embedding, and `bias` [out].
     """
     _check_float_tensor(site, x)
     return site.add_op(ops.Linear(), x, weight, bias)
@@ -64,10 +64,10 @@ def embedding(
 
 
 def _record_index_bound(site: CallSite, ids: Tensor, size: Dim) -> None:
-    """Record that the ids of a graph input are indices of a table of `size` entries."""
+    """Record that the ids of a graph input are indices into a table of `size` entries."""
     builder = site.context.builder
     for name, value in builder.inputs.items():
-        # only for an input itself, because the caller does not provide ids that the graph computes
+        # only for graph inputs, because the caller does not provide ids that the graph computes
         if value is ids.value:
             facts = builder.input_facts[name]
             builder.input_facts[name] = replace(facts, upper_bound=facts.upper_bound or size)
@@ -83,10 +83,11 @@ def layer_norm(
     scale: bool = True,
     offset: float = 0.0,
 ) -> Tensor:
-    """Apply layer normalization over the last axis (arXiv:1607.06450). Weights: `weight`,
-    `bias` [d].
+    """Apply layer normalization over the last axis (arXiv:1607.06450). Weights: `weight`, `bias`
+    [d].
 
-    With `offset=1.0` the stored weight is added to 1, so that zeros mean no scaling.
+    With `offset=1.0`, 1 is added to the stored weight, so that a stored weight of zero means no
+    scaling.
     """
     _check_float_tensor(site, x)
     site.check_range(eps, "eps", 0.0)
@@ -99,10 +100,10 @@ def layer_norm(
 def rms_norm(
     site: CallSite, x: Tensor, *, eps: float, scale: bool = True, offset: float = 0.0
 ) -> Tensor:
-    """Apply root-mean-square normalization over the last axis (arXiv:1910.07467). Weight:
-    `weight` [d].
+    """Apply root-mean-square normalization over the last axis (arXiv:1910.07467). Weight: `weight`
+    [d].
 
-    With `offset=1.0` the stored weight is added to 1, as in Gemma.
+    With `offset=1.0`, 1 is added to the stored weight, as in Gemma.
     """
     _check_float_tensor(site, x)
     site.check_range(eps, "eps", 0.0)
@@ -110,9 +111,11 @@ def rms_norm(
 
 
 def _make_norm_weight(site: CallSite, x: Tensor, offset: float) -> Tensor:
-    """Return the weight of a norm. With `offset`, the checkpoint stores the difference from it."""
+    """Return the weight of a norm. With `offset`, the checkpoint stores the weight minus
+    `offset`.
+    """
     site.check_range(offset, "offset", -math.inf)
-    # the checkpoint stores the weight itself, or its difference from `offset`
+    # the checkpoint stores the weight minus `offset`
     if offset == 0:
         return site.add_weight("weight", [x.shape[-1]], ONES_INIT)
     difference = site.add_weight("weight", [x.shape[-1]], ZEROS_INIT)
@@ -123,7 +126,7 @@ def _make_norm_weight(site: CallSite, x: Tensor, offset: float) -> Tensor:
 
 @register_builtin(weights=True)
 def parameter(site: CallSite, *, shape: tuple[Dim, ...], init: str = NORMAL_INIT) -> Tensor:
-    """Return a weight tensor of shape `shape`. The name of the weight is the `@` path itself."""
+    """Return a weight tensor of shape `shape`, whose name is the path after `@`."""
     return site.add_weight("", shape, init, ["shape"] * len(shape))
 
 
@@ -137,12 +140,12 @@ def patches(
     bias: bool = True,
     init: str = FAN_IN_INIT,
 ) -> Tensor:
-    """Split an image [batch, channels, height, width] into patches of `size` and project
-    each to `out` features (the patch embedding of ViT, arXiv:2010.11929, sec. 3.1).
+    """Split an image [batch, channels, height, width] into patches of `size` pixels and project
+    each patch to `out` features (the patch embedding of ViT, arXiv:2010.11929, sec. 3.1).
 
-    `size` may be a pair [height, width]. The result is [batch, (height / size) · (width
-    / size), out], in row-major order. Weights: `weight` [out, channels, size, size],
-    `bias` [out].
+    `size` may be a pair [height, width]. The result is [batch, (height / size) · (width / size),
+    out], with patches in row-major order. Weights: `weight` [out, channels, size, size], `bias`
+    [out].
     """
     sizes = size if isinstance(size, tuple) else (size, size)
     if len(sizes) != 2:
@@ -221,7 +224,9 @@ def log_softmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 
 
 def _subtract_max(site: CallSite, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Return `x` minus its maximum along an axis, and the maximum (0 instead of infinity)."""
+    """Return `x` minus its maximum along an axis, and the maximum. An infinite maximum becomes
+    0.
+    """
     maximum = site.insert_axis(site.add_op(ops.Reduce("max", axis), x), axis)
     is_finite = site.add_op(
         ops.Compare("lt"),
@@ -233,7 +238,7 @@ def _subtract_max(site: CallSite, x: Tensor, axis: int) -> tuple[Tensor, Tensor]
 
 
 def _compute_log_sum(site: CallSite, x: Tensor, axis: int) -> Tensor:
-    """Return log(sum(exp(x))) along an axis, without that axis."""
+    """Return log(sum(exp(x))) along an axis, which is removed."""
     total = site.add_op(ops.Reduce("sum", axis), site.add_op(ops.Pointwise("exp"), x))
     return site.add_op(ops.Pointwise("log"), total)
 
@@ -242,11 +247,11 @@ def _compute_log_sum(site: CallSite, x: Tensor, axis: int) -> Tensor:
 def dot(site: CallSite, a: Tensor, b: Tensor) -> Tensor:
     """Compute the dot product along the last axis.
 
-    As an attention score, it is computed for all queries and keys by one matrix multiplication.
+    An attention score `dot` is computed for all queries and keys by one matrix multiplication.
     """
     if min(len(a.shape), len(b.shape)) >= 3 and a.shape[-2] == b.shape[-3] == 1:
-        # [… q, 1, d] · [… 1, k, d] is computed as a matrix product, not as a broadcast product and
-        # a sum
+        # [… q, 1, d] · [… 1, k, d] is computed as a matrix product, not as an elementwise product
+        # and a sum
         queries = site.squeeze_axis(a, len(a.shape) - 2)
         keys = site.squeeze_axis(b, len(b.shape) - 3)
         last_axis = len(keys.shape) - 1

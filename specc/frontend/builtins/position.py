@@ -1,4 +1,4 @@
-"""Built-in position functions: position ids, sinusoids, rotary embedding."""
+"""Built-in position functions: position ids, sinusoidal and rotary position embeddings."""
 
 from collections.abc import Mapping
 from typing import Literal, NoReturn, TypeAlias
@@ -19,27 +19,28 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 
 MAX_SINUSOID_WIDTH = 2**20
-"""The maximum embedding size, because the model stores one frequency per feature pair."""
+"""The maximum width of sinusoids, because the model stores one frequency per feature pair."""
 
 
 @register_builtin()
 def positions(site: CallSite, x: Tensor, *, offset: Dim = ZERO, axis: Dim = SECOND_AXIS) -> Tensor:
-    """Return position ids. For a padding mask, the position ids int[batch, n] are the number of
+    """Return position ids. For a padding mask `keep`, position ids are int[batch, n], the number of
     unpadded positions before each position, so that padding on either side is not counted. A padded
-    position has the id of the last unpadded position before it, or 0. For any other tensor, the
-    position ids int[n] are the indices 0, 1, … along `axis`. `offset` is added to all position ids.
+    position has the id of the last unpadded position before it, or 0. For any other tensor,
+    position ids are int[n], the indices 0, 1, … along `axis`. `offset` is added to all position
+    ids.
     """
-    # the cumulative sum of the mask minus one; left padding gets 0
+    # the cumulative sum of the mask minus one; left padding gets the position id 0
     if x.type.dtype == "bool":
         count = site.add_op(ops.CumSum(site.resolve_axis(x, axis)), site.add_op(ops.Cast("i64"), x))
         index = site.add_arithmetic("sub", count, site.add_constant(1, "i64"))
         ids = site.add_arithmetic("max", index, site.add_constant(0, "i64"))
     else:
         ids = site.add_op(ops.Extent(site.resolve_axis(x, axis)), x)
-    # offset 0, which most models use, needs no node
+    # an offset of 0, as in most models, needs no node
     if offset == 0:
         return ids
-    # a dynamic dimension, e.g. the number of past positions
+    # the offset is a dynamic dimension, e.g. the number of past positions
     if offset.number is None:
         return site.add_arithmetic("add", ids, site.add_op(ops.Size(offset)))
     return site.add_arithmetic("add", ids, site.add_constant(offset.number, "i64"))
@@ -56,8 +57,8 @@ def sinusoid(
 ) -> Tensor:
     """Compute sinusoidal position embeddings of width `dim` (arXiv:1706.03762, sec. 3.5).
 
-    `layout` is the order of sines and cosines: alternating, all sines first, or as in
-    fairseq.
+    `layout` is the order of sines and cosines: `interleaved` is alternating, `halves` is all sines
+    first, and `fairseq` is all sines first with the frequencies of fairseq.
     """
     if at.type.dtype != "i64":
         site.raise_error("E0301", f"position ids must be integers, got {describe_value(at)}", "at")
@@ -79,15 +80,15 @@ OPTIONS_BY_SCALING: Mapping[str, tuple[str, ...]] = {
     "proportional": ("part", "factor"),
     "axial": (),
 }
-"""The options of each kind of RoPE scaling."""
+"""The options of each RoPE scaling kind."""
 LENGTH_OPTIONS = ("original", "longest")
-"""The options that are sequence lengths."""
+"""The options of RoPE scaling that are sequence lengths."""
 NUMBER_OPTIONS = sorted(
     {n for options in OPTIONS_BY_SCALING.values() for n in options} - {*LENGTH_OPTIONS}
 )
-"""The options that are one number, or one number per feature pair."""
+"""The options of RoPE scaling that are one number, or one number per feature pair."""
 REQUIRED_OPTIONS = ("factor", "original", "divisors", "part", "alpha")
-"""The options without a default (`factor` has a default for the kind `proportional` only)."""
+"""The options of RoPE scaling without a default. Only `proportional` has a default `factor`."""
 
 
 @register_builtin()
@@ -114,17 +115,16 @@ def rope(
 ) -> Rope:
     """Define RoPE frequencies `theta^(-2n/d)` and their scaling for longer contexts.
 
-    Each `kind` has its own options. `linear`: `factor`. `llama3`: `factor`, the `original`
-    context length, `low_freq_factor=1.0`, `high_freq_factor=4.0`. `yarn`: `factor`,
-    `original`, `beta_fast=32.0`, `beta_slow=1.0`, `truncate=true`, and
-    `attention_factor`, or `mscale` and `mscale_all_dim`, which determine it. `longrope`
-    divides the frequencies by `divisors` (`short_factor`), or by `beyond`
-    (`long_factor`) if `longest` exceeds the `original` length. `dynamic`: `factor`,
-    `original` and `longest`, from which theta is computed. `ntk_alpha` multiplies theta by
-    `alpha^(d/(d-2))`. `proportional` rotates only the fraction `part` of a head's pairs, with
-    `factor=1.0`. `axial` gives each position axis of `rotate` the frequencies of its own
-    section. `longest` is the maximum sequence length, by default `original`;
-    `--context-length` sets it, and the model rejects longer sequences.
+    The options depend on the scaling `kind`. `linear`: `factor`. `llama3`: `factor`, the `original`
+    context length, `low_freq_factor=1.0`, `high_freq_factor=4.0`. `yarn`: `factor`, `original`,
+    `beta_fast=32.0`, `beta_slow=1.0`, `truncate=true`, and `attention_factor`, or `mscale` and
+    `mscale_all_dim`, which determine it. `longrope` divides the frequencies by `divisors`
+    (`short_factor`), or by `beyond` (`long_factor`) if `longest` exceeds the `original` length.
+    `dynamic`: `factor`, `original` and `longest`, from which theta is computed. `ntk_alpha`
+    multiplies theta by `alpha^(d/(d-2))`. `proportional` rotates only the fraction `part` of the
+    feature pairs of a head, with `factor=1.0`. `axial` computes separate frequencies for the
+    section of each position axis of `rotate`. `longest` is the maximum sequence length, by default
+    `original`. `--context-length` sets `longest`, and the model rejects longer sequences.
     """
     options = locals()
     numbers: dict[str, RopeNumber] = {
@@ -134,7 +134,7 @@ def rope(
     _check_options(site, kind, {*numbers, *lengths})
     parameters = {**SCALING_DEFAULTS.get(kind, {}), **_compute_attention_factor(numbers)}
     parameters |= {n: site.require_integer(length, n) for n, length in lengths.items()}
-    # frequencies that depend on the sequence length are computed for the maximum length
+    # frequencies that depend on the sequence length are computed for the maximum sequence length
     if kind == "dynamic" or beyond is not None:
         parameters.setdefault("longest", parameters["original"])
     frequencies = Rope(theta, kind, tuple(parameters.items()))
@@ -166,7 +166,9 @@ def _raise_option_of_other_kind(site: CallSite, kind: str, name: str) -> NoRetur
 
 
 def _check_exclusive_options(site: CallSite, kind: str, option_names: set[str]) -> None:
-    """Raise E0201 for options that exclude each other, or that require a missing option."""
+    """Raise E0201 for mutually exclusive options, or for an option that requires a missing
+    option.
+    """
     if kind == "yarn" and "attention_factor" in option_names and option_names & {*MSCALE_OPTIONS}:
         title = (
             "`attention_factor` cannot be combined with `mscale` and `mscale_all_dim`, which "
@@ -185,7 +187,7 @@ MSCALE_OPTIONS = ("mscale", "mscale_all_dim")
 
 
 def _compute_attention_factor(scaling_numbers: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
-    """Replace `mscale` and `mscale_all_dim` by the factor of cos and sin (arXiv:2405.04434)."""
+    """Replace `mscale` and `mscale_all_dim` with the attention factor (arXiv:2405.04434)."""
     others = {name: value for name, value in scaling_numbers.items() if name not in MSCALE_OPTIONS}
     scales = [
         v for n in ("factor", *MSCALE_OPTIONS) if isinstance(v := scaling_numbers.get(n), float)
@@ -198,23 +200,24 @@ def _compute_attention_factor(scaling_numbers: Mapping[str, RopeNumber]) -> dict
 
 
 def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head_width: Dim) -> None:
-    """Raise E0203 if the scaling kind does not support this width, E0315 if it is not static."""
+    """Raise E0203 if the scaling kind does not support the width, and E0315 for a dynamic width."""
     if rope.kind == "default":
         return
-    # the model stores one frequency per pair, so the number of rotated features must be static
+    # the model stores one frequency per feature pair, so the number of rotated features must be
+    # static
     description = f"the number of features that `{rope.kind}` rotates"
     require_attribute_number(site.context, width, description, site.argument_spans.get("x"))
-    # theta grows by a power whose exponent is infinite for a single pair
+    # for a single feature pair, the exponent of the scaled theta is infinite
     if rope.kind in ("dynamic", "ntk_alpha") and width == 2:
         site.raise_error("E0203", f"`{rope.kind}` needs more than 2 rotated features, got 2", "dim")
-    # the fraction of `proportional` refers to the whole head
+    # `part` of `proportional` is a fraction of the whole head
     if rope.kind == "proportional" and width != head_width:
         title = "`proportional` computes the number of rotated features, so `dim` must not be set"
         site.raise_error("E0203", title, "dim", helps=["remove `dim`"])
 
 
 PairOrder: TypeAlias = Literal["contiguous", "interleaved"]
-"""The order in which the feature pairs of several position axes are arranged."""
+"""The order of the feature pairs of several position axes."""
 
 
 @register_builtin()
@@ -232,13 +235,14 @@ def rotate(
     """Apply rotary position embedding to [batch, heads, length, d] at position ids `at`
     (arXiv:2104.09864).
 
-    `pairs=half` rotates feature n with n + d/2 (transformers' `rotate_half`), `interleaved` rotates
-    2n with 2n + 1 (the original RoPE). `dim` rotates only the first `dim` features (partial
-    rotary), and one more if `dim` is odd. `at` is int[batch, length] or int[length], or a list with
-    the position ids of each axis, such as `[t, h, w]` (M-RoPE, arXiv:2409.12191). For a list,
-    `sections` is the number of feature pairs of each axis, and `order` is the order of the pairs:
-    `contiguous`, first all pairs of the first axis; `interleaved`, alternating between the axes,
-    where pairs beyond the section of an axis belong to the first axis.
+    `pairs=half` rotates feature n with feature n + d/2 (transformers' `rotate_half`), and
+    `pairs=interleaved` rotates feature 2n with feature 2n + 1 (the original RoPE). `dim` rotates
+    only the first `dim` features (partial rotary), and one more if `dim` is odd. `at` is int[batch,
+    length] or int[length], or a list with the position ids of each axis, such as `[t, h, w]`
+    (M-RoPE, arXiv:2409.12191). For a list, `sections` is the number of feature pairs of each axis,
+    and `order` is the order of these pairs: `contiguous` means first all pairs of the first axis,
+    and `interleaved` means alternating between the axes, where pairs beyond the section of an axis
+    belong to the first axis.
     """
     if len(x.shape) != 4:
         site.raise_error(
@@ -261,7 +265,7 @@ def rotate(
     pair_axes = _assign_pair_axes(lengths, order)
     theta = cast_to_attribute(rope.theta)
     if width.number and width.number % 2 and rope.kind == "default" and dim is not None:
-        # transformers rotates one more feature, with the frequencies of the odd width
+        # like transformers, rotate one more feature, with the frequencies of the odd width
         frequencies = tuple(theta ** (-n / width.number) for n in range(0, width.number, 2))
         width += 1
     angles = ops.RopeAngles(width, theta, factor, frequencies, max_length, pair_axes)
@@ -295,7 +299,7 @@ def _resolve_sections(
     sections: tuple[Dim, ...] | None,
     order: PairOrder | None,
 ) -> tuple[int, ...]:
-    """Return the number of feature pairs of each position axis, or () if there is a single axis."""
+    """Return the number of feature pairs of each position axis, or () for a single axis."""
     for name, value in (("sections", sections), ("order", order)):
         if (value is None) != (count == 1):
             title = (
@@ -315,7 +319,7 @@ def _resolve_sections(
 
 
 def _assign_pair_axes(lengths: tuple[int, ...], order: PairOrder | None) -> tuple[int, ...]:
-    """Return the position axis of each feature pair, or () if there is a single axis."""
+    """Return the index of the position axis of each feature pair, or () for a single axis."""
     count = len(lengths)
     if order == "contiguous":
         return tuple(axis for axis, length in enumerate(lengths) for _ in range(length))

@@ -1,4 +1,4 @@
-"""Built-in recurrent layers: RNN, GRU, LSTM with PyTorch weight layout."""
+"""Built-in recurrent layers: RNN, GRU and LSTM with PyTorch's weight layout."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ REVERSED_BY_DIRECTION: dict[str, tuple[bool, ...]] = {
     "backward": (True,),
     "both": (False, True),
 }
-"""True for each direction of the layer that runs backward in time, by value of `direction`."""
+"""For each value of `direction`, whether each direction of a layer runs backward in time."""
 
 RNN_ACTIVATIONS: dict[str, Literal["tanh", "relu", "sigmoid"]] = {
     "tanh": "tanh",
     "relu": "relu",
     "sigmoid": "sigmoid",
 }
-"""The activations of `rnn` (`rnn_cell` accepts any activation)."""
+"""The activations that `rnn` accepts."""
 
 
 @register_builtin(weights=True)
@@ -45,7 +45,7 @@ def rnn(
     """Apply Elman RNN layers: h' = act(W x + b + U h + c), with `act` tanh, relu or sigmoid.
     Returns (out, last).
 
-    Options, results and weights are those of `gru`; matrices have `hidden` rows.
+    The options, results and weights are those of `gru`, except that the weights have `hidden` rows.
     """
     act_name = act if isinstance(act, str) else act.name
     activation = RNN_ACTIVATIONS.get(act_name)
@@ -89,14 +89,15 @@ def gru(
 ) -> Results:
     """Apply GRU layers (arXiv:1406.1078, eq. 5 to 8) to [batch, time, in]. Returns (out, last).
 
-    `out` [batch, time, hidden] has the hidden state at every time step, both directions
-    concatenated; `last` [batch, layers, hidden] contains the final states, layer by layer, forward
-    before backward; `start` has the same layout and defaults to zeros. Time steps masked out by
-    `keep` leave the state unchanged and give zeros. The `reset` gate is applied before the
-    recurrent projection, as in the paper, or after it, as in PyTorch. `update` determines whether
-    an update gate of 1 selects the old state or the new state. Weights: `weight_ih_l0` [3 hidden,
-    in], `weight_hh_l0` [3 hidden, hidden], `bias_ih_l0`, `bias_hh_l0`, as in PyTorch, `_l1` and so
-    on for further layers, `_reverse` for the backward direction. Gate order: reset, update, new.
+    `out` [batch, time, hidden] contains the hidden state at every time step, with both directions
+    concatenated. `last` [batch, layers, hidden] contains the final states, layer by layer, forward
+    before backward. `start` has the layout of `last` and defaults to zeros. Time steps masked out
+    by `keep` leave the state unchanged and output zeros. The `reset` gate is applied before the
+    recurrent projection, as in the paper, or after the projection, as in PyTorch. `update`
+    determines whether an update gate of 1 selects the old state or the new state. Weights:
+    `weight_ih_l0` [3 hidden, in], `weight_hh_l0` [3 hidden, hidden], `bias_ih_l0`, `bias_hh_l0`, as
+    in PyTorch, with `_l1` and so on for further layers, and `_reverse` for the backward direction.
+    The gate order is reset, update, new.
     """
     stack = _LayerStack(
         site=site,
@@ -131,11 +132,11 @@ def lstm(
 ) -> Results:
     """Apply LSTM layers (Gers et al. 2000) to [batch, time, in]. Returns (out, last, cell).
 
-    Options, results and weights are those of `gru`, with four gates: input, forget, cell, output;
-    `cell` and `start_cell` are [batch, layers, hidden]. `peepholes` connects the gates to the cell
-    state (Gers and Schmidhuber 2000), weight `peephole_l0` [3 hidden]: input, forget, output.
-    `proj`: projection size of the hidden state (arXiv:1402.1128, PyTorch's `proj_size`); adds the
-    weight `weight_hr_l0` [proj, hidden].
+    The options, results and weights are those of `gru`, with four gates: input, forget, cell,
+    output. `cell` and `start_cell` are [batch, layers, hidden]. `peepholes` connects the gates to
+    the cell state (Gers and Schmidhuber 2000), with the weight `peephole_l0` [3 hidden] for the
+    gates input, forget and output. `proj` is the projection size of the hidden state
+    (arXiv:1402.1128, PyTorch's `proj_size`), with the weight `weight_hr_l0` [proj, hidden].
     """
     stack = _LayerStack(
         site=site,
@@ -154,7 +155,7 @@ def lstm(
 
 @dataclass(frozen=True, kw_only=True)
 class _LayerStack:
-    """A stack of recurrent layers of one type, and the call that creates it."""
+    """A stack of recurrent layers of one type, with the call that creates the stack."""
 
     site: CallSite
     hidden: Dim
@@ -174,10 +175,12 @@ class _LayerStack:
         initial_states: Sequence[Tensor | None],
         result_names: tuple[str, ...],
     ) -> Results:
-        """Add the layers. Return the outputs of the last layer and the final states of all."""
+        """Add all layers. Return the outputs of the last layer and the final states of all
+        layers.
+        """
         site, directions = self.site, REVERSED_BY_DIRECTION[self.direction]
         self._check_operands(x)
-        # each layer has its own weights, so the number of layers must be known
+        # each layer has separate weights, so the number of layers must be known
         count = site.require_count(self.layers, "layers")
         states_by_option = [
             self._make_initial_states(state, count * len(directions), option, x.shape[0])
@@ -187,7 +190,7 @@ class _LayerStack:
         for layer in range(count):
             outputs = []
             for reverse in directions:
-                # states are ordered layer by layer, forward before backward
+                # states are ordered by layer, with forward before backward
                 layer_states = [states[len(final_states)] for states in states_by_option]
                 out, *final = site.add_node(
                     make_op(reverse),
@@ -213,7 +216,7 @@ class _LayerStack:
     def _list_operands(
         self, x: Tensor, suffix: str, states: list[Tensor | None]
     ) -> list[Tensor | None]:
-        """Return the operands of one layer in one direction; `suffix` is e.g. `_l0_reverse`."""
+        """Return the operands of one direction of one layer. `suffix` is e.g. `_l0_reverse`."""
 
         def add_weight(leaf: str, shape: Sequence[Dim], *sizes: str) -> Tensor:
             initial = self.init if leaf.startswith("weight") else ZEROS_INIT
@@ -239,13 +242,13 @@ class _LayerStack:
     def _make_initial_states(
         self, start: Tensor | None, count: int, option: str, batch: Dim
     ) -> list[Tensor | None]:
-        """Return the initial state of each layer and direction. For a single layer and direction
-        the state may be [batch, hidden]. Batch size 1 broadcasts.
+        """Return the initial state of each layer and direction. For a single layer and direction,
+        `start` may be [batch, hidden]. Batch size 1 is broadcast.
         """
         if start is None:
             return [None] * count
         start = expand_batch(self.site, start, batch)
-        # the common form for a single layer
+        # the usual shape for a single layer
         if len(start.shape) == 2 and count == 1:
             return [start]
         if len(start.shape) != 3 or start.shape[1] != count:
@@ -257,6 +260,6 @@ class _LayerStack:
         return [self.site.add_op(ops.Index(1, Dim.from_value(n)), start) for n in range(count)]
 
     def _stack_states(self, states: list[Tensor]) -> Tensor:
-        """Return the final states [batch, hidden] stacked to [batch, layers, hidden]."""
+        """Stack final states [batch, hidden] to a tensor [batch, layers, hidden]."""
         stacked = [self.site.insert_axis(s, 1) for s in states]
         return stacked[0] if len(stacked) == 1 else self.site.add_op(ops.Concat(1), *stacked)

@@ -1,4 +1,4 @@
-"""Registry of built-in functions, `CallSite`, and built-in functions of compile-time values."""
+"""The registry of built-in functions, call sites, and functions of compile-time values."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ from specc.syntax import ast
 
 @dataclass(frozen=True)
 class BuiltinParameter:
-    """One parameter of a built-in function; a required parameter has the default MISSING."""
+    """A parameter of a built-in function. A required parameter has the default MISSING."""
 
     name: str
     kinds: ParameterKinds
@@ -55,9 +55,9 @@ class BuiltinParameter:
 
 @dataclass(frozen=True)
 class Builtin:
-    """A built-in function: its parameters and its implementation.
+    """A built-in function, with its parameters and its implementation.
 
-    `has_weights` is true if a call takes `@ name`.
+    `has_weights` is True if a call of the function can have a weight path `@ name`.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Builtin:
     doc: str
 
     def format_signature(self) -> str:
-        """Return the signature for documentation: `linear(x, out=, bias=true) @ name`."""
+        """Format the signature for documentation, e.g. `linear(x, out=, bias=true) @ name`."""
         texts = []
         for parameter in self.parameters:
             text = f"{parameter.name}…" if parameter.is_variadic else parameter.name
@@ -85,7 +85,7 @@ class Builtin:
         return any(s.is_variadic for s in self.parameters)
 
     def is_pairwise(self) -> bool:
-        """Return True if exactly two tensors are required, as for `dot`."""
+        """True if the function requires exactly two tensors, like `dot`."""
         required = [p for p in self.parameters if isinstance(p.default, Missing)]
         return len(required) == 2 and all(
             p.kinds == (TENSOR_KIND,) and p.is_positional for p in required
@@ -94,19 +94,20 @@ class Builtin:
 
 ZERO, ONE = Dim.from_value(0), Dim.from_value(1)
 SECOND_AXIS, LAST_AXIS = Dim.from_value(1), Dim.from_value(-1)
-"""Defaults of options."""
+"""Axes that are defaults of options."""
 
 BUILTINS: dict[str, Builtin] = {}
 F = TypeVar("F", bound=Callable[..., EvalResult])
 
 
 def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], F]:
-    """Register the decorated function as a built-in, by default under its Python name."""
+    """Register the decorated function as a built-in function, by default with its Python name."""
 
     def register(function: F) -> F:
         builtin_name = name or function.__name__.rstrip("_")
         assert builtin_name not in BUILTINS, f"two built-in functions are called {builtin_name}"
-        # the first parameter is the call site, which is not an argument in specs
+        # the first parameter of the Python function is the call site, which is not an argument in
+        # specs
         parameters = tuple(
             BuiltinParameter(
                 p.name,
@@ -126,7 +127,7 @@ def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], 
 
 @dataclass
 class CallSite:
-    """A call of a built-in function in a spec: source location, arguments and weight scope."""
+    """A call of a built-in function in a spec, with its source location, arguments and scope."""
 
     context: Context
     env: Env
@@ -140,11 +141,13 @@ class CallSite:
 
     @property
     def scope(self) -> str:
-        """The weight scope of this call, including its own `@`."""
+        """The weight scope of the call, including the weight path after `@`."""
         return self.env.scope
 
     def add_node(self, op: Op, *operands: Tensor | None) -> tuple[Tensor, ...]:
-        """Add a node with `op` and return its results, or raise a diagnostic at this call."""
+        """Add a node with `op` and return its results. Raise an error at this call if it is
+        invalid.
+        """
         return add_node(self.context, op, operands, self.span, self.scope, self.call.function.path)
 
     def add_op(self, op: Op, *operands: Tensor | None) -> Tensor:
@@ -173,7 +176,9 @@ class CallSite:
     def add_weight(
         self, leaf: str, shape: Sequence[Dim], initial: str, size_options: Sequence[str] = ()
     ) -> Tensor:
-        """Return the weight `scope.leaf`; errors name `size_options`, which set its dimensions."""
+        """Return the weight `scope.leaf`. Errors name the options that set its size,
+        `size_options`.
+        """
         name = join_weight_path(self.scope, leaf)
         if not name:
             self.raise_error(
@@ -202,14 +207,14 @@ class CallSite:
             declared_by=self.call.function.path,
         )
         existing_weight = self.context.builder.parameter_facts.get(name)
-        # checked before sharing, because calls with different shapes cannot share one weight
+        # check before sharing, because calls with different shapes cannot share a weight
         if existing_weight and existing_weight.type.shape != stored_shape:
             _raise_shape_conflict(existing_weight, replace(weight, type=Type("f32", stored_shape)))
         self.context.weights.sharing.register_weight(name)
         return Tensor(get_expert_weight(self.context.builder, stacks, weight), self.span)
 
     def require_count(self, value: Dim, option: str) -> int:
-        """Return an integer known at compile time. Raise E0216 unless it is from 1 to 4096."""
+        """Return a count that is known at compile time. Raise E0216 unless it is from 1 to 4096."""
         number = self.require_integer(value, option)
         if not 1 <= number <= MAX_LAYERS:
             self.raise_error(
@@ -223,7 +228,7 @@ class CallSite:
     def check_range(
         self, value: Number | None, option: str, minimum: float, maximum: float = math.inf
     ) -> None:
-        """Raise E0417 if `value` is known at compile time and is not finite or out of range."""
+        """Raise E0417 if `value` is known at compile time, and is not finite or is out of range."""
         if value is None:
             return
         number = get_known_float(value)
@@ -236,14 +241,14 @@ class CallSite:
         self.raise_error("E0417", title, option)
 
     def require_integer(self, value: Dim, option: str) -> int:
-        """Return the value as an integer. Raise UnresolvedValueError if it is still a symbol."""
+        """Return `value` as an integer. Raise UnresolvedValueError if it is symbolic."""
         if value.number is None:
             raise UnresolvedValueError(value.symbols(), self.argument_spans.get(option))
         return value.number
 
     def resolve_axis(self, x: Tensor, axis: Dim, *, extra_axes: int = 0) -> int:
-        """Return the non-negative index of an axis; negative axes count from the end. Raise E0208
-        if `x` has no such axis. `extra_axes=1` allows the axis after the last one, for insertions.
+        """Return the non-negative index of an axis. Negative axes count from the end. Raise E0208
+        if `x` has no such axis. `extra_axes=1` allows the axis after the last axis, for insertions.
         """
         rank = len(x.shape) + extra_axes
         n = axis.number
@@ -264,7 +269,7 @@ class CallSite:
         *,
         helps: Sequence[str] = (),
     ) -> NoReturn:
-        """Raise a diagnostic, located at this call or at its argument `argument`."""
+        """Raise an error at this call, or at the argument `argument` of this call."""
         raise_error(code, title, self.argument_spans.get(argument) or self.span, label, helps=helps)
 
 
@@ -309,9 +314,7 @@ def int_(site: CallSite, x: Anything) -> EvalResult:
 
 @register_builtin()
 def at_least(site: CallSite, x: Anything, least: Anything) -> EvalResult:
-    """Return `x`, or raise E0417 if `x` is below `least`. Definitions check their arguments with
-    `at_least`.
-    """
+    """Return `x`, or raise E0417 if `x` is below `least`, to check arguments of definitions."""
     if not isinstance(x, Number) or not isinstance(least, Number):
         site.raise_error("E0203", f"`at_least`: expected two numbers, got {describe_value(x)}", "x")
     number, minimum = get_known_float(x), get_known_float(least)
@@ -340,5 +343,5 @@ def float_(site: CallSite, x: Anything) -> EvalResult:
 
 @register_builtin()
 def apply(site: CallSite, f: Anything, *inputs: Anything) -> EvalResult:
-    """Call `f` (a block, activation, norm or position encoding) with the inputs."""
+    """Call `f`, a block, activation, norm or position encoding, with `inputs`."""
     raise AssertionError("`apply` is resolved by the caller")

@@ -1,4 +1,6 @@
-"""Built-in `route`: mixture of experts, with a check that experts treat tokens independently."""
+"""The built-in function `route`, a mixture of experts whose experts process tokens
+independently.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -47,8 +49,8 @@ def check_token_independence(
 def _find_token_count_readers(
     body: Graph, captured: Sequence[Value], length: str
 ) -> Iterator[Node]:
-    """Yield the nodes that read the number of tokens routed to an expert. The body must not read
-    this number, because it depends on all sequences of the batch.
+    """Yield the nodes of an expert body that read the number of routed tokens. The body must not
+    read this number, because it depends on all sequences of the batch.
     """
     yield from (node for node, _ in body.nodes if is_length_dependent(node))
     for node in collect_required_nodes(captured):
@@ -74,10 +76,9 @@ def _check_no_dynamic_length(site: CallSite, value: Value, length: str, span: Sp
 
 
 def _find_token_mixing(body: Graph) -> Iterator[Node]:
-    """Yield nodes through which the output for a token depends on other tokens."""
+    """Yield the nodes through which the output for a token depends on other tokens."""
     tokens = next(iter(body.inputs.values()))
-    # trace the token axis from the input; any dependence other than on the same position is an
-    # error
+    # trace the token axis from the input; any dependence except on the same position is an error
     traces = trace_axes(body, {tokens: AxisTrace({tokens.type.rank - 2: SAME_POSITION})})
     for node, results in body.nodes:
         result_traces = [traces[r] for r in results if r in traces]
@@ -88,7 +89,7 @@ def _find_token_mixing(body: Graph) -> Iterator[Node]:
 def _raise_tokens_mixed(
     site: CallSite, origins: Mapping[Node, NodeOrigin], node: Node, violation: str
 ) -> NoReturn:
-    """Raise E0331 as `node` reads other tokens (`violation`); label it and the `route` call."""
+    """Raise E0331 for a node that reads other tokens. `violation` describes the error."""
     spans = origins.get(node, NodeOrigin()).spans
     span = spans[-1] if spans else site.span
     fn = node.op.get_attributes().get("fn")
@@ -106,10 +107,10 @@ def _raise_tokens_mixed(
 
 
 def drop_unused_weights(body: Graph, weights: Sequence[Value]) -> tuple[Graph, list[Value]]:
-    """Remove unused weights from the body. Return the body and the remaining weights. The inputs of
-    the body are the tokens, one input per weight, and the captures.
+    """Remove unused weights from an expert body. Return the body and the remaining weights. The
+    inputs of the body are the tokens, one input per weight, and the captures.
     """
-    # otherwise, loading would require a weight that is unused and that the checkpoint lacks
+    # an unused weight that the checkpoint lacks would be an error when weights are loaded
     used_values = {a for n, _ in body.nodes for a in n.args} | {*body.outputs.values()}
     names = list(body.inputs)[1 : 1 + len(weights)]
     unused_names = {name for name in names if body.inputs[name] not in used_values}
@@ -120,7 +121,7 @@ def drop_unused_weights(body: Graph, weights: Sequence[Value]) -> tuple[Graph, l
 
 
 ROUTED_LENGTH = "routed"
-"""The symbolic number of tokens that are routed to one expert."""
+"""The symbolic dimension for the number of tokens that are routed to an expert."""
 
 
 @register_builtin(weights=True)
@@ -137,9 +138,9 @@ def route(
     """Compute a mixture of experts (MoE): for each token, the sum of the outputs of the experts
     `ids`, weighted by `gates` (arXiv:1701.06538, eq. 1). `x` is [… d], `ids` and `gates` are [… k].
 
-    `to` is the block of one expert; its weights are stored with a leading axis of length `experts`.
-    Tokens masked out by `keep` […] are not routed and give zeros. Experts without tokens are not
-    run.
+    `to` is the block of one expert. The weights of the experts are stored with a leading axis of
+    length `experts`. Tokens masked out by `keep` […] are not routed, and their output is zeros.
+    Experts without tokens do not run.
     """
     _check_routed_operands(site, x, ids, gates, keep)
     _check_expert_count(site, ids.shape[-1], gates, experts)
@@ -173,7 +174,7 @@ OPERAND_DTYPES = {
     "gates": ("floats", ("f32", "f16", "bf16", "f64")),
     "keep": ("bools", ("bool",)),
 }
-"""The element types of the operands other than `x`."""
+"""The element types of the operands except `x`."""
 
 
 def _check_routed_operands(
@@ -230,7 +231,7 @@ def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> 
 
 
 def _make_length_name(site: CallSite, x: Tensor) -> str:
-    """Return an unused name for the symbolic number of routed tokens."""
+    """Return an unused name of a symbolic dimension for the number of routed tokens."""
     name, lengths = ROUTED_LENGTH, site.context.symbols.dynamic_names
     used_names: Sequence[str] = [*site.env.module.dims, *site.env.dims, *lengths]
     while name in used_names or any(name in d.symbols() for d in x.shape):
@@ -239,9 +240,9 @@ def _make_length_name(site: CallSite, x: Tensor) -> str:
 
 
 def _map_dims_to_expert(site: CallSite, x: Tensor, length: str) -> dict[str, Dim]:
-    """Map each symbolic dimension of the spec to its size inside an expert: the sequence dimension
-    of `x` becomes `length`, the number of routed tokens, and its batch dimensions become 1. With
-    them, a block declared for `x: float[batch, seq, d]` also accepts the routed tokens.
+    """Map each symbolic dimension of the spec to its size inside an expert. The sequence dimension
+    of `x` becomes `length`, the number of routed tokens, and the batch dimensions of `x` become 1.
+    Thus, a block declared for `x: float[batch, seq, d]` also accepts the routed tokens.
     """
     expert_dims: dict[str, Dim] = {}
     for name in site.env.module.dims:
@@ -265,7 +266,7 @@ def _elaborate_expert(
     """Elaborate an expert for routed tokens. Raise E0331 unless it returns one vector per token."""
     context, call = site.context, site.call
     names: dict[str, SpecValue] = {"to": expert, "x": Tensor(tokens, site.argument_spans.get("x"))}
-    # the block is called as if the user had written this call in place of `route`
+    # the expert block is called as if this call were in place of `route` in the spec
     function = ast.Name("to", span=call.function.span)
     inner_call = ast.Call(function, (ast.Name("x", span=call.span),), span=call.span)
     (length,) = tokens.type.shape[-2].symbols()

@@ -1,4 +1,4 @@
-"""Built-in shape functions: split, merge, transpose, rearrange, concat, gather, shift."""
+"""Built-in functions that reshape or move elements, e.g. split, transpose, concat, gather."""
 
 from collections.abc import Iterator
 
@@ -33,7 +33,7 @@ from specc.ir.signature import (
 
 
 def compile_rearrange(site: CallSite, x: Tensor, pattern: str, sizes: tuple[Dim, ...]) -> list[Op]:
-    """Return the ops that rearrange `x` by a pattern. Raise E0306 for an invalid pattern."""
+    """Return the ops that rearrange `x` according to a pattern. Raise E0306 if it is invalid."""
     parsed = _parse_rearrange(site, x, pattern)
     # from the last axis to the first, because removing an axis shifts the axes after it
     empty = [n for n, axis in enumerate(parsed.left) if not axis]
@@ -42,8 +42,7 @@ def compile_rearrange(site: CallSite, x: Tensor, pattern: str, sizes: tuple[Dim,
     order = parsed.find_permutation()
     if order != tuple(range(len(order))):
         steps.append(ops.Transpose(order))
-    # from the first axis to the last, so that each step leaves the axes before it in their final
-    # form
+    # from the first axis to the last, so that the preceding axes are already in their final form
     for n, axis in enumerate(parsed.right):
         if not axis:
             steps.append(ops.Insert(n))
@@ -78,7 +77,7 @@ def _make_splits(
     site: CallSite, x: Tensor, pattern: RearrangePattern, sizes: tuple[Dim, ...]
 ) -> Iterator[Op]:
     """Yield a split for each axis with several names. `sizes` are the sizes of the names from left
-    to right; the last size of each axis is inferred.
+    to right. The last size of each axis is inferred.
     """
     remaining_sizes = iter(sizes)
     lengths = [
@@ -98,7 +97,7 @@ def _make_splits(
 def _solve_axis_lengths(
     site: CallSite, axis: AxisGroup, axis_length: Dim, remaining_sizes: Iterator[Dim]
 ) -> tuple[Dim, ...]:
-    """Return the sizes of the names in one group of a pattern; the last size is inferred."""
+    """Return the sizes of the names in one group of a pattern. The last size is inferred."""
     if len(axis) == 1:
         return (axis_length,)
     lengths = []
@@ -116,7 +115,7 @@ def _solve_axis_lengths(
 
 @register_builtin()
 def split(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_AXIS) -> Tensor:
-    """Split an axis into several, in row-major order: `split(x, into=[heads, head_dim])`."""
+    """Split an axis into several axes, in row-major order: `split(x, into=[heads, head_dim])`."""
     return site.add_op(ops.Split(site.resolve_axis(x, axis), into), x)
 
 
@@ -139,7 +138,7 @@ def merge(
 
 @register_builtin()
 def transpose(site: CallSite, x: Tensor, *, order: tuple[Dim, ...] = ()) -> Tensor:
-    """Permute the axes to `order`, by default swap the last two."""
+    """Permute the axes to `order`. By default, swap the last two axes."""
     rank = len(x.shape)
     if not order:
         if rank < 2:
@@ -159,12 +158,12 @@ def transpose(site: CallSite, x: Tensor, *, order: tuple[Dim, ...] = ()) -> Tens
 
 @register_builtin()
 def rearrange(site: CallSite, x: Tensor, pattern: str, *, sizes: tuple[Dim, ...] = ()) -> Tensor:
-    """Split, permute and merge axes with an einops pattern: `rearrange(x, "b n (h d) -> b h n d",
-    sizes=[heads])`.
+    """Split, permute and merge axes with an einops pattern, e.g. `rearrange(x, "b n (h d) -> b h n
+    d", sizes=[heads])`.
 
-    `sizes` are the lengths of the names in parentheses on the left, in order, except the last in
-    each pair of parentheses. A `1` on the left removes an axis of length 1, and a `1` on the right
-    adds an axis of length 1.
+    `sizes` are the lengths of the names in parentheses on the left side, in order, except the last
+    name in each pair of parentheses. A `1` on the left side removes an axis of length 1, and a `1`
+    on the right side adds an axis.
     """
     for op in compile_rearrange(site, x, pattern, sizes):
         x = site.add_op(op, x)
@@ -179,13 +178,13 @@ def insert(site: CallSite, x: Tensor, *, axis: Dim) -> Tensor:
 
 @register_builtin()
 def squeeze(site: CallSite, x: Tensor, *, axis: Dim) -> Tensor:
-    """Remove an axis of length 1."""
+    """Remove axis `axis`, which has length 1."""
     return site.squeeze_axis(x, site.resolve_axis(x, axis))
 
 
 @register_builtin()
 def expand(site: CallSite, x: Tensor, *, axis: Dim, length: Dim) -> Tensor:
-    """Repeat an axis of length 1 to `length`."""
+    """Broadcast axis `axis` of length 1 to length `length`."""
     return site.add_op(ops.Expand(site.resolve_axis(x, axis), length), x)
 
 
@@ -207,10 +206,10 @@ def stack(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = ZERO) -> T
 def _require_tensors(
     site: CallSite, items: tuple[SpecValue, ...], function_name: str
 ) -> list[Tensor]:
-    """Return the items of a list as tensors. Raise E0203 if it is empty or has another item."""
+    """Return the items of a list. Raise E0203 if the list is empty or an item is not a tensor."""
     tensors = [item for item in items if isinstance(item, Tensor)]
     if not tensors or len(tensors) < len(items):
-        # an empty list has no tensor to label, so the list itself is labeled
+        # an empty list contains no tensor to label, so the list itself is labeled
         invalid = next((item for item in items if not isinstance(item, Tensor)), ())
         title = (
             f"`{function_name}` expects a list of tensors, got {describe_value(invalid)} in "
@@ -222,8 +221,8 @@ def _require_tensors(
 
 @register_builtin()
 def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_AXIS) -> Results:
-    """Split an axis into consecutive pieces of the given lengths:
-    `q, k, v = parts(x, into=[d, d, d])`.
+    """Split an axis into consecutive chunks of the lengths `into`: `q, k, v = parts(x, into=[d, d,
+    d])`.
     """
     axis_index, start, pieces = site.resolve_axis(x, axis), ZERO, []
     # the sizes are compared symbolically: `[d, d, d]` fits an axis of size `3 * d` for every `d`
@@ -239,7 +238,7 @@ def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_
 
 @register_builtin()
 def chunk(site: CallSite, x: Tensor, count: Dim, *, axis: Dim = LAST_AXIS) -> Results:
-    """Split an axis into `count` equal pieces: `q, k, v = chunk(x, 3)`."""
+    """Split an axis into `count` equal chunks: `q, k, v = chunk(x, 3)`."""
     axis_index = site.resolve_axis(x, axis)
     count_value = site.require_count(count, "count")
     try:
@@ -251,7 +250,7 @@ def chunk(site: CallSite, x: Tensor, count: Dim, *, axis: Dim = LAST_AXIS) -> Re
 
 @register_builtin()
 def flip(site: CallSite, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
-    """Reverse an axis."""
+    """Reverse the order of the positions along an axis."""
     return site.add_op(ops.Flip(site.resolve_axis(x, axis)), x)
 
 
@@ -259,7 +258,7 @@ def flip(site: CallSite, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
 def delay(
     site: CallSite, x: Tensor, *, by: Dim = ONE, first: Anything = ZERO, axis: Dim = SECOND_AXIS
 ) -> Tensor:
-    """Shift positions to the right: position t is position `t - by` of `x`; the first `by`
+    """Shift positions to the right: position t is position `t - by` of `x`, and the first `by`
     positions have the value `first`.
     """
     if by.number is None:
@@ -269,8 +268,8 @@ def delay(
 
 
 def get_fill_value(site: CallSite, x: Tensor, fill: SpecValue, option: str) -> float:
-    """Return the fill value of the positions that an operation adds to `x`; `fill` is the value of
-    the option `option`. Raise E0203, E0206 or E0315 if it does not fit the element type.
+    """Return the value of the positions that an operation adds to `x`. `fill` is the value of the
+    option `option`. Raise E0203, E0206 or E0315 if `fill` does not fit the element type.
     """
     description, span = (
         f"`{option}` of `{site.call.function.path}`",
@@ -305,8 +304,8 @@ def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = SECOND_AXIS) -
     """Select positions along an axis by indices, separately for each index of the leading axes:
     `x[b, ids[b, n]]`. A leading axis of length 1 in `ids` broadcasts.
 
-    If `ids` has no axis `axis`, like the result of `argmax`, `gather` selects one position and
-    removes the axis.
+    If `ids` lacks axis `axis`, like the result of `argmax`, one position is selected and the axis
+    is removed.
     """
     axis_index = site.resolve_axis(x, axis)
     for leading_axis, (ids_length, length) in enumerate(
@@ -314,7 +313,7 @@ def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = SECOND_AXIS) -
     ):
         if ids_length.number == 1 and length.number != 1:
             ids = site.add_op(ops.Expand(leading_axis, length), ids)
-    # if `ids` lacks the axis, like the result of `argmax`, it has one index for each leading index
+    # without the axis, like the result of `argmax`, `ids` has one index for each leading index
     lacks_axis = len(ids.shape) == axis_index
     if lacks_axis:
         ids = site.insert_axis(ids, axis_index)
@@ -339,11 +338,11 @@ def append(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = SECOND_AXIS) -> 
 def _concat_broadcast(
     site: CallSite, x: Tensor, p: Tensor, axis: Dim, *, is_prefix: bool
 ) -> Tensor:
-    """Concatenate `p` before `x` (`is_prefix`) or after it; `p` is broadcast along other axes."""
+    """Concatenate `p` before `x` (`is_prefix`) or after `x`, broadcasting all other axes of `p`."""
     axis_index = site.resolve_axis(x, axis)
     if len(p.shape) == len(x.shape):
         for n, (length, target) in enumerate(zip(p.shape, x.shape, strict=True)):
-            # broadcast every axis except the concatenated axis
+            # broadcast all axes except the concatenated axis
             if n != axis_index and length == 1 and target != 1:
                 p = site.add_op(ops.Expand(n, target), p)
     return site.add_op(ops.Concat(axis_index), *((p, x) if is_prefix else (x, p)))
@@ -363,18 +362,18 @@ def range_(site: CallSite, n: Dim) -> Tensor:
 
 @register_builtin()
 def zeros(site: CallSite, *, shape: tuple[Dim, ...]) -> Tensor:
-    """Return a tensor of zeros."""
+    """Return a float tensor of zeros with the shape `shape`."""
     return make_filled_tensor(site, 0.0, shape)
 
 
 @register_builtin()
 def ones(site: CallSite, *, shape: tuple[Dim, ...]) -> Tensor:
-    """Return a tensor of ones."""
+    """Return a float tensor of ones with the shape `shape`."""
     return make_filled_tensor(site, 1.0, shape)
 
 
 def make_filled_tensor(site: CallSite, value: float, shape: tuple[Dim, ...]) -> Tensor:
-    """Return a tensor of this shape filled with a value."""
+    """Return a tensor with the shape `shape` in which every element is `value`."""
     x = site.add_constant(value, "f32")
     for axis, length in enumerate(shape):
         x = site.add_op(ops.Expand(axis, length), site.insert_axis(x, axis))
@@ -383,7 +382,7 @@ def make_filled_tensor(site: CallSite, value: float, shape: tuple[Dim, ...]) -> 
 
 @register_builtin()
 def length(site: CallSite, x: Tensor, *, axis: Dim) -> Dim:
-    """Return the size of an axis, a number or a symbolic dimension."""
+    """Return the size of an axis, which is an integer or a symbolic dimension."""
     return x.shape[site.resolve_axis(x, axis)]
 
 

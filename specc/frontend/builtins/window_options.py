@@ -1,4 +1,4 @@
-"""Options of convolutions and pooling: kernel, stride, dilation, padding, and their checks."""
+"""Evaluate the options of convolutions and pooling: kernel, stride, dilation and padding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,10 +9,10 @@ from specc.frontend.spec_values import Tensor, describe_value
 from specc.ir.dim import Dim
 
 SizeOption: TypeAlias = Dim | tuple[Dim, ...]
-"""One number for all axes, or one number per axis."""
+"""The value of a size option: one number for all axes, or one number per axis."""
 
 EndPadding: TypeAlias = Dim | tuple[Dim, ...] | tuple[tuple[Dim, ...], ...]
-"""Padding at both ends: one number, one per axis, or a pair (start, end) per axis."""
+"""Padding at both ends: one number, one number per axis, or a pair (start, end) per axis."""
 
 PaddingOption: TypeAlias = EndPadding | Literal["same", "causal"]
 
@@ -23,7 +23,7 @@ AxisNumbers: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """The parameters of a sliding window, one integer per axis that it moves along."""
+    """The parameters of a sliding window, with one integer per window axis."""
 
     kernel: AxisNumbers
     stride: AxisNumbers
@@ -33,7 +33,7 @@ class SlidingWindow:
 
     @property
     def op_attributes(self) -> tuple[AxisNumbers, AxisNumbers, AxisNumbers, AxisNumbers]:
-        """The parameters in the order of the op's attributes."""
+        """The parameters of the window in the order of the attributes of ops."""
         pads = (*self.pad_before, *self.pad_after)
         return self.kernel, self.stride, self.dilation, pads
 
@@ -57,7 +57,7 @@ class SlidingWindow:
 
 @dataclass(frozen=True)
 class WindowOperand:
-    """The input of a convolution or pooling call. If `is_mask` is set, `x` is a padding mask."""
+    """The input `x` of a convolution or pooling. With `is_mask`, `x` is a padding mask."""
 
     site: CallSite
     x: Tensor
@@ -75,7 +75,7 @@ class WindowOperand:
 
     @property
     def lengths(self) -> tuple[Dim, ...]:
-        """The sizes of the axes that the window moves along."""
+        """The sizes of the window axes."""
         return self.x.shape[2:] if len(self.x.shape) == 4 else self.x.shape[1:2]
 
     @property
@@ -86,7 +86,7 @@ class WindowOperand:
     def make_window(
         self, kernel: SizeOption, stride: SizeOption, dilation: SizeOption, padding: PaddingOption
     ) -> SlidingWindow:
-        """Return the parameters of a window. Raise E0320 if it is longer than the padded input."""
+        """Return the window of a convolution. Raise E0320 if it is longer than the padded input."""
         window = self._make_unpadded_window(kernel, stride, dilation)
         before, after = _resolve_padding(self.site, padding, window)
         padded = replace(window, pad_before=before, pad_after=after)
@@ -100,7 +100,7 @@ class WindowOperand:
         dilation: SizeOption,
         padding: PaddingOption,
     ) -> SlidingWindow:
-        """Return the parameters of a pooling window that never covers only padding."""
+        """Return the window of a pooling, which may not contain only padding."""
         strides = kernel if stride is None else stride
         window = self.make_window(kernel, strides, dilation, padding)
         for n, span in enumerate(window.extents):
@@ -118,9 +118,9 @@ class WindowOperand:
         padding: EndPadding,
         output_padding: SizeOption,
     ) -> SlidingWindow:
-        """Return the window of a transposed convolution. `padding` and `output_padding` are the
-        options of PyTorch: positions cropped at both ends of the result, and positions added at its
-        end.
+        """Return the window of a transposed convolution. As in PyTorch, `padding` is the number of
+        positions cropped at both ends of the result, and `output_padding` is the number of
+        positions added at its end.
         """
         window = self._make_unpadded_window(kernel, stride, dilation)
         output_paddings = self._expand_option(output_padding, "output_padding", 0)
@@ -149,8 +149,8 @@ class WindowOperand:
         )
 
     def _expand_option(self, value: SizeOption, option: str, minimum: int) -> AxisNumbers:
-        """Return the value of an option as one integer per axis. Raise E0324 for a list with a
-        different number of items, and E0417 for an item below `minimum`.
+        """Return the value of a size option as one integer per axis. Raise E0324 for a list with
+        the wrong number of items, and E0417 for an item below `minimum`.
         """
         axes = len(self.lengths)
         numbers = value if isinstance(value, tuple) else (value,) * axes
@@ -197,7 +197,7 @@ def _raise_wrong_length(site: CallSite, axes: int, option: str, count: int) -> N
 def _resolve_padding(
     site: CallSite, padding: PaddingOption, window: SlidingWindow
 ) -> tuple[AxisNumbers, AxisNumbers]:
-    """Return the padding at the start and at the end, per axis."""
+    """Return the padding at the start and at the end of each axis."""
     if isinstance(padding, str):
         return _resolve_padding_mode(site, padding, window)
     axes = len(window.kernel)
@@ -226,7 +226,7 @@ def _split_padding(padding: EndPadding, axes: int) -> Sequence[tuple[Dim, ...]]:
     """Return the (start, end) padding of each axis."""
     per_axis = padding if isinstance(padding, tuple) else (padding,) * axes
     single = tuple(p for p in per_axis if isinstance(p, Dim))
-    # if there is one axis, the pair needs no nested list
+    # for a single axis, the pair needs no nested list
     if axes == 1 and len(single) == 2:
         return (single,)
     return [p if isinstance(p, tuple) else (p, p) for p in per_axis]
@@ -257,8 +257,8 @@ def _raise_same_with_stride(site: CallSite, window: SlidingWindow) -> NoReturn:
 
 
 def _compute_causal_padding(site: CallSite, span: int, stride: int) -> tuple[int]:
-    """Return the padding before the time axis. There is one output per `stride` positions, and the
-    window of the first output ends at position `stride - 1`.
+    """Return the causal padding before the time axis. There is one output per `stride` positions,
+    and the window of the first output ends at position `stride - 1`.
     """
     before = span - (stride - 1)
     if before < 0:
