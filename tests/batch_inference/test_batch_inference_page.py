@@ -53,7 +53,7 @@ def test_estimates_below_the_table() -> None:
     blocks = FILES * math.ceil(IN_FILE / SIZES[0])
     work = ROWS / PROCESSES / RATE
     calls = 2 * blocks
-    assert_page_contains(f"4 096 rows, this takes {calls / 1e6:.1f} million file system calls")
+    assert_page_contains(f"4 096 rows, listing takes {calls / 1e6:.1f} million file system calls")
     assert_page_contains(
         f"{calls * 1e-3 / 60:.0f} to {calls * 5e-3 / 60:.0f} minutes on an object store"
     )
