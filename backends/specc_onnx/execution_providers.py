@@ -26,7 +26,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 
 HELPER_OPSET, HELPER_IR_VERSION = 17, 8
-"""The opset and IR version of one-node helper models: the oldest supported opset."""
+"""The opset and IR version of one-node helper models (opset 17 is the oldest supported opset)."""
 
 
 def gather_on_device(
@@ -193,7 +193,7 @@ RECORD_PLACEMENT_OPTION, FORBID_CPU_FALLBACK_OPTION = (
     "session.record_ep_graph_assignment_info",
     "session.disable_cpu_ep_fallback",
 )
-"""The session option that records the provider of nodes, and the one that rejects CPU nodes."""
+"""Session options that record the provider of each node and that reject nodes on the CPU."""
 
 
 def get_ort_provider(provider: str) -> str:
@@ -241,8 +241,8 @@ def can_report_placement() -> bool:
 
 @contextmanager
 def silence_provider_startup(provider: str) -> Iterator[None]:
-    """A context manager that silences the startup messages of a GPU provider. It also preloads
-    NVIDIA's libraries from Python packages.
+    """A context manager that silences the startup messages of a GPU provider. The context manager
+    also preloads NVIDIA's libraries from Python packages.
     """
     if provider == "cpu":
         yield

@@ -1,7 +1,8 @@
 """Run a graph in PyTorch: the rule table, the forward context and the evaluation of nodes.
 
-A rule is called as `rule(op, context, *operands)`. It is differentiable if the op is; an absent
-operand is None. All floats have the dtype of the parameters of the module.
+A rule is called as `rule(op, context, *operands)`. A rule is differentiable if its op is
+differentiable. An absent operand is None. All floats have the dtype of the parameters of the
+module.
 """
 
 from collections.abc import Callable, Iterable, Mapping

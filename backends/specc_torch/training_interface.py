@@ -54,7 +54,7 @@ def module(
     those of `specc.compile`. Initial values come from `weights`, from the seed `init`, or from the
     weights that the spec names; otherwise from the seed 0. Raise the errors of `specc.compile`.
     """
-    check_argument_kinds(ARGUMENT_KINDS, locals())  # these are only the arguments
+    check_argument_kinds(ARGUMENT_KINDS, locals())  # locals() has only arguments
     opened_spec = open_spec_argument(
         spec, config=config, config_values=set, weights=str(weights), context_length=int(context)
     )
@@ -158,7 +158,9 @@ def check_output(path: str | Path, *, force: bool = False) -> None:
 
 
 def unwrap_spec_module(model: nn.Module) -> SpecModule:
-    """Return the `SpecModule` inside wrappers such as `DataParallel`. Raise E0820 without one."""
+    """Return the `SpecModule` inside wrappers such as `DataParallel`. Raise E0820 if none
+    exists.
+    """
     inner_module = model
     # prefixes that torch.compile and parallel wrappers add
     while not isinstance(inner_module, SpecModule):

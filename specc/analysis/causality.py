@@ -271,7 +271,7 @@ LATER_DELAY_NOTE = (
 
 def _is_compensated_later(flow: TimeDataflow, output: Value | None) -> bool:
     """Return True if the accumulated receptive field of `output` is causal, i.e. if a later op
-    compensates for the look-ahead of an earlier one.
+    compensates for the look-ahead of an earlier op.
     """
     if output is None:
         return False

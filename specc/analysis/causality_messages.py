@@ -240,7 +240,7 @@ def _describe_concat(leak: Leak, flow: TimeDataflow, axis: int) -> CausalityMess
     """Return the message for operands that are concatenated along the time axis."""
     lengths = (a.shape[axis] for a in leak.node.args if a)
     time_lengths = [n for n in lengths if flow.time_axis.get_prefix_length(n) is not None]
-    # both operands grow with time, so the position of a new element is ambiguous
+    # both operands grow with time, so a new position could be in either operand
     if len(time_lengths) > 1:
         return CausalityMessage(
             "E0711",

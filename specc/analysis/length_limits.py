@@ -86,7 +86,7 @@ def find_divisibility_constraints(graph: Graph) -> dict[str, str]:
 
 
 def _iterate_dim_quotients(length: Dim) -> Iterator[DimFunction]:
-    """Yield the exact quotients in a size expression, including nested ones."""
+    """Yield the exact quotients in a size expression, including nested quotients."""
     for part in length.iterate_functions():
         yield from (p for a in part.args for p in _iterate_dim_quotients(a))
         if part.fn == "/":

@@ -103,7 +103,7 @@ def _iterate_outer_products(
 
 
 def _is_vector_along_axis(value: Value, axis: int, rank: int) -> bool:
-    """Return True if a value has `rank` axes, and the other one of the last two has size 1."""
+    """Return True if a value has `rank` axes and size 1 along the last axis other than `axis`."""
     shape = value.shape
     return len(shape) == rank and shape[-3 - axis] == 1 and shape[axis] != 1
 

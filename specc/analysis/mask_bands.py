@@ -16,8 +16,8 @@ may fail but is never wrong.
 Positions are counted in time, from the end of the prefix of their axis
 (`specc.analysis.time_axis`), and two intervals are found. The first interval considers only keys at
 times >= 0; its lower end proves causality. The second interval considers only queries at times >=
-0, because steps compute no other queries; its upper end is the look-back. So, with a prefix of `m`
-keys and queries, `j < m | j <= i` is causal, and `i < m | j <= i` is not.
+0, because steps compute no other queries; its upper end is the look-back. With a prefix of `m` keys
+and queries, `j < m | j <= i` is causal, and `i < m | j <= i` is not.
 
 The two sides of a comparison are written as linear functions of `q` and `k`. `k <= q` and
 `q < k + 4` each have an interval. The interval of a conjunction is the intersection of the

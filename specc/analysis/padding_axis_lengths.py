@@ -145,7 +145,7 @@ class PaddingOffsets:
         return _count_repeats(length, self.padded_length)
 
     def _is_outside_padding(self, node: Node, offset: Dim) -> bool:
-        """Return True if a node selects positions by constant indices, none of them padding."""
+        """Return True if a node selects positions by constant indices and selects no padding."""
         match node.op:
             case ops.Slice(start=start, stop=stop) | ops.Index(start=start, stop=stop):
                 pass

@@ -2,7 +2,7 @@
 
 The input is a node, and the properties of its operands along a padded axis. The output is the
 constant at padded positions of each result axis, if it is known: -inf after `where(keep, s, -inf)`,
-and zero after its exponential, whatever the values at valid positions.
+and zero after its exponential, for any values at valid positions.
 
 In descending order, -inf is sorted last. Positions along a sorted axis are *ranks* (sort indices):
 padded elements have the last ranks for either padding side, so position ids along the sorted axis
@@ -179,8 +179,8 @@ def _infer_selected_number(node: Node, numbers: list[float | None]) -> float | N
 def _infer_arithmetic_number(
     result: PaddedResult, function_name: str, numbers: list[float | None], axis: int
 ) -> float | None:
-    """Return the constant that an arithmetic op computes at padded positions of `axis`, or None. It
-    is computed from two constants, or from a constant that absorbs the other operand.
+    """Return the constant that an arithmetic op computes at padded positions of `axis`, or None.
+    The result is computed from two constants, or from one constant that absorbs the other operand.
     """
     constants = [propagate_binary_constants(function_name, *map(_make_masked_constants, numbers))]
     has_axis = result.list_operands_with_axis(axis)

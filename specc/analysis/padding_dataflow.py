@@ -1,4 +1,4 @@
-"""Dataflow analysis that infers the properties of every value along one padded axis."""
+"""The dataflow analysis that infers padding properties of every value along one padded axis."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

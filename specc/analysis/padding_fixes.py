@@ -219,7 +219,7 @@ def _suggest_count(leak: PaddingLeak) -> str:
 
 
 def _suggest_order(leak: PaddingLeak) -> str:
-    """Suggest a fix for an op that combines reversed or sorted positions with others."""
+    """Suggest a fix for an op that combines positions in different orders (reversed, sorted)."""
     if not leak.is_reading_reversed():
         return leak.format_side_help("right")
     is_elementwise = not isinstance(leak.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)

@@ -90,8 +90,8 @@ def is_masked_loop_unaffected(
 
 
 def _is_unaffected_result(facts: PaddingFacts, *, is_padded: bool) -> bool:
-    """Return True if padding does not affect a result of a loop body, and the result has no mask
-    fill values and, if it has a padded axis (`is_padded`), is finite there.
+    """Return True if padding does not affect a result of a loop body, the result has no mask fill
+    values, and, if `is_padded`, the result is finite at padded positions.
     """
     is_affected = facts.padding_source or facts.is_counting or facts.has_changed_order
     is_finite = facts.is_finite and not facts.has_mask_value_at_padding

@@ -1,4 +1,4 @@
-"""Track position ids that count padding, and find uses of them that do not affect results.
+"""Track position ids that count padding, and find uses of such ids that do not affect results.
 
 Every padded position increases each later position id `i` by 1, and `2 * i` by 2. The analysis
 tracks the *padding count* of a value: the amount that padding adds to it, as a multiple of the

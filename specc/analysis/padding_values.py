@@ -284,6 +284,6 @@ def _are_operands_zero(node: Node, is_zero: list[bool]) -> bool:
     """
     zeros = [z or is_zero_everywhere(a) for z, a in zip(is_zero, node.args, strict=True)]
     if isinstance(node.op, ops.Where):
-        # `where(keep, x, 0)` selects `0` at padded positions, because `keep` is false there.
+        # `where(keep, x, 0)` selects `0` at padded positions, because `keep` is false at padding.
         return (is_zero[0] or zeros[1]) and zeros[2]
     return all(zeros)

@@ -103,7 +103,7 @@ def _find_length_inputs(
     needed_symbols: set[str],
     length_equations: Mapping[str, Dim],
 ) -> list[str]:
-    """Return the candidates that determine `needed_symbols` unknown from `present_inputs`."""
+    """Return the candidates that determine `needed_symbols` missing from `present_inputs`."""
     length_inputs: list[str] = []
     known_symbols = find_determined_symbols(present_inputs, length_equations)
     for name, value in candidates.items():

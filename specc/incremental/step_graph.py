@@ -173,7 +173,7 @@ class StepGraphBuilder:
             draft.new_values[value] = new_value
 
     def _add_time_axis_input(self, name: str, value: Value, facts: Input) -> None:
-        """Add an input with a time axis. It contains all positions if the step reads earlier
+        """Add an input with a time axis. The input has all positions if the step reads earlier
         positions, otherwise the new positions, which are appended to cached positions, if any.
         """
         plan, draft = self.plan, self.draft
@@ -374,7 +374,7 @@ def derive_step_graph(
 def add_encoder_graph(step: DecodeGraph) -> DerivedGraphs:
     """Build the encoder graph of a decode step. Return both graphs and the states."""
     inputs = set(step.plan.graph.inputs.values())
-    # A static input of the spec is also an input of the step; `encode` returns the others.
+    # A static input of the spec is also an input of the step; `encode` returns all other values.
     computed = ((n, v) for n, v in step.loop_invariant_inputs.items() if v not in inputs)
     targets = {n: InitialValue(v) for n, v in computed} | {**step.initial_values}
     first_result = _make_first_result(step, targets)

@@ -155,8 +155,8 @@ class StepStates:
         otherwise, it is computed from a counter that is a state.
         """
         plan, b = self.draft.plan, self.draft.builder
-        # The last position follows the other new positions; any other value begins with its earlier
-        # positions.
+        # A value with only the last position begins after the other new positions; any other value
+        # begins with its earlier positions.
         rate = layout.rate
         last_offset = plan.new_chunks * rate - 1
         first_offset = last_offset if demand < 0 else -plan.count_past_positions(demand, layout)

@@ -27,7 +27,7 @@ CHUNK = Dim.from_value(CHUNK_LENGTH)
 
 @dataclass(frozen=True, kw_only=True)
 class LinearRecurrence:
-    """The operands of a linear recurrence in a loop body. None of them depends on the state.
+    """The operands of a linear recurrence in a loop body. No operand depends on the state.
 
     The last two axes of the state are the key axis and the value axis; `key_axis` is -2 or -1. Keys
     and queries lack the value axis or have size 1 along it; values lack the key axis or have size 1
@@ -181,8 +181,9 @@ class _ChunkBodyBuilder(CellBuilder):
     def build_body(
         self, chunk_operands: Mapping[str, Value], initial_state: Value, masks: Sequence[Value]
     ) -> Graph:
-        """Build the body of the loop over chunks. Its inputs are slices of `chunk_operands`, the
-        state and `masks`; its outputs are the next state and a result per query.
+        """Build the body of the loop over chunks. The inputs of the body are slices of
+        `chunk_operands`, the state and `masks`. The outputs are the next state and a result per
+        query.
         """
         inputs = {name: self._add_chunk_input(name, x) for name, x in chunk_operands.items()}
         state = self.b.add_input("state", Input(initial_state.type))

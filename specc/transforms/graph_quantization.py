@@ -37,7 +37,7 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
         if not isinstance(op, layers):
             return None
         weights = [v for n, v in b.parameters.items() if weight_names is None or n in weight_names]
-        # These operands are weights or views of weights.
+        # the quantizable operands are weights or views of weights
         if weight_names is None or any(find_underlying_weight(a) in weights for a in args[1:3]):
             return expand_to_scan(b, op, args)
         return None

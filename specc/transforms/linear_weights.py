@@ -53,8 +53,8 @@ def transpose_stored_weights(graph: Graph, names: Collection[str]) -> Graph:
 
 def restore_transposed_weights(graph: Graph) -> Graph:
     """Undo `transpose_stored_weights`: return `graph` with the layout `[out, in]` for weights that
-    only linear layers read. This allows comparing architectures regardless of the checkpoint's
-    layout.
+    only linear layers read. Architectures are compared in the layout `[out, in]`, regardless of the
+    checkpoint's layout.
     """
     types = _find_transposed_types(graph)
     if not types:

@@ -1,10 +1,9 @@
 """Choose the quantization format of each weight.
 
-`int8`: W8A8 with per-token activation scales, so that batch elements are independent.
+`int8` is W8A8 with per-token activation scales, so that batch elements are independent.
 `int8-weights`: weight-only, in groups. `int4`: weight-only, with 8 bits for embeddings, output
 projections, the query, key and value projections of the first attention layer, small layers and
-loops. `int8-tensor`: like `int8`, but with one activation scale per tensor in recurrent layers and
-loops.
+loops. `int8-tensor` is `int8` with one activation scale per tensor in recurrent layers and loops.
 """
 
 from collections.abc import Iterable, Mapping

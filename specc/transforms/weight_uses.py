@@ -126,7 +126,7 @@ class WeightUses:
 
 @dataclass(frozen=True)
 class WeightView:
-    """A weight after transposes and slices. If `is_stacked`, it has one matrix per expert."""
+    """A weight after transposes and slices; if `is_stacked`, a stack of one matrix per expert."""
 
     name: str
     is_transposed: bool = False

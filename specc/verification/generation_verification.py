@@ -148,7 +148,7 @@ def _run_counting_copy(coverage: SubgraphCoverage, request: GenerationRequest) -
 
 @dataclass(frozen=True)
 class _ReferenceDecode:
-    """The reference decoding of a request. Its results are `tokens` (int64 [batch, n, steps]), and
+    """The reference decoding of a request. The results are `tokens` (int64 [batch, n, steps]), and
     `log_probs` (float64 [batch, steps]) or `scores` (float64 [batch, n]).
     """
 

@@ -124,8 +124,9 @@ class _PositionCount:
 def _find_position_counts(
     node: Node, known_positions: dict[Value, frozenset[_PositionCount]]
 ) -> frozenset[_PositionCount]:
-    """Return the axes whose positions the results of a node contain or count. Such results are
-    position ids, sums of masks, and values computed from position ids and sums (`known_positions`).
+    """Return the axes whose positions the results of a node contain or count. Position ids, sums of
+    masks, and values computed from position ids and sums (`known_positions`) contain or count
+    positions.
     """
     match node.op:
         case ops.Range(length):
@@ -236,7 +237,7 @@ def iterate_long_lengths(
     """Yield axis sizes above the constants in masks and caches: first sizes for which attention is
     not computed in blocks, then larger sizes.
 
-    Other axes are short. If sizes above all constants exceed the cost limit, yield, for each
+    All other axes are short. If sizes above all constants exceed the cost limit, yield, for each
     symbolic dimension, a size above the largest constant within the limit.
     """
     constants, blocks = find_length_thresholds(graph), _find_block_thresholds(graph)

@@ -270,9 +270,9 @@ def _plan_lengths(
 def _plan_decisions(
     graph: Graph, typical_sizes: dict[str, int], max_lengths: Mapping[str, int] | None
 ) -> Iterator[_RoundPlan]:
-    """Yield rounds for discrete decisions. Such rounds have long axes for integer results, integer
-    inputs that are not ids, or top-k. They have a large batch if table indices are computed from
-    integers, and large inputs if values are clipped to or compared with constants.
+    """Yield rounds for discrete decisions. The axes are long for integer results, integer inputs
+    that are not ids, or top-k. The batch is large if table indices are computed from integers. The
+    inputs are large if values are clipped to or compared with constants.
     """
     long_sizes = _choose_long_sizes(graph, typical_sizes, max_lengths)
     scaled = _find_scaled_inputs(graph, typical_sizes)

@@ -17,8 +17,8 @@ from specc.verification.tolerance import count_unexplained_positions
 UNIT_ROUNDOFF = 2.0**-24
 """Unit roundoff of float32 (half a unit in the last place of 1)."""
 ROUNDING_PERTURBATIONS = 4
-"""Size of a perturbation in units of roundoff. It is larger than 1, so that at least one sample
-changes each discrete decision (argmax, comparison) between nearly equal values.
+"""Size of a perturbation in units of roundoff. The size is larger than 1, so that at least one
+sample changes each discrete decision (argmax, comparison) between nearly equal values.
 """
 SAFETY_FACTOR = 8
 """Ratio of an error bound to the largest change of a result in any perturbed sample. Errors of
@@ -105,9 +105,9 @@ def compute_error_bounds(
 
 
 class RoundingPerturbation:
-    """A result hook that multiplies values by random relative errors. It does not perturb values
-    that depend only on constants and positions, because a different relative position bucket is not
-    a rounding error.
+    """A result hook that multiplies values by random relative errors. Values that depend only on
+    constants and positions are not perturbed, because a different relative position bucket is not a
+    rounding error.
     """
 
     def __init__(self, rng: np.random.Generator, result_hook: ResultHook | None = None) -> None:

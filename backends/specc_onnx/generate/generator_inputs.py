@@ -186,8 +186,8 @@ class GenerationContext:
     """A standalone generator under construction: the `types` of the inputs of the spec, the names
     of scalar inputs, and the `main_tensors` of the main graph by name, including encoder outputs.
     Each sequence is repeated `repeat_count` times. If an encoder output has a batch axis, whose
-    size is fixed, `repeat_count` is the number of beams. Otherwise, it is 1, and the first step
-    expands each sequence to several beams.
+    size is fixed, `repeat_count` is the number of beams. Otherwise, `repeat_count` is 1, and the
+    first step expands each sequence to several beams.
     """
 
     definition: GeneratorDefinition
@@ -241,8 +241,8 @@ class GenerationContext:
             g.values.tensors[value] = g.values.parameters[name]
 
     def repeat_for_beams(self, x: Tensor, axis: int | None = None) -> str:
-        """Emit `x` with each entry along its batch axis repeated `repeat_count` times; `axis` is
-        the batch axis (None: the axis whose size is the batch size, if there is one).
+        """Emit `x` with each entry along its batch axis repeated `repeat_count` times. `axis` is
+        the batch axis; None means the axis whose size is the batch size, if any.
         """
         if axis is None:
             axis = self.find_batch_axis(x.type)

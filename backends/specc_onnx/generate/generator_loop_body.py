@@ -137,8 +137,8 @@ class LoopIteration:
 
 
 def build_generation_body(context: GenerationContext, loop: LoopIteration) -> GraphProto:
-    """Build the `Loop` body. Its inputs are the iteration, the condition and the loop-carried
-    values; its outputs are the condition and the next loop-carried values.
+    """Build the `Loop` body. The inputs of the body are the iteration, the condition and the
+    loop-carried values. The outputs are the condition and the next loop-carried values.
     """
     g, step, carries = context.g, context.derived.step, loop.carries
     state_count = len(loop.token_carries) + len(loop.state_carries)

@@ -71,7 +71,7 @@ def emit_local_attention(
     """Emit attention that runs in blocks for sequences longer than `plan.length_threshold`."""
     b, h, n, _ = operands.score_shape
     e = operands.v.shape[3]
-    # Both branches return packed heads [b, t, h*d] if the kernel supports them.
+    # Both branches of the `If` return packed heads [b, t, h*d] if the kernel supports them.
     is_packed = can_fuse_attention(op, g, operands) and find_packed_heads(g, operands) is not None
     result_type = Type(operands.q.dtype, (b, n, h * e) if is_packed else (b, h, n, e))
     with _enter_blocks_scope(g):
@@ -142,9 +142,9 @@ def _emit_recomputed_full_mask(g: Emitter, x: Tensor) -> Tensor:
 def _emit_short_operand(
     g: Emitter, is_long: str, key: tuple[Value | None, ...], emit_operand: Callable[[], Tensor]
 ) -> Tensor:
-    """Emit an `If` outside the loop. For a short sequence, it returns the result of `emit_operand`;
-    for a long sequence, it returns an unused one-element tensor. Attention layers with the same
-    mask share the `If`.
+    """Emit an `If` outside the loop. For a short sequence, the `If` returns the result of
+    `emit_operand`; for a long sequence, the `If` returns an unused one-element tensor. Attention
+    layers with the same mask share the `If`.
     """
     if (is_long, *key) in g.layouts.hoisted_masks:
         return g.layouts.hoisted_masks[is_long, *key]

@@ -369,8 +369,8 @@ def make_branch(
     *,
     is_isolated: bool = False,
 ) -> GraphProto:
-    """Return a branch of an `If`. Its outputs have the names that `emit_results` returns, and
-    `types`. An isolated branch does not reuse nodes outside the branch.
+    """Return a branch of an `If`. The outputs of the branch have the names that `emit_results`
+    returns, and `types`. An isolated branch does not reuse nodes outside the branch.
     """
     with g.open_body(is_isolated=is_isolated) as body:
         results = emit_body_results(g, emit_results())

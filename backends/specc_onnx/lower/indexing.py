@@ -264,7 +264,7 @@ class _AxisSampler:
 
     def emit_antialiased(self, x: str, axis: int, rank: int) -> str:
         """Emit `x`, a tensor with `rank` axes, with `axis` resized by an antialiasing filter, whose
-        weights are constants. Both axis sizes are static.
+        weights are constants. The axis size and the target size are static.
         """
         g, length, size = self.g, self.length.number, self.target_length.number
         assert length is not None, "antialiased `resize` requires a static axis size"

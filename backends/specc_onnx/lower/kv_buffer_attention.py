@@ -2,10 +2,10 @@
 `GroupQueryAttention`.
 
 `Attention` copies the whole cache at each step; ONNX Runtime's `GroupQueryAttention` appends to its
-buffer operand. It is used if the attention layer is the only user of its keys and values, all heads
-share one mask (the kernel is causal; other conditions of the mask become a bias), the attention
-weights are unused, and the kernel supports the head size. The runtime splits steps that are too
-long for the kernel.
+buffer operand. `GroupQueryAttention` is used if the attention layer is the only user of its keys
+and values, all heads share one mask (the kernel is causal; other conditions of the mask become a
+bias), the attention weights are unused, and the kernel supports the head size. The runtime splits
+steps that are too long for the kernel.
 """
 
 from collections import Counter

@@ -94,8 +94,8 @@ def _make_attribute(key: str, value: Any) -> AttributeProto:
 
 
 def make_tensor_proto(array: Array, dtype: str) -> TensorProto:
-    """Build a TensorProto from `array`. Its name consists of `dtype` and the values of the array
-    (up to 8 elements) or its shape, e.g. `i64:[0,1]` or `f32:512x512`.
+    """Build a TensorProto from `array`. The name of the TensorProto consists of `dtype` and the
+    values of the array (up to 8 elements) or its shape, e.g. `i64:[0,1]` or `f32:512x512`.
     """
     little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
     is_small = array.size <= 8

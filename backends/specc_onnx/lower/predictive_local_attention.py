@@ -37,9 +37,7 @@ MIN_KEYS = 1000
 
 @dataclass(frozen=True, slots=True)
 class WindowKeys:
-    """The span of keys in the window; `reads_window_only`, bool[], is true if only they are
-    read.
-    """
+    """The span of keys in the window. If `reads_window_only`, bool[], no other keys are read."""
 
     keys: PositionSpan
     reads_window_only: str

@@ -4,7 +4,7 @@
 scales to weights stored `[in, out]`; its bias operand is not used, because ONNX Runtime 1.31 also
 multiplies the bias by per-token scales. Embedding tables and expert weights stay `[out, in]` and
 use `QGemm`. Other targets use `MatMulInteger` (CUDA: a float MatMul of the int8 codes) and a
-separate `Mul` node for each scale, so that ONNX Runtime does not fuse them with the bias.
+separate `Mul` node for each scale, so that ONNX Runtime does not fuse the scales with the bias.
 Group-wise weights use `MatMulNBits`, or are dequantized first.
 """
 

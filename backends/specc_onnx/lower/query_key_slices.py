@@ -294,7 +294,7 @@ def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
 def _emit_head_slice(
     g: Emitter, x: Tensor, span: PositionSpan | None, packed_name: str | None
 ) -> Tensor:
-    """Emit a slice of `x` `[b, h, t, d]`, or of packed heads `[b, t, h·d]` if they have a name."""
+    """Emit a slice of `x` `[b, h, t, d]`, or of the packed heads `packed_name` `[b, t, h·d]`."""
     if span is None or packed_name is None:
         return emit_position_slice(g, x, (2,), (span,))
     b, h, t, d = x.shape

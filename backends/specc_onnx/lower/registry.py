@@ -1,7 +1,7 @@
 """The table of lowering rules, and the function that lowers all nodes of a graph.
 
 A rule takes the op, the emitter and one `Tensor` per operand (None for an absent optional operand).
-It returns the names of the results, whose types are in `g.site`.
+The rule returns the names of the results, whose types are in `g.site`.
 """
 
 from collections import Counter, defaultdict

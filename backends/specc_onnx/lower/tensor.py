@@ -1,7 +1,7 @@
 """Lower elementwise ops, reductions, reshapes and `Einsum`.
 
-ONNX's `Einsum` is used only for a repeated axis in one term, because it crashes ONNX Runtime 1.31
-if an axis is empty. Other einsums are lowered to Transpose, Reshape and MatMul.
+ONNX's `Einsum` is used only for a repeated axis in one term, because ONNX Runtime 1.31 crashes in
+`Einsum` if an axis is empty. Other einsums are lowered to Transpose, Reshape and MatMul.
 """
 
 import string

@@ -54,8 +54,8 @@ def write_package(
     force: bool = False,
     hash_on_every_load: bool = False,
 ) -> WrittenModel:
-    """Write `graphs` by role into `directory`, replacing the package there. `stem` is the prefix of
-    the weight file's name; with `hash_on_every_load`, content hashes are compared on every load.
+    """Write `graphs` by role into `directory`, replacing an existing package. `stem` is the prefix
+    of the weight file's name; with `hash_on_every_load`, content hashes are compared on every load.
     Raise E0833 if a file that specc did not write would be overwritten (unless `force`), E0814 if
     one of the `input_paths` would be overwritten, or an error of `write_model`.
     """
