@@ -27,7 +27,7 @@ def describe_schema(schema: Schema, text: str) -> Schema:
 def mapping_schema(
     keys: Mapping[str, Schema], needed: Sequence[str] = (), other: Schema | None = None
 ) -> Schema:
-    """Return the schema of a mapping with the given keys. Other keys must match `other`, if set."""
+    """Return the schema of a mapping with the given keys; further keys must match `other`."""
     return {
         "type": "object",
         "properties": dict(keys),
@@ -37,7 +37,7 @@ def mapping_schema(
 
 
 def call_schema(expression: Schema, scalar: Schema) -> dict[str, Schema]:
-    """Return the schema of each callable with its options. Other blocks may have any options."""
+    """Return the schema of each callable with its options. Unknown blocks may have any options."""
     calls: dict[str, Schema] = {}
     for name, options in list_callables().items():
         keys = {"in": expression, "weights": scalar, **dict.fromkeys(options, expression)}

@@ -130,8 +130,7 @@ def order_states(states: dict[int, StateRow], starts: list[int]) -> list[int]:
 
 def build_lalr_table() -> TableJson:
     """Build the parse table in its JSON form. `states[n]` is `~rule` if the state always reduces by
-    this rule. Otherwise it is the row `[symbol, action, …]`, where an action is the next state or
-    `~rule`.
+    one rule, otherwise the row `[symbol, action, …]`, where an action is the next state or `~rule`.
     """
     lark = load_grammar()
     data, memo = lark.memo_serialize([TerminalDef, Rule])

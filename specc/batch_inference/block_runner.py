@@ -195,7 +195,7 @@ class BlockRunner:
     def run_block(
         self, block_number: int, report: ReportRows = lambda rows: None
     ) -> BlockStatistics:
-        """Compute one block. Raise E0802 if the data file is missing, E0881 if it has changed."""
+        """Compute one block. Raise E0802 or E0881 if the data file is missing or changed."""
         existing_statistics = read_block_statistics(self.plan, self.out, block_number)
         if existing_statistics is not None:  # another process has computed the block
             report(existing_statistics.row_count)

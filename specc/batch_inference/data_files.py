@@ -104,7 +104,7 @@ def read_block_bytes(path: Path, block: RowBlock) -> bytes:
 
 
 def _read_block_lines(path: Path, block: RowBlock) -> list[bytes]:
-    """Read the lines of a block without line ends. The last line end starts no further line."""
+    """Read the lines of a block without line ends and without an empty last line."""
     return [line.rstrip(b"\r\n") for line in io.BytesIO(read_block_bytes(path, block))]
 
 

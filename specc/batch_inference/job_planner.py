@@ -224,8 +224,9 @@ def _choose_output_format(request: JobRequest, files: Sequence[Path]) -> str:
 
 
 def _infer_columns(request: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, str]:
-    """Map model inputs to columns of the same name. Without such columns, map the only text input
-    or the only required input to the column `text` or `image`. Raise E0880 if no mapping is found.
+    """Map model inputs to columns of the same name. If no column has the name of an input, map the
+    only text input or the only required input to the column `text` or `image`. Raise E0880 if no
+    mapping is found.
     """
     model = open_compiled_model(request.model, graph=request.graph, provider=request.provider)
     input_signature = model.input_signature

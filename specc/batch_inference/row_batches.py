@@ -272,7 +272,8 @@ def count_padding(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> tup
 @dataclass(frozen=True)
 class CostFormulas:
     """The cost model of a graph: formulas for memory and multiply-adds as functions of the batch
-    size and the sequence length. All other symbolic dimensions are set to the sequence length.
+    size and the sequence length. Symbolic dimensions other than the batch size are set to the
+    sequence length.
     """
 
     batch_symbol: str

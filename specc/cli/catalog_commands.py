@@ -256,7 +256,7 @@ def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> Nam
 def find_name_documentation(
     name: str, library: SpecLibrary, *, with_source: bool
 ) -> list[NameDocumentation]:
-    """Return the documentation of every definition of a name. Raise E0204 if there is none."""
+    """Return the documentation of every definition of a name. Raise E0204 for an unknown name."""
     builtin, definition = BUILTINS.get(name), library.find_std_item(name)
     documentation = (
         [NameDocumentation(kind="function", text=builtin.format_signature(), doc=builtin.doc)]

@@ -150,7 +150,7 @@ def collect_generation_settings(args: Namespace) -> dict[str, Any]:
 
 
 def get_setting_flag(name: str) -> str:
-    """Return the flag of a generation setting, e.g. `--top-k` for `top_k`."""
+    """Return the flag of a generation setting, such as `--top-k` for `top_k`."""
     return GENERATION_OPTIONS[name].flag or f"--{name.replace('_', '-')}"
 
 

@@ -122,7 +122,7 @@ def _build_format_error(name: str) -> Diagnostic:
 
 
 def _read_spec(name: str) -> tuple[ast.File, Source]:
-    """Parse a spec file or stdin. Return its syntax tree and source."""
+    """Return the syntax tree and the source of a spec file or of stdin."""
     is_stdin = name == STDIN_NAME
     tree = parse_spec(read_spec_from_stdin()) if is_stdin else read_spec_file(Path(name), name)
     assert tree.span is not None

@@ -105,9 +105,7 @@ class _InputCollector:
         self.pieces.setdefault(name, []).append(value)
 
     def _read_arrays(self, name: str, argument: str) -> None:
-        """Assign named arrays of a file to the inputs of the same name, an unnamed one to
-        `name`.
-        """
+        """Assign named arrays of a file to the inputs of the same name, unnamed ones to `name`."""
         self.files.append(argument)
         try:
             arrays = dict(_read_values(argument))
@@ -179,7 +177,7 @@ class _InputCollector:
 
 
 def _check_image_paths(values: Sequence[object], name: str, argument: str) -> list[str]:
-    """Return the image paths in a JSON list. Raise E0906 for an empty list or other values."""
+    """Return the image paths in a JSON list. Raise E0906 unless the list contains only paths."""
     paths = [path for path in values if isinstance(path, str)]
     if not paths or len(paths) < len(values):
         raise_error(
@@ -359,10 +357,10 @@ def add_task_images(task: Task, images: Sequence[str], arguments: Sequence[str])
 def add_prompt_images(
     model: ModelInputs, images: Sequence[str], arguments: Sequence[str], chat: str | None
 ) -> tuple[list[str], str | None]:
-    """Return the arguments of a run with the images of `--image` as named arguments, and the user
-    message. A prompt without image placeholders becomes the user message if the model has a chat
-    template. Without a chat template, placeholders are inserted before the prompt. Raise E0910 if
-    the model has no image input.
+    """Return the input arguments, including the images of `--image` by name, and the chat message.
+    A prompt without image placeholders becomes the chat message if the model has a chat template.
+    Otherwise, placeholders are inserted before the prompt. Raise E0910 if the model has no image
+    input.
     """
     if not images or chat is not None:
         return [*arguments], chat

@@ -142,7 +142,7 @@ class _AxisLayout:
 
 
 def _get_ordinal_suffix(number: int) -> str:
-    """Return the ordinal suffix of a number, e.g. `th` for 11 to 13."""
+    """Return the ordinal suffix of a number, such as `th` for 11 to 13."""
     if 10 <= number % 100 <= 20:
         return "th"
     return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
@@ -304,7 +304,7 @@ def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale
 
 
 def _describe_overlay(attention: AttentionMap) -> str:
-    """Describe an overlaid layer, e.g. `encoder.layer.3: [CLS] attends to 4 × 4 patches`."""
+    """Describe an overlaid layer, as in `encoder.layer.3: [CLS] attends to 4 × 4 patches`."""
     grid = attention.key_axis.grid
     assert grid is not None, "keys are patches"
     patches = f"{grid.rows} × {grid.columns} patches"

@@ -56,7 +56,7 @@ class AttentionMapAxis:
 
     @property
     def caption(self) -> str:
-        """Format the axis caption, e.g. `generated, 14 tokens`."""
+        """Format the axis caption, as in `generated, 14 tokens`."""
         # tokens before the patches are not counted as patches
         count = len(self.labels) - (self.grid.prefix_tokens if self.grid else 0)
         name = "" if self.role == "unnamed" else f"{self.role}, "

@@ -95,7 +95,7 @@ class ColorScale:
 
 
 def format_scale_number(value: float) -> str:
-    """Format a tick label, e.g. `0.25`."""
+    """Format the number of a tick label, as in `0.25`."""
     return "0" if value == 0 else f"{value:.2g}"
 
 

@@ -133,7 +133,7 @@ def _format_value(
     program: Program, derived_spec: DerivedSpec, path: str, entry: ast.Field
 ) -> tuple[str, bool]:
     """Return the source text of a field's value, and whether the config section sets the value. A
-    default that is computed from other fields is only a comment, so the flag is False.
+    default that is computed from other fields is a comment instead.
     """
     if path in derived_spec.values:
         return derived_spec.values[path], True

@@ -138,8 +138,8 @@ def derive_graphs(
     defaults: Graph | None = None,
     allows_empty_prompt: bool = True,
 ) -> DerivedGraphs:
-    """Derive the `encode` and `step` graphs of the output from which tokens are sampled. The step
-    also computes the other outputs that can be computed incrementally.
+    """Derive the `encode` and `step` graphs of the output from which tokens are sampled. The `step`
+    graph also computes all other outputs that can be computed incrementally.
 
     If `allows_empty_prompt` is true and there is no start token, the first token is sampled from
     the positions before the first token (e.g. image embeddings), if the model has such positions.
@@ -267,7 +267,7 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
 
 
 def find_position_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
-    """Return the sequence length limit of the smallest position embedding, None without limit."""
+    """Return the sequence length limit of the smallest position embedding, if there is any."""
     return find_length_limits(job.model.graph).get(_find_job_time_symbol(job, graph) or "")
 
 

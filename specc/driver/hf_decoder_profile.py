@@ -18,7 +18,7 @@ from specc.ir.types import Type
 class ProfiledGraphs:
     """Derived graphs with the input and output names of an export profile.
 
-    `graphs` maps the stem of a model file to its graph, e.g. `decoder_model` for
+    `graphs` maps the stem of a model file to its graph, as in `decoder_model` for
     `decoder_model.onnx`. `states` are the KV caches that each step passes to the next step, with
     the names of the profile. `json_files` are the JSON files, by name, to write next to the graphs.
     """

@@ -116,7 +116,7 @@ class EncoderDecoderLayout:
 
 
 def find_encoder_decoder_layout(derived: DerivedGraphs) -> EncoderDecoderLayout:
-    """Find the components of an encoder-decoder. Raise E0752 if the profile does not support it."""
+    """Find the components of an encoder-decoder. Raise E0752 for an unsupported model."""
     encode = derived.encode
     if encode is None:
         names = ", ".join(f"`{n}`" for n in derived.loop_invariant_inputs)
@@ -376,9 +376,9 @@ def _fill_decoder_masks(layout: EncoderDecoderLayout, copier: GraphCopy, step: G
 def _add_past_caches(
     layout: EncoderDecoderLayout, copier: GraphCopy, step: Graph, *, without_past: bool
 ) -> None:
-    """Replace the self-attention caches by empty constants if `without_past` is true. Otherwise
-    declare the self-attention cache and then the cross-attention cache of each layer, an order that
-    inference programs rely on.
+    """If `without_past` is true, replace the self-attention caches by empty constants, otherwise
+    declare the self-attention cache and then the cross-attention cache of each layer. Inference
+    programs rely on the order of the caches.
     """
     layers = zip(layout.cache_layers, layout.cross_attentions, strict=True)
     for n, (layer, pair) in enumerate(layers):

@@ -50,8 +50,7 @@ from specc.weights.parameter_sources import CheckpointBinding
 def _derive_streaming_graphs(
     job: LoweringJob, streaming: StreamSection
 ) -> tuple[DerivedGraphs, GenerationMetadata]:
-    """Derive the step graph that computes the streamed outputs chunk by chunk. Also return the
-    metadata for the streaming runtime.
+    """Derive the step graph that computes streamed outputs chunk by chunk, and its metadata.
 
     Raise E0711 to E0718 if an output at a time step depends on later time steps.
     """
@@ -80,8 +79,8 @@ def _derive_streaming_graphs(
 
 
 def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tuple[str, ...]:
-    """Return the inputs whose default is pointwise in time: the default at a time step depends only
-    on other inputs at that step. The default for a chunk is then a slice of the full default.
+    """Return the inputs whose default at a time step depends only on other inputs at that step, so
+    that the default of a chunk is a slice of the full default.
     """
     if defaults is None or sequence_input not in defaults.inputs:
         return ()

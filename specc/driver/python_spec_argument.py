@@ -77,7 +77,7 @@ def _iterate_config_literals(
 
 
 def _format_literal(value: object, path: str, depth: int = 0) -> str:
-    """Return a Python value as a literal of the spec language. Raise E0203 if it has no literal."""
+    """Return a Python value as a literal of the spec language. Raise E0203 for other values."""
     if depth > MAX_NESTING:
         raise_error(
             "E0203",

@@ -69,7 +69,7 @@ KV_CACHE_TYPES = ("int8", UNQUANTIZED)
 
 
 def get_option_flag(name: str) -> str:
-    """Return the command-line flag of a setting, e.g. `--group-size` for `group_size`."""
+    """Return the command-line flag of a setting, such as `--group-size` for `group_size`."""
     if name == "default":
         return "--quantize"
     prefix = "quantize-" if name in ("exclude", "all") else ""

@@ -240,7 +240,7 @@ def _parse_output_reading(
 
 def _resolve_arguments(data: Mapping[str, Any], context: _ReadingContext) -> dict[str, Any]:
     """Convert a preprocessing call to a JSON-compatible record in which positional arguments are
-    named fields, e.g. `text(characters("x.vocab"))` or `choice(labels)`.
+    named fields, as in `text(characters("x.vocab"))` or `choice(labels)`.
     """
     record = {k: v for k, v in data.items() if k != "args"}
     args, kind = list(data.get("args", ())), record["kind"]

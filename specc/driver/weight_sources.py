@@ -234,8 +234,8 @@ def keep_stored_layout(
     graph: Graph, values: CheckpointBinding | RandomInitWeights
 ) -> tuple[Graph, CheckpointBinding | RandomInitWeights]:
     """Return the graph with weights in the layout of the checkpoint, as far as only linear layers
-    and MatMuls use the weights. Weights in this layout can remain in the checkpoint as external
-    data.
+    and MatMuls use the weights. Weights in the layout of the checkpoint can remain there as
+    external data.
     """
     if isinstance(values, RandomInitWeights):
         return graph, values

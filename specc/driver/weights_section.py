@@ -50,7 +50,7 @@ def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRul
 def evaluate_weight_rules(
     program: Program, library: Library, reader: ConfigReader
 ) -> tuple[WeightRules, Mapping[str, SpecValue]]:
-    """Evaluate the weight rules for a config. Also return the config values."""
+    """Return the weight rules for a config, and the config values."""
     context = create_context(library)
     config = evaluate_and_check_config(context, program, reader)
     return read_weight_rules(context, program, Env(module=program.module, config=config)), config
@@ -268,7 +268,7 @@ class _TransformCall:
 
 
 def _read_load(context: Context, env: Env, expr: Any) -> t.Expr:
-    """Read a tensor name or a transform in a `load` rule. Raise E0522 if it is invalid."""
+    """Read a tensor name or a transform in a `load` rule. Raise E0522 for other expressions."""
     match expr:
         case ast.Name(path=name) | ast.TextLiteral(value=name):
             return t.TensorExpr(name)

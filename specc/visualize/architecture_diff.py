@@ -173,7 +173,7 @@ def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def _format_head_count(query_heads: Dim, key_heads: Dim) -> str:
-    """Format the number of attention heads, e.g. `32 in 8 groups` for grouped-query attention."""
+    """Format the number of attention heads, as in `32 in 8 groups` for grouped-query attention."""
     groups = "" if query_heads == key_heads else f" in {format_dim_formula(key_heads, {})} groups"
     return f"{format_dim_formula(query_heads, {})}{groups}"
 
@@ -184,7 +184,7 @@ def _format_value(value: object) -> str:
 
 def describe_visible_keys(node: Node) -> str:
     """Describe the keys that a query attends to in an attention node, relative to the position of
-    the query, e.g. `itself and 127 positions before`.
+    the query, as in `itself and 127 positions before`.
     """
     assert isinstance(node.op, ops.Attend)
     mask = node.op.mask(node)

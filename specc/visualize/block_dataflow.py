@@ -197,7 +197,7 @@ class _DataflowBuilder:
             self._visit_node(node, results)
 
     def _visit_node(self, node: Node, results: tuple[Value, ...]) -> None:
-        """Add an item for a drawn node. For other nodes, propagate the sources to the results."""
+        """Add an item for a drawn node, or propagate the sources of another node to its results."""
         sources = self._collect_sources(node, results[0])
         is_drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
         scope = self.node_scopes[node]

@@ -94,7 +94,7 @@ class _PiecePlacement:
 def _draw_flow(
     block: Block, is_expanded: BlockPredicate, *, has_frame: bool = False
 ) -> DrawingPiece:
-    """Draw the data flow of a block. `has_frame` draws single ports as lines to the frame."""
+    """Draw the data flow of a block. With `has_frame`, a single port is a line to the frame."""
     flow = block.flow
     frame_ports = _find_port_indices(flow) if has_frame else set()
     empty_piece = DrawingPiece(width=0, height=0)

@@ -76,7 +76,7 @@ class Block:
     @property
     def label(self) -> str:
         """The label of the block in a diagram. For a numbered block, the label includes the parent
-        and the main component, e.g. `layer.0 SelfAttention`.
+        and the main component, as in `layer.0 SelfAttention`.
         """
         if not self.name[:1].isdecimal():
             return self.name
@@ -104,7 +104,7 @@ class _BlockBuilder:
     node_scopes: Mapping[Node, str]
 
     def build_block(self, summary: SummaryNode, name: str, path: str, outer: str) -> Block:
-        """Build the block of a summary node. `outer` is the outermost scope merged into it."""
+        """Build the block of a summary node; `outer` is the outermost scope merged into it."""
         inner_blocks: dict[str, Block] = {}
         block_names: dict[str, str] = {}
         for child in summary.parts.values():
@@ -187,7 +187,7 @@ def _find_user_span(span: Span) -> Span:
 
 
 def format_dims(dims: Sequence[Dim], sizes: Mapping[str, int]) -> str:
-    """Format the dimensions of a shape, e.g. `[batch, 8]`."""
+    """Format the dimensions of a shape, as in `[batch, 8]`."""
     return f"[{', '.join(format_dim_formula(d, sizes) for d in dims)}]"
 
 

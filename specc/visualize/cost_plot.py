@@ -67,8 +67,8 @@ def _make_curves(
     graph: Graph, multiply_adds: Dim, sizes_by_length: Sequence[Mapping[str, int]]
 ) -> Iterator[CostCurve]:
     """Yield the cost curves of a graph with the cost formula `multiply_adds`: the whole graph and,
-    if the graph has attention, the attention alone, the rest, and attention with a hypothetical
-    window.
+    if the graph has attention, the attention layers, the graph without attention, and the graph
+    with a hypothetical attention window.
     """
     attention_nodes = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.WeightedSum)]
     attention = sum_dims(count_multiply_adds(n) for n in attention_nodes)

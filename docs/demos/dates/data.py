@@ -105,7 +105,7 @@ class Day:
 
     @property
     def er(self) -> str:
-        """Return the French form of the day, e.g. `1er` for the first day of a month."""
+        """Return the French form of the day, such as `1er` for the first day of a month."""
         return "1er" if self.d == 1 else str(self.d)
 
     def named(self, names: Sequence[str]) -> str:
@@ -118,7 +118,7 @@ class Day:
 
 
 def always(_: Day) -> bool:
-    """Return True: the format is unambiguous for every date."""
+    """Return True, because the format is unambiguous for every date."""
     return True
 
 

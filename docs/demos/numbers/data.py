@@ -78,7 +78,7 @@ class German:
 
 
 def english(n: int, form: English = English()) -> str:
-    """Spell a number below one million in English, e.g. `three hundred and five`."""
+    """Spell a number below one million in English, as in `three hundred and five`."""
     thousands, rest = divmod(n, 1000)
     if not thousands:
         return _english_below(rest, form, form.one)
@@ -109,7 +109,7 @@ def _english_small(n: int, form: English) -> str:
 
 
 def german(n: int, form: German = German()) -> str:
-    """Spell a number below one million in German as one word, e.g. `dreihundertfünf`."""
+    """Spell a number below one million in German as one word, as in `dreihundertfünf`."""
     thousands, rest = divmod(n, 1000)
     if not thousands:
         words = _german_below(rest, form, form.one)
