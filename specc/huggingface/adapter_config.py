@@ -1,4 +1,4 @@
-"""Read adapter_config.json of a LoRA adapter, or the file of a language adapter."""
+"""Read the adapter_config.json of a LoRA adapter, or the file of a language adapter."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,19 +22,19 @@ ADAPTER_PREFIX, ADAPTER_SUFFIX = "adapter.", ".safetensors"
 
 _IGNORED_KEYS = frozenset(
     {
-        # identification of the base model and the library
+        # keys that identify the base model and the library
         "auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version",
         "revision", "runtime_config", "task_type",
-        # fully trained modules, which are recognized by their tensors
+        # keys about fully trained modules, which are recognized by their tensors
         "bias", "ensure_weight_tying", "lora_bias",
-        # training settings, and initializations that keep the base weights unchanged
+        # training settings, and initializations that do not change the base weights
         "corda_config", "eva_config", "loftq_config", "lora_dropout", "lora_ga_config",
         "megatron_core",
         # options of features that another key enables
         "qalora_group_size",
     }
 )  # fmt: skip
-"""Keys that do not affect merging the adapter."""
+"""Keys of adapter_config.json that do not affect the merged weights."""
 _READ_KEYS = frozenset(
     {
         "alpha_pattern", "exclude_modules", "fan_in_fan_out", "init_lora_weights",
@@ -43,25 +43,25 @@ _READ_KEYS = frozenset(
     }
 )  # fmt: skip
 _SUPPORTED_INITIALIZATIONS = (True, False, None, "gaussian", "eva", "orthogonal")
-"""Initializations that do not change the base weights."""
+"""LoRA initializations that do not change the base weights."""
 _MODULE_NAME_CHARACTERS = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_."
 )
 
 
 def is_language_adapter(adapter: str) -> bool:
-    """Return True if an adapter is a file of full weights (MMS), not a PEFT directory."""
+    """Return True if an adapter is a file of complete weights (MMS), not a PEFT directory."""
     return adapter.endswith(ADAPTER_SUFFIX)
 
 
 def list_adapter_config_files(adapter: str) -> list[Path]:
-    """Return the config files of an adapter, or [] if there is no adapter."""
+    """Return the config files of an adapter. Return [] for "" (no adapter)."""
     has_no_config = not adapter or is_language_adapter(adapter)
     return [] if has_no_config else [Path(adapter) / ADAPTER_CONFIG_FILE]
 
 
 def get_adapter_language(adapter: str) -> str:
-    """Return the language in a name such as `adapter.fra.safetensors`, or ""."""
+    """Return the language in a file name such as `adapter.fra.safetensors`, or ""."""
     name = Path(adapter).name
     if not is_language_adapter(adapter) or not name.startswith(ADAPTER_PREFIX):
         return ""
@@ -126,19 +126,19 @@ def _read_scaling(config: JsonObject) -> LoraScaling:
 
 
 def _read_targets(config: JsonObject) -> LoraTargets:
-    """Read the target modules in the config. A regular expression (or `all-linear`) is not
-    evaluated, because its run time is unbounded; instead, the tensor names determine the modules.
+    """Read the target modules of an adapter. A regular expression (or `all-linear`) is not
+    evaluated, because its run time is unbounded; instead, tensor names determine the modules.
     """
     target_modules = _read_list(config, "target_modules", str)
     has_default_layers = _read_value(config, "layers_pattern") in (None, "", [])
     return LoraTargets(
-        # `all-linear` may also be the only item of a list
+        # `all-linear` may also be the only item in a list
         included_modules=None
         if target_modules is None or "all-linear" in target_modules
         else target_modules,
         fully_trained_modules=_read_list(config, "modules_to_save", str) or (),
         excluded_modules=_read_list(config, "exclude_modules", str) or (),
-        # in other names, the number before the last component may be a layer index
+        # with other layer names, the number before the last component is not always the layer index
         layer_indices=_read_list(config, "layers_to_transform", int)
         if has_default_layers
         else None,
@@ -146,7 +146,7 @@ def _read_targets(config: JsonObject) -> LoraTargets:
 
 
 def _read_list(config: JsonObject, key: str, item_type: type[Item]) -> list[Item] | None:
-    """Read a list, or return None for other values; an integer is a list of one item."""
+    """Read a list. An integer becomes a list of one item. Return None for a string or null."""
     value = _read_value(config, key)
     if isinstance(value, str) or value is None:
         return None
@@ -165,7 +165,7 @@ def _read_value(config: JsonObject, key: str, default: object = None) -> object:
 
 
 def _read_pattern_object(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
-    """Read an object that maps name suffixes to numbers."""
+    """Read an object that maps suffixes of module names to numbers."""
     member = config.find_non_null(key)
     if member is None:
         return []
@@ -173,8 +173,8 @@ def _read_pattern_object(config: JsonObject, key: str) -> list[tuple[str, JsonMe
         _raise_invalid_config(config, member, f'"{key}" is not an object')
     members: Mapping[str, JsonMember] = member.value.members
     for pattern, entry in members.items():
-        # PEFT interprets keys as regular expressions; only plain names are accepted here, because
-        # the run time of matching is unbounded
+        # PEFT interprets keys as regular expressions. Only plain names are accepted here, because
+        # the run time of regular expressions is unbounded.
         if not set(pattern) <= _MODULE_NAME_CHARACTERS:
             _raise_unsupported_member(
                 entry, f'`{escape_text(pattern)[:60]}` in "{key}" is not a suffix of a module name'

@@ -1,4 +1,4 @@
-"""Read the sampling, beam search and stopping settings of generation_config.json or config.json."""
+"""Read the sampling, beam search and stopping settings in generation_config.json or config.json."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ GENERAL_KEYS: Mapping[str, str] = {
     "stop_strings": "stop_strings",
     "guidance_scale": "guidance_scale",
 }
-"""Keys of settings that apply to all strategies, and their names in specc."""
+"""Keys of settings that apply to all strategies, and the names of these settings in specc."""
 SAMPLING_KEYS = (
     *("temperature", "top_k", "top_p", "min_p"),
     *("typical_p", "epsilon_cutoff", "eta_cutoff"),
@@ -37,17 +37,17 @@ BEAM_SEARCH_KEYS = (
     "renormalize_logits",
 )
 WHISPER_KEYS = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
-"""Keys only of Whisper's generation_config.json, which selects language and task by tokens."""
+"""Keys only of Whisper's generation_config.json, in which tokens select language and task."""
 FORCED_BOS_KEY, FORCED_EOS_KEY = "forced_bos_token_id", "forced_eos_token_id"
 DEFAULT_TOP_K = 50
-"""Default top-k of sampling in transformers."""
+"""Default `top_k` of sampling in transformers."""
 SPECIAL_KEYS = {
     "the strategy": "do_sample num_beams repetition_penalty",
     "lengths and tokens": "min_length bad_words_ids forced_bos_token_id bos_token_id",
     "the tokens that transcription starts with": "forced_decoder_ids language task lang_to_id "
     "task_to_id is_multilingual return_timestamps no_timestamps_token_id",
 }
-"""Keys that other parts of specc read."""
+"""Keys that other functions of specc read, by topic."""
 IGNORED_KEYS = {
     "metadata of the file": "_from_model_config transformers_version",
     "set by the prompt or another key": "prev_sot_token_id",
@@ -64,7 +64,7 @@ IGNORED_KEYS = {
     "a time limit": "max_time",
     "NaN scores do not occur": "remove_invalid_values",
 }
-"""Keys that do not affect generation, with the reason."""
+"""Keys that do not affect generation, by reason."""
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "num_beam_groups": (1,),
     "diversity_penalty": (0,),
@@ -79,7 +79,7 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
         (),
     ),
 }
-"""Keys of unsupported features, with the values that disable the feature."""
+"""Keys of unsupported features, and the values that disable each feature."""
 
 
 TOKEN_KEYS = frozenset(("eos_token_id", "pad_token_id", "decoder_start_token_id"))
@@ -88,7 +88,7 @@ CONFIG_JSON_KEYS = TOKEN_KEYS | {
     *("do_sample", "num_beams", "repetition_penalty", "min_length", "bad_words_ids"),
     "forced_decoder_ids",
 }
-"""Generation settings that a config.json may contain; every file contains tokens."""
+"""Generation settings that a config.json may contain. Every config.json contains token ids."""
 
 
 KEY_TYPES: Mapping[str, tuple[type, str]] = {
@@ -106,12 +106,12 @@ KEY_TYPES: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(("lang_to_id", "task_to_id"), (dict, "a map of tokens")),
     **dict.fromkeys(("language", "task"), (str, "a string")),
 }
-"""The type of each key's non-null value, and its description in error messages."""
+"""The type of the non-null value of each key, and a description of the type for error messages."""
 
 
 @dataclass(frozen=True)
 class GenerationConfigResult:
-    """A model definition with the generation settings of the file, and remarks on them."""
+    """A model definition with the generation settings of a file, and remarks on the settings."""
 
     model_definition: ModelDefinition
     remarks: tuple[str, ...] = ()
@@ -120,8 +120,8 @@ class GenerationConfigResult:
 def apply_generation_config(
     model: ModelDefinition, directories: Sequence[Path]
 ) -> GenerationConfigResult:
-    """Apply the settings of the file in the first directory that has one. Raise E0846 if the file
-    is not a JSON object, and E0847 if a setting is not supported.
+    """Apply the generation settings in the first of `directories` that has a generation config.
+    Raise E0846 if the file is not a JSON object, and E0847 if a setting is not supported.
     """
     file = _open_config_file(directories) if model.generation else None
     if file is None or model.generation is None:
@@ -154,8 +154,8 @@ def apply_generation_config(
 
 
 def _open_config_file(directories: Sequence[Path]) -> GenerationConfigFile | None:
-    """Return the generation_config.json, or the generation settings in config.json where there is
-    no such file, or None. transformers does the same.
+    """Open generation_config.json or, without such a file, the generation settings in config.json,
+    as transformers does. Return None without generation settings.
     """
     if path := find_repository_file(directories, GENERATION_CONFIG_FILE):
         return GenerationConfigFile(path, read_json_object(path))
@@ -168,10 +168,10 @@ def _open_config_file(directories: Sequence[Path]) -> GenerationConfigFile | Non
 
 
 def _check_types(file: GenerationConfigFile) -> None:
-    """Raise E0847 if a value has the wrong type; it would otherwise be ignored."""
+    """Raise E0847 if a value has the wrong type. Without this check, it would be ignored."""
     for key, (type, expected) in KEY_TYPES.items():
         value = file.get_value(key)
-        # in Python, True is an integer
+        # exclude booleans from integers, because True is an integer in Python
         has_type = isinstance(value, type) and isinstance(value, bool) is (type is bool)
         if value is not None and not has_type:
             file.raise_unsupported(key, f"is {escape_text(value)[:60]}, expected {expected}")
@@ -197,16 +197,16 @@ def _iterate_remarks(file: GenerationConfigFile) -> Iterator[str]:
 
 
 def _read_general_settings(file: GenerationConfigFile) -> None:
-    """Read the settings that apply to all strategies."""
+    """Read the settings that apply to all decoding strategies."""
     for key, name in GENERAL_KEYS.items():
         value = file.get_value(key)
         if value is not None and value != []:
             file.settings[name] = value
     pad = file.settings.get("pad")
-    if isinstance(pad, int) and pad < 0:  # no padding token: the original LLaMA set -1
+    if isinstance(pad, int) and pad < 0:  # the original LLaMA set -1 for no padding token
         del file.settings["pad"]
     _read_forced_eos_token(file)
-    # transformers uses the length without the prompt if both are given
+    # if both lengths are set, transformers uses the length without the prompt
     if file.get_value("max_new_tokens") is not None:
         file.settings.pop("max_length", None)
     if "max_length" in file.settings:
@@ -215,8 +215,8 @@ def _read_general_settings(file: GenerationConfigFile) -> None:
 
 
 def _read_forced_eos_token(file: GenerationConfigFile) -> None:
-    """Read `forced_eos_token_id`. transformers assigns the same score to all tokens of a list that
-    are not suppressed, and greedy search selects the lowest id among equal scores.
+    """Read `forced_eos_token_id`. In transformers, all tokens of a list that are not suppressed get
+    the same score, and greedy search selects the lowest id among equal scores.
     """
     forced_tokens = {
         key: _convert_to_token_list(file.get_value(key)) for key in (FORCED_BOS_KEY, FORCED_EOS_KEY)
@@ -232,7 +232,7 @@ def _read_forced_eos_token(file: GenerationConfigFile) -> None:
 
 
 def _read_banned_tokens(file: GenerationConfigFile) -> None:
-    """Read `bad_words_ids`: single tokens are suppressed, but not stop tokens (transformers)."""
+    """Read `bad_words_ids`. As in transformers, single tokens are suppressed except stop tokens."""
     sequences = _read_token_lists(file)
     # transformers applies forced tokens before `bad_words_ids` and after suppressed tokens
     forced_tokens = (file.settings.get("forced_eos_token_id"), file.get_value(FORCED_BOS_KEY))
@@ -254,7 +254,7 @@ def _read_token_lists(file: GenerationConfigFile) -> list[list[object]]:
     """Return `bad_words_ids` without sequences that consist of a single stop token."""
     sequences = file.get_value("bad_words_ids")
     if not isinstance(sequences, list):
-        return []  # absent or null
+        return []  # the key is absent or null
     if not all(isinstance(sequence, list) and sequence for sequence in sequences):
         file.raise_unsupported("bad_words_ids", "is not a list of token lists")
     stop_tokens = _as_list(file.get_value("eos_token_id"))
@@ -264,14 +264,14 @@ def _read_token_lists(file: GenerationConfigFile) -> list[list[object]]:
 
 
 def _as_list(value: object) -> list[object]:
-    """Return a list unchanged. Return any other value as a list of one item."""
+    """Return a list unchanged. Return any other value as a list with one item."""
     return value if isinstance(value, list) else [value]
 
 
 def _read_start_tokens(file: GenerationConfigFile, spec_settings: Mapping[str, object]) -> None:
     """Read the decoder start tokens and the forced first tokens."""
     start = file.settings.get("start", spec_settings.get("start"))
-    # if sequences begin with a start token that the file does not specify, it is `bos_token_id`
+    # a start token that the file does not specify is `bos_token_id`
     bos = file.get_value("bos_token_id")
     if start is not None and "start" not in file.settings and bos is not None:
         start = file.settings["start"] = bos
@@ -296,7 +296,7 @@ def _convert_to_token_list(value: object) -> list[object]:
 
 
 def _read_min_length(file: GenerationConfigFile, start_token_count: int) -> None:
-    """Read `min_length`, which includes the start tokens."""
+    """Read `min_length`, which counts the start tokens."""
     min_length = file.get_value("min_length")
     is_set = file.get_value("min_new_tokens") is not None
     if is_set or not isinstance(min_length, int) or min_length <= 0:
@@ -308,13 +308,13 @@ def _read_min_length(file: GenerationConfigFile, start_token_count: int) -> None
 
 
 def _split_forced_tokens(file: GenerationConfigFile, start_tokens: list[object]) -> list[object]:
-    """Append the forced tokens of Whisper that are known in advance to `start_tokens`. Return the
-    remaining forced tokens, from the first token that the model chooses.
+    """Append Whisper's forced tokens that are known in advance to `start_tokens`. Return the
+    remaining forced tokens, beginning with the first token that the model chooses.
     """
     forced_tokens = _read_transcription_tokens(file)
     while forced_tokens and not isinstance(forced_tokens[0], list):
         start_tokens.append(forced_tokens.pop(0))
-    # in published files, `max_length` includes the prompt
+    # `max_length` in published Whisper files includes the prompt
     max_length = file.settings.pop("max_length", None)
     if isinstance(max_length, int) and file.get_value("max_new_tokens") is None:
         file.settings["max_tokens"] = max_length + len(forced_tokens)
@@ -327,7 +327,7 @@ def _read_transcription_tokens(file: GenerationConfigFile) -> list[object]:
     """
     if file.get_value("return_timestamps") is True:
         file.raise_unsupported("return_timestamps", "requests timestamps, which are not supported")
-    # settings by name (language, task) take precedence over the token ids in older files
+    # settings by name (language, task) take precedence over token ids in older files
     has_names = any(file.get_value(key) is not None for key in ("language", "task"))
     tokens = _read_named_tokens(file) if has_names else _read_forced_tokens(file)
     languages = file.get_table("lang_to_id")
@@ -340,7 +340,7 @@ def _read_transcription_tokens(file: GenerationConfigFile) -> list[object]:
 
 
 def _read_named_tokens(file: GenerationConfigFile) -> list[object]:
-    """Return the language token (None if it is not set) and the task token."""
+    """Return the language token, or None if no language is set, and the task token."""
     language, tasks = file.get_value("language"), file.get_table("task_to_id")
     language_token = None
     if language is not None:
@@ -363,7 +363,7 @@ def _read_forced_tokens(file: GenerationConfigFile) -> list[object]:
 
 
 def _read_strategy(file: GenerationConfigFile) -> None:
-    """Read the strategy and its options if the file sets them."""
+    """Read the decoding strategy and its options, if the file sets a strategy."""
     uses_sampling, beams = file.get_value("do_sample") is True, file.get_value("num_beams")
     has_beams = isinstance(beams, int) and beams > 1
     if uses_sampling and has_beams:
@@ -379,7 +379,7 @@ def _read_strategy(file: GenerationConfigFile) -> None:
 
 
 def _choose_strategy(uses_sampling: bool, has_beams: bool) -> tuple[str, list[str]]:
-    """Return the strategy and the keys of its options."""
+    """Return the decoding strategy and the keys of its options."""
     if uses_sampling:
         return "sample", [*SAMPLING_KEYS]
     if has_beams:
@@ -388,7 +388,7 @@ def _choose_strategy(uses_sampling: bool, has_beams: bool) -> tuple[str, list[st
 
 
 def _iterate_unsupported(file: GenerationConfigFile) -> Iterator[str]:
-    """Yield the unsupported features that the file enables, each with its value."""
+    """Yield each unsupported feature that the file enables, with the value of its key."""
     for key, neutral_values in NEUTRAL_VALUES.items():
         value = file.get_value(key)
         if value is not None and value not in neutral_values and value != []:

@@ -1,4 +1,4 @@
-"""Convert the metadata of GGUF files to config.json, tokenizer.json and tokenizer_config.json."""
+"""Convert GGUF metadata to config.json, tokenizer.json and tokenizer_config.json."""
 
 import json
 import math
@@ -54,9 +54,9 @@ MODEL_KEYS: Mapping[str, Mapping[str, str]] = {
     "gemma3_text": {**_GEMMA2_KEYS, "rope.freq_base_swa": "rope_local_base_freq"},
     "phi3": {"attention.sliding_window": "sliding_window"},
 }
-"""Keys of config.json by GGUF key, without the architecture; later entries take precedence."""
+"""Keys of config.json by GGUF key without the architecture. Later entries take precedence."""
 FIXED_VALUES: Mapping[str, Fields] = {"qwen3_moe": {"norm_topk_prob": True}}
-"""Config values that llama.cpp hard-codes, by model type."""
+"""Config values that are hard-coded in llama.cpp, by model type."""
 LARGEST_GEMMA = {"gemma2": 46, "gemma3_text": 62}
 """Number of layers of the largest model of each type. Only the largest model scales queries by
 `hidden_size / num_attention_heads` instead of `head_dim`."""
@@ -88,12 +88,12 @@ def _build_config(file: GGUFFile, model_type: str) -> Fields:
 
 
 def _select_prefix(values: Metadata, prefix: str) -> Metadata:
-    """Return the values whose keys begin with a prefix, with the prefix removed."""
+    """Return the values whose keys begin with `prefix`, and remove the prefix from the keys."""
     return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
 
 
 def _build_tensor_fields(file: GGUFFile, model_type: str) -> Fields:
-    """Return the config fields that are inferred from tensor shapes and names."""
+    """Return the config fields that follow from tensor shapes and names."""
     tensors = {tensor.name: tensor for tensor in file.header.tensors}
     fields: Fields = {"tie_word_embeddings": "output.weight" not in tensors}
     if (embedding := tensors.get("token_embd.weight")) is not None:
@@ -105,7 +105,7 @@ def _build_tensor_fields(file: GGUFFile, model_type: str) -> Fields:
 
 
 def _compute_query_scale(fields: Fields, num_layers_of_largest: int) -> object:
-    """Compute the head dimension that determines the query scale, as in llama.cpp."""
+    """Return the head dimension that determines the query scale, as in llama.cpp."""
     width = _compute_head_width(fields)
     return (
         width
@@ -130,11 +130,11 @@ def _build_rope_fields(file: GGUFFile, model_type: str, config: Fields, rope: Me
 
 
 def _build_rope_scaling(file: GGUFFile, fields: Fields, rope: Metadata) -> Fields | None:
-    """Build `rope_scaling`, or return None without scaling; GGUF stores factors as tensors."""
+    """Build `rope_scaling`, or return None without scaling. GGUF stores factors in tensors."""
     length = rope.get("scaling.original_context_length", fields.get("max_position_embeddings"))
     original: Fields = {"original_max_position_embeddings": length}
     short, long, factors = (file.read_rope_factors(name) for name in ROPE_TENSORS)
-    if factors:  # Llama 3.1: a single list of factors for all lengths
+    if factors:  # Llama 3.1 has a single list of factors for all lengths
         divisors: Fields = {"factor": 1.0, "attention_factor": 1.0}
         longrope: Fields = {"rope_type": "longrope", "short_factor": factors}
         return longrope | {"long_factor": factors} | divisors | original
@@ -165,7 +165,7 @@ def _build_yarn_fields(
 CONTROL, USER_DEFINED = 3, 4
 """Types of tokens that are matched as a whole in the text."""
 MAX_TOKEN = 512
-"""Maximum number of characters of a token that results from merging two other tokens."""
+"""Maximum length in characters of a token that results from a merge of two other tokens."""
 SPACE = "▁"
 SPECIAL_TOKENS = {
     "bos_token": "bos_token_id",
@@ -185,9 +185,9 @@ _TEKKEN = (
 
 @dataclass(frozen=True, kw_only=True)
 class _ByteLevelSplit:
-    """A byte-level pre-tokenizer: its regular expression (empty for GPT-2's), and three flags:
-    digits are split first, words that are in the vocabulary are not split by merges, and text is
-    normalized to NFC.
+    """A byte-level pre-tokenizer. `regex` is its regular expression, or "" for that of GPT-2.
+    `splits_digits` splits digits first, `ignores_merges` does not split words in the vocabulary,
+    and `normalizes_nfc` normalizes text to NFC.
     """
 
     regex: str = ""
@@ -213,19 +213,19 @@ PRE_TOKENIZERS: Mapping[str, _ByteLevelSplit] = {
     "deepseek-r1-qwen": _QWEN2,
     "tekken": _ByteLevelSplit(regex=_TEKKEN, ignores_merges=True),
 }
-"""Byte-level pre-tokenizers by `tokenizer.ggml.pre`."""
+"""Byte-level pre-tokenizers by the value of `tokenizer.ggml.pre`."""
 
 
 @dataclass(frozen=True)
 class GGUFTokenizer:
-    """A tokenizer.json, and the matching fields of tokenizer_config.json."""
+    """The tokenizer of a GGUF file as a tokenizer.json and fields of tokenizer_config.json."""
 
     tokenizer_json: str
     tokenizer_config: Mapping[str, object]
 
 
 def read_gguf_tokenizer(path: str | Path) -> GGUFTokenizer | None:
-    """Read the tokenizer of a file, or return None if it has no tokenizer of a known type."""
+    """Read the tokenizer of a GGUF file. Return None if its type is unknown or missing."""
     with open_gguf(path) as file:
         return _convert_tokenizer(file.header)
 
@@ -245,7 +245,7 @@ def _convert_tokenizer(header: GGUFHeader) -> GGUFTokenizer | None:
 
 
 def _build_tokenizer(metadata: Metadata, tokens: list[str]) -> dict[str, Any] | None:
-    """Build a tokenizer.json: byte-level BPE or SentencePiece BPE."""
+    """Build the tokenizer.json of a byte-level or SentencePiece BPE tokenizer, or return None."""
     model, pre = (metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
     if model == "gpt2" and pre in PRE_TOKENIZERS:
         parts = _build_byte_level(metadata, tokens, PRE_TOKENIZERS[str(pre)])
@@ -268,12 +268,12 @@ def _list_added_tokens(tokens: Sequence[str], types: Sequence[object]) -> list[d
 
 
 def _read_settings(metadata: Metadata, tokens: list[str]) -> dict[str, object]:
-    """Read the special tokens, whether they begin and end texts, and the chat template."""
+    """Read the special tokens, the flags that add them to texts, and the chat template."""
     settings: dict[str, object] = {}
     for name, key in SPECIAL_TOKENS.items():
         if (token := _get_token(tokens, metadata.get(f"tokenizer.ggml.{key}"))) is not None:
             settings[name] = token
-    # as in llama.cpp, SentencePiece adds BOS unless the file disables it
+    # as in llama.cpp, SentencePiece adds BOS unless the file disables BOS
     default = {"add_bos_token": metadata.get("tokenizer.ggml.model") == "llama"}
     for key in ADDED_TOKEN_KEYS:
         settings[key] = metadata.get(f"tokenizer.ggml.{key}", default.get(key, False))
@@ -318,7 +318,7 @@ def _make_bpe(tokens: list[str], merges: list[list[str]], **options: object) -> 
 def _build_sentencepiece(metadata: Metadata, tokens: list[str]) -> dict[str, Any]:
     """Build the tokenizer.json of SentencePiece BPE, with merges derived from token scores."""
     is_gemma = str(metadata.get("general.architecture")).startswith("gemma")
-    if is_gemma:  # repeated spaces are preserved
+    if is_gemma:  # preserve repeated spaces
         tokens = [SPACE * len(t) if " " in t and not t.strip() else t for t in tokens]
     scores = [] if is_gemma else _read_scores(metadata)
     merges = _derive_merges(tokens, scores)
@@ -342,15 +342,15 @@ def _build_sentencepiece(metadata: Metadata, tokens: list[str]) -> dict[str, Any
 
 
 def _read_scores(metadata: Metadata) -> list[float]:
-    """Read the token scores."""
+    """Return the token scores, or [] if the metadata has none."""
     scores = metadata.get("tokenizer.ggml.scores")
     scores = scores if isinstance(scores, list) else []
     return [float(score) for score in scores if isinstance(score, int | float)]
 
 
 def _derive_merges(tokens: list[str], scores: list[float]) -> list[list[str]]:
-    """Derive the merges: all pairs of tokens whose concatenation is a token, sorted by the score of
-    that token (descending), or by its id if there are no scores.
+    """Derive the merges: all pairs of tokens whose concatenation is a token. Merges are sorted by
+    the score of the merged token (descending) or, without scores, by its id.
     """
     ids = {token: number for number, token in enumerate(tokens)}
     ranks = [-score for score in scores] if len(scores) == len(tokens) else range(len(tokens))

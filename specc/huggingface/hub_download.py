@@ -1,4 +1,4 @@
-"""Download a model of the Hugging Face Hub, given as `hf:org/name` or `hf:org/name@revision`."""
+"""Download a model from the Hugging Face Hub, given as `hf:org/name` or `hf:org/name@revision`."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from specc.io.safe_read import escape_text
 HUB_PREFIX = "hf:"
 _MODEL_ID = re.compile(r"((?:[\w-][\w.-]*/)?[\w-][\w.-]*)(?:@([\w./-]+))?")
 _DOWNLOADED_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
-"""Patterns of files that `compile` may read; excludes pickles and weights in other formats."""
+"""Patterns of files that `compile` may read, without pickles and other weight formats."""
 _OTHER_FILES = ("original/*", "consolidated*", "onnx/*", "openvino/*", "coreml/*")
 _COMMIT_DIGITS = 40
 
@@ -18,9 +18,9 @@ _COMMIT_DIGITS = 40
 def download_model(model: str) -> tuple[str, tuple[str, ...]]:
     """Download a model to the Hub cache. Return its directory, and a remark with the commit.
 
-    A path is returned unchanged. Cached files are not downloaded again; `HF_ENDPOINT`, `HF_HOME`,
-    `HF_HUB_OFFLINE` and access tokens work as in `huggingface_hub`. Raise E0801 if the package
-    `huggingface_hub` is missing, and E0806 if the name is invalid or the download fails.
+    A local path is returned unchanged. Cached files are not downloaded again. `HF_ENDPOINT`,
+    `HF_HOME`, `HF_HUB_OFFLINE` and access tokens work as in `huggingface_hub`. Raise E0801 if the
+    package `huggingface_hub` is missing, and E0806 if the name is invalid or the download fails.
     """
     if not model.startswith(HUB_PREFIX):
         return model, ()

@@ -1,4 +1,4 @@
-"""Read the image part of preprocessor_config.json: resize, crop, normalization."""
+"""Read the image settings in preprocessor_config.json: resize, crop and normalization."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,21 +14,21 @@ from specc.io.safe_read import escape_text
 from specc.library.spec_files import load_config_json
 
 PROCESSOR_KEY = "image_processor"
-"""The key of the image processor settings in a processor config."""
+"""The key of the image processor settings in a processor_config.json."""
 RESAMPLING_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
-"""Pillow's resampling filters by number."""
+"""Names of Pillow's resampling filters by number."""
 MISSING_CONFIG_HELP = (
     "download the file that belongs to the weights, or compile from a directory without it, "
     "to use the preprocessing of the spec"
 )
 MIN_CROP_RATIO = 0.01
 CONVNEXT_WARP_SIZE = 384
-"""ConvNeXt resizes images of at least this size without a crop."""
+"""Minimum image size at which ConvNeXt resizes images without a crop."""
 
 _HALF_STATS = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 _CLIP_STATS = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 _IMAGENET_STATS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and standard deviation of each channel."""
+"""Mean and standard deviation of each channel in ImageNet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class _Defaults:
 
     `resizes_short_edge`: a single integer is the size of the shorter side, not of both sides.
     `crop_ratio` is the crop ratio of ConvNeXt. `side_multiple`: images keep their aspect ratio,
-    their sides are multiples of this number, and they are padded to the model's size. `is_page`:
+    have sides that are multiples of this number, and are padded to the model's size. `is_page`:
     images keep their aspect ratio and are centered. `normalize` is the default of `do_normalize`.
     `sizing` is the rule for dynamic image sizes; `settings` are the defaults of its options.
     """
@@ -109,7 +109,7 @@ _SIZED_DEFAULTS: Mapping[str, _Defaults] = {
         filter=2, sizing="patches", settings={"patch_size": 16, "max_num_patches": 256}
     ),
 }  # fmt: skip
-"""Image processors whose output size depends on the image."""
+"""Defaults of image processors whose output size depends on the image."""
 _CLASS_SUFFIX = r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$"
 _SUPPORTED_KEYS = frozenset(
     {
@@ -137,7 +137,7 @@ def read_image_options(
 ) -> dict[str, object]:
     """Read the options of image preprocessing: `spec_options`, overridden by the config file in the
     first of `directories` that has one. Raise E0422 if the file is not supported, or if its image
-    size differs from the model's.
+    size differs from that of the model.
     """
     file = _find_file(directories)
     if file is None:
@@ -154,7 +154,7 @@ def read_image_options(
         reader.raise_unsupported(
             "size", f"it resizes images to {file_options['size']}, the model needs {size}"
         )
-    # the file has three-channel statistics even if the model has one channel
+    # use the first of three channel statistics in the file if the model has one channel
     if spec_options.get("channels") == 1:
         for key in ("mean", "std"):
             value = file_options[key]
@@ -163,12 +163,12 @@ def read_image_options(
 
 
 def find_preprocessor_config(directories: Sequence[Path]) -> Path | None:
-    """Return the path of the first preprocessor config, or None if there is none."""
+    """Return the path of the first preprocessor config, or None if there is no such file."""
     return find_first_file(directories, (PREPROCESSOR, PROCESSOR))
 
 
 def describe_image_config(directories: Sequence[Path]) -> Iterator[str]:
-    """Yield remarks on the config file in use and on its ignored keys."""
+    """Yield remarks on the config file that is used, and on its ignored keys."""
     file, path = _find_file(directories), find_preprocessor_config(directories)
     if file is None or path is None:
         return
@@ -183,7 +183,7 @@ def describe_image_config(directories: Sequence[Path]) -> Iterator[str]:
 
 
 def _find_file(directories: Sequence[Path]) -> JsonObject | None:
-    """Find the image processor settings, or return None."""
+    """Return the image processor settings in the first config file, or None."""
     path = find_preprocessor_config(directories)
     if path is None:
         return None
@@ -191,24 +191,24 @@ def _find_file(directories: Sequence[Path]) -> JsonObject | None:
     part = data.find_non_null(PROCESSOR_KEY)
     if part is not None and isinstance(part.value, JsonObject):
         return part.value
-    # Configs of audio and text processors contain no image settings.
+    # A config of an audio or text processor contains no image settings.
     image_keys = ("image_mean", "size", "do_resize", "crop_size")
     has_images = path.name == PREPROCESSOR and any(map(data.find_non_null, image_keys))
     return data if has_images else None
 
 
 class _FileReader:
-    """Reads the image options of a preprocessor config. Raises E0422 if a key is not supported."""
+    """Reads the image options in a preprocessor config. Raises E0422 for an unsupported key."""
 
     def __init__(self, file: JsonObject, span: Span | None, sizing: str = "") -> None:
         self.file, self.span, self.sizing = file, span, sizing
         self.kind = self._find_processor_defaults()
 
     def read_options(self) -> dict[str, object]:
-        """Read the options of `image(…)`."""
+        """Return the options of `image(…)` that the file sets."""
         self._check_supported()
         fitted = _read_fitted_size(self) if self.kind.side_multiple else None
-        # None means that the option of the spec applies, whereas False would override it
+        # set None if the option of the spec applies, because False would override it
         if fitted:
             size, resized = self.read_size("pad_size", (), edge=False) or None, None
         else:
@@ -226,15 +226,16 @@ class _FileReader:
         }
 
     def _check_supported(self) -> None:
-        """Raise E0422 if a key has an unsupported value."""
-        # images in a fixed frame are always padded; document pages without a frame are never padded
+        """Raise E0422 if the value of a key is not supported."""
+        # images in a fixed frame are always padded, and document pages without a frame are never
+        # padded
         padding_values = (True, False) if self.kind.side_multiple else (self.kind.is_page,)
         for key, expected in (("do_pad", padding_values), ("data_format", ("channels_first",))):
             if self.read_value(key, expected[0]) not in expected:
                 self.raise_unsupported(key, "unsupported value")
 
     def read_pixel_options(self) -> dict[str, object]:
-        """Read the resampling, rescale and normalization options; disabled ones are validated."""
+        """Read the resampling, rescale and normalization options, and validate disabled options."""
         mean, std = self._read_channel_values("image_mean"), self._read_channel_values("image_std")
         if not self.read_bool("do_normalize", self.kind.normalize):
             mean, std = [0.0], [1.0]
@@ -245,8 +246,8 @@ class _FileReader:
         return {"resize": filter, "rounded": True, "scale": scale, "mean": mean, "std": std}
 
     def _find_processor_defaults(self) -> _Defaults:
-        """Return the defaults of the image processor. If the file names no processor class, return
-        the defaults of ViT's processor, or of the processor for the spec's `sizing` rule.
+        """Return the defaults of the image processor class. If the file names no class, return the
+        defaults of ViT, or of the processor for the spec's `sizing` rule.
         """
         for key in ("image_processor_type", "feature_extractor_type"):
             if self.file.find_non_null(key) is None:
@@ -260,13 +261,13 @@ class _FileReader:
         return next(candidates, _CLASS_DEFAULTS["ViT"])
 
     def read_value(self, key: str, default: object) -> object:
-        """Return the value of a key, or `default` if it is absent or null."""
+        """Return the value of a key, or `default` if the key is absent or null."""
         member = self.file.find_non_null(key)
         return default if member is None else member.value.to_plain()
 
     def _read_sizes(self) -> tuple[list[int] | None, list[int] | None]:
-        """Read the output size (None if the model determines it), and the size before the center
-        crop (None if there is no crop).
+        """Read the output size and the size before the center crop. The output size is None if the
+        model determines it, and the size before the crop is None without a crop.
         """
         if self.kind.is_page:
             return _read_page_size(self), None
@@ -274,7 +275,7 @@ class _FileReader:
         if not self.read_bool("do_resize", True):
             if self.read_bool("do_center_crop", bool(self.kind.crop)):
                 self.raise_unsupported("do_resize", "a crop without resizing is not supported")
-            return None, None  # default: the input size of the model
+            return None, None  # use the input size of the model
         if self.kind.crop_ratio:
             return _read_crop_sizes(self, size)
         if not self.read_bool("do_center_crop", bool(self.kind.crop)):
@@ -324,14 +325,14 @@ class _FileReader:
         return float(value)
 
     def read_bool(self, key: str, default: bool) -> bool:
-        member = self.file.find_member(key)  # null means False, as in transformers
+        member = self.file.find_member(key)  # transformers treats null as False
         value = default if member is None else member.value.to_plain()
         if not isinstance(value, bool | None):
             self.raise_unsupported(key, "expected true or false")
         return value is True
 
     def raise_unsupported(self, key: str, reason: str) -> NoReturn:
-        """Raise E0422 at a key of the file, or in the spec if the file lacks the key."""
+        """Raise E0422 at a key of the file, or at the spec if the file lacks the key."""
         member: JsonMember | None = self.file.find_non_null(key)
         related_labels = [Label(self.span, "read for this entry of the spec")] if self.span else []
         raise_error(
@@ -345,7 +346,7 @@ class _FileReader:
 
 
 def _read_crop_sizes(reader: _FileReader, size: list[int]) -> tuple[list[int], list[int] | None]:
-    """Read the sizes of ConvNeXt, which crops only small images."""
+    """Read the sizes for ConvNeXt, which only crops small images."""
     if len(size) != 1:
         reader.raise_unsupported("size", "expected an object with `shortest_edge`")
     (edge,) = size
@@ -358,7 +359,7 @@ def _read_crop_sizes(reader: _FileReader, size: list[int]) -> tuple[list[int], l
 
 
 def _read_fitted_size(reader: _FileReader) -> list[int] | None:
-    """Read the shorter side and the maximum longer side, or return None if the size is fixed."""
+    """Read the shorter side and the maximum longer side. Return None if the size is fixed."""
     if not reader.read_bool("do_resize", True):
         reader.raise_unsupported("do_resize", "images without resizing are not supported")
     max_size = reader.read_value("max_size", reader.kind.size[1])
@@ -368,27 +369,27 @@ def _read_fitted_size(reader: _FileReader) -> list[int] | None:
             sizes = [] if any(rest.values()) else [shorter, longer]
         case {"height": int(), "width": int()}:
             return None
-        # the format of files written before 2023
+        # files from before 2023 contain the shorter side and `max_size`
         case int(shorter) if isinstance(max_size, int):
             sizes = [shorter, max_size]
-        # absent: the default of the processor class
+        # without sizes, the default of the processor class applies
         case {**rest} if not rest:
             sizes = list(reader.kind.size)
-    # in a match pattern, a bool matches int
+    # exclude booleans, which match `int` in a pattern
     if not sizes or any(isinstance(n, bool) or n < 1 for n in sizes):
         reader.raise_unsupported("size", "unsupported size")
     return sizes
 
 
 def _read_page_size(reader: _FileReader) -> list[int]:
-    """Read the height and width of a page. Raise E0422 for settings of dynamic sizes."""
+    """Read the height and width of a document page. Raise E0422 for dynamic size settings."""
     for key, expected in (
         ("do_resize", True), ("do_thumbnail", True), ("do_center_crop", False),
     ):  # fmt: skip
         if reader.read_bool(key, expected) is not expected:
             reader.raise_unsupported(key, "document pages must be resized, not cropped")
     match reader.read_value("size", None):
-        # width before height, as in files written before 2023
+        # files from before 2023 contain the width before the height
         case [int(columns), int(rows)] if columns > 0 and rows > 0:
             return [rows, columns]
     size = reader.read_size("size", reader.kind.size, edge=False)

@@ -1,4 +1,4 @@
-"""Find the built-in spec for a config.json by `model_type` and `architectures`."""
+"""Find the built-in spec for a config.json, by `model_type` and `architectures`."""
 
 import re
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ from specc.syntax.parse import parse_spec
 
 ARCHITECTURES_KEY = "architectures"
 MIN_KEY_SHARE = 0.8
-"""A spec whose model type has a similar name is suggested if it reads at least this fraction of the
+"""A model type with a similar name is suggested if its spec reads at least this fraction of the
 config keys that the best spec reads."""
 
 UNSUPPORTED_TYPES = {
@@ -51,7 +51,7 @@ UNSUPPORTED_TYPES = {
     ),
     "musicgen_melody": "no spec has its prefix of chroma features; see musicgen",
 }
-"""Known model types without a built-in spec, with the reason."""
+"""Model types without a built-in spec, with the reason."""
 TIMM_TYPE, TIMM_ARCHITECTURE_KEY, TIMM_CONFIG_KEY = "timm_wrapper", "architecture", "pretrained_cfg"
 """The `model_type` of a timm network, the config key that names the network, and a key that every
 config.json of timm has; those of timm have no `model_type`."""
@@ -64,13 +64,14 @@ TYPE_NAME = re.compile(r'"([^"]*)"|(\w+)')
 
 
 def load_checkpoint_config(path: str) -> JsonObject:
-    """Load the config.json of a file or directory, or the metadata of a GGUF file as a config.json.
+    """Load the config.json of a file or directory, or convert the metadata of a GGUF file to one.
 
     Raise the errors of `load_config_json` and `read_gguf_config`.
     """
     if not is_gguf_path(path):
         return load_config_json(path)
-    # imported here: weight formats import NumPy, which a spec without a checkpoint does not need
+    # import here, because weight formats import NumPy, which a spec without checkpoint does not
+    # need
     from specc.huggingface.gguf_metadata import read_gguf_config
 
     return read_gguf_config(path)
@@ -82,13 +83,13 @@ def has_checkpoint_config(path: str) -> bool:
 
 
 def describe_config(path: str) -> str:
-    """Describe, for messages, where `load_checkpoint_config` reads the config of a checkpoint."""
+    """Describe the source of a checkpoint's config in messages (see `load_checkpoint_config`)."""
     location = "metadata of" if is_gguf_path(path) else "config.json in"
     return f"the {location} `{escape_text(path)}`"
 
 
 def find_spec_for_checkpoint(directory: str) -> str:
-    """Return the built-in spec for the `model_type` of a checkpoint. Raise E0419 if none."""
+    """Return the built-in spec for a checkpoint's `model_type`. Raise E0419 if there is none."""
     data = load_checkpoint_config(directory)
     member, value = data.find_non_null(MODEL_TYPE_KEY), read_model_type(data)
     path = escape_text(Path(directory) / CONFIG_FILE_NAME)
@@ -118,8 +119,8 @@ def find_spec_for_checkpoint(directory: str) -> str:
 
 
 def suggest_for_unexpected_value(spec: str, key: str, value: str) -> list[str]:
-    """Suggest another spec for a config value that `spec`, a path or the name of a built-in spec,
-    does not expect.
+    """Suggest another spec for a config value that `spec` does not expect. `spec` is a path or the
+    name of a built-in spec.
     """
     if key != MODEL_TYPE_KEY:
         condition = f'implement this value, and add it to the expected values of "{key}"'
@@ -135,7 +136,7 @@ def suggest_for_unexpected_value(spec: str, key: str, value: str) -> list[str]:
 
 
 def find_spec_for_type(data: JsonObject, model_type: str) -> str:
-    """Return the built-in spec for a model type, and for the architecture of a timm network, or ""
+    """Return the built-in spec for a model type (for timm networks, also the architecture), or ""
     if there is none. Raise E0419 if no spec expects the architecture.
     """
     specs = find_builtin_specs()
@@ -163,14 +164,14 @@ def find_spec_for_type(data: JsonObject, model_type: str) -> str:
 
 
 def read_model_type(data: JsonObject) -> str:
-    """Return the `model_type` of a config.json, or "" (timm networks need none)."""
+    """Return the `model_type` in a config.json, or "" (timm networks need none)."""
     if data.find_non_null(MODEL_TYPE_KEY) is None and data.find_non_null(TIMM_CONFIG_KEY):
         return TIMM_TYPE
     return _read_text(data, MODEL_TYPE_KEY)
 
 
 def _read_text(data: JsonObject, key: str) -> str:
-    """Return the string under a key, or "" if it is absent or not a string."""
+    """Return the string value of a key, or "" if the key is absent or not a string."""
     match data.find_non_null(key):
         case JsonMember(value=JsonScalar(value=str(text))):
             return text
@@ -178,7 +179,7 @@ def _read_text(data: JsonObject, key: str) -> str:
 
 
 def map_supported_model_types() -> dict[str, str]:
-    """Map every supported `model_type` to its first built-in spec."""
+    """Map every supported `model_type` to the first built-in spec that supports it."""
     specs: dict[str, str] = {}
     for name, path in find_builtin_specs().items():
         for model_type in read_expected_types(path):
@@ -190,13 +191,14 @@ def _find_nearest_type(model_type: str, data: JsonObject) -> str:
     """Return the supported model type that is most similar to an unsupported config.json, or "" if
     no spec reads any of its keys.
 
-    Prefer a model type with a similar name if its spec reads nearly as many keys as the best spec.
+    Prefer a type with a similar name if its spec reads nearly as many keys as the best spec.
     """
     types = map_supported_model_types()
     key_counts = count_known_keys(data, types.values())
     best_spec = next(iter(key_counts), "")
     similar_type = find_similar_name(model_type, types) or ""
-    # keys such as `vocab_size` are in every config.json, so two common keys are not significant
+    # two common keys are not significant, because keys such as `vocab_size` are in every
+    # config.json
     if similar_type and (
         key_counts[best_spec] <= 2
         or key_counts[types[similar_type]] >= MIN_KEY_SHARE * key_counts[best_spec]
@@ -208,8 +210,8 @@ def _find_nearest_type(model_type: str, data: JsonObject) -> str:
 
 
 def count_known_keys(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[str, int]:
-    """Return the number of keys of a config.json that each built-in spec reads, sorted in
-    descending order. With equal counts, specs that read fewer other keys come first.
+    """Count the keys of a config.json that each built-in spec reads, in descending order. With
+    equal counts, specs that read fewer other keys come first.
     """
     keys = set(data.members)
     selected = set(spec_names)
@@ -226,7 +228,7 @@ def count_known_keys(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[s
 
 @cache
 def read_config_keys(path: Path) -> frozenset[str]:
-    """Return the config.json keys that a built-in spec reads, parsing its config only."""
+    """Return the config.json keys that a built-in spec reads. Only its config is parsed."""
     sections = CONFIG_SECTION.findall(path.read_text(encoding="utf-8"))
     source = Source(path.name, HEADERS[path.suffix] + "\n".join(sections))
     entries = [
@@ -246,7 +248,7 @@ def read_expected_types(path: Path) -> frozenset[str]:
 
 
 def read_expected_values(path: Path, key: str) -> frozenset[str]:
-    """Return the values of a config key that a built-in spec expects, without parsing it."""
+    """Return the values that a built-in spec expects for a config key, without parsing the spec."""
     for match in EXPECTED_VALUES.finditer(path.read_text(encoding="utf-8")):
         if match[1] == key:
             return frozenset(a or b for a, b in TYPE_NAME.findall(match[2])) - {"none"}
@@ -254,19 +256,19 @@ def read_expected_values(path: Path, key: str) -> frozenset[str]:
 
 
 def read_architectures(data: JsonObject) -> list[str]:
-    """Return the class names in `architectures`, if any. Raise E0420 if a value is invalid."""
+    """Return the class names in `architectures`, or []. Raise E0420 if a value is invalid."""
     member = data.find_non_null(ARCHITECTURES_KEY)
     return _read_classes(member) if member else []
 
 
 def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
-    """Return the graph for the architecture in config.json, or "" if neither the spec nor the file
-    names one. Raise E0420 if the spec has no graph for the architecture.
+    """Return the graph for the architecture in config.json, or "" if the spec or the file names no
+    architecture. Raise E0420 if the spec has no graph for the architecture.
     """
     graphs = [g for g in list_graphs(program) if g.architectures]
     member = data.find_non_null(ARCHITECTURES_KEY)
     classes = read_architectures(data)
-    # the file or the spec names no class, so the first graph is used
+    # without class names in the file or the spec, the caller uses the first graph
     if not graphs or not classes or member is None:
         return ""
     for graph in graphs:
@@ -287,12 +289,12 @@ def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
 
 
 def _list_all_architectures(graphs: list[ast.Block]) -> list[str]:
-    """Return the architectures of all graphs of a spec."""
+    """Return the architectures of all graphs in a spec."""
     return [name for graph in graphs for name in graph.architectures]
 
 
 def _read_classes(member: JsonMember) -> list[str]:
-    """Return the classes in config.json (strings, null or one string). Raise E0420 otherwise."""
+    """Return the class names in config.json: strings, null or one string. Otherwise raise E0420."""
     value = member.value
     items = value.items if isinstance(value, JsonList) else (value,)
     class_names = [item.value for item in items if isinstance(item, JsonScalar)]

@@ -1,4 +1,4 @@
-"""The task of a checkpoint: pipeline, labels and token ids, from config.json."""
+"""Find the task of a checkpoint: pipeline, labels and special token ids, from its config files."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ from specc.preprocessing.tokenizer_files import JsonTokenizer
 
 Config: TypeAlias = Mapping[str, Any]
 Fields: TypeAlias = dict[str, Any]
-"""The JSON object in a file next to the weights, or the fields of a task."""
+"""A JSON object from a file next to the weights, or the fields of a task."""
 SPECIAL_TOKENS = "special_tokens_map.json"
 SPECIAL_TOKENS_BY_FIELD = {
     "mask_token_id": ("mask_token", "[MASK]", "<mask>"),
@@ -40,12 +40,12 @@ SPECIAL_TOKENS_BY_FIELD = {
     "unknown_token_id": ("unk_token", "[UNK]", "<unk>"),
     "pad_token_id": ("pad_token", "[PAD]", "<pad>"),
 }
-"""Task fields with the id of a special token: its config key and default names."""
+"""The config key and the default names of the special token in each task field."""
 NEXT_SENTENCE_LABELS = ("IsNext", "NotNext")
 UNLIMITED_LENGTH = 2**31
-"""Lengths of at least this value mean that there is no limit."""
+"""A maximum length of at least this value means that the length is not limited."""
 SIGLIP_LENGTH = 64
-"""The number of tokens to which SigLIP pads text: the default of `max_position_embeddings`."""
+"""The number of tokens to which SigLIP pads text, i.e. the default of `max_position_embeddings`."""
 TOKENIZERS_WITH_TOKEN_TYPE_IDS = ("Bert", "Electra", "Deberta")
 """Tokenizer classes that return `token_type_ids` by default."""
 MODEL_TYPES_WITH_TOKEN_TYPE_IDS = ("bert", "electra", "deberta-v2")
@@ -59,7 +59,7 @@ def add_checkpoint_task(
     config_json: JsonObject | None,
     directories: Sequence[Path],
 ) -> PreprocessingConfig:
-    """Return the preprocessing config with the task of the graph, if it has text input."""
+    """Return the preprocessing config with the task of the graph, if the graph has a text input."""
     text_inputs = [(n, r) for n, r in preprocessing.inputs if isinstance(r, TEXT_CONFIGS)]
     text_input = next(((n, r) for n, r in text_inputs if n in model.graph.inputs), None)
     classes = _list_architectures(program, model.graph.name)
@@ -74,20 +74,20 @@ def add_checkpoint_task(
 
 
 def _list_architectures(program: Program, graph_name: str) -> tuple[str, ...]:
-    """Return the architectures (class names) of a graph."""
+    """Return the architectures (class names) of the graph `graph_name`."""
     blocks = [b for b in list_graphs(program) if b.name == graph_name]
     return tuple(name for block in blocks for name in block.architectures)
 
 
 def _select_encoder_config(config_json: JsonObject | None) -> Fields:
-    """Return the config of the encoder, or the whole config if it has no such section."""
+    """Return the encoder section of a config, or the whole config without such a section."""
     config: Fields = config_json.to_plain() if config_json is not None else {}
     encoder_config = config.get(ENCODER_PART)
     return encoder_config if isinstance(encoder_config, dict) else config
 
 
 def _can_preprocess(kind: str, text: TextReading, preprocessing: PreprocessingConfig) -> bool:
-    """Return True if the model has the preprocessing (text or image) that the task needs."""
+    """Return True if the model has the text or image preprocessing that a task needs."""
     if TASKS[kind].needs_tokenizer and not isinstance(text, JsonTokenizer):
         return False
     takes_image = any(slot.name == "image" for slot in TASKS[kind].slots)
@@ -97,7 +97,7 @@ def _can_preprocess(kind: str, text: TextReading, preprocessing: PreprocessingCo
 def _build_task(
     task: str, name: str, record: TextReading, config: Config, directories: Sequence[Path]
 ) -> Task:
-    """Build the task with the settings in the files of the checkpoint."""
+    """Build a task with the settings in the files of the checkpoint."""
     tokenizer_config = _read_tokenizer_config(directories)
     fields: Fields = {
         "labels": _read_labels(config),
@@ -113,7 +113,7 @@ def _build_task(
     if task == "zero-shot-image-classification":
         fields |= _read_image_text_settings(config)
     if isinstance(record, JsonTokenizer):
-        # use the padding token in config.json if no tokenizer file has one
+        # use the padding token of config.json if no tokenizer file sets one
         fields |= _find_special_ids(
             map_token_ids(json.loads(record.file.json_text)), tokenizer_config
         )
@@ -121,7 +121,7 @@ def _build_task(
 
 
 def _read_labels(config: Config) -> tuple[str, ...]:
-    """Read the class names by index; missing names become `LABEL_n`."""
+    """Return the class names by class index. A missing name becomes `LABEL_n`."""
     labels = config.get("id2label")
     if not isinstance(labels, dict):
         return ()
@@ -130,7 +130,7 @@ def _read_labels(config: Config) -> tuple[str, ...]:
 
 
 def _read_function(config: Config) -> str:
-    """Read the function from logits to scores, as transformers and sentence-transformers do."""
+    """Return the function from logits to scores, as in transformers and sentence-transformers."""
     own_settings = config.get("sentence_transformers")
     activation = own_settings.get("activation_fn") if isinstance(own_settings, dict) else None
     activation = activation or config.get("activation_fn")
@@ -149,7 +149,7 @@ def _read_function(config: Config) -> str:
 
 
 def _read_image_text_settings(config: Config) -> Fields:
-    """Read the settings of scored labels; SigLIP pads texts and scores labels independently."""
+    """Read the settings of image-text models. SigLIP pads texts and scores labels independently."""
     if "siglip" not in str(config.get("model_type")):
         return {"score_function": "softmax"}
     text_config = config.get("text_config")
@@ -163,14 +163,14 @@ def _read_image_text_settings(config: Config) -> Fields:
 
 
 def _read_optional_file(name: str, directories: Sequence[Path]) -> Fields:
-    """Read the JSON file `name`, or return {} if it is absent."""
+    """Read the JSON file `name`, or return {} if there is no such file."""
     return read_optional_object(find_repository_file(directories, name))
 
 
 def _read_max_length(
     config: Config, tokenizer_config: Config, encoder_settings: Config
 ) -> int | None:
-    """Read the maximum tokens per text: 0 for no truncation, None if it is invalid."""
+    """Return the maximum number of tokens per text: 0 for no truncation, None if it is invalid."""
     lengths = [tokenizer_config.get("model_max_length"), config.get("max_position_embeddings")]
     limits = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
     max_length = (
@@ -185,7 +185,7 @@ def _read_max_length(
 def _read_sentence_task(
     config: Config, tokenizer_config: Config, directories: Sequence[Path]
 ) -> Fields:
-    """Read the text settings of a sentence-transformers directory, {} if absent."""
+    """Read the text settings of a sentence-transformers directory, or return {} for others."""
     if find_repository_file(directories, MODULES_FILE) is None:
         return {}
     path = find_first_file(directories, SENTENCE_CONFIGS)
@@ -211,14 +211,14 @@ def _read_sentence_task(
 
 
 def _raise_invalid_setting(path: Path | None, key: str, expected: str) -> NoReturn:
-    """Raise E0427 because a setting has the wrong type."""
+    """Raise E0427 because the setting `key` has the wrong type."""
     title = f"`{escape_text(path)}`: `{key}` is not {expected}"
     raise_error("E0427", title, helps=["correct the file, or download it again"])
 
 
 def _read_tokenizer_config(directories: Sequence[Path]) -> Fields:
     """Merge special_tokens_map.json, tokenizer_config.json and the tokenizer arguments of
-    sentence-transformers; later files take precedence.
+    sentence-transformers. Later files take precedence.
     """
     encoder_settings = read_optional_object(find_first_file(directories, SENTENCE_CONFIGS))
     files = {
@@ -229,7 +229,7 @@ def _read_tokenizer_config(directories: Sequence[Path]) -> Fields:
 
 
 def _uses_token_types(tokenizer_config: Config, config: Config) -> bool:
-    """Return True if the model takes the tokenizer's token type ids."""
+    """Return True if the model takes the token type ids of the tokenizer."""
     input_names, tokenizer_class = (
         tokenizer_config.get("model_input_names"),
         tokenizer_config.get("tokenizer_class"),
@@ -242,7 +242,7 @@ def _uses_token_types(tokenizer_config: Config, config: Config) -> bool:
 
 
 def _find_special_ids(ids: Mapping[str, object], tokenizer_config: Config) -> Fields:
-    """Find the ids of the special tokens of a tokenizer, by task field."""
+    """Return the ids of the special tokens of a tokenizer, by task field."""
     fields: Fields = {}
     for field, (key, *defaults) in SPECIAL_TOKENS_BY_FIELD.items():
         token = get_token_content(tokenizer_config.get(key))

@@ -1,4 +1,4 @@
-"""Read the audio part of preprocessor_config.json, vocab.json and tokenizer_config.json."""
+"""Read the audio settings in preprocessor_config.json, vocab.json and tokenizer_config.json."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ SENTENCE_CONFIGS = tuple(
 """File names of the encoder settings of sentence-transformers, in order of precedence."""
 SENTENCE_TRANSFORMERS_FILE = "config_sentence_transformers.json"
 ENCODER_PART = "transformer"
-"""The name of the encoder in the generated spec and config of a sentence-transformers directory."""
+"""Name of the encoder in the generated spec and config of a sentence-transformers model."""
 VOCABULARY, TOKENIZER = "vocab.json", "tokenizer_config.json"
 ADDED_TOKENS_FILE = "added_tokens.json"
 MAX_VOCABULARY_SIZE = 1_000_000
@@ -29,7 +29,7 @@ MAX_VOCABULARY_SIZE = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class _FeatureExtractor:
-    """A feature extractor class: the option of each key, and keys with one supported value."""
+    """A feature extractor class: the spec option of each key, and keys with a required value."""
 
     name: str
     keys: Mapping[str, str]
@@ -66,7 +66,7 @@ _FILTER_BANKS = _FeatureExtractor(
 )
 FEATURE_EXTRACTORS = {"waveform": _WAVEFORM, "log_mel": _LOG_MEL, "filter_banks": _FILTER_BANKS}
 REQUIRED_AUDIO_SETTINGS: Mapping[str, object] = {"padding_value": 0, "padding_side": "right"}
-"""Required settings of audio preprocessing."""
+"""The only supported values of these audio preprocessing settings."""
 IGNORED_KEYS = {
     "processor_class": "names a class",
     "image_processor_type": "names a class",
@@ -77,15 +77,14 @@ IGNORED_KEYS = {
     "mel_filters": "are derived",
 }
 DEFAULT_HOP_LENGTH = 160
-"""Default hop length of a log-mel spectrogram."""
+"""Default hop length of a log-mel spectrogram in samples."""
 
 
 def read_audio_options(
     kind: str, spec_options: Mapping[str, object], directories: Sequence[Path], span: Span | None
 ) -> dict[str, object]:
-    """Read the options of audio preprocessing from the spec (`spec_options`) and from the
-    `preprocessor_config.json` in the first of `directories` that has one. Raise E0844 if they
-    disagree.
+    """Merge the audio preprocessing options of the spec (`spec_options`) and of the first
+    `preprocessor_config.json` in `directories`. Raise E0844 if spec and file differ.
     """
     path, file = read_preprocessor_config(directories)
     if path is None:
@@ -103,7 +102,7 @@ def read_audio_options(
 
 
 def list_audio_processor_files(kind: str, directories: Sequence[Path]) -> list[Path]:
-    """Return the files that audio preprocessing of this kind uses."""
+    """Return the files that audio preprocessing of the type `kind` reads."""
     names: tuple[str, ...] = (PREPROCESSOR, PROCESSOR) if kind in FEATURE_EXTRACTORS else ()
     if kind == "transcript":
         names = (VOCABULARY, TOKENIZER, ADDED_TOKENS_FILE)
@@ -111,7 +110,7 @@ def list_audio_processor_files(kind: str, directories: Sequence[Path]) -> list[P
 
 
 def list_unused_preprocessor_keys(kind: str, directories: Sequence[Path]) -> tuple[str, ...]:
-    """Return the keys of the file that are ignored."""
+    """Return the keys of the preprocessor config that are ignored."""
     _, file = read_preprocessor_config(directories)
     known_keys = {
         *FEATURE_EXTRACTORS[kind].keys,
@@ -123,7 +122,7 @@ def list_unused_preprocessor_keys(kind: str, directories: Sequence[Path]) -> tup
 
 
 def read_preprocessor_config(directories: Sequence[Path]) -> tuple[Path | None, dict[str, object]]:
-    """Read the preprocessor config, or the audio part of a processor config. Return its path and
+    """Read the preprocessor config, or the audio section of a processor config. Return its path and
     content, or (None, {}) if there is no config.
     """
     path = find_repository_file(directories, PREPROCESSOR)
@@ -138,7 +137,7 @@ def _convert_options(
     extractor: _FeatureExtractor, file: Mapping[str, object], path: Path, span: Span | None
 ) -> dict[str, object]:
     """Convert the keys of a file to preprocessing options. Raise E0844 if the file belongs to
-    another feature extractor or a setting is not supported.
+    another feature extractor or contains an unsupported setting.
     """
     class_name = file.get("feature_extractor_type")
     if class_name not in (None, extractor.name):
@@ -164,7 +163,7 @@ def _check_numbers(options: Mapping[str, object], path: Path, span: Span | None)
 
 
 def _count_frames(options: Mapping[str, object], path: Path, span: Span | None) -> int:
-    """Return the number of frames in `chunk_length` seconds."""
+    """Return the number of spectrogram frames in `chunk_length` seconds."""
     seconds, rate = options["frames"], options.get("rate", 16_000)
     hop = options.get("hop", DEFAULT_HOP_LENGTH)
     if isinstance(seconds, int) and isinstance(rate, int) and isinstance(hop, int):
@@ -189,7 +188,7 @@ def _raise_unsupported_settings(path: Path, reason: str, span: Span | None) -> N
 
 def read_word_vocabulary(directories: Sequence[Path], span: Span | None = None) -> Path | None:
     """Return the path of the vocabulary (which `convert` writes next to word vectors) in the first
-    directory that contains one, or None. Raise E0203 if a directory contains several.
+    directory that contains one, or None. Raise E0203 if the directory contains several.
     """
     for directory in directories:
         paths = sorted(directory.glob("*.vocab"))
@@ -211,8 +210,8 @@ def read_ctc_transcript_options(
     directories: Sequence[Path], span: Span | None, language: str = ""
 ) -> dict[str, object] | None:
     """Read the options of `transcript` from `vocab.json` and `tokenizer_config.json` in the first
-    directory with a `vocab.json`, or None if there is none. `language` overrides the language in
-    `tokenizer_config.json`. Raise E0845 if the files are invalid.
+    directory with a `vocab.json`. Return None if there is no such directory. `language` overrides
+    the language in `tokenizer_config.json`. Raise E0845 if the files are invalid.
     """
     path = find_repository_file(directories, VOCABULARY)
     if path is None:
@@ -243,7 +242,7 @@ def read_ctc_transcript_options(
 def _select_vocabulary(
     file: dict[str, object], config: Mapping[str, object], path: Path, span: Span | None
 ) -> dict[str, object]:
-    """Return the vocabulary, or the vocabulary of `target_lang` if it is multilingual."""
+    """Return the vocabulary or, in a multilingual file, the vocabulary of `target_lang`."""
     if not any(isinstance(vocabulary, dict) for vocabulary in file.values()):
         return file
     language = config.get("target_lang")
@@ -270,7 +269,7 @@ def _iterate_ids(
 def _iterate_added_tokens(
     directory: Path, config: Mapping[str, object]
 ) -> Iterator[tuple[int, str]]:
-    """Iterate over the added tokens in either file format."""
+    """Yield the id and text of each added token, in either file format."""
     added_tokens = config.get("added_tokens_decoder")
     for key, value in added_tokens.items() if isinstance(added_tokens, dict) else ():
         if key.isascii() and key.isdigit() and len(key) < 10:
@@ -281,7 +280,7 @@ def _iterate_added_tokens(
 
 
 def get_token_content(value: object, default: str = "") -> str:
-    """Return the text of a token: config files store it, or an object with `content`."""
+    """Return the text of a token, which config files store as a string or in `content`."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else default
@@ -300,42 +299,42 @@ def _raise_invalid_vocabulary(path: Path, reason: str, span: Span | None) -> NoR
 
 
 def find_repository_file(directories: Sequence[Path], name: str) -> Path | None:
-    """Return the file `name` in the first directory that contains it, or None."""
+    """Return the file `name` in the first directory that contains such a file, or None."""
     return next((f / name for f in directories if os.path.lexists(f / name)), None)
 
 
 def find_repository_files(directories: Sequence[Path], names: Sequence[str]) -> list[Path]:
-    """Return the existing files among `names`, each in the first directory that contains it."""
+    """Return the files in `names` that exist, each in the first directory that contains it."""
     return [p for name in names if (p := find_repository_file(directories, name))]
 
 
 def get_tokenizer_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that sentence-transformers passes to the tokenizer, which override the
-    keys of tokenizer_config.json: `processor_kwargs`, or `tokenizer_args` in older files.
+    """Return the arguments that sentence-transformers passes to the tokenizer's constructor, which
+    override keys of tokenizer_config.json: `processor_kwargs`, or `tokenizer_args` in older files.
     """
     arguments = settings.get("processor_kwargs", settings.get("tokenizer_args"))
     return arguments if isinstance(arguments, dict) else {}
 
 
 def get_call_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that sentence-transformers passes when it calls the tokenizer."""
+    """Return the arguments with which sentence-transformers calls the tokenizer."""
     arguments = settings.get("processing_kwargs")
     text_arguments = arguments.get("text") if isinstance(arguments, dict) else None
     return text_arguments if isinstance(text_arguments, dict) else {}
 
 
 def find_first_file(directories: Sequence[Path], names: Sequence[str]) -> Path | None:
-    """Return the first of these files that exists in a directory."""
+    """Return the first of the files in `names` that exists in a directory, or None."""
     return next(iter(find_repository_files(directories, names)), None)
 
 
 def read_optional_object(path: Path | None) -> dict[str, object]:
-    """Return the JSON object in a file, or {} if there is no file."""
+    """Return the JSON object in a file, or {} if `path` is None."""
     return read_json_object(path) if path is not None and os.path.lexists(path) else {}
 
 
 def read_json_object(path: Path) -> dict[str, object]:
-    """Return the JSON object in a file. Raise E0802 if unreadable, E0846 if it is no object."""
+    """Return the JSON object in a file. Raise E0802 (unreadable) or E0846 (not an object)."""
     data = read_required_file(path, MAX_FILE_BYTES)
     try:
         value = parse_strict_json(decode_spec(data, str(path)).text, NO_LIMITS)

@@ -1,4 +1,4 @@
-"""Read `quantization_config` of a config.json: the format of quantized weights."""
+"""Read the `quantization_config` in a config.json, which describes quantized weights."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ ACTIVATIONS_NOTE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointQuantization:
-    """The quantization method of a checkpoint, and whether it also quantizes activations."""
+    """The quantization method of a checkpoint, and whether activations are also quantized."""
 
     method: str
     settings: QuantizationSettings
@@ -34,12 +34,12 @@ class CheckpointQuantization:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Remarks about activation quantization, which the compiled model omits."""
+        """Remarks about activation quantization, which the compiled model does not use."""
         return (ACTIVATIONS_NOTE,) if self.quantizes_activations else ()
 
 
 GGUF_QUANTIZATION = CheckpointQuantization(method=GGUF_METHOD, settings=QuantizationSettings())
-"""The quantization of GGUF files, where each tensor has its own type."""
+"""The quantization of GGUF files, in which each tensor has a separate quantization type."""
 COMPRESSED_FORMATS = (
     "pack-quantized",
     "int-quantized",
@@ -50,7 +50,7 @@ COMPRESSED_FORMATS = (
     "mixed-precision",
     "dense",
 )
-"""Supported values of `format` in compressed-tensors configs."""
+"""Supported values of `format` in configs of compressed-tensors."""
 
 
 class _UnsupportedSettingError(Exception):
@@ -58,8 +58,7 @@ class _UnsupportedSettingError(Exception):
 
 
 def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization | None:
-    """Read the quantization method of a checkpoint, or return None if its weights are not
-    quantized.
+    """Read the quantization of a checkpoint, or return None if the weights are not quantized.
 
     Raise E0421 if the method or a setting is not supported.
     """
@@ -81,15 +80,15 @@ def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization 
 
 
 def _get_method(fields: Mapping[str, Json]) -> Json:
-    """Return the quantization method that the config names."""
+    """Return the quantization method in a config."""
     method = fields.get("quant_method")
     if not method and (fields.get("load_in_4bit") or fields.get("load_in_8bit")):
-        return "bitsandbytes"  # configs written before transformers 4.32
+        return "bitsandbytes"  # configs from before transformers 4.32 do not name the method
     return method
 
 
 def _find_section(data: JsonObject) -> JsonMember | None:
-    """Return the quantization section of a config, or of a sentence-transformers encoder."""
+    """Return the quantization section of a config, or of its sentence-transformers encoder."""
     for path, member in data.iterate_members():
         if path.rpartition(".")[2] == QUANTIZATION_KEY and not member.is_null:
             return member
@@ -112,7 +111,7 @@ def _get_integer(fields: Mapping[str, Json], key: str) -> int:
 
 
 def _require_value(fields: Mapping[str, Json], key: str, *supported: Json) -> Json:
-    """Return the value of `key` (null: the first supported one). Raise if it is unsupported."""
+    """Return the value of `key` (null: the first supported value). Raise if it is unsupported."""
     value = fields.get(key)
     if isinstance(value, str):
         value = value.lower()
@@ -147,7 +146,7 @@ def _read_awq(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
 
 
 def _list_schemes(fields: Mapping[str, Json]) -> list[tuple[str, dict[str, Json]]]:
-    """Return the weight and activation schemes of every group of layers."""
+    """Return the weight and activation quantization schemes of all groups of layers."""
     groups = fields.get("config_groups")
     group_values = groups.values() if isinstance(groups, dict) else ()
     return [
@@ -166,7 +165,7 @@ def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSe
     schemes = _list_schemes(fields)
     weights = [scheme for key, scheme in schemes if key == "weights"]
 
-    # settings that all groups have in common
+    # keep the settings that are equal in all groups
     first_scheme = weights[0] if weights else {}
     common = {
         k: v for k, v in first_scheme.items() if all(v == scheme.get(k) for scheme in weights)
@@ -181,7 +180,7 @@ def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSe
 
 def _require_neutral_section(fields: Mapping[str, Json], key: str, neutral_key: str) -> None:
     """Raise an error if a section of the config (sparsity or transforms) changes weights, i.e. if
-    `neutral_key` has a value in it other than null, `dense` or {}.
+    its value of `neutral_key` is not null, `dense` or {}.
     """
     section = fields.get(key)
     if isinstance(section, dict) and section.get(neutral_key) not in (None, "dense", {}):
@@ -204,4 +203,4 @@ _METHOD_READERS: Mapping[str, Callable[[Mapping[str, Json]], tuple[QuantizationS
     "mxfp4": lambda _: (QuantizationSettings(), False),
     "fbgemm_fp8": lambda _: (QuantizationSettings(), True),
 }
-"""Functions that read the settings of each method and return whether activations are quantized."""
+"""Functions that read the settings of each method, and a flag for activation quantization."""

@@ -1,4 +1,4 @@
-"""Read tokenizers and chat templates of repositories, and files that are copied into packages."""
+"""Read tokenizers and chat templates of model repositories, and files to copy into packages."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def read_tokenizer_file(path: Path, name: str, span: Span | None) -> TokenizerFile:
-    """Read a tokenizer.json, `name` in messages. Raise E0802 if unreadable, E0941 if invalid."""
+    """Read a tokenizer.json. Raise E0802 if it is unreadable, E0941 if it is invalid."""
     data = read_required_file(path, MAX_BYTES, f"the tokenizer `{escape_text(name)}`", span)
     return check_tokenizer_file(data, name, span)
 
@@ -29,7 +29,7 @@ def read_tokenizer_file(path: Path, name: str, span: Span | None) -> TokenizerFi
 def read_checkpoint_tokenizer(
     path: Path, span: Span | None
 ) -> tuple[TokenizerFile, ChatTemplate | None]:
-    """Read the tokenizer that `find_tokenizer_file` found, with the tokenizer settings and the chat
+    """Read a tokenizer found by `find_tokenizer_file`, with the tokenizer settings and the chat
     template of its checkpoint. Raise E0423, E0802 or E0941 if a file is invalid.
     """
     if is_gguf_path(path):
@@ -46,7 +46,7 @@ def read_checkpoint_tokenizer(
 
 
 def find_tokenizer_file(directories: Sequence[Path]) -> Path | None:
-    """Return the first tokenizer.json in a directory or GGUF file with a tokenizer, or None."""
+    """Return the first tokenizer.json, or GGUF file with a tokenizer, in `directories`, or None."""
     return next(filter(None, map(_find_tokenizer, directories)), None)
 
 
@@ -58,7 +58,8 @@ def _find_tokenizer(directory: Path) -> Path | None:
 
 
 def _read_gguf_tokenizer_file(path: Path) -> "GGUFTokenizer | None":
-    # imported here: weight formats import NumPy, which a spec without a checkpoint does not need
+    # import here, because weight formats import NumPy, which a spec without checkpoint does not
+    # need
     from specc.huggingface.gguf_metadata import read_gguf_tokenizer
 
     return read_gguf_tokenizer(path)
@@ -68,15 +69,15 @@ TOKENIZER_CONFIG_FILE, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.j
 MAX_TEMPLATE_FILE_BYTES = 16 << 20
 CHAT_TEMPLATE_KEY = "chat_template"
 DEFAULT_TEMPLATE = "default"
-"""The name of the default chat template among several."""
+"""Name of the default chat template among several templates."""
 
 
 def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | None:
-    """Read the chat template of a directory, or None. Raise E0802 or E0423 if invalid."""
+    """Read the chat template of a directory, if any. Raise E0802 or E0423 if it is invalid."""
     path, template_file = directory / TOKENIZER_CONFIG_FILE, directory / TEMPLATE_FILE
     config = _read_object(path, span) if os.path.lexists(path) else {}
     template: object = config.get(CHAT_TEMPLATE_KEY)
-    # a separate file takes precedence, as in transformers
+    # as in transformers, a separate template file takes precedence
     if os.path.lexists(template_file):
         template, path = _read_text(template_file, span), template_file
     return choose_chat_template(template, config, path, span)
@@ -85,7 +86,7 @@ def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | Non
 def choose_chat_template(
     setting: object, config: Mapping[str, object], path: Path, span: Span | None
 ) -> ChatTemplate | None:
-    """Return the default chat template, with the tokens of `config`. Raise E0423 if invalid."""
+    """Return the default chat template with the tokens of `config`. Raise E0423 if invalid."""
     if isinstance(setting, list | dict):
         setting = _select_template(setting, path, span)
     if setting is None:
@@ -96,7 +97,7 @@ def choose_chat_template(
 
 
 def list_chat_template_files(directory: Path) -> list[Path]:
-    """Return the files that contain the chat template of a directory."""
+    """Return the files that determine the chat template of a directory."""
     return [
         path
         for path in (directory / TOKENIZER_CONFIG_FILE, directory / TEMPLATE_FILE)
@@ -105,7 +106,7 @@ def list_chat_template_files(directory: Path) -> list[Path]:
 
 
 def _select_template(templates: object, path: Path, span: Span | None) -> object:
-    """Return the default or only template, or None without any. Raise E0423 if ambiguous."""
+    """Return the default or only template, or None if there is none. Raise E0423 if ambiguous."""
     templates_by_name: dict[str, object] = {**templates} if isinstance(templates, dict) else {}
     for item in templates if isinstance(templates, list) else ():
         match item:
@@ -124,7 +125,7 @@ def _select_template(templates: object, path: Path, span: Span | None) -> object
 
 
 def _read_tokens(config: Mapping[str, object], path: Path, span: Span | None) -> dict[str, str]:
-    """Read the special tokens by name, e.g. `bos_token`: strings or objects in the config."""
+    """Read the special tokens (strings or objects in the config) by name, e.g. `bos_token`."""
     tokens = {k: get_token_content(v) for k, v in config.items() if k.endswith("_token")}
     special_tokens = {key: token for key, token in tokens.items() if token and key.isidentifier()}
     if len(special_tokens) > MAX_TOKENS:
@@ -182,25 +183,25 @@ REPOSITORY_FILES = (
     "preprocessor_config.json",
     "processor_config.json",
 )
-"""Files that other programs save next to weights and load from there."""
+"""Files that other programs save next to weights and load from the same directory."""
 MAX_COMPANION_BYTES = 64 * 2**20
 DEFAULT_TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast"}
-"""The tokenizer config that is generated if a checkpoint has only a `tokenizer.json`."""
+"""The generated tokenizer config of a checkpoint that only has a `tokenizer.json`."""
 
 
 def find_companion_paths(directories: Sequence[Path]) -> list[Path]:
-    """Return the existing companion files, each from the first directory that contains it."""
+    """Return the companion files that exist, each in the first directory that contains it."""
     return find_repository_files(directories, REPOSITORY_FILES)
 
 
 def read_companions(
     profile: str, directories: Sequence[Path], excluded: Collection[str]
 ) -> Iterator[ExtraFile]:
-    """Yield the additional files (tokenizer, config) that the runtime of a profile loads from a
+    """Yield the companion files (tokenizer, config) that the runtime of a profile loads from a
     package, except those in `excluded`.
 
-    onnxruntime-genai needs tokenizer.json and tokenizer_config.json; if a checkpoint has only the
-    first, the second is generated. Raise E0802 if a file cannot be read.
+    onnxruntime-genai needs tokenizer.json and tokenizer_config.json. If a checkpoint only has
+    tokenizer.json, tokenizer_config.json is generated. Raise E0802 if a file cannot be read.
     """
     if profile == "specc":
         return
@@ -214,7 +215,7 @@ def read_companions(
 
 
 def describe_missing_companions(profile: str, directories: Sequence[Path]) -> tuple[str, ...]:
-    """Return notes on missing files that programs of this profile need to load a package."""
+    """Return notes on missing files that the runtime of a profile needs to load a package."""
     present_names = {path.name for path in find_companion_paths(directories)}
     if profile == "hf" and CONFIG_FILE not in present_names:
         return (

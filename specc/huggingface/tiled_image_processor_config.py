@@ -1,20 +1,20 @@
-"""Read the settings of image processors whose output size depends on the image."""
+"""Read the settings of image processors whose output size depends on the image size."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, Protocol
 
 
 class SettingsReader(Protocol):
-    """Typed access to the keys of a preprocessor_config.json."""
+    """An interface for typed access to the keys of a preprocessor_config.json."""
 
     def read_value(self, key: str, default: object) -> object:
-        """Return the value of a key, or `default` if it is absent or null."""
+        """Return the value of a key, or `default` if the key is absent or null."""
 
     def read_bool(self, key: str, default: bool) -> bool:
-        """Return the boolean value of a key, or `default` if it is absent or null."""
+        """Return the boolean value of a key, or `default` if the key is absent or null."""
 
     def raise_unsupported(self, key: str, reason: str) -> NoReturn:
-        """Raise E0422 at a key, with the reason."""
+        """Raise E0422 at the position of `key`; the message contains `reason`."""
 
 
 Options = dict[str, object]
@@ -23,14 +23,14 @@ FIXED_SETTINGS: Mapping[str, Sequence[object]] = {
     "do_center_crop": (None, False),
     "return_row_col_info": (None, True, False),
 }
-"""Supported default values of settings; some sizing rules support other values."""
+"""The only supported values of settings, unless a sizing rule supports other values."""
 
 
 def read_sized_options(
     reader: SettingsReader, sizing: str, default: Mapping[str, object], spec: Mapping[str, object]
 ) -> Options:
-    """Read the options of the sizing rule `sizing`. `default` are the default settings of the
-    processor class, `spec` the options of the spec. Raise E0422 if a setting is not supported.
+    """Read the options of the rule `sizing`. `default` are the default settings of the processor
+    class, and `spec` are the options in the spec. Raise E0422 if a setting is not supported.
     """
     if spec.get("sizing", "") != sizing:
         reader.raise_unsupported(
@@ -44,7 +44,7 @@ def read_sized_options(
 
 
 class _Settings:
-    """The settings in a file, with the defaults of the processor class."""
+    """The settings in a config file, with the defaults of the processor class."""
 
     def __init__(self, reader: SettingsReader, default: Mapping[str, object]) -> None:
         self.reader, self.defaults = reader, default
@@ -59,8 +59,8 @@ class _Settings:
         return value
 
     def check_length(self, key: str, expected: object, *parts: str) -> None:
-        """Raise E0422 if the length under `key` differs from `expected`, the value of the spec. Any
-        length is accepted if `expected` is not an integer.
+        """Raise E0422 if the length under `key` differs from `expected`, the value in the spec. If
+        `expected` is not an integer, any length is accepted.
         """
         length = self.read_length(key, *parts)
         if isinstance(expected, int) and length != expected:
@@ -106,7 +106,7 @@ def _read_grids(settings: _Settings, spec: Mapping[str, object]) -> Options:
         settings.check_length("crop_size", tile_size, "height", "shortest_edge")
     key = "image_grid_pinpoints"
     match reader.read_value(key, spec.get("bounds")):
-        # the graph counts tiles with the grid sizes in the config
+        # the graph counts tiles based on the grid sizes in config.json
         case value if value == spec.get("bounds"):
             return {}
     reader.raise_unsupported(key, "differs from the tile sizes in the config.json of the model")
@@ -133,4 +133,4 @@ SIZING_READERS: Mapping[str, Callable[[_Settings, Mapping[str, object]], Options
     "anyres": _read_grids,
     "square": _read_square,
 }
-"""The functions that read the size bounds of each sizing rule in `image(sizing=…)`."""
+"""Functions that read the size bounds, by sizing rule in `image(sizing=…)`."""

@@ -1,4 +1,4 @@
-"""Apply the settings of tokenizer_config.json to a tokenizer.json, as transformers does."""
+"""Apply the settings in tokenizer_config.json to a tokenizer.json, as transformers does."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,15 +23,15 @@ from specc.ir.model import ModelDefinition
 Part: TypeAlias = dict[str, Any]
 """A component of a tokenizer.json: normalizer, pre-tokenizer or post-processor."""
 GENERIC_CLASSES = frozenset(("PreTrainedTokenizerFast", "TokenizersBackend"))
-"""Tokenizer classes that do not change the normalizer of the file."""
+"""Tokenizer classes that do not change the normalizer in tokenizer.json."""
 BERT_NORMALIZER = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-"""Fields of a BertNormalizer by the keys of tokenizer_config.json that set them."""
+"""Fields of a BertNormalizer by the key of tokenizer_config.json that sets the field."""
 ADDED_TOKEN_KEYS = {"add_bos_token": "bos_token", "add_eos_token": "eos_token"}
-"""Keys that enable a special token at the beginning or end of text, with the key of this token."""
+"""Keys that enable a special token at the beginning or end of a text, and the token's key."""
 SPECIAL_TOKEN_KEYS = (
     "bos_token",
     "eos_token",
@@ -45,14 +45,14 @@ SPECIAL_TOKEN_KEYS = (
 
 @dataclass(frozen=True)
 class AppliedSettings:
-    """A tokenizer.json with the settings of tokenizer_config.json, and the ignored keys."""
+    """A tokenizer.json with the applied settings of tokenizer_config.json, and the ignored keys."""
 
     tokenizer_json: str
     ignored_keys: tuple[str, ...] = ()
 
 
 def read_tokenizer_settings(directory: Path, text: str) -> AppliedSettings:
-    """Read the tokenizer.json of a directory, with tokenizer_config.json and others applied."""
+    """Return a directory's tokenizer.json `text` with the settings in its config files applied."""
     path = find_first_file([directory], SENTENCE_CONFIGS)
     encoder_settings = read_optional_object(path) if path else {}
     settings = {
@@ -65,7 +65,7 @@ def read_tokenizer_settings(directory: Path, text: str) -> AppliedSettings:
 
 
 def describe_ignored_settings(directory: Path, text: str) -> Iterator[str]:
-    """Yield a note for each unsupported setting of tokenizer_config.json."""
+    """Yield a note for each unsupported setting in tokenizer_config.json."""
     path = escape_text(directory / TOKENIZER)
     for key in read_tokenizer_settings(directory, text).ignored_keys:
         yield f"`{key}` in `{path}` has no effect"
@@ -75,7 +75,7 @@ def apply_tokenizer_settings(
     text: str, settings: Mapping[str, object], *, lowercases_text: bool = False
 ) -> AppliedSettings:
     """Return a tokenizer.json with the settings of tokenizer_config.json. With `lowercases_text`
-    (`do_lower_case` of sentence-transformers), it also lowercases text.
+    (`do_lower_case` of sentence-transformers), the tokenizer also lowercases text.
     """
     content: Part = json.loads(text)
     original = json.dumps(content)
@@ -97,7 +97,7 @@ def apply_tokenizer_settings(
 
 
 def _list_parts(value: object) -> list[Part]:
-    """Return the items of a `Sequence`, a list with the single component, or [] for null."""
+    """Return the items of a `Sequence` component, [component] for others, or [] for null."""
     if not isinstance(value, dict):
         return []
     items = next(
@@ -142,7 +142,7 @@ def _apply_prefix_space(content: Part, prefix: object) -> Iterator[str]:
 
 
 def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
-    """Apply `add_bos_token` and `add_eos_token`; yield a key that the post-processor rejects."""
+    """Apply `add_bos_token` and `add_eos_token`. Yield the keys if a token is unknown."""
     keys = [key for key in ADDED_TOKEN_KEYS if isinstance(settings.get(key), bool)]
     names = [get_token_content(settings.get(ADDED_TOKEN_KEYS[key])) for key in ADDED_TOKEN_KEYS]
     if not keys or not _collect_added_tokens(content) <= {*names}:
@@ -158,14 +158,14 @@ def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator
 
 
 def _collect_added_tokens(content: Part) -> set[str]:
-    """Return the tokens that the post-processor adds, {"?"} for BERT and RoBERTa."""
+    """Return the tokens that the post-processor adds, or {"?"} for BERT and RoBERTa."""
     parts = _list_parts(content.get("post_processor"))
     processors = [part for part in parts if part.get("type") != "ByteLevel"]
     return {str(name) for part in processors for name in part.get("special_tokens", ("?",))}
 
 
 def _make_template(bos: str, eos: str, ids: Mapping[str, int]) -> Part:
-    """Build a post-processor that adds the tokens to every text."""
+    """Build a post-processor that adds the tokens `bos` and `eos` to every text."""
 
     def make_sequence(name: str, type_id: int) -> list[Part]:
         text = {"Sequence": {"id": name, "type_id": type_id}}
@@ -185,7 +185,7 @@ def _make_template(bos: str, eos: str, ids: Mapping[str, int]) -> Part:
 
 
 def map_token_ids(content: Part) -> dict[str, int]:
-    """Return the ids of all tokens of a tokenizer.json."""
+    """Map each token of a tokenizer.json to its id."""
     model = content.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     pieces = vocab if isinstance(vocab, list) else []
@@ -195,7 +195,7 @@ def map_token_ids(content: Part) -> dict[str, int]:
 
 
 def _find_missing_tokens(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
-    """Yield the keys of tokens that are not in the tokenizer.json."""
+    """Yield the keys of special tokens that the tokenizer.json lacks."""
     ids = map_token_ids(content)
     yield from (
         key
@@ -221,17 +221,17 @@ FILTERING_SETTINGS: Mapping[str, str] = {
     "begin_suppress_tokens": "begin_suppress_tokens",
     "bad_words_ids": "bad_words_ids",
 }
-"""Settings in which ids outside the vocabulary have no effect, with their config keys."""
+"""Settings in which ids outside the vocabulary have no effect, and their config keys."""
 GENERATED_SETTINGS: Mapping[str, str] = {
     "start": "decoder_start_token_id",
     "begin": "forced_bos_token_id",
     "forced_eos_token_id": "forced_eos_token_id",
 }
-"""Settings that contain tokens which the model reads or generates, with their config keys."""
+"""Settings with tokens that the model reads or generates, and their config keys."""
 
 
 def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> Iterator[str]:
-    """Remove ids beyond the vocabulary from `FILTERING_SETTINGS`. Yield a remark per key."""
+    """Remove ids outside the vocabulary from `FILTERING_SETTINGS`. Yield a remark per key."""
     vocabulary = _read_vocabulary(model)
     for name, key in FILTERING_SETTINGS.items():
         value = settings.get(name)
@@ -239,8 +239,8 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
         unknown = [i for i in items if vocabulary.check_token_id(name, [i])]
         if value is None or not unknown:
             continue
-        # if the only stop token in the file is unknown, sequences have no stop token, even if the
-        # spec declares one
+        # if the file's only stop token is unknown, sequences have no stop token, even if the spec
+        # declares one
         settings[name] = [item for item in items if item not in unknown]
         if name == "pad":
             del settings[name]
@@ -248,7 +248,7 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
 
 
 def find_unknown_token(model: ModelDefinition, settings: Mapping[str, object]) -> tuple[str, str]:
-    """Return key and description of a token used outside the vocabulary, or "" and ""."""
+    """Return the key and description of a generated token outside the vocabulary, or "" and ""."""
     vocabulary = _read_vocabulary(model)
     for name, key in GENERATED_SETTINGS.items():
         value = settings.get(name)
@@ -266,7 +266,7 @@ def _read_vocabulary(model: ModelDefinition) -> VocabularySizes:
 
 
 def _format_value(items: Sequence[object]) -> str:
-    """Format the first three items, each truncated to 60 characters."""
+    """Format the first three items of a list, each truncated to 60 characters."""
     text = ", ".join(str(item)[:60] for item in items[:3])
     return text if len(items) <= 3 else f"{text}, …"
 
@@ -284,13 +284,13 @@ SUPPORTED_SETTINGS: Mapping[str, Sequence[object]] = {
     "similarity_fn_name": (None, "cosine"),
     "model_type": (None, "SentenceTransformer"),
 }
-"""Keys that are supported or do not change embeddings, with the values if limited."""
+"""Keys that are supported or do not change embeddings, and their supported values if limited."""
 
 
 def _iterate_unread_settings(
     path: Path | None, supported_values: Mapping[str, Sequence[object]]
 ) -> Iterator[str]:
-    """Yield a remark for each ignored key of a file."""
+    """Yield a remark for each ignored key in a config file."""
     for key, value in read_optional_object(path).items():
         values = supported_values.get(key, (None, {}, False))
         if values and value not in values:
@@ -304,7 +304,7 @@ READ_TOKENIZER_ARGUMENTS = frozenset(
 
 
 def _iterate_unread_arguments(path: Path | None) -> Iterator[str]:
-    """Yield a remark for each ignored argument of the tokenizer or of its call."""
+    """Yield a remark for each ignored argument of the tokenizer or of a call of the tokenizer."""
     settings = read_optional_object(path)
     for key in get_tokenizer_arguments(settings):
         if key not in READ_TOKENIZER_ARGUMENTS:
@@ -318,7 +318,7 @@ def _iterate_unread_arguments(path: Path | None) -> Iterator[str]:
 
 
 def _list_processing_keys(settings: Mapping[str, object]) -> list[str]:
-    """Return the keys of arguments for processors of modalities other than text."""
+    """Return the keys of arguments for processors of other modalities than text."""
     arguments = settings.get("processing_kwargs")
     items = arguments.items() if isinstance(arguments, dict) else ()
     return [key for key, value in items if key != "text" and value]
@@ -329,7 +329,7 @@ def _format_ignored_note(key: str, path: Path | None) -> str:
 
 
 def iterate_ignored_settings(encoder_path: Path | None, sentence_path: Path) -> Iterator[str]:
-    """Yield a remark per ignored setting of a sentence-transformers model and its encoder."""
+    """Yield a remark for each ignored setting of a sentence-transformers model or its encoder."""
     yield from _iterate_unread_settings(encoder_path, ENCODER_SETTINGS)
     yield from _iterate_unread_arguments(encoder_path)
     yield from _iterate_unread_settings(sentence_path, SUPPORTED_SETTINGS)
