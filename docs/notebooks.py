@@ -100,7 +100,7 @@ def make_cell(kind: str, text: str, outputs: list[dict[str, object]]) -> dict[st
 
 
 def convert_section(heading: str, text: str) -> list[dict[str, object]]:
-    """Convert a section to notebook cells. A code cell ends with an example with an output."""
+    """Convert a section to notebook cells; each code cell ends with the output of an example."""
     cells, title = [], f"## {heading}\n\n" if heading else ""
     for part in re.split(r"(^```python\n.*?^```\n)", text, flags=re.MULTILINE | re.DOTALL):
         if not part.startswith("```python"):

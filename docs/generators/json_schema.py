@@ -162,7 +162,7 @@ def _entries(value: Schema) -> Schema:
 
 
 def _chosen(kinds: Mapping[str, Schema]) -> Schema:
-    """Return the schema of a mapping whose keyword determines its schema."""
+    """Return the schema of a mapping with one keyword, which determines the other keys."""
     return {
         "type": "object",
         "anyOf": [{"required": [kind]} for kind in kinds],

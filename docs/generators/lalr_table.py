@@ -116,7 +116,7 @@ def build_rule_entry(rule: LarkRule, terminals: set[str]) -> RuleEntry:
 
 
 def order_states(states: dict[int, StateRow], starts: list[int]) -> list[int]:
-    """Sort states by discovery, which unlike lark's numbering is independent of hash seeds."""
+    """Sort states by order of discovery, because lark's numbering depends on hash seeds."""
     order = list(dict.fromkeys(starts))
     seen = set(order)
     for state in order:

@@ -186,7 +186,7 @@ def _compare_rounds(args: Namespace, model: InferenceModel, verify_results: Veri
 
 
 def _check_coverage(verify_results: VerifyResults) -> None:
-    """Raise E0933 if a round compared no output or a subgraph or long sequence was not run."""
+    """Raise E0933 if a graph, a subgraph or a long sequence was not verified."""
     for round in verify_results.rounds:
         if not (round.is_compared or round.uncovered_cases):
             _raise_not_compared(round)

@@ -233,9 +233,8 @@ def bind_checkpoint(
 def keep_stored_layout(
     graph: Graph, values: CheckpointBinding | RandomInitWeights
 ) -> tuple[Graph, CheckpointBinding | RandomInitWeights]:
-    """Return the graph with weights in the layout of the checkpoint, as far as only linear layers
-    and MatMuls use the weights. Weights in the layout of the checkpoint can remain there as
-    external data.
+    """Return the graph with the checkpoint's layout for all weights that only linear layers and
+    MatMuls use. Weights in the layout of the checkpoint can remain there as external data.
     """
     if isinstance(values, RandomInitWeights):
         return graph, values
