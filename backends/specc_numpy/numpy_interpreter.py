@@ -36,7 +36,9 @@ def get_numpy_dtype(dtype: str) -> type[np.generic]:
 
 
 ResultHook: TypeAlias = Callable[[Value, Array], Array]
-"""Returns the array that replaces a node result, given its IR value and its array."""
+"""A function that maps the IR value and the array of a node result to the array that replaces
+it.
+"""
 
 _CURRENT_HOOK: ContextVar[ResultHook | None] = ContextVar("result_hook", default=None)
 """The result hook of the current evaluation, which also applies in loop bodies."""

@@ -5,8 +5,8 @@ The input is the two sides of a comparison. Each side is written as `a t + b u +
 is the query time, `u` is the key time, `far` is a sum of symbolic dimensions, and `c` lies in an
 interval because integer division rounds. If the slopes of `t` and `u` in the difference of the two
 sides are opposite, the comparison bounds `t - u`. The comparison also bounds `t - u` if the
-remaining terms can only make the comparison harder to satisfy, given `u >= 0` for keys or `t >= 0`
-for queries:
+remaining terms can only make the comparison harder to satisfy for keys with `u >= 0` or queries
+with `t >= 0`:
 
     k <= q              q - k >= 0
     q // 3 <= k // 3    q - k <= 2      c lies between -2/3 and 2/3

@@ -1,7 +1,7 @@
 """Decompose attention masks into a band and global tokens, and choose block sizes for local
 (sliding-window) attention.
 
-Decomposition. `window | global tokens` has no band, because global tokens attend to all positions,
+A mask such as `window | global tokens` has no band, because global tokens attend to all positions,
 and all positions attend to them. Such a mask is decomposed into a band, global keys (to which every
 query may attend), and global queries (which may attend to every key):
 
@@ -12,10 +12,10 @@ query may attend), and global queries (which may attend to every key):
 The decomposition covers all visible query-key pairs and possibly more: for a conjunction, only the
 operand with fewer visible pairs is kept.
 
-Blocks. If the band of a mask is bounded, a block of consecutive queries attends only to consecutive
-keys: with a window of 64, queries 64 to 95 attend to keys 1 to 95. A loop over such blocks costs
-`n · w` instead of `n · n`. Because of its overhead, the loop is used only above a threshold length,
-which was measured on ONNX Runtime (`benchmarks/local.py`).
+If the band of a mask is bounded, a block of consecutive queries attends only to consecutive keys:
+with a window of 64, queries 64 to 95 attend to keys 1 to 95. A loop over such blocks costs `n · w`
+instead of `n · n`. Because of its overhead, the loop is used only above a threshold length, which
+was measured on ONNX Runtime (`benchmarks/local.py`).
 """
 
 from collections.abc import Collection, Generator

@@ -96,9 +96,9 @@ def _iterate_dim_quotients(length: Dim) -> Iterator[DimFunction]:
 def compute_max_length(
     length: Dim, symbol: str, other_lengths: Mapping[str, int], max_length: int
 ) -> int:
-    """Return the largest size of `symbol` for which the expression `length` is at most
-    `max_length`, given the sizes `other_lengths` of the other symbolic dimensions. Return 0 if
-    there is no such size.
+    """Return the largest size of `symbol` for which the expression `length` is at most `max_length`
+    if all other symbolic dimensions have the sizes `other_lengths`. Return 0 if there is no such
+    size.
     """
     # Limited expressions are monotone in each symbolic dimension (`_is_monotone`), so bisection
     # finds the first size that exceeds the maximum.

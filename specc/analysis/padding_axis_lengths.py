@@ -191,8 +191,8 @@ def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]
 
 @lru_cache(maxsize=4096)
 def _count_repeats(length: Dim, padded_length: Dim) -> int | None:
-    """Return the factor by which an axis is longer than the padded axis, up to a constant, or None.
-    The result is cached, because many axes have the same size.
+    """Return the number of positions per padding mask position, up to a constant, or None. The
+    result is cached, because many axes have the same size.
     """
     for count in range(1, MAX_UPSAMPLING_FACTOR):
         if (length - padded_length * count).number is not None:

@@ -117,8 +117,8 @@ def _find_extreme_axes(result: PaddedResult, axes: Iterable[int], *, lowest: boo
 
 def _drop_merged_facts(node: Node, facts: PaddingFacts) -> PaddingFacts:
     if isinstance(node.op, ops.Merge | ops.Split):
-        # If the batch axis and the position axis are merged, no property of the last position or of
-        # at least one position is known.
+        # If the batch axis and the position axis are merged, properties of the last position and of
+        # at least one position are unknown.
         return replace(facts, repeated_axes=frozenset(), finite_pad_axes=frozenset())
     return facts
 

@@ -51,12 +51,12 @@ class TimeState:
 @value_class(slots=True)
 class Leak:
     """A node that violates causality by reading positions after the position that it computes.
-    `reason` is `ahead` if the node reads up to `-offsets.low` positions ahead, `all` if it reads
-    every position, `newest` if it combines the last position with earlier positions, `length` if it
-    needs the final size of the time axis, `captured` if a loop captures a time-dependent value,
-    `first` if prefix positions read the first position after the prefix, and `shape` if the result
-    has an axis whose positions are not positions of the time axis. `body_violation` is the body of
-    a loop and the leak in the body.
+    `reason` is one of these strings: `ahead` (the node reads up to `-offsets.low` positions ahead),
+    `all` (it reads every position), `newest` (it combines the last position with earlier
+    positions), `length` (it needs the final size of the time axis), `captured` (a loop captures a
+    time-dependent value), `first` (prefix positions read the first position after the prefix),
+    `shape` (a result axis contains other positions than the time axis). `body_violation` is the
+    body of a loop and the leak in the body.
     """
 
     node: Node

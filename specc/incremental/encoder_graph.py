@@ -85,7 +85,7 @@ def has_first_result(graph: Graph, flow: TimeDataflow, output_name: str) -> bool
 
 
 def _iterate_last_position_reads(graph: Graph, live: Collection[Node]) -> Iterator[LastPosition]:
-    """Yield the values of which a `live` node reads only the last position, with the time axis."""
+    """Yield (value, time axis) for each read of only the last position by a `live` node."""
     for node, results in graph.nodes:
         if node in live:
             for dependence in find_dependences(node, results):
@@ -99,7 +99,7 @@ class LastPositionBuilder:
 
     If the node of the value is in `computed_nodes` (nodes that are computed completely), the
     position is sliced from the value. Otherwise, the position is computed from positions of the
-    operands. `full_values` are the values of which all positions are needed; `positions` are the
+    operands. `full_values` are the values that are needed at all positions. `positions` are the
     positions to compute, in topological order.
     """
 
@@ -130,7 +130,7 @@ class LastPositionBuilder:
         self, position: LastPosition
     ) -> tuple[dict[int, LastPosition], list[Value]]:
         """Return the operand positions from which a position is computed, by operand, and the
-        values of which all positions are read. Return no positions if the position is sliced from
+        values that are read at all positions. Return no positions if the position is sliced from
         its value.
         """
         value, axis = position
@@ -211,8 +211,8 @@ class LastPositionBuilder:
 class InitialValue:
     """The initial value of a state, which is a value of the full-forward graph for an empty time
     axis. The state contains the last `max_positions` positions along `axis`, or their sum if
-    `is_sum`. If `is_last_position`, it contains only the last position, computed from as few
-    positions as possible.
+    `is_sum`. If `is_last_position`, the state contains only the last position, and only the
+    positions that are needed for the last position are computed.
     """
 
     value: Value
@@ -258,8 +258,8 @@ class EncoderBuilder:
         self.last_positions: dict[Value, LastPositionBuilder] = {}
 
     def copy_nodes(self, targets: Iterable[InitialValue]) -> None:
-        """Copy every node on which the targets depend, except nodes of which only the last position
-        is needed. Loops with additional scan outputs are copied last.
+        """Copy every node on which the targets depend, except nodes that are needed only at the
+        last position. Loops with additional scan outputs are copied last.
         """
         b, graph, new_values = self.b, self.plan.graph, self.new_values
         values = self._find_full_values(list(targets))
@@ -289,7 +289,7 @@ class EncoderBuilder:
                 new_values[value] = self._build_filled_constant(value.type, zero)
 
     def _find_full_values(self, targets: Sequence[InitialValue]) -> list[Value]:
-        """Return the values of which more than the last position is needed."""
+        """Return the values that are needed at more positions than the last position."""
         values = [initial.value for initial in targets if not initial.is_last_position]
         computed_nodes = collect_required_nodes(values, self._list_read_operands)
         for target in targets:
@@ -370,7 +370,7 @@ class EncoderBuilder:
         return self._remove_time_axis(x.shape[node.op.axis]) == 0
 
     def _build_filled_constant(self, type: Type, fill_value: float | bool) -> Value:
-        """Return a constant of the given type with an empty time axis."""
+        """Return a constant of the type `type` with an empty time axis."""
         value = self.b.add_op(ops.Constant(fill_value, type.dtype))
         for axis, length in enumerate(type.shape):
             value = self.b.add_op(ops.Insert(axis), value)

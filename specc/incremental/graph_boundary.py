@@ -1,5 +1,5 @@
-"""Adapt inputs and outputs of derived graphs: add or remove inputs of which only the shape is used,
-and split axes in which heads or windows are merged with the batch axis.
+"""Adapt inputs and outputs of derived graphs: add or remove inputs that only provide a shape, and
+split axes in which heads or windows are merged with the batch axis.
 
 The sizes of input axes determine symbolic dimensions: an axis of size `past + m` determines `m` if
 `past` is known.
@@ -40,7 +40,7 @@ def find_determined_symbols(
 def _find_next_symbols(
     dims: Iterable[Dim], length_equations: Mapping[str, Dim], known_symbols: set[str]
 ) -> set[str]:
-    """Return the symbols that one of `dims` or one equation determines, given `known_symbols`."""
+    """Return the symbols that one of `dims` or one equation determines from `known_symbols`."""
     solved = {s for d in dims if (s := _find_solved_symbol(d, known_symbols))}
     return solved | {
         name for name, dim in length_equations.items() if dim.symbols() <= known_symbols
@@ -48,7 +48,7 @@ def _find_next_symbols(
 
 
 def _find_solved_symbol(length: Dim, known_symbols: set[str]) -> str | None:
-    """Return the symbol that an axis size determines, given `known_symbols`, or None."""
+    """Return the symbol that an axis size determines from `known_symbols`, or None."""
     unknown = length.symbols() - known_symbols
     if len(unknown) != 1:
         return None
@@ -127,7 +127,7 @@ def collect_computed_symbols(graph: Graph) -> set[str]:
 
 
 def add_graph_input(graph: Graph, name: str, input_facts: Input) -> Graph:
-    """Add an input of which only the shape is read."""
+    """Add an input that only provides its shape."""
     return replace(
         graph,
         inputs={**graph.inputs, name: Value(input_facts.type)},

@@ -61,9 +61,9 @@ from specc.ir.graph import Graph, Node, NodeOperands, NodeResults, Value, collec
 def compute_position_demand(
     context: DemandContext, outputs: Mapping[Value, float]
 ) -> dict[Value, dict[int, float]]:
-    """Return the need of every live value along each of its time axes, given the need of each
-    output along its first time axis. A second time axis of an output (the keys of an attention map)
-    is needed at all positions.
+    """Return the need of every live value along each of its time axes, computed from the need of
+    each output along its first time axis. A second time axis of an output (the keys of an attention
+    map) is needed at all positions.
     """
     # Nodes are visited in reverse order, so that the demand of all users of a node's results is
     # known.
@@ -231,8 +231,8 @@ def _get_operand_demand(
     is_fold: bool,
     time_axis: TimeAxis,
 ) -> float:
-    """Return the number of earlier operand positions that a dependence reads, given the demand on
-    the results by axis name. `is_fold` is true if the op resumes from a state.
+    """Return the number of earlier operand positions that a dependence reads to satisfy the demand
+    on the results, by axis name. `is_fold` is true if the op resumes from a state.
     """
     if is_fold and get_stateful_axis(node, dependence.operand) == dependence.operand_axis:
         return 0.0  # the op resumes from a state

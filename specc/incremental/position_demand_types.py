@@ -243,7 +243,7 @@ class NonTimeAxisLoop:
         return output_positions
 
     def compute_demand(self, results: NodeResults, needs: PositionNeeds) -> Demand:
-        """Return the demand on the loop's operands, given the needs of results and body."""
+        """Return the demand on the loop's operands from the `needs` of results and body."""
         result_demands = self.get_output_positions(results, needs)
         positions: dict[AxisName, float] = {}
         operands: list[AxisNames] = []

@@ -280,8 +280,8 @@ def _build_counted_op(
 
 
 def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
-    """Yield the time-independent operands that time-dependent nodes read in a step, except initial
-    values of stateful ops (which resume from a state) and values of which only the size is read.
+    """Yield the time-independent operands that time-dependent nodes read in a step. Skip initial
+    values of stateful ops, which resume from a state, and values that only provide a size.
     """
     for node, results in plan.graph.nodes:
         is_built = node in plan.live_nodes and plan.depends_on_time(results[0])

@@ -80,7 +80,7 @@ class _CellPattern:
 
 @dataclass(frozen=True)
 class _PatternBuilder(CellBuilder):
-    """Builds the pattern of a cell with an input and states of the given types."""
+    """Builds the pattern of a recurrent cell for an input type and state types."""
 
     element_type: Type
     state_types: Sequence[Type]
@@ -126,7 +126,7 @@ class _PatternBuilder(CellBuilder):
 
 
 def _iterate_patterns(element_type: Type, state_types: Sequence[Type]) -> Iterator[_CellPattern]:
-    """Yield the patterns of all cells with an input and states of the given types."""
+    """Yield the patterns of all recurrent cells for an input type and state types."""
     layers: Sequence[FusedLayer] = [ops.Lstm()] if state_types[0] == state_types[-1] else []
     if len(state_types) == 1:
         # There are four GRU variants: the reset gate is applied before or after the recurrent

@@ -310,7 +310,7 @@ STATE_SCALE_SUFFIX = ":scale"
 
 
 def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
-    """Return `step` with the given KV caches stored in int8."""
+    """Return the graph `step` with the KV caches `caches` stored in int8."""
     keys = {c.key: c.present_key for c in caches}
     present_by_past = keys | {c.value: c.present_value for c in caches}
     past_by_value = {step.outputs[result]: name for name, result in present_by_past.items()}

@@ -142,7 +142,7 @@ class _ValueUsers:
         return all(a in self.names and self.users_by_value[a] == [norm] for a in parameters)
 
     def _find_linear_weights(self, result: Value) -> dict[str, bool] | None:
-        """Return the names of the weights by which linear layers multiply `result`, with True for
+        """Return the names of the weights of linear layers with the input `result`, with True for
         transposed weights. Return None if `result` has other users or a weight is used in both
         layouts.
         """
@@ -157,9 +157,9 @@ class _ValueUsers:
         return weights
 
     def _get_weight(self, user: Node, result: Value) -> tuple[str, bool] | None:
-        """Return the name of the weight with which a linear layer multiplies `result`, and True if
-        it is transposed. Return None for other users, unquantized weights, and weights with other
-        users.
+        """Return the name of the weight of a linear layer with the input `result`, and True if the
+        weight is transposed. Return None for other users, unquantized weights, and weights with
+        other users.
         """
         if not isinstance(user.op, ops.Linear) or user.args[0] is not result:
             return None

@@ -283,7 +283,7 @@ def apply_quantization_plan(graph: Graph, plan: QuantizationPlan) -> Graph:
 
 
 def apply_int8_kv_cache(step: Graph, caches: Sequence[KVCache]) -> Graph:
-    """Return `step` with the given KV caches stored in int8."""
+    """Return the graph `step` with the KV caches `caches` stored in int8."""
     quantized = quantize_kv_states(step, caches)
     _verify_graphs([quantized], "the int8 KV caches")
     return quantized

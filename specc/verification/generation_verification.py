@@ -279,7 +279,7 @@ def _explain_difference(
     sizes: Mapping[str, int],
 ) -> str:
     """Return a note if perturbations of the size of rounding errors also change the results of the
-    reference. Raise E0930 otherwise.
+    reference, otherwise raise E0930.
     """
     half_dtype = find_half_dtype(decode.graph)
     bounds = {name: np.zeros(np.shape(value)) for name, value in expected.items()}

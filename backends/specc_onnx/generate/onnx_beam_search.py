@@ -2,8 +2,8 @@
 
 As in transformers, a step keeps more candidates than beams, so that enough unfinished candidates
 remain when other candidates finish. Finished hypotheses are stored with length-normalized scores.
-In shapes, `s` is the number of sequences, `n` of beams, `c` of candidates, and `t` of tokens so
-far.
+In shapes, `s`, `n`, `c` and `t` are the numbers of sequences, beams, candidates and previous
+tokens.
 """
 
 from dataclasses import dataclass

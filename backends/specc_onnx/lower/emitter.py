@@ -166,8 +166,8 @@ float f32, a sequence of integers i64[n]), or None if it is absent."""
 
 @dataclass(kw_only=True)
 class Emitter:
-    """Builder of ONNX nodes for one target and opset. `lengths` computes dynamic dimensions; `site`
-    is the IR node that is being lowered; `attention_notes` list sources of attention weights.
+    """Builds ONNX nodes for one target and opset. `lengths` computes dynamic dimensions, and `site`
+    is the IR node being lowered. `attention_notes` list sources of attention weights.
     """
 
     target: Target

@@ -29,7 +29,7 @@ WINDOW_KEYS_DIM = Dim.symbol("near.keys")
 """The number of keys in the union of the windows of all batch elements."""
 
 WeightFunction: TypeAlias = Callable[[Emitter, Tensor, Tensor], str]
-"""Emits attention weights, given scores and a mask."""
+"""A function that emits attention weights from scores and a mask."""
 
 MIN_KEYS = 1000
 """Maximum number of keys for which attention to all keys is as fast as slicing the window."""

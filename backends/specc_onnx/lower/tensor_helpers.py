@@ -112,7 +112,7 @@ def emit_reduce(g: Emitter, kind: str, x: Operand, axis: int, keepdims: bool = F
 def emit_count_nonzero(
     g: Emitter, x: str | Tensor, *axes: int, dtype: str = "i64", keepdims: bool = False
 ) -> str:
-    """Emit the number of true elements along `axes`, or of all elements if no axis is given."""
+    """Count the true elements along `axes`, or in the whole tensor if there are no `axes`."""
     return g.emit_node("ReduceSum", emit_cast(g, x, dtype), [*axes] or None, keepdims=keepdims)
 
 
