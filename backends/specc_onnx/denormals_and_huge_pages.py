@@ -9,11 +9,11 @@ the platform has this header, and restores the previous mode after every run, so
 same thread keeps its denormals.
 
 A decode step reads all packed weights once, so that a large part of its time is address
-translation. ONNX Runtime allocates each weight separately, which the kernel does not back with huge
-pages. With huge pages (Linux 6.1), the decode step of a Llama with 134 M parameters takes 0.76 to
-0.80 times as long. Moving 100 MB takes 0.03 to 0.4 s, depending on memory fragmentation, so a
-background thread moves the memory after `RUNS_BEFORE_MOVE` runs. On systems other than Linux,
-memory is not moved.
+translation. ONNX Runtime allocates each weight separately, so the operating system does not back
+weights with huge pages. With huge pages (Linux 6.1), the decode step of a Llama with 134 M
+parameters takes 0.76 to 0.80 times as long. Moving 100 MB takes 0.03 to 0.4 s, depending on memory
+fragmentation, so a background thread moves the memory after `RUNS_BEFORE_MOVE` runs. On systems
+other than Linux, memory is not moved.
 """
 
 import ctypes
@@ -115,7 +115,7 @@ class SessionMemory:
 
     @contextmanager
     def record(self) -> Iterator[None]:
-        """A context manager that records the memory mappings that are created inside it."""
+        """A context manager that records the memory mappings that its body creates."""
         previous_mappings = list_anonymous_mappings()
         yield
         self.intervals = align_to_huge_pages(
@@ -142,7 +142,7 @@ class SessionMemory:
 
 def list_anonymous_mappings() -> list[Interval]:
     """Return the private writable mappings of this process that have no file, in ascending order.
-    Return [] if the system has no transparent huge pages or they are disabled.
+    Return [] if transparent huge pages are unsupported or disabled.
     """
     if not sys.platform.startswith("linux"):
         return []

@@ -124,7 +124,7 @@ def _classify_nodes(
 ) -> Iterator[tuple[NodeKey, bool]]:
     """Yield every node, including nodes in subgraphs, with True if the node computes only
     dimensions and one-element tensors. `outer_scalars` maps each outer value to True if it is a
-    dimension, a constant, or computed from these.
+    dimension, a constant, or computed from dimensions and constants.
     """
     is_scalar = {**outer_scalars, **_find_scalar_sources(graph)}
     for node in graph.node:

@@ -211,9 +211,9 @@ def prepare_ort_input(
     required_inputs: Mapping[str, TensorSpec],
     inputs: Mapping[str, Array],
 ) -> Array:
-    """Return the input `name` of `inputs` as a contiguous array in native byte order. `spec` is its
-    declared type, or None if the model has no such input; `required_inputs` are listed in messages.
-    Raise E0907 for a wrong element type, and E0910 for an unknown or missing input.
+    """Return the input `name` of `inputs` as a contiguous array in native byte order. `spec` is the
+    declared type of the input, or None if the model has no such input; `required_inputs` are listed
+    in messages. Raise E0907 for a wrong element type, and E0910 for an unknown or missing input.
     """
     if spec is None:
         helps = suggest_similar_name(

@@ -48,7 +48,7 @@ class ForwardContext:
         return TORCH_DTYPES.get(dtype, self.float_dtype)
 
     def evaluate_length(self, dim: Dim) -> int:
-        """Evaluate a dimension. Raise E0912 if the inputs do not determine its size."""
+        """Return the size of a dimension. Raise E0912 if the inputs do not determine the size."""
         return evaluate_length(dim, self.lengths)
 
     def arange(self, count: int) -> Tensor:

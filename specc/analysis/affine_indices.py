@@ -28,7 +28,7 @@ from specc.ir.graph import Node, Value
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 EXACT_INDEX_DTYPES = ("i64", "i32", "f64")
-"""Element types that represent every position exactly; f32 does so only below 2^24."""
+"""Element types that represent every position exactly; f32 is exact only below 2^24."""
 
 ZERO, ONE = Fraction(0), Fraction(1)
 
@@ -165,7 +165,7 @@ def _is_constant_length(length: Dim, qk: QueryKeyTensor) -> bool:
 
 def _match_position_id(qk: QueryKeyTensor) -> AffineIndex | None:
     """Match position ids of the query axis or the key axis: `prefix + t` or `prefix + u`."""
-    # the index of a prefix position without its axis is unknown
+    # without a position axis, the index of a prefix position is unknown
     prefix_length = qk.get_prefix_length(0)
     if prefix_length is None or (qk.query_axis, qk.key_axis) not in ((0, None), (None, 0)):
         return None

@@ -29,8 +29,8 @@ from specc.ir.types import Interval
 class AxisCausality:
     """Causality along the axis with the symbolic dimension `symbol`.
 
-    `is_causal` is None if no output has this axis. `reason` describes the op that reads later
-    positions. `receptive_fields` maps each output to its receptive field along this axis.
+    `is_causal` is None if no output has the axis. `reason` describes the op that reads later
+    positions. `receptive_fields` maps each output to its receptive field along the axis.
     """
 
     symbol: str

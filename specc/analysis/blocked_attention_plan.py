@@ -181,7 +181,7 @@ MIN_WINDOW_MULTIPLE = 3
 attention."""
 
 MIN_CAUSAL_LENGTH = 512
-"""Length from which blocked attention is faster for a band unbounded on one side (causal)."""
+"""Minimum length at which blocked attention is faster for a band unbounded on one side (causal)."""
 
 MAX_FIXED_WINDOW = 256
 """Maximum window size for which all blocks read the same number of keys if the window extends to

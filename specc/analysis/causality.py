@@ -57,7 +57,7 @@ def check_causality(
     graph order. The list is empty if a decode step can be derived.
 
     `symbol` is the symbolic dimension of the time axis of the input `time_input`; each step
-    receives `chunk_size` positions of it.
+    receives `chunk_size` positions of this input.
     """
     flow = trace_time_dataflow(graph, symbol, chunk_size)
     output_values = [graph.outputs[name] for name in outputs]
@@ -164,7 +164,7 @@ def _check_parameters(
 def _check_inputs(
     graph: Graph, flow: TimeDataflow, used_inputs: set[Value], output: str
 ) -> Iterator[Diagnostic]:
-    """Yield E0716 for each input axis that grows with time but not by one per position."""
+    """Yield E0716 for each input axis whose size grows with time, but not by one per position."""
     for name, value in graph.inputs.items():
         dependent_lengths = [
             d

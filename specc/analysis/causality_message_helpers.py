@@ -113,7 +113,7 @@ def describe_window(
 
 
 NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
-"""The value that masked keys must have for each reduction."""
+"""The neutral element of each reduction, which masked keys must hold."""
 
 
 def describe_key_reduction(leak: Leak, flow: TimeDataflow) -> CausalityMessage | None:

@@ -1,7 +1,7 @@
 """Infer the maximum and minimum size of dynamic axes from position embeddings, RoPE and windows.
 
 A learned position embedding of size 1024 limits the sequence length to 1024, and `x[:, 0:3]` needs
-three positions. Without this analysis, ONNX Runtime would fail at run time.
+three positions. ONNX Runtime would fail at run time for sizes out of these limits.
 """
 
 from bisect import bisect_left
@@ -24,7 +24,8 @@ from specc.ir.length_constraints import (
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """An upper bound `max_length` of `symbol`, a symbolic dimension or a sum of several.
+    """An upper bound `max_length` of `symbol`, a symbolic dimension or a sum of symbolic
+    dimensions.
 
     The limit is the size of the position embedding `table_name`. If `table_name` is `ROPE_TABLE`,
     the limit is the context length for which RoPE frequencies were computed. `span` is the source
@@ -207,7 +208,7 @@ def _iterate_min_symbol(length: Dim) -> Iterator[tuple[str, int]]:
 
 def _solve_min_length(length: Dim, symbol: str) -> int:
     """Return the smallest value of `symbol`, the only symbolic dimension of `length`, for which
-    `length` is not negative. `length` must be monotone, as is the number of windows.
+    `length` is not negative. `length` must be monotone in `symbol`, like the number of windows.
     """
     return bisect_left(
         range(MAX_WINDOW_LENGTH), True, key=lambda n: not _is_below_zero(length, symbol, n)

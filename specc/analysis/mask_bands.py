@@ -288,7 +288,7 @@ class _BandSearch:
         return FULL_INTERVAL
 
     def _multiply_intervals(self, left: QueryKeyTensor, right: QueryKeyTensor) -> _BandSolver:
-        """Return the interval where both factors can be nonzero, unless 0 meets NaN or infinity."""
+        """Intersect the intervals of two factors; skip a factor if the other factor may be NaN."""
         pairs = (left, right), (right, left)
         factors = (a for a, b in pairs if not self.can_divide_by_zero(b))
         return (yield from _solve_all(_NonZeroBandKey(factor, False) for factor in factors))
@@ -297,7 +297,7 @@ class _BandSearch:
 def _solve_absolute(
     argument: AffineIndex, upper: AffineIndex, is_strict: bool, qk: QueryKeyTensor
 ) -> Interval:
-    """Return the interval in which `|argument| <= upper` (or `<`) can hold."""
+    """Return the interval in which `|argument| <= upper` (`<` if `is_strict`) can hold."""
     opposite = argument.multiply(Fraction(-1)).subtract(upper)
     positive_side = solve_offset_interval(argument.subtract(upper), is_strict, qk)
     return positive_side & solve_offset_interval(opposite, is_strict, qk)

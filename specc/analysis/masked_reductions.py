@@ -12,7 +12,7 @@ hold a constant (`find_masked_constants`). A constant has no effect on an op if 
     gather                  any constant, if all indices are in range
 
 Equal values are ordered by position, so `argmax` and `sort` return visible keys before masked keys.
-Among masked keys, `topk` selects those at the lowest positions, which do not change as keys are
+Among masked keys, `topk` selects the keys at the lowest positions, which do not change as keys are
 appended.
 """
 

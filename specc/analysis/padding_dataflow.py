@@ -321,7 +321,8 @@ class PaddingDataflow:
 
     def _is_indexed_by_position(self, length: Dim, count: PaddingCount) -> bool:
         """Return True if the index of a valid position selects the same position of an axis of size
-        `length`, regardless of the padding before it. `count` is the padding count of the index.
+        `length`, regardless of the padding before this position. `count` is the padding count of
+        the index.
         """
         if length not in self.padded_lengths or self.padding_side == "right":
             return length in self.padded_lengths

@@ -35,12 +35,12 @@ class PaddingSource:
 class PaddingFacts:
     """Properties of a value along a padded axis.
 
-    At padded positions along these axes the value is zero or false (`zero_pad_axes`), a mask fill
+    At padded positions along an axis, the value is zero or false (`zero_pad_axes`), a mask fill
     value of at most -1e30 (`mask_constant_axes`), or lower (`minimum_pad_axes`) or higher
     (`maximum_pad_axes`) than at every valid position. Along `finite_pad_axes` at least one valid
     position has a finite score. If `has_mask_value` is False, no valid position holds a mask fill
-    value; if `has_mask_value_at_padding` is False, no padded position does. At padded positions the
-    value may be NaN (`can_be_nan`) or infinite, with one of `infinity_signs`.
+    value; if `has_mask_value_at_padding` is False, no padded position holds a mask fill value. At
+    padded positions the value may be NaN (`can_be_nan`) or infinite, with one of `infinity_signs`.
 
     `padding_count` is the amount that earlier padded positions add to the value, and `rotation` is
     the rotation of its features by angles that depend on this amount. If `is_valid_index`, the

@@ -38,7 +38,7 @@ LOW_SCORE = -1e30
 magnitude."""
 
 UNDERFLOW_DISTANCE = 1000.0
-"""For x from 746 on, `exp(-x)` is 0 in float64; for x from 104 on, it is 0 in float32."""
+"""`exp(-x)` is 0 in float64 for x >= 746, and 0 in float32 for x >= 104."""
 
 FINITE_RESULT_OPS = (*(ops.Softmax, ops.MaskedWeights), *(ops.Compare, ops.ArgMax, ops.Extent))
 """Ops whose results are never mask fill values."""
@@ -79,7 +79,7 @@ def _is_filled_with_mask_constant(result: PaddedResult, axis: int) -> bool:
 
 
 def _is_sum_mask_constant(result: PaddedResult, is_mask_constant: list[bool], axis: int) -> bool:
-    """Return True if one operand is a mask fill value at padding and the other is finite."""
+    """Return True if one operand is a mask fill value at padding and the other one is finite."""
     return any(
         is_mask_constant[n] and _has_no_mask_constants(result, 1 - n, axis) for n in range(2)
     )

@@ -340,7 +340,7 @@ def _is_data_movement(op: Op) -> bool:
 
 
 def _can_have_opposite_signs(left: InfinitySigns, right: InfinitySigns) -> bool:
-    """Return True if a sum of operands with these signs of infinity may be `inf - inf`."""
+    """Return True if a sum of infinities with the signs `left` and `right` may be `inf - inf`."""
     return bool((left and right) and len(left | right) > 1)
 
 

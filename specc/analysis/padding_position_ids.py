@@ -1,11 +1,11 @@
 """Track position ids that count padding, and find uses of such ids that do not affect results.
 
 Every padded position increases each later position id `i` by 1, and `2 * i` by 2. The analysis
-tracks the *padding count* of a value: the amount that padding adds to it, as a multiple of the
-number of padded positions, possibly times other values. A difference or comparison does not depend
-on padding if both sides have equal counts. Softmax weights do not depend on padding if the scores
-of all positions increase by the same amount, such as ALiBi scores written as `slope * j`. Any other
-use of a position id depends on the amount of padding.
+tracks the *padding count* of a value: the amount that padding adds to the value, as a multiple of
+the number of padded positions and possibly of other values. A difference or comparison does not
+depend on padding if both sides have equal counts. Softmax weights do not depend on padding if the
+scores of all positions increase by the same amount, such as ALiBi scores written as `slope * j`.
+Any other use of a position id depends on the amount of padding.
 """
 
 from collections.abc import Mapping, Sequence

@@ -73,7 +73,9 @@ def has_equal_chunk_rates(qk: QueryKeyTensor) -> bool:
 def make_query_key_tensor(
     value: Value, query: int | None, key: int | None, time_axis: TimeAxis | None = None
 ) -> QueryKeyTensor:
-    """Return the query-key tensor of a value with the given axes, dropping axes of size 1."""
+    """Return the query-key tensor of a value with axes `query` and `key`, dropping axes of size
+    1.
+    """
     return QueryKeyTensor(
         value, _drop_broadcast_axis(value, query), _drop_broadcast_axis(value, key), time_axis
     )

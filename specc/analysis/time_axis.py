@@ -97,7 +97,7 @@ class TimeAxis:
         return 0 if layout is None else layout.rate
 
     def get_layout(self, length: Dim) -> TimeAxisLayout | None:
-        """Return the layout of an axis of this size, or None if it is not a time axis."""
+        """Return the layout of a time axis of size `length`, or None for other axes."""
         return (
             TimeAxisLayout(Dim.from_value(0))
             if length == self.length
@@ -105,7 +105,7 @@ class TimeAxis:
         )
 
     def has_prefix(self, length: Dim) -> bool:
-        """Return True if an axis of this size always has a prefix position."""
+        """Return True if an axis of size `length` always has a prefix position."""
         prefix_length = self.get_prefix_length(length)
         return prefix_length is not None and self.is_non_negative(prefix_length - 1)
 

@@ -16,8 +16,8 @@ Each op is checked independently of later ops: an op leaks if position `t` of it
 a position after `t` of an operand.
 
 A centered convolution reads the previous, the current and the next position; the next position is a
-leak. After a delay, each position depends on itself and the two positions before it. `last`
-contains the last position and has no time axis:
+leak. After a delay, each position depends on itself and the two positions before it. The result of
+`last` is the last position, without a time axis:
 
     $ flow n
     graph "g"

@@ -212,7 +212,8 @@ def _refine_shifted_range(
 
 def _bound_increasing(function_name: str, low: float, high: float) -> ValueRange:
     """Return the range of an increasing function for arguments of at least `low`, where `high` is
-    the upper bound of the function. Below -80 the exponential underflows to 0 in float32.
+    the upper bound of the function. For `low` below -80, the lower bound is 0, because the
+    exponential may underflow in float32.
     """
     if function_name == "sqrt":
         return sqrt(low) if low > 0 else 0.0, high

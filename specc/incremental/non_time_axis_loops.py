@@ -139,7 +139,7 @@ class _ClosedBody:
 
     @classmethod
     def from_loop(cls, loop: NonTimeAxisLoop) -> "_ClosedBody":
-        """Map the values of the (open) body of `loop` to those of its closed body."""
+        """Map the values of the (open) body of `loop` to values of its closed body."""
         op, open_body = loop.op, loop.body
         closed_values = {v: v for v in loop.body_inputs}
         captures = op.map_captures(loop.node.args).items()

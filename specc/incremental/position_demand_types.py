@@ -290,7 +290,7 @@ class NonTimeAxisLoop:
 def _add_carry_demand(demand: dict[int, float], input_demand: Mapping[int, float]) -> None:
     """Merge the demand of the body on a loop-carried value (`input_demand`) into the demand on its
     next value, because both have the same number of positions. A value with a single time axis
-    needs no earlier positions, because the body caches them.
+    needs no earlier positions, because the body caches earlier positions.
     """
     for axis, need in input_demand.items():
         need = min(need, 0.0) if len(input_demand) == 1 or need <= 0 else inf

@@ -253,7 +253,7 @@ def _count_cached_first_positions(context: DemandContext) -> float:
 def _is_length_known(
     context: DemandContext, needs: PositionNeeds, max_cached_chunks: float
 ) -> bool:
-    """Return True if a cached size determines the chunk count; `min(past + m, 3)` does not."""
+    """Return True if a cached size determines the chunk count, unlike a size `min(past + m, 3)`."""
     if max_cached_chunks in (0.0, inf):
         return True
     layouts = (

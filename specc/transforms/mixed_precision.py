@@ -2,12 +2,12 @@
 
     y = linear(x, w)       →    y = linear(cast(x, f16), cast(w, f16))
 
-Devices accumulate products in 32 bits, and so do norm operators. Softmax, means, recurrences and
-position encodings are computed in fp32. Layers that read a standardized input are also computed in
-fp32, because the input is large if its standard deviation is close to zero. Each f32 value has a
-precision class: *thin* (computed in 16 bits), *wide* (computed in 32 bits) or *neutral* (a
-constant, position embedding or weight, which gets the dtype of the other operands). Inputs and
-outputs stay f32, except between derived graphs.
+Devices accumulate products and norms in 32 bits. Softmax, means, recurrences and position encodings
+are computed in fp32. Layers that read a standardized input are also computed in fp32, because the
+input is large if its standard deviation is close to zero. Each f32 value has a precision class:
+*thin* (computed in 16 bits), *wide* (computed in 32 bits) or *neutral* (a constant, position
+embedding or weight, which gets the dtype of the other operands). Inputs and outputs stay f32,
+except between derived graphs.
 """
 
 from collections.abc import Collection, Mapping
@@ -129,8 +129,8 @@ def _convert_graph(
     output_dtypes: Mapping[str, str],
 ) -> tuple[Graph, dict[str, str]]:
     """Convert a graph. Float inputs in `input_dtypes` and outputs in `output_dtypes` get these
-    dtypes; other outputs keep the dtype in which they are computed. Return the graph, and the
-    dtypes of the other outputs by name.
+    dtypes; all other outputs keep the dtype in which they are computed. Return the graph, and the
+    dtypes of outputs that are not in `output_dtypes`, by name.
     """
     builder = GraphBuilder()
     half = _HalfConverter(

@@ -171,7 +171,7 @@ def list_quantizable_names(graph: Graph) -> tuple[str, ...]:
 
 
 def find_unmatched_patterns(patterns: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
-    """Return the patterns that do not match any of the names."""
+    """Return the patterns that do not match any of `names`."""
     names = tuple(names)
     return tuple(p for p in patterns if not _has_match(names, (p,)))
 

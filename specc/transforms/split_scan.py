@@ -259,8 +259,8 @@ def _find_trailing_nodes(
     trailing = set(remaining_nodes)
     results = dict(body.nodes)
     loop_nodes = [n for n in remaining_nodes if not _can_vectorize_node(n, captured_values, axis)]
-    # Nodes that cannot be vectorized remain in the loop, and so do all nodes on which they depend:
-    # a value is either stacked, or recomputed after the loop.
+    # Nodes that cannot be vectorized remain in the loop, together with all nodes on which they
+    # depend, because a value is either stacked or recomputed after the loop.
     trailing -= set(loop_nodes) | collect_required_nodes(r for n in loop_nodes for r in results[n])
     assert carries.isdisjoint(r for n in trailing for r in results[n])
     return trailing

@@ -179,8 +179,8 @@ SHORT_AXIS_LENGTH = 2
 MAX_WORK = 2_000_000_000
 """Maximum number of float64 multiply-adds of a long round, which take about a second."""
 MAX_CONSTANT = 8192
-"""Maximum constant in a mask that is tested. In float32, sums over more positions may differ by
-more than the tolerance.
+"""Maximum constant in a mask that is tested. Float32 sums over more than 8192 positions may differ
+by more than the tolerance.
 """
 
 Sizes: TypeAlias = Mapping[str, int]
@@ -189,7 +189,7 @@ Thresholds: TypeAlias = Mapping[str, list[LengthThreshold]]
 
 
 def is_within_cost_limit(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
-    """Return True if the reference runs `repeats` times at these sizes in about a second."""
+    """Return True if the reference runs `repeats` times at `sizes` in about a second."""
     env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
     try:
         return repeats * _sum_multiply_adds(graph).evaluate(env) <= MAX_WORK

@@ -126,7 +126,9 @@ class _ReferenceComparison:
         )
 
     def find_inconclusive_results(self) -> list[str]:
-        """Return the results that are too sensitive to rounding in at least half of the rounds."""
+        """Return names of results that are too sensitive to rounding in at least half of the
+        rounds.
+        """
         return sorted(
             name
             for name, count in self.inconclusive_counts.items()

@@ -124,7 +124,7 @@ class _CountingSession:
 def iterate_candidate_sizes(
     graph: Graph, constants: tuple[int, ...], max_lengths: Sizes | None = None
 ) -> Iterator[tuple[dict[str, int], float]]:
-    """Yield axis sizes and probabilities of true booleans that may execute more subgraphs."""
+    """Yield axis sizes and probabilities of true booleans that may execute further subgraphs."""
     tried_sizes = list[dict[str, int]]()
     # with few tokens, some experts may not be selected
     yield from [(choose_lengths(graph, 0, max_lengths), DEFAULT_DENSITY)] * SHORT_ROUNDS
@@ -167,7 +167,7 @@ def _iterate_if_found(sizes: dict[str, int] | None, empty_symbol: str) -> Iterat
 
 
 MAX_ROUNDS = 200
-"""Maximum number of rounds that try to execute more subgraphs."""
+"""Maximum number of rounds that try to execute subgraphs that have not run yet."""
 LONG_AXIS_LENGTHS = (40, 20)
 """Sizes of all axes in rounds that test discrete decisions (argmax, rounding), in order of
 preference. The axes are long because only values close to a decision boundary can produce a

@@ -162,8 +162,8 @@ class RoundingPerturbation:
 def _is_gelu(node: Node | None) -> bool:
     """Return True if a node computes `x/2 · (1 + erf(x / √2))`, or the same with tanh.
 
-    For x < 0, the sum suffers from cancellation, also in PyTorch: its error of one unit of roundoff
-    times `|x|/2` is below three units, because the sum is 0 for `x < -5.9`.
+    For x < 0, the sum suffers from cancellation, also in PyTorch: the error of the sum, one unit of
+    roundoff, times `|x|/2` is below three units, because the sum is 0 for `x < -5.9`.
     """
     return node is not None and node.op in (ops.Pointwise("gelu"), ops.Pointwise("gelu_tanh"))
 

@@ -200,8 +200,9 @@ def lower_encoder(context: GenerationContext) -> None:
 
 
 def _emit_begin_token(context: GenerationContext) -> str | None:
-    """Emit the start (BOS) tokens for an absent prompt, and their padding mask. Return bool[1],
-    true if the prompt is absent, or None if generation starts without a start token.
+    """Emit the start (BOS) tokens for an absent prompt, and their padding mask. Return the name of
+    a bool[1] that is true if the prompt is absent, or None if generation starts without a start
+    token.
     """
     g = context.g
     g.site = LoweringSite(("start",))

@@ -137,7 +137,7 @@ def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str)
     is_invalid = g.emit_node(
         "Reshape", is_invalid_logits, g.emit_node("Concat", batch, [-1], axis=0)
     )
-    # unfinished sequences end if a live beam has invalid logits
+    # all unfinished sequences end if a live beam has invalid logits
     is_live = g.emit_node("Greater", step.state.scores, NO_SCORE)
     has_failed = g.emit_node(
         "And", step.state.can_improve, _emit_any(g, g.emit_node("And", is_live, is_invalid))
@@ -183,8 +183,8 @@ def _emit_candidates(step: BeamSearchStep, log_probs: str) -> BeamCandidates:
 
 
 def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tuple[str, str, str]:
-    """Emit the `n` best finished hypotheses of this and earlier steps: scores f32[s, n], sequences
-    i64[s, n, t + 1], and bool[s, n], true for slots that contain a hypothesis.
+    """Emit the `n` best finished hypotheses of the current and all previous steps: scores f32[s,
+    n], sequences i64[s, n, t + 1], and bool[s, n], true for slots that contain a hypothesis.
     """
     g, n = step.g, step.decoding.num_beams
     # As in transformers, only the first `num_beams` candidates may finish.

@@ -56,9 +56,9 @@ class AttentionOperands:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionResult:
-    """The output of an attention, `[b, t, h·e]` if `is_packed`, otherwise `[b, h, t, e]`. `weights`
-    names the attention weights, or is "" if they are not computed; `notes` name values from which
-    instrumentation can compute them.
+    """The output of an attention layer, `[b, t, h·e]` if `is_packed`, otherwise `[b, h, t, e]`.
+    `weights` names the attention weights, or is "" if they are not computed; `notes` name values
+    from which instrumentation can compute them.
     """
 
     result: str

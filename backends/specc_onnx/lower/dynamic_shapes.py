@@ -83,7 +83,7 @@ class LengthResolver:
             return sum_name
 
     def get_lower_bound(self, length: Dim) -> int:
-        """Return a lower bound of a dimension, which is 0 if it may be negative."""
+        """Return a lower bound of a dimension, or 0 if the dimension may be negative."""
         # `past - window` may be negative.
         if any(coefficient < 0 for _, coefficient in length.terms):
             return 0

@@ -53,7 +53,7 @@ def emit_integer_sign(g: Emitter, x: Tensor) -> str:
 
 def emit_integer_mod(g: Emitter, x: Tensor, y: Tensor) -> str:
     """Emit the integer remainder `x % y`, which has the sign of `y`; it is 0 if `y` is 0."""
-    # A multiplication by 0 has the shape of the result, unlike a constant 0.
+    # A product with 0 has the broadcast shape of the result, unlike a constant 0.
     if find_tensor_constant(y) in (0, -1):
         return g.emit_node("Mul", x, g.emit_constant(0, x.dtype))
     return g.emit_node("Mod", x, _emit_safe_divisor(g, y)[0])
@@ -238,7 +238,7 @@ def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> str:
 
 
 ConstantEmitter = Callable[[float], str]
-"""Emits a scalar constant in the compute type; returns its name."""
+"""A function that emits a scalar constant in the compute type and returns its name."""
 
 
 def emit_gelu(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:

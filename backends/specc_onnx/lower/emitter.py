@@ -192,7 +192,7 @@ class Emitter:
         return is_available and kind in self.target.fused_operators
 
     def lacks_kernel(self, kind: str, dtype: str) -> bool:
-        """Return True if the target has no kernel for an operator with this element type."""
+        """Return True if the target has no kernel for the operator `kind` with the type `dtype`."""
         return bool({kind, f"{kind} {dtype}"} & self.target.missing_kernels)
 
     def emit_node(self, kind: str, *inputs: Operand, domain: str = "", **attributes: Any) -> str:

@@ -223,7 +223,7 @@ def _get_int8_operands(
 
 
 def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
-    """Emit `[b, h, t, d]` as `[b, t, h·d]`."""
+    """Emit `x` `[b, h, t, d]` in the packed layout `[b, t, h·d]`."""
     if (cached_name := g.layouts.packed_heads.get(x.name)) is not None:
         return cached_name
     _, h, _, d = x.shape

@@ -1,6 +1,6 @@
 """Lower `Scan` to ONNX `Scan` or `Loop`; a linear recurrence over many positions runs in chunks.
 
-The body refers to captured values of the outer graph by name. ONNX Runtime's `Scan` rejects an
+A loop body refers to captured values of the outer graph by name. ONNX Runtime's `Scan` rejects an
 empty axis, so an axis that may be empty is padded with one position, whose results are removed.
 """
 
@@ -80,7 +80,7 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         scan_input_directions=directions * len(scanned_inputs),
         scan_output_directions=directions * scan_output_count if scan_output_count else None,
     )
-    # `scan_output_axes` crashes for an empty batch (ONNX Runtime 1.31)
+    # ONNX Runtime 1.31 crashes with `scan_output_axes` if the batch is empty
     scan_outputs = [
         _emit_moved_axis(g, name, 0, op.axis, type.rank)
         for name, type in zip(
@@ -105,8 +105,8 @@ def _emit_scanned_operands(
     names = [emit_min_length_padding(g, t, axis) for t, axis in zip(tensors, axes, strict=True)]
     for n, (x, axis) in enumerate(zip(tensors, axes, strict=True)):
         if any(not g.lengths.is_positive(d) for d in x.shape[axis + 1 :]):
-            # with `scan_input_axes` ONNX Runtime 1.31 crashes if a later axis is empty, as in an
-            # empty cache
+            # with `scan_input_axes` ONNX Runtime 1.31 crashes if a later axis is empty, e.g. the
+            # time axis of an empty cache
             names[n], axes[n] = _emit_moved_axis(g, names[n], axis, 0, x.rank), 0
     return names, axes
 

@@ -13,7 +13,7 @@ PROBABILITIES_OUTPUT_MODE = 3
 """The `qk_matmul_output_mode` that returns attention weights after softcap, mask and softmax."""
 
 EXPERT_LOOP_NAME = "experts"
-"""Last component of the name of the loop body over experts, after its scope."""
+"""The last component of the scoped name of the loop body over experts."""
 
 
 def iterate_node_bodies(node: NodeProto) -> Iterator[GraphProto]:

@@ -101,7 +101,7 @@ linear_before_reset=0, `LSTM` with peepholes.
 """
 
 INT8_LSTM = "int8 lstm"
-"""Feature of an `LSTM` with int8 weights and dynamic activations: `DynamicQuantizeLSTM`."""
+"""The feature of an LSTM with int8 weights and dynamic quantization (`DynamicQuantizeLSTM`)."""
 
 CUDA_MISSING_KERNELS = frozenset(
     {

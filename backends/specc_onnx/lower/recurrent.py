@@ -259,7 +259,7 @@ def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 
 @lower
 def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
-    """Lower to `GRU`. If the update gate selects the new state, its weights are negated."""
+    """Lower to `GRU`, with negated update gate weights if the gate selects the new state."""
     # sigmoid(-x) = 1 - sigmoid(x): the gate is inverted without an additional operator
     gates = GateOrder(GRU_GATE_ORDER, negated_index=1 if op.update == "new" else None)
     feature = "" if op.reset == "after" else "reset before"

@@ -232,7 +232,7 @@ class EinsumTerm:
     axes: tuple[str, ...]
 
     def get_lengths(self, names: Sequence[str]) -> list[Dim]:
-        """Return the sizes of the axes with these labels."""
+        """Return the sizes of the axes with the labels `names`."""
         return [self.tensor.shape[self.axes.index(n)] for n in names]
 
 

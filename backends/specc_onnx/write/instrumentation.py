@@ -88,7 +88,7 @@ def _iterate_source_constants(name: str, producers: _Producers, depth: int) -> I
 
 def add_execution_counts(model: ModelProto) -> tuple[str, ...]:
     """Add the output `EXECUTION_COUNTS_OUTPUT` i64[n] with the execution count of each subgraph, if
-    there are subgraphs. Return the names of the subgraphs in the same order.
+    there are subgraphs. Return the names of the subgraphs in the order of their counts.
     """
     names = tuple(_iterate_subgraph_names(model.graph))
     if names:
@@ -206,7 +206,7 @@ def _insert_repeated(field: Any, index: int, value: Any) -> None:
 
 
 PROVIDERS_WITHOUT_WEIGHTS = frozenset({"cuda"})
-"""Providers whose `Attention` returns no weights even in mode 3 (ONNX Runtime 1.31)."""
+"""Providers whose `Attention` kernel never returns attention weights (ONNX Runtime 1.31)."""
 
 
 def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]]) -> dict[str, str]:

@@ -269,7 +269,7 @@ def _copy_model(model: ModelProto) -> ModelProto:
 
 
 def read_model(path: Path) -> OnnxModelFile:
-    """Read a model file. Raise E0802 if it is unreadable, and E0926 if it is not an ONNX model."""
+    """Read a model file. Raise E0802 for an unreadable file, and E0926 for other files."""
     try:
         data = read_regular_file(path, MAX_MODEL_BYTES)
     except UnreadableFileError as error:
@@ -288,7 +288,7 @@ def _resolve_model_link(file: OnnxModelFile) -> OnnxModelFile:
 
 
 def parse_model(data: bytes, path: Path) -> OnnxModelFile:
-    """Parse the contents of the file `path`. Raise E0926 if they are not an ONNX model."""
+    """Parse the contents `data` of the file `path`. Raise E0926 if `data` is no ONNX model."""
     model = ModelProto()
     try:
         model.ParseFromString(data)

@@ -155,7 +155,7 @@ def _choose_primes(
     lower_limits: Mapping[str, int],
     upper_limits: Mapping[str, int],
 ) -> dict[str, int]:
-    """Return ascending primes for symbolic dimensions, except those in `excluded_lengths`."""
+    """Return ascending primes that are not in `excluded_lengths`, one per symbolic dimension."""
     primes: dict[str, int] = {}
     # Smaller primes often occur as feature sizes and head counts.
     last_prime = 10

@@ -115,7 +115,7 @@ def _set_exact_accuracy(node: NodeProto) -> None:
 
 
 def _cast_weights(node: NodeProto, weights: str) -> tuple[NodeProto, list[str]]:
-    """Return a cast of the weights of a MatMul to float, and the operands of the MatMul."""
+    """Return a `Cast` of MatMul weights to float, and the operands of the MatMul."""
     float_weights = f"{node.output[0]}:weights"
     cast = helper.make_node("Cast", [weights], [float_weights], to=TensorProto.FLOAT)
     return cast, [node.input[0], float_weights]
