@@ -248,8 +248,8 @@ def check_encoder_outputs(
     path: str,
 ) -> None:
     """Raise E0831 if a step needs a loop-invariant input or an initial state that is neither an
-    input of the spec nor an output of `encode`. Also raise E0831 if `encode` has an input that the
-    spec lacks. `encoder_inputs` and `encoder_outputs` are empty without an `encode` graph.
+    input of the spec nor an output of `encode`, or if `encode` has an input that the spec lacks.
+    `encoder_inputs` and `encoder_outputs` are empty without an `encode` graph.
     """
     inputs = metadata.signature.inputs.keys()
     loop_invariant_inputs = {name for name in metadata.loop_invariant_inputs if name not in inputs}
@@ -294,7 +294,7 @@ def _collect_fixed_symbols(state: DecodeState) -> set[str]:
 
 
 def _read_state(data: object, step: Graph, path: str) -> DecodeState:
-    """Parse a state. Raise E0831 if it does not match the inputs and outputs of the step."""
+    """Parse a state. Raise E0831 if the step has no matching input and output."""
     if not isinstance(data, dict):
         _raise_invalid_package(path, "a state is invalid")
     name, next_output = data.get("name"), data.get("next")

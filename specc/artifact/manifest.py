@@ -1,5 +1,5 @@
-"""The manifest of a compiled model, stored in the metadata of the model file. It contains the spec,
-the graph, the config, the origin of the weights, and the quantization.
+"""The manifest of a compiled model, stored in the metadata of the model file. A manifest contains
+the spec, the graph, the config, the origin of the weights, and the quantization.
 """
 
 import json
@@ -238,7 +238,7 @@ class Manifest:
 
 
 def parse_generate_section(data: object) -> GenerateSection | None:
-    """Parse the `generate` section from JSON without checking it. Return None if it is invalid."""
+    """Parse a `generate` section from JSON without checks. Return None for an invalid section."""
     match data:
         case {
             "name": str(name),
@@ -251,7 +251,7 @@ def parse_generate_section(data: object) -> GenerateSection | None:
 
 
 def _parse_stream_section(data: object) -> StreamSection | None:
-    """Parse the `stream` section from JSON. Return None if it is invalid."""
+    """Parse a `stream` section from JSON. Return None for an invalid section."""
     match data:
         case {"growing": str(sequence_input), "sources": [str(), *_] as outputs}:
             return StreamSection(sequence_input, tuple(map(str, outputs)))
@@ -259,7 +259,7 @@ def _parse_stream_section(data: object) -> StreamSection | None:
 
 
 def parse_manifest(text: str, path: str) -> Manifest:
-    """Parse the manifest `text` of the model at `path`. Raise E0917 if it is invalid."""
+    """Parse the manifest `text` of the model at `path`. Raise E0917 for an invalid manifest."""
     if len(text) > MAX_BYTES:
         raise_error(
             "E0917", f"the specc metadata in `{path}` is larger than {MAX_BYTES // 2**20} MiB"

@@ -45,7 +45,7 @@ class WeightFileMetadata:
 
 
 def parse_weight_files(data: object) -> dict[str, WeightFileMetadata] | None:
-    """Parse the metadata of weight files by relative path. Return None if it is invalid."""
+    """Parse metadata of weight files by relative path. Return None for invalid metadata."""
     if not isinstance(data, dict):
         return None
     weight_files = {}
@@ -210,7 +210,7 @@ class PackageIndex:
 
 
 def _add_index_hash(data: bytes) -> bytes:
-    """Replace `BLANK_HASH` in the bytes of an index with the hash of these bytes."""
+    """Replace `BLANK_HASH` in the bytes `data` of an index with the hash of `data`."""
     return data.replace(BLANK_HASH.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
 
 
@@ -243,7 +243,7 @@ def is_package_directory(path: str | Path) -> bool:
 
 def read_package_index(directory: Path, *, verifies_contents: bool = False) -> PackageIndex:
     """Read the index of the package in `directory`. With `verifies_contents`, verify the hash of
-    the index. Raise E0802 if the index cannot be read, and E0831 if it is invalid or was modified.
+    the index. Raise E0802 if the index cannot be read, and E0831 for an invalid or modified index.
     """
     location = directory / INDEX_FILE
     try:
@@ -264,7 +264,7 @@ def read_package_index(directory: Path, *, verifies_contents: bool = False) -> P
 
 
 def parse_package_index(data: bytes, location: str) -> PackageIndex:
-    """Parse a package index. Raise E0831 if it is invalid. Messages contain its path `location`."""
+    """Parse a package index from `location`. Raise E0831 if the index is invalid."""
     fields = parse_versioned_record(
         data, FORMAT_VERSION, "package", partial(_raise_invalid_index, location)
     )

@@ -111,8 +111,8 @@ class _GraphCopier:
         return self.builder.add_op(ops.Transpose(tuple(order)), value)
 
     def list_collectable_activations(self, node: Node, op: ops.Scan) -> list[Value]:
-        """Return the activations of the loop body that a scan output can stack, without duplicates.
-        They must have an axis `op.axis` and, in a loop with a mask, the batch axis as first axis.
+        """Return the activations of the loop body that a scan output can stack, without duplicates:
+        those that have the axis `op.axis` and, in a loop with a mask, the batch as first axis.
         """
         activations = dict.fromkeys(v for values in self.activations_of.values() for v in values)
         candidates = [v for v in activations if v.type.rank > op.axis]
@@ -219,8 +219,8 @@ WeightInputs: TypeAlias = tuple[Value, ...]
 @dataclass(frozen=True)
 class CalibrationTargets:
     """The weights that are quantized with calibration. `tap_points` maps activations of `graph` to
-    the weights that multiply them; these weights share a Gram matrix. Other weights are rounded to
-    nearest.
+    the weights that multiply them. Weights with the same activations share a Gram matrix. Weights
+    that are not in `tap_points` are rounded to nearest.
     """
 
     graph: Graph

@@ -30,8 +30,8 @@ FILE_BATCH_SIZE = 8
 
 def read_calibration_samples(path: str, input_signature: ModelInputs) -> Iterator[Sample]:
     """Yield batches of model inputs from an .npz or JSON Lines file. Raise E0802 or E0904 if the
-    file cannot be read, E0906 if it contains invalid JSON, and E0854 if its records are not inputs
-    of the model.
+    file cannot be read, E0906 if the file contains invalid JSON, and E0854 if a record does not
+    contain the inputs of the model.
     """
     is_empty = True
     for location, record in _read_records(path):
@@ -66,7 +66,7 @@ def _read_records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 
 def _read_object(line: bytes, location: str) -> Mapping[str, object]:
-    """Parse one line of JSON Lines. Raise E0906 if it is invalid, E0854 if it is not an object."""
+    """Parse one line of JSON Lines. Raise E0906 (invalid JSON) or E0854 (not an object)."""
     helps = ('each line must be an object such as `{"input_ids": [1, 2, 3]}`',)
     try:
         value = load_strict_json(line, location)

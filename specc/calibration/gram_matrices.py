@@ -103,8 +103,8 @@ def _find_lifetimes(
 @dataclass
 class _StagedGraph:
     """The full-forward graph, whose heavy nodes are divided among stages. A node or value is heavy
-    if it depends on both inputs and weights. Other nodes are light and are recomputed in each stage
-    that needs them.
+    if it depends on both inputs and weights. Light nodes, which are not heavy, are recomputed in
+    each stage that needs them.
     """
 
     targets: CalibrationTargets
@@ -268,7 +268,7 @@ OpenSession: TypeAlias = Callable[[Graph], AbstractContextManager[Computation]]
 """A function that opens a session of a graph and loads the graph's weights. Leaving the context
 releases both."""
 QuantizeWeight: TypeAlias = Callable[[str, GetFactor, Path], PrequantizedWeight]
-"""A function that quantizes a weight. Its arguments are the weight's name, a function that returns
+"""A function that quantizes a weight. The arguments are the weight's name, a function that returns
 the Cholesky factor for each expert, and the path prefix of the files to write."""
 
 
@@ -302,8 +302,8 @@ def _run_stage(
     directory: Path,
     sums: "_GramMatrixSums",
 ) -> None:
-    """Run a stage on all samples. Add its activations to `sums`, and store its outputs for later
-    stages in `directory`.
+    """Run a stage on all samples: add the stage's activations to `sums`, and store the stage's
+    outputs for later stages in `directory`.
     """
     with open_session(stage.graph) as session:
         for number, sample in enumerate(samples):

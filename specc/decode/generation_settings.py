@@ -198,7 +198,7 @@ def _rename_settings(
 
 
 def _infer_strategy(given_settings: Mapping[str, object]) -> str | None:
-    """Return the strategy that the given options imply, or None if they imply none or several.
+    """Return the strategy that the caller's options imply, or None if they imply none or several.
 
     A seed alone implies no strategy. `renormalize_logits` implies no strategy either, because it
     has no effect outside beam search.

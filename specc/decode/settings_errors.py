@@ -36,7 +36,7 @@ def make_unknown_setting_error(
     setting_name: str, valid_names: Sequence[str], noun: str, span: Span | None = None
 ) -> Diagnostic:
     """Return the error E0731 for the unknown name of a setting or strategy. `valid_names` are the
-    known names. `noun` describes the type of name, e.g. `generation setting`.
+    known names. `noun` describes the type of name and is "generation setting", for example.
     """
     # prefer an equivalent setting of another program to a setting with a similar name
     groups = [{*o.foreign_names, o.name, o.spec_name} for o in GENERATION_OPTIONS]
@@ -241,7 +241,7 @@ def _find_strategy_errors(
 def _find_option_error(
     kind: str, setting_name: str, value: object, spans: Mapping[str, Span | None]
 ) -> Diagnostic | None:
-    """Return the error for an invalid option of the strategy `kind`, or else None."""
+    """Return the error for an invalid option of a strategy named `kind`, or else None."""
     options, span = STRATEGY_OPTIONS[kind], spans.get(f"strategy.{setting_name}")
     if setting_name == "args":  # a positional option, as in `beam(4)`
         example = ", ".join(f"{name}=…" for name in list(options)[:2])

@@ -225,7 +225,7 @@ class GGUFTokenizer:
 
 
 def read_gguf_tokenizer(path: str | Path) -> GGUFTokenizer | None:
-    """Read the tokenizer of a GGUF file. Return None if its type is unknown or missing."""
+    """Read the tokenizer of a GGUF file. Return None for a missing or unknown tokenizer type."""
     with open_gguf(path) as file:
         return _convert_tokenizer(file.header)
 

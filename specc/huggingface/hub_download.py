@@ -16,7 +16,7 @@ _COMMIT_DIGITS = 40
 
 
 def download_model(model: str) -> tuple[str, tuple[str, ...]]:
-    """Download a model to the Hub cache. Return its directory, and a remark with the commit.
+    """Download a model to the Hub cache. Return the model directory and a remark with the commit.
 
     A local path is returned unchanged. Cached files are not downloaded again. `HF_ENDPOINT`,
     `HF_HOME`, `HF_HUB_OFFLINE` and access tokens work as in `huggingface_hub`. Raise E0801 if the

@@ -136,8 +136,8 @@ def read_image_options(
     spec_options: Mapping[str, object], directories: Sequence[Path], span: Span | None
 ) -> dict[str, object]:
     """Read the options of image preprocessing: `spec_options`, overridden by the config file in the
-    first of `directories` that has one. Raise E0422 if the file is not supported, or if its image
-    size differs from that of the model.
+    first of `directories` that has one. Raise E0422 if the file is not supported, or if the image
+    sizes of file and model differ.
     """
     file = _find_file(directories)
     if file is None:

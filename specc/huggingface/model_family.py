@@ -294,7 +294,7 @@ def _list_all_architectures(graphs: list[ast.Block]) -> list[str]:
 
 
 def _read_classes(member: JsonMember) -> list[str]:
-    """Return the class names in config.json: strings, null or one string. Otherwise raise E0420."""
+    """Return the class names in config.json. Raise E0420 unless they are strings or null."""
     value = member.value
     items = value.items if isinstance(value, JsonList) else (value,)
     class_names = [item.value for item in items if isinstance(item, JsonScalar)]

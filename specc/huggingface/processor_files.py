@@ -66,7 +66,7 @@ _FILTER_BANKS = _FeatureExtractor(
 )
 FEATURE_EXTRACTORS = {"waveform": _WAVEFORM, "log_mel": _LOG_MEL, "filter_banks": _FILTER_BANKS}
 REQUIRED_AUDIO_SETTINGS: Mapping[str, object] = {"padding_value": 0, "padding_side": "right"}
-"""The only supported values of these audio preprocessing settings."""
+"""The only supported values of audio settings that all feature extractors share."""
 IGNORED_KEYS = {
     "processor_class": "names a class",
     "image_processor_type": "names a class",
@@ -102,7 +102,7 @@ def read_audio_options(
 
 
 def list_audio_processor_files(kind: str, directories: Sequence[Path]) -> list[Path]:
-    """Return the files that audio preprocessing of the type `kind` reads."""
+    """Return the files that audio preprocessing of type `kind` reads."""
     names: tuple[str, ...] = (PREPROCESSOR, PROCESSOR) if kind in FEATURE_EXTRACTORS else ()
     if kind == "transcript":
         names = (VOCABULARY, TOKENIZER, ADDED_TOKENS_FILE)
@@ -122,8 +122,8 @@ def list_unused_preprocessor_keys(kind: str, directories: Sequence[Path]) -> tup
 
 
 def read_preprocessor_config(directories: Sequence[Path]) -> tuple[Path | None, dict[str, object]]:
-    """Read the preprocessor config, or the audio section of a processor config. Return its path and
-    content, or (None, {}) if there is no config.
+    """Read the preprocessor config, or the audio section of a processor config. Return the path and
+    content of the config, or (None, {}) without a config.
     """
     path = find_repository_file(directories, PREPROCESSOR)
     if path is not None:

@@ -111,7 +111,7 @@ def _get_integer(fields: Mapping[str, Json], key: str) -> int:
 
 
 def _require_value(fields: Mapping[str, Json], key: str, *supported: Json) -> Json:
-    """Return the value of `key` (null: the first supported value). Raise if it is unsupported."""
+    """Return the value of `key` (null: the first supported one). Raise for unsupported values."""
     value = fields.get(key)
     if isinstance(value, str):
         value = value.lower()

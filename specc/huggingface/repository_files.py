@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def read_tokenizer_file(path: Path, name: str, span: Span | None) -> TokenizerFile:
-    """Read a tokenizer.json. Raise E0802 if it is unreadable, E0941 if it is invalid."""
+    """Read a tokenizer.json. Raise E0802 for an unreadable file, E0941 for invalid content."""
     data = read_required_file(path, MAX_BYTES, f"the tokenizer `{escape_text(name)}`", span)
     return check_tokenizer_file(data, name, span)
 
@@ -73,7 +73,7 @@ DEFAULT_TEMPLATE = "default"
 
 
 def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | None:
-    """Read the chat template of a directory, if any. Raise E0802 or E0423 if it is invalid."""
+    """Read the chat template of a directory, if any. Raise E0802 or E0423 for an invalid file."""
     path, template_file = directory / TOKENIZER_CONFIG_FILE, directory / TEMPLATE_FILE
     config = _read_object(path, span) if os.path.lexists(path) else {}
     template: object = config.get(CHAT_TEMPLATE_KEY)
@@ -125,7 +125,7 @@ def _select_template(templates: object, path: Path, span: Span | None) -> object
 
 
 def _read_tokens(config: Mapping[str, object], path: Path, span: Span | None) -> dict[str, str]:
-    """Read the special tokens (strings or objects in the config) by name, e.g. `bos_token`."""
+    """Read special tokens such as `bos_token` by name: strings or objects in the config."""
     tokens = {k: get_token_content(v) for k, v in config.items() if k.endswith("_token")}
     special_tokens = {key: token for key, token in tokens.items() if token and key.isidentifier()}
     if len(special_tokens) > MAX_TOKENS:

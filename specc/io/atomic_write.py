@@ -119,7 +119,7 @@ class OutputDirectory:
 
     @contextmanager
     def _discard_on_error(self) -> Iterator[None]:
-        """Return a context manager that removes the files of this run after an error. It converts
+        """Return a context manager that removes the files of this run after an error, and converts
         an error of the operating system to E0810 to E0815.
         """
         try:
@@ -151,7 +151,7 @@ class OutputDirectory:
         return name
 
     def write_entry(self, name: str, chunks: Iterable[Chunk]) -> str:
-        """Write a file with the given name. Return the SHA-256 of its content."""
+        """Write a file with the name `name`. Return the SHA-256 of its content."""
         target = self.path / name
         existing_mode: int | None = None
         try:
@@ -184,8 +184,8 @@ class OutputDirectory:
     def _write_temporary_file(
         self, name: str, chunks: Iterable[Chunk], existing_mode: int | None = None
     ) -> tuple[Path, FileDigest]:
-        """Write and sync a temporary file for the file `name`. Its mode is `existing_mode`, that of
-        the file to replace, or by default that of new files (umask). Return its path and digest.
+        """Write and sync a temporary file for the file `name`. The mode is `existing_mode`, that of
+        the file to replace, or by default that of new files (umask). Return the path and digest.
         """
         temporary = self._reserve_name()
         digest, size, progress = hashlib.sha256(), 0, WRITE_PROGRESS.get()

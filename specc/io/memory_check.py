@@ -110,5 +110,5 @@ def _describe_largest_model(weight_count: int, free_bytes: int) -> str:
 
 
 def _format_gigabytes(count: int) -> str:
-    """Format a number of bytes in gigabytes, e.g. `13.5 GB`."""
+    """Format a number of bytes in gigabytes, such as `13.5 GB`."""
     return f"{count / 1e9:.3g} GB" if count >= 1e8 else f"{count / 1e6:.3g} MB"

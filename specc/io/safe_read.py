@@ -84,7 +84,7 @@ def open_regular_file(path: str | os.PathLike[str]) -> int:
 
 
 def read_regular_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    """Read a file. Raise UnreadableFileError if it is unreadable or larger than `max_bytes`."""
+    """Read a file. Raise UnreadableFileError for an unreadable or too large file."""
     fd = open_regular_file(path)
     with os.fdopen(fd, "rb") as file:
         size = os.fstat(fd).st_size
@@ -148,7 +148,7 @@ def read_required_file(
 
 
 def read_bytes(path: str, max_bytes: int) -> bytes:
-    """Read an image or array file. Raise E0802 if it is unreadable, E0904 if over `max_bytes`."""
+    """Read an image or array file. Raise E0802 (unreadable) or E0904 (more than `max_bytes`)."""
     try:
         return read_regular_file(path, max_bytes)
     except FileTooLargeError as error:

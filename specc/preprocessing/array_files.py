@@ -86,7 +86,7 @@ def _check_dtype(dtype: "np.dtype[np.generic]", name: str) -> None:
 
 
 def parse_npz(data: bytes, path: str) -> dict[str, Array]:
-    """Return the arrays of a .npz file by name. Raise E0905 if invalid, E0904 if too large."""
+    """Return the arrays of a .npz file by name. Raise E0905 (invalid file) or E0904 (too large)."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return _read_members(archive, path)
@@ -202,7 +202,7 @@ def _pad_lists(value: object, pad_left: bool) -> list[list[object]]:
 
 
 def load_strict_json(data: bytes, name: str) -> Json:
-    """Parse a JSON document. Raise E0906 if it is invalid, has duplicate keys or contains NaN."""
+    """Parse a JSON document. Raise E0906 for invalid JSON, duplicate keys and NaN."""
     location = f"the JSON text in {escape_text(name)}"
     try:
         return parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)

@@ -167,7 +167,7 @@ def split_images(
 
 
 def _count_texts(graph: Graph, inputs: Mapping[str, object], name: str) -> int | None:
-    """Infer the number of texts from the other inputs. Return None if it is unknown."""
+    """Infer the number of texts from the other inputs. Return None if the number is unknown."""
     batch_size = graph.inputs[name].type.shape[:1]
     for other_name, value in inputs.items():
         other_input = graph.inputs.get(other_name)

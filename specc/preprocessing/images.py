@@ -52,7 +52,7 @@ def decode_image(data: bytes, name: str) -> Array:
 
 
 def decode_pil_image(image: Any, name: str) -> Array:
-    """Return the pixels of a Pillow image, 0 to 255. Raise E0903 or E0904 if it is invalid."""
+    """Return the pixels of a Pillow image, 0 to 255. Raise E0903 or E0904 for an invalid image."""
     try:
         _check_size(image.size, name)
         return _decode_pixels(image)
@@ -208,7 +208,7 @@ def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
 
 
 def _compute_fitted_size(rows: int, columns: int, record: ImageConfig) -> ImageSize:
-    """Return (height, width), rounded as in DETR and YOLOS. Raise E0990 if it is too large."""
+    """Return (height, width), rounded as in DETR and YOLOS. Raise E0990 for too large a size."""
     edge, max_edge = record.shortest_longest_edge
     short, long = min(rows, columns), max(rows, columns)
     exact_edge = float(edge)

@@ -60,7 +60,7 @@ class TaskSlot:
 
 @value_class(slots=True, kw_only=True)
 class TaskKind:
-    """A kind of task: its inputs, its options with defaults, and the transformers classes and
+    """A type of task: its inputs, its options with defaults, and the transformers classes and
     output names that identify a graph. With `needs_tokenizer`, the task needs the offsets of a
     tokenizer.json.
     """
@@ -290,7 +290,7 @@ class PreprocessingConfig:
 
     @staticmethod
     def from_json(value: object) -> "PreprocessingConfig":
-        """Parse a config from JSON, without its files. Raise E0915 if it is invalid."""
+        """Parse a config from JSON, without its files. Raise E0915 if the config is invalid."""
         fields = JsonFields(value, ("reading",))
         inputs, outputs = fields.read_object("inputs"), fields.read_object("shows")
         if fields.has_field("tokenizers"):

@@ -73,8 +73,8 @@ class ImageConfig(ConfigRecord):
     of `size`. `invert` replaces a pixel by 255 - pixel; `auto` does so if the border of the image
     is light, for models that were trained on light strokes over a dark background.
 
-    With `sizing`, the size depends on the image. It is within `size_bounds` and a multiple of
-    `size_multiple`; for tiled images `size` is the tile size. `patch_lengths` flattens patches:
+    With `sizing`, the output size depends on the image; it is within `size_bounds` and a multiple
+    of `size_multiple`. For tiled images, `size` is the tile size. `patch_lengths` flattens patches:
     (side) with channels last, or (side, merge, frames) for blocks of merge × merge, repeated for
     each frame. `shape_input` takes the image shapes. `overview_tokens` precede the tokens of tiles.
     With `max_side`, a feature map of more than 1.21 · `max_side`² tiles is shrunk, and several

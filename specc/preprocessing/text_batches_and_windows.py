@@ -48,7 +48,7 @@ def batch_texts(
     *,
     generated_input: str = "",
 ) -> dict[str, Array]:
-    """Encode texts and batch the ids. Return the input `name`, int64 [batch, longest], and its
+    """Encode texts and batch the ids. Return the input `name`, int64 [batch, longest], and the
     padding mask, bool [batch, longest].
 
     Texts are zero-padded on the side that the mask declares. If the mask allows both sides, a
@@ -290,7 +290,7 @@ def batch_encodings(
     with_token_types: bool,
     generated_input: str,
 ) -> dict[str, Array]:
-    """Batch encodings. Return the input `name` [batch, longest], its padding mask, and with
+    """Batch encodings. Return the input `name` [batch, longest], the padding mask, and with
     `with_token_types` the token type ids.
     """
     ids = [np.array(encoding.ids, np.int64) for encoding in encodings]

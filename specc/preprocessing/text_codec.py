@@ -141,7 +141,7 @@ def get_token_label(number: int, record: TextReading) -> str:
 def pad_token_sequences(
     sequences: Sequence[Array], fill: int, *, left: bool = False
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """Pad sequences to an array [batch, longest]. Return the array and its padding mask."""
+    """Pad sequences to an array [batch, longest]. Return the array and the padding mask."""
     max_length = max((len(row) for row in sequences), default=0)
     dtype = np.result_type(*sequences) if sequences else np.dtype(np.int64)
     ids = np.full((len(sequences), max_length), fill, dtype)

@@ -302,7 +302,7 @@ def decode_token_ids(
 
 
 def has_subword_prefix(record: JsonTokenizer) -> bool:
-    """Return True if the vocabulary marks tokens inside words with a prefix, e.g. `##`."""
+    """Return True if the vocabulary marks tokens inside words with a prefix such as `##`."""
     return _marks_subwords(record.file.json_text)
 
 

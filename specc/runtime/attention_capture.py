@@ -41,7 +41,7 @@ class AttentionSelection:
 
 
 def parse_number_list(text: str, option: str) -> tuple[int, ...]:
-    """Parse a list of indices and ranges, e.g. `0,2-5`, into sorted unique indices. Raise E0954 if
+    """Parse a list of indices and ranges such as `0,2-5` into sorted unique indices. Raise E0954 if
     the text is invalid. `option` is the option name in the message.
     """
     indices: set[int] = set()

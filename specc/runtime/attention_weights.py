@@ -88,7 +88,7 @@ def compute_attention_weights(
 ) -> Arrays:
     """Compute the attention weights [batch, heads, query, key] of every layer, by scope. `inputs`
     are prepared inputs; `returned` are attention weights that the compiled model outputs.
-    `parameters` loads the model's parameters. It is called only if attention weights that are not
+    `parameters` loads the model's parameters and is called only if attention weights that are not
     in `returned` depend on parameters.
     """
     locations = locate_attention_nodes(graph)

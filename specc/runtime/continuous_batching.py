@@ -34,8 +34,8 @@ DEFAULT_BATCH_SIZE = 32
 """Default maximum number of sequences in a batch."""
 
 SLOTS_PER_REFILL = 8
-"""New sequences are prefilled when at least 1/8 of the batch is free. They are prefilled together,
-because a prefill takes as long as a step."""
+"""New sequences are prefilled when at least 1/8 of the batch is free. Several sequences are
+prefilled together, because a prefill takes as long as a step."""
 
 T = TypeVar("T")
 """The type of a prompt before preparation, e.g. a mapping of input names to values."""
@@ -321,8 +321,8 @@ def _group_by_token_rules(slots: Sequence[BatchSlot[T]], indices: Sequence[int])
 def _select_tokens(
     slots: Sequence[BatchSlot[T]], logits: Floats
 ) -> Iterator[tuple[BatchSlot[T], int, float | None]]:
-    """Select the next token of each sequence from logits float32 [batch, vocab]. Yield each token
-    with its log-probability, or with None if log-probabilities were not requested.
+    """Select the next token of each sequence from logits float32 [batch, vocab]. Yield the slot,
+    the token, and the token's log-probability, which is None unless it was requested.
     """
     settings, step = slots[0].settings, len(slots[0].tokens)
     seen_token_masks = [slot.seen_token_mask for slot in slots if slot.seen_token_mask is not None]

@@ -94,11 +94,11 @@ class LoadedModel:
         return self.session.run(self.prepare_inputs(inputs))
 
     def attention(self, **inputs: object) -> tuple[dict[str, Array], AttentionWeights]:
-        """Run the model. Return its outputs, and the attention weights [batch, heads, query, key]
+        """Run the model. Return the outputs, and the attention weights [batch, heads, query, key]
         of every layer by scope.
 
         For attention in a loop, each iteration is a query position. If an iteration has several
-        queries, each iteration has a separate entry, e.g. `self.attn turn 1`.
+        queries, each iteration has a separate entry such as `self.attn turn 1`.
         """
         session, names = self._attention_session
         prepared = self.prepare_inputs(inputs)
@@ -295,8 +295,8 @@ def _raise_not_batches() -> NoReturn:
 
 
 def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
-    """Specialize a model to static sizes of its symbolic dimensions, e.g. `fix_lengths(model,
-    {"batch": 1})`.
+    """Specialize a model to static sizes of its symbolic dimensions: `fix_lengths(model, {"batch":
+    1})`.
 
     Raise E0981 unless each symbolic dimension has an integer size, and E0832 if the model is a
     standalone generator, whose output sizes are dynamic.

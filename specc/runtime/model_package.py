@@ -30,7 +30,7 @@ class ModelPackage(PackageFiles):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles of the graphs in alphabetical order, e.g. `encode`, `score`, `step`."""
+        """The roles of the graphs, such as `encode`, `score` and `step`, in alphabetical order."""
         return tuple(sorted(self.index.graphs))
 
     @property

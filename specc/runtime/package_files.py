@@ -1,7 +1,7 @@
 """Open the files of a package and check that they are consistent.
 
-This module imports neither the IR nor the preprocessing. The sessions can thus be opened in other
-threads during these imports.
+This module imports neither the IR nor the preprocessing. So other threads can open sessions while
+the main thread imports the IR and the preprocessing.
 """
 
 import hashlib
@@ -110,7 +110,7 @@ def _check_size(directory: Path, name: str, digest: FileDigest) -> None:
 
 
 def read_package_file(directory: Path, name: str, digest: FileDigest) -> bytes:
-    """Read a file of a package. Raise E0830 if its hash differs from `digest`."""
+    """Read a file of a package. Raise E0830 if the hash of the file differs from `digest`."""
     _check_size(directory, name, digest)
     try:
         data = read_regular_file(directory / name, digest.bytes)

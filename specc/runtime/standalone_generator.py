@@ -72,7 +72,7 @@ def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
 def _make_scalars(
     session: Session, settings: GenerationSettings, prepared: Collection[str]
 ) -> Arrays:
-    """Return the settings that are graph inputs. A name may get the suffix `_2`, e.g. `seed_2`."""
+    """Return the settings that are graph inputs. A name may have the suffix `_2` as in `seed_2`."""
     values, scalars = asdict(settings), {}
     for name in SCALAR_SETTINGS:
         input_name = f"{name}_2" if name in prepared else name

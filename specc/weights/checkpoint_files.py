@@ -50,8 +50,8 @@ ALL_ROWS = slice(None)
 
 
 class Checkpoint(Closeable):
-    """A checkpoint in one or several files, with all tensors by name. `path` is the path given by
-    the user.
+    """A checkpoint in one or several files, with all tensors by name. `path` is the path that the
+    user passed.
 
     `adapted_tensors` are changed by an adapter. `decoded_tensors` are stored quantized or
     transformed, and are decoded row by row. `optional_tensors` may remain unused.

@@ -125,7 +125,7 @@ def _view_parts(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Parts:
 def _find_weights(
     base: Checkpoint, method: str, settings: QuantizationSettings
 ) -> Iterator[QuantizedWeight]:
-    """Yield every weight in a format of the quantization method. Raise E0532 if one is invalid."""
+    """Yield the weights in formats of the quantization method. Raise E0532 for an invalid one."""
     used_names: set[str] = set()
     for format in WEIGHT_FORMATS:
         if method not in format.methods:
@@ -142,7 +142,7 @@ def _find_weights(
 def _match_weight(
     base: Checkpoint, stem: str, format: WeightFormat, settings: QuantizationSettings
 ) -> QuantizedWeight:
-    """Return the weight with tensors named `stem` + suffix. Raise E0532 if it is invalid."""
+    """Return the weight with tensors named `stem` + suffix. Raise E0532 for an invalid weight."""
     name = stem + format.weight_suffix
     missing_names = [stem + suffix for suffix in format.parts if stem + suffix not in base.tensors]
     if missing_names:

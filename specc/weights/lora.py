@@ -39,9 +39,9 @@ Float64Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterDelta:
-    """The change of an adapter to one tensor. The tensor is replaced by `replacement`; then `scale`
-    × the product of `left_factor` and `right_factor` (transposed if `is_transposed`), or `scale` ×
-    `vector`, is added.
+    """The change of an adapter to one tensor. The tensor is first replaced by `replacement`. Then
+    `scale` × the product of `left_factor` and `right_factor` (transposed if `is_transposed`), or
+    `scale` × `vector`, is added.
     """
 
     replacement: str = ""
@@ -83,7 +83,7 @@ class LoraAdapter:
         return cls(file, LoraScaling(rank=1, alpha=1.0, ranks={}, alphas={}), replaces_tensors=True)
 
     def _read_changes(self) -> dict[str, AdapterDelta]:
-        """Return the changes of the adapter by parameter name. Raise E0530 if a name is unknown."""
+        """Return the changes of the adapter by parameter name. Raise E0530 for unknown tensors."""
         parts: dict[str, dict[str, str]] = {}
         deltas: dict[str, AdapterDelta] = {}
         for name in self.file.tensors:
@@ -131,7 +131,7 @@ class LoraAdapter:
     def _find_factor_pair(
         self, module: str, parts: Mapping[str, str], roles: tuple[str, str]
     ) -> tuple[str, str]:
-        """Return the names of a module's LoRA A and B matrices. Raise E0530 if they are invalid."""
+        """Return the names of a module's LoRA A and B. Raise E0530 if the factors are invalid."""
         if missing := [role for role in roles if role not in parts]:
             letter = "A" if missing[0].endswith("a") else "B"
             self._raise_broken(f"missing `lora_{letter}` of `{module}`")
@@ -161,7 +161,7 @@ class LoraAdapter:
         )
 
     def read_float64(self, name: str) -> Float64Array:
-        """Read a tensor in float64. Raise E0507 if it is not finite."""
+        """Read a tensor in float64. Raise E0507 if an element is not finite."""
         array = self.file.read_tensor(name)
         check_finite(array, f"`{escape_text(name)}` in `{escape_text(self.file.path)}`")
         return array.astype(np.float64)
@@ -319,8 +319,8 @@ def _collect_replaced_tensors(
 def _make_entry(
     name: str, change: AdapterDelta, base: Checkpoint, adapter: LoraAdapter
 ) -> TensorEntry:
-    """Return the entry of a changed tensor. Its dtype is float32, or float64 if the original tensor
-    is float64. Raise E0531 if shapes or dtypes do not match.
+    """Return the entry of a changed tensor. The new dtype is float32, or float64 if the original
+    tensor is float64. Raise E0531 if shapes or dtypes do not match.
     """
     adapter_tensors = adapter.file.tensors
     base_entry = base.tensors.get(name)

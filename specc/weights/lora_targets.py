@@ -83,8 +83,8 @@ def _find_pattern_value(
 
 def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
     """Check that the parameters of a binding read all tensors that its adapter changes. Return the
-    binding, with the warning W0534 if they do not. Raise E0531 if a changed weight is tied to
-    another weight.
+    binding, with the warning W0534 if a tensor is not read. Raise E0531 if a changed weight is tied
+    to another weight.
     """
     changed_tensors = binding.checkpoint.adapted_tensors
     used_tensors = _collect_used_tensors(binding)

@@ -15,7 +15,7 @@ _MAX_CANDIDATES = 2000
 
 @dataclass(frozen=True)
 class NamePattern:
-    """A pattern of parameter names, e.g. `h.{i}.attn.*`: `{i}` matches a number, `*` any text."""
+    """A pattern of parameter names such as `h.{i}.attn.*`: `{i}` matches a number, `*` any text."""
 
     text: str
 
@@ -92,7 +92,7 @@ class NameCaptures:
 
 
 def get_name_skeleton(name: str) -> tuple[str, ...]:
-    """Return the parts of a name between its numbers. They are equal for all layers of a model."""
+    """Return the parts of a name between numbers, which are equal for all layers of a model."""
     return tuple(_LAYER_NUMBER.split(name))
 
 
@@ -106,12 +106,12 @@ def generalize_name(name: str) -> str:
 
 
 def generalize_name_pairs(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
-    """Return one pattern for the parameter names and one for the tensor names of `pairs`, e.g.
-    `h.{i}.w` and `l.{i}.v` for `h.3.w` and `l.3.v`. Parameter names may differ only in numbers.
+    """Return one pattern for the parameter names and one for the tensor names of `pairs`, such as
+    `h.{i}.w` and `l.{i}.v` for `h.3.w` and `l.3.v`. Parameters may differ only in numbers.
 
     Numbers that are equal in all pairs, or that are not a whole component of a single name, are not
-    replaced. If the numbers of the tensors do not follow from the numbers of the parameters, return
-    the names of the first pair.
+    replaced. If the numbers of tensors do not follow from the numbers of parameters, return the
+    names of the first pair.
     """
     literals, source_literals = map(get_name_skeleton, pairs[0])
     columns = [*zip(*(find_name_numbers(name) for name, _ in pairs), strict=True)]

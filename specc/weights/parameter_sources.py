@@ -56,7 +56,7 @@ def iterate_initial_values(
 def make_initial_values(
     initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
 ) -> Floats:
-    """Return the float32 initial values of a parameter. They depend only on `seed` and `name`."""
+    """Return a parameter's float32 initial values, which depend only on `seed` and `name`."""
     return fill_array(shape, iterate_initial_values(initializer, seed, name, shape))
 
 
@@ -367,7 +367,7 @@ class ParameterOverrides:
         return None if self.is_overridden(name) else self.base.find_byte_range(name)
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values of a parameter as bytes. Raise the errors of the base."""
+        """Yield the values of a parameter as bytes. Raise the errors of the base source."""
         if self.is_overridden(name):
             return self.iterate_overridden_chunks(name, dtype)
         return self.base.iterate_chunks(name, dtype)

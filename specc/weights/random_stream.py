@@ -114,7 +114,7 @@ def _mix_bits_in_place(z: Words, scratch: Words) -> None:
 
 
 def fill_array(shape: tuple[int, ...], chunks: Iterator[Floats]) -> Floats:
-    """Return a float32 array of the given shape, filled from chunks in C order."""
+    """Return a float32 array with the shape `shape`, filled from chunks in C order."""
     # chunks are copied into the result one by one, so the values are never in memory twice
     flat = np.empty(math.prod(shape), np.float32)
     position = 0

@@ -122,7 +122,7 @@ class NormFoldedWeights(ParameterOverrides):
 
     @cached_property
     def fold_by_parameter(self) -> Mapping[str, FoldedNorm]:
-        """The fold that changes a parameter, for each norm weight, norm bias and linear weight."""
+        """The fold that changes a norm weight, norm bias or linear weight, by parameter name."""
         return {
             name: fold
             for fold in self.folds

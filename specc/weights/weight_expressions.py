@@ -56,7 +56,7 @@ class TransposeExpr:
         return f"transpose({self.x}{axes}{unless})"
 
     def get_permutation(self, shape: Shape) -> tuple[int, ...]:
-        """Return the axis permutation. Raise PatternMismatchError if it has another rank."""
+        """Return the axis permutation. Raise PatternMismatchError if the rank does not match."""
         rank = len(shape)
         if shape == self.exempt_shape:
             return tuple(range(rank))
@@ -131,7 +131,7 @@ class SplitPartExpr:
         return f"split({self.x}, axis={self.axis}, into={parts})[{self.index}]"
 
     def get_bounds(self, length: int) -> tuple[int, int]:
-        """Return the index range of the chunk. Raise PatternMismatchError if it does not exist."""
+        """Return the index range of the chunk. Raise PatternMismatchError for a missing chunk."""
         if isinstance(self.parts, int):
             if self.parts < 1 or length % self.parts:
                 raise PatternMismatchError(f"an axis of {length} has no {self.parts} equal parts")
@@ -317,7 +317,7 @@ class RearrangePlan:
 def plan_rearrange(
     pattern_text: str, shape: tuple[int, ...], sizes: Mapping[str, int]
 ) -> RearrangePlan:
-    """Plan a rearrange of an array with `shape`. Raise PatternMismatchError if it does not fit."""
+    """Plan a rearrange of an array with `shape`. Raise PatternMismatchError on a mismatch."""
     try:
         pattern = parse_rearrange_pattern(pattern_text)
     except RearrangePatternError as error:

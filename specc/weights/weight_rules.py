@@ -106,7 +106,7 @@ def select_graph_rules(
     """Return the rules for the `parameters` of one graph of a spec.
 
     Rules for parameters of other graphs are dropped. A rule that matches no graph is kept and
-    reported later. `list_other_parameters` returns the parameters of the other graphs; it is called
+    reported later. `list_other_parameters` returns the parameters of the other graphs and is called
     only if a rule matches no parameter.
     """
     rules = _drop_unused_spec_rules(parameters, rules)
@@ -139,8 +139,8 @@ def _expand_ties(
 def _drop_unused_spec_rules(
     parameters: Mapping[str, RequiredParameter], rules: WeightRules
 ) -> WeightRules:
-    """Drop rules of used specs about parameters that the graph lacks, e.g. of task heads. Such
-    rules were already checked with the used spec.
+    """Drop rules of used specs about parameters that the graph lacks, e.g. of task heads. These
+    parameters were already checked with the used spec.
     """
     ties = [r for r in rules.ties if not r.is_from_used_spec]
     for rule in rules.ties:

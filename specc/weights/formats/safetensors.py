@@ -151,7 +151,7 @@ class TensorFile(Closeable):
             self._fd = -1
 
     def _fill_buffer(self, offset: int, view: memoryview) -> None:
-        """Fill `view` with bytes from `offset` on. Raise E0512 if the file ends before."""
+        """Fill `view` with bytes from `offset` on. Raise E0512 if the file ends too early."""
         while view:
             byte_count = read_into_buffer(self._fd, view, offset)
             if byte_count == 0:
@@ -182,7 +182,7 @@ class TensorFile(Closeable):
 
 
 def open_weights_file(path: Path) -> int:
-    """Open a regular file and return its file descriptor. Raise E0802 if it is unreadable."""
+    """Open a regular file and return its descriptor. Raise E0802 if the file is unreadable."""
     try:
         return open_regular_file(path)
     except UnreadableFileError as error:

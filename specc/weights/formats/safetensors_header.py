@@ -173,7 +173,7 @@ def _parse_metadata(value: Json) -> dict[str, str]:
 
 
 def _parse_tensor(name: str, fields: Json) -> RawTensor:
-    """Parse the header entry of a tensor. Raise an error if its fields are inconsistent."""
+    """Parse the header entry of a tensor. Raise an error if the entry is inconsistent."""
     tensor_label = f"the tensor `{escape_text(name[:200])}`"
     if not name:
         raise _InvalidHeaderError("a tensor has no name")
