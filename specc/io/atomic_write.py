@@ -151,7 +151,7 @@ class OutputDirectory:
         return name
 
     def write_entry(self, name: str, chunks: Iterable[Chunk]) -> str:
-        """Write a file with the name `name`. Return the SHA-256 of its content."""
+        """Write the file `name`, and return the SHA-256 of its content."""
         target = self.path / name
         existing_mode: int | None = None
         try:

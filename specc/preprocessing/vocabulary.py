@@ -38,7 +38,7 @@ def decode_words(ids: Sequence[int], record: WordTokenizer, unknown: str) -> str
 
 
 def find_unreachable_words(record: WordTokenizer) -> list[str]:
-    """Return words that no text produces: words with whitespace, or uppercase if lowercased."""
+    """Return words with whitespace (or uppercase, if lowercased), which no text contains."""
     return [
         word
         for word in record.vocab

@@ -274,7 +274,7 @@ def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> PackedWeightFormat
 
 def _describe_kernel_codes(layout: QuantizedLayout) -> PackedWeightFormat | None:
     """Return the packed format of a weight's codes, with the largest group size that kernels
-    support and that divides the weight's group size. Return None if there is no such size.
+    support and that divides the weight's group size. Return None if no group size fits.
     """
     is_supported = layout.is_uniform and layout.bits == STORED_BITS and layout.axis == -1
     size = MAX_GROUP_SIZE if is_supported else 0

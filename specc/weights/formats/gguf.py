@@ -1,4 +1,4 @@
-"""Open GGUF files (llama.cpp). Tensors get their names in Hugging Face checkpoints."""
+"""Open GGUF files (llama.cpp), whose tensors are renamed as in Hugging Face checkpoints."""
 
 import mmap
 import os
@@ -80,9 +80,10 @@ ROPE_TENSORS = ("rope_factors_short.weight", "rope_factors_long.weight", "rope_f
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A llama.cpp architecture. `model_type` is its name in Hugging Face configs, `layer_names`
-    maps tensor names in a layer (`{}` is the expert index), and `tensor_changes` lists the tensors
-    that llama.cpp changed. With `has_offset_norms`, llama.cpp added 1 to norm weights.
+    """A llama.cpp architecture. `model_type` is the architecture's name in Hugging Face configs,
+    `layer_names` maps tensor names in a layer (`{}` is the expert index), and `tensor_changes`
+    lists the tensors that llama.cpp changed. With `has_offset_norms`, llama.cpp added 1 to norm
+    weights.
     """
 
     model_type: str

@@ -146,7 +146,7 @@ class _Reader:
 
 
 def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
-    """Parse the header of a GGUF file. Raise E0506 if invalid, E0508 for unsupported types."""
+    """Parse the header of a GGUF file. Raise E0506 (invalid header) or E0508 (unsupported type)."""
     reader = _Reader(data)
     try:
         (version,) = reader.unpack("I")
