@@ -1,4 +1,4 @@
-"""JSON values with their source spans, and a strict parser of config.json (E0410 to E0415)."""
+"""JSON values with source spans, and a strict parser of config.json (E0410 to E0415)."""
 
 import math
 import re
@@ -13,12 +13,12 @@ from specc.io.file_type_detection import identify_foreign_file
 from specc.io.json_io import Json
 
 MAX_JSON_DEPTH, MAX_JSON_INTEGER = 64, 1 << 53
-MAX_JSON_VALUES = 1 << 16  # id2label and label2id of a model with 21 843 classes have 43 690 values
+MAX_JSON_VALUES = 1 << 16  # e.g. id2label and label2id of 21 843 classes
 
 
 @value_class(slots=True)
 class JsonScalar:
-    """A number, string, boolean or null."""
+    """A JSON number, string, boolean or null."""
 
     value: bool | int | float | str | None
     span: Span
@@ -30,19 +30,19 @@ class JsonScalar:
 
 @value_class(slots=True)
 class JsonList:
-    """A JSON list."""
+    """A JSON array."""
 
     items: tuple["JsonNode", ...]
     span: Span
 
     def to_plain(self) -> Json:
-        """Return the items as Python values."""
+        """Return the items of the array as Python values."""
         return [item.to_plain() for item in self.items]
 
 
 @value_class(slots=True)
 class JsonMember:
-    """A member of a JSON object, `"key": value`. `span` covers the key and the value."""
+    """A member `"key": value` of a JSON object."""
 
     key: Span
     value: "JsonNode"
@@ -54,11 +54,11 @@ class JsonMember:
 
     @property
     def is_null(self) -> bool:
-        """True if the value is null, which counts as absent."""
+        """True if the value is null, which is treated like an absent member."""
         return isinstance(self.value, JsonScalar) and self.value.value is None
 
     def get_origin(self) -> Origin:
-        """Return the location of the value for messages, e.g. `ck/config.json:9 "hidden_size"`."""
+        """Return the location of the value for messages, e.g. `config.json:9 "hidden_size"`."""
         return Origin(self.span, f"{self.key.source.name}:{self.key.line} {self.key.text}")
 
 
@@ -71,8 +71,8 @@ class JsonObject:
 
     def find_member(self, path: str) -> JsonMember | None:
         """Return the member at a path such as `rope_parameters.rope_theta`, or None. A key that
-        itself contains dots takes precedence. `*` matches every key: `per_layer_config.*.head_dim`
-        is the common value of all layers that have this key; raise E0403 if the values differ.
+        contains dots takes precedence. `*` matches every key: `per_layer_config.*.head_dim` is the
+        common value of all layers that have this key. Raise E0403 if these values differ.
         """
         if path in self.members:
             return self.members[path]
@@ -87,7 +87,9 @@ class JsonObject:
         )
 
     def _find_common(self, path: str) -> JsonMember | None:
-        """Return the member at a path whose value is the same in the objects under all keys."""
+        """Return the common member at a path of all nested objects. Raise E0403 if values
+        differ.
+        """
         objects = [m.value for m in self.members.values() if isinstance(m.value, JsonObject)]
         members = [member for value in objects if (member := value.find_member(path))]
         for member in members[1:]:
@@ -106,14 +108,14 @@ class JsonObject:
         return None if member is None or member.is_null else member
 
     def iterate_members(self, prefix: str = "") -> Iterator[tuple[str, JsonMember]]:
-        """Yield every member of this object and of nested objects, with its path."""
+        """Yield (path, member) for every member of the object and of nested objects."""
         for key, member in self.members.items():
             yield prefix + key, member
             if isinstance(member.value, JsonObject):
                 yield from member.value.iterate_members(f"{prefix}{key}.")
 
     def to_plain(self) -> dict[str, Json]:
-        """Return the members as Python values."""
+        """Return the members of the object as Python values."""
         return {key: member.value.to_plain() for key, member in self.members.items()}
 
 
@@ -121,10 +123,10 @@ JsonNode: TypeAlias = JsonScalar | JsonList | JsonObject
 
 
 def get_finite_number(value: JsonNode) -> int | float | None:
-    """Return the number, or None if `value` is not a number.
+    """Return a JSON number as a Python number, or None if `value` is not a number.
 
-    Raise E0413 if the number is NaN or infinite: JSON files may contain such numbers, but no size
-    or scale can be one.
+    Raise E0413 if the number is NaN or infinite. JSON files may contain such numbers, but they are
+    invalid as sizes and scales.
     """
     number = value.value if isinstance(value, JsonScalar) else None
     if isinstance(number, bool) or not isinstance(number, int | float):
@@ -135,7 +137,7 @@ def get_finite_number(value: JsonNode) -> int | float | None:
 
 
 def raise_invalid_number(reason: str, span: Span) -> NoReturn:
-    """Raise E0413 because a number in a config file is invalid."""
+    """Raise E0413 for an invalid number in a config file."""
     text = span.text
     short_text = text if len(text) <= 24 else f"{text[:20]}…"
     raise_error(
@@ -157,7 +159,7 @@ _STRING_ERRORS = {
     "Invalid control": ("a control character in a string", "write line breaks as \\n"),
     "Invalid \\": ("unknown escape sequence", "write a backslash as \\\\"),
 }
-"""The message and help for each error, by the beginning of the message of Python's decoder."""
+"""The message and help for each string error, by the first words of the decoder's message."""
 _LITERAL_VALUES: dict[str, bool | float | None] = {
     "true": True,
     "false": False,
@@ -167,11 +169,11 @@ _LITERAL_VALUES: dict[str, bool | float | None] = {
     "-Infinity": -math.inf,
 }
 _LITERAL_SPELLINGS = {"none": "null", "nil": "null", "nan": "NaN"}
-"""The JSON literals that correspond to literals of other languages, by lowercase spelling."""
+"""The JSON literals that correspond to literals of other languages, by lowercase literal."""
 
 
 def decode_config_source(data: bytes, name: str) -> Source:
-    """Decode the bytes of a config file. Raise E0410 if they are not text."""
+    """Decode the bytes of a config file. Raise E0410 if the bytes are not text."""
     if foreign := identify_foreign_file(data[:64], name):
         raise_error("E0410", f"`{name}` is not a config file but {foreign[0]}", helps=[foreign[1]])
     try:
@@ -186,7 +188,7 @@ def decode_config_source(data: bytes, name: str) -> Source:
 
 
 def parse_config_json(source: Source) -> JsonObject:
-    """Parse a config file to an object. Raise E0411 to E0415 if it is invalid."""
+    """Parse a config file. Raise E0411 to E0415 if the file is not a valid JSON object."""
     value = _JsonParser(source).parse_document()
     if not isinstance(value, JsonObject):
         raise_error(
@@ -200,7 +202,7 @@ def parse_config_json(source: Source) -> JsonObject:
 
 
 class _JsonParser:
-    """A recursive-descent parser with limits. `position` is the index of the next character."""
+    """A recursive-descent parser of JSON. `position` is the index of the next character."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.text = source, source.text
@@ -208,7 +210,7 @@ class _JsonParser:
         self.value_count = 0
 
     def peek_character(self) -> str:
-        """Skip whitespace and return the next character, or "" at the end."""
+        """Skip whitespace and return the next character, or "" at the end of the text."""
         whitespace = _WHITESPACE.match(self.text, self.position)
         assert whitespace is not None
         self.position = whitespace.end()
@@ -219,18 +221,20 @@ class _JsonParser:
         return Span(self.source, start, self.position)
 
     def get_next_span(self) -> Span:
-        """Return the span of the next character, or of the last one at the end of the text."""
+        """Return the span of the next character, or of the last character at the end of the
+        text.
+        """
         start = min(self.position, max(0, len(self.text) - 1))
         return Span(self.source, start, min(start + 1, len(self.text)))
 
     def raise_error_here(self, label: str, help: str = "") -> NoReturn:
-        """Raise E0411 at this position."""
+        """Raise E0411 at the current position."""
         helps = [help or "correct it, or download the file again"]
         title = f"`{self.source.name}` is not valid JSON"
         raise_error("E0411", title, self.get_next_span(), label, helps=helps)
 
     def parse_document(self) -> JsonNode:
-        """Parse the single value of the document."""
+        """Parse the single value of a JSON document."""
         value = self.parse_value(0)
         if self.peek_character():
             self.raise_error_here(
@@ -239,7 +243,7 @@ class _JsonParser:
         return value
 
     def parse_value(self, level: int) -> JsonNode:
-        """Parse a value after optional whitespace."""
+        """Parse a JSON value after optional whitespace."""
         character, start = self.peek_character(), self.position
         self.value_count += 1
         if level >= MAX_JSON_DEPTH or self.value_count > MAX_JSON_VALUES:
@@ -260,7 +264,7 @@ class _JsonParser:
         return self.parse_scalar()
 
     def parse_object(self, level: int) -> JsonObject:
-        """Parse an object, `{ "key": value, … }`."""
+        """Parse a JSON object, `{ "key": value, … }`."""
         start, members = self.position, dict[str, JsonMember]()
         for key_start in self.iterate_items("}", "a key"):
             if self.text[key_start] != '"':
@@ -284,7 +288,7 @@ class _JsonParser:
         return JsonObject(members, self.make_span_from(start))
 
     def iterate_items(self, bracket: str, expected: str) -> Iterator[int]:
-        """Yield the position of each item, which the caller parses, between brackets and commas."""
+        """Yield the position of each item of an object or array. The caller parses the item."""
         is_first = True
         while True:
             separator, self.position = self.position, self.position + 1
@@ -292,7 +296,7 @@ class _JsonParser:
             if next_character == bracket and is_first:
                 break
             if next_character == bracket:
-                # the error is located at the comma, not at the next character
+                # the location of the error is the comma, not the next character
                 self.position = separator
                 self.raise_error_here("trailing comma", "remove the comma")
             if not next_character:
@@ -310,7 +314,7 @@ class _JsonParser:
         self.position += 1
 
     def parse_string(self) -> str:
-        """Parse the string that starts here."""
+        """Parse the string at the current position."""
         try:
             value, end = _STRING_DECODER.raw_decode(self.text, self.position)
         except JSONDecodeError as error:
@@ -345,7 +349,7 @@ class _JsonParser:
 
 
 def _raise_too_large(level: int, span: Span) -> NoReturn:
-    """Raise E0415 because a file has too many nesting levels or too many values."""
+    """Raise E0415 for a file with too many nesting levels or too many values."""
     problem = f"is nested deeper than {MAX_JSON_DEPTH} levels"
     if level < MAX_JSON_DEPTH:
         problem = f"has more than {MAX_JSON_VALUES} values"
@@ -366,13 +370,13 @@ def _decode_float_object(value: JsonObject) -> JsonNode:
 
 
 def _convert_number(text: str, is_float: bool, span: Span) -> int | float:
-    """Convert a number. Raise E0413 unless it is a 53-bit integer or a finite float."""
+    """Convert the text of a number. Raise E0413 unless it is a 53-bit integer or finite float."""
     if is_float:
         value = float(text)
         if not math.isfinite(value):
             raise_invalid_number("too large for a floating-point number", span)
         return value
-    # the number of digits is checked first, because `int` is slow for a million digits
+    # check the number of digits first, because `int` is slow for a million digits
     if len(text) > 17 or abs(int(text)) >= MAX_JSON_INTEGER:
         raise_invalid_number("not less than 2^53", span)
     return int(text)

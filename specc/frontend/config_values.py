@@ -1,4 +1,4 @@
-"""Evaluate config fields. Precedence: command line, derived spec, config.json, default."""
+"""Evaluate config fields from, in this order, command line, derived spec, config.json, default."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,13 +34,13 @@ KIND_PLURALS = {
     "score": "scores",
     "normalizer": "normalizers",
 }
-"""Plurals of the kinds of definitions, for messages."""
+"""The plurals of the kinds of definitions, for messages."""
 
 
 def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) -> NoReturn:
-    """Raise E0202 for an unknown name of a kind of `KIND_PLURALS`; suggest the most similar one."""
+    """Raise E0202 for an unknown name of a kind in `KIND_PLURALS`, and suggest a similar name."""
     names = list_names_of_kind(context, kind, env)
-    # config.json files may use other names for activations
+    # config.json files may use alternative names of activations
     alias = HF_ACTIVATION_ALIASES.get(name.path) if kind == "activation" else None
     similar = alias or find_similar_name(name.path, names)
     all_names = f"{KIND_PLURALS[kind]} are {', '.join(names)}"
@@ -54,7 +54,7 @@ def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) ->
 
 
 def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
-    """Return the built-in names and the definitions of a kind; those of the spec come first."""
+    """Return the names of the definitions and built-ins of a kind. Those of the spec come first."""
     if kind == "activation":
         return sorted({HF_ACTIVATION_ALIASES.get(name, name) for name in KNOWN_ACTIVATIONS})
     candidates = [*env.module.list_names(), *context.library.list_std_names()]
@@ -68,20 +68,20 @@ def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
 
 
 HfConfigLookup = Callable[[Context, ast.Field, Env], SpecValue | Missing]
-"""A function that returns a field's value from a published config.json, or `MISSING`."""
+"""A function that returns the value of a field in a Hugging Face config.json, or MISSING."""
 
 
 @dataclass(kw_only=True)
 class ConfigReader:
     """Options for reading the config of a spec.
 
-    If `is_symbolic` is set, integers are symbols. If `derives_integers` is set, integers whose
-    default is computed from other fields, e.g. `side = image / patch`, have this expression as
-    value instead of a new symbol. `trial_values` are the values of fields that determine the
-    structure of the graph. `steps` counts the steps of all elaborations. `path` is the path of this
-    config in the config of the using spec, or "". `max_length` is the maximum sequence length if
-    RoPE frequencies depend on it, or 0 to use the value of the spec or file. `is_training` keeps
-    operations of training mode, such as dropout.
+    With `is_symbolic`, integers are symbols. With `derives_integers`, an integer whose default is
+    computed from other fields, e.g. `side = image / patch`, has the value of this expression
+    instead of a new symbol. `trial_values` are the values of fields that determine the structure of
+    the graph. `steps` counts the steps of all elaborations. `path` is the path of this config in
+    the config of the using spec, or "". `max_length` is the maximum sequence length on which RoPE
+    frequencies depend, or 0 to use the length of the spec or file. `is_training` keeps operations
+    of training mode, such as dropout.
     """
 
     is_symbolic: bool = False
@@ -95,7 +95,7 @@ class ConfigReader:
     is_training: bool = False
 
     def qualify_path(self, path: str) -> str:
-        """Return the qualified name of a field."""
+        """Return the path of a field in the config of the outermost spec."""
         return f"{self.path}.{path}" if self.path else path
 
 
@@ -105,10 +105,10 @@ def evaluate_config(
     reader: ConfigReader,
     used_configs: Mapping[str, SpecValue] | None = None,
 ) -> dict[str, SpecValue]:
-    """Return the configs of used specs and all config values. Report all missing values (E0401)."""
+    """Return all config values and `used_configs`. Raise E0401 for all missing values together."""
     env = Env(module=program.module, config={}, config_file=reader.config_file)
     values: dict[str, SpecValue] = dict(used_configs or {})
-    env.config = values  # each default can read the preceding fields
+    env.config = values  # the default of a field can read the preceding fields
     errors = ErrorScope()
     user_spec = program.chain[0] if program.chain else program.module
     evaluation = _ConfigEvaluation(context, program.assignments, reader, user_spec)
@@ -123,7 +123,7 @@ def evaluate_config(
 
 
 def _limit_rope_length(max_length: int, value: SpecValue) -> SpecValue:
-    """Return the value with its RoPE settings limited to `max_length` tokens."""
+    """Limit the RoPE settings in a config value to `max_length` tokens."""
     match value:
         case Rope() if max_length:
             return value.limit_length(max_length)
@@ -138,7 +138,7 @@ def _limit_rope_length(max_length: int, value: SpecValue) -> SpecValue:
 def _evaluate_field(
     evaluation: "_ConfigEvaluation", entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
-    """Evaluate a field. A field of a record can use earlier fields of the record by name."""
+    """Evaluate a field. A field of a record can use preceding fields of the record by name."""
     if entry.type.name != "record" or path in evaluation.assignments:
         return _evaluate_single(evaluation, entry, path, env)
     inner_env = replace(env, names=dict(env.names))
@@ -151,7 +151,9 @@ def _evaluate_field(
 
 @dataclass(frozen=True, slots=True)
 class _ConfigEvaluation:
-    """The inputs of a config evaluation. Names on the command line are resolved in `user_spec`."""
+    """The inputs of a config evaluation. Names in command-line values are resolved in
+    `user_spec`.
+    """
 
     context: Context
     assignments: Mapping[str, ConfigAssignment]
@@ -162,12 +164,12 @@ class _ConfigEvaluation:
 def _evaluate_single(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
-    """Return the value of a field from the first source that provides a value: assignment, trial
-    values, config.json, symbol, default.
+    """Return the value of a field from the first source that provides a value. The sources are
+    assignments, trial values, config.json, symbols and defaults, in this order.
 
-    In symbolic elaboration an `int` is a symbol even if it has a default, so that errors with other
-    values are found. Fields of other types usually determine the structure of the graph, so they
-    keep their default.
+    In symbolic elaboration, a field of type `int` is a symbol even if it has a default, so that
+    errors with other values are found. Fields of other types usually determine the structure of the
+    graph, so they keep their default.
     """
     context, reader = evaluation.context, evaluation.reader
     if path in evaluation.assignments:
@@ -187,7 +189,7 @@ def _evaluate_single(
 def _evaluate_unset_field(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
-    """Evaluate a field without an assigned value: a symbol, its default or a trial value."""
+    """Evaluate a field without an assigned value to a symbol, its default or a trial value."""
     context, reader = evaluation.context, evaluation.reader
     full_path = reader.qualify_path(path)
     origin = Origin(entry.span, f"the config value `{full_path}`")
@@ -210,7 +212,7 @@ def _evaluate_unset_field(
 def _make_symbol(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env, origin: Origin
 ) -> SpecValue:
-    """Return the symbol of an integer, the symbols of an integer pair, or None otherwise."""
+    """Return the symbol of an integer field, the symbols of an integer pair, or None."""
     full_path = evaluation.reader.qualify_path(path)
     if entry.type.optional:
         return None
@@ -229,8 +231,8 @@ def _make_symbol(
 
 
 def is_derived_field(entry: ast.Field) -> bool:
-    """Return True if a field is an integer computed from other fields. A plain copy such as `=
-    width` does not count, because it is only a default.
+    """Return True if a field is an integer that is computed from other fields. A copy of a field,
+    such as `= width`, is only a default and does not count as computed.
     """
     if entry.type.name != "int" or isinstance(entry.default, ast.NumberLiteral | ast.Name):
         return False
@@ -240,12 +242,12 @@ def is_derived_field(entry: ast.Field) -> bool:
 def _evaluate_derived(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> Dim | None:
-    """Return the symbolic value of a derived field; None if it requires concrete values."""
+    """Return the symbolic value of a derived field, or None if it requires concrete values."""
     if not is_derived_field(entry) or entry.default is None:
         return None
     try:
         value = _convert_to_field_type(evaluation.context, entry.default, entry, path, env)
-    # such defaults are evaluated with numbers in a trial, which also reports their errors
+    # a trial evaluates such defaults with numbers, and reports their errors
     except (UnresolvedValueError, Failed):
         return None
     return value if isinstance(value, Dim) and value.number is None else None
@@ -275,13 +277,13 @@ def _convert_to_field_type(
     *,
     span: Span | None = None,
 ) -> SpecValue:
-    """Convert an expression to the field's type. `span` is the span of an assignment."""
+    """Convert an expression to the type of a field. `span` is the span of an assignment."""
     value_context = ValueContext(f"`{path}`", span or expr.span)
     if entry.type.name == "choice" and isinstance(expr, ast.Name):
         if expr.path in entry.type.names:
             return ChoiceValue(expr.path, entry.type.names)
         if resolve_name(context, expr, env, is_quiet=True) is POISON:
-            # raises E0203 with the allowed values
+            # raise E0203 with the allowed values
             return convert_to_declared_type(context, entry.type, expr.path, env, value_context)
     try:
         value = take_first_result(evaluate_with_expected_type(context, entry.type, expr, env))
@@ -300,7 +302,7 @@ def _convert_to_field_type(
 def _explain_unknown_name(
     context: Context, error: Failed, entry: ast.Field, name: ast.Name, env: Env
 ) -> None:
-    """For an unknown name, raise E0202 with the names or values that the field accepts."""
+    """Raise E0202 for an unknown name, with the names or values that the field accepts."""
     kind = entry.type.name
     if error.diagnostics[0].code != "E0202":
         return
@@ -322,7 +324,7 @@ EXAMPLE_VALUES = {
 
 
 def _raise_unknown_value(diagnostic: Diagnostic, entry: ast.Field, name: ast.Name) -> NoReturn:
-    """Raise E0202 for an unknown name where a value is expected, as in `layers: two`."""
+    """Raise E0202 for an unknown name in place of a value, as in `layers: two`."""
     kind = entry.type.name
     example = f'"{name.path}"' if kind == "text" else _get_example(entry, name.path)
     expectation = f"`{entry.name}` expects {kind}, for example {example}"
@@ -331,13 +333,15 @@ def _raise_unknown_value(diagnostic: Diagnostic, entry: ast.Field, name: ast.Nam
 
 
 def _get_example(entry: ast.Field, unknown_name: str) -> str:
-    """Return an example value of a field: its default, unless that is the unknown name."""
+    """Return an example value of a field, which is its default or a literal of its type."""
     default = entry.default.span.text if entry.default and entry.default.span else ""
     return default if default not in ("", unknown_name) else EXAMPLE_VALUES[entry.type.name]
 
 
 def get_first_trial_value(type: ast.TypeName) -> SpecValue:
-    """Return the first trial value of a field without a value; `symbolic_check` tries others."""
+    """Return the value that the first trial of `symbolic_check` uses for a field without a
+    value.
+    """
     if type.name == "choice" and type.names:
         return ChoiceValue(type.names[0], type.names)
     values: dict[str, SpecValue] = {"bool": True, "text": ""}
@@ -345,11 +349,11 @@ def get_first_trial_value(type: ast.TypeName) -> SpecValue:
 
 
 def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> NoReturn:
-    """Raise E0401 because a field has no value."""
+    """Raise E0401 for a field without a value."""
     helps = [f"set it: `--set {path}=…`, or `{path}: …` in a spec that extends this one"]
     keys = [s.value for s in entry.sources if isinstance(s, ast.TextLiteral)]
     title, notes = f"`{path}` has no value", list[str]()
-    # a config file could provide the value, but the user gave none
+    # a config file could provide the value, but the user did not pass one
     if entry.sources and reader.config_file is None:
         helps.append("a config file can provide it: `--config DIR`")
     elif keys and reader.config_file is not None:
@@ -368,6 +372,6 @@ def _suggest_sources(keys: Iterable[str]) -> str:
 
 
 def _find_nested_keys(file: JsonObject, keys: list[str]) -> list[str]:
-    """Return the paths of a config file that end in any of the keys, for a suggestion."""
+    """Return the paths in a config file that end in one of the keys, for a suggestion."""
     names = {key.rpartition(".")[2] for key in keys}
     return [path for path, _ in file.iterate_members() if path.rpartition(".")[2] in names]

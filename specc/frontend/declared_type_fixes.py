@@ -1,4 +1,4 @@
-"""Fixes for values that do not match a declared tensor type."""
+"""Suggested fixes for values that do not match a declared tensor type."""
 
 from collections.abc import Mapping
 
@@ -23,7 +23,7 @@ FOREIGN_TENSOR_TYPES: Mapping[str, str] = {
     **dict.fromkeys(("double", "half", "tensor", "f32", "f16", "real"), "write `float`"),
     **dict.fromkeys(("mask", "boolean"), "write `keep` for a padding mask, otherwise `bool`"),
 }
-"""The help for element types of other libraries, by lowercase name."""
+"""The help messages for element types of other libraries, by lowercase name."""
 
 FOREIGN_TYPES: Mapping[str, str] = {
     **dict.fromkeys(("str", "string"), "write `text`"),
@@ -34,11 +34,11 @@ FOREIGN_TYPES: Mapping[str, str] = {
     **dict.fromkeys(("tuple", "sequence", "array"), "write `list[int]` or `pair[int]`"),
     "enum": "write `choice(a | b)`",
 }
-"""The help for type names of other languages, by lowercase name."""
+"""The help messages for type names of other languages, by lowercase name."""
 
 
 def explain_undeclared_length(dim: ast.Name, env: Env) -> Diagnostic:
-    """Explain an undeclared dimension (E0202)."""
+    """Return E0202 for an undeclared dimension in a declared type."""
     declared_names = env.module.root.dims
     length_names = [*declared_names, *(n for n, v in env.config.items() if isinstance(v, Dim))]
     helps = (
@@ -51,7 +51,7 @@ def explain_undeclared_length(dim: ast.Name, env: Env) -> Diagnostic:
 
 
 def suggest_tensor(value: SpecValue, type: ast.TypeName) -> list[str]:
-    """Suggest an expression of a declared tensor type for a value that is not a tensor."""
+    """Suggest a tensor expression of a declared type in place of a value that is not a tensor."""
     match value:
         case DefinitionFunction() | CombinedMask():
             return ["definitions such as masks are arguments of attention, not tensors"]
@@ -73,7 +73,7 @@ def suggest_tensor(value: SpecValue, type: ast.TypeName) -> list[str]:
 
 
 def _format_constant_tensor(value: bool | float | Dim, type_name: str, shape: str) -> str:
-    """Return an expression for a tensor with `value` in every element."""
+    """Return an expression for a tensor in which every element is `value`."""
     if type_name in ("bool", "keep"):
         return f"ones(shape=[{shape}]) {'>' if value else '<'} 0.0"
     number = value if isinstance(value, Dim) else float(value)
@@ -88,7 +88,7 @@ def _format_constant_tensor(value: bool | float | Dim, type_name: str, shape: st
 
 
 def suggest_dtype_conversion(actual: Type, declared_name: str, span: Span | None) -> list[str]:
-    """Suggest a conversion of a tensor to the element type of a declaration."""
+    """Suggest a conversion of a tensor to the declared element type."""
     name = span.text if span and span.text.isidentifier() else "x"
     match declared_name:
         case "float" | "int":

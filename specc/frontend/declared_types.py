@@ -1,4 +1,4 @@
-"""Check values against declared types: compile-time kinds, and tensor types that bind sizes."""
+"""Check values against declared types, and bind the dimension names in declared tensor types."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,15 +63,15 @@ STATIC_KINDS: dict[str, ParameterKind] = {
     "record": RECORD_KIND,
     "any": ANY_KIND,
 }
-"""The kinds of the types without dimensions."""
+"""The parameter kinds of the declared types without dimensions."""
 
 TENSOR_DTYPES = {"float": "f32", "int": "i64", "bool": "bool", "keep": "bool"}
-"""The element type of each tensor type."""
+"""The element types of the declared tensor types."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueContext:
-    """A description of the value for messages, its location, and the block that is called."""
+    """The description, location and called block of a value, for messages."""
 
     description: str
     span: Span | None
@@ -84,12 +84,12 @@ def is_tensor_type(type: ast.TypeName) -> bool:
 
 
 def is_function_type(type: ast.TypeName) -> bool:
-    """Return True if values of this type are functions, so that calls only bind options."""
+    """Return True if values of a declared type are functions, so that calls only bind options."""
     return type.name in ("positions", "norm", "activation", "any")
 
 
 def check_type_name(type: ast.TypeName) -> None:
-    """Raise E0213 if a type is unknown."""
+    """Raise E0213 if the name of a declared type is unknown."""
     if type.name in ("list", "pair", "choice") or type.name in STATIC_KINDS:
         return
     type_names = [*STATIC_KINDS, "list", "pair", "choice", "keep"]
@@ -110,13 +110,13 @@ def convert_to_declared_type(
         return _convert_items(context, type, type.element_type, value, env, value_context)
     if type.name == "choice":
         choice = convert_to_kind(value, (ChoiceKind(type.names),), description, span)
-        assert isinstance(choice, str)  # the kind returns only strings
+        assert isinstance(choice, str)  # `kind.convert` returns only strings
         return ChoiceValue(choice, type.names)
     if type.name == "activation" and isinstance(value, str):
         return resolve_hf_activation(context, value, env, span)
     converted = convert_to_kind(value, (STATIC_KINDS[type.name],), description, span)
     if type.name == "float" and isinstance(converted, Dim):
-        return convert_to_float(context, converted, span)  # an integer size, float expected
+        return convert_to_float(context, converted, span)  # an integer size in place of a float
     _check_function_name(type, converted, value_context)
     return converted
 
@@ -129,7 +129,7 @@ def _convert_items(
     env: Env,
     value_context: ValueContext,
 ) -> SpecValue:
-    """Convert each item of a list or pair. A single value counts as both items of a pair."""
+    """Convert each item of a list or pair. A single value becomes both items of a pair."""
     items = value if isinstance(value, tuple) else (value, value)
     expected, helps = "", []
     if type.name == "pair" and len(items) != 2:
@@ -145,7 +145,7 @@ def _convert_items(
 
 
 def _check_function_name(type: ast.TypeName, value: SpecValue, value_context: ValueContext) -> None:
-    """Raise E0203 if a built-in function (no block) has the wrong type, e.g. `gelu` as a norm."""
+    """Raise E0203 if a built-in function has the wrong declared type, e.g. `gelu` as a norm."""
     if type.name not in FUNCTION_TYPES or not isinstance(value, BuiltinFunction):
         return
     names, expected, hint = FUNCTION_TYPES[type.name]
@@ -171,13 +171,16 @@ FUNCTION_TYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
         "write `sinusoid(layout=halves)`, `learned(size=512)` or `none`",
     ),
 }
-"""The built-in functions of each type, with its name and a hint. Blocks are always allowed."""
+"""The built-in functions of each function type, a description and a hint. All blocks are
+allowed.
+"""
 
 
 def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: str) -> Type:
     """Return the type of a graph input. Raise E0202 for undeclared dimensions."""
     assert type.dims is not None
-    # report all undeclared dimensions at once, because usually the whole `dims` line is missing
+    # raise one error for all undeclared dimensions, because usually the whole `dims` line is
+    # missing
     undeclared_dims = [
         d for d in type.dims if isinstance(d, ast.Name) and not _is_known_length(context, d, env)
     ]
@@ -190,20 +193,20 @@ def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: s
 
 
 def _raise_undeclared_lengths(dims: Sequence[ast.Name], env: Env) -> NoReturn:
-    """Raise E0202 for undeclared dimensions, and declare them, so that each is reported once."""
+    """Raise E0202 for undeclared dimensions. Declare these, so that each is reported only once."""
     for name in dims:
-        env.dims[name.path] = Dim.symbol(name.path)  # reports it once for all inputs
+        env.dims[name.path] = Dim.symbol(name.path)  # report the dimension only once for all inputs
     raise Failed(*(explain_undeclared_length(d, env) for d in dims))
 
 
 def _evaluate_input_length(
     context: Context, dim: ast.Expr | ast.EllipsisDims, env: Env, origin: str
 ) -> Dim:
-    """Evaluate one dimension of a graph input. Raise E0303 if it is `...`, and E0308 if it is 0."""
+    """Evaluate a dimension of a graph input. Raise E0303 if it is `...`, and E0308 if it is 0."""
     if isinstance(dim, ast.EllipsisDims):
         raise_error("E0303", "`...` cannot be used in the type of a graph input", dim.span)
     length = _evaluate_length(context, dim, env)
-    # a size of 0 from the config is an error; at run time, a size of 0 may be allowed
+    # a size of 0 from the config is an error, but a size of 0 may be allowed at run time
     if length == 0:
         title = f"{origin} would be empty: `{_format_type_source(dim)}` is 0"
         span = length.origin.span if length.origin else None
@@ -213,7 +216,7 @@ def _evaluate_input_length(
 
 
 def _is_known_length(context: Context, dim: ast.Name, env: Env) -> bool:
-    """Return True if the name of a dimension is defined."""
+    """Return True if the name of a dimension is defined in `env`."""
     try:
         context.evaluate(dim, env)
     except Failed as failed:
@@ -245,7 +248,7 @@ def _evaluate_length(context: Context, expr: ast.Expr, env: Env) -> Dim:
 def match_tensor_type(
     context: Context, type: ast.TypeName, value: SpecValue, env: Env, value_context: ValueContext
 ) -> Tensor:
-    """Check a tensor against a declared type, and bind dimension names that have no value yet."""
+    """Check a tensor against a declared type, and bind dimension names that are not yet bound."""
     if not isinstance(value, Tensor):
         declaration = type.span.text if type.span else ""
         title = f"{value_context.description} must be a tensor, {declaration}"
@@ -276,7 +279,7 @@ def match_tensor_type(
 def _match_dims(
     matcher: "_TypeMatcher", dims: Iterable[ast.Expr | ast.EllipsisDims], ellipsis_rank: int
 ) -> None:
-    """Match the declared dimensions to the axes in order; `...` stands for `ellipsis_rank` axes."""
+    """Match declared dimensions to axes in order, where `...` stands for `ellipsis_rank` axes."""
     lengths = iter(matcher.tensor.shape)
     for dim in dims:
         if isinstance(dim, ast.EllipsisDims):
@@ -296,16 +299,16 @@ class _TypeMatcher:
     value_context: ValueContext
 
     def match_ellipsis(self, lengths: tuple[Dim, ...]) -> None:
-        """Match `...`, which represents the same dimensions everywhere in a block."""
+        """Match `...`, which stands for the same dimensions everywhere in a block."""
         bound_lengths = self.env.names.setdefault("...", lengths)
         if bound_lengths != lengths:
-            assert isinstance(bound_lengths, tuple)  # `...` cannot be a name in a spec
+            assert isinstance(bound_lengths, tuple)  # `...` cannot be the name of a value in a spec
             lengths_text = ", ".join(map(str, bound_lengths))
             title = f"{self.value_context.description}: `...` is ({lengths_text}) in this block"
             raise_error("E0301", title, self.value_context.span, describe_value(self.tensor))
 
     def match_length(self, expr: ast.Expr, actual: Dim) -> None:
-        """Match a dimension: bind a new name, or compare it with that of a known name."""
+        """Match a declared dimension to an axis size: bind a new name, or compare both sizes."""
         if isinstance(expr, ast.Name):
             # `_` matches any size and binds nothing
             if expr.path == "_":
@@ -321,22 +324,26 @@ class _TypeMatcher:
             self._raise_length_clash(expr, expected, actual)
 
     def _find_bound_length(self, name: str) -> Dim | None:
-        """Return the dimension of a name that a type, a variable, the config or `dims` binds."""
+        """Return the dimension to which a type, variable, config field or `dims` binds a name, or
+        None.
+        """
         env = self.env
         values = (names.get(name) for names in (env.dims, env.names, env.config))
         return next((v for v in values if isinstance(v, Dim)), env.find_dynamic_length(name))
 
     def _bind_length(self, name: str, length: Dim) -> None:
-        """Bind a name to a dimension; in a used file, also bind its symbolic dimension."""
+        """Bind a name to a dimension. In a used file, also bind the symbolic dimension of this
+        name.
+        """
         env = self.env
         env.dims[name] = length
         if env.dynamic_lengths is not None and name in env.module.root.dims:
             env.dynamic_lengths[name] = length
 
     def _is_assumed_equal(self, declared: Dim, actual: Dim) -> bool:
-        """Return True if two sizes are equal provided that a division such as `image / 2` is exact;
-        then the `image // 2` positions of `x[::2]` match. Dynamic dimensions are excluded, because
-        a remainder would not be detected at run time.
+        """Return True if two sizes are equal provided that a division such as `image / 2` is exact,
+        so that the `image // 2` positions of `x[::2]` match `image / 2`. Dynamic dimensions are
+        excluded, because a remainder would not be detected at run time.
         """
         symbols = declared.symbols() | actual.symbols()
         if not symbols or self.context.has_dynamic_symbol(symbols):
@@ -363,11 +370,11 @@ class _TypeMatcher:
         )
 
     def _suggest_captured_length(self, expr: ast.Expr) -> tuple[str, ...]:
-        """Return a help text if the declared type in a block uses a dimension of `dims`."""
+        """Return help messages for a declared type in a block that uses a dimension of `dims`."""
         block = self.value_context.block
         name = expr.path if isinstance(expr, ast.Name) else ""
         is_captured = name in self.env.module.root.dims and name not in self.env.dims
-        # in a block of another file, operands determine the dimension
+        # for a block of another file, operands determine the dimension
         if not block or not is_captured or self.env.dynamic_lengths is not None:
             return ()
         return (

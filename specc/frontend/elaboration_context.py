@@ -1,5 +1,5 @@
-"""The state of one elaboration: graph builder, errors, limits (`Context`), names in scope
-(`Env`), spec modules, and the call being evaluated.
+"""The context of an elaboration (`Context`), the names in scope (`Env`), the modules of spec files
+(`SpecNamespace`), and calls with unevaluated arguments (`PendingCall`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,14 +37,14 @@ from specc.ir.graph import GraphBuilder
 from specc.syntax import ast
 
 EMPTY_NAMES: Mapping[str, SpecValue] = MappingProxyType({})
-"""The empty config of std."""
+"""An empty config, such as that of std."""
 MAX_ERRORS = 20
 MAX_GRAPH_NODES = 200_000
 MAX_LAYERS = 4096
 
 
 def raise_unresolved_structure(error: UnresolvedValueError) -> NoReturn:
-    """Raise E0207 because the graph structure depends on a dimension known only at run time."""
+    """Raise E0207 for a graph structure that depends on a dimension known only at run time."""
     names = ", ".join(f"`{s}`" for s in sorted(error.symbols))
     helps = [
         "iteration counts, conditions and names can depend only on the config: use a config value"
@@ -62,37 +62,39 @@ SpecItem: TypeAlias = ast.Block | ast.Definition
 
 
 class Library(Protocol):
-    """The interface to the files that a spec uses, including std: elaboration reads no files."""
+    """The interface through which elaboration accesses std and the files that a spec uses."""
 
     def find_std_item(self, name: str) -> "tuple[SpecItem, SpecNamespace] | None":
-        """Return the std block or definition with this name and its module, or None."""
+        """Return the std block or definition `name` and its module, or None."""
         ...
 
     def list_std_names(self) -> tuple[str, ...]:
-        """Return all names that std defines."""
+        """Return the names of all std blocks and definitions."""
         ...
 
     def read_hf_config_field(
         self, context: "Context", entry: ast.Field, env: "Env"
     ) -> "SpecValue | Missing":
-        """Return a field of a Hugging Face config.json (`env.config_file`), or MISSING."""
+        """Return the value of a field in the config.json `env.config_file`, or MISSING."""
         ...
 
     def load_used_module(
         self, path: str, user: "SpecNamespace", span: Span | None
     ) -> "SpecNamespace":
-        """Return the module that `use` or `extends` names in the file of `user`."""
+        """Return the module of the file `path`, which `use` or `extends` names in the file of
+        `user`.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
-    """The mutually recursive functions of elaboration, passed as an object to avoid import cycles:
-    expressions contain calls, calls run blocks, and blocks contain expressions.
+    """The mutually recursive functions of elaboration, which are passed as an object to avoid
+    import cycles. Expressions contain calls, calls run blocks, and blocks contain expressions.
 
     `evaluate` evaluates an expression, `call` evaluates a call, and `evaluate_function` evaluates
     an expression to a function value such as `layer_norm(eps=1e-5)`. `configure_used_spec` returns
-    the config of a used spec from the record that its caller passes. `check_step_estimate` raises
+    the config of a used spec from a record that the caller passes. `check_step_estimate` raises
     E0223 for a block or definition that exceeds the remaining steps.
     """
 
@@ -109,10 +111,10 @@ class Evaluator:
 
 @dataclass(eq=False, kw_only=True)
 class SpecNamespace:
-    """A spec file prepared for name look-up.
+    """The namespace of a spec file, in which names are looked up.
 
     `extended` is the module of the base spec, whose dimensions and names this module can use.
-    `is_builtin` is true for built-in specs.
+    `is_builtin` is True for built-in specs.
     """
 
     file: ast.File
@@ -127,23 +129,25 @@ class SpecNamespace:
 
     @property
     def root(self) -> "SpecNamespace":
-        """The module with the graph: that of the base spec, or the module itself."""
+        """The module with the graph: the root of the base spec, or the module itself."""
         return self.extended.root if self.extended else self
 
     def find_definition(self, name: str) -> "tuple[SpecItem, SpecNamespace] | None":
-        """Return the definition `name` of this module or its base spec, and its module, or None."""
+        """Return the block or definition `name` of this module or its base spec and its module, or
+        None.
+        """
         if name in self.items:
             return self.items[name], self
         return self.extended.find_definition(name) if self.extended else None
 
     def find_use(self, alias: str) -> "tuple[ast.Use, SpecNamespace] | None":
-        """Return the `use` with this alias and the module that declares it, or None."""
+        """Return the `use` statement with the alias `alias` and its module, or None."""
         if alias in self.uses:
             return self.uses[alias], self
         return self.extended.find_use(alias) if self.extended else None
 
     def list_names(self) -> tuple[str, ...]:
-        """Return the names of all blocks and definitions visible here."""
+        """Return the names of all blocks and definitions of this module and its base spec."""
         return (*self.items, *(self.extended.list_names() if self.extended else ()))
 
 
@@ -151,8 +155,8 @@ class SpecNamespace:
 class Env:
     """The visible names and the weight scope of a statement or expression.
 
-    `dynamic_lengths` maps the symbolic dimensions of a used file to the dimensions of its caller;
-    it is None in the main spec. `has_head_axis` is True if masks over `pair_indices` have a heads
+    `dynamic_lengths` maps the symbolic dimensions of a used file to dimensions of the caller, and
+    is None in the main spec. `has_head_axis` is True if masks over `pair_indices` have a heads
     axis. `file_scope` is the weight scope of the file.
     """
 
@@ -168,7 +172,7 @@ class Env:
     file_scope: str = ""
 
     def find_dynamic_length(self, name: str) -> Dim | None:
-        """Return the value of a dimension of `dims`, or None if unknown or not bound yet."""
+        """Return the value of a dimension of `dims`, or None if it is unknown or not yet bound."""
         if name not in self.module.root.dims:
             return None
         return Dim.symbol(name) if self.dynamic_lengths is None else self.dynamic_lengths.get(name)
@@ -179,7 +183,7 @@ class Env:
 
 
 def join_weight_path(scope: str, path: str) -> str:
-    """Join `a.b` and `c` to `a.b.c`; either may be empty."""
+    """Join two weight paths, e.g. `a.b` and `c` to `a.b.c`. Either path may be empty."""
     return f"{scope}.{path}" if scope and path else scope or path
 
 
@@ -191,8 +195,9 @@ CollectionValue = TypeVar("CollectionValue", tuple[SpecValue, ...], Record)
 class Context:
     """The state of one elaboration.
 
-    `call_stack` contains the active block calls, innermost last; `scope` is the scope of the node
-    that is being added. `is_training` keeps operations of training mode, such as dropout.
+    `call_stack` contains the active block calls, the innermost last. `scope` is the weight scope of
+    the statement that is being elaborated. `is_training` keeps operations of training mode, such as
+    dropout.
     """
 
     library: Library
@@ -208,11 +213,11 @@ class Context:
     is_training: bool = False
 
     def evaluate(self, expr: ast.Expr, env: Env) -> EvalResult:
-        """Evaluate an expression."""
+        """Evaluate an expression, which may have several results."""
         return self.evaluator.evaluate(self, expr, env)
 
     def evaluate_value(self, expr: ast.Expr, env: Env) -> SpecValue:
-        """Evaluate an expression; return the first of several results."""
+        """Evaluate an expression and return its first result."""
         return take_first_result(self.evaluator.evaluate(self, expr, env))
 
     def evaluate_function(self, expr: ast.Expr, env: Env) -> EvalResult:
@@ -231,8 +236,8 @@ class Context:
 
     @contextmanager
     def enter_call(self, span: Span | None, *, is_standard: bool) -> Iterator[None]:
-        """A context manager for a call at `span`. If the called block is in std (`is_standard`),
-        errors inside it are shown at the outermost such call of the user.
+        """A context manager for a call at `span`. Errors in a block of std (`is_standard`) are
+        shown at the user's call that led to the block.
         """
         outer_call = self.errors.user_call
         self.errors.user_call = (outer_call or span) if is_standard else None
@@ -245,8 +250,8 @@ class Context:
 
     @contextmanager
     def scope_position_ids(self) -> Iterator[None]:
-        """A context manager for a loop or expert body: position ids that are cached in it are
-        dropped on exit; those of the outer graph can be used.
+        """A context manager for a loop or expert body. The body can use cached position ids of the
+        outer graph, and position ids that the body caches are dropped on exit.
         """
         outer_ids, self.facts.position_ids = self.facts.position_ids, dict(self.facts.position_ids)
         try:
@@ -255,7 +260,9 @@ class Context:
             self.facts.position_ids = outer_ids
 
     def locate_at_user_call(self, span: Span | None) -> Span | None:
-        """Return `span` with the user's call if it is in std, and the current normalizer's name."""
+        """Add the user's call to a span in std, and the name of the current normalizer to any
+        span.
+        """
         if span is None:
             return span
         if self.errors.normalizer and not span.normalizer:
@@ -265,14 +272,14 @@ class Context:
         return span if span.caller else replace(span, caller=self.errors.user_call)
 
     def show_at_user_call(self, error: Diagnostic) -> Diagnostic:
-        """Relocate an error in std code to the user's call that led to it."""
+        """Relocate an error in std to the user's call that led to this error."""
         span = self.locate_at_user_call(error.primary.span) if error.primary else None
         if error.primary is None or span is None or span == error.primary.span:
             return error
         return replace(error, primary=Label(span, error.primary.text))
 
     def has_dynamic_symbol(self, symbols: frozenset[str]) -> bool:
-        """Return True if any of these symbolic dimensions is known only at run time."""
+        """Return True if any of `symbols` is a dimension that is known only at run time."""
         return bool(symbols) and (
             not self.symbols.is_symbolic or bool(symbols & self.symbols.dynamic_names)
         )
@@ -284,8 +291,8 @@ class Context:
     def count_value_items(
         self, value: CollectionValue, span: Span | None, counted_items: int = 0
     ) -> CollectionValue:
-        """Count the items of a new list or record, including nested ones, and return the value.
-        `counted_items` of them have already been counted.
+        """Count the items of a new list or record, including nested items, and return `value`.
+        `counted_items` is the number of items that have already been counted.
         """
         self.count_list_items(count_value_items(value, MAX_GRAPH_NODES) - counted_items, span)
         return value
@@ -299,7 +306,7 @@ class Context:
             )
 
     def report_errors(self, *errors: Diagnostic) -> None:
-        """Record errors, up to a limit; an error that loop iterations repeat is recorded once."""
+        """Record errors, up to a limit. An error that loop iterations repeat is recorded once."""
         for error in map(self.show_at_user_call, errors):
             if self._is_reported(error):
                 continue
@@ -309,8 +316,9 @@ class Context:
                 self.errors.diagnostics.append(error)
 
     def _is_reported(self, error: Diagnostic) -> bool:
-        """Return True if an error with the same code has already been reported at this location,
-        even with other numbers in its message. An exceeded step limit is reported only once.
+        """Return True if an error with the same code has already been reported at the same
+        location, even if the numbers in its message differ. An exceeded step limit is reported only
+        once.
         """
         if error.primary is None:
             return False
@@ -320,20 +328,22 @@ class Context:
         return error.primary.span in spans or (bool(spans) and error.code == BUDGET_EXCEEDED)
 
     def raise_reported_errors(self) -> None:
-        """Raise all errors reported so far, with the number of errors beyond the limit."""
+        """Raise all reported errors, with the number of errors that exceed the limit."""
         errors = self.errors
         if errors.diagnostics:
             overflow_note = Diagnostic("E0100", f"{errors.dropped_count} more errors are not shown")
             raise Failed(*errors.diagnostics, *([overflow_note] if errors.dropped_count else []))
 
     def collect_errors(self) -> "ErrorScope":
-        """A context manager that collects errors of its `with` block; execution continues."""
+        """Return a context manager that reports errors in its `with` block instead of raising
+        them.
+        """
         return ErrorScope(self)
 
 
 @dataclass
 class ErrorScope:
-    """Collects the errors raised in its `with` blocks and reports them to the context, if any."""
+    """A context manager that collects errors. With a `context`, errors are also reported there."""
 
     context: Context | None = None
     errors: list[Diagnostic] = field(default_factory=list)
@@ -351,7 +361,7 @@ class ErrorScope:
         return isinstance(error, Failed | AlreadyReportedError)
 
     def raise_collected(self) -> None:
-        """Raise all collected errors, or AlreadyReportedError if all were reported before."""
+        """Raise all collected errors, or AlreadyReportedError if all have already been reported."""
         if self.errors:
             raise Failed(*self.errors)
         if self.is_poisoned:
@@ -360,11 +370,11 @@ class ErrorScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCall:
-    """A call whose arguments are not evaluated yet.
+    """A call whose arguments have not been evaluated yet.
 
-    `expr` is the call in the source. `args` are its arguments (for `apply(f, x)`, the arguments
-    after `f`), evaluated in the scope `caller`. `inner_env` is `caller` with the weight scope of
-    the call's `@`.
+    `expr` is the call in the source. `args` are the positional arguments (for `apply(f, x)`, the
+    arguments after `f`), which are evaluated in the scope `caller`. `inner_env` is `caller` with
+    the weight path of the call appended to its weight scope.
     """
 
     target: Function
@@ -375,10 +385,10 @@ class PendingCall:
 
     @property
     def options(self) -> Sequence[ast.Option]:
-        """The named arguments."""
+        """The named arguments of the call."""
         return self.expr.options
 
     @property
     def explicit_scope(self) -> str:
-        """The weight scope if the call or the applied function has an `@`, otherwise ""."""
+        """The weight scope if the call or the applied function has a weight path, otherwise ""."""
         return self.inner_env.scope if self.target.weight_path or self.expr.weights else ""

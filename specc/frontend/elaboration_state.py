@@ -1,5 +1,5 @@
 """State and limits of an elaboration: steps and recursion depth (E0223, E0110), errors, symbols,
-weights, properties of values, and the values of names that are recorded for hovers in editors.
+weights, facts about values, and the values of names, which are recorded for hovers in editors.
 """
 
 from collections.abc import Iterator
@@ -27,42 +27,43 @@ from specc.syntax import ast
 
 BUDGET_EXCEEDED = "E0223"
 MAX_STEPS = 600_000
-"""Maximum number of elaboration steps of a spec (E0223). The limit applies to all symbolic trials
-of `check` together."""
+"""Maximum number of elaboration steps of a spec (E0223). The limit applies to the sum over all
+symbolic trials of `check`.
+"""
 
 EXPANSION_COST = 10
-"""Number of steps for expanding a definition, in addition to the steps of its body."""
+"""Number of steps for expanding a definition, excluding the steps of its body."""
 
 OPERATION_COST = 3
-"""Number of steps for one arithmetic operation, in addition to the steps of its operands."""
+"""Number of steps for an arithmetic operation, excluding the steps of its operands."""
 
 MAX_CONSTANT_ELEMENTS = 1 << 26
 """Maximum number of elements of a compile-time constant tensor, such as a mask of 8192 × 8192
 (E0224)."""
 
 EXTRA_FRAMES = 8000
-"""Python stack frames for 64 nested blocks, each with expressions 64 levels deep."""
+"""Number of Python stack frames for 64 nested blocks, each with expressions 64 levels deep."""
 
 
 @dataclass
 class StepBudget:
-    """A counter of elaboration steps, limited to `MAX_STEPS`."""
+    """A counter of elaboration steps with the limit `MAX_STEPS`."""
 
     spent: int = 0
 
     def has_steps_left(self, count: int) -> bool:
-        """Return True if `count` more steps are within the limit."""
+        """Return True if the limit allows `count` more steps."""
         return self.spent + count <= MAX_STEPS
 
     def check_estimate(self, count: int, span: Span | None) -> None:
-        """Raise E0223 if the estimated number of elaboration steps exceeds the limit."""
+        """Raise E0223 if the estimated number of steps `count` exceeds the remaining steps."""
         if not self.has_steps_left(count):
             self.consume_steps(count, span, "this exceeds the limit")
 
     def consume_steps(
         self, count: int, span: Span | None, label: str = "the limit is exceeded here"
     ) -> None:
-        """Add `count` steps before they are executed. Raise E0223 at `span` above the limit."""
+        """Count `count` steps before they are executed. Raise E0223 if this exceeds the limit."""
         self.spent += count
         if self.spent > MAX_STEPS:
             raise_error(
@@ -82,12 +83,12 @@ class StepBudget:
 
 
 def count_value_items(value: SpecValue, limit: int) -> int:
-    """Count the items of a list or record, including nested ones, up to `limit`."""
+    """Count the items of a list or record, including nested items, up to `limit`."""
     item_count = 0
     iterators: list[Iterator[SpecValue]] = [iter((value,))]
     while iterators and item_count <= limit:
-        # in chunks, so that a list of millions is not traversed if thousands of items already
-        # exceed the limit
+        # in chunks, so that the traversal of a list of millions stops soon after the limit is
+        # exceeded
         items = list(islice(iterators[-1], 1000))
         if not items:
             iterators.pop()
@@ -102,7 +103,7 @@ def count_value_items(value: SpecValue, limit: int) -> int:
 
 
 class _RecursionState:
-    """The number of threads that need the raised recursion limit, and the original limit."""
+    """The number of threads that use the extended recursion limit, and the original limit."""
 
     lock = Lock()
     thread_count = 0
@@ -111,9 +112,10 @@ class _RecursionState:
 
 @contextmanager
 def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
-    """Raise the recursion limit by `EXTRA_FRAMES` in a `with` block; E0110 if it is exceeded."""
+    """A context manager that adds `EXTRA_FRAMES` to the recursion limit. Raise E0110 beyond it."""
     with _RecursionState.lock:
-        # the recursion limit is global: the first thread raises it, and the last thread restores it
+        # the recursion limit is global, so the first thread changes it and the last thread restores
+        # it
         if not _RecursionState.thread_count:
             _RecursionState.default_limit = getrecursionlimit()
         _RecursionState.thread_count += 1
@@ -125,7 +127,7 @@ def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
     finally:
         with _RecursionState.lock:
             _RecursionState.thread_count -= 1
-            # Python refuses a limit below the current depth
+            # Python rejects a limit below the current depth
             if not _RecursionState.thread_count and _count_frames() < _RecursionState.default_limit:
                 setrecursionlimit(_RecursionState.default_limit)
 
@@ -140,11 +142,11 @@ def _count_frames() -> int:
 
 @dataclass(kw_only=True, slots=True)
 class ErrorLog:
-    """The reported diagnostics, and the context that is added to the spans of errors.
+    """The reported errors, and the context that is added to the spans of new errors.
 
-    `dropped_count` counts errors beyond the limit. `user_call` is the span of the user's call that
-    the standard library is evaluating, and `normalizer` is the name of the normalizer whose weights
-    are being computed; `Context.locate_at_user_call` adds both to spans.
+    `dropped_count` is the number of errors beyond the limit. `user_call` is the span of the user's
+    call that led to the std code under evaluation, and `normalizer` is the name of the normalizer
+    whose weights are being computed. `Context.locate_at_user_call` adds both to spans.
     """
 
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -155,12 +157,12 @@ class ErrorLog:
 
 @dataclass(kw_only=True, slots=True)
 class LengthSymbols:
-    """The symbolic dimensions, and their origins.
+    """The symbolic dimensions of an elaboration.
 
-    If `is_symbolic` is set, config values are symbols, too. `dynamic_names` are the symbols that
-    are known only at run time. `computed_names` maps integers computed from config symbols, such as
-    `int(0.25 * d)`, to their names. `max_length` is the `--context-length` that rotary frequencies
-    depend on, or 0.
+    With `is_symbolic`, config values are symbols, too. `dynamic_names` are the symbols that are
+    known only at run time. `computed_names` maps integers computed from config symbols, such as
+    `int(0.25 * d)`, to the names of their symbols. `max_length` is the value of `--context-length`
+    on which RoPE frequencies depend, or 0.
     """
 
     is_symbolic: bool = False
@@ -171,10 +173,11 @@ class LengthSymbols:
 
 @dataclass(kw_only=True, slots=True)
 class ResourceUse:
-    """Counts of an elaboration, for the limits E0216 and E0223.
+    """The resources that an elaboration uses, for the limits E0216, E0223 and E0308.
 
-    `weight_sizes` are the element counts of the weights of known size, and `weight_element_count`
-    is their sum. `list_items` counts the items of all lists, and `steps` counts the steps spent.
+    `weight_sizes` contains the element counts of the weights of known size, and
+    `weight_element_count` is their sum. `list_items` is the number of items of all lists, and
+    `steps` counts elaboration steps.
     """
 
     weight_sizes: dict[str, int] = field(default_factory=dict)
@@ -185,11 +188,11 @@ class ResourceUse:
 
 @dataclass(kw_only=True, slots=True)
 class WeightNames:
-    """The names and the sharing of weights.
+    """The state that weight paths and weight sharing need.
 
-    `placeholders` are the parsed placeholders of weight paths, keyed by the span of the string and
-    the text of the placeholder. `sharing` records which call uses which weight. `expert_stacks` are
-    the experts whose block is being elaborated, the innermost last.
+    `placeholders` contains the parsed placeholders of weight paths, keyed by the span of the string
+    and the text of the placeholder. `sharing` records which call uses which weight. `expert_stacks`
+    contains the experts whose block is being elaborated, the innermost last.
     """
 
     placeholders: dict[tuple[Span | None, str], ast.Expr] = field(default_factory=dict)
@@ -199,11 +202,11 @@ class WeightNames:
 
 @dataclass(kw_only=True, slots=True)
 class ValueFacts:
-    """Properties of values of the graph under construction.
+    """Facts about values of the graph under construction.
 
-    `constant_values` are values that depend neither on inputs nor on weights. `position_ids` are
-    the position ids of masks, keyed by role and by the numbers of queries and keys.
-    `sorted_lengths` are the sizes of sorted axes, whose position ids may be sort indices.
+    `constant_values` contains values that depend neither on inputs nor on weights. `position_ids`
+    contains the position ids of masks, keyed by role and by the numbers of queries and keys.
+    `sorted_lengths` contains the sizes of sorted axes, whose position ids may be sort indices.
     """
 
     constant_values: set[Value] = field(default_factory=set)
@@ -212,21 +215,21 @@ class ValueFacts:
 
 
 MAX_VALUES_PER_SPAN = 4
-"""Maximum number of recorded values per name; a block may be called with many shapes."""
+"""Maximum number of recorded values per name. A block may be called with many shapes."""
 
 
 @dataclass
 class ElaborationRecord:
-    """The values of names and calls by span, in order; `is_complete` is true without errors."""
+    """The values of names and calls by span. `is_complete` is True if there are no errors."""
 
     is_symbolic: bool
     values_by_span: dict[Span, list[str]] = field(default_factory=dict)
     is_complete: bool = False
 
     def add_value(self, span: Span, value: EvalResult) -> None:
-        """Record a value of the name or call at `span`, at most `MAX_VALUES_PER_SPAN`."""
+        """Record a value of the name or call at `span`, up to `MAX_VALUES_PER_SPAN` values."""
         first_value = take_first_result(value)
-        # a dimension is recorded as its formula
+        # a dimension is recorded as its symbolic expression
         text = str(first_value) if isinstance(first_value, Dim) else describe_value(value)
         texts = self.values_by_span.setdefault(span, [])
         if text not in texts and len(texts) < MAX_VALUES_PER_SPAN:
@@ -235,7 +238,7 @@ class ElaborationRecord:
 
 @dataclass
 class ElaborationRecords:
-    """The records of all elaborations of one check."""
+    """The records of all elaborations of a check."""
 
     elaborations: list[ElaborationRecord] = field(default_factory=list)
 
@@ -245,7 +248,7 @@ RECORDED_VALUES: ContextVar[ElaborationRecords | None] = ContextVar("records", d
 
 @contextmanager
 def record_elaboration_values(*, is_symbolic: bool) -> Iterator[None]:
-    """A context manager that records one elaboration of a spec, if values are being recorded."""
+    """A context manager that starts the record of an elaboration, if recording is enabled."""
     records = RECORDED_VALUES.get()
     if records is None:
         yield
@@ -256,7 +259,7 @@ def record_elaboration_values(*, is_symbolic: bool) -> Iterator[None]:
 
 
 def record_value(span: Span | None, value: EvalResult) -> None:
-    """Record `value` for the name or call at `span`, if values are being recorded."""
+    """Record `value` for the name or call at `span`, if recording is enabled."""
     records = RECORDED_VALUES.get()
     if records is None or span is None or value is POISON:
         return

@@ -38,29 +38,33 @@ from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain
 
 NAMES_PER_STEP = 64
-"""Number of copied names that count as one elaboration step."""
+"""Number of names whose copies count as one elaboration step."""
 
 
 def evaluate_expression(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
-    """Evaluate an expression. Raise Failed, or AlreadyReportedError for known errors."""
+    """Evaluate an expression. Raise Failed, or AlreadyReportedError for an operand with an
+    error.
+    """
     context.count_steps(expr.span)
-    # the parser creates no other node classes, so a KeyError is a bug in specc
+    # the parser creates only these node classes, so a KeyError is a bug in specc
     value = EXPRESSION_EVALUATORS[type(expr)](context, expr, env)
     if value is POISON:
         raise AlreadyReportedError
-    # messages show the last expression that a tensor was read from: `y` for `y = x; f(y)`
+    # messages show the expression that last read a tensor, e.g. `y` for `y = x; f(y)`
     if isinstance(value, Tensor) and expr.span:
         return Tensor(value.value, expr.span)
     return value
 
 
 def evaluate_value(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
-    """Evaluate an expression; return the first of several results."""
+    """Evaluate an expression and return its first result."""
     return take_first_result(evaluate_expression(context, expr, env))
 
 
 def require_integer(value: SpecValue, description: str, span: Span | None) -> int:
-    """Return an integer that fixes the graph structure. Raise E0203 or UnresolvedValueError."""
+    """Return `value` as an int. Raise E0203 for other types, and UnresolvedValueError for
+    symbols.
+    """
     if isinstance(value, RuntimeNumber):
         raise UnresolvedValueError(value.symbols, span)
     if not isinstance(value, Dim):
@@ -71,7 +75,7 @@ def require_integer(value: SpecValue, description: str, span: Span | None) -> in
 
 
 def evaluate_condition(context: Context, expr: ast.Expr, env: Env, description: str) -> bool:
-    """Evaluate a compile-time condition. Raise E0207 for a tensor, E0203 for other types."""
+    """Evaluate a compile-time condition. Raise E0207 for a tensor, and E0203 for other types."""
     value = evaluate_value(context, expr, env)
     if isinstance(value, bool):
         return value
@@ -88,7 +92,7 @@ def evaluate_condition(context: Context, expr: ast.Expr, env: Env, description: 
 
 
 def _evaluate_number(context: Context, expr: ast.NumberLiteral, env: Env) -> Dim | float:
-    # `1e3` is a float, because only digits alone are an integer
+    # only digits are an integer, so `1e3` is a float
     return parse_number_literal(expr.text) if expr.text.isdigit() else float(expr.text)
 
 
@@ -123,11 +127,11 @@ def _evaluate_unary(context: Context, expr: ast.Unary, env: Env) -> SpecValue:
 
 
 def _evaluate_binary(context: Context, expr: ast.Binary, env: Env) -> SpecValue:
-    """Evaluate a chain of operators iteratively, because it may have thousands of terms."""
+    """Evaluate a chain of binary operators iteratively, because it may have thousands of terms."""
     leftmost, operations = flatten_binary_chain(expr)
     try:
         value = evaluate_value(context, leftmost, env)
-    except AlreadyReportedError:  # errors in the right operands are also reported
+    except AlreadyReportedError:  # also report errors in the right operands
         for operation in operations:
             evaluate_value(context, operation.right, env)
         raise
@@ -165,8 +169,10 @@ def _evaluate_comparison(context: Context, expr: ast.Compare, env: Env) -> SpecV
 def _evaluate_comparison_operand(
     context: Context, expr: ast.Expr, operands: tuple[ast.Expr, ...], env: Env
 ) -> SpecValue:
-    """Evaluate one side of a comparison. A name compared with a choice is one of its values."""
-    # `kind == gru` and `kind in [gru, lstm]`, where `kind: choice(gru | lstm)`
+    """Evaluate an operand of a comparison. A name that is compared with a choice is a choice
+    value.
+    """
+    # for example, `kind == gru` or `kind in [gru, lstm]`, where `kind: choice(gru | lstm)`
     if isinstance(expr, ast.Name | ast.ListLiteral):
         names = (o for o in operands if isinstance(o, ast.Name) and o is not expr)
         for value in (resolve_name(context, name, env, is_quiet=True) for name in names):
@@ -194,7 +200,7 @@ def _evaluate_conditional(context: Context, expr: ast.Conditional, env: Env) -> 
 
 
 def select_branch(context: Context, expr: ast.Expr, env: Env) -> ast.Expr:
-    """Return the selected branch of `a if c else b`, unevaluated; other expressions unchanged."""
+    """Return the unevaluated branch of `a if c else b`, or any other expression unchanged."""
     while isinstance(expr, ast.Conditional):
         is_true = evaluate_condition(context, expr.condition, env, "the condition of `if`")
         expr = expr.then if is_true else expr.otherwise
@@ -215,9 +221,9 @@ def _evaluate_comprehension(context: Context, expr: ast.ListComprehension, env: 
         indices = range(require_integer(iterable, "the range of `for`", expr.iterable.span))
         items, count = map(Dim.from_value, indices), len(indices)
     values: list[SpecValue] = []
-    context.count_list_items(count, expr.iterable.span)  # counted before they are created
+    context.count_list_items(count, expr.iterable.span)  # count items before they are created
     for item in items:
-        # each iteration copies the names in scope, which may be many
+        # each iteration copies the names in scope, of which there may be many
         context.count_steps(expr.span, 1 + len(env.names) // NAMES_PER_STEP)
         inner_env = replace(env, names={**env.names, expr.variable: item})
         with context.weights.sharing.push_call(expr):
@@ -236,7 +242,7 @@ def _evaluate_index(context: Context, expr: ast.Index, env: Env) -> SpecValue:
         return _index_list(context, tuple(base), expr, env)
     if not isinstance(base, Tensor):
         raise_error("E0203", f"{describe_value(base)} cannot be indexed", expr.span)
-    # in a definition, `keep[j]` reads at index variables; elsewhere `j` is a regular name
+    # in a definition, `keep[j]` reads `keep` at an index variable; elsewhere `j` is a regular name
     if is_pair_indexed(expr, env):
         return read_at_pair_indices(context, base, expr, env)
     return _index_tensor(context, base, expr, env)
@@ -256,12 +262,14 @@ def _index_list(
 
 
 def _index_tensor(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
-    """Index a tensor, e.g. `x[:, 0]` or `x[..., a:b]`; `...` stands for the axes in between."""
+    """Index a tensor, e.g. `x[:, 0]` or `x[..., a:b]`, where `...` stands for the axes in
+    between.
+    """
     value, axis = base, 0
     for item in _expand_ellipsis(base, expr):
         if isinstance(item, ast.Slice):
             value = _slice_axis(context, value, axis, item, env, expr.span)
-            axis += 1  # a slice keeps its axis, an index removes it
+            axis += 1  # a slice keeps its axis, and an index removes it
         elif _is_new_axis(item):
             value = add_op(context, ops.Insert(axis), value, span=expr.span, scope=env.scope)
             axis += 1
@@ -271,7 +279,7 @@ def _index_tensor(context: Context, base: Tensor, expr: ast.Index, env: Env) -> 
 
 
 def _expand_ellipsis(base: Tensor, expr: ast.Index) -> list[ast.Expr | ast.Slice]:
-    """Replace `...` in indices by full slices. Raise E0208 for too many indices or two `...`."""
+    """Replace `...` in indices with full slices. Raise E0208 for too many indices or two `...`."""
     ellipses = sum(isinstance(item, ast.EllipsisDims) for item in expr.items)
     if ellipses > 1:
         raise_error("E0208", "`...` may occur once in an index", expr.span)
@@ -286,7 +294,7 @@ def _expand_ellipsis(base: Tensor, expr: ast.Index) -> list[ast.Expr | ast.Slice
 
 
 def _is_new_axis(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> bool:
-    """Return True if an index is the literal `none` (a new axis), not a value that is `none`."""
+    """Return True if an index is the literal `none`, which inserts an axis."""
     return isinstance(item, ast.Name) and item.path == "none"
 
 
@@ -301,7 +309,7 @@ def _select_position(
         raise_error("E0208", f"an index must be an integer, got {describe_value(index)}", item.span)
     length = value.shape[axis]
     if index.number is not None and index.number < 0:
-        # `Last` does not need the size of the axis, which changes during generation
+        # `Last` does not read the size of the axis, which changes during generation
         if index.number == -1:
             return add_op(context, ops.Last(axis), value, span=span, scope=env.scope)
         index = length + index
@@ -312,14 +320,14 @@ def _gather_position(
     context: Context, x: Tensor, axis: int, index: Tensor, scope: str, span: Span | None
 ) -> Tensor:
     """Select position `index` along an axis and remove the axis. Raise E0208 unless `index` is an
-    integer scalar. As for `gather`, an index that is out of range is an error at run time.
+    integer scalar. As in `gather`, an index out of range is a run-time error.
     """
     if index.shape or index.type.dtype not in ("i64", "i32"):
         helps = ["`gather(x, ids, axis=…)` takes several indices"]
         title = f"an index must be an integer scalar, got {describe_value(index)}"
         raise_error("E0208", title, index.span, helps=helps)
     ids = index
-    # int[*leading, 1] selects the same position for each index of the leading axes
+    # an index int[*leading, 1] selects the same position for each index of the leading axes
     for leading_axis, length in enumerate((*x.shape[:axis], Dim.from_value(1))):
         for op in (ops.Insert(leading_axis), ops.Expand(leading_axis, length)):
             ids = add_op(context, op, ids, span=span, scope=scope)
@@ -328,12 +336,12 @@ def _gather_position(
 
 
 def _evaluate_slice_end(context: Context, end: ast.Expr, length: Dim, env: Env) -> Dim:
-    """Evaluate the start or stop of a slice, which counts from the end of the axis if negative."""
+    """Evaluate the start or stop of a slice. A negative bound counts from the end of the axis."""
     bound = evaluate_value(context, end, env)
     if not isinstance(bound, Dim):
         title = f"a slice must have integer bounds, not {describe_value(bound)}"
         raise_error("E0208", title, end.span)
-    # negative bounds count from the end, as in Python; the sign of a symbolic `-n` is unknown, so
+    # as in Python, negative bounds count from the end; the sign of a symbolic `-n` is unknown, so
     # the minus sign in the source decides
     has_minus_sign = isinstance(end, ast.Unary) and (bound.number or 0) == 0
     is_negative = bound.number is not None and bound.number < 0

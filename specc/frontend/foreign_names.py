@@ -143,14 +143,14 @@ FOREIGN_OPERATIONS = {
     "beamsearch greedysearch sample generate": "declare generation outside graphs with "
     "`generate`: see `specc doc generate` and docs/generation.md",
 }
-"""Suggestions, keyed by the foreign names that they replace (separated by spaces)."""
+"""The suggestion for each operation of other libraries. The keys are names separated by spaces."""
 
 REPLACEMENTS_BY_NAME = {
     normalize_identifier(name): text
     for names, text in FOREIGN_OPERATIONS.items()
     for name in names.split()
 }
-"""Suggestions, keyed by normalized name (without case and separators)."""
+"""The suggestion for each operation of other libraries, keyed by normalized name."""
 
 FOREIGN_LIBRARIES = frozenset(
     {
@@ -159,7 +159,7 @@ FOREIGN_LIBRARIES = frozenset(
         *("einops", "transformers", "onnx", "self", "module", "model"),
     }
 )
-"""Module names before a dot in other libraries: `nn.Linear`."""
+"""The module names of other libraries that precede a dot, as in `nn.Linear`."""
 
 FOREIGN_OPTIONS = {
     "dim": "axis",
@@ -200,7 +200,7 @@ FOREIGN_OPTIONS = {
     "splitsizeorsections": "into",
     "dtype": "to",
 }
-"""The specc option for each option of other libraries, keyed by normalized name."""
+"""The equivalent specc option of each option of other libraries, keyed by normalized name."""
 
 RENAMED_STD_DEFINITIONS = {
     "around": "local_window",
@@ -249,18 +249,18 @@ RENAMED_STD_DEFINITIONS = {
     "unit_row": "l2_normalize",
     "upsampled": "upsample_bilinear",
 }
-"""The current names of std definitions, by former name. The table is kept for one release."""
+"""The current names of renamed std definitions, by former name, kept for one release."""
 
 
 def suggest_for_foreign_operation(name: str, known_names: Collection[str]) -> str:
-    """Return a suggestion for an operation of other libraries or a former std name, or ""."""
+    """Return a suggestion for the name of a foreign operation or a former std name, or ""."""
     if RENAMED_STD_DEFINITIONS.get(name) in known_names:
         return f"`{name}` is now `{RENAMED_STD_DEFINITIONS[name]}`"
     return REPLACEMENTS_BY_NAME.get(normalize_identifier(name), "")
 
 
 def suggest_for_library_path(path: str, known_names: Collection[str]) -> str:
-    """Return a suggestion for a path such as `nn.Linear` or `x.reshape`, or ""."""
+    """Return a suggestion for a path of another library, such as `nn.Linear`, or ""."""
     base, _, name = path.rpartition(".")
     if base.partition(".")[0] == "self":
         return "a spec has no modules: call the operation and name its weights, as in " + (
@@ -294,7 +294,7 @@ OPTION_HELPS = {
         ("iscausal", "causal"), "write `mask=causal`, with padding `mask=causal & visible(keep)`"
     ),
 }
-"""Help for options of other libraries without an equivalent, by normalized name."""
+"""The help messages for foreign options without an equivalent, keyed by normalized name."""
 
 
 def raise_unknown_option(
@@ -319,7 +319,7 @@ def raise_unknown_option(
 
 
 def _find_similar_option(name: str, known_options: Collection[str]) -> str:
-    """Return the known option that an unknown name probably means, or ""."""
+    """Return the known option that an unknown option name probably means, or ""."""
     equivalent = FOREIGN_OPTIONS.get(normalize_identifier(name), "")
     return (
         equivalent if equivalent in known_options else find_similar_name(name, known_options) or ""
@@ -327,7 +327,7 @@ def _find_similar_option(name: str, known_options: Collection[str]) -> str:
 
 
 def _get_option_help(name: str, known_options: Collection[str]) -> str:
-    """Return the help for an option of other libraries that has no equivalent in specc, or ""."""
+    """Return the help message for a foreign option that has no equivalent in specc, or ""."""
     key = normalize_identifier(name)
     key = "heads" if "head" in key else key
     has_equivalent = bool({key, FOREIGN_OPTIONS.get(key)} & {*known_options})
@@ -345,22 +345,22 @@ HF_ACTIVATION_ALIASES = {
     "relu_squared": "relu2",
     "linear": "identity",
 }
-"""Alternative names of activations in config.json files."""
+"""The spec names of activations that have a different name in config.json files."""
 
 KNOWN_ACTIVATIONS = frozenset(HF_ACTIVATION_ALIASES) | {
     *("gelu", "gelu_10", "hardswish", "laplace", "leaky_relu", "mish", "quick_gelu"),
     *("relu", "relu2", "relu6", "sigmoid", "silu", "sqrtsoftplus", "tanh"),
 }
-"""The activation names of config.json: functions, and blocks of the std file `activations`."""
+"""The names of activations that a config.json may contain."""
 
 
 def resolve_hf_activation(context: Context, name: str, env: Env, span: Span | None) -> SpecValue:
-    """Return the activation with this name in a config.json. Raise E0403 if it is unknown."""
+    """Return the activation that a config.json names `name`. Raise E0403 for an unknown name."""
     spec_name = ast.Name(HF_ACTIVATION_ALIASES.get(name, name), span=span)
     try:
         value = context.evaluate(spec_name, env)
     except Failed as failed:
-        # suggest names of config.json files instead of names in specs
+        # suggest names that config.json files use instead of names in specs
         if any(d.code != "E0202" for d in failed.diagnostics):
             raise
         activation_names = sorted(KNOWN_ACTIVATIONS)

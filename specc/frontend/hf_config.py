@@ -1,5 +1,5 @@
-"""Read config fields from a Hugging Face config.json: key aliases, nulls, type checks. Warn
-about keys that a spec neither reads nor ignores (W0418).
+"""Read config fields from a Hugging Face config.json, and warn about keys that a spec neither reads
+nor ignores (W0418).
 """
 
 import math
@@ -28,10 +28,10 @@ from specc.syntax import ast
 
 
 def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecValue | Missing:
-    """Return the value of the first source of a field that the file contains, or MISSING.
+    """Return the value of a field from the first of its sources that the file contains, or MISSING.
 
-    null is `none` for an optional field and false for a bool, which transformers tests for truth;
-    for any other field, it is treated as absent.
+    The value null is `none` for an optional field, and false for a bool, because transformers tests
+    the truth value. For any other field, null is treated as absent.
     """
     data = env.config_file
     if data is None:
@@ -58,7 +58,7 @@ def _read_source(
             return read_rope_config(
                 source, entry, data, default if isinstance(default, Rope) else None
             )
-        # `len("id2label")` is the number of listed classes; `repeated("attention_types")` is a
+        # `len("id2label")` is the number of listed classes, and `repeated("attention_types")` is a
         # run-length encoded list
         case (
             ast.TextLiteral(value=path)
@@ -84,11 +84,11 @@ def _read_source(
 
 
 MAX_EXPANDED_LAYERS = 4096
-"""The maximum length of an expanded list, which has one value per layer."""
+"""Maximum length of an expanded list, which has one value per layer."""
 
 
 def _split_layer_pattern(pattern: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
-    """Split `[["global", "local"], 12]` into values and repeat count (-1 for any other value)."""
+    """Split `[["global", "local"], 12]` into values and repeat count. Return -1 if invalid."""
     match pattern:
         case JsonList(items=(JsonList(items=values), JsonScalar(value=bool()))):
             return values, -1
@@ -98,11 +98,11 @@ def _split_layer_pattern(pattern: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
 
 
 def _list_json_items(value: JsonNode, type: ast.TypeName) -> tuple[JsonNode, ...]:
-    """Return the items of a list or pair; a single value is one item, or both items of a pair."""
+    """Return the items of a list or pair. A single value is one item, or both items of a pair."""
     if isinstance(value, JsonList):
         return value.items
     if isinstance(value, JsonObject) and type.name == "list":
-        # an object `{"0": …, "1": …}`, as in `id2label`
+        # a list may be an object `{"0": …, "1": …}`, like `id2label`
         members = [value.members.get(str(n)) for n in range(len(value.members))]
         items = tuple(member.value for member in members if member)
         if len(items) == len(members):
@@ -125,13 +125,15 @@ class _MemberReader:
         raise_error("E0403", title, self.member.value.span)
 
     def expand_layer_pattern(self) -> JsonList:
-        """Expand `[[["global", "local"], 12]]` to 24 values. Raise E0403 for other lists."""
+        """Expand a list such as `[[["global", "local"], 12]]` to 24 values. Raise E0403 if
+        invalid.
+        """
         expanded: list[JsonNode] = []
         value = self.member.value
         patterns = value.items if isinstance(value, JsonList) else ()
         for pattern in patterns:
             values, times = _split_layer_pattern(pattern)
-            # the check stops before a huge list is created
+            # check the length before a huge list is created
             if times < 0 or times * len(values) > MAX_EXPANDED_LAYERS - len(expanded):
                 patterns = ()
                 break
@@ -147,8 +149,8 @@ class _MemberReader:
         return JsonList(tuple(expanded), value.span)
 
     def convert_value(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
-        """Convert a JSON value to the declared type `type`; return a record unchanged. A single
-        value becomes a list of one item, or both items of a pair.
+        """Convert a JSON value to the declared type `type`, or return a record unchanged. A single
+        value becomes a list with one item, or both items of a pair.
         """
         if type.name == "record" and isinstance(value, JsonObject):
             return RawConfig(self.member.key.text.strip('"'), value)
@@ -161,7 +163,7 @@ class _MemberReader:
         return tuple(self.convert_value(item, element) for item in items)
 
     def convert_scalar(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
-        """Convert a scalar value. Raise E0403 if it has the wrong type."""
+        """Convert a JSON scalar to the declared type. Raise E0403 if it has the wrong type."""
         if not isinstance(value, JsonScalar):
             self.raise_wrong_type(
                 value, type, "a list" if isinstance(value, JsonList) else "a record"
@@ -176,16 +178,16 @@ class _MemberReader:
                 return ChoiceValue(str(scalar), type.names)
             case "bool" if isinstance(scalar, bool):
                 return scalar
-            # in Python a bool is an int, but not in a config file
+            # a bool is an int in Python, but not in a config file
             case "int" if isinstance(scalar, int) and not isinstance(scalar, bool):
                 return Dim.from_value(scalar).with_origin(self.member.get_origin())
             case "float" if isinstance(scalar, int | float) and not isinstance(scalar, bool):
-                # infinity represents a bound that is never reached, e.g. in `clip`
+                # infinity represents an unlimited bound, e.g. of `clip`
                 return scalar if math.isinf(scalar) else float(get_finite_number(value) or 0.0)
         self.raise_wrong_type(value, type, scalar)
 
     def raise_wrong_type(self, value: JsonNode, type: ast.TypeName, json_value: Json) -> NoReturn:
-        """Raise E0403 because a value has the wrong type. The message quotes short values."""
+        """Raise E0403 for a value of the wrong type. The message quotes short values."""
         kinds = {
             "int": "an integer",
             "float": "a number",
@@ -229,7 +231,7 @@ IGNORED_KEY_GROUPS = {
     "task_specific_params temperature top_k top_p typical_p",
     "settings of other programs": "is_encoder_decoder tf_legacy_loss tie_encoder_decoder tpu_name",
 }
-"""Keys of published configs that do not affect the computation, with the reason."""
+"""The keys of published configs that do not affect the computation, by reason."""
 IGNORED_BY_ALL = frozenset(key for keys in IGNORED_KEY_GROUPS.values() for key in keys.split())
 
 NO_EFFECT_VALUES: dict[str, object] = {
@@ -239,7 +241,7 @@ NO_EFFECT_VALUES: dict[str, object] = {
     "rope_type": "default",
     "tie_word_embeddings": True,
 }
-"""Keys that every config written by transformers contains, with the value that has no effect."""
+"""The value without effect of each key that every config written by transformers contains."""
 
 TRAINING_KEY_SUFFIXES = (
     "dropout",
@@ -249,11 +251,11 @@ TRAINING_KEY_SUFFIXES = (
     "dropout_rate",
     "pdrop",
 )
-"""Suffixes of keys that affect only training, such as dropout."""
+"""The suffixes of keys that affect only training, such as dropout."""
 
 
 def find_unread_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[Diagnostic]:
-    """Return a list with W0418 if the spec does not read all keys of a config.json, or []."""
+    """Return a list with W0418 for the keys of a config.json that a spec does not read, or []."""
     known_keys = set(iterate_known_keys(entries))
     unread_keys = dict(_iterate_unread_keys(known_keys, data, ""))
     return [_make_unread_warning(unread_keys, known_keys)] if unread_keys else []
@@ -262,8 +264,8 @@ def find_unread_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[D
 def _iterate_unread_keys(
     known_keys: set[str], data: JsonObject, prefix: str
 ) -> Iterator[tuple[str, JsonMember]]:
-    """Yield the path and the member of each key that is not in `known_keys`. A known path to a
-    member of an object covers only this member.
+    """Yield (path, member) for each key that is not in `known_keys`. A known path to a member of an
+    object does not cover the other members.
     """
     for key, member in data.members.items():
         path = f"{prefix}{key}"
@@ -284,7 +286,9 @@ def _has_prefix(known_key: str, path: str) -> bool:
 
 
 def find_context_limits(entries: list[ast.ConfigEntry], data: JsonObject) -> Iterator[Diagnostic]:
-    """Yield W0436 for each field whose RoPE frequencies change beyond the original length."""
+    """Yield W0436 for each field whose RoPE frequencies change beyond the original context
+    length.
+    """
     for entry in entries:
         if not isinstance(entry, ast.Field):
             continue
@@ -319,17 +323,17 @@ def _make_context_warning(
 
 
 def _has_no_effect(key: str, member: JsonMember) -> bool:
-    """Return True if a key only affects training, or has its default value."""
-    # dropout has many names and is inactive at inference; null is treated as absent
+    """Return True if a key affects only training, or has a value without effect."""
+    # dropout has many names and is inactive at inference, and null is treated as absent
     if key.endswith(TRAINING_KEY_SUFFIXES) or member.is_null:
         return True
     value, default = member.value.to_plain(), NO_EFFECT_VALUES.get(key)
-    # 0 is not treated as false, because it has another meaning in a file
+    # 0 is not treated as false, because 0 has another meaning in a config file
     return key in NO_EFFECT_VALUES and value == default and type(value) is type(default)
 
 
 def iterate_known_keys(entries: list[ast.ConfigEntry]) -> Iterator[str]:
-    """Yield the keys that a spec reads, as dotted paths."""
+    """Yield the config.json keys that a spec reads, expects or ignores, as dotted paths."""
     for entry in entries:
         match entry:
             case ast.Expect(key=key):
@@ -342,7 +346,7 @@ def iterate_known_keys(entries: list[ast.ConfigEntry]) -> Iterator[str]:
 
 
 def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
-    """Yield the keys that an expression after `from` reads."""
+    """Yield the config.json keys that an expression after `from` reads."""
     match source:
         case ast.TextLiteral(value=path):
             yield path

@@ -1,4 +1,4 @@
-"""Read RoPE settings of config.json (`rope_theta`, `rope_scaling`, `rope_parameters`)."""
+"""Read RoPE settings from config.json (`rope_theta`, `rope_scaling`, `rope_parameters`)."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -22,28 +22,30 @@ from specc.frontend.spec_values import Rope, RopeNumber
 from specc.syntax import ast
 
 SCALING_ALIASES = {"su": "longrope", "mrope": "default"}
-"""The scaling kind for each older name. The position axes of M-RoPE have separate keys."""
+"""The scaling kinds of older names. `mrope` has no scaling, but separate keys."""
 KINDS_BY_KEY = (("yarn", "short_factor", "longrope"), ("dynamic", "alpha", "ntk_alpha"))
-"""The actual scaling kind of a table whose `rope_type` is that of a different kind, as (name, key,
-kind): the first Phi-3 files call `longrope` "yarn", Hunyuan's files call `ntk_alpha` "dynamic".
+"""Tuples (name, key, kind): a table with the `rope_type` `name` and a key `key` has the scaling
+kind `kind`. The first Phi-3 files call `longrope` "yarn", and Hunyuan's files call `ntk_alpha`
+"dynamic".
 """
 ORIGINAL_LENGTH_KEY, MAX_LENGTH_KEY = "original_max_position_embeddings", "max_position_embeddings"
 ROPE_KEYS = (
     *("rope_parameters", "rope_scaling", "rope_theta", MAX_LENGTH_KEY),
     ORIGINAL_LENGTH_KEY,
 )
-"""The config.json keys with RoPE settings and training lengths."""
+"""The config.json keys that contain RoPE settings or training lengths."""
 
 
 @value_class(kw_only=True)
 class RopeDefaults:
-    """The options of `rope_config(…)`: defaults for missing keys, and key names to read.
+    """The options of `rope_config(…)`: defaults for missing keys, and the names of keys.
 
-    `theta` defaults to that of the field's default. `max_length` is the maximum sequence length,
-    `original_length` is the maximum length before scaling. `layer_type` selects a layer type in
-    files with settings per layer type; `theta_key` is the key of theta in older files. `is_scaled`
-    is true if `rope_scaling` applies to these layers. `attention_factor_key` is the key of the
-    factor of cos and sin, and `section` is the sub-config with the settings, if the file has it.
+    `theta` defaults to the theta of the field's default. `max_length` is the maximum sequence
+    length, and `original_length` is the maximum length before scaling. `layer_type` selects a layer
+    type in files with settings per layer type. `theta_key` is the key of theta in older files.
+    `is_scaled` is True if `rope_scaling` applies to these layers. `attention_factor_key` is the key
+    of the attention factor, and `section` is the sub-config with the settings, if the file contains
+    it.
     """
 
     theta: float | None = None
@@ -56,7 +58,7 @@ class RopeDefaults:
     section: str = ""
 
     def find_section(self, data: JsonObject) -> JsonObject:
-        """Return the object of a config file that contains the settings."""
+        """Return the object in a config file that contains the RoPE settings."""
         member = data.find_non_null(self.section)
         return member.value if member and isinstance(member.value, JsonObject) else data
 
@@ -98,17 +100,17 @@ FIELDS_BY_OPTION = {
     "attention": "attention_factor_key",
     "section": "section",
 }
-"""The field of `RopeDefaults` for each option of `rope_config`."""
+"""The fields of `RopeDefaults` by option of `rope_config`."""
 
 
 def read_rope_config(
     source: ast.Call, entry: ast.Field, data: JsonObject, default: Rope | None
 ) -> Rope:
-    """Read RoPE settings in either form: `rope_parameters`, or `rope_theta` with
-    `rope_scaling`. Raise E0403 if both are present and differ.
+    """Read RoPE settings from `rope_parameters`, or from `rope_theta` and `rope_scaling`. Raise
+    E0403 if a file contains both and they differ.
 
-    The options of `source` are defaults for missing numbers; the scaling kind of `default`
-    applies if the file has none.
+    The options of `source` are defaults for missing numbers. If the file has no scaling kind, the
+    scaling kind of `default` applies.
     """
     defaults = parse_rope_defaults(source)
     return _RopeReader(entry, defaults.find_section(data), defaults).read_rope(default)
@@ -116,7 +118,7 @@ def read_rope_config(
 
 @value_class()
 class _RopeReader:
-    """Reader of the RoPE settings of the config file `data` for the field `entry`."""
+    """A reader of the RoPE settings in the config file `data` for the field `entry`."""
 
     entry: ast.Field
     data: JsonObject
@@ -165,7 +167,7 @@ class _RopeReader:
         return float(value)
 
     def _find_table(self, key: str, data: JsonObject) -> JsonObject | None:
-        """Return the object under a key, or None if it is absent or null."""
+        """Return the object under a key of `data`, or None if it is absent or null."""
         member = data.find_non_null(key)
         if member is None:
             return None
@@ -174,7 +176,7 @@ class _RopeReader:
         return member.value
 
     def _make_unscaled_rope(self, default: Rope | None, theta: float) -> Rope:
-        """Return the RoPE settings of a file without scaling kind, which may set a length."""
+        """Return the RoPE settings of a file without a scaling kind, which may set a length."""
         if default is None:
             return Rope(theta)
         member = self.data.find_non_null(ORIGINAL_LENGTH_KEY)
@@ -184,8 +186,9 @@ class _RopeReader:
         return Rope(theta, default.kind, tuple(parameters.items()))
 
     def _select_layer_type(self, table: JsonObject | None) -> JsonObject | None:
-        """Return the settings of the layer type from a table with settings per layer type, or the
-        table itself. Raise E0403 if only the spec or only the table distinguishes layer types.
+        """Select the settings of a layer type in a table with settings per layer type, or return
+        the table unchanged. Raise E0403 if only the spec or only the table distinguishes layer
+        types.
         """
         if table is None:
             return None
@@ -199,7 +202,7 @@ class _RopeReader:
         member = table.find_non_null(layer_type)
         if member is not None and isinstance(member.value, JsonObject):
             return member.value
-        # the table lacks this layer type, so these layers use the defaults
+        # layers of a type that the table lacks use the defaults
         values = [m for m in table.members.values() if not m.is_null]
         if member is None and len(layer_types) == len(values):
             return None
@@ -209,8 +212,8 @@ class _RopeReader:
     def _read_theta(
         self, parameters: JsonObject | None, default: Rope | None
     ) -> tuple[float, JsonMember | None]:
-        """Return theta and its member, which is in the settings, or in older files at the top
-        level. Raise E0403 if both are present and differ.
+        """Return theta and its member, which is in the settings, or at the top level of older
+        files. Raise E0403 if a file contains both and they differ.
         """
         nested_member = parameters.find_non_null("rope_theta") if parameters else None
         top_member = self.data.find_non_null(self.defaults.theta_key)
@@ -231,14 +234,14 @@ class _RopeReader:
         kind = SCALING_ALIASES.get(name, name) if isinstance(name, str) else ""
         if actual_kind := _find_kind_by_key(table, kind):
             return actual_kind
-        # config files have no `axial` frequencies
+        # config files cannot contain `axial` frequencies
         if kind in SCALING_KINDS and kind != "axial":
             return kind
         self.raise_invalid(f"unknown RoPE scaling {member.value.span.text}", table.span)
 
 
 def _find_kind_by_key(table: JsonObject, kind: str) -> str:
-    """Return the scaling kind that a key identifies if `rope_type` is ambiguous, or ""."""
+    """Return the scaling kind that a key implies if `rope_type` is ambiguous, or ""."""
     for shared_name, key, actual_kind in KINDS_BY_KEY:
         if kind == shared_name and table.find_non_null(key):
             return actual_kind
@@ -247,30 +250,34 @@ def _find_kind_by_key(table: JsonObject, kind: str) -> str:
 
 @value_class()
 class _ScalingTable:
-    """A table of RoPE settings with a scaling kind."""
+    """A table of RoPE settings that has a scaling kind."""
 
     reader: _RopeReader
     table: JsonObject
     kind: str
 
     def read_parameters(self) -> tuple[tuple[str, RopeNumber], ...]:
-        """Return the parameters of the kind, by the option names of `rope`."""
+        """Return the parameters of the scaling kind, by the option names of `rope`."""
         return tuple(PARAMETER_READERS[self.kind](self).items())
 
     def read_linear(self) -> dict[str, RopeNumber]:
-        """Return the parameters of linear scaling: the factor."""
+        """Return the factor of linear scaling."""
         return {"factor": self._read_factor()}
 
     def read_dynamic(self) -> dict[str, RopeNumber]:
-        """Return the parameters of dynamic scaling; the original length is the model's maximum."""
+        """Return the parameters of dynamic scaling, whose original length is the model's
+        maximum.
+        """
         length = self._read_max_length()
         return {"factor": self._read_factor(), "original": length, "longest": length}
 
     def read_llama3(self) -> dict[str, RopeNumber]:
-        """Return the parameters of Llama 3 scaling; those in SCALING_DEFAULTS may be absent."""
+        """Return the parameters of Llama 3 scaling. Parameters in SCALING_DEFAULTS may be
+        absent.
+        """
         parameters: dict[str, RopeNumber] = {"factor": self._read_factor()}
         for key, default in SCALING_DEFAULTS[self.kind].items():
-            # the published code treats zero as an absent value
+            # the published code treats zero like an absent value
             parameters[key] = self._read_number(key) or default
         return parameters | {"original": self._read_original_length()}
 
@@ -295,18 +302,18 @@ class _ScalingTable:
             "beyond": long,
             "attention_factor": self._read_number(self.reader.defaults.attention_factor_key),
             "original": original,
-            # equal divisors apply at every length
+            # equal divisors apply to every length
             **({} if short == long else {"longest": original}),
         }
 
     def read_proportional(self) -> dict[str, RopeNumber]:
-        """Return the rotated fraction of a head, and the factor (default 1)."""
+        """Return the parameters of proportional scaling: the rotated fraction and the factor."""
         part = self._read_number("partial_rotary_factor")
         factor = self._read_number("factor") or 1.0
         return {"factor": factor, "part": 1.0 if part is None else part}
 
     def _read_divisors(self, key: str) -> tuple[float, ...]:
-        """Return a list with one divisor per rotated pair."""
+        """Return the list under a key, which contains one divisor per rotated pair."""
         member = self.table.find_non_null(key)
         if member is None or not isinstance(member.value, JsonList):
             title = f'RoPE scaling "longrope" needs a list "{key}"'
@@ -317,7 +324,7 @@ class _ScalingTable:
 
     def _read_factor(self) -> float:
         """Return the scaling factor. For yarn and longrope, null means the ratio of the maximum
-        length to the original length. For longrope, a missing key has the same meaning.
+        length to the original length. For longrope, a missing factor also means this ratio.
         """
         member = self.table.find_member("factor")
         if member and not member.is_null:
@@ -329,12 +336,12 @@ class _ScalingTable:
         self.reader.raise_invalid(title, self.table.span, label)
 
     def _read_attention_factor(self) -> float | None:
-        """Return the factor of cos and sin, or None if unknown (code of arXiv:2405.04434)."""
+        """Return the attention factor, or None if it is unknown (code of arXiv:2405.04434)."""
         explicit_factor, scale, all_dim = (
             self._read_number(key)
             for key in (self.reader.defaults.attention_factor_key, "mscale", "mscale_all_dim")
         )
-        # an explicit factor overrides the two scales
+        # an explicit attention factor overrides the two scales
         if explicit_factor is not None or not scale or not all_dim:
             return explicit_factor
         factor = self._read_factor()
@@ -343,8 +350,8 @@ class _ScalingTable:
     def _read_original_length(self) -> int:
         """Return the original sequence length, which defaults to the maximum length."""
         defaults = self.reader.defaults
-        # in some files, such as Phi-3's, the length is at the top level and takes precedence unless
-        # there are settings per layer type
+        # in some files, such as Phi-3's, the original length is at the top level and takes
+        # precedence unless there are settings per layer type
         data = None if defaults.layer_type else self.reader.data
         member = data.find_non_null(ORIGINAL_LENGTH_KEY) if data else None
         if member is None and defaults.original_length is not None:
@@ -387,4 +394,4 @@ PARAMETER_READERS: dict[str, Callable[[_ScalingTable], dict[str, RopeNumber]]] =
     "longrope": _ScalingTable.read_longrope,
     "proportional": _ScalingTable.read_proportional,
 }
-"""The function that reads the parameters of each scaling kind."""
+"""The functions that read the parameters of each scaling kind."""

@@ -1,6 +1,6 @@
-"""Constraints on symbolic dimensions: requirements (`a % b == 0` makes `a / b` exact, `a == b`
-unifies both), equations (`where total = past + seq`), and dimensions that no input determines
-(E0311).
+"""Constraints on symbolic dimensions: requirements (`a % b == 0` makes `a / b` exact, and `a == b`
+unifies both sides), equations (`where total = past + seq`), and errors for dimensions that no input
+determines (E0311).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -31,11 +31,11 @@ from specc.syntax import ast
 def _assume_divisibility(
     config: dict[str, SpecValue], dividend: Dim, divisor: Dim
 ) -> dict[str, SpecValue]:
-    """Return the config with `dividend` replaced by a multiple of `divisor`."""
-    # for `side % window == 0` with `side` defined as `image / patch`, `image` becomes the product
+    """Replace the symbol `dividend` in a config with a multiple of `divisor`."""
+    # if `side % window == 0` and `side` is defined as `image / patch`, `image` becomes the product
     # of `patch`, `window` and the quotient
     symbol, factor = _split_quotient(dividend) or (dividend, Dim.from_value(1))
-    # `d % d == 0` has no effect, because `d` would be defined in terms of itself
+    # `d % d == 0` has no effect, because `d` would be replaced by an expression with `d`
     if not symbol.name or symbol.name in (factor * divisor).symbols():
         return config
     quotient = Dim.symbol(f"{dividend} / {divisor}", symbol.origin)
@@ -43,9 +43,9 @@ def _assume_divisibility(
 
 
 def _assume_equality(config: dict[str, SpecValue], left: Dim, right: Dim) -> dict[str, SpecValue]:
-    """Return the config with a symbol on one side replaced by the value of the other side."""
+    """Replace the symbol on one side of an equality in a config with the other side."""
     for symbol, other in ((left, right), (right, left)):
-        # a symbol that occurs on the other side cannot be replaced by it
+        # a symbol cannot be replaced by an expression that contains the symbol
         if symbol.name and symbol.name not in other.symbols():
             return _substitute_in_values(config, {symbol.name: other})
     return config
@@ -57,17 +57,17 @@ Assumption: TypeAlias = Callable[[dict[str, SpecValue], Dim, Dim], dict[str, Spe
 def apply_requirement(
     context: Context, condition: ast.Expr, config: dict[str, SpecValue], env: Env
 ) -> dict[str, SpecValue]:
-    """Return the config under the assumption that `condition` holds: its equations `a == b` and
-    divisibilities `a % b == 0` replace symbols of the config values.
+    """Return the config under the assumption that `condition` holds. The equalities `a == b` and
+    divisibilities `a % b == 0` in the condition replace symbols of the config values.
     """
     match condition:
         case ast.Binary(op="&"):
-            # each part of a conjunction may use the parts before it
+            # each part of a conjunction may use the preceding parts
             for part in _split_conjunction(condition):
                 inner = Env(module=env.module, config=config)
                 config = apply_requirement(context, part, config, inner)
         case ast.Binary(op="|", left=a, right=b):
-            # `not shared | vocab == target_vocab`: if `shared` is true, the other part must hold
+            # if `shared` is true, `not shared | vocab == target_vocab` requires the other part
             for condition, other in ((a, b), (b, a)):
                 if _try_evaluate(context, condition, env) is False:
                     return apply_requirement(context, other, config, env)
@@ -79,12 +79,12 @@ def apply_requirement(
 def _apply_equality(
     context: Context, a: ast.Expr, b: ast.Expr, config: dict[str, SpecValue], env: Env
 ) -> dict[str, SpecValue]:
-    """Return the config with symbols replaced according to `a == b`."""
+    """Replace symbols in a config according to the equality `a == b`."""
     # for `a == b` of two symbols, one symbol replaces the other everywhere
     assume: Assumption = _assume_equality
     match a, b:
         case ast.Binary(op="%", left=dividend, right=divisor), ast.NumberLiteral(text="0"):
-            # `d % heads == 0`: `d` becomes `heads * (d / heads)`, divisible by `heads`
+            # for `d % heads == 0`, `d` becomes `heads * (d / heads)`, which is divisible by `heads`
             a, b, assume = dividend, divisor, _assume_divisibility
     left, right = _try_evaluate(context, a, env), _try_evaluate(context, b, env)
     if left and right and isinstance(left, Dim) and isinstance(right, Dim):
@@ -93,7 +93,7 @@ def _apply_equality(
 
 
 def _split_quotient(length: Dim) -> tuple[Dim, Dim] | None:
-    """Return `p` and `q` if a dimension has the form `p / q`, otherwise None."""
+    """Return (p, q) if a dimension is an exact quotient `p / q`, otherwise None."""
     match length.terms:
         case (((((DimFunction("/", args), 1),)), 1),):
             return args
@@ -101,7 +101,7 @@ def _split_quotient(length: Dim) -> tuple[Dim, Dim] | None:
 
 
 def _split_conjunction(condition: ast.Binary) -> list[ast.Expr]:
-    """Return the parts of `a & b & c`; there may be thousands."""
+    """Return the parts of a conjunction `a & b & c`, which may have thousands of parts."""
     parts: list[ast.Expr] = []
     left: ast.Expr = condition
     while isinstance(left, ast.Binary) and left.op == "&":
@@ -114,7 +114,7 @@ def _try_evaluate(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
     """Return the value of an expression, or None if it cannot be evaluated."""
     try:
         return evaluate_value(context, expr, env)
-    # a condition that cannot be evaluated yet has no effect here; it is checked later
+    # a condition that cannot be evaluated yet has no effect, and is checked later
     except (Failed, UnresolvedValueError):
         return None
 
@@ -122,7 +122,7 @@ def _try_evaluate(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
 def _substitute_in_values(
     values_by_name: Mapping[str, SpecValue], values: dict[str, Dim]
 ) -> dict[str, SpecValue]:
-    """Return the values with their symbolic dimensions replaced by `values`."""
+    """Replace symbolic dimensions in named values with `values`."""
     return {k: _substitute_in_value(v, values) for k, v in values_by_name.items()}
 
 
@@ -134,7 +134,7 @@ def _substitute_in_value(value: SpecValue, values: dict[str, Dim]) -> SpecValue:
             return replace(value, fields=_substitute_in_values(fields, values))
         case tuple(items):
             return tuple(_substitute_in_value(i, values) for i in items)
-        # the arguments that are bound to a function, e.g. `window(width)` with a config value
+        # the bound arguments of a function, e.g. `window(width)` with a config value
         case (
             DefinitionFunction(bound_arguments=arguments)
             | BuiltinFunction(bound_arguments=arguments)
@@ -152,7 +152,7 @@ def _substitute_in_mask(mask: CombinedMask, values: dict[str, Dim]) -> CombinedM
 
 
 def evaluate_equations(context: Context, block: ast.Block, env: Env) -> dict[str, Dim]:
-    """Return the dimensions that equations define, with their values."""
+    """Return the values of the dimensions that the `where` equations of a block define."""
     lengths: dict[str, Dim] = {}
     for equation in block.where:
         value = take_first_result(evaluate_expression(context, equation.value, env))
@@ -169,8 +169,8 @@ def evaluate_equations(context: Context, block: ast.Block, env: Env) -> dict[str
 def _expand_equations(
     equations: Sequence[ast.Equation], lengths: Mapping[str, Dim]
 ) -> dict[str, Dim]:
-    """Substitute dimensions that have an equation in all other equations. Raise E0210 if equations
-    are circular, and E0309 or E0310 if the value of an equation is undefined.
+    """Substitute dimensions that are defined by equations in all other equations. Raise E0210 if
+    equations are circular, and E0309 or E0310 if the value of an equation is undefined.
     """
     expanded = dict(lengths)
     for _ in equations:
@@ -188,7 +188,9 @@ def _expand_equations(
 
 
 def _substitute_length(length: Dim, values: Mapping[str, Dim], equation: ast.Equation) -> Dim:
-    """Return `length` with symbols replaced; raise E0309 or E0310 at `equation` if undefined."""
+    """Replace symbols in `length` with `values`. Raise E0309 or E0310 if the result is
+    undefined.
+    """
     try:
         return length.substitute(values)
     except DimError as error:
@@ -212,7 +214,7 @@ def reject_unknown_lengths(graph: Graph, dims: Collection[str], span: Span | Non
 
 
 def _list_required_dims(node: Node, results: Iterable[Value]) -> list[Dim]:
-    """Return the dimensions that must be known to run `node`: result sizes, attributes, bounds."""
+    """Return the dimensions that must be known to execute a node."""
     result_lengths = (d for r in results for d in r.type.shape)
     return [*result_lengths, *list_nonnegative_dims(node), *node.op.iterate_lengths()]
 
@@ -220,7 +222,7 @@ def _list_required_dims(node: Node, results: Iterable[Value]) -> list[Dim]:
 def _raise_unknown_length(
     graph: Graph, node: Node, length: Dim, symbol: str, span: Span | None
 ) -> None:
-    """Raise E0311 at an operation that needs `length`, of which no input determines `symbol`."""
+    """Raise E0311 for a node that needs `length`, whose symbol `symbol` no input determines."""
     origin = graph.node_origins.get(node)
     containing_axes = _list_axes_with_symbol(graph, symbol)
     notes = [f"`{symbol}` cannot be computed from the axis `{d}`" for d in containing_axes]
@@ -238,6 +240,6 @@ def _raise_unknown_length(
 
 
 def _list_axes_with_symbol(graph: Graph, symbol: str) -> list[str]:
-    """Return the sizes of input axes that contain a symbol, sorted as strings."""
+    """Return the sizes of input axes that contain a symbol, as sorted strings."""
     axes = {d for v in graph.inputs.values() for d in v.type.shape}
     return sorted(str(d) for d in axes if symbol in d.symbols())
