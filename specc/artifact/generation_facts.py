@@ -225,7 +225,7 @@ def _read_signature(
     *,
     generates_tokens: bool,
 ) -> Graph:
-    """Return the graph whose inputs are those of the spec. Raise E0831 if this graph or the step
+    """Return the graph whose inputs are those of the spec. Raise E0831 if the spec or the step
     graph lacks the generated or streamed input, or if the step graph lacks the corresponding
     output.
     """

@@ -189,7 +189,7 @@ def _tap_expert(
     builder: GraphBuilder, op: ops.MixtureOfExperts, body: Graph, args: list[Value], expert: int
 ) -> Value:
     """Add a `MixtureOfExperts` node that runs only one expert with the body `body`, whose output is
-    an activation. Return the activations of all tokens that are routed to this expert.
+    an activation. Return the activations of all tokens that are routed to the expert.
     """
     operands = op.split_operands(args)
     index = builder.add_op(ops.Constant(expert, operands.ids.type.dtype))

@@ -47,8 +47,8 @@ class BeamHypothesis:
 
 @dataclass(frozen=True, slots=True)
 class _Beam:
-    """An unfinished hypothesis (live beam); `score` is the sum of its log-probabilities. The other
-    fields have the same meaning as in `BeamHypothesis`.
+    """An unfinished hypothesis (live beam); `score` is the sum of its log-probabilities. `tokens`
+    and `log_probs` have the same meaning as in `BeamHypothesis`.
     """
 
     tokens: tuple[int, ...] = ()
@@ -239,9 +239,9 @@ def _normalize_score(score: float, length: int, settings: GenerationSettings) ->
 def _is_search_final(search: _PromptSearch, settings: GenerationSettings) -> bool:
     """Return True if the list of finished hypotheses is full and later steps cannot change it.
 
-    With `early_stopping`, the list is final as soon as it is full. Otherwise, the list is final
+    With `early_stopping`, the list is final as soon as it is full. Without it, the list is final
     when the best beam cannot enter it at its current length, or, with `early_stopping: never` and a
-    positive length penalty, at the maximum length, where the beam's score would be largest.
+    positive length penalty, at the maximum length, where its score would be largest.
     """
     if len(search.finished) < settings.num_beams:
         return False

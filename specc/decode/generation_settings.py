@@ -86,7 +86,7 @@ class GenerationSettings:
     `no_repeat_ngram_size` occurs twice, and no sequence of `bad_words_ids` is generated.
     `delay_pattern` is the delay of each codebook in steps (`specc.decode.decode_loop`).
     `guidance_scale` is the scale of classifier-free guidance (`specc.runtime.guidance`), 1 for
-    none. `renormalize_logits` makes beam search apply log-softmax after these logits processors.
+    none. `renormalize_logits` makes beam search apply log-softmax after the logits processors.
     `log_probs` requests each token's log-probability, computed from the model's logits before any
     penalty, temperature or filter.
     """

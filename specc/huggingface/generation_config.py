@@ -168,7 +168,7 @@ def _open_config_file(directories: Sequence[Path]) -> GenerationConfigFile | Non
 
 
 def _check_types(file: GenerationConfigFile) -> None:
-    """Raise E0847 if a value has the wrong type. Without this check, it would be ignored."""
+    """Raise E0847 if a value has the wrong type, because it would otherwise be ignored."""
     for key, (type, expected) in KEY_TYPES.items():
         value = file.get_value(key)
         # exclude booleans from integers, because True is an integer in Python

@@ -268,7 +268,7 @@ def _list_added_tokens(tokens: Sequence[str], types: Sequence[object]) -> list[d
 
 
 def _read_settings(metadata: Metadata, tokens: list[str]) -> dict[str, object]:
-    """Read the special tokens, the flags that add them to texts, and the chat template."""
+    """Read special tokens, the flags that add special tokens to texts, and the chat template."""
     settings: dict[str, object] = {}
     for name, key in SPECIAL_TOKENS.items():
         if (token := _get_token(tokens, metadata.get(f"tokenizer.ggml.{key}"))) is not None:

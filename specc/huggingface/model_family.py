@@ -210,8 +210,8 @@ def _find_nearest_type(model_type: str, data: JsonObject) -> str:
 
 
 def count_known_keys(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[str, int]:
-    """Count the keys of a config.json that each built-in spec reads, in descending order. With
-    equal counts, specs that read fewer other keys come first.
+    """Count the keys of a config.json that each built-in spec reads, and sort by descending count.
+    With equal counts, specs that read fewer other keys come first.
     """
     keys = set(data.members)
     selected = set(spec_names)
@@ -228,7 +228,7 @@ def count_known_keys(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[s
 
 @cache
 def read_config_keys(path: Path) -> frozenset[str]:
-    """Return the config.json keys that a built-in spec reads. Only its config is parsed."""
+    """Return the config.json keys that a built-in spec reads; parse only the spec's config."""
     sections = CONFIG_SECTION.findall(path.read_text(encoding="utf-8"))
     source = Source(path.name, HEADERS[path.suffix] + "\n".join(sections))
     entries = [

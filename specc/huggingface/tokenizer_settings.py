@@ -142,7 +142,7 @@ def _apply_prefix_space(content: Part, prefix: object) -> Iterator[str]:
 
 
 def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
-    """Apply `add_bos_token` and `add_eos_token`. Yield the keys if a token is unknown."""
+    """Apply `add_bos_token` and `add_eos_token`. Yield the keys if the vocabulary lacks a token."""
     keys = [key for key in ADDED_TOKEN_KEYS if isinstance(settings.get(key), bool)]
     names = [get_token_content(settings.get(ADDED_TOKEN_KEYS[key])) for key in ADDED_TOKEN_KEYS]
     if not keys or not _collect_added_tokens(content) <= {*names}:

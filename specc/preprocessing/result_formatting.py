@@ -171,7 +171,7 @@ def compute_probabilities(logits: Array) -> NDArray[np.float64]:
 
 
 def format_percent(fraction: float) -> str:
-    """Format a fraction as a percentage such as `98 %`. Only 0 and 1 become 0 % and 100 %."""
+    """Format a fraction as a percentage such as `98 %`. Only 0 and 1 are shown as 0 % and 100 %."""
     if 0 < fraction < 0.005:
         return "< 1 %"
     if 0.995 <= fraction < 0.9995:

@@ -205,7 +205,7 @@ def capture_attention(
     generated_tokens: Array | None = None,
 ) -> AttentionCapture:
     """Run a model and return the attention maps of all layers. If `scope` is "" and the model has
-    an output `alignment`, return only a map of this output.
+    an output `alignment`, return only the map of `alignment`.
 
     `generated_tokens` (int64 [batch, target]) are the tokens of a generative model. Raise E0931 if
     the model has no attention weights, or no layer matches `scope`.

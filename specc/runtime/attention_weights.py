@@ -142,7 +142,7 @@ def _split_iterations(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
 
 def _reshape_weights(weights: Array, location: AttentionNode) -> Array:
     """Move the iteration axes of the enclosing loops before the query axis, and drop a query axis
-    of size 1. Insert a head axis after the batch axis if there is none.
+    of size 1. Insert a head axis after the batch axis if the weights have none.
     """
     iterations = len(location.loops)
     for loop_index, loop in enumerate(location.loops):  # the outermost loop was stacked last
@@ -210,8 +210,8 @@ def _add_outputs(graph: Graph, requested: NestedValues) -> tuple[Graph, dict[str
 
 
 def _add_loop_outputs(op: Op, body_values: NestedValues) -> tuple[Op, tuple[str, ...]]:
-    """Return the loop with scan outputs for values of its body, and the names of the values. A loop
-    with an early exit then runs all iterations, which does not change its results.
+    """Return the loop with scan outputs for values of its body, and the names of the values. The
+    returned loop runs all iterations even if it had an early exit, with the same results.
     """
     assert isinstance(op, ops.Scan)
     body, added_outputs = _add_outputs(op.body, body_values)

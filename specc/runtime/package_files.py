@@ -1,7 +1,7 @@
 """Open the files of a package and check that they are consistent.
 
-This module imports neither the IR nor the preprocessing. So other threads can open sessions while
-the main thread imports the IR and the preprocessing.
+This module imports neither the IR nor the preprocessing. Other threads can open sessions while the
+main thread imports the IR and the preprocessing.
 """
 
 import hashlib

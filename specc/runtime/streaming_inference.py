@@ -76,7 +76,7 @@ class StreamingModel(StepGraphs):
         return {name: self._concatenate_pieces(name, results) for name in results[0]}
 
     def _concatenate_pieces(self, name: str, results: Sequence[Arrays]) -> Array:
-        """Concatenate an output along its time axis. Without time axis, return the last value."""
+        """Concatenate an output along its time axis, or return the last piece if it has none."""
         time_symbols = (
             self.graph.inputs[self.input_signature.sequence_input].type.shape[1].symbols()
         )

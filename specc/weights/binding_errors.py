@@ -135,7 +135,7 @@ def _make_missing_tensor_error(
     similar_parameters: Sequence[MissingParameter],
     unused: Sequence[str],
 ) -> tuple[Diagnostic, set[str]]:
-    """Return the error for parameters without tensors, and the unused tensors that it suggests."""
+    """Return the error for parameters without tensors, and the unused tensors suggested in it."""
     parameter, tensor = similar_parameters[0]
     suggestion = _suggest_name(checkpoint, similar_parameters, unused)
     pairs = [*suggestion.items()] or [(w.name, w.name) for w, _ in similar_parameters]

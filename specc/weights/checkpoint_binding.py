@@ -1,4 +1,4 @@
-"""Bind every parameter to checkpoint tensors. Each tensor is read or matches an `ignore` rule."""
+"""Bind all parameters to checkpoint tensors. Each tensor must be read or match an `ignore` rule."""
 
 import hashlib
 from collections.abc import Mapping, Sequence, Set
@@ -250,7 +250,7 @@ def _list_mismatches(
 
 def get_dtype_family(dtype: str) -> str:
     """Return the group of mutually convertible dtypes that `dtype` belongs to: floats or integers.
-    Any other dtype can only be converted to itself and forms its own group.
+    A dtype that is neither float nor integer forms its own group.
     """
     if dtype in CONVERTIBLE_FLOATS:
         return "float"

@@ -1,4 +1,4 @@
-"""Read checkpoints with quantized weights as float32."""
+"""Read checkpoints with quantized weights, which are dequantized to float32."""
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Set

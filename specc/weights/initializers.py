@@ -30,7 +30,7 @@ class Initializer:
         return self.kind if self.kind in PLAIN_KINDS else f"{self.kind}({self.value!r})"
 
     def compute_bound(self, shape: tuple[int, ...]) -> float:
-        """Return the bound b of the uniform distribution on ±b for a parameter with this shape."""
+        """Return the bound b of the uniform distribution on ±b for a parameter of shape `shape`."""
         if self.kind == "uniform":
             return self.value
         weight = shape[1:] if self.kind == "fan_in_each" else shape
@@ -56,7 +56,7 @@ def parse_initializer(text: str, span: Span | None = None) -> Initializer:
 
 
 def _parse_number(text: str) -> float:
-    """Parse a number. Return NaN for any other text."""
+    """Parse a number, or return NaN if the text is not a number."""
     try:
         return float(text)
     except ValueError:  # the regular expression also matches invalid numbers such as `1e` and `+-`

@@ -39,9 +39,9 @@ Float64Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterDelta:
-    """The change of an adapter to one tensor. The tensor is first replaced by `replacement`. Then
-    `scale` × the product of `left_factor` and `right_factor` (transposed if `is_transposed`), or
-    `scale` × `vector`, is added.
+    """The change of an adapter to one tensor. The tensor is first replaced by the adapter tensor
+    `replacement`, if any. Then `scale` × `vector`, or `scale` × the product of `left_factor` and
+    `right_factor` (transposed if `is_transposed`), is added to the tensor.
     """
 
     replacement: str = ""

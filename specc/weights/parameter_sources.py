@@ -345,7 +345,7 @@ def _iterate_blocks(array: Array) -> Iterator[Array]:
 
 @dataclass(frozen=True)
 class ParameterOverrides:
-    """The parameters of `base`, some of which have other values. Implements `ParameterSource`."""
+    """The parameters of `base`, with the values of some replaced. Implements `ParameterSource`."""
 
     base: ParameterSource
 

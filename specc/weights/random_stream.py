@@ -1,5 +1,5 @@
-"""Generate random numbers with a counter-based generator (SplitMix64). Each number depends only on
-the seed, the parameter name and the index of the number.
+"""Generate random numbers with a counter-based generator (SplitMix64). Each random number depends
+only on the seed, the parameter name and the index of the number.
 """
 
 import math

@@ -292,7 +292,7 @@ def has_alternatives(expr: Expr) -> bool:
 
 
 def split_expression(expr: Expr) -> Iterator[Expr]:
-    """Split an expression into expressions whose values, concatenated, equal that of `expr`."""
+    """Split a concatenation or stack into the expressions whose values are concatenated."""
     match expr:
         case StackExpr(parts=parts) | ConcatExpr(parts=parts, axis=0):
             for part in parts:

@@ -31,8 +31,8 @@ class RequiredParameter:
 
 @value_class(slots=True)
 class TieRule:
-    """The rule `tie name = source`; both names may be patterns with the same placeholders. If
-    `is_from_used_spec`, the rule is skipped if the model lacks its names.
+    """The rule `tie name = source`. Both names may be patterns with the same placeholders. A rule
+    with `is_from_used_spec` is skipped if the model lacks the named parameters.
     """
 
     name: str
@@ -43,8 +43,9 @@ class TieRule:
 
 @value_class(slots=True)
 class LoadRule:
-    """The rule `load name = value`; `name` may be a pattern, whose captures fill placeholders in
-    names of `value`. If `is_from_used_spec`, the rule is skipped if the model lacks its names.
+    """The rule `load name = value`. `name` may be a pattern, whose captures fill placeholders in
+    names of `value`. A rule with `is_from_used_spec` is skipped if the model lacks the named
+    parameters.
     """
 
     name: str

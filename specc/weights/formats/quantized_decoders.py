@@ -91,7 +91,7 @@ class QuantizedLayout:
     """The shape of a weight, the bits per code and the group size along `axis`.
 
     `is_uniform`: codes are integers with one scale per group. `is_symmetric`: there are no zero
-    points. Weights with both properties can be stored unchanged. `block_shape` is the shape of the
+    points. Uniform and symmetric weights can be stored unchanged. `block_shape` is the shape of the
     blocks that share one scale; `zero_offset` is added to stored zero points.
     """
 
