@@ -204,7 +204,9 @@ def _evaluate_input_length(
 ) -> Dim:
     """Evaluate a dimension of a graph input. Raise E0303 if it is `...`, and E0308 if it is 0."""
     if isinstance(dim, ast.EllipsisDims):
-        raise_error("E0303", "`...` cannot be used in the type of a graph input", dim.span)
+        title = "`...` cannot be used in the type of a graph input"
+        help_ = "write every dimension, for example `float[batch, n, 8]`"
+        raise_error("E0303", title, dim.span, helps=[help_])
     length = _evaluate_length(context, dim, env)
     # a size of 0 from the config is an error, but a size of 0 may be allowed at run time
     if length == 0:
@@ -271,7 +273,10 @@ def match_tensor_type(
             f"{value_context.description} has {len(value.shape)} axes, but {len(dims)} are declared"
         )
         label = f"this is {describe_value(value)}"
-        raise_error("E0301", title, value_context.span, label, related_labels=related_labels)
+        span = value_context.span
+        change = "reduce one, as in `mean(x, axis=1)`" if ellipsis_rank > 0 else "add one, as in `x[:, none]`"  # fmt: skip
+        helps = [f"declare {len(value.shape)} axes, or {change}"]
+        raise_error("E0301", title, span, label, helps=helps, related_labels=related_labels)
     _match_dims(_TypeMatcher(context, type, value, env, value_context), dims, ellipsis_rank)
     return value
 

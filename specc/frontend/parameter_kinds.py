@@ -234,6 +234,8 @@ def convert_to_kind(
     is_named = {MASK_KIND, SCORE_KIND, NORMALIZER_KIND, FUNCTION_KIND}.intersection(kinds)
     if is_named and isinstance(first, str) and first.isidentifier():
         helps = [f"write a name without quotes: `{first}`"]
+    if isinstance(first, str) and description.startswith("`axis`"):
+        helps = ["axes are numbered: the first one is 0, the last one -1"]
     raise_error("E0203", title, span, f"this is {describe_value(first)}", helps=helps)
 
 

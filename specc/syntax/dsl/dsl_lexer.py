@@ -192,7 +192,7 @@ class Lexer:
         explanation = (
             _explain_invalid_number(word.group())
             if word.end() > end
-            else _explain_unsupported_number(text)
+            else self._explain_thousands_separator(text, start) or _explain_unsupported_number(text)
         )
         end = max(end, word.end())
         if explanation is not None:
@@ -201,6 +201,14 @@ class Lexer:
             text = "0"  # an invalid number is a token, so that parsing continues
         self.result.tokens.append(Token("NUMBER", text, start, end))
         return end
+
+    def _explain_thousands_separator(self, text: str, start: int) -> tuple[str, str] | None:
+        """Return the title and the fix for the digits `024` of `1,024`, otherwise None."""
+        before = re.search(r"\b([1-9][0-9]{0,2}),\Z", self.fragment.text[max(0, start - 5) : start])
+        if before is None or len(text) != 3 or text[0] != "0" or not text.isdecimal():
+            return None
+        title = f"the number `{before[1]},{text}` has a thousands separator"
+        return title, f"write `{before[1]}{text}`"
 
     def _report_stray_character(self, offset: int) -> int:
         """Report E0106 for a character that cannot begin a token. Return the next offset."""
