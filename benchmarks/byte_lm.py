@@ -186,7 +186,7 @@ def main() -> None:
         given.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         parser.error(f"--out: {error}")
-    specc_torch.check_output(given.out / "model.safetensors", force=True)
+    specc_torch.check_output_path(given.out / "model.safetensors", force=True)
     torch.set_num_threads(given.threads)
     learned, other = read_texts()
     with tempfile.TemporaryDirectory() as place:

@@ -252,7 +252,7 @@ API = {
             "batch",
             "Dataset",
             "save",
-            "check_output",
+            "check_output_path",
         )
     },
 }

@@ -62,7 +62,7 @@ class DenormalMode:
 
 
 @cache
-def get_float_mode() -> DenormalMode | None:
+def get_denormal_mode() -> DenormalMode | None:
     """Return the flush-to-zero mode of this platform (probed once), or None if unsupported."""
     control = FLUSH_CONTROL_BITS.get(platform.machine())
     if control is None or not sys.platform.startswith("linux"):
@@ -73,12 +73,12 @@ def get_float_mode() -> DenormalMode | None:
         # The C library has no `fenv.h`.
         return None
     previous_mode = mode.flush()
-    flushes_denormals = compute_half_min_normal() == 0
+    flushes_denormals = compute_denormal() == 0
     mode.restore(previous_mode)
-    return mode if flushes_denormals and compute_half_min_normal() > 0 else None
+    return mode if flushes_denormals and compute_denormal() > 0 else None
 
 
-def compute_half_min_normal() -> float:
+def compute_denormal() -> float:
     """Compute half of the smallest normal float; the result is 0 if denormals are flushed."""
     return sys.float_info.min * float("0.5")
 
@@ -86,7 +86,7 @@ def compute_half_min_normal() -> float:
 @contextmanager
 def flush_denormals() -> Iterator[None]:
     """A context manager that flushes denormals on the current thread."""
-    if (mode := get_float_mode()) is None:
+    if (mode := get_denormal_mode()) is None:
         yield
         return
     previous_mode = mode.flush()

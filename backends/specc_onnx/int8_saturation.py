@@ -38,7 +38,7 @@ point, and the initializer that becomes the zero point of the uint8 weights.
 """
 
 
-def avoid_saturation(
+def avoid_int8_saturation(
     model: str | bytes, provider: str, directory: str, options: onnxruntime.SessionOptions
 ) -> tuple[str | bytes, Sequence[onnxruntime.OrtValue]]:
     """Return the model (a path or serialized bytes), with uint8 instead of int8 weights in integer
@@ -48,7 +48,11 @@ def avoid_saturation(
     """
     if isinstance(model, bytes) and not any(op.encode() in model for op in WEIGHT_OPERANDS):
         return model, ()
-    if provider != "cpu" or not has_saturating_products() or (proto := read_graph(model)) is None:
+    if (
+        provider != "cpu"
+        or not has_saturating_products()
+        or (proto := read_model_proto(model)) is None
+    ):
         return model, ()
     if (external_weights := convert_weights_to_uint8(proto, directory)) is None:
         return model, ()
@@ -59,7 +63,7 @@ def avoid_saturation(
     return proto.SerializeToString(), ort_values
 
 
-def read_graph(model: str | bytes) -> ModelProto | None:
+def read_model_proto(model: str | bytes) -> ModelProto | None:
     """Parse a model without its external data; return None if it cannot be read."""
     try:
         proto: ModelProto = (

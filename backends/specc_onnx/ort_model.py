@@ -290,7 +290,7 @@ def can_capture_cuda_graph(model: ModelProto, provider: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedShapeModel:
+class StaticShapeModel:
     """A model with preallocated input and output buffers; `lock` serializes its runs."""
 
     model: OrtModel
@@ -300,7 +300,7 @@ class FixedShapeModel:
     lock: Lock = field(default_factory=Lock)
 
     @classmethod
-    def allocate(cls, model: OrtModel, shapes: Mapping[str, tuple[int, ...]]) -> "FixedShapeModel":
+    def allocate(cls, model: OrtModel, shapes: Mapping[str, tuple[int, ...]]) -> "StaticShapeModel":
         """Allocate and bind buffers for all inputs and outputs; `shapes` maps names to shapes."""
         input_buffers = {n: _allocate_buffer(model, s, shapes[n]) for n, s in model.inputs.items()}
         output_buffers = {

@@ -31,7 +31,7 @@ from specc_onnx.execution_providers import (
     raise_missing_provider,
     silence_provider_startup,
 )
-from specc_onnx.int8_saturation import avoid_saturation, read_graph
+from specc_onnx.int8_saturation import avoid_int8_saturation, read_model_proto
 from specc_onnx.ort_model import OrtModel, raise_ort_error
 
 NUMPY_DTYPES_BY_ORT_TYPE: dict[str, np.dtype[np.generic]] = {
@@ -61,7 +61,7 @@ def open_ort_model(path: Path, provider: str = "cpu", *, threads: int = 0) -> Or
     """
     directory = _format_directory(path.parent, path.name)
     options = _make_session_options(provider, threads, directory)
-    model, weights = avoid_saturation(str(path), provider, directory, options)
+    model, weights = avoid_int8_saturation(str(path), provider, directory, options)
     return _create_session(model, str(path), provider, options, {}, weights)
 
 
@@ -87,7 +87,7 @@ def open_ort_model_bytes(
     )
     for symbol, length in (lengths or {}).items():
         options.add_free_dimension_override_by_name(symbol, length)
-    exact_model, weights = avoid_saturation(model, provider, weight_directory, options)
+    exact_model, weights = avoid_int8_saturation(model, provider, weight_directory, options)
     provider_options = CUDA_GRAPH_OPTION if as_cuda_graph else {}
     return _create_session(exact_model, name, provider, options, provider_options, weights)
 
@@ -154,7 +154,7 @@ def _raise_load_error(model: str | bytes, name: str, provider: str, error: Excep
 
 def _has_bf16_values(model: str | bytes) -> bool:
     """Return True if a model casts values to bf16."""
-    proto = read_graph(model)
+    proto = read_model_proto(model)
     return proto is not None and any(
         node.op_type == "Cast" and any(a.i == TensorProto.BFLOAT16 for a in node.attribute)
         for node in proto.graph.node

@@ -23,7 +23,7 @@ from specc.weights.parameter_sources import make_initial_values
 from specc_torch.torch_interpreter import ForwardContext, run_graph_nodes
 
 
-class Scope(nn.Module):
+class ParameterScope(nn.Module):
     """A submodule that only contains parameters and has no `forward`."""
 
 
@@ -132,7 +132,7 @@ class SpecModule(nn.Module):
         *path, parameter_name = name.split(".")
         scope: nn.Module = self
         for scope_name in path:
-            scope = scope._modules.setdefault(scope_name, Scope())  # type: ignore[assignment]
+            scope = scope._modules.setdefault(scope_name, ParameterScope())  # type: ignore[assignment]
         scope._parameters[parameter_name] = parameter
 
     def _make_context(self) -> ForwardContext:

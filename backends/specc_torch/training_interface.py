@@ -152,7 +152,7 @@ def save(
     unwrap_spec_module(model).save(path, metadata, force=force)
 
 
-def check_output(path: str | Path, *, force: bool = False) -> None:
+def check_output_path(path: str | Path, *, force: bool = False) -> None:
     """Raise E0811, E0816 or E0833 before training if `save` cannot write to `path`."""
     resolve_output_path(path, TRAINED_WEIGHTS_OUTPUT, force=force)
 

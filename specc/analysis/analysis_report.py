@@ -11,14 +11,14 @@ from specc.analysis.causality import (
     find_node_span,
     find_time_symbol,
     format_op_name,
-    has_groups,
+    has_same_group_mask,
     make_violation_labels,
 )
-from specc.analysis.causality_messages import describe_violation
+from specc.analysis.causality_messages import describe_causality_violation
 from specc.analysis.padding_check import check_padding
 from specc.analysis.time_axis import compute_chunk_size, substitute_chunked_length
 from specc.analysis.time_dataflow import trace_time_dataflow
-from specc.analysis.time_dataflow_facts import Leak, TimeDataflow
+from specc.analysis.time_dataflow_facts import CausalityViolation, TimeDataflow
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir.graph import Graph, collect_required_nodes
 from specc.ir.model import inline_defaults, resolve_missing_inputs
@@ -91,13 +91,13 @@ def compute_receptive_fields(graph: Graph, flow: TimeDataflow) -> dict[str, Inte
     return {name: intervals[min(intervals)] for name, intervals in axes.items() if intervals}
 
 
-def _format_violation_reason(graph: Graph, leak: Leak, flow: TimeDataflow) -> str:
+def _format_violation_reason(graph: Graph, leak: CausalityViolation, flow: TimeDataflow) -> str:
     """Format a causality violation: "`attend` (bert.specc:88:9): the mask is not proved …"."""
     primary, _ = make_violation_labels(graph, leak, flow)
     span = primary.span if primary else find_node_span(graph, leak.node)
     # an error inside std is reported at the call in the user's spec
     location = f" ({span.caller or span})" if span else ""
-    description = describe_violation(graph, leak, flow).text
+    description = describe_causality_violation(graph, leak, flow).text
     return f"`{format_op_name(leak.node.op)}`{location}: {description}"
 
 
@@ -115,7 +115,7 @@ class AnalysisReport:
     `is_batch_independent` without a batch axis. `receptive_fields` maps each output to its
     receptive field along the time axis. `padding_masks` maps the padding masks to the side on
     which padding is assumed: `left`, `right` or `any`. `other_axes` are the other dynamic axes.
-    `has_groups` is True if the graph contains a `same_group` mask.
+    `has_same_group_mask` is True if the graph contains a `same_group` mask.
     """
 
     time_symbol: str | None
@@ -126,7 +126,7 @@ class AnalysisReport:
     is_batch_independent: bool | None
     padding_masks: Mapping[str, str]
     other_axes: tuple[AxisCausality, ...] = ()
-    has_groups: bool = False
+    has_same_group_mask: bool = False
     errors: tuple[Diagnostic, ...] = field(default=())
     warnings: tuple[Diagnostic, ...] = field(default=())
 
@@ -158,7 +158,10 @@ class AnalysisReport:
         return [
             f"causal along {self.time_symbol}{suffix}",
             *(f"  {format_field(name, interval)}" for name, interval in fields),
-            *(["  positions of a group arrive in one step (same_group)"] * self.has_groups),
+            *(
+                ["  positions of a group arrive in one step (same_group)"]
+                * self.has_same_group_mask
+            ),
         ]
 
 
@@ -194,7 +197,7 @@ def analyze_graph(
         batch_symbol=batch_symbol,
         is_batch_independent=not batch_warnings if batch_symbol else None,
         padding_masks={n: f.padding_side for n, f in graph.input_facts.items() if f.padding_side},
-        has_groups=has_groups(graph),
+        has_same_group_mask=has_same_group_mask(graph),
         other_axes=()
         if time_facts.errors
         else tuple(iterate_axis_causality(graph, (symbol, batch_symbol))),

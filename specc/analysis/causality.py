@@ -31,14 +31,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
-from specc.analysis.causality_message_helpers import add_normalizer_name, format_zero_keys_help
-from specc.analysis.causality_messages import describe_violation
+from specc.analysis.causality_message_helpers import (
+    convert_to_normalizer_message,
+    format_zero_keys_help,
+)
+from specc.analysis.causality_messages import describe_causality_violation
 from specc.analysis.masked_constants import find_nonzero_interval
 from specc.analysis.time_axis import find_chunk_symbol
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.analysis.time_dataflow_facts import (
     UNSUPPORTED_LOOP_HELPS,
-    Leak,
+    CausalityViolation,
     TimeDataflow,
     UnsupportedLoop,
     iterate_unsupported_loops,
@@ -82,7 +85,7 @@ def check_causality(
     return _deduplicate_errors(errors)
 
 
-def _find_violating_output(graph: Graph, outputs: Sequence[str], leak: Leak) -> str:
+def _find_violating_output(graph: Graph, outputs: Sequence[str], leak: CausalityViolation) -> str:
     """Return the first output that depends on the violating node of `leak`."""
     return next(n for n in outputs if leak.node in collect_required_nodes([graph.outputs[n]]))
 
@@ -94,7 +97,7 @@ def check_streaming_causality(
     Unlike `check_causality`, also reject `same_group` masks, because a chunk may end within a
     group.
     """
-    if has_groups(graph):
+    if has_same_group_mask(graph):
         title = f"`{outputs[0]}` {CANNOT_STREAM} `{symbol}`: a chunk may end within a group"
         helps = ("use the mask `causal` instead of `same_group`",)
         return [Diagnostic("E0712", title, helps=helps)]
@@ -108,7 +111,7 @@ CANNOT_GENERATE = "cannot be generated along"
 CANNOT_STREAM = "cannot be streamed along"
 
 
-def has_groups(graph: Graph) -> bool:
+def has_same_group_mask(graph: Graph) -> bool:
     """Return True if the graph has a `same_group` mask; a step then gets all tokens of a group."""
     return any(node.op == ops.Compare("same_group") for node, _ in graph.nodes)
 
@@ -225,11 +228,11 @@ def _check_output(
 
 
 def _make_diagnostic(
-    graph: Graph, flow: TimeDataflow, leak: Leak, output: str, time_input: str
+    graph: Graph, flow: TimeDataflow, leak: CausalityViolation, output: str, time_input: str
 ) -> Diagnostic:
-    message = describe_violation(graph, leak, flow)
+    message = describe_causality_violation(graph, leak, flow)
     primary, secondary = make_violation_labels(graph, leak, flow)
-    message = add_normalizer_name(message, primary)
+    message = convert_to_normalizer_message(message, primary)
     title = f"`{output}` cannot be generated along `{flow.symbol}`: {message.text}"
     secondary += _make_time_axis_labels(graph.input_facts.get(time_input), flow.symbol)
     notes = message.notes
@@ -243,7 +246,7 @@ def _make_diagnostic(
 
 
 def make_violation_labels(
-    graph: Graph, leak: Leak, flow: TimeDataflow
+    graph: Graph, leak: CausalityViolation, flow: TimeDataflow
 ) -> tuple[Label | None, tuple[Label, ...]]:
     """Return a label for the op that violates causality (None without a source location), and the
     labels of the operand that the op reads. For a loop, label the violating op of the loop body.
@@ -252,7 +255,7 @@ def make_violation_labels(
     while violation.body_violation:
         containing_graph, violation = violation.body_violation
     span = find_node_span(containing_graph, violation.node) or find_node_span(graph, leak.node)
-    text = describe_violation(containing_graph, violation, flow).text
+    text = describe_causality_violation(containing_graph, violation, flow).text
     primary = Label.from_span(span, f"`{format_op_name(violation.node.op)}`: {text}")
     operand = violation.node.args[violation.operand] if violation.operand is not None else None
     read_span = find_node_span(containing_graph, operand.node) if operand else None
@@ -338,7 +341,7 @@ def _iterate_default_errors(
             continue
         node: Node | None
         if leak:
-            message = describe_violation(defaults, leak, flow)
+            message = describe_causality_violation(defaults, leak, flow)
             node, reason, notes = leak.node, message.text, message.notes
             primary, secondary = make_violation_labels(defaults, leak, flow)
         else:

@@ -13,7 +13,7 @@ from math import inf
 from typing import NamedTuple
 
 from specc.analysis.affine_indices import find_affine_index
-from specc.analysis.mask_bands import find_mask_band, find_side_band
+from specc.analysis.mask_bands import find_mask_band, find_one_sided_band
 from specc.analysis.masked_constants import find_masked_constants
 from specc.analysis.query_key_tensors import (
     QueryKeyTensor,
@@ -25,7 +25,7 @@ from specc.analysis.query_key_tensors import (
     unwrap_view,
 )
 from specc.analysis.time_axis import TimeAxis
-from specc.analysis.time_dataflow_facts import Leak, TimeDataflow
+from specc.analysis.time_dataflow_facts import CausalityViolation, TimeDataflow
 from specc.diagnostics.diagnostic import Label
 from specc.ir import ops
 from specc.ir.dependence import find_dependences
@@ -66,7 +66,9 @@ def format_zero_keys_help(rank: int, keys: int) -> str:
     )
 
 
-def add_normalizer_name(message: CausalityMessage, label: Label | None) -> CausalityMessage:
+def convert_to_normalizer_message(
+    message: CausalityMessage, label: Label | None
+) -> CausalityMessage:
     """Convert the message for an op inside a normalizer to E0723, which names the normalizer."""
     name = label.span.normalizer if label else ""
     if not name:
@@ -85,7 +87,7 @@ CAUSAL_PADDING_HELP = ("write `padding=causal`",)
 UNCOUNTED_PADDING_HELP = ("write `padding=causal, counted=false`",)
 
 
-def describe_window(
+def describe_window_violation(
     op: ops.Conv | ops.ConvTranspose | ops.MaxPool | ops.AveragePool,
     later_text: str,
     is_all: bool,
@@ -116,7 +118,9 @@ NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
 """The neutral element of each reduction, which masked keys must hold."""
 
 
-def describe_key_reduction(leak: Leak, flow: TimeDataflow) -> CausalityMessage | None:
+def describe_reduction_violation(
+    leak: CausalityViolation, flow: TimeDataflow
+) -> CausalityMessage | None:
     """Return the message for a reduction that includes later keys, or None for other ops."""
     node = leak.node
     value = node.args[leak.operand] if leak.operand is not None else None
@@ -224,12 +228,12 @@ def has_different_chunk_rates(qk: QueryKeyTensor | None) -> bool:
     return qk is not None and not has_equal_chunk_rates(qk)
 
 
-def find_visible_prefix(qk: QueryKeyTensor | None) -> Dim | None:
+def find_non_causal_prefix_length(qk: QueryKeyTensor | None) -> Dim | None:
     """Return the prefix length if only prefix positions attend to later positions, or None."""
-    if qk is None or qk.query_axis is None or find_side_band(qk).low >= 0:
+    if qk is None or qk.query_axis is None or find_one_sided_band(qk).low >= 0:
         return None
     prefix_length = qk.get_prefix_length(qk.query_axis)
-    query_band = find_side_band(replace(qk, side="queries"))
+    query_band = find_one_sided_band(replace(qk, side="queries"))
     return prefix_length if prefix_length not in (None, 0) and query_band.low >= 0 else None
 
 

@@ -11,17 +11,17 @@ from math import inf
 
 from specc.analysis.causality_message_helpers import (
     CausalityMessage,
-    describe_key_reduction,
-    describe_window,
+    describe_reduction_violation,
+    describe_window_violation,
     explain_unproven_mask,
+    find_non_causal_prefix_length,
     find_selection_mask,
-    find_visible_prefix,
     format_zero_keys_help,
     get_source_text,
     has_different_chunk_rates,
 )
 from specc.analysis.query_key_tensors import MAX_TRAVERSAL_STEPS
-from specc.analysis.time_dataflow_facts import Leak, TimeDataflow
+from specc.analysis.time_dataflow_facts import CausalityViolation, TimeDataflow
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
@@ -62,11 +62,13 @@ CAUSAL_MASK_HELP = "add `& causal` to the mask"
 BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were visited".replace(",", " ")
 
 
-def describe_violation(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMessage:
+def describe_causality_violation(
+    graph: Graph, leak: CausalityViolation, flow: TimeDataflow
+) -> CausalityMessage:
     """Return the message for a causality violation; for a loop, describe the op in its body."""
     # the loop body must be changed, not the loop
     if leak.body_violation:
-        return describe_violation(*leak.body_violation, flow)
+        return describe_causality_violation(*leak.body_violation, flow)
     symbol = flow.symbol
     match leak.reason:
         case "length":
@@ -106,10 +108,10 @@ def describe_violation(graph: Graph, leak: Leak, flow: TimeDataflow) -> Causalit
             return CausalityMessage(
                 "E0711", f"the positions of the result differ from those of `{symbol}`"
             )
-    return describe_key_reduction(leak, flow) or _describe_read(graph, leak, flow)
+    return describe_reduction_violation(leak, flow) or _describe_read(graph, leak, flow)
 
 
-def _is_initial_value(leak: Leak) -> bool:
+def _is_initial_value(leak: CausalityViolation) -> bool:
     """Return True if a loop violates causality through an initial carry rather than a capture."""
     op = leak.node.op
     if not isinstance(op, ops.Scan):
@@ -159,7 +161,7 @@ FIXED_MESSAGES: Mapping[type[Op], CausalityMessage] = {
 """Messages for ops that can violate causality in only one way."""
 
 
-def _describe_read(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMessage:
+def _describe_read(graph: Graph, leak: CausalityViolation, flow: TimeDataflow) -> CausalityMessage:
     """Return the message for an op that reads later positions."""
     later_text, is_all = _format_position_count(leak.offsets), leak.reason == "all"
     match leak.node.op:
@@ -183,7 +185,7 @@ def _describe_read(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMes
                 helps=("use `direction=forward` along a time axis",),
             )
         case ops.Conv() | ops.MaxPool() | ops.AveragePool() | ops.ConvTranspose():
-            window_text, helps = describe_window(
+            window_text, helps = describe_window_violation(
                 leak.node.op, later_text, is_all, flow.time_axis.chunk_size
             )
             return CausalityMessage("E0711", window_text, helps=helps)
@@ -208,7 +210,9 @@ def _make_stride_message(step: Dim) -> CausalityMessage:
     )
 
 
-def _describe_concat_or_slice(leak: Leak, flow: TimeDataflow) -> CausalityMessage | None:
+def _describe_concat_or_slice(
+    leak: CausalityViolation, flow: TimeDataflow
+) -> CausalityMessage | None:
     """Return the message for an op that adds or indexes positions of the time axis, or None."""
     symbol, time_axis, node = flow.symbol, flow.time_axis, leak.node
     x = node.args[leak.operand or 0]
@@ -236,7 +240,7 @@ def _make_slice_message(symbol: str, start: Dim, prefix_length: Dim) -> Causalit
     return CausalityMessage("E0711", text, helps=(fix,))
 
 
-def _describe_concat(leak: Leak, flow: TimeDataflow, axis: int) -> CausalityMessage:
+def _describe_concat(leak: CausalityViolation, flow: TimeDataflow, axis: int) -> CausalityMessage:
     """Return the message for operands that are concatenated along the time axis."""
     lengths = (a.shape[axis] for a in leak.node.args if a)
     time_lengths = [n for n in lengths if flow.time_axis.get_prefix_length(n) is not None]
@@ -255,7 +259,7 @@ def _describe_concat(leak: Leak, flow: TimeDataflow, axis: int) -> CausalityMess
     )
 
 
-def _describe_mask(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMessage:
+def _describe_mask(graph: Graph, leak: CausalityViolation, flow: TimeDataflow) -> CausalityMessage:
     """Return the message for attention whose mask is missing or not provably causal."""
     op = leak.node.op
     if isinstance(op, ops.Attend) and op.mask(leak.node) is None:
@@ -267,7 +271,7 @@ def _describe_mask(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMes
     mask = find_selection_mask(leak.node, flow.time_axis)
     if has_different_chunk_rates(mask):
         return RATE_MISMATCH_MESSAGE
-    prefix_length = find_visible_prefix(mask)
+    prefix_length = find_non_causal_prefix_length(mask)
     if prefix_length is not None:
         return _make_prefix_message(prefix_length)
     # later positions were found within the band, so the mask is too wide
@@ -305,7 +309,7 @@ def _make_prefix_message(prefix_length: Dim) -> CausalityMessage:
     )
 
 
-def _describe_product(leak: Leak, flow: TimeDataflow) -> CausalityMessage:
+def _describe_product(leak: CausalityViolation, flow: TimeDataflow) -> CausalityMessage:
     """Return the message for a contraction that does not provably exclude later positions."""
     helps = _list_zero_key_helps(leak, flow)
     weights = find_selection_mask(leak.node, flow.time_axis)
@@ -328,7 +332,7 @@ EARLIER_SUM_HELPS = (
 )
 
 
-def _list_zero_key_helps(leak: Leak, flow: TimeDataflow) -> tuple[str, ...]:
+def _list_zero_key_helps(leak: CausalityViolation, flow: TimeDataflow) -> tuple[str, ...]:
     """Return fixes that set the attention weights of later keys to 0."""
     weights = [a for a in leak.node.operands if len(flow.get_state(a).axes) > 1]
     if not weights:

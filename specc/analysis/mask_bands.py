@@ -53,7 +53,7 @@ from specc.analysis.affine_indices import (
     find_affine_index,
     solve_offset_interval,
 )
-from specc.analysis.query_key_constants import can_be_zero, solve_division_by_zero
+from specc.analysis.query_key_constants import can_divisor_be_zero, solve_division_by_zero
 from specc.analysis.query_key_tensors import (
     QueryKeyTensor,
     TraversalBudget,
@@ -119,7 +119,7 @@ def find_query_key_band(qk: QueryKeyTensor, *, is_negated: bool = False) -> Inte
     return _search_band(qk, is_negated).interval
 
 
-def find_side_band(qk: QueryKeyTensor, *, is_negated: bool = False) -> Interval:
+def find_one_sided_band(qk: QueryKeyTensor, *, is_negated: bool = False) -> Interval:
     """Return the interval of offsets at which a query-key tensor, or its negation, can be nonzero,
     considering only keys or only queries (`qk.side`) at times >= 0.
     """
@@ -136,10 +136,12 @@ def _search_band(qk: QueryKeyTensor, is_negated: bool) -> MaskBand:
     key_band = key_search.find_true_interval(replace(qk, side="keys"), is_negated)
     query_band = query_search.find_true_interval(replace(qk, side="queries"), is_negated)
     is_exhausted = key_search.budget.is_exhausted or query_search.budget.is_exhausted
-    return MaskBand(merge_side_bands(key_band, query_band, qk.time_axis), is_exhausted)
+    return MaskBand(merge_one_sided_bands(key_band, query_band, qk.time_axis), is_exhausted)
 
 
-def merge_side_bands(keys: Interval, queries: Interval, time_axis: TimeAxis | None) -> Interval:
+def merge_one_sided_bands(
+    keys: Interval, queries: Interval, time_axis: TimeAxis | None
+) -> Interval:
     """Return the intersection of the bands for keys at times >= 0 and for queries at times >= 0."""
     # without a time axis, there are no prefix positions and both intervals are equal
     return keys & queries if time_axis is None else _intersect_sides(keys, queries)
@@ -277,7 +279,9 @@ class _BandSearch:
             case ops.Arith("mul"):
                 return (yield from self._multiply_intervals(*operands))
             case ops.Arith("div"):
-                can_be_undefined = can_be_zero(operands[1]) or self.can_divide_by_zero(operands[1])
+                can_be_undefined = can_divisor_be_zero(operands[1]) or self.can_divide_by_zero(
+                    operands[1]
+                )
                 if can_be_undefined:
                     return FULL_INTERVAL
                 return (yield _NonZeroBandKey(operands[0], False))

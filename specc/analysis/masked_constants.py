@@ -41,9 +41,9 @@ from specc.analysis.mask_bands import (
     ATTENTION_AXES,
     can_be_nan,
     find_band_interval,
-    find_side_band,
+    find_one_sided_band,
     intersect_bands,
-    merge_side_bands,
+    merge_one_sided_bands,
 )
 from specc.analysis.query_key_constants import (
     EXACT_UNARY_FUNCTIONS,
@@ -72,7 +72,7 @@ from specc.analysis.query_key_tensors import (
     unwrap_view,
 )
 from specc.analysis.time_axis import TimeAxis
-from specc.analysis.value_ranges import convert_number, find_uniform_value, find_value_range
+from specc.analysis.value_ranges import cast_number, find_splat_value, find_value_range
 from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
@@ -107,7 +107,9 @@ def find_masked_constants(
         for side in SIDES
     )
     return {
-        n: merge_side_bands(keys.get(n, FULL_INTERVAL), queries.get(n, FULL_INTERVAL), time_axis)
+        n: merge_one_sided_bands(
+            keys.get(n, FULL_INTERVAL), queries.get(n, FULL_INTERVAL), time_axis
+        )
         for n in {**keys, **queries}
     }
 
@@ -123,7 +125,7 @@ def find_nonzero_interval(
 
 def _infer_constants(qk: QueryKeyTensor) -> MaskedConstantRule:
     """Infer the constants of a query-key tensor from the constants of its operands."""
-    number = find_uniform_value(qk.value)
+    number = find_splat_value(qk.value)
     node = qk.value.node
     if number is not None:
         return {number: EMPTY_INTERVAL}
@@ -144,7 +146,7 @@ def _infer_constants(qk: QueryKeyTensor) -> MaskedConstantRule:
                 EXACT_UNARY_FUNCTIONS.get(function_name), (yield operands[0])
             )
         case ops.Cast(to):
-            return propagate_unary_constants(partial(convert_number, dtype=to), (yield operands[0]))
+            return propagate_unary_constants(partial(cast_number, dtype=to), (yield operands[0]))
     return (yield from _infer_axis_op_constants(qk, node))
 
 
@@ -278,7 +280,7 @@ def _infer_boolean_constants(
             results = [{absorbing: c[absorbing]} for c in operand_constants if absorbing in c]
             return intersect_masked_constants([*results, find_common_constants(operand_constants)])
         case ops.Compare(function_name):
-            bands = {0.0: find_side_band(qk), 1.0: find_side_band(qk, is_negated=True)}
+            bands = {0.0: find_one_sided_band(qk), 1.0: find_one_sided_band(qk, is_negated=True)}
             return intersect_masked_constants(
                 [bands, propagate_binary_constants(function_name, *operand_constants)]
             )
@@ -344,7 +346,7 @@ def _infer_weight_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRul
             is_weights = qk.value.index == node.op.weights_result
             has_attention_axes = is_weights and (qk.query_axis, qk.key_axis) == ATTENTION_AXES
             return (
-                {0.0: find_side_band(qk.view_operand(mask, *ATTENTION_AXES))}
+                {0.0: find_one_sided_band(qk.view_operand(mask, *ATTENTION_AXES))}
                 if mask and has_attention_axes
                 else NO_MASKED_CONSTANTS
             )
@@ -353,7 +355,7 @@ def _infer_weight_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRul
     scores, mask = node.args
     assert scores is not None
     assert mask is not None
-    results = [{0.0: find_side_band(align_operand(qk, mask))}]
+    results = [{0.0: find_one_sided_band(align_operand(qk, mask))}]
     score_constants = yield align_operand(qk, scores)
     if isinstance(node.op, ops.MaskedSoftmax) and -inf in score_constants:
         results.append({0.0: score_constants[-inf]})

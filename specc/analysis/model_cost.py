@@ -157,7 +157,7 @@ MAGNITUDE_NAMES = (
 )
 
 
-def format_magnitude(number: int) -> str:
+def format_large_number(number: int) -> str:
     """Format an integer, e.g. `137 billion`. Below one million, format all digits in groups."""
     for size, unit in MAGNITUDE_NAMES:
         # e.g. 999.6 million is formatted as 1 billion, not as 1000 million
@@ -195,7 +195,7 @@ LONG_NUMBER_PATTERN = re.compile(r"(?<!\w)\d{4,15}(?!\w)")
 
 
 @dataclass(kw_only=True)
-class SummaryNode:
+class ScopeSummary:
     """A scope: its name, output type, parameters, multiply-adds and child scopes.
 
     `saved_multiply_adds` are the multiply-adds that blocked attention saves. `members` are the
@@ -208,7 +208,7 @@ class SummaryNode:
     parameter_count: Dim = Dim.from_value(0)
     multiply_adds: Dim = Dim.from_value(0)
     saved_multiply_adds: Dim = Dim.from_value(0)
-    parts: dict[str, "SummaryNode"] = field(default_factory=dict)
+    parts: dict[str, "ScopeSummary"] = field(default_factory=dict)
     repeats: int = 1
     members: tuple[str, ...] = ()
 
@@ -232,13 +232,13 @@ def _get_parameter_scope(parameter: str) -> str:
     return scope if leaf in ("weight", "bias") else parameter
 
 
-def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> SummaryNode:
+def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> ScopeSummary:
     """Return the tree of scopes of a graph, with types, parameter counts and multiply-adds.
 
     `lengths` maps symbolic dimensions to sizes. Attention over a sequence that is not longer than
     the threshold of blocked attention is counted as dense.
     """
-    root = SummaryNode(name=graph.name)
+    root = ScopeSummary(name=graph.name)
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
     # Static sizes replace maximum sizes.
     max_lengths = find_max_lengths(graph) | dict(lengths or {})
@@ -260,7 +260,7 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
     return root
 
 
-def _create_ordered_children(graph: Graph, root: SummaryNode) -> None:
+def _create_ordered_children(graph: Graph, root: ScopeSummary) -> None:
     """Create the child scopes in the order in which the graph first reads one of their weights.
     Scopes without weights, such as masks, do not affect the order.
     """
@@ -270,7 +270,7 @@ def _create_ordered_children(graph: Graph, root: SummaryNode) -> None:
             _get_or_add_child(root, graph.get_scope(node))
 
 
-def _add_node(graph: Graph, root: SummaryNode, node: Node, type: Type) -> SummaryNode:
+def _add_node(graph: Graph, root: ScopeSummary, node: Node, type: Type) -> ScopeSummary:
     """Add the cost and the type of a node to its scope."""
     child = _get_or_add_child(root, graph.get_scope(node))
     child.multiply_adds = child.multiply_adds + count_multiply_adds(node)
@@ -293,25 +293,25 @@ def _count_saved_multiply_adds(
     return count_multiply_adds(node) - count_blocked_multiply_adds(node, blocks)
 
 
-def _get_or_add_child(root: SummaryNode, scope: str) -> SummaryNode:
+def _get_or_add_child(root: ScopeSummary, scope: str) -> ScopeSummary:
     child = root
     for name in scope.split(".") if scope else []:
-        child = child.parts.setdefault(name, SummaryNode(name=name))
+        child = child.parts.setdefault(name, ScopeSummary(name=name))
     return child
 
 
-def _find_child(root: SummaryNode, scope: str) -> SummaryNode | None:
-    child: SummaryNode | None = root
+def _find_child(root: ScopeSummary, scope: str) -> ScopeSummary | None:
+    child: ScopeSummary | None = root
     for name in scope.split("."):
         child = child.parts.get(name) if child else None
     return child
 
 
-def _merge_equal_children(parent: SummaryNode) -> None:
+def _merge_equal_children(parent: ScopeSummary) -> None:
     """Merge numbered child scopes that differ only in their names: `0 … 11`, `0, 2 … 24`."""
     for child in parent.parts.values():
         _merge_equal_children(child)
-    equal_children: dict[object, list[SummaryNode]] = {}
+    equal_children: dict[object, list[ScopeSummary]] = {}
     for child in parent.parts.values():
         # Scopes with different names are not merged, even if they are equal: `query` and `key` are
         # not layers.
@@ -356,7 +356,7 @@ def _split_runs(numbers: Sequence[int]) -> list[list[int]]:
     return runs
 
 
-def iterate_summary_nodes(node: SummaryNode, depth: int = 0) -> Iterator[tuple[int, SummaryNode]]:
+def iterate_summary_nodes(node: ScopeSummary, depth: int = 0) -> Iterator[tuple[int, ScopeSummary]]:
     """Yield each scope with its depth, parents before children. A scope whose only content is a
     single child is merged with it: `h.0 … 11`.
     """

@@ -32,7 +32,11 @@ from typing import Literal, TypeAlias
 from specc.analysis.causality import format_op_name
 from specc.analysis.padding_dataflow import make_padding_dataflow
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedRead, PaddingFacts, PaddingSource
-from specc.analysis.padding_fixes import PaddingLeak, suggest_finite_padding, suggest_padding_fix
+from specc.analysis.padding_fixes import (
+    PaddingViolation,
+    suggest_finite_padding,
+    suggest_padding_fix,
+)
 from specc.analysis.padding_order_and_windows import is_output_order_changed
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir import ops
@@ -57,7 +61,7 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
         for output, padding_source in affected_outputs.items():
             cause = finite_effects.get(output, padding_source)
             if (cause.node, mask_name) not in warnings:
-                leak = PaddingLeak(
+                leak = PaddingViolation(
                     graph=graph,
                     mask_name=mask_name,
                     output=output,
@@ -137,7 +141,7 @@ def _iterate_reached_outputs(
             yield output, source
 
 
-def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
+def make_padding_diagnostic(leak: PaddingViolation) -> Diagnostic:
     """Return the warning W0601 for a violation of padding invariance, with a fix if known."""
     node = leak.find_nonfinite_source() if leak.is_nonfinite else leak.node
     if leak.is_nonfinite:
@@ -157,7 +161,7 @@ def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
     )
 
 
-def _choose_clean_side(leak: PaddingLeak, fix: str) -> str:
+def _choose_clean_side(leak: PaddingViolation, fix: str) -> str:
     """Return `fix`, unless `fix` declares a padding side on which padding also affects the op. In
     this case, return the fix that declares the other side, or "" if padding affects the op on both
     sides.
@@ -170,7 +174,7 @@ def _choose_clean_side(leak: PaddingLeak, fix: str) -> str:
     return next(clean_helps, "")
 
 
-def _is_side_clean(leak: PaddingLeak, side: PaddingSide) -> bool:
+def _is_side_clean(leak: PaddingViolation, side: PaddingSide) -> bool:
     """Return True if padding on `side` does not affect valid positions through the op of `leak`."""
     graph, name = leak.graph, leak.mask_name
     facts = replace(graph.input_facts[name], padding_side=side)
@@ -180,17 +184,20 @@ def _is_side_clean(leak: PaddingLeak, side: PaddingSide) -> bool:
     return all(source.node != leak.node for source in sources)
 
 
-def _label_added_positions(leak: PaddingLeak, node: Node) -> tuple[Label, ...]:
+def _label_added_positions(leak: PaddingViolation, node: Node) -> tuple[Label, ...]:
     """Return a label for the op that added always-valid positions next to padding, if any."""
     if leak.is_nonfinite or not leak.has_interior_padding():
         return ()
-    op_span, joining_span = leak.get_span(node), leak.get_span(leak.find_joining_op() or node)
+    op_span, joining_span = (
+        leak.get_span(node),
+        leak.get_span(leak.find_position_adding_op() or node),
+    )
     if op_span is None or joining_span is None or op_span.line == joining_span.line:
         return ()
     return (Label(joining_span, "positions are added here"),)
 
 
-def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
+def _describe_not_finite(leak: PaddingViolation, node: Node) -> tuple[str, str]:
     """Return the message and label text for a node that may be NaN or infinite at padding."""
     reader = format_op_name(leak.node.op)
     match node.op:
@@ -203,7 +210,7 @@ def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
     return f"`{reader}` reads NaN or infinity there, and NaN times zero is NaN", label_text
 
 
-def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
+def _describe_read(leak: PaddingViolation) -> tuple[str, str]:
     """Return the message and label text for the padded positions that the op of `leak` reads."""
     op_name, padded_read = format_op_name(leak.node.op), leak.padding_source.read
     if order := leak.get_output_order():
@@ -221,7 +228,7 @@ def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
     return (f"`{op_name}` reads them{location} without a mask", "this reads padded positions")
 
 
-def _describe_shift(leak: PaddingLeak, op_name: str) -> tuple[str, str]:
+def _describe_shift(leak: PaddingViolation, op_name: str) -> tuple[str, str]:
     sliced = isinstance(leak.node.op, ops.StridedSlice)
     selection = "a slice with a step" if sliced else f"the stride of `{op_name}`"
     return (
@@ -230,7 +237,7 @@ def _describe_shift(leak: PaddingLeak, op_name: str) -> tuple[str, str]:
     )
 
 
-def _describe_position(leak: PaddingLeak, padded_read: PaddedRead) -> str:
+def _describe_position(leak: PaddingViolation, padded_read: PaddedRead) -> str:
     """Return the phrase that locates the padding that an op reads, or "" for all padding."""
     if padded_read.dependence.kind == "window":
         return (
@@ -243,7 +250,7 @@ def _describe_position(leak: PaddingLeak, padded_read: PaddedRead) -> str:
     return ""
 
 
-def _describe_count(leak: PaddingLeak) -> tuple[str, str]:
+def _describe_count(leak: PaddingViolation) -> tuple[str, str]:
     """Return the message and label text for an op that depends on the amount of padding."""
     if leak.is_reading_length():
         op_name = format_op_name(leak.node.op)

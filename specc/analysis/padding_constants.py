@@ -27,7 +27,7 @@ from specc.analysis.query_key_constants import (
     propagate_binary_constants,
     propagate_unary_constants,
 )
-from specc.analysis.value_ranges import convert_number, find_uniform_value, find_value_range
+from specc.analysis.value_ranges import cast_number, find_splat_value, find_value_range
 from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.ir.types import EMPTY_INTERVAL
@@ -66,8 +66,7 @@ def _is_fill_number(result: PaddedResult, axis: int, number: float) -> bool:
             return is_same and _get_fill_number(result, 0, axis) == number
         case ops.Concat(op_axis) if op_axis == axis:
             return all(
-                (_get_fill_number(result, n, axis) if is_padded else find_uniform_value(a))
-                == number
+                (_get_fill_number(result, n, axis) if is_padded else find_splat_value(a)) == number
                 for n, (a, is_padded) in enumerate(
                     zip(result.node.args, result.list_operands_with_axis(axis), strict=True)
                 )
@@ -113,11 +112,11 @@ def _infer_number(result: PaddedResult, axis: int) -> float | None:
         case ops.Pointwise("relu") if _has_sign(result, node.first_operand, axis, -1):
             return 0.0
         case ops.Pointwise(function_name):
-            return map_number(function_name, numbers[0])
+            return fold_unary_function(function_name, numbers[0])
         case ops.Cast(to):
-            return None if numbers[0] is None else convert_number(numbers[0], to)
+            return None if numbers[0] is None else cast_number(numbers[0], to)
         case ops.Compare(function_name):
-            return combine_numbers(function_name, numbers)
+            return fold_binary_function(function_name, numbers)
         case ops.Arith("max" | "min") if _is_clamped_to_zero(result, numbers, axis):
             return 0.0
         case ops.Arith(function_name):
@@ -137,13 +136,13 @@ def _get_viewed_number(node: Node, numbers: list[float | None]) -> float | None:
     return next((n for n in numbers if n is not None), None) if is_view else None
 
 
-def map_number(function_name: str, number: float | None) -> float | None:
+def fold_unary_function(function_name: str, number: float | None) -> float | None:
     """Apply a pointwise function to a constant; return None if the result is unknown or inexact."""
     function = EXACT_UNARY_FUNCTIONS.get(function_name)
     return _get_only_number(propagate_unary_constants(function, _make_masked_constants(number)))
 
 
-def combine_numbers(function_name: str, numbers: Sequence[float | None]) -> float | None:
+def fold_binary_function(function_name: str, numbers: Sequence[float | None]) -> float | None:
     """Apply a function or comparison to two constants; return None if unknown or inexact."""
     return _get_only_number(
         propagate_binary_constants(function_name, *map(_make_masked_constants, numbers))
@@ -248,7 +247,7 @@ def _get_operand_number(result: PaddedResult, operand: int, axis: int) -> float 
     operand_axis = _find_operand_axis(result, operand, axis)
     value = result.node.args[operand]
     if operand_axis is None:
-        return find_uniform_value(value)
+        return find_splat_value(value)
     return facts.get_padded_value(operand_axis)
 
 

@@ -22,7 +22,7 @@ from specc.analysis.padding_invariance import is_unaffected_by_padding
 from specc.analysis.padding_loops import (
     InferBody,
     infer_loop_facts,
-    is_loop_axis,
+    is_loop_axis_read,
     is_masked_loop_unaffected,
 )
 from specc.analysis.padding_masked_scores import is_condition_always_true
@@ -41,11 +41,11 @@ from specc.analysis.padding_order_and_windows import (
 from specc.analysis.padding_position_ids import (
     EVERY_POSITION,
     NO_PADDING_COUNT,
-    OrderedPositions,
-    PaddedLength,
+    InteriorPaddingCount,
+    PaddedLengthCount,
     PaddingCount,
     infer_padding_count,
-    is_last_index,
+    is_last_valid_index,
     is_padding_exposed,
 )
 from specc.analysis.padding_rotary_embedding import RotationFact, infer_rotation
@@ -252,7 +252,7 @@ class PaddingDataflow:
         """Return True if the result of a node is the index of a valid position: an argmax that
         ignores padding, or `sum(keep) - 1` with right padding.
         """
-        if self.padding_side == "right" and is_last_index(node, self.padding_mask):
+        if self.padding_side == "right" and is_last_valid_index(node, self.padding_mask):
             return True
         if not isinstance(node.op, ops.ArgMax) or node.first_operand is None:
             return False
@@ -277,7 +277,7 @@ class PaddingDataflow:
             lengths = self.padded_lengths
             if not is_masked_loop_unaffected(node, operand_facts, lengths, infer_body):
                 return PaddingSource(node, is_counted=True)
-            reads = [*filter(is_loop_axis, reads)]  # the body was checked
+            reads = [*filter(is_loop_axis_read, reads)]  # the body was checked
         is_counted = self._is_counted(node, operand_facts, counts)
         if is_counted or (rotation and rotation.is_exposed):
             return PaddingSource(node, is_counted=True)
@@ -351,7 +351,7 @@ class PaddingDataflow:
                 pass
             case ops.Size(length) if length.symbols() & self.length.symbols():
                 # `size(n)` includes padded positions.
-                return {(PaddedLength(length),): Fraction(1)}
+                return {(PaddedLengthCount(length),): Fraction(1)}
             case _:
                 return infer_padding_count(node, counts, self.length)
         return self._count_axis_padding(length)
@@ -369,7 +369,7 @@ class PaddingDataflow:
             padding_terms = (
                 () if self.padding_side == "right" else tuple((EVERY_POSITION or {}).items())
             )
-            positions = OrderedPositions(
+            positions = InteriorPaddingCount(
                 length, padding_start, padding_start + self.length, padding_terms
             )
             return {(positions,): Fraction(1)}

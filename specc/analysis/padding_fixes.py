@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specc.analysis.causality import find_node_span
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddingFacts, PaddingSource
-from specc.analysis.value_ranges import find_uniform_value, get_viewed_op
+from specc.analysis.value_ranges import find_splat_value, get_viewed_op
 from specc.diagnostics.diagnostic import Span
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
@@ -14,7 +14,7 @@ from specc.ir.op import Op
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaddingLeak:
+class PaddingViolation:
     """A violation of padding invariance: positions that the mask `mask_name` excludes affect the
     output `output` of `graph` through `padding_source`. `states` are the padding properties of all
     values. If `is_nonfinite`, only NaN or infinity at padded positions affects the output.
@@ -81,7 +81,7 @@ class PaddingLeak:
             node = value.node if value else None
         return node
 
-    def find_joining_op(self) -> Node | None:
+    def find_position_adding_op(self) -> Node | None:
         """Return the op that added always-valid positions next to the read padding, or None."""
         joining = ops.Pad | ops.Concat | ops.Merge
         return self.find_source(self.node, lambda op: isinstance(op, joining))
@@ -188,7 +188,7 @@ NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
 """The value at padded positions that does not change the result of an op."""
 
 
-def suggest_padding_fix(leak: PaddingLeak) -> str:
+def suggest_padding_fix(leak: PaddingViolation) -> str:
     """Return a fix that excludes padding, or "" if no fix is known."""
     if leak.get_output_order() == "reverse":
         return "flip it back: `flip(y, axis=1)`"
@@ -207,7 +207,7 @@ def suggest_padding_fix(leak: PaddingLeak) -> str:
     )
 
 
-def _suggest_count(leak: PaddingLeak) -> str:
+def _suggest_count(leak: PaddingViolation) -> str:
     """Suggest a fix that counts only valid positions."""
     if leak.is_reading_length():
         return f"use `sum(float({leak.mask_name}), axis=1)`, the number of valid positions"
@@ -218,7 +218,7 @@ def _suggest_count(leak: PaddingLeak) -> str:
     return leak.format_side_help("right")
 
 
-def _suggest_order(leak: PaddingLeak) -> str:
+def _suggest_order(leak: PaddingViolation) -> str:
     """Suggest a fix for an op that combines positions in different orders (reversed, sorted)."""
     if not leak.is_reading_reversed():
         return leak.format_side_help("right")
@@ -227,7 +227,7 @@ def _suggest_order(leak: PaddingLeak) -> str:
     return flip_help if is_elementwise else "do it before `flip`"
 
 
-def _suggest_slice(leak: PaddingLeak, value: Value | None) -> str:
+def _suggest_slice(leak: PaddingViolation, value: Value | None) -> str:
     """Suggest the padding side for which a slice drops only padded positions."""
     producer = value.node if value else None
     slice_node = leak.find_source(producer, lambda op: isinstance(op, ops.Slice))
@@ -240,7 +240,7 @@ def _suggest_slice(leak: PaddingLeak, value: Value | None) -> str:
     return leak.format_side_help("right" if slice_node.op.start != 0 else "left")
 
 
-def _explain_mask(leak: PaddingLeak, value: Value | None, fix: str) -> str:
+def _explain_mask(leak: PaddingViolation, value: Value | None, fix: str) -> str:
     """Append an explanation to a fix that contains the placeholder `mask`."""
     if not re.search("[(= ]mask[,)`]", fix) or leak.format_mask(value) != "mask":
         return fix
@@ -248,7 +248,7 @@ def _explain_mask(leak: PaddingLeak, value: Value | None, fix: str) -> str:
     return f"{fix}, where `mask` is `{leak.mask_name}` {same_ops}"
 
 
-def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
+def _suggest_mask(leak: PaddingViolation, value: Value | None) -> str:
     """Suggest passing a padding mask to the op; return "" if the op takes no mask."""
     mask, fill_axes, op = (
         leak.format_mask(value),
@@ -265,7 +265,7 @@ def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
     return _get_mask_argument_help(leak).format(mask)
 
 
-def _get_mask_argument_help(leak: PaddingLeak) -> str:
+def _get_mask_argument_help(leak: PaddingViolation) -> str:
     """Return the help for an op that takes a mask argument, with a placeholder for the mask."""
     op = leak.node.op
     takes_mask = not (isinstance(op, ops.Conv) and leak.has_interior_padding())
@@ -274,7 +274,7 @@ def _get_mask_argument_help(leak: PaddingLeak) -> str:
     return next(fixes, mean_help)
 
 
-def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
+def suggest_finite_padding(leak: PaddingViolation, node: Node) -> str:
     """Suggest a fix that makes values at padded positions finite."""
     alternative = ""
     match node.op:
@@ -287,7 +287,7 @@ def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
     return _explain_mask(leak, value, fix)
 
 
-def _suggest_number(leak: PaddingLeak, value: Value | None) -> str:
+def _suggest_number(leak: PaddingViolation, value: Value | None) -> str:
     """Suggest filling padding with the neutral element of the op; return "" if it has none."""
     if leak.has_interior_padding():
         return _suggest_added_number(leak)
@@ -299,11 +299,11 @@ def _suggest_number(leak: PaddingLeak, value: Value | None) -> str:
     )
 
 
-def _suggest_added_number(leak: PaddingLeak) -> str:
+def _suggest_added_number(leak: PaddingViolation) -> str:
     """Suggest a fix for padding between positions that `pad` or `concat` added and valid positions:
     the same constant at padded and added positions, or padding on the other side.
     """
-    joining_node = leak.find_joining_op()
+    joining_node = leak.find_position_adding_op()
     if joining_node is None:
         return ""
     number = _get_added_number(leak, joining_node)
@@ -314,7 +314,7 @@ def _suggest_added_number(leak: PaddingLeak) -> str:
     return f"replace them before it: `where({leak.format_broadcast_mask(padded)}, x, {number})`"
 
 
-def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:
+def _get_added_number(leak: PaddingViolation, node: Node) -> str | None:
     """Return the constant, as a literal, of the positions that `node` adds next to padding, or None
     if it is unknown. For merged axes, return the neutral element of the op that reads the axes.
     """
@@ -323,17 +323,17 @@ def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:
             return _get_neutral_number(leak) or None
         case ops.Pad(mode="constant", value=value):
             return str(float(value))
-    numbers = {find_uniform_value(a) for a in node.operands if not leak.is_padded(a)}
+    numbers = {find_splat_value(a) for a in node.operands if not leak.is_padded(a)}
     number = numbers.pop() if len(numbers) == 1 else None
     return None if number is None else str(number)
 
 
-def _get_other_side(leak: PaddingLeak, node: Node) -> str:
+def _get_other_side(leak: PaddingViolation, node: Node) -> str:
     """Return the padding side for which added positions are next to valid positions."""
     return "left" if node.args[0] is leak.find_padded_operand(node) else "right"
 
 
-def _get_neutral_number(leak: PaddingLeak) -> str:
+def _get_neutral_number(leak: PaddingViolation) -> str:
     """Return the neutral element of the op, as a literal: the constant that has no effect at padded
     positions. Return "" if there is no such constant.
     """
@@ -349,7 +349,7 @@ def _get_neutral_number(leak: PaddingLeak) -> str:
     return NEUTRAL_NUMBERS.get(type(op), "")
 
 
-def _suggest_op_specific_fix(leak: PaddingLeak) -> str:
+def _suggest_op_specific_fix(leak: PaddingViolation) -> str:
     """Suggest a fix for ops for which no constant at padded positions has the required effect."""
     match op := leak.node.op:
         case ops.Index(index=index) if index == 0:
@@ -367,7 +367,7 @@ def _suggest_op_specific_fix(leak: PaddingLeak) -> str:
     return ""
 
 
-def _suggest_repeated_positions(op: ops.Resize, leak: PaddingLeak) -> str:
+def _suggest_repeated_positions(op: ops.Resize, leak: PaddingViolation) -> str:
     """Suggest a nearest-neighbor resize, which repeats positions, in place of an interpolation."""
     value = leak.get_read_operand()
     axis = leak.get_padded_axis(value)

@@ -12,9 +12,9 @@ from specc.analysis.padding_facts import PaddedRead
 from specc.analysis.padding_loops import is_loop_state_unaffected
 from specc.analysis.padding_order_and_windows import (
     is_gather_in_sort_order,
+    is_last_sorted_position_read,
     is_padding_sorted_first,
     is_padding_sorted_last,
-    is_reading_last_rank,
     is_shift_unaffected,
     is_window_unaffected,
 )
@@ -56,7 +56,7 @@ def is_unaffected_by_padding(read: PaddedRead) -> bool:
 
 def _is_last_rank(read: PaddedRead) -> bool:
     """Return True if an op reads only the last position after a sort, and it is valid."""
-    return is_reading_last_rank(read.node, read.read_facts.rolled_axes.get(read.axis))
+    return is_last_sorted_position_read(read.node, read.read_facts.rolled_axes.get(read.axis))
 
 
 def _is_merged_read_neutral(read: PaddedRead) -> bool:

@@ -13,7 +13,7 @@ axis.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from specc.analysis.padding_constants import combine_numbers, map_number
+from specc.analysis.padding_constants import fold_binary_function, fold_unary_function
 from specc.analysis.padding_facts import (
     NO_PADDING_FACTS,
     PaddedRead,
@@ -23,7 +23,7 @@ from specc.analysis.padding_facts import (
 )
 from specc.analysis.padding_values import is_zero_preserving
 from specc.analysis.time_dataflow_facts import inline_loop_captures
-from specc.analysis.value_ranges import convert_number, find_uniform_value
+from specc.analysis.value_ranges import cast_number, find_splat_value
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
@@ -105,13 +105,13 @@ def is_loop_state_unaffected(read: PaddedRead) -> bool:
     op = read.op
     if not isinstance(op, ops.Scan) or op.end_condition_index >= 0 or read.is_merged:
         return False
-    if not is_loop_axis(read):
+    if not is_loop_axis_read(read):
         return False
     carries = op.split_body_inputs().initial_carries
     if _evaluate_carries(read, op, carries) == list(carries):
         return True
     initial_numbers = [
-        find_uniform_value(v) for v in op.split_operands(read.node.args).initial_carries if v
+        find_splat_value(v) for v in op.split_operands(read.node.args).initial_carries if v
     ]
     numbers = [n for n in initial_numbers if n is not None]
     if len(numbers) < len(carries) or read.has_interior_padding:
@@ -121,7 +121,7 @@ def is_loop_state_unaffected(read: PaddedRead) -> bool:
     return (is_before_valid or not is_final) and _evaluate_carries(read, op, numbers) == numbers
 
 
-def is_loop_axis(read: PaddedRead) -> bool:
+def is_loop_axis_read(read: PaddedRead) -> bool:
     """Return True if a dependence of a loop reads the axis along which the loop runs."""
     op = read.op
     assert isinstance(op, ops.Scan), "a dependence of a loop"
@@ -139,7 +139,7 @@ def _evaluate_carries(
     """
     inner, outer = op.split_body_inputs(), op.split_operands(read.operand_facts)
     numbers = [facts.get_padded_value(op.axis) for facts in outer.scanned]
-    numbers += map(find_uniform_value, op.split_operands(read.node.args).captured)
+    numbers += map(find_splat_value, op.split_operands(read.node.args).captured)
     known_values: dict[Value, KnownValue] = dict(zip(inner.initial_carries, states, strict=True))
     inputs = (*inner.scanned, *inner.captured)
     known_values |= {v: n for v, n in zip(inputs, numbers, strict=True) if n is not None}
@@ -172,7 +172,7 @@ def _infer_known_value(
     node: Node, value: Value, known_values: Mapping[Value, KnownValue], finite_values: set[Value]
 ) -> KnownValue | None:
     """Return the constant or the loop-carried value that a result equals, or None."""
-    uniform = find_uniform_value(value)
+    uniform = find_splat_value(value)
     if uniform is not None:
         return uniform
     operands = [known_values.get(a) if a else None for a in node.args]
@@ -213,11 +213,11 @@ def _infer_number(node: Node, operands: list[KnownValue | None]) -> float | None
         return None
     match node.op:
         case ops.Pointwise(function_name):
-            return map_number(function_name, numbers[0])
+            return fold_unary_function(function_name, numbers[0])
         case ops.Arith(function_name) | ops.Compare(function_name):
-            return combine_numbers(function_name, numbers)
+            return fold_binary_function(function_name, numbers)
         case ops.Cast(to):
-            return convert_number(numbers[0], to)
+            return cast_number(numbers[0], to)
         case ops.Not():
             return 1.0 - numbers[0]
         case ops.Concat() if len(set(numbers)) == 1:

@@ -24,7 +24,7 @@ from specc.analysis.query_key_tensors import (
 )
 from specc.analysis.value_ranges import (
     find_constant_value,
-    find_uniform_value,
+    find_splat_value,
     find_value_range,
     get_viewed_op,
     skip_views,
@@ -134,7 +134,7 @@ def _is_filled_with_extreme(result: PaddedResult, axis: int, *, lowest: bool) ->
     return result.list_operands_with_fact("zero_pad_axes", axis)[0] and (is_beyond or is_mask_fill)
 
 
-def is_fill_underflowing(scores: Value | None) -> bool:
+def is_fill_exponential_zero(scores: Value | None) -> bool:
     """Return True if `exp(fill - s)` is 0 for the fill value and every kept score of a `where`."""
     scores = skip_views(scores)
     if scores is None or scores.node is None or not isinstance(scores.node.op, ops.Where):
@@ -223,7 +223,7 @@ def is_true_at_valid_positions(result: PaddedResult, qk: QueryKeyTensor) -> bool
         if _is_known_true_mask(result, qk.value):
             return True
         # a mask input may be false at any position
-        if node is None or (constant := find_uniform_value(qk.value)) is not None:
+        if node is None or (constant := find_splat_value(qk.value)) is not None:
             return node is not None and constant == 1
         if (operand := unwrap_view(qk)) is not None:
             return (yield operand)

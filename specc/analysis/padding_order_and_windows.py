@@ -12,7 +12,7 @@ from math import inf, nan
 
 from specc.analysis.masked_constants import is_sorted_last
 from specc.analysis.padding_facts import PaddedRead, PaddedResult, PaddingFacts, PaddingSource
-from specc.analysis.value_ranges import find_uniform_value
+from specc.analysis.value_ranges import find_splat_value
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.op import Op
@@ -97,7 +97,7 @@ def find_order_dependent_roll(
         }
         is_order_independent = (
             is_elementwise
-            or is_reading_last_rank(node, source)
+            or is_last_sorted_position_read(node, source)
             or _is_reduction_without_copies(node.op, source)
         )
         if source and (not is_order_independent or len(joined_ops) > 1):
@@ -111,7 +111,7 @@ def _is_reduction_without_copies(op: Op, source: PaddingSource | None) -> bool:
     return isinstance(op, ops.Reduce) and (not is_extended or op.fn in ("all", "any", "max", "min"))
 
 
-def is_reading_last_rank(node: Node, source: PaddingSource | None) -> bool:
+def is_last_sorted_position_read(node: Node, source: PaddingSource | None) -> bool:
     """Return True if an op reads only the last position of an axis with padding sorted first."""
     x, sort = node.first_operand, source.node.op if source else None
     if not isinstance(sort, ops.Sort) or x is None:
@@ -367,7 +367,7 @@ def _is_fill_matching(read: PaddedRead) -> bool:
     else:
         before, after = read.node.args[:operand], read.node.args[operand + 1 :]
         parts = before * read.may_be_left_padded + after * read.may_be_right_padded
-        added_constants += [find_uniform_value(a) for a in parts if a]
+        added_constants += [find_splat_value(a) for a in parts if a]
     return all(n is not None and n == read.fill_constant for n in added_constants)
 
 

@@ -26,7 +26,7 @@ coefficients. None means that the amount differs between positions.
 
 
 @value_class(slots=True)
-class OrderedPositions:
+class InteriorPaddingCount:
     """The padding count of position ids of an axis with padding between valid positions. Position
     ids after the padding count padding, and position ids before the padding do not, so only the
     order of position ids does not depend on padding.
@@ -40,7 +40,7 @@ class OrderedPositions:
 
 
 @value_class(slots=True)
-class RelativePositions:
+class RelativePaddingCount:
     """The padding count of position ids relative to the start or end of the padding: relative ids
     are negative before that point; from that point on, padding adds `padding_terms`.
     """
@@ -54,7 +54,7 @@ class RelativePositions:
 
 
 @value_class(slots=True)
-class PaddedLength:
+class PaddedLengthCount:
     """The padding count of an axis size that includes padded positions."""
 
     length: Dim
@@ -164,10 +164,10 @@ def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
     """
     for n, (count, right) in enumerate(zip(counts, reversed(node.args), strict=True)):
         factor, bound = _get_only_factor(count), _find_constant_length(right)
-        if isinstance(factor, RelativePositions) and counts[1 - n] == factor.count:
+        if isinstance(factor, RelativePaddingCount) and counts[1 - n] == factor.count:
             # Relative ids before the padding are negative, and the compared value is not negative.
             return _are_position_ids(right)
-        if isinstance(factor, OrderedPositions) and bound is not None:
+        if isinstance(factor, InteriorPaddingCount) and bound is not None:
             return bound == factor.padding_end or (
                 bound == factor.padding_start and _is_excluding_start(node, n)
             )
@@ -191,12 +191,12 @@ def _get_only_factor(count: PaddingCount) -> object:
 def _infer_relative_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
     """Return the padding count of position ids minus the start or end of the padding, or None."""
     factor, bound = _get_only_factor(counts[0]), _find_constant_length(node.args[-1])
-    if node.op != ops.Arith("sub") or not isinstance(factor, OrderedPositions):
+    if node.op != ops.Arith("sub") or not isinstance(factor, InteriorPaddingCount):
         return None
     if bound == factor.padding_end:
-        return {(RelativePositions(()),): Fraction(1)}
+        return {(RelativePaddingCount(()),): Fraction(1)}
     if bound == factor.padding_start:
-        return {(RelativePositions(factor.padding_terms),): Fraction(1)}
+        return {(RelativePaddingCount(factor.padding_terms),): Fraction(1)}
     return None
 
 
@@ -227,13 +227,13 @@ def _infer_order_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCou
 
 def _is_order_only(count: PaddingCount) -> bool:
     return any(
-        isinstance(f, OrderedPositions | PaddedLength | RelativePositions)
+        isinstance(f, InteriorPaddingCount | PaddedLengthCount | RelativePaddingCount)
         for product in count or ()
         for f in product
     )
 
 
-def is_last_index(node: Node, padding_mask: Value) -> bool:
+def is_last_valid_index(node: Node, padding_mask: Value) -> bool:
     """Return True for `sum(cast(keep, to=int), axis=1) - 1`, the last index with right padding."""
     if node.op != ops.Arith("sub") or find_constant_fraction(node.args[1]) != 1:
         return False

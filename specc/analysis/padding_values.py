@@ -40,7 +40,7 @@ from specc.analysis.padding_masked_scores import (
     can_hold_mask_constants,
     can_padding_hold_mask_constants,
     is_extreme_at_padding,
-    is_fill_underflowing,
+    is_fill_exponential_zero,
     is_mask_constant_at_padding,
     iterate_axes_with_finite_scores,
 )
@@ -189,7 +189,7 @@ def is_softmax_ignoring(node: Node, scores: PaddingFacts, axis: int) -> bool:
     mask fill values or so far below all other scores that the exponential is zero.
     """
     fill_axes = scores.mask_constant_axes or (
-        scores.minimum_pad_axes if is_fill_underflowing(node.first_operand) else frozenset()
+        scores.minimum_pad_axes if is_fill_exponential_zero(node.first_operand) else frozenset()
     )
     return axis in fill_axes & scores.finite_pad_axes
 

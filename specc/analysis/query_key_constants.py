@@ -24,7 +24,7 @@ from specc.analysis.query_key_tensors import (
     solve_memoized,
     unwrap_view,
 )
-from specc.analysis.value_ranges import COMPARISON_FUNCTIONS, find_uniform_value, find_value_range
+from specc.analysis.value_ranges import COMPARISON_FUNCTIONS, find_splat_value, find_value_range
 from specc.ir import ops
 from specc.ir.dependence import find_dependences
 from specc.ir.graph import Node, Value
@@ -108,7 +108,7 @@ def _solve_finite(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
 
 
 def _is_uniformly_infinite(value: Value) -> bool:
-    return isinf(find_uniform_value(value) or 0.0)
+    return isinf(find_splat_value(value) or 0.0)
 
 
 def _has_infinity_constant(value: Value | None) -> bool:
@@ -143,9 +143,9 @@ def solve_division_by_zero(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool
     if operands is None:
         operands = qk.align_operands()
     match node.op:
-        case ops.Arith("div" | "floordiv" | "mod") if can_be_zero(operands[1]):
+        case ops.Arith("div" | "floordiv" | "mod") if can_divisor_be_zero(operands[1]):
             return True
-        case ops.Pointwise("log" | "reciprocal") if can_be_zero(operands[0]):
+        case ops.Pointwise("log" | "reciprocal") if can_divisor_be_zero(operands[0]):
             return True
         case ops.Pointwise("log1p") if find_value_range(operands[0].value)[0] <= -1:
             return True
@@ -154,7 +154,7 @@ def solve_division_by_zero(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool
     return False
 
 
-def can_be_zero(qk: QueryKeyTensor) -> bool:
+def can_divisor_be_zero(qk: QueryKeyTensor) -> bool:
     """Return True if a divisor may be zero at some keys but not at others."""
     operand: QueryKeyTensor | None = qk
     while operand is not None:

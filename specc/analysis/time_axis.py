@@ -157,7 +157,9 @@ FIRST_POSITION_READ: TimeRead = (None, PAST_POSITIONS)
 """A read of only the first position, which is never later than the position that reads it."""
 
 
-def resolve_splice(node: Node, dependence: Dependence, time_axis: TimeAxis) -> TimeRead | None:
+def resolve_concat_or_slice(
+    node: Node, dependence: Dependence, time_axis: TimeAxis
+) -> TimeRead | None:
     """Return the positions of the time axis that an op reads if it is a concatenation or a
     selection by constant indices. Return None for other ops, or if the result has no time axis.
     """

@@ -51,11 +51,11 @@ from specc.analysis.time_axis import (
     TimeAxis,
     TimeRead,
     find_time_axis,
-    resolve_splice,
+    resolve_concat_or_slice,
     resolve_stride,
 )
 from specc.analysis.time_dataflow_facts import (
-    Leak,
+    CausalityViolation,
     TimeDataflow,
     TimeState,
     ViolationReason,
@@ -134,7 +134,7 @@ def _visit_node(node: Node, results: NodeResults, flow: TimeDataflow) -> None:
 
 def _compute_node_states(
     node: Node, results: NodeResults, flow: TimeDataflow
-) -> tuple[list[TimeState], list[Leak]]:
+) -> tuple[list[TimeState], list[CausalityViolation]]:
     """Return the lattice elements of the results of a node, and its leaks, from its dependences."""
     operand_states = flow.get_operand_states(node)
     is_last_only = any(s.is_last_only for s in operand_states)
@@ -142,7 +142,7 @@ def _compute_node_states(
     first_offsets = reduce(or_, (s.first_offsets for s in operand_states), EMPTY_INTERVAL)
     intervals = [dict.fromkeys(flow.find_time_axes(r), EMPTY_INTERVAL) for r in results]
     reads = [_TimeReads(i, is_last_only, is_all, first_offsets) for i in intervals]
-    leaks: list[Leak] = []
+    leaks: list[CausalityViolation] = []
     for dependence in find_dependences(node, results):
         state, read = operand_states[dependence.operand], reads[dependence.result]
         if dependence.operand_axis in state.axes:
@@ -151,7 +151,7 @@ def _compute_node_states(
     leaks += _find_mixing_violations(node, results, operand_states, states, flow)
     if any(read.is_mixed for read in reads):
         operand = next((n for n, s in enumerate(operand_states) if s.is_last_only), None)
-        leaks.append(Leak(node, "newest", operand))
+        leaks.append(CausalityViolation(node, "newest", operand))
     return states, leaks
 
 
@@ -161,7 +161,7 @@ def _follow_dependence(
     state: TimeState,
     time_reads: _TimeReads,
     time_axis: TimeAxis,
-) -> list[Leak]:
+) -> list[CausalityViolation]:
     """Add the positions that `dependence` reads along the time axis of an operand to `time_reads`.
     Return the causality violations of the dependence.
 
@@ -184,7 +184,7 @@ def _follow_dependence(
     if result_axis is None or result_axis not in time_reads.intervals or unmasked:
         # The op removes the axis, or every result position depends on every operand position.
         time_reads.is_all = True
-        return [Leak(node, "all", dependence.operand)]
+        return [CausalityViolation(node, "all", dependence.operand)]
     # Intervals are summed along a path and merged over paths. Intervals are measured in input
     # positions: one position after a stride corresponds to several input positions.
     rate = time_axis.get_rate(get_read_length(node, dependence))
@@ -192,7 +192,9 @@ def _follow_dependence(
     time_reads.intervals[result_axis] = time_reads.intervals[result_axis] | (
         state.axes[dependence.operand_axis] + input_offsets
     )
-    return [Leak(node, "ahead", dependence.operand, offsets)] if offsets.low < 0 else []
+    return (
+        [CausalityViolation(node, "ahead", dependence.operand, offsets)] if offsets.low < 0 else []
+    )
 
 
 VIOLATION_ORDER: tuple[ViolationReason, ...] = (
@@ -207,28 +209,28 @@ def _find_mixing_violations(
     operand_states: list[TimeState],
     states: list[TimeState],
     flow: TimeDataflow,
-) -> list[Leak]:
+) -> list[CausalityViolation]:
     """Return the leaks of a node that no single dependence causes: uses of the final length,
     captures of time-dependent values, prefix positions that read the first position, and merged
     time axes.
     """
-    leaks: list[Leak] = []
+    leaks: list[CausalityViolation] = []
     if has_time_axis_length(node, flow.time_axis):
-        leaks.append(Leak(node, "length"))
+        leaks.append(CausalityViolation(node, "length"))
     elif not any(flow.has_composite_axis(a) for a in node.operands):
         # the time axis was merged with another axis
         has_composite_result = any(flow.has_composite_axis(r) for r in results)
         if has_composite_result and not any(s.is_all for s in states):
-            leaks.append(Leak(node, "shape"))
+            leaks.append(CausalityViolation(node, "shape"))
     leaks += iterate_capture_violations(node, operand_states, flow.time_axis)
     if violates_prefix_causality(node, results, operand_states, flow.time_axis):
-        leaks.append(Leak(node, "first"))
+        leaks.append(CausalityViolation(node, "first"))
     return leaks
 
 
 def _visit_loop(
     node: Node, results: NodeResults, flow: TimeDataflow
-) -> tuple[list[TimeState], list[Leak]]:
+) -> tuple[list[TimeState], list[CausalityViolation]]:
     """Return the lattice elements of the results of a loop, and the leaks of the loop.
 
     A loop along the time axis is analyzed by its dependences, a loop along another axis by its
@@ -253,11 +255,16 @@ def _visit_loop(
         is_along_time or not is_time_dependent
     ):
         return states, [
-            Leak(node, "length", body_violation=(op.body, Leak(length_reader, "length"))),
+            CausalityViolation(
+                node,
+                "length",
+                body_violation=(op.body, CausalityViolation(length_reader, "length")),
+            ),
             *leaks,
         ]
     body_leaks = [
-        Leak(node, leak.reason, None, leak.offsets, (body, leak)) for leak in body_flow.leaks
+        CausalityViolation(node, leak.reason, None, leak.offsets, (body, leak))
+        for leak in body_flow.leaks
     ]
     return states, [*body_leaks, *leaks]
 
@@ -352,7 +359,7 @@ def resolve_time_dependence(
     if (
         dependence.kind == "all"
         and time_axis
-        and (splice := resolve_splice(node, dependence, time_axis))
+        and (splice := resolve_concat_or_slice(node, dependence, time_axis))
     ):
         return splice
     if dependence.kind == "strided" and time_axis:

@@ -49,7 +49,7 @@ class TimeState:
 
 
 @value_class(slots=True)
-class Leak:
+class CausalityViolation:
     """A node that violates causality by reading positions after the position that it computes.
     `reason` is one of these strings: `ahead` (the node reads up to `-offsets.low` positions ahead),
     `all` (it reads every position), `newest` (it combines the last position with earlier
@@ -63,7 +63,7 @@ class Leak:
     reason: ViolationReason
     operand: int | None = None
     offsets: Interval = EMPTY_INTERVAL
-    body_violation: "tuple[Graph, Leak] | None" = None
+    body_violation: "tuple[Graph, CausalityViolation] | None" = None
 
 
 @value_class()
@@ -74,7 +74,7 @@ class TimeDataflow:
 
     time_axis: TimeAxis
     states: dict[Value, TimeState] = field(default_factory=dict)
-    leaks: list[Leak] = field(default_factory=list)
+    leaks: list[CausalityViolation] = field(default_factory=list)
     loop_body_dataflows: dict[Node, Graph] = field(default_factory=dict)
 
     @property
@@ -111,7 +111,7 @@ class TimeDataflow:
 
 def iterate_capture_violations(
     node: Node, operand_states: Sequence[TimeState], time_axis: TimeAxis
-) -> Iterator[Leak]:
+) -> Iterator[CausalityViolation]:
     """Yield a leak for each initial value or capture of a time loop that depends on time."""
     match node.op:
         case ops.Scan() if is_time_loop(node, node.op, time_axis):
@@ -120,12 +120,12 @@ def iterate_capture_violations(
             # Other reads of time-dependent values are checked through their dependences.
             for operand in (s.index for s in node.op.initial_states):
                 if operand < len(operand_states) and operand_states[operand].is_first_only:
-                    yield Leak(node, "captured", operand)
+                    yield CausalityViolation(node, "captured", operand)
 
 
 def _iterate_loop_violations(
     node: Node, op: ops.Scan, operand_states: Sequence[TimeState]
-) -> Iterator[Leak]:
+) -> Iterator[CausalityViolation]:
     starts = op.first_body_operand + op.scanned_count
     captured = starts + op.carry_count
     # Initial values and captures are the same in all iterations. If an initial value or capture
@@ -133,7 +133,7 @@ def _iterate_loop_violations(
     # first position is available at all positions.
     for n, state in enumerate(operand_states[starts:], starts):
         if state.is_time_dependent and not (n >= captured and state.is_first_only):
-            yield Leak(node, "captured", n)
+            yield CausalityViolation(node, "captured", n)
 
 
 def violates_prefix_causality(

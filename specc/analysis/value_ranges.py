@@ -140,7 +140,7 @@ def _compute_op_range(node: Node, value: Value, operand_ranges: list[ValueRange]
 
 def _convert_range(value_range: ValueRange, dtype: str) -> ValueRange:
     low, high = value_range
-    return convert_number(low, dtype), convert_number(high, dtype)
+    return cast_number(low, dtype), cast_number(high, dtype)
 
 
 def _bound_reduction(node: Node, operand_range: ValueRange) -> ValueRange:
@@ -223,7 +223,7 @@ def _bound_increasing(function_name: str, low: float, high: float) -> ValueRange
     return {"exp": power, "softplus": log1p(power)}.get(function_name, power / (1 + power)), high
 
 
-def convert_number(number: float, dtype: str) -> float:
+def cast_number(number: float, dtype: str) -> float:
     """Return the result of a `Cast` of a number: integers are truncated and clipped."""
     if dtype not in FLOAT32_INTEGER_RANGES:
         return float(number != 0) if dtype == "bool" else number
@@ -318,10 +318,10 @@ def find_constant_fraction(value: Value | None) -> Fraction | None:
 def find_constant_value(value: Value | None) -> float | None:
     """Return the constant to which a value is equal everywhere, including infinity, or None."""
     # `bool` is a subclass of `int` in Python
-    return None if value is None or value.dtype == "bool" else find_uniform_value(value)
+    return None if value is None or value.dtype == "bool" else find_splat_value(value)
 
 
-def find_uniform_value(value: Value | None) -> float | None:
+def find_splat_value(value: Value | None) -> float | None:
     """Return the splat value of a constant tensor (True as 1), or None for other values."""
     casts: list[str] = []
     while (value := skip_views(value)) and isinstance(value.op, ops.Cast):
@@ -329,12 +329,12 @@ def find_uniform_value(value: Value | None) -> float | None:
         value = value.node.first_operand if value.node else None
     match value and value.node:
         case Node(ops.Constant(number)):
-            return reduce(convert_number, reversed(casts), float(number))
+            return reduce(cast_number, reversed(casts), float(number))
         case Node(ops.Compare(fn), (left, right)):
-            left_value, right_value = find_uniform_value(left), find_uniform_value(right)
+            left_value, right_value = find_splat_value(left), find_splat_value(right)
             if left_value is not None and right_value is not None:
                 truth = float(COMPARISON_FUNCTIONS[fn](left_value, right_value))
-                return reduce(convert_number, reversed(casts), truth)
+                return reduce(cast_number, reversed(casts), truth)
     return None
 
 

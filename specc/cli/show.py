@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from specc.analysis.length_limits import find_length_limits
 from specc.analysis.model_cost import (
-    SummaryNode,
+    ScopeSummary,
     format_dim_formula,
-    format_magnitude,
+    format_large_number,
     format_parameter_count,
     format_type_with_sizes,
     iterate_summary_nodes,
@@ -99,7 +99,7 @@ def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[st
     }
 
 
-def _convert_part(scope: SummaryNode, sizes: Mapping[str, int]) -> dict[str, object]:
+def _convert_part(scope: ScopeSummary, sizes: Mapping[str, int]) -> dict[str, object]:
     """Convert a scope to a JSON object. The scope's totals include all `repeats` layers."""
     multiply_adds = scope.sum_over_subtree("multiply_adds")
     saved = scope.sum_over_subtree("saved_multiply_adds")
@@ -302,11 +302,11 @@ def format_scope_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> lis
     multiply_adds = substitute_lengths(
         tree.sum_over_subtree("multiply_adds") - tree.sum_over_subtree("saved_multiply_adds"), sizes
     ).number
-    total = [f"{format_magnitude(multiply_adds)} multiply-adds"] if multiply_adds else []
+    total = [f"{format_large_number(multiply_adds)} multiply-adds"] if multiply_adds else []
     return [*lines, count, *total]
 
 
-def _format_row(graph: Graph, depth: int, node: SummaryNode, sizes: Mapping[str, int]) -> Row:
+def _format_row(graph: Graph, depth: int, node: ScopeSummary, sizes: Mapping[str, int]) -> Row:
     op = f" ({node.op})" if node.op and not node.parts else ""
     repeats = f" × {node.repeats}" if node.repeats > 1 else ""
     shape = format_dims(node.type.shape, sizes) if node.type else ""

@@ -187,8 +187,8 @@ def describe_quantization(
             "layers, and the norm must not be in a loop"
         )
         remarks.append(remark if norm_folds else reason)
-    has_groups = any(format.group_size for format in decision.plan.values())
-    if has_groups and "generate" in graph_names and not target.quantized_operators:
+    has_same_group_mask = any(format.group_size for format in decision.plan.values())
+    if has_same_group_mask and "generate" in graph_names and not target.quantized_operators:
         remarks.append(DEQUANTIZED_AT_RUN_TIME)
     return tuple(remarks)
 

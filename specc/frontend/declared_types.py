@@ -274,7 +274,9 @@ def match_tensor_type(
         )
         label = f"this is {describe_value(value)}"
         span = value_context.span
-        change = "reduce one, as in `mean(x, axis=1)`" if ellipsis_rank > 0 else "add one, as in `x[:, none]`"  # fmt: skip
+        change = "add one, as in `x[:, none]`"
+        if ellipsis_rank > 0:
+            change = "reduce one, as in `mean(x, axis=1)`"
         helps = [f"declare {len(value.shape)} axes, or {change}"]
         raise_error("E0301", title, span, label, helps=helps, related_labels=related_labels)
     _match_dims(_TypeMatcher(context, type, value, env, value_context), dims, ellipsis_rank)

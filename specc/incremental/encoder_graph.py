@@ -29,7 +29,7 @@ from typing import TypeAlias
 
 from specc.analysis.time_dataflow_facts import TimeDataflow
 from specc.incremental.graph_boundary import (
-    add_graph_input,
+    add_shape_only_input,
     collect_value_symbols,
     find_determined_symbols,
     remove_unused_inputs,
@@ -72,7 +72,7 @@ LastPosition: TypeAlias = tuple[Value, int]
 """The last position of a value along an axis, as (value, axis)."""
 
 
-def has_first_result(graph: Graph, flow: TimeDataflow, output_name: str) -> bool:
+def has_start_position(graph: Graph, flow: TimeDataflow, output_name: str) -> bool:
     """Return True if an output has a position before the first token, because of a prefix."""
     value, time_axis = graph.outputs[output_name], flow.time_axis
     axes = [*flow.get_state(value).axes]
@@ -208,7 +208,7 @@ class LastPositionBuilder:
 
 
 @dataclass(frozen=True)
-class InitialValue:
+class InitialStateValue:
     """The initial value of a state, which is a value of the full-forward graph for an empty time
     axis. The state contains the last `max_positions` positions along `axis`, or their sum if
     `is_sum`. If `is_last_position`, the state contains only the last position, and only the
@@ -222,7 +222,7 @@ class InitialValue:
     is_last_position: bool = False
 
 
-def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialValue]) -> Graph | None:
+def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialStateValue]) -> Graph | None:
     """Build the encoder graph, whose outputs are `targets` by name. Return None if there are no
     targets.
 
@@ -243,7 +243,7 @@ def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialValue]) -> 
     required_symbols = symbols | collect_value_symbols(graph.outputs.values())
     if required_symbols <= find_determined_symbols(graph.inputs.values(), length_equations):
         return graph
-    return add_graph_input(
+    return add_shape_only_input(
         graph, plan.time_axis_input, plan.graph.input_facts[plan.time_axis_input]
     )
 
@@ -257,7 +257,7 @@ class EncoderBuilder:
         self.new_values: dict[Value, Value] = {}
         self.last_positions: dict[Value, LastPositionBuilder] = {}
 
-    def copy_nodes(self, targets: Iterable[InitialValue]) -> None:
+    def copy_nodes(self, targets: Iterable[InitialStateValue]) -> None:
         """Copy every node on which the targets depend, except nodes that are needed only at the
         last position. Loops with additional scan outputs are copied last.
         """
@@ -288,7 +288,7 @@ class EncoderBuilder:
                 zero = False if value.dtype == "bool" else 0
                 new_values[value] = self._build_filled_constant(value.type, zero)
 
-    def _find_full_values(self, targets: Sequence[InitialValue]) -> list[Value]:
+    def _find_full_values(self, targets: Sequence[InitialStateValue]) -> list[Value]:
         """Return the values that are needed at more positions than the last position."""
         values = [initial.value for initial in targets if not initial.is_last_position]
         computed_nodes = collect_required_nodes(values, self._list_read_operands)
@@ -311,7 +311,7 @@ class EncoderBuilder:
                 results = self._copy_node(value.node, (value,))
                 self.new_values[value] = results[value.index]
 
-    def build_output(self, target: InitialValue) -> Value:
+    def build_output(self, target: InitialStateValue) -> Value:
         """Build an encoder output that contains only the positions that `target` requests."""
         if target.is_last_position and target.axis is not None:
             return self.last_positions[target.value].build_position(self.b, self.new_values)

@@ -80,7 +80,7 @@ def remove_unused_inputs(graph: Graph, kept_inputs: frozenset[str] = frozenset()
     )
 
 
-def add_length_inputs(graph: Graph, full_graph: Graph, input_names: Iterable[str]) -> Graph:
+def add_shape_only_inputs(graph: Graph, full_graph: Graph, input_names: Iterable[str]) -> Graph:
     """Add the inputs of `full_graph` in `input_names` whose shapes determine an axis size that
     `graph` uses in a computation, as in `x / float(length(memory))`, or a term of such a size, as
     in `past + m`.
@@ -93,7 +93,7 @@ def add_length_inputs(graph: Graph, full_graph: Graph, input_names: Iterable[str
     for name in _find_length_inputs(
         candidates, present_inputs, needed_symbols, graph.length_equations
     ):
-        graph = add_graph_input(graph, name, full_graph.input_facts[name])
+        graph = add_shape_only_input(graph, name, full_graph.input_facts[name])
     return graph
 
 
@@ -126,7 +126,7 @@ def collect_computed_symbols(graph: Graph) -> set[str]:
     return symbols
 
 
-def add_graph_input(graph: Graph, name: str, input_facts: Input) -> Graph:
+def add_shape_only_input(graph: Graph, name: str, input_facts: Input) -> Graph:
     """Add an input that only provides its shape."""
     return replace(
         graph,

@@ -17,9 +17,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from specc.incremental.encoder_graph import InitialValue
+from specc.incremental.encoder_graph import InitialStateValue
 from specc.incremental.graph_boundary import find_folded_batch_axis
-from specc.incremental.position_demand_types import Demand, NonTimeAxisLoop
+from specc.incremental.position_demand_types import NonTimeAxisLoop, PositionDemand
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Node, NodeResults, Value, collect_required_nodes
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 def stack_initial_values(
-    loop: NonTimeAxisLoop, initial_values: Mapping[str, InitialValue], batch: Dim | None
-) -> dict[str, InitialValue]:
+    loop: NonTimeAxisLoop, initial_values: Mapping[str, InitialStateValue], batch: Dim | None
+) -> dict[str, InitialStateValue]:
     """Stack the initial values of states of a loop body along the scan axis. Return the stacked
     values as values of the outer graph, which are scan outputs of a loop that computes only initial
     values.
     """
     body = _ClosedBody.from_loop(loop)
-    closed_values: dict[str, tuple[InitialValue, Value]] = {}
+    closed_values: dict[str, tuple[InitialStateValue, Value]] = {}
     for name, initial in initial_values.items():
         value, axis = body.get_closed_value(initial.value), initial.axis
         # A folded batch axis is split, because beam search reorders batch elements.
@@ -53,7 +53,7 @@ def stack_initial_values(
         loop, body, {name: value for name, (_, value) in closed_values.items()}
     )
     types = initial_loop.infer_types()
-    stacked: dict[str, InitialValue] = {}
+    stacked: dict[str, InitialStateValue] = {}
     first_result = len(types) - len(closed_values)
     for n, (name, (initial, _)) in enumerate(closed_values.items(), first_result):
         axis = None if initial.axis is None else initial.axis + (initial.axis >= loop.scan_axis)
@@ -178,7 +178,7 @@ def build_loop_step(
     outer: "StepGraphBuilder",
     inner: "StepGraphBuilder",
     loop: NonTimeAxisLoop,
-    demand: Demand,
+    demand: PositionDemand,
     results: NodeResults,
 ) -> NodeResults:
     """Build the decode step of a loop. Return its results in the outer step.

@@ -45,13 +45,13 @@ from specc.incremental.position_demand_types import (
     NEWEST_ONLY,
     AxisName,
     AxisNames,
-    Demand,
-    DemandContext,
     NonTimeAxisLoop,
+    PositionDemand,
+    PositionDemandContext,
     PositionNeeds,
     assign_axis_names,
     get_stateful_axis,
-    round_up_to_chunks,
+    round_demand_to_chunks,
 )
 from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences
@@ -59,7 +59,7 @@ from specc.ir.graph import Graph, Node, NodeOperands, NodeResults, Value, collec
 
 
 def compute_position_demand(
-    context: DemandContext, outputs: Mapping[Value, float]
+    context: PositionDemandContext, outputs: Mapping[Value, float]
 ) -> dict[Value, dict[int, float]]:
     """Return the need of every live value along each of its time axes, computed from the need of
     each output along its first time axis. A second time axis of an output (the keys of an attention
@@ -77,7 +77,7 @@ def compute_position_demand(
 
 
 def _propagate_demand(
-    context: DemandContext,
+    context: PositionDemandContext,
     graph: Graph,
     live_nodes: Collection[Node],
     needs: dict[Value, dict[int, float]],
@@ -96,7 +96,10 @@ def _propagate_demand(
 
 
 def _propagate_into_body(
-    context: DemandContext, node: Node, results: NodeResults, needs: dict[Value, dict[int, float]]
+    context: PositionDemandContext,
+    node: Node,
+    results: NodeResults,
+    needs: dict[Value, dict[int, float]],
 ) -> None:
     """Merge the demands of a loop body on its values and captures into `needs`."""
     loop = NonTimeAxisLoop.from_node(context, node)
@@ -136,8 +139,8 @@ def is_fixed_prefix_slice(node: Node, flow: TimeDataflow) -> bool:
 
 
 def compute_node_demand(
-    context: DemandContext, node: Node, results: NodeResults, needs: PositionNeeds
-) -> Demand:
+    context: PositionDemandContext, node: Node, results: NodeResults, needs: PositionNeeds
+) -> PositionDemand:
     """Return the numbers of earlier positions that a node computes and reads for `needs`."""
     if node in context.flow.loop_body_dataflows:
         return NonTimeAxisLoop.from_node(context, node).compute_demand(results, needs)
@@ -165,16 +168,16 @@ def compute_node_demand(
         )
         if _needs_all_positions(context, dependence, required):
             required = inf
-        positions[name] = max(positions[name], round_up_to_chunks(required, layouts[name]))
+        positions[name] = max(positions[name], round_demand_to_chunks(required, layouts[name]))
         positions |= _count_windows(dependence, result_names, positions[name], layouts[name])
     if is_fold and "rows" in positions:
         # the op resumes from a state, so it processes exactly the new positions
         positions["rows"] = 0.0
-    return Demand(positions, operand_names, result_names)
+    return PositionDemand(positions, operand_names, result_names)
 
 
 def _needs_all_positions(
-    context: DemandContext, dependence: Dependence, requested_positions: float
+    context: PositionDemandContext, dependence: Dependence, requested_positions: float
 ) -> bool:
     """Return True if a dependence reads keys outside the window, which must be cached."""
     return (
@@ -185,7 +188,7 @@ def _needs_all_positions(
 
 
 def _select_time_axes(
-    context: DemandContext, values: NodeOperands, names: Sequence[AxisNames]
+    context: PositionDemandContext, values: NodeOperands, names: Sequence[AxisNames]
 ) -> tuple[AxisNames, ...]:
     """Return the names of the time axes of each value."""
     names_by_value = []
@@ -196,7 +199,7 @@ def _select_time_axes(
 
 
 def _collect_axis_layouts(
-    context: DemandContext, values: NodeOperands, names: Sequence[AxisNames]
+    context: PositionDemandContext, values: NodeOperands, names: Sequence[AxisNames]
 ) -> dict[AxisName, TimeAxisLayout]:
     """Return the layouts of the time axes of the operands, by axis name."""
     return {
@@ -208,7 +211,7 @@ def _collect_axis_layouts(
 
 
 def _get_result_demand(
-    context: DemandContext,
+    context: PositionDemandContext,
     results: Sequence[Value],
     names: Sequence[AxisNames],
     needs: PositionNeeds,

@@ -38,7 +38,7 @@ PositionNeeds: TypeAlias = Mapping[Value, Mapping[int, float]]
 
 
 @dataclass(frozen=True)
-class Demand:
+class PositionDemand:
     """The numbers of earlier positions that a node must compute or read, by axis name, and the
     names of the time axes of its operands and results.
     """
@@ -49,7 +49,7 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class DemandContext:
+class PositionDemandContext:
     """The context of a demand analysis: the graph, its time dataflow, the values that are cached
     between steps, and the values that are free to recompute.
 
@@ -98,7 +98,7 @@ class DemandContext:
         return axis in self.find_time_axes(x)
 
 
-def round_up_to_chunks(demand: float, layout: TimeAxisLayout) -> float:
+def round_demand_to_chunks(demand: float, layout: TimeAxisLayout) -> float:
     """Round a demand up to complete chunks, which aligns strided windows."""
     if layout.rate == 1 or demand <= 0 or demand == inf:
         return demand
@@ -194,7 +194,7 @@ class NonTimeAxisLoop:
     scan outputs.
     """
 
-    context: DemandContext
+    context: PositionDemandContext
     node: Node
     body: Graph
     scan_axis: int
@@ -203,7 +203,7 @@ class NonTimeAxisLoop:
     body_outputs: NodeResults
 
     @classmethod
-    def from_node(cls, context: DemandContext, node: Node) -> "NonTimeAxisLoop":
+    def from_node(cls, context: PositionDemandContext, node: Node) -> "NonTimeAxisLoop":
         """Create the description of the loop `node`."""
         body, op = context.flow.loop_body_dataflows[node], node.op
         assert isinstance(op, ops.Scan), "no other op has a body"
@@ -242,7 +242,7 @@ class NonTimeAxisLoop:
             output_positions.append(positions)
         return output_positions
 
-    def compute_demand(self, results: NodeResults, needs: PositionNeeds) -> Demand:
+    def compute_demand(self, results: NodeResults, needs: PositionNeeds) -> PositionDemand:
         """Return the demand on the loop's operands from the `needs` of results and body."""
         result_demands = self.get_output_positions(results, needs)
         positions: dict[AxisName, float] = {}
@@ -265,7 +265,7 @@ class NonTimeAxisLoop:
             }
             positions.update({("result", r, a): need for a, need in axes.items()})
             result_axes.append(dict(result_names))
-        return Demand(positions, tuple(operands), tuple(result_axes))
+        return PositionDemand(positions, tuple(operands), tuple(result_axes))
 
     def _get_operand_demand(
         self,

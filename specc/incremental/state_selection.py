@@ -50,7 +50,7 @@ from specc.incremental.position_demand import (
 from specc.incremental.position_demand_types import (
     NEWEST_ONLY,
     STATEFUL_OPS,
-    DemandContext,
+    PositionDemandContext,
     PositionNeeds,
 )
 from specc.ir import ops
@@ -201,7 +201,9 @@ def _find_moving_operands(node: Node, flow: TimeDataflow) -> set[Value]:
     return {a for a in node.operands if flow.get_state(a).is_time_dependent}
 
 
-def select_cached_values(context: DemandContext, outputs: Mapping[Value, float]) -> list[Value]:
+def select_cached_values(
+    context: PositionDemandContext, outputs: Mapping[Value, float]
+) -> list[Value]:
     """Return the values to cache between steps so that `outputs` are computed at minimum cost."""
     candidates = _find_history_values(context, compute_position_demand(context, outputs))
     if not candidates:
@@ -239,7 +241,7 @@ def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
     return list(zip(op.split_body_inputs().scanned, outer, strict=True))
 
 
-def _find_history_values(context: DemandContext, needs: PositionNeeds) -> list[Value]:
+def _find_history_values(context: PositionDemandContext, needs: PositionNeeds) -> list[Value]:
     """Return the values along the time axis whose earlier positions are needed, in graph order."""
     values = list(context.graph.inputs.values())
     for node, results in iterate_nodes_and_loop_bodies(context.graph, context.flow):
@@ -258,7 +260,7 @@ def _find_history_values(context: DemandContext, needs: PositionNeeds) -> list[V
 class _RecomputeSources:
     """Finds, upstream of a value, the nearest cacheable values from which it can be recomputed."""
 
-    def __init__(self, context: DemandContext, cacheable_values: frozenset[Value]) -> None:
+    def __init__(self, context: PositionDemandContext, cacheable_values: frozenset[Value]) -> None:
         self.setting, self.known = context, cacheable_values
         loops = context.flow.loop_body_dataflows
         self.rows = {row: x for node in loops for row, x in _list_scanned_operands(node)}

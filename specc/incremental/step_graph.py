@@ -1,5 +1,4 @@
-"""Derive the encoder graph, the decode step and its states from the full-forward graph
-(docs/derivation.md).
+"""Derive the encoder graph, the decode step and its states (docs/derivation.md).
 
 `position_demand` computes how many positions of each value a step needs, and `state_selection`
 selects the values that a step caches. This module builds the graph of the step.
@@ -48,13 +47,13 @@ from math import inf
 
 from specc.analysis.causality import find_time_symbol
 from specc.incremental.encoder_graph import (
-    InitialValue,
+    InitialStateValue,
     build_encoder_graph,
-    has_first_result,
+    has_start_position,
     pad_top_k_keys,
 )
 from specc.incremental.graph_boundary import (
-    add_length_inputs,
+    add_shape_only_inputs,
     find_folded_batch_axis,
     remove_unused_inputs,
 )
@@ -62,8 +61,8 @@ from specc.incremental.non_time_axis_loops import build_loop_step
 from specc.incremental.position_demand import compute_node_demand, is_fixed_prefix_slice
 from specc.incremental.position_demand_types import (
     NEWEST_ONLY,
-    Demand,
     NonTimeAxisLoop,
+    PositionDemand,
     get_stateful_operand,
 )
 from specc.incremental.state_selection import select_encoder_values
@@ -84,7 +83,9 @@ SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
 """Ops that add or remove positions at the start of a time axis."""
 
 
-def add_position_ids(states: StepStates, node: Node, result: Value, demand: Demand) -> NodeResults:
+def add_position_ids(
+    states: StepStates, node: Node, result: Value, demand: PositionDemand
+) -> NodeResults:
     """Build the demanded position ids, which start at 0 if the step has all earlier positions."""
     draft, plan = states.draft, states.draft.plan
     (name,) = demand.result_axes[0].values()
@@ -96,12 +97,14 @@ def add_position_ids(states: StepStates, node: Node, result: Value, demand: Dema
     return draft.add_node(node, ops.Arith("add"), *ids, first_id)
 
 
-def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand: Demand) -> Value:
+def build_concat_or_slice(
+    draft: StepDraft, node: Node, result: Value, demand: PositionDemand
+) -> Value:
     """Build the result of an op that adds or removes positions at the start of the time axis. New
     positions are unchanged. If earlier positions are demanded, the prefix is added again.
     """
     plan = draft.plan
-    assert isinstance(node.op, SPLICE_OPS), "no other op splices positions"
+    assert isinstance(node.op, SPLICE_OPS)
     axis = node.op.axis
     need = demand.positions[demand.result_axes[0][axis]]
     result_layout = plan.get_axis_layout(result, axis)
@@ -162,7 +165,7 @@ class StepGraphBuilder:
         input_facts = {v: facts[n] for n, v in plan.graph.inputs.items()}
         used_values = _iterate_constant_operands(plan)
         for value in select_encoder_values(plan.graph, plan.flow, used_values):
-            name = self.names.name_value(value)
+            name = self.names.make_value_name(value)
             self.loop_invariant_inputs[name] = value
             # An input of the spec keeps its batch axis unsplit.
             is_input = value in input_facts
@@ -211,9 +214,7 @@ class StepGraphBuilder:
         (self._build_time_axis_node if on_time_axis else self._build_constant)(node, results)
 
     def _build_time_axis_node(self, node: Node, results: NodeResults) -> None:
-        """Build a node with a time axis for the demanded positions. Slice each result to the needed
-        positions, or append it to the cached positions.
-        """
+        """Build a node for the demanded positions; slice its results, or append them to caches."""
         plan = self.plan
         demand = compute_node_demand(plan, node, results, plan.needs)
         build = self._resume_op if plan.resumes_from_state(node, results) else self._copy_op
@@ -229,7 +230,7 @@ class StepGraphBuilder:
             new_value = self.states.append_to_cache(value, new_value) if is_cached else new_value
             self.draft.new_values[value] = new_value
 
-    def _copy_op(self, node: Node, results: NodeResults, demand: Demand) -> NodeResults:
+    def _copy_op(self, node: Node, results: NodeResults, demand: PositionDemand) -> NodeResults:
         """Build a node that has no state: apply its op to the demanded positions."""
         if (counted := _build_counted_op(self.states, node, results, demand)) is not None:
             return counted
@@ -241,7 +242,7 @@ class StepGraphBuilder:
         op = resize_op(self.plan, node, results, demand)
         return self.draft.add_node(node, op, *self.draft.slice_operands(node, demand))
 
-    def _resume_op(self, node: Node, results: NodeResults, demand: Demand) -> NodeResults:
+    def _resume_op(self, node: Node, results: NodeResults, demand: PositionDemand) -> NodeResults:
         """Build a stateful node: apply its op to the new positions, starting from its state."""
         draft = self.draft
         if isinstance(node.op, ops.Slice | ops.Index):
@@ -265,14 +266,14 @@ class StepGraphBuilder:
 
 
 def _build_counted_op(
-    states: StepStates, node: Node, results: NodeResults, demand: Demand
+    states: StepStates, node: Node, results: NodeResults, demand: PositionDemand
 ) -> NodeResults | None:
     """Build an op that counts, adds or removes positions or selects keys, or return None."""
     match node.op:
         case ops.Extent() | ops.Range():
             return add_position_ids(states, node, results[0], demand)
         case ops.Concat(n) | ops.Slice(n) | ops.Pad(n) if n in demand.result_axes[0]:
-            return (build_spliced_positions(states.draft, node, results[0], demand),)
+            return (build_concat_or_slice(states.draft, node, results[0], demand),)
         case ops.TopK(n) as op if n in demand.operand_axes[0]:
             (keys,) = (x for x in states.draft.slice_operands(node, demand) if x)
             return states.draft.add_node(node, op, pad_top_k_keys(states.draft.builder, op, keys))
@@ -326,7 +327,7 @@ class DecodeGraph:
     graph: Graph
     states: tuple[DecodeState, ...]
     loop_invariant_inputs: Mapping[str, Value]
-    initial_values: Mapping[str, InitialValue]
+    initial_values: Mapping[str, InitialStateValue]
     first_token_logits: str = ""
 
 
@@ -353,13 +354,13 @@ def derive_step_graph(
     options = (evicts_positions, chunk_length)
     plan = StepPlan.from_graph(graph, symbol, time_axis_input, outputs, *options)
     builder = StepGraphBuilder(plan)
-    if first_token_logits and not has_first_result(graph, plan.flow, first_token_logits):
+    if first_token_logits and not has_start_position(graph, plan.flow, first_token_logits):
         first_token_logits = ""
     # A state remains an input even if no node reads it, because the runtime always passes it.
     step, states = builder.build_graph(), tuple(builder.states.states)
     step = remove_unused_inputs(step, frozenset(state.name for state in states))
     invariants = {n: v for n, v in graph.inputs.items() if not plan.depends_on_time(v)}
-    step = add_length_inputs(step, graph, invariants)
+    step = add_shape_only_inputs(step, graph, invariants)
     invariants |= builder.loop_invariant_inputs
     return DecodeGraph(
         plan=plan,
@@ -376,7 +377,7 @@ def add_encoder_graph(step: DecodeGraph) -> DerivedGraphs:
     inputs = set(step.plan.graph.inputs.values())
     # A static input of the spec is also an input of the step; `encode` returns all other values.
     computed = ((n, v) for n, v in step.loop_invariant_inputs.items() if v not in inputs)
-    targets = {n: InitialValue(v) for n, v in computed} | {**step.initial_values}
+    targets = {n: InitialStateValue(v) for n, v in computed} | {**step.initial_values}
     first_result = _make_first_result(step, targets)
     return DerivedGraphs(
         encode=build_encoder_graph(step.plan, {**targets, **first_result}),
@@ -389,11 +390,11 @@ def add_encoder_graph(step: DecodeGraph) -> DerivedGraphs:
     )
 
 
-def _make_first_result(step: DecodeGraph, taken_names: Collection[str]) -> dict[str, InitialValue]:
+def _make_first_result(step: DecodeGraph, names: Collection[str]) -> dict[str, InitialStateValue]:
     """Return the encoder output, by name, from whose last position the first token is sampled."""
     if not step.first_token_logits:
         return {}
-    name = make_unused_name(f"first.{step.first_token_logits}", taken_names)
+    name = make_unused_name(f"first.{step.first_token_logits}", names)
     value = step.plan.graph.outputs[step.first_token_logits]
     axis = next(iter(step.plan.find_time_axes(value)), None)
-    return {name: InitialValue(value, axis, is_last_position=axis is not None)}
+    return {name: InitialStateValue(value, axis, is_last_position=axis is not None)}

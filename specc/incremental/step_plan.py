@@ -31,8 +31,8 @@ from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.incremental.position_demand import collect_step_nodes, compute_position_demand
 from specc.incremental.position_demand_types import (
     NEWEST_ONLY,
-    Demand,
-    DemandContext,
+    PositionDemand,
+    PositionDemandContext,
     PositionNeeds,
 )
 from specc.incremental.state_selection import (
@@ -50,7 +50,7 @@ OutputPositions = Literal["newest", "new"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepPlan(DemandContext):
+class StepPlan(PositionDemandContext):
     """The plan for one graph with the time axis `time_symbol`.
 
     `needs` is the number of earlier positions of each value (`specc.incremental.position_demand`),
@@ -86,7 +86,7 @@ class StepPlan(DemandContext):
         needs_by_kind = {"newest": NEWEST_ONLY, "new": 0.0}
         requested = {graph.outputs[n]: needs_by_kind[kind] for n, kind in outputs.items()}
         recomputable = frozenset(find_recomputable_values(graph, flow, time_axis_input))
-        uncached = DemandContext(graph, flow, (), recomputable, evicts_positions)
+        uncached = PositionDemandContext(graph, flow, (), recomputable, evicts_positions)
         cached = frozenset(select_cached_values(uncached, requested))
         context, needs, full_inputs = _count_needs(uncached, cached, requested, time_axis_input)
         max_chunks = inf if full_inputs else _find_max_chunks(context, needs, context.cached_values)
@@ -188,11 +188,11 @@ class StepPlan(DemandContext):
 
 
 def _count_needs(
-    uncached_context: DemandContext,
+    uncached_context: PositionDemandContext,
     cached_values: frozenset[Value],
     requested_positions: Mapping[Value, float],
     time_axis_input: str,
-) -> tuple[DemandContext, dict[Value, dict[int, float]], tuple[str, ...]]:
+) -> tuple[PositionDemandContext, dict[Value, dict[int, float]], tuple[str, ...]]:
     """Compute the demand on every value if `cached_values` are cached. Return the context with
     these cached values, the needs, and the names of inputs that are passed with all positions
     because earlier positions are needed.
@@ -212,7 +212,9 @@ def _count_needs(
     return context, needs, full_inputs
 
 
-def _count_missing_positions(context: DemandContext, demand: float, prefix_length: Dim) -> float:
+def _count_missing_positions(
+    context: PositionDemandContext, demand: float, prefix_length: Dim
+) -> float:
     """Return the number of needed earlier positions that are not prefix positions."""
     if demand <= 0 or demand == inf:
         return max(demand, 0.0)
@@ -221,7 +223,7 @@ def _count_missing_positions(context: DemandContext, demand: float, prefix_lengt
     return 0.0 if context.flow.time_axis.is_non_negative(prefix_length - int(demand)) else demand
 
 
-def _count_chunks(context: DemandContext, demand: float, layout: TimeAxisLayout) -> float:
+def _count_chunks(context: PositionDemandContext, demand: float, layout: TimeAxisLayout) -> float:
     """Return the number of chunks that contain the needed earlier positions after the prefix."""
     missing_positions = _count_missing_positions(context, demand, layout.prefix_length)
     return (
@@ -232,7 +234,7 @@ def _count_chunks(context: DemandContext, demand: float, layout: TimeAxisLayout)
 
 
 def _find_max_chunks(
-    context: DemandContext, needs: PositionNeeds, values: Iterable[Value]
+    context: PositionDemandContext, needs: PositionNeeds, values: Iterable[Value]
 ) -> float:
     """Return the maximum number of earlier chunks that any value in `values` needs."""
     chunk_counts = (
@@ -243,7 +245,7 @@ def _find_max_chunks(
     return max(chunk_counts, default=0.0)
 
 
-def _count_cached_first_positions(context: DemandContext) -> float:
+def _count_cached_first_positions(context: PositionDemandContext) -> float:
     """Return 1 if the first position of any value is cached, otherwise 0."""
     nodes = iterate_nodes_and_loop_bodies(context.graph, context.flow)
     slices = ((n, r) for n, r in nodes if is_first_position_slice(n, context.flow.time_axis))
@@ -251,7 +253,7 @@ def _count_cached_first_positions(context: DemandContext) -> float:
 
 
 def _is_length_known(
-    context: DemandContext, needs: PositionNeeds, max_cached_chunks: float
+    context: PositionDemandContext, needs: PositionNeeds, max_cached_chunks: float
 ) -> bool:
     """Return True if a cached size determines the chunk count, unlike a size `min(past + m, 3)`."""
     if max_cached_chunks in (0.0, inf):
@@ -334,7 +336,7 @@ class StepDraft:
         )
 
     def slice_operands(
-        self, node: Node, demand: Demand, excluded: Collection[int] = ()
+        self, node: Node, demand: PositionDemand, excluded: Collection[int] = ()
     ) -> list[Value | None]:
         """Return the operands of a node, sliced to the demanded positions unless `excluded`."""
         operands: list[Value | None] = []
@@ -365,7 +367,7 @@ def resize_type(type: Type, lengths: Mapping[int, Dim]) -> Type:
     return Type(type.dtype, tuple(lengths.get(n, d) for n, d in enumerate(type.shape)))
 
 
-def resize_op(plan: StepPlan, node: Node, results: NodeResults, demand: Demand) -> Op:
+def resize_op(plan: StepPlan, node: Node, results: NodeResults, demand: PositionDemand) -> Op:
     """Return the op of a node, with size attributes adapted to the demanded positions."""
     match op := node.op:
         case ops.Expand(axis) if axis in demand.result_axes[0]:

@@ -16,7 +16,7 @@ from math import inf
 
 from specc.analysis.time_axis import TimeAxisLayout
 from specc.analysis.value_ranges import is_zero_everywhere
-from specc.incremental.encoder_graph import InitialValue
+from specc.incremental.encoder_graph import InitialStateValue
 from specc.incremental.graph_boundary import find_folded_batch_axis, split_folded_batch_axis
 from specc.incremental.position_demand_types import get_stateful_operand
 from specc.incremental.step_plan import StepDraft, resize_type
@@ -71,15 +71,15 @@ class StateNames:
             taken_names={*graph.inputs, *graph.outputs},
         )
 
-    def name_cache(self, value: Value) -> tuple[StateRole, int, str]:
+    def make_cache_name(self, value: Value) -> tuple[StateRole, int, str]:
         """Return the role, the layer index and the name of the state that caches a value."""
         if value in self.value_users:
             name, role, layer = self.value_users[value]
             return role, layer, self._make_unique(name)
         self.cache_count += 1
-        return "rows", self.cache_count - 1, self.name_value(value)
+        return "rows", self.cache_count - 1, self.make_value_name(value)
 
-    def name_value(self, value: Value) -> str:
+    def make_value_name(self, value: Value) -> str:
         """Return a name for a value: its input name, or the name of its user or producer."""
         input_name = next((n for n, v in self.graph.inputs.items() if v is value), "")
         if input_name:
@@ -93,7 +93,7 @@ class StateNames:
         scope = _get_last_scope(self.node_origins, node)
         return self._make_unique(f"{scope}.{node.op.name}" if scope else node.op.name)
 
-    def name_carry(self, node: Node, result: Value) -> str:
+    def make_carry_name(self, node: Node, result: Value) -> str:
         """Return the name of a loop-carried value."""
         scope = (
             _get_last_scope(self.node_origins, node)
@@ -144,7 +144,7 @@ class StepStates:
     draft: StepDraft
     names: StateNames
     states: list[DecodeState] = field(default_factory=list)
-    initial_values: dict[str, InitialValue] = field(default_factory=dict)
+    initial_values: dict[str, InitialStateValue] = field(default_factory=dict)
     next_values: dict[str, Value] = field(default_factory=dict)
     past_chunk_count: Value | None = None
 
@@ -163,7 +163,7 @@ class StepStates:
         offset = layout.prefix_length + first_offset
         if plan.max_cached_chunks == inf:
             return b.add_op(ops.Size(plan.past_chunks * rate + offset))
-        return add_length(b, multiply_count(b, self._get_past_chunk_count(), rate), offset)
+        return build_count_sum(b, build_scaled_count(b, self._get_past_chunk_count(), rate), offset)
 
     def _get_past_chunk_count(self) -> Value:
         """Return the number of earlier chunks, which is a decode state."""
@@ -177,7 +177,7 @@ class StepStates:
         """Build the next state of the number of earlier chunks, if this number is a state."""
         if self.past_chunk_count is not None:
             new = self.draft.plan.new_chunks
-            self.next_values["next.rows"] = add_length(
+            self.next_values["next.rows"] = build_count_sum(
                 self.draft.builder, self.past_chunk_count, new
             )
 
@@ -191,11 +191,11 @@ class StepStates:
         plan.needs.setdefault(value, {})[axis] = max_positions
         if max_positions == 0:
             return new_positions
-        role, layer, name = self.names.name_cache(value)
+        role, layer, name = self.names.make_cache_name(value)
         layout = plan.get_axis_layout(value, axis)
         initial = "" if layout.prefix_length == 0 else f"first.{name}"
         if initial:
-            self.initial_values[initial] = InitialValue(value, axis, max_positions)
+            self.initial_values[initial] = InitialStateValue(value, axis, max_positions)
         type = resize_type(value.type, {axis: plan.count_past_positions(max_positions, layout)})
         state = replace(
             self.make_fixed_size_state(name, type, initial, layer),
@@ -218,13 +218,13 @@ class StepStates:
         """Return the decode state of a loop and the step input with its value. The initial state is
         `initial_value`, zeros, or the state after the positions before the first token.
         """
-        name = self.names.name_carry(node, result)
+        name = self.names.make_carry_name(node, result)
         prefix_length = self.draft.plan.get_prefix_length(*get_stateful_operand(node))
         initial = initial_value if prefix_length == 0 else result
         initial_output = ""
         if initial is not None and not is_zero_everywhere(initial):
             initial_output = f"first.{name}"
-            self.initial_values[initial_output] = InitialValue(initial)
+            self.initial_values[initial_output] = InitialStateValue(initial)
         state = self.make_fixed_size_state(
             name, result.type, initial_output, self.names.get_loop_number(node)
         )
@@ -234,10 +234,10 @@ class StepStates:
         """Add the state, i.e. the sum of all earlier positions, to the cumulative sums `sums` of
         the new positions, and return the result. The last position of the result is the next state.
         """
-        name, initial = self.names.name_value(result), ""
+        name, initial = self.names.make_value_name(result), ""
         if self.draft.plan.get_prefix_length(result, axis) != 0:
             initial = f"first.{name}"
-            self.initial_values[initial] = InitialValue(node.get_operand(), axis, is_sum=True)
+            self.initial_values[initial] = InitialStateValue(node.get_operand(), axis, is_sum=True)
         state = self.make_fixed_size_state(name, remove_axis(result.type, axis), initial, 0)
         past_sum = self.draft.add_node(node, ops.Insert(axis), self.add_state_input(state))
         total = self.draft.add_node(node, ops.Arith("add"), sums, *past_sum)
@@ -283,14 +283,14 @@ class StepStates:
         return next((n for n, d in enumerate(type.shape) if d == batch), None)
 
 
-def multiply_count(b: GraphBuilder, count: Value, factor: int) -> Value:
+def build_scaled_count(b: GraphBuilder, count: Value, factor: int) -> Value:
     """Multiply a count by a constant factor."""
     if factor == 1:
         return count
     return b.add_op(ops.Arith("mul"), count, b.add_op(ops.Constant(factor, "i64")))
 
 
-def add_length(b: GraphBuilder, count: Value, length: Dim) -> Value:
+def build_count_sum(b: GraphBuilder, count: Value, length: Dim) -> Value:
     """Add an axis size to a count."""
     return b.add_op(ops.Arith("add"), count, b.add_op(ops.Size(length)))
 
@@ -304,7 +304,7 @@ def select_first_position(
     draft, zero = states.draft, Dim.from_value(0)
     x, axis = get_stateful_operand(node)
     layout = draft.plan.get_axis_layout(x, axis)
-    name = states.names.name_value(result)
+    name = states.names.make_value_name(result)
     type = resize_type(
         new_positions.type,
         {axis: draft.plan.count_past_positions(1, replace(layout, prefix_length=zero))},

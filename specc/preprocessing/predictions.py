@@ -179,8 +179,8 @@ def _predict_masked_tokens(task_results: TaskResults) -> list[Prediction]:
     mask_id = task_results.task.mask_token_id
     predictions: list[Prediction] = []
     for i, encoding in enumerate(task_results.encodings):
-        mask_positions = [n for n, token in enumerate(encoding.ids) if token == mask_id]
-        if not mask_positions:
+        zero_masked_positions = [n for n, token in enumerate(encoding.ids) if token == mask_id]
+        if not zero_masked_positions:
             helps = ["insert a mask token in place of the word to predict"]
             if mask_id is not None:
                 mask = decode_token_ids(
@@ -189,10 +189,10 @@ def _predict_masked_tokens(task_results: TaskResults) -> list[Prediction]:
                 helps = ['write `{0}`: "Paris is the {0} of France."'.format(escape_text(mask))]
             raise_error("E0906", "the text contains no mask token", helps=helps)
         positions = _find_token_positions(task_results, i)
-        probabilities = compute_probabilities(logits[i][positions][mask_positions])
+        probabilities = compute_probabilities(logits[i][positions][zero_masked_positions])
         candidates = [
             _rank_candidates(task_results, encoding, n, row, has_other_masks=len(probabilities) > 1)
-            for n, row in zip(mask_positions, probabilities, strict=True)
+            for n, row in zip(zero_masked_positions, probabilities, strict=True)
         ]
         predictions.append(candidates[0] if len(candidates) == 1 else candidates)
     return predictions

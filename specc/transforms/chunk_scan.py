@@ -18,7 +18,11 @@ from specc.ir.dim import Dim, floor_divide_dims
 from specc.ir.graph import Graph, GraphBuilder, Input, NodeResults, Value
 from specc.ir.recurrent_as_loop import CellBuilder
 from specc.ir.types import Type
-from specc.transforms.split_scan import find_vectorizable_nodes, mask_positions, vectorize_nodes
+from specc.transforms.split_scan import (
+    find_vectorizable_nodes,
+    vectorize_nodes,
+    zero_masked_positions,
+)
 
 CHUNK_LENGTH = 64
 """Number of positions per chunk."""
@@ -119,7 +123,7 @@ class _ChunkedOperands:
             updates["read key"] = self._get_vectors(full_values, recurrence.read_key, value_axis)
         if recurrence.rate is not None:
             updates["rate"] = full_values[recurrence.rate]
-        masked = {n: mask_positions(self.b, x, self.keep) for n, x in updates.items()}
+        masked = {n: zero_masked_positions(self.b, x, self.keep) for n, x in updates.items()}
         return queries | {name: self._split_into_chunks(x) for name, x in masked.items()}
 
     def _get_vectors(self, full_values: dict[Value, Value], value: Value, axis: int) -> Value:
@@ -142,7 +146,7 @@ class _ChunkedOperands:
 def _join_chunks(b: GraphBuilder, x: Value, keep: Value | None, length: Dim) -> Value:
     """Merge the chunks [b, chunks, 64, …] into positions [b, n, …]."""
     positions = b.add_op(ops.Slice(1, Dim.from_value(0), length), b.add_op(ops.Merge(1, 2), x))
-    return mask_positions(b, positions, keep)
+    return zero_masked_positions(b, positions, keep)
 
 
 def _add_masks(b: GraphBuilder, solves_system: bool) -> list[Value]:

@@ -56,7 +56,7 @@ BOUNDED_FUNCTIONS = frozenset(("cos", "erf", "sigmoid", "sign", "sin", "tanh"))
 """`Pointwise` functions whose results are between -1 and 1."""
 
 
-def can_follow_operand_dtype(op: Op) -> bool:
+def can_compute_in_operand_dtype(op: Op) -> bool:
     """Return True if an op can use its operands' dtype, because it amplifies no rounding errors."""
     match op:
         case ops.Pointwise(fn):
@@ -70,7 +70,7 @@ def is_product_preserving(op: Op) -> bool:
     """Return True if an op moves, scales or shifts the result of a MatMul, so that its result has
     the precision of the MatMul. Norms are excluded.
     """
-    return can_follow_operand_dtype(op) and not isinstance(op, NORM_OPS)
+    return can_compute_in_operand_dtype(op) and not isinstance(op, NORM_OPS)
 
 
 HalfDtype: TypeAlias = Literal["f16", "bf16"]
@@ -319,7 +319,7 @@ class _HalfConverter:
             return "neutral" if self._fits_half(op) else "wide"
         if isinstance(op, UNIT_TABLE_OPS):
             return "neutral"
-        if not can_follow_operand_dtype(op):
+        if not can_compute_in_operand_dtype(op):
             return "wide"
         # If one operand is f32, the result is f32, because a 16-bit addition would lose precision.
         classes = {self.precision_classes[a] for a in self._list_float_operands(node)}

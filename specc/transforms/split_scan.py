@@ -293,7 +293,9 @@ class _ScanRebuilder:
         vectorize_nodes(self.b, self.op, self.parts.nodes_after_loop, self.stacked, self.captures)
         # Scan outputs are already zero at masked positions.
         return *final_carries, *(
-            self.stacked[v] if v in stacked else mask_positions(self.b, self.stacked[v], self.keep)
+            self.stacked[v]
+            if v in stacked
+            else zero_masked_positions(self.b, self.stacked[v], self.keep)
             for v in scan_outputs
         )
 
@@ -366,7 +368,7 @@ class _ScanRebuilder:
         return scanned or self.scanned[:1], [v for v in read_values if v in self.captures]
 
 
-def mask_positions(b: GraphBuilder, x: Value, keep: Value | None) -> Value:
+def zero_masked_positions(b: GraphBuilder, x: Value, keep: Value | None) -> Value:
     """Return `x`, [b, n, …], with zeros where `keep` is false."""
     if keep is None:
         return x

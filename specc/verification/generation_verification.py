@@ -32,7 +32,7 @@ from specc.verification.half_rounding import MAX_EXPLAINED_RATIO, HalfRounding
 from specc.verification.length_coverage import (
     find_skipped_lengths,
     is_within_cost_limit,
-    iterate_long_lengths,
+    iterate_lengths_above_thresholds,
 )
 from specc.verification.round_coverage import SubgraphCoverage
 from specc.verification.rounding_errors import (
@@ -111,7 +111,7 @@ def _choose_sizes(
     yield from (choose_lengths(graph, round_index) for round_index in range(rounds))
     settings = generator.resolve_settings({"max_tokens": MAX_TOKENS})
     repeats = MAX_TOKENS * (settings.num_beams if settings.strategy == "beam" else 1)
-    yield from iterate_long_lengths(
+    yield from iterate_lengths_above_thresholds(
         graph, lambda sizes: is_within_cost_limit(sizes, graph, repeats), max_lengths
     )
 

@@ -43,7 +43,7 @@ class HalfRounding:
         """Return the rounded result of a node."""
         if value in self.exact_scores:
             self.scores[value] = array
-        if value.node is not None and (score := find_score(value.node)) in self.scores:
+        if value.node is not None and (score := find_selection_scores(value.node)) in self.scores:
             array = self._select_indices(value, self.scores[score], self.exact_scores[score])
         format = HALF_FORMATS.get(value.dtype)
         if format is None:
@@ -71,7 +71,7 @@ class HalfRounding:
         return order if result.index else np.take_along_axis(scores, order, op.axis)
 
 
-def find_score(node: Node) -> Value | None:
+def find_selection_scores(node: Node) -> Value | None:
     """Return the float operand of an `argmax`, `sort` or `top_k` node, or None for other nodes."""
     if not isinstance(node.op, ops.ArgMax | ops.Sort | ops.TopK):
         return None
@@ -128,7 +128,7 @@ class HalfRoundingErrors:
     @cached_property
     def _exact_scores(self) -> dict[Value, Array]:
         """The exact values of the scores that select indices."""
-        scores = {score for node, _ in self.graph.nodes if (score := find_score(node))}
+        scores = {score for node, _ in self.graph.nodes if (score := find_selection_scores(node))}
         exact_values: dict[Value, Array] = {}
 
         def record_score(value: Value, array: Array) -> Array:

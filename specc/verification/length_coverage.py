@@ -231,7 +231,7 @@ def _select_possible_thresholds(
     return {symbol: thresholds for symbol, thresholds in possible.items() if thresholds}
 
 
-def iterate_long_lengths(
+def iterate_lengths_above_thresholds(
     graph: Graph, is_within_cost_limit: Callable[[Sizes], bool], max_lengths: Sizes | None = None
 ) -> Iterator[dict[str, int]]:
     """Yield axis sizes above the constants in masks and caches: first sizes for which attention is

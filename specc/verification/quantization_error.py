@@ -47,12 +47,12 @@ def make_cache_value_hook(
         assert scale is not None
         # the cache contains the earlier positions, followed by the new positions
         new_codes = codes[:, :, codes.shape[2] - array.shape[2] :]
-        return select_codes_at_ties(array, new_codes, exact[x], weights[names[scale]])
+        return resolve_rounding_ties(array, new_codes, exact[x], weights[names[scale]])
 
     return quantize_array
 
 
-def select_codes_at_ties(
+def resolve_rounding_ties(
     reference_codes: Array, model_codes: Array, x: Array, scale: Array
 ) -> Array:
     """Return the quantized codes of `x / scale`. A code is taken from the model if it differs from

@@ -31,7 +31,7 @@ from specc.verification.length_coverage import (
     Sizes,
     find_nearby_lengths,
     is_within_cost_limit,
-    iterate_long_lengths,
+    iterate_lengths_above_thresholds,
 )
 from specc.verification.rounding_errors import find_half_dtype
 
@@ -146,7 +146,7 @@ def _iterate_candidate_lengths(
         yield from _iterate_if_found(
             find_nearby_lengths(graph, {symbol: 0}, SHORT_AXIS_LENGTH, max_lengths), symbol
         )
-    yield from iterate_long_lengths(graph, lambda _: True, max_lengths)
+    yield from iterate_lengths_above_thresholds(graph, lambda _: True, max_lengths)
     for constant in constants:
         for other_length in (SHORT_AXIS_LENGTH, MIXED_BATCH_SIZE):
             for symbol in typical_sizes:
@@ -262,7 +262,7 @@ def _plan_lengths(
     constants in masks, caches and attention blocks.
     """
     yield from (choose_lengths(graph, round_index, max_lengths) for round_index in range(rounds))
-    yield from iterate_long_lengths(
+    yield from iterate_lengths_above_thresholds(
         graph, lambda sizes: is_within_cost_limit(sizes, graph), max_lengths
     )
 

@@ -5,7 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from specc.analysis.model_cost import format_dim_formula, format_magnitude, format_type_with_sizes
+from specc.analysis.model_cost import (
+    format_dim_formula,
+    format_large_number,
+    format_type_with_sizes,
+)
 from specc.diagnostics.diagnostic import Source
 from specc.diagnostics.render import format_thousands
 from specc.drawing.drawing_marks import make_printable_label
@@ -297,7 +301,9 @@ def _render_costs(cost: CostCurves | None) -> str:
     header_cells = "".join(f"<th>{escape(curve.name)}</th>" for curve in cost.curves)
     rows = "".join(
         f"<tr><th>{format_thousands(n)}</th>"
-        + "".join(f"<td>{format_magnitude(round(curve.values[k]))}</td>" for curve in cost.curves)
+        + "".join(
+            f"<td>{format_large_number(round(curve.values[k]))}</td>" for curve in cost.curves
+        )
         + "</tr>"
         for k, n in enumerate(cost.lengths)
     )

@@ -5,7 +5,7 @@ choose the blocks to expand in diagrams.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from specc.analysis.model_cost import SummaryNode, format_dim_formula, summarize_graph
+from specc.analysis.model_cost import ScopeSummary, format_dim_formula, summarize_graph
 from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.render import extract_docstring_summary
 from specc.driver.generation_graphs import derive_graphs
@@ -103,7 +103,7 @@ class _BlockBuilder:
     sizes: Mapping[str, int]
     node_scopes: Mapping[Node, str]
 
-    def build_block(self, summary: SummaryNode, name: str, path: str, outer: str) -> Block:
+    def build_block(self, summary: ScopeSummary, name: str, path: str, outer: str) -> Block:
         """Build the block of a summary node; `outer` is the outermost scope merged into it."""
         inner_blocks: dict[str, Block] = {}
         block_names: dict[str, str] = {}
@@ -134,7 +134,7 @@ class _BlockBuilder:
             outer_path=outer,
         )
 
-    def _make_child(self, summary: SummaryNode, path: str) -> Block:
+    def _make_child(self, summary: ScopeSummary, path: str) -> Block:
         """Create the block of a nested scope, which is merged with its child if it has only one."""
         merged_names, repeats, members_of_part = [summary.name], 1, summary.members
         outer = path_of_first = f"{path}.{summary.members[0]}".lstrip(".")

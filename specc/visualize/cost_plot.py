@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specc.analysis.blocked_attention_plan import plan_local_attention
 from specc.analysis.length_limits import find_length_limits
-from specc.analysis.model_cost import count_multiply_adds, format_magnitude, summarize_graph
+from specc.analysis.model_cost import count_multiply_adds, format_large_number, summarize_graph
 from specc.diagnostics.render import format_thousands
 from specc.drawing.drawing_marks import FAINT, BoxMark, Drawing, LineMark, Mark, TextMark
 from specc.ir import ops
@@ -211,7 +211,7 @@ def plot_cost(cost: CostCurves) -> Drawing:
 
 def _draw_grid_line(power: int, y: float) -> Iterator[Mark]:
     """Draw a labeled grid line at a power of ten."""
-    label = format_magnitude(10**power)
+    label = format_large_number(10**power)
     yield LineMark(points=((LEFT, y), (LEFT + WIDTH, y)), color=GRID_COLOR, stroke_width=1)
     yield TextMark(x=LEFT - 8, y=y + 4, text=label, size=10, color=FAINT, anchor="end")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from specc.analysis.model_cost import (
-    SummaryNode,
+    ScopeSummary,
     format_dim_formula,
     format_number_ranges,
     summarize_graph,
@@ -12,11 +12,11 @@ from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.dim import Dim
 
 
-def summarize_spec(name: str, *sets: str) -> SummaryNode:
+def summarize_spec(name: str, *sets: str) -> ScopeSummary:
     return summarize_graph(elaborate_spec(open_spec(name, config_settings=sets)).graph)
 
 
-def list_parts(part: SummaryNode, path: str) -> list[str]:
+def list_parts(part: ScopeSummary, path: str) -> list[str]:
     for name in path.split(".") if path else []:
         part = part.parts[name]
     return list(part.parts)

@@ -11,7 +11,7 @@ from specc.analysis import value_ranges
 from specc.analysis.value_ranges import (
     find_constant_fraction,
     find_constant_value,
-    find_uniform_value,
+    find_splat_value,
     find_value_range,
     is_zero_everywhere,
 )
@@ -97,7 +97,7 @@ def find_wrong_facts(seed: int) -> list[str]:
     for name, value in graph.outputs.items():
         numbers = found[name].astype("f8")
         numbers = numbers[~np.isnan(numbers)]
-        constants = (find_constant_fraction, find_constant_value, find_uniform_value)
+        constants = (find_constant_fraction, find_constant_value, find_splat_value)
         for claim in constants:
             number = claim(value)
             if number is not None and (numbers != float(number)).any():
@@ -122,5 +122,5 @@ def test_constants_through_casts() -> None:
 
 
 def test_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(value_ranges, "convert_number", lambda number, dtype: number)
+    monkeypatch.setattr(value_ranges, "cast_number", lambda number, dtype: number)
     assert any(find_wrong_facts(seed) for seed in range(40))

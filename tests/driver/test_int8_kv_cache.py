@@ -13,7 +13,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.cli.main import main
 from specc.ir.array import Array
-from specc.verification.quantization_error import select_codes_at_ties
+from specc.verification.quantization_error import resolve_rounding_ties
 from specc_onnx.lower import kv_buffer_attention
 
 LLAMA = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
@@ -104,7 +104,7 @@ def test_only_rounding_ties_may_differ() -> None:
     ours = np.rint(x / scale).astype(np.int8)
     assert ours.tolist() == [[[[1, 1, 1, -3]]]]
     theirs = np.array([2, 3, 2, -2], np.int8).reshape(1, 1, 1, 4)
-    assert select_codes_at_ties(ours, theirs, x, scale).tolist() == [[[[2, 1, 1, -2]]]]
+    assert resolve_rounding_ties(ours, theirs, x, scale).tolist() == [[[[2, 1, 1, -2]]]]
 
 
 @pytest.mark.slow

@@ -44,8 +44,8 @@ from specc_onnx.write.onnx_value_types import (
 )
 from specc_onnx.write.onnx_verifier import (
     check_value_types,
+    convert_weights_to_inputs,
     infer_model_types,
-    make_weights_inputs,
     verify_without_runtime,
 )
 
@@ -92,7 +92,7 @@ def built(spec: str, where: str, opset: int) -> BuiltModel:
 
 def infer_types(one: BuiltModel) -> InferredTypes:
     """Return the types that the verifier infers from the nodes alone, without declared types."""
-    model = make_weights_inputs(one)
+    model = convert_weights_to_inputs(one)
     env = check_value_types(one, model).lengths
     told = {name: env[symbol] for symbol, name in one.length_inputs.items() if symbol in env}
     return infer_model_types(strip_declared_types(model), env, told)
@@ -100,7 +100,7 @@ def infer_types(one: BuiltModel) -> InferredTypes:
 
 def run_all_values(one: BuiltModel, found: InferredTypes) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Return every value of the main graph, computed by ONNX Runtime from inputs of equal lengths."""
-    model = strip_declared_types(make_weights_inputs(one))
+    model = strip_declared_types(convert_weights_to_inputs(one))
     graph = one.graph
     rng = np.random.default_rng(0)
     inputs = make_random_inputs(
@@ -188,7 +188,7 @@ def count_undetected_mutants(
     """Return the number of mutants with an effect, and the undetected ones with the values that
     changed. All mutants of outputs are tried.
     """
-    model, before = make_weights_inputs(one), infer_types(one)
+    model, before = convert_weights_to_inputs(one), infer_types(one)
     results, others = [], []
     for mutation in iterate_shape_mutations(model):
         (results if mutation.kind == "declared output" and mutation.graph == 0 else others).append(

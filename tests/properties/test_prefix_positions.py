@@ -297,7 +297,9 @@ def _use_times_as_indices(query_key: QueryKeyTensor) -> affine_indices.AffineInd
     )
 
 
-def _read_wrong_end(self: encoder_graph.EncoderBuilder, first: encoder_graph.InitialValue) -> Value:
+def _read_wrong_end(
+    self: encoder_graph.EncoderBuilder, first: encoder_graph.InitialStateValue
+) -> Value:
     """Mutation: reads the initial state at the wrong end."""
     value, axis = self.new_values[first.value], first.axis
     if axis is None or first.is_sum:
@@ -316,7 +318,7 @@ def _ignore_dependents(node: Node, *results: Any) -> list[Dependence]:
     return [replace(k, kind=kinds.get(k.kind, k.kind)) for k in find_dependences(node, *results)]
 
 
-OUTPUT, SPLICED = encoder_graph.EncoderBuilder.build_output, time_dataflow.resolve_splice
+OUTPUT, SPLICED = encoder_graph.EncoderBuilder.build_output, time_dataflow.resolve_concat_or_slice
 FROM = {
     "a row alone is made of its own rows where it reads others": 30,
     "row numbers do not begin behind the head": 30,
@@ -356,12 +358,12 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "nobody tells the length of a memory": (
         step_graph,
-        "add_length_inputs",
+        "add_shape_only_inputs",
         lambda graph, *_: graph,
     ),
     "rows behind what grows stay where they are": (
         time_dataflow,
-        "resolve_splice",
+        "resolve_concat_or_slice",
         lambda node, link, clock: (
             (link.operand_axis, Interval(0, 0))
             if isinstance(node.op, ops.Concat)

@@ -290,7 +290,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "every difference is the last index": (
         padding_dataflow,
-        "is_last_index",
+        "is_last_valid_index",
         lambda node, padding_mask: node.op == ops.Arith("sub"),
     ),
 }

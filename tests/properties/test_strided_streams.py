@@ -142,7 +142,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "what is kept is no whole chunks": (
         position_demand,
-        "round_up_to_chunks",
+        "round_demand_to_chunks",
         lambda need, track: need + (need > 0),
     ),
     "slow rows are numbered as those that come in": (

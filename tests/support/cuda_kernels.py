@@ -29,7 +29,7 @@ from specc_onnx import build_model, get_target
 from specc_onnx.execution_providers import find_compute_nodes
 from specc_onnx.lower.kv_buffer_attention import find_kv_buffers
 from specc_onnx.lower.onnx_targets import DEFAULT_OPSET
-from specc_onnx.write.onnx_verifier import make_weights_inputs
+from specc_onnx.write.onnx_verifier import convert_weights_to_inputs
 from support.elaborated_specs import elaborate_with_config
 from support.op_examples import EXAMPLES
 from support.provider_operators import CONTROL_FLOW, LIST_DIRECTORY
@@ -117,7 +117,7 @@ def build_spec_models(
     work = pass_pipeline.PassState(
         graph=graph, defaults=model.defaults, generation=model.generation
     )
-    derived: DerivedGraphs = pass_pipeline.derive_with_passes(work)
+    derived: DerivedGraphs = pass_pipeline.run_derivation_passes(work)
     if width != "f32":
         derived = convert_derived_to_half(derived, width)
     for role, part in (("encode", derived.encode), ("step", derived.step)):
@@ -126,7 +126,7 @@ def build_spec_models(
     card = get_target("ort-cuda")
     if caches := find_kv_buffers(derived.step, derived.states, card, DEFAULT_OPSET):
         built = build_model(KVBufferGraph(derived.step, caches), card)
-        yield f"{name} buffers", make_weights_inputs(built)
+        yield f"{name} buffers", convert_weights_to_inputs(built)
 
 
 def build_op_models(
@@ -159,4 +159,4 @@ def _rounds_together(op: Op) -> bool:
 
 
 def _for_card(graph: Graph, opset: int = DEFAULT_OPSET) -> ModelProto:
-    return make_weights_inputs(build_model(graph, get_target("ort-cuda"), opset=opset))
+    return convert_weights_to_inputs(build_model(graph, get_target("ort-cuda"), opset=opset))

@@ -14,7 +14,7 @@ from onnx import ModelProto, helper
 
 from specc_onnx.int8_saturation import convert_weights_to_uint8, has_saturating_products
 from specc_onnx.lower import onnx_targets
-from specc_onnx.lower.dynamic_shapes import LengthResolver
+from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter, NameTable
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES, get_target
 from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
@@ -36,7 +36,7 @@ class EmittedModel:
         g = Emitter(
             target=get_target("onnx"),
             opset=opset,
-            lengths=LengthResolver({}),
+            lengths=DimResolver({}),
             names=NameTable(set(inputs)),
         )
         results = list(write(g))

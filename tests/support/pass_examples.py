@@ -20,7 +20,7 @@ from specc.analysis.query_key_tensors import QueryKeyTensor
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.incremental.position_demand import compute_position_demand
-from specc.incremental.position_demand_types import NEWEST_ONLY, DemandContext
+from specc.incremental.position_demand_types import NEWEST_ONLY, PositionDemandContext
 from specc.incremental.state_selection import find_recomputable_values
 from specc.incremental.step_plan import StepPlan
 from specc.ir.dim import Dim
@@ -280,7 +280,7 @@ def _demand(graphs: Graphs, words: Words) -> Iterable[str]:
     graph = get_main_graph(graphs)
     symbol, growing, outputs = _open(graph, words)
     found = trace_time_dataflow(graph, symbol)
-    setting = DemandContext(
+    setting = PositionDemandContext(
         graph, found, (), frozenset(find_recomputable_values(graph, found, growing))
     )
     asked = {graph.outputs[n]: NEWEST_ONLY if r == "newest" else 0.0 for n, r in outputs.items()}

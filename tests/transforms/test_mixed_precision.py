@@ -18,7 +18,7 @@ from specc.transforms import pass_pipeline
 from specc.transforms.mixed_precision import (
     ALWAYS_HALF_OPS,
     MAX_FINITE,
-    can_follow_operand_dtype,
+    can_compute_in_operand_dtype,
     convert_derived_to_half,
     convert_graph_to_half,
 )
@@ -75,7 +75,7 @@ def test_only_listed_ops_compute_in_half(name: str) -> None:
         pass_pipeline.simplify_graph(elaborate_small(name).model.graph), "f16"
     )
     for node in find_half_nodes(graph):
-        assert isinstance(node.op, ALWAYS_HALF_OPS) or can_follow_operand_dtype(node.op)
+        assert isinstance(node.op, ALWAYS_HALF_OPS) or can_compute_in_operand_dtype(node.op)
         assert not isinstance(node.op, ops.Softmax | ops.Reduce | ops.Scan | ops.Lstm)
 
 
@@ -132,7 +132,7 @@ def test_kv_cache_is_half(name: str) -> None:
     graph = pass_pipeline.simplify_graph(found.model.graph)
     generation = found.model.generation
     assert generation is not None
-    whole = pass_pipeline.derive_with_passes(
+    whole = pass_pipeline.run_derivation_passes(
         pass_pipeline.PassState(graph=graph, defaults=found.model.defaults, generation=generation)
     )
     thin = convert_derived_to_half(whole, "f16")

@@ -146,7 +146,9 @@ def test_verify_accepts_tokens_with_nearly_equal_logits(
 ) -> None:
     """Values are rounded to bf16, which has no CPU kernels."""
     monkeypatch.setitem(HALF_FORMATS, "f16", HALF_FORMATS["bf16"])  # type: ignore[arg-type]
-    monkeypatch.setattr(generation_verification, "iterate_long_lengths", lambda *_: iter(()))
+    monkeypatch.setattr(
+        generation_verification, "iterate_lengths_above_thresholds", lambda *_: iter(())
+    )
     model = compile_half(tmp_path, spec, set=SMALL_CONFIGS[spec], graphs="generate")
     scale, seeds = {"": 1.0}, iter(range(90000, 91000))
 

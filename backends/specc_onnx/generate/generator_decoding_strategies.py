@@ -67,7 +67,7 @@ class StrategyInputs:
         """
         carries = []
         if decoding.has_repetition_penalty:
-            seen_tokens = generator_logits_processors.emit_prompt_tokens(
+            seen_tokens = generator_logits_processors.emit_prompt_token_mask(
                 g, self.prompt, self.padding_mask, self.vocabulary
             )
             type = Type.of("bool", self.batch, self.vocabulary)
@@ -110,7 +110,9 @@ def _emit_updated_history(
     """Emit the values of `emit_history_carries`, updated with the new tokens i64[batch, 1]."""
     updated_history = []
     if decoding.has_repetition_penalty:
-        updated_history.append(generator_logits_processors.emit_seen_tokens(g, history[0], tokens))
+        updated_history.append(
+            generator_logits_processors.emit_updated_seen_tokens(g, history[0], tokens)
+        )
     if needs_token_history(decoding):
         updated_history.append(g.emit_node("Concat", history[-1], tokens, axis=1))
     return updated_history

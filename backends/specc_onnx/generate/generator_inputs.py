@@ -38,7 +38,7 @@ NO_TOKEN = -1
 """Token id that is returned, with a log-probability of NaN, if all logits are NaN."""
 
 
-def map_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:
+def get_scalar_input_types(decoding: DecodingConfig) -> dict[str, str]:
     """Return the scalar inputs with their element types, in the order of the signature."""
     scalars = {MAX_TOKENS_INPUT: "i64"}
     if decoding.strategy == "sample":

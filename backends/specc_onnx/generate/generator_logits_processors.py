@@ -19,7 +19,9 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 
-def emit_prompt_tokens(g: Emitter, prompt: str, padding_mask: str | None, vocabulary: int) -> str:
+def emit_prompt_token_mask(
+    g: Emitter, prompt: str, padding_mask: str | None, vocabulary: int
+) -> str:
     """Emit a bool[batch, vocabulary] mask of the tokens in each prompt i64[batch, n]."""
     is_token, is_in_vocabulary = (
         g.emit_node("GreaterOrEqual", prompt, 0),
@@ -32,10 +34,10 @@ def emit_prompt_tokens(g: Emitter, prompt: str, padding_mask: str | None, vocabu
     columns = g.emit_node("Where", is_counted, prompt, vocabulary)
     shape = g.emit_node("Concat", emit_axis_length(g, prompt, 0), [vocabulary + 1], axis=0)
     no_tokens = g.emit_node("Expand", False, shape)
-    return emit_slice(g, emit_seen_tokens(g, no_tokens, columns), 1, 0, vocabulary)
+    return emit_slice(g, emit_updated_seen_tokens(g, no_tokens, columns), 1, 0, vocabulary)
 
 
-def emit_seen_tokens(g: Emitter, seen_tokens: str, tokens: str) -> str:
+def emit_updated_seen_tokens(g: Emitter, seen_tokens: str, tokens: str) -> str:
     """Emit the mask `seen_tokens` bool[batch, vocabulary], updated with `tokens` i64[batch, n]."""
     flags = g.emit_node("Expand", True, g.emit_node("Shape", tokens))
     return g.emit_node("ScatterElements", seen_tokens, tokens, flags, axis=1)
@@ -146,7 +148,7 @@ def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) 
         earlier_token = g.emit_node("Slice", history, [n], [offset], [1])
         recent_token = g.emit_node("Slice", history, [offset], [offset + 1 or SLICE_TO_END], [1])
         is_repeat = g.emit_node("And", is_repeat, g.emit_node("Equal", earlier_token, recent_token))
-    return emit_prompt_tokens(g, last_tokens, is_repeat, vocabulary)
+    return emit_prompt_token_mask(g, last_tokens, is_repeat, vocabulary)
 
 
 def _emit_completed_sequences(
@@ -163,7 +165,7 @@ def _emit_completed_sequences(
     is_match = g.emit_node("Equal", emit_count_nonzero(g, equal_tokens, 2), length - 1)
     last_tokens = g.emit_constant([[sequence[-1] for sequence in sequences]], "i64")
     tokens = g.emit_node("Expand", last_tokens, g.emit_node("Shape", is_match))
-    return emit_prompt_tokens(g, tokens, is_match, vocabulary)
+    return emit_prompt_token_mask(g, tokens, is_match, vocabulary)
 
 
 FORBIDDEN_SCORE = float("-inf")

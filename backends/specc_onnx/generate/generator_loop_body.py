@@ -19,7 +19,7 @@ from specc.ir.model import DecodeState, extract_tokenwise_default
 from specc.ir.types import Type
 from specc_onnx.generate.generator_decoding_strategies import DecodingStrategy
 from specc_onnx.generate.generator_inputs import GenerationContext, LoopCarry, TokenSelection
-from specc_onnx.lower.dynamic_shapes import LengthResolver
+from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import (
     LoweringSite,
     Tensor,
@@ -47,7 +47,7 @@ def hoist_invariant_nodes(
     # The dimension `batch` is the number of beams of all sequences in the decode step, but the
     # number of sequences in the graph of the spec.
     outer_lengths = g.lengths
-    g.lengths = LengthResolver(inputs, step.length_equations, context.definition.graph.min_lengths)
+    g.lengths = DimResolver(inputs, step.length_equations, context.definition.graph.min_lengths)
     types, previous_names = g.bodies.open_bodies[0].types, set(g.bodies.open_bodies[0].types)
     lower_nodes(g, step, invariant_nodes)
     for name in types.keys() - previous_names:
@@ -154,12 +154,12 @@ def build_generation_body(context: GenerationContext, loop: LoopIteration) -> Gr
         }
         # The loop is skipped for an empty batch.
         lower_bounds = {**step.min_lengths, str(context.batch): 1}
-        with g.enter_graph(LengthResolver(input_types, step.length_equations, lower_bounds)):
+        with g.enter_graph(DimResolver(input_types, step.length_equations, lower_bounds)):
             context.bind_inputs(step, {**body_tensors, **loop.loop_invariant_inputs})
             if loop.first_logits is None:
                 logits = _emit_step(context, loop)
             else:
-                logits = emit_first_logits(
+                logits = emit_iteration_logits(
                     context, loop, loop.first_logits, body_tensors, iteration.name
                 )
             g.site = LoweringSite(("select_token",))
@@ -179,7 +179,7 @@ def _emit_step(context: GenerationContext, loop: LoopIteration) -> str:
     return _emit_last_logits(context)
 
 
-def emit_first_logits(
+def emit_iteration_logits(
     context: GenerationContext,
     loop: LoopIteration,
     first_logits: Tensor,

@@ -25,7 +25,7 @@ from specc_onnx.generate.generator_inputs import (
     GenerationContext,
     GeneratorDefinition,
     LoopCarry,
-    map_scalar_inputs,
+    get_scalar_input_types,
 )
 from specc_onnx.generate.generator_loop_body import (
     LoopIteration,
@@ -33,7 +33,7 @@ from specc_onnx.generate.generator_loop_body import (
     hoist_invariant_nodes,
 )
 from specc_onnx.lower import onnx_targets
-from specc_onnx.lower.dynamic_shapes import LengthResolver
+from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter, LoweringSite, NameTable, Tensor
 from specc_onnx.lower.onnx_nodes import make_unique_name
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
@@ -43,7 +43,7 @@ from specc_onnx.lower.tensor_helpers import (
     emit_cast,
     emit_count_nonzero,
     emit_full,
-    emit_indices_without_padding,
+    emit_zeroed_padding_indices,
     make_typed_tensor,
 )
 from specc_onnx.write.onnx_graph import BuiltModel, add_parameters, finish_model
@@ -57,9 +57,9 @@ def build_generation_model(
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
     """Build the standalone generator for `source`; `storage_dtypes` and `ties` are the arguments of
-    `build_model`. The model has the inputs `GeneratorDefinition.inputs` and `map_scalar_inputs`,
-    the output `tokens`, and the output `log_probs` or (for beam search) `scores`. If an output has
-    the same name as an input, a numeric suffix is added. Raise E0944 for a per-token input without
+    `build_model`. The model has the inputs of the definition and of `get_scalar_input_types`, the
+    output `tokens`, and the output `log_probs` or (for beam search) `scores`. If an output has the
+    same name as an input, a numeric suffix is added. Raise E0944 for a per-token input without
     a value inside the loop.
     """
     onnx_targets.check_opset(opset)
@@ -94,7 +94,7 @@ def build_generation_model(
     outputs = loop.strategy.map_outputs(
         g, final_values[len(loop.token_carries) + len(loop.state_carries) :]
     )
-    scalars = map_scalar_inputs(context.decoding).items()
+    scalars = get_scalar_input_types(context.decoding).items()
     inputs = {**context.types, **{context.scalar_names[n]: Type(t, ()) for n, t in scalars}}
     used_names = set(inputs)
     output_tensors = {make_unique_name(n, used_names): t for n, t in outputs.items()}
@@ -110,11 +110,11 @@ def _make_generation_context(
     used_names = set(types)
     # If an input of the spec is named `seed` or `max_tokens`, it keeps this name.
     scalar_names = {
-        name: make_unique_name(name, used_names) for name in map_scalar_inputs(decoding)
+        name: make_unique_name(name, used_names) for name in get_scalar_input_types(decoding)
     }
     # An absent optional input is empty, so no dimension can be computed from it.
     input_types = {n: t for n, t in types.items() if n not in definition.optional_inputs}
-    lengths = LengthResolver(input_types, graph.length_equations, graph.min_lengths)
+    lengths = DimResolver(input_types, graph.length_equations, graph.min_lengths)
     shape = graph.inputs[derived.sequence_input].type.shape
     assert len(shape) == 2, f"{derived.sequence_input} is not a token sequence per batch element"
     batch = shape[0]
@@ -167,7 +167,7 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
         padding_mask=emit_prompt_mask(context),
     )
     strategy = make_decoding_strategy(g, context.decoding, strategy_inputs)
-    first_logits = emit_initial_logits(context)
+    first_logits = emit_empty_prompt_logits(context)
     return LoopIteration(
         token_carries=token_carries,
         state_carries=state_carries,
@@ -264,7 +264,7 @@ def emit_prompt_carry(context: GenerationContext) -> LoopCarry:
             context.derived.step, prompt_input
         ):
             keep = context.main_tensors[name]
-            ids = Tensor(emit_indices_without_padding(context.g, ids, keep), ids.type)
+            ids = Tensor(emit_zeroed_padding_indices(context.g, ids, keep), ids.type)
     return emit_carry(context, prompt_input, ids)
 
 
@@ -318,7 +318,7 @@ def emit_prompt_mask(context: GenerationContext) -> str | None:
     return None
 
 
-def emit_initial_logits(context: GenerationContext) -> Tensor | None:
+def emit_empty_prompt_logits(context: GenerationContext) -> Tensor | None:
     """Emit the logits of the first token of a sequence without a prompt, f32[batch, vocabulary].
     Return None if every sequence needs a start token.
     """

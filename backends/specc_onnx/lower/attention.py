@@ -18,13 +18,13 @@ from specc_onnx.lower.blocked_attention_loop import (
     GlobalTokens,
     assume_nonempty,
     emit_block_loop,
-    emit_is_long_enough,
+    emit_blocking_condition,
     emit_local_attention,
 )
 from specc_onnx.lower.dense_attention import (
     AttentionOperands,
     emit_dense_attention,
-    emit_result_per_head,
+    emit_unpacked_output,
 )
 from specc_onnx.lower.emitter import Emitter, Tensor, emit_if
 from specc_onnx.lower.kv_buffer_attention import emit_kv_buffer_attention, is_kv_buffer
@@ -71,7 +71,7 @@ def attend(
     else:
         result, description = emit_dense_attention(op, g, operands), f"dense: {plan}"
     _record_attention_note(g, query.dtype, {**result.notes, ATTENTION_FORM: description})
-    return emit_result_per_head(g, result, query.shape[1], values.shape[3]), result.weights
+    return emit_unpacked_output(g, result, query.shape[1], values.shape[3]), result.weights
 
 
 def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> LocalAttentionPlan | str:
@@ -109,7 +109,7 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
         return None
     type = g.site.types[0]
     n = type.shape[-2]
-    is_long = emit_is_long_enough(g, multiply_dims(type.shape[:-2]), n, plan, GlobalTokens())
+    is_long = emit_blocking_condition(g, multiply_dims(type.shape[:-2]), n, plan, GlobalTokens())
     axes = _get_weight_axes(weights)
 
     def emit_block_sum(queries: PositionSpan, keys: PositionSpan) -> Tensor:

@@ -77,7 +77,7 @@ def emit_local_attention(
     with _enter_blocks_scope(g):
         keys, queries = plan.parts.key_conditions, plan.parts.query_conditions
         global_tokens = GlobalTokens(_emit_true_indices(g, keys), _emit_true_indices(g, queries))
-    is_long = emit_is_long_enough(g, b, n, plan, global_tokens)
+    is_long = emit_blocking_condition(g, b, n, plan, global_tokens)
     dense_operands, notes = prepare_dense_operands(op, g, operands, is_long)
 
     def emit_dense() -> list[str]:
@@ -173,7 +173,7 @@ def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
         g.site = site
 
 
-def emit_is_long_enough(
+def emit_blocking_condition(
     g: Emitter, batch: Dim, queries: Dim, plan: LocalAttentionPlan, global_tokens: GlobalTokens
 ) -> str:
     """Emit a bool[] condition that is true if blocked attention applies: the sequence is long,
@@ -224,7 +224,7 @@ def assume_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
 
 
 @contextmanager
-def bind_length(g: Emitter, length: Dim, count: str) -> Iterator[None]:
+def bind_dim_size(g: Emitter, length: Dim, count: str) -> Iterator[None]:
     """A context manager in which the symbolic dimension `length` has the nonzero size `count`, the
     name of an i64[].
     """
@@ -333,7 +333,7 @@ def _bind_key_count(g: Emitter, queries: PositionSpan, keys: PositionSpan) -> It
     count = g.emit_node("Squeeze", g.emit_node("Sub", keys.stop, keys.start), [0])
     if keys.global_positions:
         count = g.emit_node("Add", count, g.emit_node("Size", keys.global_positions))
-    with assume_nonempty(g, queries.length), bind_length(g, BLOCK_KEYS_DIM, count):
+    with assume_nonempty(g, queries.length), bind_dim_size(g, BLOCK_KEYS_DIM, count):
         yield
 
 
@@ -385,7 +385,7 @@ def _emit_global_queries(
     has_global_queries = g.emit_node("Greater", count, 0)
 
     def emit_global_queries() -> list[str]:
-        with bind_length(g, GLOBAL_QUERIES_DIM, count):
+        with bind_dim_size(g, GLOBAL_QUERIES_DIM, count):
             span = PositionSpan("", "", GLOBAL_QUERIES_DIM, indices)
             updates = _emit_partial_attention(op, g, operands, span, None).result
         with _enter_blocks_scope(g):

@@ -16,8 +16,8 @@ from specc_onnx.lower.onnx_targets import BF16_CONV_SINCE
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (
     emit_cast,
-    emit_checked_length,
     emit_min_length_padding,
+    emit_nonnegative_size,
     emit_unsqueeze,
     make_typed_tensor,
 )
@@ -91,7 +91,7 @@ def conv_transpose(
     result = _emit_channels_first(g, op.kernel, result_channels_first)
     for axis in may_be_empty:
         length = op.compute_length(x.shape[axis], axis - first_axis)
-        stop = emit_checked_length(g, length, length)
+        stop = emit_nonnegative_size(g, length, length)
         result = g.emit_node("Slice", result, [0], stop, [axis])
     return result
 

@@ -90,7 +90,7 @@ def can_fuse_attention(op: ops.Attend, g: Emitter, operands: AttentionOperands) 
     )
 
 
-def emit_result_per_head(g: Emitter, attention: AttentionResult, heads: Dim, width: Dim) -> str:
+def emit_unpacked_output(g: Emitter, attention: AttentionResult, heads: Dim, width: Dim) -> str:
     """Emit the attention output as `[b, h, t, e]`."""
     if not attention.is_packed:
         return attention.result

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class LengthResolver:
+class DimResolver:
     """Computes the dimensions of a graph from the shapes of its inputs and from dimension
     equations. `length_inputs` are scalar inputs that contain the size of a symbolic dimension;
     `nonzero` dimensions are known to be nonzero in the current context.
@@ -39,7 +39,7 @@ class LengthResolver:
         """Return the axis, expression or input from which each symbolic dimension is computed."""
         return find_length_sources(self.inputs, self.length_equations, self.length_inputs)
 
-    def emit_scalar(self, g: "Emitter", length: DimLike) -> str:
+    def emit_dim_scalar(self, g: "Emitter", length: DimLike) -> str:
         """Emit a dimension as i64[]."""
         number = Dim.from_value(length).number
         if number is not None:
@@ -48,7 +48,7 @@ class LengthResolver:
         with g.hoist_nodes("lengths"):
             return g.emit_node("Squeeze", vector, [0])
 
-    def emit_vector(self, g: "Emitter", dims: Sequence[DimLike]) -> str:
+    def emit_dim_vector(self, g: "Emitter", dims: Sequence[DimLike]) -> str:
         """Emit several dimensions as a vector, i64[n]."""
         # Adjacent constants become one vector, which ONNX's shape inference can evaluate.
         parts: list[str] = []
@@ -162,7 +162,7 @@ class LengthResolver:
         return _emit_axis_length(g, self, source)
 
 
-def _emit_axis_length(g: "Emitter", lengths: LengthResolver, source: AxisSource) -> str:
+def _emit_axis_length(g: "Emitter", lengths: DimResolver, source: AxisSource) -> str:
     """Emit a symbolic dimension, computed from an axis of an input, as i64[1]."""
     axis_length = g.emit_node("Shape", source.input, start=source.axis, end=source.axis + 1)
     if source.offset != 0:
@@ -180,7 +180,7 @@ def _emit_dim_from_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -
     return g.emit_node("Shape", name, start=axis, end=axis + 1)
 
 
-def _find_atom_lower_bound(lengths: LengthResolver, atom: Atom) -> int:
+def _find_atom_lower_bound(lengths: DimResolver, atom: Atom) -> int:
     """Return a lower bound of a symbolic dimension or of a function of dimensions."""
     if isinstance(atom, str):
         if atom in lengths.length_equations and atom not in lengths.lower_bounds:

@@ -175,7 +175,7 @@ def emit_float_to_integer(g: Emitter, x: str, source_dtype: str, dtype: str) -> 
 
 def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
     """Emit an exact sum of 64-bit integers along an axis; `ReduceSum` adds them as floats."""
-    if x.value is not None and is_small_integer(x.value):
+    if x.value is not None and has_exact_float_sum(x.value):
         return emit_reduce(g, "ReduceSum", x, axis)
     # The sum is the last element of `CumSum`, which is exact for integers. A zero is appended to
     # the axis, because the axis may be empty.
@@ -183,7 +183,7 @@ def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
     return g.emit_node("Gather", sums, -1, axis=axis)
 
 
-def is_small_integer(value: Value) -> bool:
+def has_exact_float_sum(value: Value) -> bool:
     """Return True if the elements of an integer tensor are position ids, indices or booleans cast
     to integers, whose sums along an axis are far below 2**53.
     """

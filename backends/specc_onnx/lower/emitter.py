@@ -19,7 +19,7 @@ from specc.ir.graph import Value
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.lower import onnx_targets
-from specc_onnx.lower.dynamic_shapes import LengthResolver
+from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.onnx_nodes import (
     find_live_nodes,
     make_hashable,
@@ -172,7 +172,7 @@ class Emitter:
 
     target: Target
     opset: int
-    lengths: LengthResolver
+    lengths: DimResolver
     names: NameTable
     values: ValueTable = field(default_factory=ValueTable)
     bodies: BodyStack = field(default_factory=BodyStack)
@@ -264,7 +264,7 @@ class Emitter:
             self.site, self.bodies = site, bodies
 
     @contextmanager
-    def enter_graph(self, lengths: LengthResolver) -> Iterator[None]:
+    def enter_graph(self, lengths: DimResolver) -> Iterator[None]:
         """Lower a separate graph, with its own `lengths`, into the innermost subgraph."""
         outer_lengths, bodies = self.lengths, self.bodies
         self.lengths, self.bodies = lengths, replace(bodies, root_index=len(bodies.open_bodies) - 1)
@@ -304,11 +304,11 @@ class Emitter:
 
     def emit_length(self, length: DimLike) -> str:
         """Emit a dimension as i64[]."""
-        return self.lengths.emit_scalar(self, length)
+        return self.lengths.emit_dim_scalar(self, length)
 
     def emit_shape(self, dims: Sequence[DimLike]) -> str:
         """Emit dimensions as a vector i64[n], which is a constant if all of them are static."""
-        return self.lengths.emit_vector(self, dims)
+        return self.lengths.emit_dim_vector(self, dims)
 
     def list_names(self, values: Iterable[Value]) -> list[str]:
         """Return the ONNX names of IR values."""

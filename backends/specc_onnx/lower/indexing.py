@@ -18,8 +18,8 @@ from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (
     emit_arange,
     emit_cast,
-    emit_checked_length,
     emit_full,
+    emit_nonnegative_size,
     emit_reshape,
     emit_slice,
     emit_stable_top_k,
@@ -38,7 +38,7 @@ def sort(op: ops.Sort, g: Emitter, x: Tensor) -> tuple[str, ...]:
 def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[str, ...]:
     """Lower to a `TopK` of `k` elements."""
     remaining_count = x.shape[op.axis] - op.k
-    count = emit_checked_length(g, op.k, op.k, remaining_count)
+    count = emit_nonnegative_size(g, op.k, op.k, remaining_count)
     return emit_stable_top_k(g, x, count, axis=op.axis, largest=op.largest)
 
 
@@ -46,8 +46,8 @@ def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[str, ...]:
 def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> str:
     """Lower to `Slice` with a step."""
     length = x.shape[op.axis]
-    start = emit_checked_length(g, op.start, op.start, op.stop - op.start)
-    stop = emit_checked_length(g, op.stop, length - op.stop, op.step - 1)
+    start = emit_nonnegative_size(g, op.start, op.start, op.stop - op.start)
+    stop = emit_nonnegative_size(g, op.stop, length - op.stop, op.step - 1)
     return g.emit_node("Slice", x, start, stop, [op.axis], g.emit_shape([op.step]))
 
 
@@ -74,7 +74,7 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
     ends = [Dim.from_value(0)] * (2 * x.rank)
     ends[op.axis], ends[op.axis + x.rank] = op.padding_before, op.padding_after
     first_length, *other_lengths = op.list_nonnegative_lengths(length)
-    start_width = emit_checked_length(g, op.padding_before, first_length, *other_lengths)
+    start_width = emit_nonnegative_size(g, op.padding_before, first_length, *other_lengths)
     widths = [g.emit_shape([end]) for end in ends]
     widths[op.axis] = start_width
     if op.mode == "constant" and g.lacks_kernel("Pad", x.dtype):

@@ -16,7 +16,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
 from specc.ir.types import Type
-from specc_onnx.lower.blocked_attention_loop import bind_length
+from specc_onnx.lower.blocked_attention_loop import bind_dim_size
 from specc_onnx.lower.emitter import Emitter, Tensor, emit_if
 from specc_onnx.lower.query_key_slices import (
     PositionSpan,
@@ -270,4 +270,4 @@ def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
 def _bind_window_length(g: Emitter, window: WindowKeys) -> AbstractContextManager[None]:
     """Return a context manager that binds `WINDOW_KEYS_DIM` to the number of keys in the window."""
     count = g.emit_node("Sub", window.keys.stop, window.keys.start)
-    return bind_length(g, WINDOW_KEYS_DIM, g.emit_node("Squeeze", count, [0]))
+    return bind_dim_size(g, WINDOW_KEYS_DIM, g.emit_node("Squeeze", count, [0]))

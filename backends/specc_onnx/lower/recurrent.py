@@ -196,7 +196,7 @@ class GateOrder:
     negated_index: int | None = None
 
 
-def emit_ordered_weights(
+def emit_reordered_weights(
     g: Emitter,
     gate_order: GateOrder,
     weights: tuple[Tensor, Tensor],
@@ -211,7 +211,7 @@ def emit_ordered_weights(
     # Weights that are computed inside a loop body are not visible outside it.
     with g.hoist_nodes(g.site.scope, level=0) if is_static else nullcontext():
         bias = _emit_joined_bias(g, gate_order, biases, weights[0].shape[axis].number or 0)
-        ordered_weights = (emit_gates_in_order(g, w, gate_order, axis) for w in weights)
+        ordered_weights = (emit_reordered_gates(g, w, gate_order, axis) for w in weights)
         return [*(emit_unsqueeze(g, w, 0) for w in ordered_weights), bias]
 
 
@@ -222,11 +222,11 @@ def _emit_joined_bias(
     if not any(biases):
         return None
     zeros = g.emit_constant([0.0] * length, next(b.dtype for b in biases if b))
-    parts = [emit_gates_in_order(g, b, gate_order) if b else zeros for b in biases]
+    parts = [emit_reordered_gates(g, b, gate_order) if b else zeros for b in biases]
     return emit_unsqueeze(g, g.emit_node("Concat", *parts, axis=0), 0)
 
 
-def emit_gates_in_order(g: Emitter, weights: Tensor, gate_order: GateOrder, axis: int = 0) -> str:
+def emit_reordered_gates(g: Emitter, weights: Tensor, gate_order: GateOrder, axis: int = 0) -> str:
     """Emit `weights` with its gates, which are concatenated along `axis`, in ONNX's order."""
     count = len(gate_order.order)
     if count == 1:
@@ -337,7 +337,7 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
     states = [_emit_initial_state(layout, state) for state in initial_states]
     time_major_input = layout.convert_to_time_major(x.sequence, zero_padding=x.scales is not None)
     axis = 1 if x.scales else 0
-    weights = emit_ordered_weights(
+    weights = emit_reordered_weights(
         g,
         layer.gate_order,
         (x.input_weights, x.recurrent_weights),
@@ -346,7 +346,7 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
     )
     # the cell gate has no peephole weights: [1, 3·h]
     order = GateOrder(PEEPHOLE_ORDER)
-    peepholes = x.peepholes and emit_unsqueeze(g, emit_gates_in_order(g, x.peepholes, order), 0)
+    peepholes = x.peepholes and emit_unsqueeze(g, emit_reordered_gates(g, x.peepholes, order), 0)
     hidden_states, *final_states = g.emit_nodes(
         kind,
         3 if isinstance(layer.op, ops.Lstm | ops.QuantizedLstm) else 2,
@@ -383,6 +383,6 @@ def _emit_scales(layer: _RecurrentLayer) -> list[str]:
     results: list[str] = []
     for scales in layer.operands.scales or ():
         # int8 weights have zero point 0
-        reordered = emit_unsqueeze(g, emit_gates_in_order(g, scales, layer.gate_order), 0)
+        reordered = emit_unsqueeze(g, emit_reordered_gates(g, scales, layer.gate_order), 0)
         results += reordered, g.emit_constant([0], "i8")
     return results

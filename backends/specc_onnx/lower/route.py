@@ -20,7 +20,7 @@ from specc.ir import ops
 from specc.ir.dim import multiply_dims
 from specc.ir.ops.nn import MixtureOfExpertsOperands
 from specc.ir.types import Type
-from specc_onnx.lower.dynamic_shapes import LengthResolver
+from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter, Tensor, emit_body_results, emit_if, make_body_graph
 from specc_onnx.lower.onnx_nodes import EXPERT_LOOP_NAME
 from specc_onnx.lower.onnx_targets import HALF_DTYPES
@@ -206,7 +206,7 @@ class _ExpertEmitter:
             zip(captures, [*expert_weights, *self.operands.captured], strict=True)
         )
         # the branch or iteration runs only if tokens are routed to the expert
-        with g.enter_graph(LengthResolver({x.name: x.type}, {}, {op.token_count_symbol: 1})):
+        with g.enter_graph(DimResolver({x.name: x.type}, {}, {op.token_count_symbol: 1})):
             lower_nodes(g, op.body)
         output = g.values.tensors[op.get_body_output()]
         if not lead_axes:

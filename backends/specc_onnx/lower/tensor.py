@@ -18,10 +18,10 @@ from specc_onnx.lower.tensor_helpers import (
     emit_arange,
     emit_cast,
     emit_checked_indices,
-    emit_checked_length,
     emit_count_nonzero,
     emit_full,
     emit_matmul,
+    emit_nonnegative_size,
     emit_reduce,
     emit_reshape,
     emit_slice,
@@ -137,8 +137,8 @@ def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> str:
     if ends:
         return _emit_split_piece(op, g, x, ends)
     length = x.shape[op.axis]
-    start = emit_checked_length(g, op.start, op.start, op.stop - op.start)
-    stop = emit_checked_length(g, op.stop, length - op.stop)
+    start = emit_nonnegative_size(g, op.start, op.start, op.stop - op.start)
+    stop = emit_nonnegative_size(g, op.stop, length - op.stop)
     return g.emit_node("Slice", x, start, stop, [op.axis])
 
 
@@ -155,7 +155,7 @@ def index(op: ops.Index, g: Emitter, x: Tensor) -> str:
     """Lower to `Gather` with a scalar index."""
     if op.index.number is not None:
         return g.emit_node("Gather", x, g.emit_length(op.index), axis=op.axis)
-    position = emit_checked_length(g, op.index, op.index)
+    position = emit_nonnegative_size(g, op.index, op.index)
     return g.emit_node("Gather", x, g.emit_node("Squeeze", position, [0]), axis=op.axis)
 
 

@@ -16,7 +16,7 @@ from specc.ir.graph import Node, Value
 from specc.ir.length_constraints import is_never_negative
 from specc.ir.types import Type
 from specc_onnx.lower import onnx_targets
-from specc_onnx.lower.dynamic_shapes import LengthResolver
+from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter, Operand, Tensor
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 
@@ -86,7 +86,7 @@ def emit_slice(g: Emitter, x: str | Tensor, axis: int, start: DimLike, stop: Dim
     return g.emit_node("Slice", x, g.emit_shape([start]), g.emit_shape([stop]), [axis])
 
 
-def emit_checked_length(g: Emitter, length: Dim, *nonnegative: Dim) -> str:
+def emit_nonnegative_size(g: Emitter, length: Dim, *nonnegative: Dim) -> str:
     """Emit `length`, i64[1]; the model fails at run time if a size in `nonnegative` is negative."""
     return g.lengths.emit_length_check(g, g.emit_shape([length]), *nonnegative)
 
@@ -265,7 +265,7 @@ def emit_checked_indices(g: Emitter, ids: Tensor) -> str:
     return g.emit_node("Where", is_negative, g.emit_constant(MAX_INTEGERS[dtype], dtype), ids)
 
 
-def emit_indices_without_padding(g: Emitter, ids: Tensor, keep: Tensor) -> str:
+def emit_zeroed_padding_indices(g: Emitter, ids: Tensor, keep: Tensor) -> str:
     """Emit `ids` with 0 in place of negative values where the padding mask `keep` is false."""
     zero = g.emit_constant(0, ids.dtype)
     is_padding = g.emit_node("And", g.emit_node("Not", keep), g.emit_node("Less", ids, zero))
@@ -283,7 +283,7 @@ class SignAnalysis:
     `known_signs` memoizes its results (True if nonnegative).
     """
 
-    lengths: LengthResolver
+    lengths: DimResolver
     known_signs: dict[Value, bool] = field(default_factory=dict)
     depth: int = 0
 

@@ -29,7 +29,7 @@ from specc.io.safe_read import (
 )
 from specc.ir.array import Array
 from specc_onnx.lower.onnx_nodes import iterate_nested_graphs
-from specc_onnx.ort_model import FixedShapeModel, OrtModel, can_capture_cuda_graph
+from specc_onnx.ort_model import OrtModel, StaticShapeModel, can_capture_cuda_graph
 from specc_onnx.ort_session import open_ort_model_bytes
 from specc_onnx.write.instrumentation import (
     PROVIDERS_WITHOUT_WEIGHTS,
@@ -159,7 +159,7 @@ class OnnxModelFile:
 
     def open_fixed(
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
-    ) -> FixedShapeModel:
+    ) -> StaticShapeModel:
         """Load the model with static input shapes, as a CUDA graph if possible."""
         open_session = partial(
             open_ort_model_bytes,
@@ -170,13 +170,13 @@ class OnnxModelFile:
             lengths=lengths,
         )
         if not can_capture_cuda_graph(self.model, provider):
-            return FixedShapeModel.allocate(open_session(), shapes)
+            return StaticShapeModel.allocate(open_session(), shapes)
         try:
             session = open_session(as_cuda_graph=True)
         except Failed:
             # ONNX Runtime does not capture a CUDA graph if shape computations remain on the CPU
             session = open_session()
-        return FixedShapeModel.allocate(session, shapes)
+        return StaticShapeModel.allocate(session, shapes)
 
     def has_per_tensor_scales(self) -> bool:
         """Return True if a node quantizes activations with one scale per tensor."""

@@ -19,7 +19,7 @@ from specc.ir.target import Target
 from specc.ir.types import Type
 from specc.version import __version__
 from specc_onnx.lower import onnx_targets
-from specc_onnx.lower.dynamic_shapes import LengthResolver
+from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import (
     CONTRIB_DOMAIN,
     Emitter,
@@ -161,7 +161,7 @@ def build_model(
     g = Emitter(
         target=target,
         opset=opset,
-        lengths=LengthResolver(types, graph.length_equations, graph.min_lengths, length_inputs),
+        lengths=DimResolver(types, graph.length_equations, graph.min_lengths, length_inputs),
         names=NameTable({*types, *graph.outputs}, graph_name=graph.name),
     )
     limits = find_length_limits(graph)

@@ -45,7 +45,7 @@ def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperatorShapes:
+class OperatorSignature:
     """The signature of an operator: the axis names of its operands and results. `compute_lengths`
     computes the sizes of named axes from attributes and known sizes. `result_types` are the element
     types of results, as operand indices or, unless `uses_operand_types`, type codes.
@@ -164,41 +164,41 @@ def _make_gate_length_rule(gates: int) -> Callable[[Attributes, Mapping[str, int
 
 
 CONTRIB_SHAPES = {
-    "FusedMatMul": OperatorShapes(
+    "FusedMatMul": OperatorSignature(
         signature="f[*r k], f[n k] -> f[*r n]",
         result_types=(0,),
         required_attributes={"transB": 1, "transA": 0},
     ),
-    "GroupQueryAttention": OperatorShapes(
+    "GroupQueryAttention": OperatorSignature(
         signature="f[b t q], f[b t k], f[b t k], a[b g m d], a[b g m d]"
         " -> f[b t q], a[b g m d], a[b g m d]",
         result_types=(0, 3, 4),
         compute_lengths=_compute_head_lengths,
     ),
-    "QGemm": OperatorShapes(
+    "QGemm": OperatorSignature(
         signature="q[m k], f[], q[], q[n k] -> f[m n]",
         result_types=(TensorProto.FLOAT,),
         uses_operand_types=False,
         operand_types={0: TensorProto.UINT8, 3: TensorProto.INT8},
         required_attributes={"transB": 1},
     ),
-    "MatMulIntegerToFloat": OperatorShapes(
+    "MatMulIntegerToFloat": OperatorSignature(
         signature="q[*r k], q[k n], f[*r #s], f[n], q[] -> f[*r n]",
         result_types=(2,),
         operand_types={0: TensorProto.UINT8, 1: TensorProto.INT8},
     ),
-    "MatMulNBits": OperatorShapes(
+    "MatMulNBits": OperatorSignature(
         signature="f[*r k], q[n c p], f[n c] -> f[*r n]",
         result_types=(0,),
         compute_lengths=_compute_block_lengths,
     ),
-    "GatherBlockQuantized": OperatorShapes(
+    "GatherBlockQuantized": OperatorSignature(
         signature="q[v w], i[*s], f[v c] -> f[*s d]",
         result_types=(2,),
         compute_lengths=_compute_table_lengths,
         required_attributes={"gather_axis": 0, "quantize_axis": 1},
     ),
-    "DynamicQuantizeLSTM": OperatorShapes(
+    "DynamicQuantizeLSTM": OperatorSignature(
         signature="f[t b w], q[y w g], q[y h g], f[y c], i[b], f[y b h], f[y b h], f[y p],"
         " f[y g], q[y], f[y g], q[y] -> f[t y b h], f[y b h], f[y b h]",
         result_types=(TensorProto.FLOAT,) * 3,
@@ -210,7 +210,7 @@ CONTRIB_SHAPES = {
 """Shapes of ONNX Runtime's contrib operators."""
 
 RECURRENT_SHAPES = {
-    kind: OperatorShapes(
+    kind: OperatorSignature(
         signature="f[t b w], f[y g w], f[y g h], f[y c], i[b], f[y b h], f[y b h], f[y p] ->",
         compute_lengths=_make_gate_length_rule(gates),
     )

@@ -296,15 +296,15 @@ def verify_built_model(built_model: BuiltModel, *, load: bool = True) -> None:
     """Verify a model; if `load`, also load a model for a CPU target in ONNX Runtime. Raise E0923 if
     ONNX Runtime cannot load the model, and UnsoundModelError if another check fails.
     """
-    model = make_weights_inputs(built_model)
+    model = convert_weights_to_inputs(built_model)
     verify_without_runtime(built_model, model)
     if load and built_model.target.provider == "cpu":
         open_ort_model_bytes(model.SerializeToString())
 
 
 def verify_without_runtime(built_model: BuiltModel, model: ModelProto) -> InferredTypes:
-    """Run ONNX's checker and `check_value_types` on `model`, the copy from `make_weights_inputs`;
-    return the inferred types of its values.
+    """Run ONNX's checker and `check_value_types` on `model`, which `convert_weights_to_inputs`
+    returned; return the inferred types of its values.
     """
     try:
         onnx.checker.check_model(model, full_check=True)
@@ -315,7 +315,7 @@ def verify_without_runtime(built_model: BuiltModel, model: ModelProto) -> Inferr
     return check_value_types(built_model, model)
 
 
-def make_weights_inputs(built_model: BuiltModel) -> ModelProto:
+def convert_weights_to_inputs(built_model: BuiltModel) -> ModelProto:
     """Return a copy of the model in which weights are inputs."""
     names = {tensor.name for tensor in built_model.weights.values()}
     source_graph = built_model.model.graph

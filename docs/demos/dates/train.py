@@ -117,7 +117,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     path = args.spec.with_name("dates.safetensors")
-    specc_torch.check_output(path, force=args.force)  # check the output paths before training
+    specc_torch.check_output_path(path, force=args.force)  # check the output paths before training
 
     torch.set_num_threads(
         1

@@ -122,7 +122,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     # check the output paths before training
-    specc_torch.check_output(args.output, force=args.force)
+    specc_torch.check_output_path(args.output, force=args.force)
 
     torch.set_num_threads(
         1

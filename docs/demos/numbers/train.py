@@ -249,7 +249,7 @@ def main() -> None:
     out = args.out or args.spec.parent
     for name in ("numbers.safetensors", "numbers.unfinished.safetensors"):
         # check the output paths before training
-        specc_torch.check_output(out / name, force=args.force)
+        specc_torch.check_output_path(out / name, force=args.force)
     for directory in dict.fromkeys((args.spec.parent, out)):
         write_words(directory / "numbers.vocab", args.force)
     model = specc_torch.module(args.spec, init=args.seed)

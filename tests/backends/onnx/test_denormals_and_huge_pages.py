@@ -29,16 +29,16 @@ from specc_onnx.denormals_and_huge_pages import (
     Interval,
     SessionMemory,
     align_to_huge_pages,
-    compute_half_min_normal,
+    compute_denormal,
     flush_denormals,
-    get_float_mode,
+    get_denormal_mode,
     list_anonymous_mappings,
     subtract_intervals,
 )
 from specc_onnx.ort_model import OrtModel
 from specc_onnx.ort_session import open_ort_model_bytes
 
-HERE = pytest.mark.skipif(get_float_mode() is None, reason="this platform has no such mode")
+HERE = pytest.mark.skipif(get_denormal_mode() is None, reason="this platform has no such mode")
 
 
 def open_graph(graph: Graph, threads: int = 1) -> OrtModel:
@@ -52,12 +52,12 @@ def open_graph(graph: Graph, threads: int = 1) -> OrtModel:
 @HERE
 def test_mode_is_on_inside_the_context_also_when_nested() -> None:
     with flush_denormals():
-        assert compute_half_min_normal() == 0
+        assert compute_denormal() == 0
         assert np.float32(1e-38) * np.float32(0.5) == 0
         with flush_denormals():
-            assert compute_half_min_normal() == 0
-        assert compute_half_min_normal() == 0
-    assert compute_half_min_normal() > 0
+            assert compute_denormal() == 0
+        assert compute_denormal() == 0
+    assert compute_denormal() > 0
     assert np.float32(1e-38) * np.float32(0.5) > 0
 
 
@@ -69,7 +69,7 @@ def test_exception_restores_the_mode() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         stop()
-    assert compute_half_min_normal() > 0
+    assert compute_denormal() > 0
 
 
 @HERE
@@ -78,7 +78,7 @@ def test_other_threads_are_not_affected() -> None:
 
     def look() -> None:
         go.wait()
-        seen.append(compute_half_min_normal())
+        seen.append(compute_denormal())
 
     # One that is started inside would inherit the mode.
     thread = threading.Thread(target=look)
@@ -92,13 +92,13 @@ def test_other_threads_are_not_affected() -> None:
 def test_opening_and_running_models_keeps_denormals() -> None:
     model = open_graph(build_decoder())
     model.run({"tokens": np.array([[1, 2, 3]])})
-    assert compute_half_min_normal() > 0
+    assert compute_denormal() > 0
     model.run_interruptibly({"tokens": np.array([[1, 2, 3]])})
     model.run_on_device({"tokens": np.array([[1, 2, 3]])})
-    assert compute_half_min_normal() > 0
+    assert compute_denormal() > 0
     with pytest.raises(Failed):
         model.run({"tokens": np.array([[10**6]])})
-    assert compute_half_min_normal() > 0
+    assert compute_denormal() > 0
 
 
 @HERE
@@ -109,7 +109,7 @@ def test_model_runs_with_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
         """A session that records whether denormals are flushed while it runs."""
 
         def run(self, *_: Any) -> list[Any]:
-            seen.append(compute_half_min_normal())
+            seen.append(compute_denormal())
             return []
 
     plain = open_graph(build_decoder())
@@ -177,12 +177,12 @@ def check_bitwise_equal(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_platform_without_the_mode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("specc_onnx.denormals_and_huge_pages.FLUSH_CONTROL_BITS", {})
-    get_float_mode.cache_clear()
-    assert get_float_mode() is None
+    get_denormal_mode.cache_clear()
+    assert get_denormal_mode() is None
     with flush_denormals():
-        assert compute_half_min_normal() > 0
+        assert compute_denormal() > 0
     monkeypatch.undo()
-    get_float_mode.cache_clear()
+    get_denormal_mode.cache_clear()
 
 
 SPEC = """specc 1

@@ -126,12 +126,12 @@ def test_wrapped_module_is_saved(tmp_path: Path) -> None:
 
 def test_check_output_fails_before_training(tmp_path: Path) -> None:
     (tmp_path / "mine.safetensors").write_bytes(b"somebody else's")
-    specc_torch.check_output(tmp_path / "new.safetensors")
+    specc_torch.check_output_path(tmp_path / "new.safetensors")
     assert not (tmp_path / "new.safetensors").exists()
     for path, code in (("mine.safetensors", "E0833"), ("x.bin", "E0816"), (".", "E0811")):
         with pytest.raises(specc.Failed, match=code):
-            specc_torch.check_output(tmp_path / path)
-    specc_torch.check_output(tmp_path / "mine.safetensors", force=True)
+            specc_torch.check_output_path(tmp_path / path)
+    specc_torch.check_output_path(tmp_path / "mine.safetensors", force=True)
 
 
 def test_missing_weights_are_initialized_by_a_seed(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def build_sampling_model(vocabulary: int = VOCABULARY) -> EmittedModel:
         s = onnx_sampling.emit_sampler_state(
             g, "seed", "rows", vocabulary, {k: k for k in SAMPLING_INPUTS}
         )
-        seen = generator_logits_processors.emit_prompt_tokens(g, "prompt", "keep", vocabulary)
+        seen = generator_logits_processors.emit_prompt_token_mask(g, "prompt", "keep", vocabulary)
         logits = generator_logits_processors.emit_repetition_penalty(g, "logits", seen, "penalty")
         return [(onnx_sampling.emit_sampled_tokens(g, s, logits, "step"), "i64")]
 

@@ -25,8 +25,8 @@ from specc_onnx.lower import blocked_attention_loop, query_key_slices
 from specc_onnx.lower.onnx_nodes import iterate_node_bodies
 from specc_onnx.write.instrumentation import add_attention_outputs
 from specc_onnx.write.onnx_verifier import (
+    convert_weights_to_inputs,
     infer_model_types,
-    make_weights_inputs,
     verify_built_model,
 )
 
@@ -176,7 +176,7 @@ def test_only_the_short_branch_has_square_values(opset: int, high: int | None) -
         LocalAttentionCase(low=0, high=high, slopes=True).graph(), get_target("onnx"), opset
     )
     verify_built_model(built)
-    model = make_weights_inputs(built)
+    model = convert_weights_to_inputs(built)
     found = infer_model_types(model, {"batch": 3, "seq": 1009}, {})
     kept = [n for name in found.types if (n := name) not in _list_short_branch_values(model.graph)]
     assert len(kept) > 20

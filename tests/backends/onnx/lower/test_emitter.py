@@ -2,7 +2,7 @@
 
 from onnx import GraphProto
 
-from specc_onnx.lower.dynamic_shapes import LengthResolver
+from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter, NameTable
 from specc_onnx.lower.onnx_nodes import make_unique_name
 from specc_onnx.lower.onnx_targets import get_target
@@ -41,7 +41,7 @@ def test_number_that_is_already_in_use_is_skipped() -> None:
 def test_consecutive_branches_are_distinct_keys() -> None:
     """A branch is freed before the next one is built, so both may have the same id."""
     g = Emitter(
-        target=get_target("onnx"), opset=23, lengths=LengthResolver({}), names=NameTable({"long"})
+        target=get_target("onnx"), opset=23, lengths=DimResolver({}), names=NameTable({"long"})
     )
     made = [
         g.emit_node(

@@ -12,7 +12,7 @@ from specc_onnx import build_model, get_target
 from specc_onnx.write.onnx_value_types import UnsoundModelError
 from specc_onnx.write.onnx_verifier import (
     check_value_types,
-    make_weights_inputs,
+    convert_weights_to_inputs,
     verify_built_model,
 )
 
@@ -20,7 +20,9 @@ from specc_onnx.write.onnx_verifier import (
 def test_valid_model_passes_without_weights() -> None:
     built = build_model(build_decoder(), get_target("onnx"))
     verify_built_model(built)
-    assert len(make_weights_inputs(built).graph.initializer) < len(built.model.graph.initializer)
+    assert len(convert_weights_to_inputs(built).graph.initializer) < len(
+        built.model.graph.initializer
+    )
 
 
 def test_unknown_attribute_is_detected() -> None:
@@ -40,7 +42,7 @@ def test_unknown_attribute_is_detected() -> None:
 )
 def test_contradicting_type_is_detected(axis: int, dim: dict[str, object], message: str) -> None:
     built = build_model(build_decoder(), get_target("onnx"))
-    model = make_weights_inputs(built)
+    model = convert_weights_to_inputs(built)
     where = next(v for v in model.graph.value_info if v.name == "embed/Gather")
     changed = where.type.tensor_type.shape.dim[axis]
     changed.Clear()
@@ -53,8 +55,8 @@ def test_contradicting_type_is_detected(axis: int, dim: dict[str, object], messa
 @pytest.mark.parametrize("field", ["input", "output"])
 def test_changed_interface_is_detected(field: str) -> None:
     built = build_model(build_decoder(), get_target("onnx"))
-    for value in getattr(make_weights_inputs(built).graph, field):
-        model = make_weights_inputs(built)
+    for value in getattr(convert_weights_to_inputs(built).graph, field):
+        model = convert_weights_to_inputs(built)
         changed = next(v for v in getattr(model.graph, field) if v.name == value.name)
         changed.type.tensor_type.shape.dim[-1].dim_value = 99
         with pytest.raises(UnsoundModelError, match="99] in the model"):
