@@ -142,7 +142,7 @@ def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Ite
 
 def _collect_first_axes(graph: Graph) -> set[str | None]:
     """Return the symbolic dimensions of the first axes of all inputs. Include None if an input is a
-    scalar or if its first axis has a static size.
+    scalar or if its first axis is not symbolic.
     """
     shapes = [v.type.shape for v in graph.inputs.values()]
     return {shape[0].name if shape else None for shape in shapes}

@@ -213,7 +213,7 @@ def raise_not_a_file(path: Path, file_kind: str) -> NoReturn:
 
 
 def _is_replaceable(path: Path, kind: OutputKind, content: bytes) -> bool:
-    """Return True if a file is missing, is empty, has the content `content`, or is from specc."""
+    """Return True if a file is missing, is empty, equals `content`, or was written by specc."""
     try:
         size = os.stat(path).st_size
     except (OSError, ValueError):

@@ -201,7 +201,7 @@ def _format_rows(rows: Array, labels: list[str], top: int) -> list[str]:
 def _format_boxes(
     name: str, record: DetectionOutput, outputs: Mapping[str, Array], sizes: Sequence[ImageSize]
 ) -> FormattedResults:
-    """Return a table of boxes per image. Boxes are in pixels, or relative without image size."""
+    """Return a table of boxes per image in pixels, or relative to an image of unknown size."""
     logits, boxes = outputs[name], outputs.get(record.boxes_output)
     expected = logits.shape[-1] - (record.score_function == "softmax") if logits.ndim == 3 else 0
     if boxes is None or expected < 1 or boxes.shape != (*logits.shape[:2], 4):

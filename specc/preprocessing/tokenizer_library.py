@@ -234,7 +234,7 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
 
 
 def tokenize_text(text: str, record: JsonTokenizer) -> list[int]:
-    """Tokenize a text. Raise E0908 (no id for it), E0940 (no package) or E0941 (invalid file)."""
+    """Tokenize a text. Raise E0908 (no token id), E0940 (no package) or E0941 (invalid file)."""
 
     def raise_tokenizer_error(reason: str) -> NoReturn:
         helps = ["part of the text is not in the vocabulary, which has no unknown token"]

@@ -243,7 +243,7 @@ class TrainingCollator:
         return TrainingBatch(self.input_signature.prepare(inputs), targets)
 
     def _find_learned_section(self, name: str, names: Sequence[str]) -> GenerateSection | None:
-        """Return the `generate` section if the targets of its input are derived, or else None."""
+        """Return the `generate` section if the targets of the input `name` are derived, or None."""
         generation = self.generation
         return (
             generation
