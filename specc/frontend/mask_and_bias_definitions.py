@@ -1,6 +1,5 @@
-"""Expand mask, bias and score definitions to tensors over query and key positions. The index
-variables `h`, `i` and `j` are head indices and position ids; definitions can index tensors with
-them.
+"""Expand mask, bias and score definitions to tensors over query and key positions. Definitions can
+index tensors with the index variables `h` (head indices), `i` and `j` (position ids).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,20 +29,21 @@ PairIndices: TypeAlias = Mapping[str, Tensor]
 """The tensors of the index variables `h`, `i` and `j` of a definition."""
 
 PAIR_RANK = 4
-"""The number of axes of a mask: batch, head, query, key."""
+"""The number of axes of a mask or bias: batch, head, query, key."""
 
 PAIR_INDEX_ORDER = ("h", "i", "j")
-"""The index variables of the mask axes after the batch axis, in order."""
+"""The index variables of the axes of a mask after the batch axis, in order."""
 
 BATCH_INDEX_NAME = "b"
-"""The index variable of the batch axis, for values per batch element: `size[b]`."""
+"""The index variable of the batch axis, which reads values per batch element: `size[b]`."""
 
 
 def make_score_indices(
     context: Context, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
 ) -> PairIndices:
-    """Return the index variables of a definition: `i` [q, 1] and `j` [k] are the position ids of
-    queries and keys along the given axes. If the query has no position axis, there is no `i`.
+    """Return the index variables of a definition: the position ids `i` [q, 1] of the queries and
+    `j` [k] of the keys. If the query has no position axis, there is no `i`. `queries` and `keys`
+    are tensors with the index of their position axis.
     """
     key, key_axis = keys
     query, query_axis = queries
@@ -58,7 +58,7 @@ def make_score_indices(
 def _make_position_ids(
     context: Context, x: Tensor, axis: int, role: tuple[str, Dim | None, Dim]
 ) -> Tensor:
-    """Return the position ids of an axis; queries and keys of one length share nodes."""
+    """Return the position ids of an axis. Axes with the same role and lengths share nodes."""
     length = x.shape[axis]
     if length.number is not None or length in context.facts.sorted_lengths:
         return add_op(context, ops.Extent(axis), x)
@@ -68,7 +68,7 @@ def _make_position_ids(
 
 
 def is_pair_indexed(expr: ast.Index, env: Env) -> bool:
-    """Return True if an index uses `h`, `i` or `j`, or `b` if no value has this name."""
+    """Return True if an index uses `h`, `i` or `j`, or uses `b` and no value is named `b`."""
     if not env.pair_indices:
         return False
     index_names = {item.path for item in expr.items if isinstance(item, ast.Name)}
@@ -78,9 +78,9 @@ def is_pair_indexed(expr: ast.Index, env: Env) -> bool:
 
 
 def read_at_pair_indices(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
-    """Index a tensor with index variables: `keep[j]` of bool[b, k] is bool[b, 1, 1, k], or
-    bool[b, 1, k] for scores without heads; `size[b]` of int[b] is int[b, 1, 1, 1]. A tensor without
-    a batch axis has the same values for every batch element.
+    """Index a tensor with index variables: `keep[j]` of bool[b, k] is bool[b, 1, 1, k], or bool[b,
+    1, k] for scores without heads; `size[b]` of int[b] is int[b, 1, 1, 1]. A tensor without a batch
+    axis has the same values for all batch elements.
     """
     index_names = [item.path if isinstance(item, ast.Name) else "" for item in expr.items]
     has_batch_index = index_names[0] == BATCH_INDEX_NAME
@@ -99,7 +99,7 @@ def read_at_pair_indices(context: Context, base: Tensor, expr: ast.Index, env: E
     for name in PAIR_INDEX_ORDER if env.has_head_axis else PAIR_INDEX_ORDER[1:]:
         if name in index_names:
             axis += 1
-        # if the tensor has no batch axis, the result has no batch axis either
+        # a tensor without a batch axis has a result without a batch axis
         elif axis > 0:
             value = add_op(context, ops.Insert(axis), value, span=expr.span)
             axis += 1
@@ -107,7 +107,7 @@ def read_at_pair_indices(context: Context, base: Tensor, expr: ast.Index, env: E
 
 
 def _check_pair_read(base: Tensor, expr: ast.Index, env: Env, index_names: Sequence[str]) -> None:
-    """Raise E0603 if indices are repeated or unordered, or if `h` has no heads axis."""
+    """Raise E0603 if indices are repeated or unordered, or if `h` is used without a heads axis."""
     if (
         any(name not in PAIR_INDEX_ORDER for name in index_names)
         or sorted(index_names, key=PAIR_INDEX_ORDER.index) != index_names
@@ -124,8 +124,8 @@ def _check_pair_read(base: Tensor, expr: ast.Index, env: Env, index_names: Seque
 def expand_to_scores(
     context: Context, value: Tensor, span: Span | None, score_rank: int = PAIR_RANK
 ) -> Tensor:
-    """Convert a tensor to a mask or bias with all four axes. A tensor with as many axes as the
-    scores (`score_rank`) begins with the batch axis, and missing axes are inserted after it.
+    """Convert a tensor to a mask or bias with all four axes. If a tensor has as many axes as the
+    scores (`score_rank`), its first axis is the batch axis, and missing axes are inserted after it.
     """
     if len(value.shape) > PAIR_RANK:
         title = "a mask or bias has at most four axes (batch, head, query, key), not "
@@ -140,18 +140,18 @@ MaskValue: TypeAlias = Tensor | bool
 """A mask over queries and keys: a boolean tensor, or one bool for all pairs."""
 
 MAX_EXPANSION_DEPTH = 8
-"""Maximum number of nested expansions of one definition: masks may take masks as arguments."""
+"""Maximum nesting depth of expansions of a definition. Masks may take masks as arguments."""
 
 
 def bind_definition(
     context: Context, target: DefinitionFunction, expr: ast.Call, env: Env
 ) -> DefinitionFunction:
-    """Return a definition with bound arguments (`window(128)`); `env` is the caller's scope."""
+    """Bind arguments to a definition, as in `window(128)`. `env` is the scope of the caller."""
     definition = target.definition
     params = definition.params or ()
     if target.kind == "normalizer":
-        params = params[1:]  # the first parameter is the scores, which attention provides
-    # `m = window(back=4)` may be called again, as `m(ahead=1)`, and keeps its bound options
+        params = params[1:]  # attention provides the first parameter, the scores
+    # `m = window(back=4)` may be called again as `m(ahead=1)`, and keeps its bound options
     arguments = dict(target.bound_arguments)
     for n, value in enumerate(expr.args):
         if n >= len(params):
@@ -185,7 +185,7 @@ def _evaluate_definition_argument(
     context: Context, param: ast.DefinitionParameter, expr: ast.Expr, env: Env
 ) -> SpecValue:
     value = context.evaluate_value(expr, env)
-    # an untyped parameter accepts any value; a tensor is checked where it is used
+    # an untyped parameter accepts any value; a tensor is checked when it is used
     if param.type is None or isinstance(value, Tensor):
         return value
     value_context = ValueContext(f"`{param.name}`", expr.span)
@@ -194,7 +194,7 @@ def _evaluate_definition_argument(
 
 @contextmanager
 def enter_definition(context: Context, function: DefinitionFunction) -> Iterator[None]:
-    """A context manager for expanding a definition. Raise E0210 if the recursion is unbounded."""
+    """A context manager that expands a definition. Raise E0210 for unbounded recursion."""
     name = function.definition.name
     context.check_step_estimate(
         function.definition, function.module, _get_definition_config(function), function.span
@@ -202,7 +202,7 @@ def enter_definition(context: Context, function: DefinitionFunction) -> Iterator
     context.count_steps(function.span, EXPANSION_COST + len(context.call_stack) // 8)
     chain = [*(c for c in context.call_stack if c.startswith("definition ")), f"definition {name}"]
     if chain.count(chain[-1]) > MAX_EXPANSION_DEPTH:
-        # show the cycle `a → b → a` once, although it was expanded many times
+        # show the cycle `a → b → a` only once, although it was expanded many times
         names = [c.removeprefix("definition ") for c in chain]
         start = names.index(name)
         cycle = [*names[start : names.index(name, start + 1)], name]
@@ -211,8 +211,8 @@ def enter_definition(context: Context, function: DefinitionFunction) -> Iterator
         raise_error("E0210", title, function.definition.name_span, helps=helps)
     context.call_stack.append(chain[-1])
     try:
-        # the weights of a definition belong to the place where it was bound, so two attention
-        # layers with the same bias use the same table without a `share` rule
+        # the weights of a definition belong to the call that bound it, so that two attention layers
+        # with the same bias use the same table without a `share` rule
         with (
             context.enter_call(function.span, is_standard=function.module.is_standard),
             context.weights.sharing.enter_definition(function),
@@ -225,7 +225,7 @@ def enter_definition(context: Context, function: DefinitionFunction) -> Iterator
 
 
 def _move_error_to_definition(error: Failed, function: DefinitionFunction) -> Failed:
-    """Relocate E0417 in a definition to the call that bound the arguments."""
+    """Relocate E0417 in a definition to the call that bound the arguments of the definition."""
     diagnostic, span = error.diagnostics[0], function.span
     if (
         diagnostic.code != "E0417"
@@ -248,8 +248,8 @@ def expand_definition(
     *,
     has_head_axis: bool = True,
 ) -> SpecValue:
-    """Return the value of a definition for these index variables and additional variables `names`.
-    `has_head_axis` is True if the scores have a heads axis.
+    """Evaluate a definition with the index variables `pair_indices` and additional variables
+    `names`. `has_head_axis` is True if the scores have a heads axis.
     """
     with enter_definition(context, function):
         return _evaluate_definition(
@@ -258,7 +258,7 @@ def expand_definition(
 
 
 def _get_definition_config(function: DefinitionFunction) -> Mapping[str, SpecValue]:
-    """Return the config that a definition reads: none for a definition of another file."""
+    """Return the config that a definition reads, which is empty for definitions of other files."""
     env = function.env
     return env.config if env and env.module.root is function.module.root else EMPTY_NAMES
 
@@ -272,8 +272,8 @@ def _evaluate_definition(
     *,
     has_head_axis: bool = True,
 ) -> SpecValue:
-    """Evaluate the expression of a definition in a scope with its arguments, `names` and the index
-    variables. Raise E0211 if an argument is missing.
+    """Evaluate the expression of a definition in a scope with the arguments of the definition,
+    `names` and the index variables. Raise E0211 if an argument is missing.
     """
     definition = function.definition
     env = Env(
@@ -285,7 +285,7 @@ def _evaluate_definition(
         has_head_axis=has_head_axis,
     )
     for param in definition.params or ():
-        # in order, because a default may use an earlier parameter
+        # evaluate arguments in order, because a default may use an earlier parameter
         if param.name in function.bound_arguments:
             env.names[param.name] = function.bound_arguments[param.name]
         elif param.default is not None:
@@ -304,9 +304,9 @@ def expand_mask(
     span: Span | None,
     score_rank: int = PAIR_RANK,
 ) -> MaskValue:
-    """Expand a mask to a boolean tensor, or to a bool if all keys or no keys are visible.
+    """Expand a mask to a boolean tensor, or to True or False if all or no keys are visible.
 
-    `score_rank` is the number of axes of the scores before axes are inserted.
+    `score_rank` is the number of axes of the scores before missing axes are inserted.
     """
     context.count_steps(span)
     match mask:
@@ -319,7 +319,7 @@ def expand_mask(
             _check_mask_axes(tensor, pair_indices, span)
             return expand_to_scores(context, tensor, span, score_rank)
         case CombinedMask(op, parts):
-            # each operand is expanded over the same axes; `all` and `none` remain bools
+            # all operands are expanded to the same axes; `all` and `none` remain bools
             masks = [expand_mask(context, p, pair_indices, scope, span, score_rank) for p in parts]
             return _merge_masks(context, op, masks, span)
         case DefinitionFunction() if mask.kind == "mask":
@@ -331,7 +331,7 @@ def expand_mask(
 
 
 def _check_mask_axes(mask: Tensor, pair_indices: PairIndices, span: Span | None) -> None:
-    """Raise E0601 if a padding mask [batch, key] is used as [query, key]."""
+    """Raise E0601 if a padding mask [batch, key] is used as a mask [query, key]."""
     if len(mask.shape) != 2 or "i" not in pair_indices:
         return
     first_length, last_length = mask.shape
@@ -345,7 +345,7 @@ def _check_mask_axes(mask: Tensor, pair_indices: PairIndices, span: Span | None)
 
 
 def _merge_masks(context: Context, op: str, masks: list[MaskValue], span: Span | None) -> MaskValue:
-    """Combine expanded masks by `&` or `|`, or negate a single mask (`not`)."""
+    """Combine expanded masks with `&` or `|`, or negate a single mask (`not`)."""
     result, *rest = masks
     if op == "not" and isinstance(result, Tensor):
         return add_op(context, ops.Not(), result, span=span)
@@ -371,13 +371,13 @@ def expand_bias(
     span: Span | None,
     score_rank: int = PAIR_RANK,
 ) -> Tensor | None:
-    """Expand a bias to a float tensor. `score_rank` has the same meaning as in `expand_mask`."""
+    """Expand a bias to a float tensor, or None. `score_rank` is as in `expand_mask`."""
     if bias is None:
         return None
     if isinstance(bias, DefinitionFunction) and bias.kind == "bias":
         bias_scope = scope
         if bias.weight_path:
-            # the weights of a bias belong to the place where it was bound, not where it is used
+            # the weights of a bias belong to the call that bound the bias, not to its use
             bias_env = bias.env
             assert bias_env is not None  # set by `bind_definition`
             bias_scope = bias_env.append_scope(

@@ -1,5 +1,5 @@
-"""Resolve names: variables, dimensions, config values, blocks, definitions and built-in functions.
-Evaluate expressions where a value of a declared type or a normalizer is expected.
+"""Resolve names of variables, dimensions, config values, blocks, definitions and built-in
+functions. Evaluate expressions that must be a normalizer or have a declared type.
 """
 
 import math
@@ -47,7 +47,7 @@ NAMED_CONSTANTS: dict[str, SpecValue] = {
     "inf": math.inf,
     "pi": math.pi,
 }
-"""Names that have a fixed value."""
+"""The constants of the spec language, by name."""
 
 MISSPELLED_CONSTANTS = {
     "True": "true",
@@ -61,20 +61,20 @@ MISSPELLED_CONSTANTS = {
     "nil": "none",
     "~": "none",
 }
-"""The specc constant for each constant in the spelling of other languages."""
+"""The spec constant for each constant of other languages."""
 
 LIST_HELP = "see `specc list`"
 
 QUERY_KEY_INDEX_NAMES = ("i", "j")
-"""Index names of query and key in definitions of masks, scores, biases and normalizers."""
+"""The index variables of query and key positions in masks, scores, biases and normalizers."""
 
 
 def resolve_name(context: Context, name: ast.Name, env: Env, is_quiet: bool = False) -> EvalResult:
-    """Return the value of a dotted name; if unknown, raise E0202 or return POISON (`is_quiet`)."""
+    """Return the value of a dotted name. Raise E0202, or return POISON if `is_quiet` is set."""
     head, *rest = name.path.split(".")
     value: EvalResult | Missing = _resolve_first_part(context, head, env, name.span)
     if isinstance(value, Missing) and head == "config" and rest:
-        # `config` is the whole config file, unless a variable or field has this name
+        # `config` is the whole config file, unless a variable or config field has this name
         value = RawConfig("", env.config_file)
     if isinstance(value, Missing):
         if rest and (item := resolve_used_item(context, name, env)) is not None:
@@ -92,7 +92,7 @@ def resolve_name(context: Context, name: ast.Name, env: Env, is_quiet: bool = Fa
 
 
 def _has_used_item(value: EvalResult, name: str) -> bool:
-    """Return True if a value is the config of a used spec that defines a block with this name."""
+    """Return True if a value is the config of a used spec with a block or definition `name`."""
     return (
         isinstance(value, Record)
         and value.used_spec is not None
@@ -103,8 +103,8 @@ def _has_used_item(value: EvalResult, name: str) -> bool:
 def _resolve_first_part(
     context: Context, first_name: str, env: Env, span: Span | None
 ) -> SpecValue | Missing:
-    """Return the value of the first part of a name. Inner scopes take precedence, in this order:
-    pair indices, variables, dimensions, config values, functions of the spec, functions of std.
+    """Return the value of the first component of a dotted name. Names are looked up in this order:
+    index variables, variables, dimensions, config values, functions of the spec, functions of std.
     """
     if first_name in env.pair_indices:
         return env.pair_indices[first_name]
@@ -125,7 +125,7 @@ def _resolve_first_part(
 
 
 def _raise_no_query_position(span: Span | None) -> NoReturn:
-    """Raise E0604 because a definition uses `i` and the query [batch, d] has no positions."""
+    """Raise E0604 for a use of `i` with a query [batch, d], which has no position axis."""
     helps = [
         "`insert(x, axis=1)` gives the query a length axis of 1",
         "`local_window(center, reach)` and `trailing_window(at, back)` take the query's position",
@@ -135,9 +135,9 @@ def _raise_no_query_position(span: Span | None) -> NoReturn:
 
 
 def resolve_function(context: Context, name: str, env: Env, span: Span | None) -> Function | None:
-    """Return a block, definition or built-in by name: spec before std before built-ins."""
+    """Return the function `name`, which is looked up in the spec, std and the built-ins."""
     item_and_module = env.module.find_definition(name) or context.library.find_std_item(name)
-    # the `topk` of std is a normalizer; where no normalizer is expected, `topk` is the built-in
+    # `topk` of std is a normalizer; where no normalizer is expected, `topk` is the built-in
     # function
     is_builtin_name = (
         item_and_module is not None and item_and_module[1].is_standard and name in BUILTINS
@@ -152,7 +152,7 @@ def resolve_function(context: Context, name: str, env: Env, span: Span | None) -
 def _make_function_value(
     item: ast.Block | ast.Definition, module: SpecNamespace, env: Env, span: Span | None
 ) -> Function:
-    """Return the function value of a block or definition that `module` defines."""
+    """Return a block or definition of `module` as a function value."""
     name = item.name
     if isinstance(item, ast.Block):
         return BlockFunction(name=name, block=item, module=module, env=env, span=span)
@@ -160,7 +160,7 @@ def _make_function_value(
 
 
 def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | None:
-    """Return the item `v.encoder` of a file that `use` names `v`, or None."""
+    """Return an item such as `v.encoder` of a file that `use` names `v`, or None."""
     alias, _, item_name = name.path.partition(".")
     if (use_and_module := env.module.find_use(alias)) is None:
         return None
@@ -171,7 +171,7 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
             inner_env = Env(module=module, config=config, config_file=file, file_scope=file_scope)
         case _:
             module = context.library.load_used_module(use.path, user, use.span)
-            # an empty config, because a block of another file does not use the caller's values
+            # empty, because a block of another file does not use the config of the caller
             inner_env = Env(module=module, config={})
     if item_name not in module.items:
         _raise_unknown_item(module, item_name, use, name.span)
@@ -184,7 +184,7 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
 def _raise_unknown_item(
     module: SpecNamespace, item_name: str, use: ast.Use, span: Span | None
 ) -> NoReturn:
-    """Raise E0204 because a used file has no block, definition or graph with this name."""
+    """Raise E0204 for a name that is not a block, definition or graph of a used file."""
     helps = suggest_similar_name(
         item_name, module.items, f"expected one of {', '.join(module.items)}"
     )
@@ -194,7 +194,7 @@ def _raise_unknown_item(
 
 
 def _get_member(value: EvalResult, member_name: str, name: ast.Name, is_quiet: bool) -> EvalResult:
-    """Return the member `member_name` of a record, of a raw config, or of a call's results."""
+    """Return the member `member_name` of a record, a raw config, or the results of a call."""
     match value:
         case Record(fields=fields) if member_name in fields:
             return fields[member_name]
@@ -206,7 +206,7 @@ def _get_member(value: EvalResult, member_name: str, name: ast.Name, is_quiet: b
             return _get_raw_section(config, member_name)
         case Results(values=values, names=names) if member_name in names:
             return values[names.index(member_name)]
-    # `x.shape`, `x.T`
+    # as in `x.shape` or `x.T`
     fix = suggest_for_foreign_operation(member_name, BUILTINS) if isinstance(value, Tensor) else ""
     title = f"`{name.path}`: {describe_value(value)} has no member `{member_name}`"
     raise_error("E0202", title, name.span, helps=[fix] if fix else ())
@@ -215,22 +215,22 @@ def _get_member(value: EvalResult, member_name: str, name: ast.Name, is_quiet: b
 def _raise_unknown_field(
     field_name: str, fields: Mapping[str, SpecValue], name: ast.Name
 ) -> NoReturn:
-    """Raise E0202 because a record has no field with this name."""
+    """Raise E0202 for a name that is not a field of a record."""
     helps = suggest_similar_name(field_name, fields, f"expected one of {', '.join(fields)}")
     title = f"`{name.path}`: the record has no field `{field_name}`"
     raise_error("E0202", title, name.span, helps=helps)
 
 
 def _get_raw_section(config: RawConfig, key: str) -> RawConfig:
-    """Return the section under a key of a raw config, or a section without data."""
+    """Return the section of a raw config under a key, or an empty section."""
     member = config.data.members.get(key) if config.data else None
     section = member.value if member and isinstance(member.value, JsonObject) else None
     return RawConfig(f"{config.path}.{key}".lstrip("."), section)
 
 
 def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
-    """Raise E0202 for an undefined name, with help for index names, foreign operations and typos,
-    or E0105 for a constant in the spelling of another language.
+    """Raise E0202 for an undefined name, with help for index variables, foreign operations and
+    typos, or E0105 for a constant of another language.
     """
     if name.path in MISSPELLED_CONSTANTS:
         suggestion = format_suggestion(MISSPELLED_CONSTANTS[name.path])
@@ -247,7 +247,7 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
         helps = [fix]
     else:
         names = _format_visible_names(env)
-        # a name without a call is more often a variable than a block
+        # a name that is not called is more often a variable than a block
         helps = suggest_similar_name(name.path, values)
         helps = helps or suggest_similar_name(name.path, functions, names)
     title = f"`{name.path}` is not defined"
@@ -260,19 +260,19 @@ def _format_visible_names(env: Env) -> str:
 
 
 def _list_functions(context: Context, env: Env) -> list[str]:
-    """Return the names of the functions of the spec and of std, and of the built-in functions."""
+    """Return the names of all functions of the spec and of std, and of all built-in functions."""
     return [*env.module.list_names(), *context.library.list_std_names(), *BUILTINS]
 
 
 def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
-    """Return the callee of a call. Raise E0204 with a similar name if it does not exist."""
-    # a field of a record, or an item of an aliased file, rather than a block
+    """Return the callee of a call. Raise E0204, suggesting a similar name, if it does not exist."""
+    # a dotted name is a field of a record or an item of a used file, rather than a block
     if "." in name.path:
         return _resolve_member_callee(context, name, env)
     value = env.names.get(name.path, env.config.get(name.path))
     if isinstance(value, Function):
         return value
-    # a variable may shadow a block as a value, but not as a callee
+    # a variable may shadow a block when it is used as a value, but not as a callee
     target = resolve_function(context, name.path, env, name.span)
     if target is not None:
         return target
@@ -287,7 +287,7 @@ def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
 
 
 def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Function:
-    """Return `v.encoder`: a function in a record, or an item of a file that `use` names."""
+    """Return a dotted callee: a function in a record, or an item of a used file."""
     alias, _, member = name.path.partition(".")
     owner = resolve_name(context, ast.Name(alias, span=name.span), env, is_quiet=True)
     if (item := resolve_used_item(context, name, env)) is not None:
@@ -314,24 +314,24 @@ def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Functi
 def evaluate_with_expected_type(
     context: Context, type: ast.TypeName, expr: ast.Expr, env: Env
 ) -> EvalResult:
-    """Evaluate an expression where a value of a declared type is expected."""
+    """Evaluate an expression that must have the declared type `type`."""
     if type.name == "normalizer":
         return evaluate_normalizer(context, expr, env)
     is_function = is_function_type(type)
     if is_function and type.name == "any" and isinstance(expr, ast.Call) and expr.args:
-        # `positions(x)` evaluates to a tensor; `window(3)` remains a definition
+        # `positions(x)` evaluates to a tensor, but `window(3)` remains a definition
         is_function = isinstance(resolve_callee(context, expr.function, env), DefinitionFunction)
     return context.evaluate_function(expr, env) if is_function else context.evaluate(expr, env)
 
 
 def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
-    """Evaluate an expression where a normalizer is expected."""
+    """Evaluate an expression that must be a normalizer."""
     match expr:
         case ast.Conditional():
             is_true = context.evaluate(expr.condition, env)
             return evaluate_normalizer(context, expr.then if is_true else expr.otherwise, env)
         case ast.Name(path=path) if path in NORMALIZER_NAMES and path not in env.names:
-            # built-in names take precedence over config values
+            # names of built-in normalizers take precedence over config values
             return ChoiceValue(path, NORMALIZER_NAMES)
         case ast.Name() if normalizer := _find_normalizer(context, expr, env):
             return normalizer
@@ -341,14 +341,14 @@ def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResul
 
 
 def _is_bound_name(path: str, env: Env) -> bool:
-    """Return True if a name refers to a value in this scope, or to a member of such a value."""
+    """Return True if a name refers to a value in scope, or to a member of such a value."""
     head, *rest = path.split(".")
     is_bound = head in env.pair_indices or head in env.names or head in env.config
     return is_bound or bool(rest) or head in NAMED_CONSTANTS
 
 
 def _find_normalizer(context: Context, name: ast.Name, env: Env) -> DefinitionFunction | None:
-    """Return the normalizer `name` of the spec or std, or None if it is unknown or a value."""
+    """Return the normalizer definition `name` of the spec or std, or None."""
     if _is_bound_name(name.path, env):
         return None
     item_and_module = env.module.find_definition(name.path) or context.library.find_std_item(

@@ -1,4 +1,4 @@
-"""Add graph nodes with spans. Limit the sizes of weights and constants; report shape mismatches."""
+"""Add graph nodes with spans, check the sizes of weights and constants, and report shape errors."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from specc.ir.types import ShapeError
 
 def check_weight_length(context: Context, dim: Dim, name: str, span: Span | None) -> None:
     """Raise E0308 at `span` if a weight dimension is 0 or depends on an input."""
-    # symbolic config values pass, because they are numbers when weights are created
+    # symbolic config values are allowed, because they are numbers when weights are created
     if context.has_dynamic_symbol(dim.symbols()):
         helps = ["weights must have a static shape: use a config value"]
         raise_error(
@@ -42,11 +42,11 @@ def check_weight_length(context: Context, dim: Dim, name: str, span: Span | None
 
 
 def check_weight_size(context: Context, shape: Sequence[Dim], name: str, span: Span | None) -> None:
-    """Raise E0308 if one weight or all weights together have 2^53 elements or more."""
+    """Raise E0308 if a weight, or all weights together, have 2^53 or more elements."""
     if any(d.number is None for d in shape):
         return
     count = prod(d.number or 0 for d in shape)
-    # a shared weight counts once: its name replaces the earlier entry
+    # a shared weight counts once, because its name replaces the earlier entry
     context.resources.weight_element_count += count - context.resources.weight_sizes.get(name, 0)
     context.resources.weight_sizes[name] = count
     if count >= MAX_DIM_INTEGER:
@@ -65,7 +65,7 @@ def check_weight_size(context: Context, shape: Sequence[Dim], name: str, span: S
 
 def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> None:
     """Raise E0224 if a constant has too many elements. Dynamic dimensions count as 1."""
-    # the value of each dimension if every symbol is 1
+    # the size of each dimension if every symbol is 1
     minimum = prod(max(1, sum(c for _, c in d.terms)) for d in shape)
     if minimum > MAX_CONSTANT_ELEMENTS:
         shape_text = " × ".join(str(d) for d in shape)
@@ -89,14 +89,14 @@ def add_node(
     """Add a node with `op` and return its results. Raise E0301 or E0302, located at the operands,
     if the operands are invalid.
 
-    `scope` defaults to the scope of the statement; `name` is the name of the operation in the
-    source; `operator_span` is the span of the operator itself if that is smaller than `span`.
+    `scope` defaults to the scope of the statement. `name` is the name of the operation in the
+    source. `operator_span` is the span of the operator if this span is smaller than `span`.
     """
     if len(context.builder.nodes) >= MAX_GRAPH_NODES:
         raise_error("E0109", f"this spec expands to more than {MAX_GRAPH_NODES} operations", span)
     op_name = name or op.name
     values = [o.value if o else None for o in operands]
-    # "" is the outermost scope, not a missing scope
+    # the empty scope "" is the outermost scope, not a missing scope
     node_scope = context.scope if scope is None else scope
     try:
         results = context.builder.add_node(
@@ -118,7 +118,7 @@ def add_node(
 def _record_value_facts(
     context: Context, op: Op, operands: Sequence[Value | None], results: Sequence[Value]
 ) -> bool:
-    """Record the facts of a new node's results, and return whether they are constant."""
+    """Record facts about the results of a new node. Return True if the results are constant."""
     if isinstance(op, ops.Sort):
         context.facts.sorted_lengths.add(results[0].type.shape[op.axis])
     is_constant = all(v is None or v in context.facts.constant_values for v in operands)
@@ -128,8 +128,8 @@ def _record_value_facts(
 
 
 def _check_result(value: Value, name: str, span: Span | None, *, is_constant: bool) -> None:
-    """Raise E0303 if an axis size is negative, as in `x[:, 3:1]`. Also check the size of values
-    that are computed only from constants, because constant folding needs memory.
+    """Raise E0303 if an axis size is negative, as in `x[:, 3:1]`, and E0224 if a value that is
+    computed only from constants is too large, because constant folding needs memory.
     """
     for dim in value.type.shape:
         if dim.number is not None and dim.number < 0:
@@ -151,10 +151,10 @@ def add_op(
 
 
 def add_log_sigmoid(context: Context, operand: Tensor, span: Span | None) -> Tensor | None:
-    """Return the logarithm of an operand sigmoid(x), computed as -softplus(-x), or None for any
+    """Return the logarithm of an operand `sigmoid(x)`, computed as -softplus(-x), or None for any
     other operand.
 
-    The sigmoid of ONNX Runtime is 0 below -18, where its logarithm is about x.
+    The sigmoid of ONNX Runtime is 0 for x below -18, where the logarithm of the sigmoid is about x.
     """
     match operand.value.node:
         case Node(ops.Pointwise(fn="sigmoid"), (Value() as x,)):
@@ -176,14 +176,14 @@ def add_constant(
     if dtype == "bool":
         number = bool(value)
     elif dtype.startswith(("f", "b")):
-        number = float(value) or 0.0  # replaces -0.0, which equals 0.0: equal nodes are shared
+        number = float(value) or 0.0  # replaces -0.0, because equal nodes are merged
     else:
         number = int(value)
     return add_op(context, ops.Constant(number, dtype), span=span)
 
 
 MAX_FLOAT32, MIN_FLOAT32 = 2.0**128 - 2.0**103, 2.0**-150
-"""Rounding to float32 maps numbers from the first limit on to infinity, up to the second to 0."""
+"""The smallest float that becomes infinite, and the largest float that becomes 0, in float32."""
 
 
 def check_float32_range(value: float, span: Span | None) -> None:
@@ -201,7 +201,7 @@ def check_float32_range(value: float, span: Span | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MismatchedOperation:
-    """An op whose operand shapes do not match; `name` is its name in the source at `span`."""
+    """An op whose operand shapes do not match. `name` is its name in the source at `span`."""
 
     op: Op
     operands: Sequence[Tensor | None]
@@ -211,10 +211,11 @@ class MismatchedOperation:
 
 
 def explain_shape_mismatch(error: ShapeError, operation: MismatchedOperation) -> Diagnostic:
-    """Return the diagnostic of a shape error, which is a size mismatch or an invalid operand."""
+    """Return the diagnostic of a shape error, which is E0302 for different sizes, or E0301."""
     operands, span = operation.operands, operation.span
     tensors = [o for n in error.operands if n < len(operands) and (o := operands[n]) is not None]
-    # the most common error is two dimensions that should be equal; each is shown with its origin
+    # the most common error is two dimensions that should be equal, which are shown with their
+    # origins
     if len(error.dims) == 2 and len(tensors) == 2:
         return _explain_length_mismatch(error.dims, tensors, operation)
     return Diagnostic(
@@ -232,7 +233,7 @@ def _label_other_operands(tensors: Iterable[Tensor], span: Span | None) -> tuple
 
 
 def _insert_operand_names(title: str, operands: Sequence[Tensor | None]) -> str:
-    """Replace the indices of operands in a title by their source text."""
+    """Replace the indices of operands in a title with the source text of the operands."""
     for n, operand in enumerate(operands, 1):
         if operand is not None and operand.span:
             title = title.replace(f"operand {n}", f"`{_truncate_source(operand.span.text)}`")
@@ -242,13 +243,13 @@ def _insert_operand_names(title: str, operands: Sequence[Tensor | None]) -> str:
 def _explain_length_mismatch(
     dims: Sequence[Dim], tensors: Sequence[Tensor], operation: MismatchedOperation
 ) -> Diagnostic:
-    """Return E0302 for two axis sizes that should be equal, with type and origin of both."""
+    """Return E0302 for two axis sizes that should be equal, with the type and origin of both."""
     labels: dict[Span, Label] = {}
     notes: list[str] = []
     for dim, operand in zip(dims, tensors, strict=True):
         text = _describe_axis(operand, dim)
         if operand.span and operand.span != operation.span:
-            # a label if the operand has another span than the call, otherwise a note
+            # a label if the span of the operand differs from that of the call, otherwise a note
             labels.setdefault(operand.span, Label(operand.span, text))
         else:
             notes.append(text)
@@ -267,7 +268,7 @@ def _explain_length_mismatch(
 
 
 def _describe_axis(operand: Tensor, dim: Dim) -> str:
-    """Describe the type of an operand, and the axis of this size if there is one."""
+    """Describe the type of an operand, and the axis with the size `dim` if there is one."""
     axes = [n for n, d in enumerate(operand.shape) if d == dim]
     axis_text = f"axis {axes[0]} is " if axes else ""
     origin = f", from {dim.origin.text}" if dim.origin and dim.origin.text else ""
@@ -275,7 +276,7 @@ def _describe_axis(operand: Tensor, dim: Dim) -> str:
 
 
 def _describe_mismatch(dims: Sequence[Dim], op_name: str) -> tuple[str, str]:
-    """Return the title and the label. Two symbols may be equal at run time, two numbers cannot."""
+    """Return the title and label of a size mismatch. Two symbols may be equal at run time."""
     a, b = dims
     if a.number is not None or b.number is not None:
         return f"lengths {a} and {b} do not match", f"`{op_name}` needs equal lengths"
@@ -286,7 +287,7 @@ def _describe_mismatch(dims: Sequence[Dim], op_name: str) -> tuple[str, str]:
 def _suggest_shape_fixes(
     dims: Sequence[Dim], tensors: Sequence[Tensor], operation: MismatchedOperation
 ) -> list[str]:
-    """Suggest how shapes can match: a new axis, attention between sequences, or an equation."""
+    """Suggest fixes for a shape mismatch: a new axis, cross-attention, or an equation."""
     equality_fixes = _suggest_equal_lengths(dims, operation.dynamic_lengths)
     # in elementwise ops, axes of size 1 broadcast
     if not isinstance(operation.op, ops.Arith | ops.Compare | ops.And | ops.Or | ops.Where):
@@ -306,7 +307,7 @@ def _suggest_shape_fixes(
 
 
 def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
-    """Suggest the axes to insert so that two tensors broadcast, or return ""."""
+    """Suggest axes whose insertion allows two tensors to broadcast, or return ""."""
     for small, large in ((left, right), (right, left)):
         if small.span and (axes := _find_missing_axes(small.shape, large.shape)):
             return _suggest_inserted_axes(small.span, axes, "broadcasts it over the other")
@@ -320,12 +321,12 @@ def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
 
 
 def _find_missing_axes(small: Sequence[Dim], large: Sequence[Dim]) -> list[int]:
-    """Return the indices at which `small` needs new axes to match `large`, or [] if none help."""
+    """Return the indices at which `small` needs new axes to match `large`, or [] if impossible."""
     index, axes = 0, []
     for axis, length in enumerate(large):
         if index < len(small) and small[index] == length:
             index += 1
-        elif index:  # leading axes broadcast without an insertion
+        elif index:  # leading axes need no insertion, because they are broadcast
             axes.append(axis)
     # the index is relative to the first axis of `small`
     first = next((n for n, d in enumerate(large) if small and d == small[0]), 0)
@@ -333,13 +334,13 @@ def _find_missing_axes(small: Sequence[Dim], large: Sequence[Dim]) -> list[int]:
 
 
 def _quote_source(span: Span | None) -> str:
-    """Return a source text for use in a suggestion, or `…` if it is too long."""
+    """Return the source text of a span for use in a suggestion, or `…` if the text is too long."""
     text = _truncate_source(span.text) if span else "…"
     return "…" if text.endswith("…") else text
 
 
 def _suggest_inserted_axes(span: Span, axes: Sequence[int], effect: str) -> str:
-    """Return a suggestion to insert axes, with its effect."""
+    """Format a suggestion to insert axes. `effect` describes the effect of the insertion."""
     text = _quote_source(span)
     for axis in axes:
         text = f"insert({text}, axis={axis})"
@@ -347,7 +348,7 @@ def _suggest_inserted_axes(span: Span, axes: Sequence[int], effect: str) -> str:
 
 
 def _suggest_equal_lengths(dims: Sequence[Dim], dynamic_lengths: frozenset[str]) -> list[str]:
-    """Return the help text that suggests declaring two dimensions as equal."""
+    """Return the help message that suggests declaring two dimensions as equal, or []."""
     a, b = (d.name for d in dims)
     if not a or not b:
         return []

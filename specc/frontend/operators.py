@@ -46,7 +46,7 @@ INTEGER_OPERATORS: dict[str, Callable[[Dim, Dim], Dim]] = {
 }
 
 TENSOR_OPERATORS = {sign: name for name, (sign, _) in runtime_scalars.BINARY_OPERATORS.items()}
-"""The name of the op for each arithmetic operator."""
+"""The IR op for each arithmetic operator, by sign."""
 COMPARISONS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
     "==": ("eq", operator.eq),
     "!=": ("ne", operator.ne),
@@ -55,16 +55,16 @@ COMPARISONS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
     ">": ("gt", operator.gt),
     ">=": ("ge", operator.ge),
 }
-"""The name of the op for each comparison, and the function for known numbers."""
+"""The IR op and the function of known numbers for each comparison operator."""
 
 OperatorExpr: TypeAlias = ast.Binary | ast.Unary | ast.Compare
-"""An operator expression, for messages."""
+"""An operator expression, at which errors are reported."""
 
 
 def apply_arithmetic(
     context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Binary
 ) -> SpecValue:
-    """Apply `+ - * / // % **` to numbers and tensors, `+` to lists. Raise E0206 otherwise."""
+    """Apply `+ - * / // % **` to numbers and tensors, and `+` to lists. Raise E0206 otherwise."""
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return _combine_tensors(context, op, left, right, expr)
     if isinstance(left, Number) and isinstance(right, Number):
@@ -78,10 +78,11 @@ def apply_arithmetic(
 def _compute_numbers(
     context: Context, op: str, left: Number, right: Number, expr: ast.Binary
 ) -> Number:
-    """Apply an operator to two numbers. Raise E0309 for too large a result, E0310 if undefined."""
+    """Apply an operator to two numbers. Raise E0309 or E0310 for an invalid result."""
     try:
         if isinstance(left, Dim) and isinstance(right, Dim):
-            # two integers produce an integer, unless the exponent is negative, large or a symbol
+            # the result of two integers is an integer, unless the exponent is negative, large or
+            # symbolic
             result = _compute_integers(op, left, right)
             if result is not None:
                 return result
@@ -105,7 +106,7 @@ def _compute_numbers(
 
 
 def _compute_integers(op: str, left: Dim, right: Dim) -> Dim | None:
-    """Return the result of two integers, or None for a negative, large or symbolic exponent."""
+    """Apply an operator to two integers. Return None for a negative, large or symbolic exponent."""
     if op == "**" and right.number is not None and 0 <= right.number <= 64:
         return left**right.number
     if op in INTEGER_OPERATORS:
@@ -114,12 +115,12 @@ def _compute_integers(op: str, left: Dim, right: Dim) -> Dim | None:
 
 
 def _describe_origins(expr: ast.Binary, left: Number, right: Number) -> list[str]:
-    """Return a note on the origin of each operand, e.g. `d` is defined in `config.json:9:18`."""
+    """Return a note on the origin of each operand, e.g. that `config.json:9:18` defines `d`."""
     notes = []
     for side, value in ((expr.left, left), (expr.right, right)):
         origin = value.origin if isinstance(value, Dim) else None
         span, origin_span = side.span, origin and origin.span
-        # a literal in the expression needs no origin
+        # a literal in the expression needs no note on its origin
         if span and origin_span and not _has_same_start(span, origin_span):
             notes.append(f"`{span.text}` is defined in {origin_span}")
     return notes
@@ -130,7 +131,7 @@ def _has_same_start(first: Span, second: Span) -> bool:
 
 
 def _suggest_divisors(context: Context, op: str, left: Number, right: Number) -> list[str]:
-    """Return helps that suggest nearby divisors for a division with a remainder."""
+    """Return help messages that suggest nearby divisors for a division with a remainder."""
     if op != "/" or not isinstance(left, Dim) or not isinstance(right, Dim):
         return []
     dividend, divisor = left.number, right.number
@@ -149,7 +150,7 @@ def _find_nearest_divisors(dividend: int, divisor: int) -> list[int]:
 
 
 def _describe_operands(expr: ast.Binary, left: Number, right: Number) -> str:
-    """Describe the values of all operands except literals, e.g. "`d` is 500"."""
+    """Describe the values of the operands that are not literals, e.g. "`d` is 500"."""
     sides = ((expr.left, left), (expr.right, right))
     return ", ".join(
         f"`{side.span.text}` is {value}"
@@ -161,7 +162,7 @@ def _describe_operands(expr: ast.Binary, left: Number, right: Number) -> str:
 def _combine_tensors(
     context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Binary
 ) -> Tensor:
-    """Apply an arithmetic operator to two operands, at least one of which is a tensor."""
+    """Apply an arithmetic operator to two operands, of which at least one is a tensor."""
     a, b = convert_operands(context, left, right, expr.span)
     is_integer = get_dtype_kind(a.type.dtype) == "i"
     if op == "**" and is_integer:
@@ -201,9 +202,9 @@ def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> Non
 def convert_operands(
     context: Context, left: SpecValue, right: SpecValue, span: Span | None
 ) -> tuple[Tensor, Tensor]:
-    """Convert two operands to the same element type; a number takes that of the tensor."""
+    """Convert two operands to tensors. A number gets the element type of the other operand."""
     if not isinstance(left, Tensor):
-        assert isinstance(right, Tensor)  # the callers guarantee this
+        assert isinstance(right, Tensor)  # callers guarantee that at least one operand is a tensor
         return convert_to_tensor(context, left, right.type.dtype, span), right
     if not isinstance(right, Tensor):
         return left, convert_to_tensor(context, right, left.type.dtype, span)
@@ -224,7 +225,7 @@ def convert_operands(
 
 
 def convert_to_tensor(context: Context, value: SpecValue, dtype: str, span: Span | None) -> Tensor:
-    """Convert a number to a constant tensor of this element type, or return a tensor unchanged."""
+    """Convert a number to a constant tensor of type `dtype`. Return a tensor unchanged."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, bool) and dtype == "bool":
@@ -237,7 +238,7 @@ def convert_to_tensor(context: Context, value: SpecValue, dtype: str, span: Span
 
 
 def _convert_integer(context: Context, value: Number, dtype: str, span: Span | None) -> Tensor:
-    """Convert a number to an integer. Raise E0206 if it is not an integer."""
+    """Convert a number to an integer tensor. Raise E0206 if the number is not an integer."""
     if isinstance(value, RuntimeNumber):
         if not value.is_integer:
             title = f"`{value.text}` may not be an integer, but the tensor has an integer type"
@@ -302,12 +303,12 @@ def _is_boolean(value: SpecValue) -> bool:
 def _combine_masks(
     op: LogicalOperator, values: Sequence[SpecValue], expr: OperatorExpr
 ) -> CombinedMask:
-    """Combine masks that have not been expanded yet. `(a & b) & c` becomes a single combination of
-    three masks, so that long chains are not deeply nested.
+    """Combine masks that have not been expanded yet. `(a & b) & c` becomes a single `CombinedMask`
+    with three masks, so that long chains are not deeply nested.
     """
     masks: list[MaskLike] = []
     for value in values:
-        # functions of other kinds are reported when the mask is expanded
+        # functions of other kinds are reported as errors when the mask is expanded
         if not isinstance(value, MaskLike):
             raise_error("E0601", f"{describe_value(value)} is not a mask", expr.span)
         masks.append(value)
@@ -320,18 +321,18 @@ def _combine_masks(
 def apply_comparison(
     context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Compare
 ) -> SpecValue:
-    """Apply one comparison, or membership in a list or string."""
+    """Apply a comparison operator or the membership operator `in`."""
     if op == "in":
         return _evaluate_membership(context, left, right, expr)
     is_equality = op in ("==", "!=")
-    # `x == none` is allowed for every `x`
+    # `x == none` is allowed for any `x`
     if is_equality and (left is None or right is None):
         return (left is right) == (op == "==")
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return _compare_tensors(context, op, left, right, expr)
     if isinstance(left, Number) and isinstance(right, Number):
         return _compare_numbers(op, left, right, expr)
-    # all other values can be compared only for equality
+    # other values can be compared only for equality
     if not is_equality:
         title = f"`{op}` is not defined for {describe_value(left)} and {describe_value(right)}"
         raise_error("E0206", title, expr.span)
@@ -341,8 +342,8 @@ def apply_comparison(
 def _evaluate_membership(
     context: Context, left: SpecValue, right: SpecValue, expr: ast.Compare
 ) -> SpecValue:
-    """Return True if a value equals any item of a list, whose items may be of different kinds, or
-    if a string contains a string. Raise E0206 for other operands.
+    """Return True if a list contains a value (the items may be of different kinds), or if a string
+    contains a string. Raise E0206 for other operands.
     """
     if isinstance(left, str) and isinstance(right, str):
         return left in right
@@ -355,7 +356,7 @@ def _evaluate_membership(
 def _compare_tensors(
     context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Compare
 ) -> Tensor:
-    """Compare two operands, at least one a tensor, elementwise. Raise E0206 for booleans."""
+    """Compare a tensor elementwise with a tensor or number. Raise E0206 for booleans."""
     a, b = convert_operands(context, left, right, expr.span)
     if a.type.dtype == "bool":
         title = "booleans are combined with `&`, `|` and `not`, not compared"
@@ -366,7 +367,8 @@ def _compare_tensors(
 def _compare_numbers(op: str, left: Number, right: Number, expr: ast.Compare) -> bool:
     """Compare two numbers. Raise UnresolvedValueError if the result depends on symbols."""
     if isinstance(left, Dim) and isinstance(right, Dim):
-        # the sign of the difference decides comparisons such as `n + 1 > n` for every `n`
+        # the sign of the difference decides comparisons such as `n + 1 > n`, which hold for every
+        # `n`
         left, right = left - right, Dim.from_value(0)
     a, b = get_known_float(left), get_known_float(right)
     if a is None or b is None:
@@ -375,7 +377,7 @@ def _compare_numbers(op: str, left: Number, right: Number, expr: ast.Compare) ->
 
 
 def _make_comparable(value: SpecValue) -> object:
-    """Return the comparison key of a value. Functions compare by name and options, not location."""
+    """Return the comparison key of a value. Functions are compared by name and options."""
     match value:
         case BlockFunction():
             return value.kind, value.name, tuple(sorted(value.bound_arguments.items()))

@@ -1,4 +1,4 @@
-"""The kinds of values that parameters accept, and the conversion of values to them."""
+"""Parameter kinds, which define the values that a parameter accepts and convert them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,8 +30,8 @@ from specc.ir.dim import Dim
 
 @dataclass(frozen=True, eq=False)
 class SimpleKind:
-    """The kind of the values of one class or role. `convert` returns MISSING for a value of another
-    kind, and `name` is the kind in messages. Instances are compared by identity.
+    """A kind of values of one class or role. `convert` returns MISSING for a value of another kind,
+    and `name` is the name of the kind in messages. Instances are compared by identity.
     """
 
     name: str
@@ -40,7 +40,7 @@ class SimpleKind:
 
 @dataclass(frozen=True)
 class ChoiceKind:
-    """The kind of a parameter that accepts one of a set of names."""
+    """A kind of values that are one of a set of names."""
 
     values: tuple[str, ...]
 
@@ -50,14 +50,14 @@ class ChoiceKind:
         return "one of " + ", ".join(self.values)
 
     def convert(self, value: SpecValue) -> str | Missing:
-        """Return the name of a `choice(…)` value or a string."""
+        """Return the name of a choice value or a string, or MISSING if it is not allowed."""
         word = value.value if isinstance(value, ChoiceValue) else value
         return word if isinstance(word, str) and word in self.values else MISSING
 
 
 @dataclass(frozen=True)
 class ListKind:
-    """The kind of a list whose items all have the same kind."""
+    """A kind of lists whose items all have the same kind."""
 
     item: "ParameterKind"
 
@@ -70,7 +70,7 @@ class ListKind:
         return f"a list of {inner}s"
 
     def convert(self, value: SpecValue) -> SpecValue | Missing:
-        """Convert every item, or return MISSING if any item does not match."""
+        """Convert every item of a list, or return MISSING if an item is of another kind."""
         if not isinstance(value, tuple):
             return MISSING
         items: list[SpecValue] = []
@@ -84,11 +84,11 @@ class ListKind:
 
 ParameterKind: TypeAlias = SimpleKind | ChoiceKind | ListKind
 ParameterKinds: TypeAlias = tuple[ParameterKind, ...]
-"""The alternative kinds of one parameter."""
+"""The alternative kinds of a parameter."""
 
 
 def _make_class_kind(name: str, *classes: type) -> SimpleKind:
-    """Return a kind that accepts all values of the given classes without conversion."""
+    """Return a kind that accepts all values of `classes` without conversion."""
 
     def match_class(value: SpecValue) -> SpecValue | Missing:
         return value if isinstance(value, classes) else MISSING
@@ -97,7 +97,7 @@ def _make_class_kind(name: str, *classes: type) -> SimpleKind:
 
 
 def _match_float(value: SpecValue) -> SpecValue | Missing:
-    """Convert an integer to a float; return symbols and run-time numbers unchanged, or MISSING."""
+    """Convert an integer to a float. Return symbols and run-time numbers unchanged, or MISSING."""
     if isinstance(value, Dim):
         return float(value.number) if value.number is not None else value
     return value if isinstance(value, float | RuntimeNumber) else MISSING
@@ -110,14 +110,14 @@ def _match_text(value: SpecValue) -> SpecValue | Missing:
 
 
 def _match_mask(value: SpecValue) -> SpecValue | Missing:
-    """Return a mask (a definition, a bool for `all` or `none`, or a tensor), otherwise MISSING."""
+    """Return a mask (a definition, a bool for `all` or `none`, or a tensor), or MISSING."""
     if isinstance(value, DefinitionFunction):
         return value if value.kind == "mask" else MISSING
     return value if isinstance(value, CombinedMask | bool | Tensor) else MISSING
 
 
 def _match_score(value: SpecValue) -> SpecValue | Missing:
-    """Return a score (a definition, or a built-in function of two tensors), otherwise MISSING."""
+    """Return a score (a definition, or a built-in function of two tensors), or MISSING."""
     match value:
         case DefinitionFunction() if value.kind == "score":
             return value
@@ -127,11 +127,11 @@ def _match_score(value: SpecValue) -> SpecValue | Missing:
 
 
 NORMALIZER_NAMES = ("softmax", "queries", "hard", "sampled", "kernel", "uniform")
-"""The built-in normalizers; see `attend_by`."""
+"""The names of the built-in normalizers (see `attend_by`)."""
 
 
 def _match_normalizer(value: SpecValue) -> SpecValue | Missing:
-    """Return a normalizer (a definition, or a built-in name), otherwise MISSING."""
+    """Return a normalizer (a definition, or a built-in name), or MISSING."""
     if isinstance(value, DefinitionFunction):
         return value if value.kind == "normalizer" else MISSING
     word = value.value if isinstance(value, ChoiceValue) else value
@@ -156,10 +156,10 @@ NONE_KIND = _make_class_kind("none", NoneType)
 ANY_KIND = SimpleKind("anything", lambda value: value)
 
 Scalar: TypeAlias = Annotated[Number, NUMBER_KIND]
-"""A number that may be known only at run time; `float` requires one known at compile time."""
+"""A number that may be known only at run time. `float` requires a compile-time number."""
 
 Mask: TypeAlias = Annotated[DefinitionFunction | CombinedMask | bool | Tensor, MASK_KIND]
-"""A mask: a definition, a combination of masks, `all`, `none`, or a boolean tensor."""
+"""A mask: a definition, a combination of masks, `all`, `none` or a boolean tensor."""
 
 Score: TypeAlias = Annotated[DefinitionFunction | BuiltinFunction, SCORE_KIND]
 """A score: a definition, or a built-in function of two vectors such as `dot`."""
@@ -168,13 +168,13 @@ Normalizer: TypeAlias = Annotated[DefinitionFunction | ChoiceValue, NORMALIZER_K
 """A normalizer: a definition, or a built-in name such as `softmax`."""
 
 FunctionValue: TypeAlias = Annotated[Function, FUNCTION_KIND]
-"""A function value: a block, an activation, a norm, a position encoding."""
+"""A function value, such as a block, an activation, a norm or a position encoding."""
 
 Activation: TypeAlias = Annotated[Function | str, FUNCTION_KIND]
-"""An activation, or its name as a default."""
+"""An activation function, or the name of an activation as a default value."""
 
 Anything: TypeAlias = Annotated[SpecValue, ANY_KIND]
-"""Any value; the function itself checks the value."""
+"""A value of any kind, which the built-in function itself checks."""
 
 KINDS_BY_ANNOTATION: dict[object, ParameterKind] = {
     Tensor: TENSOR_KIND,
@@ -187,11 +187,11 @@ KINDS_BY_ANNOTATION: dict[object, ParameterKind] = {
     NoneType: NONE_KIND,
     None: NONE_KIND,
 }
-"""The kind of each annotation that is a class."""
+"""The parameter kind of each annotation that is a class."""
 
 
 def get_annotated_kinds(annotation: object) -> ParameterKinds:
-    """Return the kinds that a parameter with this annotation accepts."""
+    """Return the parameter kinds that a Python annotation stands for."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return (arguments[1],)
@@ -206,14 +206,14 @@ def get_annotated_kinds(annotation: object) -> ParameterKinds:
 
 
 def list_choice_values(kinds: ParameterKinds) -> tuple[str, ...]:
-    """Return the allowed values of all choices among the kinds."""
+    """Return the allowed names of all choice kinds among `kinds`."""
     return tuple(w for kind in kinds if isinstance(kind, ChoiceKind) for w in kind.values)
 
 
 def convert_to_kind(
     value: EvalResult, kinds: ParameterKinds, description: str, span: Span | None
 ) -> SpecValue:
-    """Convert `value` to the first kind that accepts it, or raise E0203 with the accepted kinds."""
+    """Convert `value` to the first kind that accepts `value`. Raise E0203 if no kind accepts it."""
     first = take_first_result(value)
     for kind in kinds:
         converted = kind.convert(first)
@@ -221,7 +221,7 @@ def convert_to_kind(
             return converted
     choice_names = list_choice_values(kinds)
     if choice_names and isinstance(first, str | ChoiceValue):
-        # the argument is probably a choice value, so the message lists the allowed values
+        # the argument is probably meant as a choice value, so the message lists the allowed values
         word = first if isinstance(first, str) else first.value
         helps = suggest_similar_name(
             word, choice_names, f"expected one of {', '.join(choice_names)}"
@@ -245,5 +245,5 @@ MASK_HELP = (
 
 
 def describe_kinds(kinds: ParameterKinds) -> str:
-    """Return the accepted kinds for messages."""
+    """Format the accepted kinds of a parameter for messages."""
     return " or ".join(kind.name for kind in kinds)

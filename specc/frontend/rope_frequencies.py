@@ -1,4 +1,4 @@
-"""Compute RoPE frequencies: linear, dynamic, llama3, yarn, longrope, proportional scaling."""
+"""Compute RoPE frequencies with linear, dynamic, llama3, yarn, longrope and other scaling."""
 
 import math
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ SCALING_DEFAULTS: Mapping[str, Mapping[str, float]] = {
     "yarn": {"beta_fast": 32.0, "beta_slow": 1.0},
     "proportional": {"factor": 1.0},
 }
-"""Defaults of the numeric parameters of each scaling kind, as in transformers."""
+"""The default parameters of each scaling kind, as in transformers."""
 
 MAX_STRETCH = 1e30
-"""The maximum factor of theta. Beyond it, rotations are negligible."""
+"""The maximum factor by which theta is scaled. Beyond this factor, rotations are negligible."""
 
 
 def _explain_not_positive(rope: Rope) -> str:
-    """Return the reason why `theta` or a parameter is not positive and finite, or "" if all are."""
+    """Return an error message if `theta` or a parameter is not positive and finite, or ""."""
     for name, value in (("theta", rope.theta), *rope.parameters):
         for number in _list_numbers(value):
             if isinstance(number, bool) or not isinstance(number, float | int):
@@ -43,7 +43,7 @@ def _explain_not_positive(rope: Rope) -> str:
 
 
 def explain_invalid_rope(rope: Rope) -> str:
-    """Return the reason why RoPE settings are invalid, or ""."""
+    """Return an error message if RoPE settings are invalid, or ""."""
     if isinstance(rope.theta, RuntimeNumber) or _has_symbols(rope):
         return ""
     if reason := _explain_not_positive(rope):
@@ -55,7 +55,7 @@ def explain_invalid_rope(rope: Rope) -> str:
 
 
 def _explain_invalid_factor(rope: Rope) -> str:
-    """Return the reason why parameters are invalid for the scaling kind, or ""."""
+    """Return an error message if the parameters of a scaling kind are invalid, or ""."""
     numbers = _ScalingParameters(rope)
     if rope.kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
         return "`low_freq_factor` must be less than `high_freq_factor`"
@@ -67,7 +67,7 @@ def _explain_invalid_factor(rope: Rope) -> str:
 
 
 class _ScalingParameters:
-    """The parameters of a scaling kind, none of which depends on a symbol."""
+    """The parameters of a scaling kind as numbers without symbols."""
 
     def __init__(self, rope: Rope) -> None:
         self._values = dict(rope.parameters)
@@ -78,11 +78,11 @@ class _ScalingParameters:
         return number
 
     def find_number(self, name: str) -> float | None:
-        """Return the number with this name, or None if it is absent."""
+        """Return the numeric parameter `name`, or None if it is absent."""
         return None if self._values.get(name) is None else self[name]
 
     def read_list(self, name: str) -> tuple[float, ...]:
-        """Return the parameter with this name, which is a list with one number per feature pair."""
+        """Return the parameter `name`, which is a list with one number per feature pair."""
         numbers = self._values[name]
         assert isinstance(numbers, tuple)
         return numbers
@@ -90,7 +90,7 @@ class _ScalingParameters:
 
 def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
     """Return (frequencies, attention factor). The frequencies are empty if they are the default
-    `theta^(-2n/dim)`, or if parameters are not known yet.
+    `theta^(-2n/dim)`, or if parameters are still symbolic.
 
     `linear` divides all frequencies by a factor (arXiv:2306.15595). `llama3` divides only long
     wavelengths, with a smooth transition. `yarn` interpolates by the number of rotations over the
@@ -100,9 +100,9 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
     multiplies theta by `alpha^(d/(d-2))` (Hunyuan).
 
     `dynamic` increases theta with the sequence length (arXiv:2309.00071, sec. 3.1 and 3.3), and
-    `longrope` has different divisors beyond the original length. transformers uses the longest
-    sequence of the batch at run time, so that results depend on the batch. Here, `longest`
-    determines the frequencies at compile time.
+    `longrope` has different divisors beyond the original length. transformers uses the length of
+    the longest sequence of the batch at run time, so that results depend on the batch. In specc,
+    `longest` determines the frequencies at compile time.
     """
     theta, d = rope.theta, dim.number
     if rope.kind == "default" or d is None:
@@ -120,7 +120,7 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
 
 
 def _scale_theta(kind: str, theta: float, d: int, numbers: _ScalingParameters) -> float:
-    """Return the scaled theta, which differs from theta only for some scaling kinds."""
+    """Return the scaled theta. Only some scaling kinds scale theta."""
     match kind:
         case "dynamic":
             theta *= _compute_theta_stretch(numbers) ** (d / (d - 2))
@@ -132,7 +132,7 @@ def _scale_theta(kind: str, theta: float, d: int, numbers: _ScalingParameters) -
 def _scale_frequencies(
     kind: str, unscaled: list[float], d: int, numbers: _ScalingParameters
 ) -> tuple[float, ...]:
-    """Scale the frequencies of a scaling kind that does not change the attention factor."""
+    """Scale the frequencies for a scaling kind without an attention factor."""
     match kind:
         case "proportional":
             return _compute_proportional(unscaled, d, numbers)
@@ -144,8 +144,8 @@ def _scale_frequencies(
 
 
 def compute_axial_frequencies(rope: Rope, sections: tuple[int, ...]) -> tuple[float, ...]:
-    """Return the frequencies of all position axes, concatenated. Each axis has the frequencies of a
-    head that consists of the pairs of its section.
+    """Return the concatenated frequencies of all position axes. The frequencies of an axis are
+    those of a head that consists only of the feature pairs in the section of this axis.
     """
     if isinstance(rope.theta, RuntimeNumber):
         return ()
@@ -155,7 +155,7 @@ def compute_axial_frequencies(rope: Rope, sections: tuple[int, ...]) -> tuple[fl
 def _compute_proportional(
     unscaled: list[float], d: int, numbers: _ScalingParameters
 ) -> tuple[float, ...]:
-    """Return the divided frequencies of the rotated pairs, and zeros for the remaining pairs."""
+    """Return the divided frequencies of the rotated feature pairs, and zeros for other pairs."""
     rotated_count = int(numbers["part"] * d // 2)
     zeros = [0.0] * (len(unscaled) - rotated_count)
     return (*(f / numbers["factor"] for f in unscaled[:rotated_count]), *zeros)
@@ -175,7 +175,7 @@ def _compute_longrope(
 
 
 def get_max_rope_length(rope: Rope) -> int:
-    """Return the maximum length for which the frequencies are valid, or 0 for every length."""
+    """Return the maximum length for which the frequencies are valid, or 0 if there is none."""
     return 0 if _has_symbols(rope) else int(_ScalingParameters(rope).find_number("longest") or 0)
 
 
@@ -191,7 +191,7 @@ def compute_yarn_scale(factor: float, scale: float = 1.0) -> float:
 
 
 def _has_symbols(rope: Rope) -> bool:
-    """Return True if a number depends on config values that are still symbols."""
+    """Return True if a parameter depends on config values that are still symbols."""
     numbers = [n for _, value in rope.parameters for n in _list_numbers(value)]
     return any(isinstance(number, RuntimeNumber) for number in numbers)
 
@@ -201,7 +201,7 @@ def _list_numbers(value: RopeNumber) -> tuple[RopeNumber, ...]:
 
 
 def _scale_llama3(frequency: float, numbers: _ScalingParameters) -> float:
-    """Divide frequencies of long wavelengths, keep short ones, and interpolate in between."""
+    """Divide a frequency of a long wavelength, keep that of a short one, or interpolate."""
     wavelength = 2 * math.pi / frequency
     low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
     original = numbers["original"]
@@ -214,7 +214,7 @@ def _scale_llama3(frequency: float, numbers: _ScalingParameters) -> float:
 
 
 def _compute_longrope_factor(factor: float, original: float) -> float:
-    """Return the factor that preserves attention entropy (arXiv:2402.13753, authors' code)."""
+    """Return LongRoPE's attention factor, which preserves entropy (arXiv:2402.13753, code)."""
     if factor <= 1 or original <= 1:
         return 1.0
     return math.sqrt(1 + math.log(factor) / math.log(original))
@@ -223,10 +223,10 @@ def _compute_longrope_factor(factor: float, original: float) -> float:
 def _compute_yarn(
     unscaled: list[float], d: int, theta: float, numbers: _ScalingParameters
 ) -> tuple[tuple[float, ...], float]:
-    """Interpolate by the number of rotations. Return the frequencies and the attention factor."""
+    """Return YaRN's frequencies, which are interpolated by rotations, and its attention factor."""
 
     def find_pair(rotations: float) -> float:
-        """Return the (fractional) pair with this many rotations over the original length."""
+        """Return the fractional pair index with `rotations` rotations over the original length."""
         wavelength = numbers["original"] / (rotations * 2 * math.pi)
         return d * math.log(wavelength) / (2 * math.log(theta))
 
@@ -235,7 +235,7 @@ def _compute_yarn(
     if truncate is None or truncate:
         first, last = math.floor(first), math.ceil(last)
     low, high = max(first, 0), min(last, d - 1)
-    # the published code also avoids a division by zero in this way
+    # like the published code, avoid a division by zero
     span = high - low if high != low else 0.001
     ramp = [min(max((n - low) / span, 0.0), 1.0) for n in range(d // 2)]
     factor, attention_factor = numbers["factor"], numbers.find_number("attention_factor")

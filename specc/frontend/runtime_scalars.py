@@ -1,5 +1,5 @@
-"""Arithmetic on scalars that may depend on dimensions. It is evaluated at compile time if the
-dimensions are static; otherwise, the graph computes it (`RuntimeNumber`).
+"""Arithmetic on scalars that may depend on dimensions. A scalar is computed at compile time if the
+dimensions are static, and otherwise by the graph (`RuntimeNumber`).
 """
 
 import math
@@ -31,7 +31,7 @@ UNARY_FUNCTIONS: Mapping[str, Callable[..., float]] = {
     "sqrt": math.sqrt,
     "tanh": math.tanh,
 }
-"""The functions of one known number, by name."""
+"""The unary functions of known numbers, by name."""
 
 BINARY_OPERATORS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
     "add": ("+", operator.add),
@@ -44,18 +44,18 @@ BINARY_OPERATORS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
     "min": ("", min),
     "max": ("", max),
 }
-"""Operators on two known numbers, by the name of the corresponding op."""
+"""The sign and function of each binary operator on known numbers, by the name of the IR op."""
 
 ROUNDING_FUNCTIONS = ("ceil", "floor", "round", "int")
 INTEGER_PRESERVING = ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg")
-"""The functions whose result is always an integer, and those that map integers to integers."""
+"""Functions whose result is always an integer, and functions that map integers to integers."""
 
 MAX_FORMULA_LENGTH = 60
-"""Maximum length of a formula in messages; of a longer one only the symbols are shown."""
+"""Maximum length of a formula in messages. Of a longer formula, only the symbols are shown."""
 
 
 def get_known_float(value: Number) -> float | None:
-    """Return a number as a float, or None if it is not known."""
+    """Return a number as a float, or None if it is not known at compile time."""
     if isinstance(value, Dim):
         return None if value.number is None else float(value.number)
     return None if isinstance(value, RuntimeNumber) else float(value)
@@ -69,7 +69,7 @@ def get_number_symbols(value: Number) -> frozenset[str]:
 
 
 def convert_to_float(context: Context, value: Number, span: Span | None) -> float | RuntimeNumber:
-    """Convert a number to floating point; one that depends on symbols becomes a RuntimeNumber."""
+    """Convert a number to a float, or to a RuntimeNumber if it depends on symbols."""
     number = get_known_float(value)
     if number is not None:
         return number
@@ -80,7 +80,7 @@ def convert_to_float(context: Context, value: Number, span: Span | None) -> floa
 
 
 def apply_unary_function(context: Context, fn: str, x: Number, span: Span | None) -> Number:
-    """Apply a function to a number. Raise an ArithmeticError or ValueError if undefined."""
+    """Apply a unary function to a number. Raise ArithmeticError or ValueError if undefined."""
     number = get_known_float(x)
     if number is not None:
         result = UNARY_FUNCTIONS[fn](number)
@@ -89,7 +89,7 @@ def apply_unary_function(context: Context, fn: str, x: Number, span: Span | None
 
 
 def truncate_to_integer(context: Context, x: RuntimeNumber, span: Span | None) -> Number:
-    """Return the run-time number `x` truncated towards zero, as nodes of the graph."""
+    """Truncate the run-time number `x` towards zero, by adding nodes to the graph."""
     if x.is_integer:
         return x
     value = add_op(context, ops.Cast("i64"), Tensor(x.value), span=span)
@@ -103,7 +103,7 @@ def compute_arithmetic(
     context: Context, fn: str, left: Number, right: Number, span: Span | None
 ) -> Number:
     """Apply an operator to two numbers that are not both known integers. Raise ValueError,
-    OverflowError or ZeroDivisionError where it is undefined.
+    OverflowError or ZeroDivisionError if the result is undefined.
     """
     a, b = get_known_float(left), get_known_float(right)
     if a is not None and b is not None:
@@ -118,8 +118,8 @@ def compute_arithmetic(
 def require_attribute_number(
     context: Context, value: Number, description: str, span: Span | None
 ) -> float | RuntimeNumber:
-    """Return a number to be stored as an op attribute: a float, or a RuntimeNumber if it
-    depends on symbolic config values. Raise E0315 if it depends on an input.
+    """Return a number for use as an op attribute, i.e. a float, or a RuntimeNumber if the number
+    depends on symbolic config values. Raise E0315 if the number depends on an input.
     """
     if context.has_dynamic_symbol(get_number_symbols(value)):
         names = ", ".join(f"`{s}`" for s in sorted(get_number_symbols(value)))
@@ -131,7 +131,7 @@ def require_attribute_number(
 
 
 def cast_to_attribute(number: float | RuntimeNumber) -> float:
-    """Cast a number to a float attribute. It may remain a RuntimeNumber in symbolic elaboration."""
+    """Cast a number to the type of a float attribute, without converting a RuntimeNumber."""
     return number  # type: ignore[return-value]  # a symbolic graph is never run
 
 
@@ -143,13 +143,13 @@ def convert_to_scalar_tensor(
     if number is not None:
         return add_constant(context, number, dtype, span)
     if isinstance(value, Dim) and not _has_quotient(value):
-        # the integer is converted directly, because no quotient needs f64
+        # convert the integer directly, because no quotient needs f64
         size = add_op(context, ops.Size(value), span=span)
         return add_op(context, ops.Cast(dtype), size, span=span)
     if isinstance(value, Dim):
         f64_value = _convert_dim_to_f64(context, value, span)
     else:
-        assert isinstance(value, RuntimeNumber)  # all floats are known
+        assert isinstance(value, RuntimeNumber)  # all floats are known at compile time
         f64_value = Tensor(value.value)
     if dtype == "f64":
         return f64_value
@@ -167,7 +167,7 @@ def _add_computed_number(
         fn in INTEGER_PRESERVING and all(map(is_integer_number, args))
     )
     if fn == "pow" and context.symbols.is_symbolic and not context.has_dynamic_symbol(symbols):
-        # a power of integer config values; a negative exponent is reported once the numbers are
+        # a power of integer config values; a negative exponent is reported when the numbers are
         # known
         is_integer = all(map(is_integer_number, args))
     return _make_symbol(
@@ -176,17 +176,17 @@ def _add_computed_number(
 
 
 def is_integer_number(value: SpecValue) -> bool:
-    """Return True if a number is certainly an integer."""
+    """Return True if a number is guaranteed to be an integer."""
     return isinstance(value, Dim) or (isinstance(value, RuntimeNumber) and value.is_integer)
 
 
 def _make_symbol(context: Context, number: RuntimeNumber) -> Number:
-    """Return a new symbol for an integer that depends on symbols, and other numbers unchanged."""
+    """Return a new symbol for an integer that depends on symbols, or other numbers unchanged."""
     if not number.is_integer or context.has_dynamic_symbol(number.symbols):
         return number
     names = context.symbols.computed_names
     if number.value not in names:
-        # truncated formulas may be equal, so a counter is added
+        # the formulas of two symbols may be equal after truncation, so a counter is added
         is_ambiguous = "…" in number.text or number.text in names.values()
         names[number.value] = f"{number.text} {len(names)}" if is_ambiguous else number.text
     return Dim.symbol(names[number.value])
@@ -211,11 +211,12 @@ def _convert_dim_to_f64(context: Context, dim: Dim, span: Span | None) -> Tensor
 def _multiply_atoms(
     context: Context, coefficient: float, monomial: Monomial, span: Span | None
 ) -> Tensor:
-    """Return the term `coefficient · monomial` of a dimension as a tensor f64[]."""
+    """Convert a term `coefficient · monomial` of a dimension to a tensor f64[]."""
     term = add_constant(context, coefficient, "f64", span)
     for atom, power in monomial:
         factor = _convert_atom_to_f64(context, atom, span)
-        # powers are computed as products, which are exact where floating-point `pow` may not be
+        # powers are computed as products, which are exact, while floating-point `pow` may be
+        # inexact
         for _ in range(power):
             term = add_op(context, ops.Arith("mul"), term, factor, span=span)
     return term
@@ -223,7 +224,8 @@ def _multiply_atoms(
 
 def _convert_atom_to_f64(context: Context, atom: str | DimFunction, span: Span | None) -> Tensor:
     """Convert one factor of a dimension to a tensor f64[]."""
-    # a floating-point quotient may have a remainder, which depends on the input
+    # unlike an integer quotient, a floating-point quotient may have a remainder, which depends on
+    # the input
     if isinstance(atom, DimFunction) and atom.fn == "/":
         dividend, divisor = (_convert_dim_to_f64(context, d, span) for d in atom.args)
         return add_op(context, ops.Arith("div"), dividend, divisor, span=span)
@@ -236,7 +238,7 @@ def _has_quotient(dim: Dim) -> bool:
 
 
 def _format_formula(fn: str, args: list[Number]) -> str:
-    """Return the formula of a number, for messages and as the name of its symbol."""
+    """Format the formula of a number, for messages and as the name of the number's symbol."""
     operands = [_format_operand(arg, is_single=len(args) == 1) for arg in args]
     sign = BINARY_OPERATORS[fn][0] if fn in BINARY_OPERATORS else ""
     text = f"({operands[0]} {sign} {operands[1]})" if sign else f"{fn}({', '.join(operands)})"
@@ -247,7 +249,7 @@ def _format_formula(fn: str, args: list[Number]) -> str:
 
 
 def _format_operand(value: Number, *, is_single: bool) -> str:
-    """Return the formula of an operand. A sum is in parentheses unless it is the only operand."""
+    """Format the formula of an operand. A sum is in parentheses unless it is the only operand."""
     if isinstance(value, RuntimeNumber):
         return value.text
     text = str(value)

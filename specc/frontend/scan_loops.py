@@ -1,4 +1,4 @@
-"""Elaborate `scan` loops: scanned inputs, loop-carried values, scan outputs, and the body graph."""
+"""Elaborate `scan` loops: scanned tensors, loop-carried values, scan outputs and body graphs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ from specc.syntax import ast
 def evaluate_scan_inputs(
     context: Context, statement: ast.Scan, env: Env
 ) -> tuple[list[Tensor], int]:
-    """Return the scanned tensors and the axis of the first; without `along`, iteration indices."""
+    """Return the scanned tensors, or iteration indices without `along`, and the first scan axis."""
     if statement.along is None:
         count = _evaluate_iteration_count(context, statement, env)
         return [add_op(context, ops.Range(count), span=statement.span)], 0
@@ -36,12 +36,12 @@ def evaluate_scan_inputs(
     scanned_tensors = [
         _check_scanned_tensor(context, e, length, statement, env) for e in statement.sequences
     ]
-    # the axis is found by its symbolic size; equal symbols are equal sizes
+    # the scan axis is found by its symbolic size, because equal symbols are equal sizes
     return scanned_tensors, next(n for n, d in enumerate(scanned_tensors[0].shape) if d == length)
 
 
 def _evaluate_iteration_count(context: Context, statement: ast.Scan, env: Env) -> Dim:
-    """Return the trip count of a loop without `along`."""
+    """Evaluate the trip count of a loop without `along`."""
     expr = statement.sequences[0]
     value = evaluate_value(context, expr, env)
     if len(statement.sequences) > 1 or not isinstance(value, Dim):
@@ -62,7 +62,7 @@ def _resolve_scan_length(context: Context, along: ast.Expr, env: Env) -> Dim | N
         length = env.dims.get(along.path)
         if length is not None:
             return length
-        # the dimension is declared in `dims` or unknown, but no tensor has an axis of this size
+        # the name is declared in `dims` or unknown, but no tensor has an axis of this size
         if along.path not in env.names and along.path not in env.config:
             return Dim.symbol(along.path)
     value = evaluate_value(context, along, env)
@@ -72,8 +72,8 @@ def _resolve_scan_length(context: Context, along: ast.Expr, env: Env) -> Dim | N
 def _check_scanned_tensor(
     context: Context, expr: ast.Expr, length: Dim | None, statement: ast.Scan, env: Env
 ) -> Tensor:
-    """Return the value of `expr`. Raise E0304 unless it is a tensor with exactly one axis of size
-    `length` (of static size) or at least one (of symbolic size).
+    """Return the value of `expr`. Raise E0304 unless the value is a tensor that has exactly one
+    axis of the static size `length`, or at least one axis of the symbolic size `length`.
     """
     value = evaluate_value(context, expr, env)
     if not isinstance(value, Tensor):
@@ -92,7 +92,7 @@ def _check_scanned_tensor(
 
 
 def format_length_source(along: ast.Expr | None) -> str:
-    """Return the source text of the dimension after `along`."""
+    """Return the source text of the dimension after `along`, or a description without `along`."""
     if isinstance(along, ast.Name):
         return along.path
     return along.span.text if along is not None and along.span else str(along)
@@ -101,7 +101,7 @@ def format_length_source(along: ast.Expr | None) -> str:
 def evaluate_scan_mask(
     context: Context, statement: ast.Scan, env: Env, length: Dim
 ) -> Tensor | None:
-    """Return the padding mask of the loop, whose padded iterations leave carries unchanged."""
+    """Evaluate the padding mask of a loop, or return None. Padded iterations change no carries."""
     if statement.keep is None:
         return None
     value = evaluate_value(context, statement.keep, env)
@@ -115,18 +115,18 @@ def evaluate_scan_mask(
 
 
 NODES_PER_STEP = 16
-"""Number of visited nodes that count as one elaboration step."""
+"""Number of visited graph nodes that count as one elaboration step."""
 
 
 CarryValue: TypeAlias = Tensor | tuple["CarryValue", ...]
 """A loop-carried value: a tensor, or a (nested) list of tensors."""
 
 RunBody: TypeAlias = Callable[[Context, Sequence[ast.Statement], Env], object]
-"""A function that runs the statements of a body; None unless they end in `return`."""
+"""A function that runs the statements of a body, and returns None without a `return`."""
 
 
 def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: RunBody) -> None:
-    """Elaborate a loop, and bind the names of its loop-carried values and scan outputs.
+    """Elaborate a loop, and bind the names of loop-carried values and scan outputs to its results.
 
     The body is elaborated once, with values for one time step and the initial loop-carried values.
     The added nodes are then extracted as the body graph.
@@ -155,7 +155,7 @@ def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: Ru
         has_mask=keep is not None,
         end_condition_index=early_exit.carry_index if early_exit else -1,
     )
-    # the operands are in the order that `ops.Scan` documents
+    # the operands are in the order documented in `ops.Scan`
     operands = [
         *([keep] if keep else []),
         *scanned_tensors,
@@ -171,8 +171,8 @@ def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: Ru
 
 
 def _get_state_scope(op: ops.Scan) -> str:
-    """Return the scope of a loop at the outermost level. It is the scope of the cell that computes
-    the loop-carried values, so that states are named after the cell.
+    """Return the scope of a loop at the outermost level, which is the scope of the cell that
+    computes the loop-carried values, so that states are named after the cell.
     """
     for value in op.get_next_carries():
         origin = op.body.node_origins.get(value.node) if value.node else None
@@ -193,13 +193,14 @@ def _build_scan_body(
 ) -> tuple[Graph, list[Value]]:
     """Return the graph of one iteration and the captured values.
 
-    The inputs of the graph are the scanned slices and the loop-carried values; its outputs are the
-    next loop-carried values and the scan outputs. Both are in the order of the statement.
+    The inputs of the graph are the scanned slices and the loop-carried values. The outputs of the
+    graph are the next loop-carried values and the scan outputs. Inputs and outputs are in the order
+    of the statement.
     """
     carries = {label: Value(tensor.type) for label, tensor in _flatten_carries(initial_carries)}
     inputs = dict(zip(statement.variables, slices, strict=True))
     start_index = len(context.builder.nodes)
-    # names that the body binds are local, except the names of loop-carried values and scan outputs
+    # names bound in the body are local, except the names of loop-carried values and scan outputs
     carry_tensors = (Tensor(v, statement.span) for v in carries.values())
     names = env.names | {n: Tensor(v, statement.span) for n, v in inputs.items()}
     names |= {name: rebuild_carry(value, carry_tensors) for name, value in initial_carries.items()}
@@ -208,7 +209,7 @@ def _build_scan_body(
         returned = run_body(context, statement.body, body_env)
     if returned is not None:
         raise_error("E0214", "`return` is not allowed inside `scan`", statement.span)
-    # names now have their values at the end of an iteration
+    # at this point, names have their values at the end of an iteration
     next_carries = _list_next_carries(statement, initial_carries, carries.values(), names)
     scan_outputs = {n: _get_scan_output(statement, n, body_env) for n in statement.collect}
     if early_exit is not None:
@@ -236,7 +237,7 @@ def _list_next_carries(
 
 
 def flatten_carry(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a loop-carried value (a tensor or nested list) with their names."""
+    """Yield (name, tensor) for each tensor of a loop-carried value, which may be a nested list."""
     if isinstance(value, Tensor):
         yield name, value
     else:
@@ -245,19 +246,19 @@ def flatten_carry(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:
 
 
 def _flatten_carries(carries: Mapping[str, CarryValue]) -> list[tuple[str, Tensor]]:
-    """Return all tensors of the loop-carried values, with their names for messages."""
+    """Return (name, tensor) for each tensor of all loop-carried values."""
     return [t for name, value in carries.items() for t in flatten_carry(name, value)]
 
 
 def rebuild_carry(value: CarryValue, tensors: Iterator[Tensor]) -> CarryValue:
-    """Return a loop-carried value with the same structure and the given tensors."""
+    """Return a loop-carried value with the structure of `value` and the tensors `tensors`."""
     if isinstance(value, Tensor):
         return next(tensors)
     return tuple(rebuild_carry(item, tensors) for item in value)
 
 
 def _get_initial_carry(statement: ast.Scan, name: str, env: Env) -> CarryValue:
-    """Return the initial value of a loop-carried name: a tensor, or a list of tensors."""
+    """Return the initial value of a loop-carried name, which is a tensor or a list of tensors."""
     value = env.names.get(name)
     if value is POISON:
         raise AlreadyReportedError
@@ -270,7 +271,7 @@ def _get_initial_carry(statement: ast.Scan, name: str, env: Env) -> CarryValue:
 
 
 def _convert_to_carry(value: SpecValue) -> CarryValue | None:
-    """Return the value if it is a tensor or a (nested) non-empty list of tensors, or None."""
+    """Return a tensor or a (nested) non-empty list of tensors, or None for other values."""
     if isinstance(value, Tensor):
         return value
     items = tuple(map(_convert_to_carry, value)) if isinstance(value, tuple) else ()
@@ -285,7 +286,7 @@ def _check_loop_carried_value(
     values_before: Iterator[Value],
     next_value: SpecValue,
 ) -> Iterator[Value]:
-    """Yield the tensors of a loop-carried value after an iteration; their types must not change."""
+    """Yield the tensors of a loop-carried value after an iteration. Their types must not change."""
     if next_value is POISON:
         raise AlreadyReportedError
     if isinstance(initial, Tensor):
@@ -309,8 +310,8 @@ def _check_loop_carried_value(
 def _check_loop_carried_tensor(
     statement: ast.Scan, name: str, next_value: SpecValue, previous_value: Value
 ) -> Value:
-    # the value is unchanged, i.e. no statement of the body has set the name
-    """Return a loop-carried tensor after an iteration. Raise E0305 if unset or of another type."""
+    # the value is unchanged, because no statement of the body has set the name
+    """Return a loop-carried tensor after an iteration. Raise E0305 if its type has changed."""
     if not isinstance(next_value, Tensor) or next_value.value is previous_value:
         helps = [f"set `{name}` in the body, or remove it from `carry`"]
         raise_error(
@@ -350,7 +351,7 @@ def _find_broadcast_axis(before: Type, after: Type) -> tuple[int, Dim] | None:
 
 
 def _get_scan_output(statement: ast.Scan, name: str, env: Env) -> Value:
-    """Return the value of a scan output after an iteration. Raise E0305 if it is no tensor."""
+    """Return the value of a scan output after an iteration. Raise E0305 if it is not a tensor."""
     value = env.names.get(name)
     if value is POISON:
         raise AlreadyReportedError

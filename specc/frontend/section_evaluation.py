@@ -33,7 +33,7 @@ from specc.syntax.ast import walk_tree
 
 def value_to_plain_data(value: EvalResult, span: Span | None = None) -> object:
     """Convert a compile-time value to a JSON-compatible value. Strings, floats and bools are
-    unchanged. Raise UnresolvedValueError at `span` if it is a symbol.
+    unchanged. Raise UnresolvedValueError at `span` if the value is a symbol.
     """
     match take_first_result(value):
         case Dim() | RuntimeNumber() as number:
@@ -48,7 +48,7 @@ def value_to_plain_data(value: EvalResult, span: Span | None = None) -> object:
             return {"theta": theta, "kind": kind, **dict(parameters)}
         case BuiltinFunction(name=name):
             return name
-        # spec syntax, e.g. `window(128)`, because the name alone does not contain the arguments
+        # in spec syntax, e.g. `window(128)`, because the name alone does not contain the arguments
         case BlockFunction() | DefinitionFunction() as function:
             return function.span.text if function.span else function.name
         case CombinedMask() as mask:
@@ -65,10 +65,10 @@ def _format_combined_mask(mask: CombinedMask) -> str:
 
 def expression_to_plain_data(context: Context, expr: ast.Expr, env: Env) -> object:
     """Convert an expression of `reading` or `generate` to JSON-compatible values. A call becomes a
-    mapping with its name, inputs and options.
+    mapping with the name, inputs and options of the call.
 
-    An undefined name becomes a string, as in `resize=bilinear`. Numbers in these sections are not
-    dimensions, so the quotient of integers may be a float, as in `scale=1 / 255`.
+    An undefined name becomes a string, as in `resize=bilinear`. Numbers in `reading` and `generate`
+    are not dimensions, so the quotient of integers may be a float, as in `scale=1 / 255`.
     """
     match expr:
         case ast.Call():
@@ -86,7 +86,7 @@ def expression_to_plain_data(context: Context, expr: ast.Expr, env: Env) -> obje
 
 
 def _divide_numbers(left: int | float, right: int | float) -> int | float:
-    """Return `left / right`, as an integer if both are integers and there is no remainder."""
+    """Return `left / right`, which is an integer for integers without a remainder."""
     is_integer = isinstance(left, int) and left % right == 0
     return left // right if is_integer else left / right
 
@@ -94,7 +94,7 @@ def _divide_numbers(left: int | float, right: int | float) -> int | float:
 def _call_to_data(
     call: ast.Call, convert_expression: Callable[[ast.Expr], object]
 ) -> dict[str, object]:
-    """Convert `beam(num_beams=4)` to `{"kind": "beam", "num_beams": 4}`."""
+    """Convert a call, e.g. `beam(num_beams=4)` to `{"kind": "beam", "num_beams": 4}`."""
     data: dict[str, object] = {"kind": call.function.path}
     if call.args:
         data["args"] = [convert_expression(arg) for arg in call.args]
@@ -106,7 +106,7 @@ def _name_to_data(context: Context, name: ast.Name, env: Env) -> object:
     value: EvalResult = env.names.get(name.path, env.config.get(name.path, POISON))
     if value is POISON and name.path in NAMED_CONSTANTS:
         value = resolve_name(context, name, env)
-    # `config.labels` is a value; an undefined name is converted to a string
+    # `config.labels` is converted to its value, and an undefined name to a string
     if value is POISON and "." in name.path:
         value = resolve_name(context, name, env, is_quiet=True)
     return name.path if value is POISON else value_to_plain_data(value, name.span)
@@ -127,8 +127,8 @@ def evaluate_generation_settings(
     vocabulary: VocabularySizes,
     codebooks: int | None = None,
 ) -> tuple[dict[str, object], tuple[Diagnostic, ...]]:
-    """Return the settings of a `generate` section, and warnings. Raise all errors (E0731, E0732,
-    E0733) together. `codebooks` is None if the number of codebooks is unknown.
+    """Return the settings of a `generate` section, and warnings. Raise all errors E0731, E0732 and
+    E0733 together. `codebooks` is None if the number of codebooks is unknown.
     """
     settings: dict[str, object] = {}
     spans: dict[str, Span | None] = {}
@@ -157,7 +157,7 @@ def evaluate_generation_settings(
 
 
 def _locate_setting(setting: ast.Setting) -> dict[str, Span | None]:
-    """Return the spans of a setting, its name and options, by keys of `check_spec_settings`."""
+    """Return the spans of a setting's name and options, by keys of `check_spec_settings`."""
     name, value = setting.name, setting.value
     spans = {f"{name} name": setting.span, name: value.span or setting.span}
     if isinstance(value, ast.Call):
@@ -169,7 +169,7 @@ def _locate_setting(setting: ast.Setting) -> dict[str, Span | None]:
 
 
 def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
-    """Convert an expression to JSON-compatible values; None if it depends on symbols."""
+    """Convert an expression to JSON-compatible values. Return None if it depends on symbols."""
     try:
         return expression_to_plain_data(context, expr, env)
     except UnresolvedValueError:
@@ -181,15 +181,15 @@ def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
 def evaluate_generate_section(
     context: Context, program: Program, block: ast.Block, env: Env, main_graph: Graph
 ) -> tuple[GenerateSection | None, tuple[Diagnostic, ...]]:
-    """Return the generation section of the spec for this graph, and warnings."""
+    """Return the `generate` section of the spec for the graph of `block`, and warnings."""
     for item, _ in program.iterate_items(ast.Generate):
         graphs = list_graphs(program)
-        # in a spec with several task heads, one graph generates, and others score, classify or
-        # embed
+        # in a spec with several task heads, one graph generates, and other graphs score, classify
+        # or embed
         if not _is_generated_by(block, item) and any(_is_generated_by(g, item) for g in graphs):
             return None, ()
         _check_names(block, item)
-        # symbolic elaboration checks only names and values that are not symbols
+        # symbolic elaboration checks only names, and values that are not symbols
         if context.symbols.is_symbolic:
             evaluate_generation_settings(context, item, env, VocabularySizes())
             return GenerateSection(item.name, item.input_name, item.source), ()
@@ -203,8 +203,8 @@ def evaluate_generate_section(
 def evaluate_stream_section(
     program: Program, block: ast.Block, generation: GenerateSection | None
 ) -> StreamSection | None:
-    """Return the streaming section of the spec for this graph. Raise E0221 if a name does not exist
-    in any graph, and E0975 if a graph has two time axes.
+    """Evaluate the `stream` section of a spec for the graph of `block`, or return None. Raise E0221
+    if a name exists in no graph, and E0975 if a graph has two time axes.
     """
     items = _list_stream_items(program, block)
     for item in items:
@@ -217,7 +217,7 @@ def evaluate_stream_section(
 
 
 def _list_stream_items(program: Program, block: ast.Block) -> list[ast.Stream]:
-    """Return the streaming sections, excluding those whose names exist only in other graphs."""
+    """Return the `stream` sections, except sections whose names exist only in other graphs."""
     graphs = list_graphs(program)
     return [
         item
@@ -229,7 +229,7 @@ def _list_stream_items(program: Program, block: ast.Block) -> list[ast.Stream]:
 def _check_single_stream(
     block: ast.Block, items: Sequence[ast.Stream], generation: GenerateSection | None
 ) -> None:
-    """Raise E0975 if the graph generates or streams along several inputs."""
+    """Raise E0975 if a graph generates or streams along several inputs."""
     time_input = generation.sequence_input if generation else items[0].input_name
     for item in items:
         if not generation and item.input_name == time_input:
@@ -249,7 +249,7 @@ def _check_single_stream(
 
 
 def _check_time_axis(block: ast.Block, item: ast.Stream) -> None:
-    """Raise E0702 if an input has no time axis after the batch axis."""
+    """Raise E0702 if the streamed input has no time axis after the batch axis."""
     for param in block.params:
         if param.name == item.input_name and len(param.type.dims or ()) < 2:
             raise_error(
@@ -273,7 +273,7 @@ def list_graphs(program: Program) -> list[ast.Block]:
 
 
 def _is_generated_by(block: ast.Block, item: ast.Generate) -> bool:
-    """Return True if a graph has the generated input, and the output along its time axis."""
+    """Return True if a graph has the generated input, and the output along the same time axis."""
     dims = next((p.type.dims or () for p in block.params if p.name == item.input_name), ())
     result = next((r for r in block.results if r.name == item.source), None)
     if result is None or len(dims) < 2:
@@ -283,12 +283,12 @@ def _is_generated_by(block: ast.Block, item: ast.Generate) -> bool:
 
 
 def _collect_lengths(type: ast.TypeName) -> set[str]:
-    """Return the names in a declared type, which are the names of its dimensions."""
+    """Return the names in the dimensions of a declared type."""
     return {n.path for n in walk_tree(type) if isinstance(n, ast.Name)}
 
 
 def _check_names(block: ast.Block, item: ast.Generate | ast.Stream) -> None:
-    """Raise E0221 if an input or an output does not exist in the graph."""
+    """Raise E0221 if the graph lacks the input or an output of a section."""
     for name, declarations, role in (
         (item.input_name, block.params, "input"),
         (item.source, block.results, "result"),
@@ -308,7 +308,7 @@ def evaluate_reading_section(
     kind: type[ast.InputPreprocessing] | type[ast.OutputPostprocessing],
 ) -> Mapping[str, object]:
     """Convert the entries of `reading` for inputs or outputs to JSON-compatible values for the
-    manifest. Entries of a derived spec override those of its base spec.
+    manifest. Entries of a derived spec override entries of its base spec.
     """
     data: dict[str, object] = {}
     kind_name = "result" if kind is ast.OutputPostprocessing else "input"
@@ -325,7 +325,7 @@ def evaluate_reading_section(
     }
     for item, module in program.iterate_items(ast.Reading):
         for entry in item.entries:
-            # `other_names` are inputs or results of other graphs of the spec
+            # `other_names` are inputs or results of the other graphs of the spec
             if not isinstance(entry, kind) or entry.name in data or entry.name in other_names:
                 continue
             if entry.name not in block_names:
@@ -340,7 +340,7 @@ def evaluate_reading_section(
 def _evaluate_reading(
     context: Context, entry: ast.InputPreprocessing | ast.OutputPostprocessing, env: Env
 ) -> dict[str, object]:
-    """Convert an entry of `reading` to JSON values. Raise E0203 unless it is a call."""
+    """Convert an entry of `reading` to JSON-compatible values. Raise E0203 unless it is a call."""
     entry_data = expression_to_plain_data(context, entry.value, env)
     if not isinstance(entry_data, dict):
         title = "expected `image(…)`, `text(…)`, `choice(…)` or `numbers()`"

@@ -1,4 +1,4 @@
-"""Check the contents of a derived spec, which may contain config values and new names."""
+"""Check the items of a derived spec, which may set config values and define new names."""
 
 from collections.abc import Iterator
 from typing import TypeVar
@@ -11,14 +11,14 @@ Entry = TypeVar("Entry", bound=ast.ConfigEntry)
 
 
 def iterate_config_entries(file: ast.File, kind: type[Entry]) -> Iterator[Entry]:
-    """Yield the config entries of one class in a file."""
+    """Yield the `config` entries of the class `kind` in a file."""
     for item in file.items:
         if isinstance(item, ast.Config):
             yield from (e for e in item.entries if isinstance(e, kind))
 
 
 def iterate_item_names(item: ast.Item) -> Iterator[tuple[str, Span | None]]:
-    """Yield the names that an item defines in a file, with their spans."""
+    """Yield (name, span) for each name that an item defines."""
     match item:
         case ast.Block() | ast.Definition():
             yield item.name, item.name_span
@@ -31,7 +31,7 @@ def iterate_item_names(item: ast.Item) -> Iterator[tuple[str, Span | None]]:
 
 
 def check_derived_spec_items(module: SpecNamespace) -> None:
-    """Raise E0209 if an item would change the graph of the base spec."""
+    """Raise E0209 if an item of a derived spec would change the graph of the base spec."""
     for item in module.file.items:
         match item:
             case ast.Block(kind="graph"):
@@ -57,8 +57,8 @@ def check_derived_spec_items(module: SpecNamespace) -> None:
 
 
 def check_derived_spec_names(module: SpecNamespace, base: SpecNamespace) -> None:
-    """Raise E0225 if the base spec already defines a name, because it would have different meanings
-    in the config values and in the graph.
+    """Raise E0225 if the base spec already defines a name of a derived spec, because the name would
+    have different meanings in config values and in the graph.
     """
     spans_by_name: dict[str, Span | None] = {}
     ancestor: SpecNamespace | None = base
@@ -96,7 +96,7 @@ def _suggest_for_redefinition(item: ast.Item, name: str) -> str:
 
 
 def reject_untyped_assignments(module: SpecNamespace) -> None:
-    """Raise E0220 if a config value has no type in a file that does not extend a spec."""
+    """Raise E0220 for a config value without a type in a file that does not extend a spec."""
     for entry in iterate_config_entries(module.file, ast.Assign):
         helps = [
             f"declare it: `{entry.name}: {_format_declaration(entry.value)}`",
@@ -107,7 +107,7 @@ def reject_untyped_assignments(module: SpecNamespace) -> None:
 
 
 def _format_declaration(value: ast.Expr) -> str:
-    """Format a declaration with a type and this value as the default."""
+    """Format a config field declaration with `value` as the default."""
     text = value.span.text if value.span else "…"
     match value:
         case ast.NumberLiteral(text=number):

@@ -1,4 +1,4 @@
-"""Spec modules and programs: items by name, with `extends` chains and config assignments merged."""
+"""Spec modules, and programs: a spec with its base specs, config values and used specs."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -36,11 +36,11 @@ class ConfigAssignment:
 
 @dataclass(eq=False, kw_only=True)
 class Program:
-    """A spec merged with the specs that it extends.
+    """A spec together with the specs that it extends.
 
-    `module` contains the graph, and `chain` contains all modules, the derived spec first: its
-    `reading`, `weights` and `generate` sections come before the sections of the specs that it
-    extends. `used_specs` have separate configs.
+    `module` contains the graph. `chain` contains all modules, the derived spec first, whose
+    `reading`, `weights` and `generate` sections precede the sections of its base specs.
+    `used_specs` contains the used specs with separate configs.
     """
 
     module: SpecNamespace
@@ -52,13 +52,13 @@ class Program:
 
     @property
     def is_builtin(self) -> bool:
-        """True if all files of the program are built-in; config values may differ."""
+        """True if all files of the program are built-in. The config values may differ."""
         return all(m.is_builtin for m in self.chain) and all(
             program.is_builtin for used_spec in self.used_specs for program in used_spec.programs
         )
 
     def get_identity(self) -> Hashable:
-        """Return the program's identity: its cached syntax trees, config values and used specs."""
+        """Return a key for caches, made of syntax trees, config values and used specs."""
         assignments = {
             (path, a.value, id(a.module.file) if a.module else 0)
             for path, a in self.assignments.items()
@@ -71,9 +71,9 @@ class Program:
         return frozenset(assignments), tuple(used_specs), tuple(trees)
 
     def map_fields_by_path(self, *, include_alternatives: bool = False) -> dict[str, ast.Field]:
-        """Return every config field by its dotted path. The fields of a used spec are below its
-        name. A used spec with several alternatives has a choice field, and the fields of the
-        selected alternative (of all alternatives if `include_alternatives` is set).
+        """Return every config field by dotted path. The paths of a used spec's fields begin with
+        its alias. A used spec with several alternatives has a choice field, and the fields of the
+        selected alternative, or with `include_alternatives` of all alternatives.
         """
         fields: dict[str, ast.Field] = {}
         for used_spec in self.used_specs:
@@ -91,7 +91,7 @@ class Program:
         return iterate_config_entries(self.module.file, ast.Field)
 
     def iterate_items(self, kind: type[ItemT]) -> Iterator[tuple[ItemT, SpecNamespace]]:
-        """Yield the items of one class with their modules; items of the derived spec come first."""
+        """Yield (item, module) for items of class `kind`, those of the derived spec first."""
         for module in self.chain:
             for item in module.file.items:
                 if isinstance(item, kind):
@@ -100,8 +100,8 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class UsedSpec:
-    """A used spec with its own config and weights. `programs` are the alternatives; `selected` is
-    the index of the selected alternative, by default 0.
+    """A used spec with a config and weights of its own. `programs` are the alternative specs, and
+    `selected` is the index of the selected alternative (default 0).
     """
 
     use: ast.Use
@@ -115,29 +115,29 @@ class UsedSpec:
 
     @property
     def program(self) -> Program:
-        """The selected alternative."""
+        """The program of the selected alternative."""
         return self.programs[self.selected or 0]
 
     @property
     def path(self) -> str:
-        """The path of the selected file as written in the `use`."""
+        """The path of the selected file in the `use` statement."""
         return self.use.paths[self.selected or 0]
 
     @property
     def is_unresolved(self) -> bool:
-        """True if there are several alternatives and none of them is selected yet."""
+        """True if there are several alternatives and none is selected yet."""
         return self.selected is None and len(self.programs) > 1
 
     @property
     def field(self) -> ast.Field:
-        """The config field that selects one of the alternative specs; its default is the first."""
+        """The config field that selects an alternative. The default is the first alternative."""
         kind = ast.TypeName(name="choice", names=self.use.paths)
         first = ast.Name(self.use.path)
         return ast.Field(name=self.name, type=kind, default=first, span=self.use.span)
 
     def select_spec(self, name: str) -> "UsedSpec | None":
-        """Return the used spec with an alternative selected, or None if there is no such
-        alternative. The alternative is given by its path, or by its file name without the suffix.
+        """Select the alternative with the path `name`, or with the file name `name` without suffix.
+        Return None if there is no such alternative.
         """
         paths = self.use.paths
         for names in (paths, [PurePosixPath(path).stem for path in paths]):
@@ -147,7 +147,7 @@ class UsedSpec:
 
 
 def build_module(file: ast.File, path: str, *, is_standard: bool = False) -> SpecNamespace:
-    """Build the module of a file. Raise E0217 if a name is duplicated."""
+    """Build the module of a spec file. Raise E0217 if a name is duplicated."""
     module = SpecNamespace(file=file, path=path, is_standard=is_standard)
     spans_by_name: dict[str, Span | None] = {}
     errors = ErrorScope()
@@ -172,11 +172,11 @@ def build_module(file: ast.File, path: str, *, is_standard: bool = False) -> Spe
 def build_program(
     module: SpecNamespace, library: Library, users: tuple[SpecNamespace, ...] = ()
 ) -> Program:
-    """Merge a spec with the chain of specs that it `extends`, and build the specs that it uses with
-    their own config. Raise E0218 if there is a cycle. `users` are the specs that use this one.
+    """Build the program of a spec, including the base specs that it `extends` and the used specs
+    with separate configs. Raise E0218 for a cycle. `users` are the specs that use this spec.
     """
     chain = [module]
-    # from the derived spec to the spec with the graph
+    # from the derived spec to the base spec with the graph
     while chain[-1].file.extends:
         file = chain[-1].file
         base = library.load_used_module(file.extends, chain[-1], file.extends_span)
@@ -186,7 +186,7 @@ def build_program(
         chain.append(base)
     assignments: dict[str, ConfigAssignment] = {}
     used_specs = _list_used_specs(chain[-1], library, (*users, chain[-1]))
-    # the base comes first, so that the nearest file takes precedence
+    # iterate from the base spec, so that the nearest file takes precedence
     for derived_module, base in reversed(list(pairwise(chain))):
         check_derived_spec_items(derived_module)
         check_derived_spec_names(derived_module, base)
@@ -213,7 +213,7 @@ def build_program(
 def _list_used_specs(
     module: SpecNamespace, library: Library, users: tuple[SpecNamespace, ...]
 ) -> tuple[UsedSpec, ...]:
-    """Return the specs that a file uses with a separate config."""
+    """Return the used specs of a file that have separate configs."""
     used_specs: list[UsedSpec] = []
     for use in module.uses.values():
         if not use.has_own_config:
@@ -230,8 +230,8 @@ def _list_used_specs(
 
 
 def _reject_path_pattern(use: ast.Use) -> None:
-    """Raise E0226 if the weight path after `under` contains placeholders, which is not allowed
-    because weight rules apply to names below the path.
+    """Raise E0226 if the weight path after `under` contains placeholders, which are not allowed
+    because weight rules apply to names below this path.
     """
     if use.under is not None and set("{}*") & set(use.under.text):
         raise_error(
@@ -244,7 +244,7 @@ def _reject_path_pattern(use: ast.Use) -> None:
 
 
 def _select_used_specs(program: Program) -> Program:
-    """Select the alternative of each used spec by the assigned values. Raise E0203 if invalid."""
+    """Select alternatives of used specs by assigned values. Raise E0203 if a value is invalid."""
     used_specs: list[UsedSpec] = []
     assignments = dict(program.assignments)
     for used_spec in program.used_specs:
@@ -277,7 +277,7 @@ def _iterate_unresolved_paths(used_specs: tuple[UsedSpec, ...], prefix: str = ""
 def _expand_used_spec_values(
     assignments: Mapping[str, ConfigAssignment], paths: Set[str]
 ) -> dict[str, ConfigAssignment]:
-    """Expand `encoder = swin(window=7)` to the choice of a used spec and its config values."""
+    """Expand values such as `encoder = swin(window=7)` to an alternative and its config values."""
     expanded: dict[str, ConfigAssignment] = {}
     for path, assignment in assignments.items():
         match assignment.value:
@@ -293,7 +293,7 @@ def _expand_used_spec_values(
 
 
 def parse_config_settings(settings: Sequence[str]) -> dict[str, ConfigAssignment]:
-    """Return the values given by `--set`, keyed by config path. Raise E0407 if `=` is missing."""
+    """Return the values of `--set` arguments by config path. Raise E0407 if `=` is missing."""
     assignments: dict[str, ConfigAssignment] = {}
     for setting in settings:
         path, equals, text = setting.partition("=")
@@ -312,7 +312,7 @@ def flatten_assignments(
     assignments: dict[str, ConfigAssignment],
     module: SpecNamespace | None = None,
 ) -> None:
-    """Flatten nested values to dotted paths, so that they can be merged key by key."""
+    """Add a value to `assignments`, with records flattened to dotted paths for merging."""
     if isinstance(value, ast.RecordLiteral):
         for option in value.fields:
             option_span = option.span or span
@@ -326,7 +326,7 @@ def flatten_assignments(
 def collect_field_paths(
     fields: Iterator[ast.Field] | tuple[ast.Field, ...], prefix: str = ""
 ) -> dict[str, ast.Field]:
-    """Return every config field by its dotted path, with records flattened."""
+    """Return every config field by dotted path, with records flattened."""
     fields_by_path: dict[str, ast.Field] = {}
     for entry in fields:
         path = f"{prefix}{entry.name}"
@@ -336,7 +336,7 @@ def collect_field_paths(
 
 
 def _check_assigned_names(program: Program) -> None:
-    """Raise E0201 if a value is assigned to a field that does not exist."""
+    """Raise E0201 if a value is assigned to an unknown config field."""
     fields = program.map_fields_by_path(include_alternatives=True)
     errors = ErrorScope()
     for path, assignment in program.assignments.items():
@@ -357,12 +357,12 @@ def _check_assigned_names(program: Program) -> None:
 
 
 def _has_source_key(field: ast.Field, key: str) -> bool:
-    """Return True if one of the sources of a field is the key `key` of config.json."""
+    """Return True if a source of a field is the key `key` of config.json."""
     return any(isinstance(s, ast.TextLiteral) and s.value == key for s in field.sources)
 
 
 def assign_config_values(program: Program, new_assignments: dict[str, ConfigAssignment]) -> Program:
-    """Return the program with additional config values, which take precedence."""
+    """Return a copy of the program with additional config values, which take precedence."""
     new_values = _expand_used_spec_values(
         new_assignments, {*_iterate_unresolved_paths(program.used_specs)}
     )

@@ -1,4 +1,4 @@
-"""Elaborate a spec to a `ModelDefinition`: config, requirements, graph, generation settings."""
+"""Elaborate a spec to a `ModelDefinition`, with its config, graphs and generation settings."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -69,17 +69,17 @@ PADDING_SIDES: Mapping[str, Literal["left", "right", "any"]] = {
     "left": "left",
     "right": "right",
 }
-"""The padding side, by the keyword after `keep[…]`."""
+"""The padding side of a mask, by the keyword after `keep[…]`."""
 
 
 def create_context(
     library: Library, program: Program | None = None, *, reader: ConfigReader | None = None
 ) -> Context:
-    """Create the context of an elaboration. In a symbolic one, `dims` remain dynamic."""
+    """Create the context of an elaboration. In symbolic elaboration, `dims` remain dynamic."""
     reader = reader or ConfigReader()
     lengths: frozenset[str] = frozenset()
     if program is not None:
-        # a config value with the name of a dimension takes precedence
+        # a config value takes precedence over a dimension with the same name
         lengths = frozenset(program.module.dims) - program.map_fields_by_path().keys()
     return Context(
         library=library,
@@ -147,7 +147,7 @@ def _elaborate_graph(
         shared_scopes=context.weights.sharing.needed_paths,
         warnings=warnings,
     )
-    if reader.is_symbolic:  # a manifest contains only known numbers
+    if reader.is_symbolic:  # the manifest contains only known numbers
         return model
     return replace(
         model,
@@ -165,11 +165,12 @@ def evaluate_and_check_config(
     context: Context, program: Program, reader: ConfigReader
 ) -> dict[str, SpecValue]:
     """Evaluate the config of a spec and check its requirements. Raise Failed with the violated
-    requirements (E0404), or with all other errors if there are none.
+    requirements (E0404), or with all other errors if no requirement is violated.
     """
     config = _evaluate_config_values(context, program, reader)
     assignment_spans = {path: value.span for path, value in program.assignments.items()}
-    # the base spec comes first, because a requirement of a derived spec may depend on its values
+    # the base spec comes first, because a requirement of a derived spec may depend on values of the
+    # base spec
     for item, module in sorted(
         program.iterate_items(ast.Require), key=lambda pair: -program.chain.index(pair[1])
     ):
@@ -177,11 +178,12 @@ def evaluate_and_check_config(
         try:
             with context.collect_errors():
                 check_requirement(context, item, env, assignment_spans)
-        # a requirement that depends on symbols is assumed to hold
+        # assume that a requirement holds if it depends on symbols
         except UnresolvedValueError:
             _merge_values(config, apply_requirement(context, item.condition, config, env))
     if context.errors.diagnostics:
-        # report only violated requirements, because other errors may be their consequences
+        # report only violated requirements, because other errors may be consequences of the
+        # violations
         requirement_errors = [d for d in context.errors.diagnostics if d.code == "E0404"]
         raise Failed(*(requirement_errors or context.errors.diagnostics))
     return config
@@ -190,7 +192,7 @@ def evaluate_and_check_config(
 def _evaluate_config_values(
     context: Context, program: Program, reader: ConfigReader
 ) -> dict[str, SpecValue]:
-    """Evaluate the configs of the used specs, with their requirements, then that of the spec."""
+    """Evaluate the configs and requirements of the used specs, and then the config of the spec."""
     configs: dict[str, SpecValue] = {}
     errors = ErrorScope()
     for used_spec in program.used_specs:
@@ -204,20 +206,20 @@ def _evaluate_config_values(
 
 
 def _merge_values(config: dict[str, SpecValue], new_values: Mapping[str, SpecValue]) -> None:
-    """Update `config` in place, because functions refer to it; recursively in used specs."""
+    """Update `config` and the configs of used specs in place, because functions refer to them."""
     for name, value in new_values.items():
         current = config[name]
         if isinstance(current, Record) and current.used_spec and isinstance(value, Record):
-            assert isinstance(current.fields, dict)  # as `_evaluate_config_values` created it
+            assert isinstance(current.fields, dict)  # created by `_evaluate_config_values`
             _merge_values(current.fields, value.fields)
         else:
             config[name] = value
 
 
 def _find_graph(program: Program, name: str) -> ast.Block:
-    """Return the graph with this name, or the first for "". Raise E0219 if there is none."""
+    """Return the graph `name`, or the first graph for "". Raise E0219 if there is no such graph."""
     graphs = list_graphs(program)
-    # the first graph, unless a graph is selected by name
+    # the first graph is the default
     for block in graphs:
         if not name or block.name == name:
             return block
@@ -237,7 +239,7 @@ def _build_graph(
     config: dict[str, SpecValue],
     reader: ConfigReader,
 ) -> Graph:
-    """Build the graph of `block`. Raise Failed with all errors in inputs and statements."""
+    """Build the IR graph of `block`. Raise Failed with all errors in inputs and statements."""
     env = _add_inputs(context, program, block, config, reader)
     context.raise_reported_errors()
     results = Results(())
@@ -263,7 +265,7 @@ def _add_inputs(
     config: dict[str, SpecValue],
     reader: ConfigReader,
 ) -> Env:
-    """Add the inputs of a graph; return the scope with them. Raise E0303 unless all are tensors."""
+    """Return a scope with the inputs of a graph. Raise E0303 for an input that is not a tensor."""
     env = Env(module=program.module, config=config, config_file=reader.config_file)
     env.dims.update(evaluate_equations(context, block, env))
     for param in block.params:
@@ -293,7 +295,7 @@ def _build_defaults_graph(
     config: dict[str, SpecValue],
     reader: ConfigReader,
 ) -> Graph | None:
-    """Build the graph that computes the inputs with a default (`= expr`) from all other inputs."""
+    """Build the graph that computes the input defaults (`= expr`), or return None."""
     with_default = [p for p in block.params if p.default is not None]
     if not with_default:
         return None
@@ -311,7 +313,7 @@ def _build_defaults_graph(
     graph = context.builder.build_graph(DEFAULTS_GRAPH_NAME, outputs)
     _reject_circular_default(graph, with_default)
     inputs = _find_defaults_inputs(graph)
-    # rebuild the graph with only the inputs that the defaults need
+    # build the graph again, with only the inputs that the defaults need
     pruned_builder = GraphBuilder(
         inputs=inputs, nodes=dict(graph.nodes), node_origins=dict(graph.node_origins)
     )
@@ -320,7 +322,7 @@ def _build_defaults_graph(
 
 
 def _reject_circular_default(defaults: Graph, params: Sequence[ast.BlockParameter]) -> None:
-    """Raise E0210 if a default depends on its own input."""
+    """Raise E0210 if the default of an input depends on this input."""
     if name := find_circular_default(defaults):
         raise_error(
             "E0210",
@@ -354,7 +356,7 @@ def _collect_shape_symbols(values: Iterable[Value]) -> set[str]:
 def _configure_used_spec(
     context: Context, module: SpecNamespace, record: EvalResult, span: Span | None
 ) -> dict[str, SpecValue]:
-    """Return the config of a used spec: a record, a section of the config file, or the defaults."""
+    """Return the config of a used spec, from a record, a config file section or defaults."""
     program = build_program(module, context.library)
     reader = ConfigReader(max_length=context.symbols.max_length)
     if isinstance(record, Record):

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Missing:
-    """The marker of a missing value, default or name where `none` is a valid value."""
+    """The type of MISSING, which marks a missing value where `none` is a valid value."""
 
 
 MISSING = Missing()
 
 
 class UnresolvedValueError(Exception):
-    """Raised if the structure of the graph depends on symbols of config values."""
+    """The exception for a graph structure that depends on symbolic config values."""
 
     def __init__(self, symbols: frozenset[str], span: Span | None) -> None:
         super().__init__(", ".join(sorted(symbols)))
@@ -35,19 +35,19 @@ class UnresolvedValueError(Exception):
 
 @value_class(slots=True)
 class Tensor:
-    """A tensor: a value of the graph, and the span of the expression that last read it."""
+    """A tensor: a value of the graph, and the span of the expression that last read the tensor."""
 
     value: Value
     span: Span | None = None
 
     @property
     def type(self) -> Type:
-        """The element type and shape."""
+        """The element type and shape of the tensor."""
         return self.value.type
 
     @property
     def shape(self) -> tuple[Dim, ...]:
-        """The shape."""
+        """The shape of the tensor."""
         return self.value.type.shape
 
 
@@ -55,8 +55,9 @@ class Tensor:
 class RuntimeNumber:
     """A scalar that depends on dynamic dimensions and is computed in the graph as float64.
 
-    It cannot be compared or converted at compile time. `symbols` are the dimensions that it depends
-    on, `text` is the formula, and `is_integer` is True if the value is certainly an integer.
+    A `RuntimeNumber` cannot be compared or converted at compile time. `symbols` are the dimensions
+    on which the number depends, `text` is its formula, and `is_integer` is True if it is guaranteed
+    to be an integer.
     """
 
     value: Value
@@ -74,7 +75,7 @@ class RuntimeNumber:
 
 @value_class(slots=True)
 class Results:
-    """The named results of a call. The first result is used where one value is expected."""
+    """The named results of a call. The first result is used where a single value is expected."""
 
     values: tuple[Tensor, ...]
     names: tuple[str, ...] = ()
@@ -82,7 +83,7 @@ class Results:
 
 @value_class(slots=True)
 class ChoiceValue:
-    """A value of the type `choice(a | b)`."""
+    """A value of a type `choice(a | b)`."""
 
     value: str
     allowed_values: tuple[str, ...]
@@ -99,27 +100,27 @@ class Record:
 
 @value_class(slots=True)
 class UsedSpecConfig:
-    """The module of a used spec with a separate config, and its section of the config file."""
+    """The module and the config file section of a used spec with a separate config."""
 
     module: "SpecNamespace"
     config_file: JsonObject | None = None
 
 
 RopeNumber: TypeAlias = float | bool | tuple[float, ...] | RuntimeNumber | None
-"""A parameter of RoPE scaling: one number, one number per pair, a bool, or none."""
+"""A parameter of RoPE scaling: one number, one number per feature pair, a bool, or none."""
 
 
 @value_class(slots=True)
 class Rope:
-    """The settings of RoPE frequencies: `theta`, the scaling kind and its parameters."""
+    """The settings of RoPE frequencies: `theta`, the scaling kind and the scaling parameters."""
 
     theta: float | RuntimeNumber
     kind: str = "default"
     parameters: tuple[tuple[str, RopeNumber], ...] = ()
 
     def limit_length(self, longest: int) -> "Rope":
-        """Return the settings for sequences of up to `longest` tokens if the frequencies depend on
-        the sequence length, otherwise unchanged settings.
+        """Return the settings for sequences of at most `longest` tokens. If the frequencies do not
+        depend on the sequence length, the settings are unchanged.
         """
         parameters = dict(self.parameters)
         if "longest" not in parameters:
@@ -128,12 +129,12 @@ class Rope:
 
 
 UnevaluatedOption: TypeAlias = tuple[ast.Option, "Env"]
-"""An option of a block, and the scope in which it is evaluated when the block is called."""
+"""An option of a block, and the scope in which the option is evaluated when the block is called."""
 
 
 @value_class(slots=True, kw_only=True)
 class BlockFunction:
-    """A block or graph as a value, with the options bound so far.
+    """A block or graph as a function value, with the options that are already bound.
 
     `module` defines the block, and `env` is the scope of the reference. For a used spec with
     separate weights, `weight_scope` is the path of these weights for every call.
@@ -150,14 +151,14 @@ class BlockFunction:
 
     @property
     def kind(self) -> str:
-        """The kind of function, for messages."""
+        """The kind of the function, for messages."""
         return "block"
 
 
 @value_class(slots=True, kw_only=True)
 class DefinitionFunction:
-    """A mask, score, bias or normalizer as a value, with the arguments bound so far. It is expanded
-    when the query and key axes are known.
+    """A mask, score, bias or normalizer definition as a function value, with the arguments that are
+    already bound. The definition is expanded when the query and key axes are known.
     """
 
     name: str
@@ -170,13 +171,13 @@ class DefinitionFunction:
 
     @property
     def kind(self) -> str:
-        """`mask`, `score`, `bias` or `normalizer`."""
+        """The kind of the definition: `mask`, `score`, `bias` or `normalizer`."""
         return self.definition.kind
 
 
 @value_class(slots=True, kw_only=True)
 class BuiltinFunction:
-    """A built-in function as a value, with the options bound so far."""
+    """A built-in function as a function value, with the options that are already bound."""
 
     name: str
     builtin: "Builtin"
@@ -187,17 +188,17 @@ class BuiltinFunction:
 
     @property
     def kind(self) -> str:
-        """The kind of function, for messages."""
+        """The kind of the function, for messages."""
         return "op"
 
 
 Function: TypeAlias = BlockFunction | DefinitionFunction | BuiltinFunction
-"""A value that can be called."""
+"""A function value, i.e. a value that can be called."""
 
 
 @value_class(slots=True)
 class CombinedMask:
-    """Masks combined by `&`, `|` or `not` and not yet expanded; `a & b & c` has three parts."""
+    """A combination of unexpanded masks with `&`, `|` or `not`. `a & b & c` has three parts."""
 
     op: Literal["&", "|", "not"]
     parts: tuple["MaskLike", ...]
@@ -223,7 +224,7 @@ MaskLike: TypeAlias = (
 
 @value_class(slots=True)
 class RawConfig:
-    """A raw section of the config file, such as `config.vision_config`."""
+    """An unconverted section of the config file, such as `config.vision_config`."""
 
     path: str
     data: JsonObject | None
@@ -254,17 +255,17 @@ SpecValue: TypeAlias = (
 """The values that a name in a spec can have."""
 
 EvalResult: TypeAlias = SpecValue | Results
-"""The result of an expression: a value, or the results of a call."""
+"""The result of an expression: a single value, or the results of a call."""
 
 
 def take_first_result(value: EvalResult) -> SpecValue:
-    """Return the first of several results, or any other value unchanged."""
+    """Return the first result of `Results`, or any other value unchanged."""
     return value.values[0] if isinstance(value, Results) else value
 
 
 def describe_value(value: EvalResult) -> str:
-    """Describe a value for messages: `float[batch, 4]`, `the integer 3`. Raise AlreadyReportedError
-    for POISON, whose error is already reported.
+    """Describe a value for messages, e.g. `float[batch, 4]` or `the integer 3`. Raise
+    AlreadyReportedError for POISON, whose error has already been reported.
     """
     first_value = take_first_result(value)
     if first_value is POISON:
@@ -307,12 +308,12 @@ def _is_pair(items: tuple[SpecValue, ...]) -> bool:
 
 
 MAX_SHOWN_ITEMS = 12
-"""The maximum number of dimensions of a type that messages show."""
+"""Maximum number of dimensions of a type that messages show."""
 DTYPE_DESCRIPTIONS = {"f32": "float", "i64": "int", "bool": "bool"}
 
 
 def format_type(type: Type) -> str:
-    """Return a type in spec syntax: `float[batch, n, 512]`."""
+    """Format a type in spec syntax, e.g. `float[batch, n, 512]`."""
     dims = [str(d) for d in type.shape]
     if len(dims) > MAX_SHOWN_ITEMS:
         dims = [*dims[:4], f"… {len(dims) - 6} more …", *dims[-2:]]

@@ -1,4 +1,4 @@
-"""Build a standalone spec: merge the specs that it extends, inline the std items it uses."""
+"""Build a standalone spec: merge a spec with its base specs, and inline std items."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -15,16 +15,16 @@ from specc.syntax.ast import CONTENT_FIELDS, NODE_CLASSES, walk_tree
 AnyNode = TypeVar("AnyNode", bound=ast.Node)
 
 SINGLE_ITEMS = (ast.Generate, ast.Stream)
-"""Sections of which the extending file overrides that of its base spec."""
+"""The sections of a derived spec that override the same section of its base spec."""
 
 
 def build_standalone_spec(
     program: Program, library: Library, *, keeps_sources: bool = False
 ) -> ast.File:
-    """Build a standalone file of a program. Raise E0982 for values of used specs.
+    """Build a standalone file of a program. Raise E0982 if the program sets values of used specs.
 
-    If `keeps_sources` is true, fields with an assigned value keep `from`, so that the value in a
-    config.json takes precedence.
+    With `keeps_sources`, fields with an assigned value keep their `from` clause, so that the value
+    in a config.json takes precedence.
     """
     file = merge_extends_chain(program, keeps_sources=keeps_sources)
     return replace(file, items=(*file.items, *_iterate_std_items(file, library)))
@@ -33,12 +33,12 @@ def build_standalone_spec(
 def build_renamed_standalone_spec(
     program: Program, library: Library, *, keeps_sources: bool = False
 ) -> tuple[ast.File, dict[str, str]]:
-    """Build a standalone file of a program. Also return the renamed names, which would shadow names
-    that std blocks use.
+    """Build a standalone file of a program. Return the file, and the new names of renamed config
+    values and blocks, which would shadow names that std blocks use.
 
-    A config value with such a name gets a trailing underscore in the whole file, because std may
-    use the name for a built-in function, which cannot be renamed. If a block of the file has such a
-    name, the std block gets the underscore.
+    A config value that would shadow a name gets a trailing underscore in the whole file, because
+    std may use the name for a built-in function, which cannot be renamed. If a block of the file
+    would shadow a std block, the std block gets the underscore.
     """
     file = merge_extends_chain(program, keeps_sources=keeps_sources)
     items = _list_shadowed_std_items(file, library)
@@ -69,7 +69,7 @@ def _collect_defined_names(items: Iterable[ast.Item]) -> set[str]:
 
 
 def _collect_free_names(items: Iterable[ast.Block | ast.Definition]) -> set[str]:
-    """Return the names that items refer to, except their parameters."""
+    """Return the names to which items refer, except their parameters."""
     names: set[str] = set()
     for item in items:
         names.update({*_iterate_used_names(item)}.difference(p.name for p in item.params or ()))
@@ -79,7 +79,7 @@ def _collect_free_names(items: Iterable[ast.Block | ast.Definition]) -> set[str]
 def _rename_config_values(
     item: ast.Item, fields: Mapping[str, str], paths: Mapping[str, str]
 ) -> ast.Item:
-    """Rename config values, and the paths that begin with them, in an item."""
+    """Rename config values in an item, including paths that begin with their names."""
     renamed_item = _rename_names(item, paths)
     if not isinstance(renamed_item, ast.Config):
         return renamed_item
@@ -91,7 +91,7 @@ def _rename_config_values(
 
 
 def _map_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str, str]:
-    """Map each config path that begins with a renamed name to its new path."""
+    """Map each config path that begins with a renamed name to the new path."""
     paths = [(*path.split("."),) for path in collect_field_paths(program.iterate_fields())]
     new_paths = {
         ".".join(path): ".".join((names[path[0]], *path[1:])) for path in paths if path[0] in names
@@ -100,7 +100,7 @@ def _map_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str, 
 
 
 def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block | ast.Definition]:
-    """Return the std items that a file uses, also indirectly or under names it defines."""
+    """Return the std items that a file uses, directly or indirectly, including shadowed items."""
     std_names = {*library.list_std_names()} - BUILTINS.keys()
     worklist = _list_foreign_names(file)
     items: dict[str, ast.Block | ast.Definition] = {}
@@ -116,18 +116,18 @@ def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block
 
 
 def _list_foreign_names(file: ast.File) -> list[str]:
-    """Return the names that a file uses but does not define as a block or definition."""
+    """Return the names that a file uses without defining a block or definition of that name."""
     file_names = {i.name for i in file.items if isinstance(i, ast.Block | ast.Definition)}
     return [n for item in file.items for n in _iterate_used_names(item) if n not in file_names]
 
 
 def merge_extends_chain(program: Program, *, keeps_sources: bool = False) -> ast.File:
-    """Merge a spec with those that it extends. Raise E0982 for values of used specs."""
+    """Merge a spec with its base specs. Raise E0982 if the program sets values of used specs."""
     base = program.module.file
     _reject_values_of_used_specs(program)
     inherited_items = [i for m in program.chain[:-1] for i in m.file.items]
     inherited_sections = [i for i in inherited_items if not isinstance(i, ast.Config)]
-    # the `generate` and `stream` sections of the nearest file take precedence
+    # the `generate` and `stream` sections of the derived spec take precedence
     overridden_kinds = {
         kind for kind in SINGLE_ITEMS for i in inherited_sections if isinstance(i, kind)
     }
@@ -141,7 +141,7 @@ def merge_extends_chain(program: Program, *, keeps_sources: bool = False) -> ast
 
 
 def _list_assigned_configs(program: Program, keeps_sources: bool) -> list[ast.Config]:
-    """Return the config sections of the extending spec with the assigned values."""
+    """Return the config sections of all files of a program, with the assigned values."""
     return [
         _assign_config(item, program.assignments, keeps_sources)
         for item in program.module.file.items
@@ -150,7 +150,7 @@ def _list_assigned_configs(program: Program, keeps_sources: bool) -> list[ast.Co
 
 
 def list_dropped_sources(program: Program) -> list[str]:
-    """Return the paths of the fields with `from` to which a derived spec assigns a value."""
+    """Return the paths of fields with a `from` clause to which a derived spec assigns a value."""
     return [
         path
         for path, field in program.map_fields_by_path().items()
@@ -159,7 +159,7 @@ def list_dropped_sources(program: Program) -> list[str]:
 
 
 def _reject_values_of_used_specs(program: Program) -> None:
-    """Raise E0982 for a value of a used spec with a separate config."""
+    """Raise E0982 if a program sets a value of a used spec with a separate config."""
     field_paths = collect_field_paths(program.iterate_fields())
     for path, assignment in program.assignments.items():
         if path not in field_paths:
@@ -175,7 +175,7 @@ def _reject_values_of_used_specs(program: Program) -> None:
 def _assign_config(
     config: ast.Config, assignments: Mapping[str, ConfigAssignment], keeps_sources: bool
 ) -> ast.Config:
-    """Set the defaults of a config section to the given values."""
+    """Set the defaults of the fields in a config section to the assigned values."""
     entries = (
         _assign_field(e, assignments, "", keeps_sources) if isinstance(e, ast.Field) else e
         for e in config.entries
@@ -186,7 +186,7 @@ def _assign_config(
 def _assign_field(
     field: ast.Field, assignments: Mapping[str, ConfigAssignment], prefix: str, keeps_sources: bool
 ) -> ast.Field:
-    """Set the defaults of a field and of the fields of its record to the assigned values."""
+    """Set the defaults of a field, or of the fields of its record type, to the assigned values."""
     path = f"{prefix}{field.name}"
     fields = tuple(
         _assign_field(f, assignments, f"{path}.", keeps_sources) for f in field.type.fields
@@ -195,17 +195,17 @@ def _assign_field(
     assignment = assignments.get(path)
     if assignment is None:
         return replace(field, type=kind)
-    # a value of a derived spec takes precedence over the value in a config.json
+    # an assigned value of a derived spec takes precedence over the value in a config.json
     sources = field.sources if keeps_sources else ()
     return replace(field, type=kind, default=assignment.value, sources=sources)
 
 
 def _iterate_std_items(file: ast.File, library: Library) -> Iterator[ast.Item]:
     """Yield the std items that a file uses, directly or through other items."""
-    # a std item that has the name of a built-in function cannot be inlined
+    # a std item with the name of a built-in function cannot be inlined
     std_names = {*library.list_std_names()} - BUILTINS.keys()
     defined_names = {name for item in file.items for name, _ in iterate_item_names(item)}
-    # names that this file declares and that std blocks may use as local dimensions
+    # names that the file declares and that std blocks may use for local dimensions
     clashing_names = {name for name in defined_names if name not in std_names}
     worklist: list[ast.Node] = [*file.items]
     while worklist:
@@ -220,14 +220,14 @@ def _iterate_std_items(file: ast.File, library: Library) -> Iterator[ast.Item]:
 
 
 def _iterate_used_names(item: ast.Node) -> Iterator[str]:
-    """Yield the names that an item refers to."""
+    """Yield the names to which an item refers."""
     return (node.path for node in walk_tree(item) if isinstance(node, ast.Name))
 
 
 def _rename_lengths(
     item: ast.Block | ast.Definition, clashing_names: Collection[str]
 ) -> ast.Block | ast.Definition:
-    """Add an underscore to the dimensions of a std item whose names the file also defines."""
+    """Append an underscore to the dimension names of a std item that the file also defines."""
     if isinstance(item, ast.Definition):
         return item
     params = {p.name for p in item.params}
@@ -237,13 +237,13 @@ def _rename_lengths(
 
 
 def _collect_declared_lengths(item: ast.Block) -> set[str]:
-    """Return the names in the types of parameters and results."""
+    """Return the dimension names in the types of the parameters and results of a block."""
     types = [p.type for p in (*item.params, *item.results)]
     return {node.path for kind in types for node in walk_tree(kind) if isinstance(node, ast.Name)}
 
 
 def _rename_names(node: AnyNode, names: Mapping[str, str]) -> AnyNode:
-    """Return a syntax tree with every name that is a key of `names` replaced."""
+    """Replace every name in a syntax tree that is a key of `names`."""
     if isinstance(node, ast.Name):
         return replace(node, path=names.get(node.path, node.path))
     new_fields: dict[str, object] = {}

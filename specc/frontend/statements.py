@@ -1,4 +1,4 @@
-"""Run statements in order: assignments, unrolled `repeat` loops, `when` and `require`."""
+"""Run statements: assignments, unrolled `repeat` loops, `scan`, `when`, `require` and `return`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -39,14 +39,14 @@ Returned: TypeAlias = tuple[ast.Return, tuple[EvalResult, ...]]
 
 
 def run_statements(context: Context, body: Sequence[ast.Statement], env: Env) -> Returned | None:
-    """Run statements. Return the `return` statement that ended them with its values, or None.
+    """Run statements in order. Return the executed `return` statement with its values, or None.
 
-    If a statement fails, the names that it should have bound get the value POISON, so that other
+    If a statement fails, the names that it should have bound get the value POISON, so that later
     statements can still be checked.
     """
-    # a `return` inside `when` ends the whole body, not only its branch
+    # a `return` inside `when` ends the whole body, not only the branch
     for statement in body:
-        # names assigned in an inner block are not restored here
+        # names that are assigned in an inner block are not restored
         context.scope = env.scope
         returned = STATEMENT_RUNNERS[type(statement)](context, statement, env)
         if returned is not None:
@@ -59,13 +59,13 @@ def _run_let(context: Context, statement: ast.Let, env: Env) -> None:
         value = evaluate_expression(context, statement.value, env)
         _bind_targets(context, statement, value, env)
         return
-    # after a caught error: names that depend on the error report no further errors
+    # after a caught error, names that depend on the error report no further errors
     for target in statement.targets:
         env.names[target.name] = POISON
 
 
 def _bind_targets(context: Context, statement: ast.Let, value: EvalResult, env: Env) -> None:
-    """Bind the targets of an assignment. Convert each value to the declared type of its target."""
+    """Bind the targets of an assignment, and convert the values to their declared types."""
     for target, item in zip(statement.targets, _split_values(statement, value), strict=False):
         if target.name == "_":
             continue
@@ -87,9 +87,9 @@ def _bind_targets(context: Context, statement: ast.Let, value: EvalResult, env: 
 
 
 def _split_values(statement: ast.Let, value: EvalResult) -> tuple[SpecValue, ...]:
-    """Return the values of the targets of an assignment. A single target takes the first result;
-    several targets take the results of a call or the items of a list. There may be more values than
-    targets. Raise E0215 if there are fewer.
+    """Return the values of the targets of an assignment. A single target takes the first result.
+    Several targets take the results of a call or the items of a list. There may be more values than
+    targets. Raise E0215 if there are fewer values than targets.
     """
     count = len(statement.targets)
     if count == 1:
@@ -111,14 +111,14 @@ def _split_values(statement: ast.Let, value: EvalResult) -> tuple[SpecValue, ...
 
 def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
     items = _list_iterations(context, statement, env)
-    # `collect h` creates a list of the values of `h` at the end of each iteration
+    # `collect h` creates a list of the values that `h` has at the end of each iteration
     collected: dict[str, list[SpecValue]] = {name: [] for name in statement.collect}
-    # the loop variable shadows a name of the enclosing scope
+    # the loop variable shadows a name in the enclosing scope
     outer_value = env.names.get(statement.variable)
     for item in items:
         context.count_steps(statement.span)
         env.names[statement.variable] = item
-        # the body shares the names of its block, so only the weight scope is restored
+        # the body binds names in the scope of its block, so only the weight scope is restored
         scope = env.scope
         if statement.under:
             env.scope = env.append_scope(resolve_weight_path(context, statement.under, env)).scope
@@ -137,7 +137,7 @@ def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
 def _collect_values(
     statement: ast.Repeat, collected: Mapping[str, list[SpecValue]], env: Env
 ) -> None:
-    """Append the `collect` values at the end of an iteration. Raise E0202 if one is not set."""
+    """Append the values of an iteration to `collected`. Raise E0202 if a value is not set."""
     for name, values in collected.items():
         if name not in env.names:
             raise_error("E0202", f"`{name}` is collected but never set in the loop", statement.span)
@@ -145,7 +145,7 @@ def _collect_values(
 
 
 def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Sequence[SpecValue]:
-    """Return the values of the loop variable: the items of a list, or 0, 1, … below a count."""
+    """Return the values of the loop variable: the items of a list, or 0 to count - 1."""
     span = statement.iterable.span
     iterable = evaluate_value(context, statement.iterable, env)
     items: Sequence[SpecValue]
@@ -161,7 +161,8 @@ def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Seque
         count = require_integer(iterable, "a count", span)
         if count < 0:
             raise_error("E0216", f"invalid number of repetitions: {count}", span)
-        # one more than the limit, so that a count of millions does not create a list of millions
+        # one more than the limit, so that a trip count of millions does not create a list of
+        # millions
         items = [Dim.from_value(n) for n in range(min(count, MAX_LAYERS + 1))]
     if len(items) > MAX_LAYERS:
         raise_error("E0216", f"more than {MAX_LAYERS} iterations of a loop", span)
@@ -179,7 +180,7 @@ def _run_return(context: Context, statement: ast.Return, env: Env) -> Returned:
     for value in statement.values:
         with context.collect_errors():
             values.append(evaluate_expression(context, value, env))
-    # values that could not be computed are already reported; the block ends here
+    # values that could not be computed are already reported, and the block ends here
     if len(values) < len(statement.values):
         raise AlreadyReportedError
     return statement, tuple(values)
@@ -188,8 +189,8 @@ def _run_return(context: Context, statement: ast.Return, env: Env) -> Returned:
 def check_requirement(
     context: Context, statement: ast.Require, env: Env, assignment_spans: Mapping[str, Span | None]
 ) -> None:
-    """Check a requirement. Raise E0404 with the message of the spec if the requirement is violated.
-    `assignment_spans` are the spans at which config values were set.
+    """Raise E0404 with the message of the spec if a requirement is violated. `assignment_spans` are
+    the spans at which config values were set.
     """
     is_satisfied = evaluate_value(context, statement.condition, env)
     condition = statement.condition
@@ -218,11 +219,11 @@ def _make_requirement_labels(
 ) -> tuple[Label | None, list[Label]]:
     """Return the primary label and the related labels of a requirement.
 
-    A value that the user set comes before the condition if the condition is in another file, such
-    as a built-in spec; otherwise the condition comes first.
+    The condition is the primary label, unless the condition is in another file, such as a built-in
+    spec, and the user has set a value.
     """
     labels = [*_label_values(values, assignment_spans)]
-    if condition.span is None:  # a syntax tree created by a program has no spans
+    if condition.span is None:  # a syntax tree that a program created has no spans
         return None, labels
     condition_label = Label(condition.span, "this is false")
     other_file_label = next(
@@ -239,7 +240,7 @@ def _make_requirement_labels(
 def _label_values(
     values: Mapping[str, SpecValue], assignment_spans: Mapping[str, Span | None]
 ) -> Iterator[Label]:
-    """Yield a label with each config value, at the span where it was set."""
+    """Yield a label with each config value at the span where the value was set."""
     for name, value in values.items():
         origin = value.origin.span if isinstance(value, Dim) and value.origin else None
         if span := assignment_spans.get(name) or origin:
@@ -252,8 +253,8 @@ def format_config_value(value: SpecValue) -> str:
 
 
 def collect_value_names(expr: ast.Expr) -> list[ast.Name]:
-    """Return every value name that an expression refers to, without called names."""
-    # by identity, because `f(f)` contains `f` only once as a value
+    """Return every value name in an expression, except the names of called functions."""
+    # compare by identity, because `f(f)` contains `f` only once as a value
     called = {id(n.function) for n in walk_tree(expr) if isinstance(n, ast.Call)}
     return [n for n in walk_tree(expr) if isinstance(n, ast.Name) and id(n) not in called]
 
@@ -267,8 +268,9 @@ def _run_scan(context: Context, statement: ast.Scan, env: Env) -> None:
 
 
 StatementRunner: TypeAlias = Callable[[Context, Any, Env], Returned | None]
-"""A function that runs a statement. Each function takes the statement class that is its key in the
-table, which Python's type system cannot express."""
+"""A function that runs a statement of one class. Its parameter type is Any, because Python's type
+system cannot express that the class is the key of the function in the table.
+"""
 
 STATEMENT_RUNNERS: dict[type, StatementRunner] = {
     ast.Let: _run_let,

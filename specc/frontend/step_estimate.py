@@ -1,4 +1,4 @@
-"""Estimate the minimum elaboration steps of a block from its tree, to raise E0223 early."""
+"""Estimate the minimum elaboration steps of a block from its syntax tree, to raise E0223 early."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,17 +23,18 @@ from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain, walk_tree
 
 MAX_NESTED_ITEMS = 64
-"""Maximum nesting depth of estimated items. The steps of deeper items are counted during
-elaboration."""
+"""Maximum nesting depth of items in an estimate. The steps of deeper items are counted only during
+elaboration.
+"""
 STEP_LIMIT = MAX_STEPS + 1
-"""The maximum value of an estimate."""
+"""The value at which estimates are capped."""
 
 Config: TypeAlias = Mapping[str, SpecValue]
 
 
 @dataclass
 class StepEstimator:
-    """A cache of step estimates of items with their configs, keyed by the identities of both."""
+    """A cache of step estimates, keyed by the identities of an item and its config."""
 
     library: Library
     estimates: dict[tuple[int, int], tuple[int, SpecItem, Config]] = field(default_factory=dict)
@@ -47,8 +48,8 @@ class StepEstimator:
         config: Config,
         span: Span | None,
     ) -> None:
-        """Raise E0223 if a call at `span` needs more steps than are left. If there is no span, show
-        the largest statement of the item.
+        """Raise E0223 if a call of `item` at `span` needs more than the remaining steps. Without a
+        span, the error is shown at the largest statement of the item.
         """
         estimate = self.estimate_item(item, module, config)
         if not steps.has_steps_left(estimate) and span is None and isinstance(item, ast.Block):
@@ -56,8 +57,8 @@ class StepEstimator:
         steps.check_estimate(estimate, span)
 
     def estimate_item(self, item: SpecItem, module: SpecNamespace, config: Config) -> int:
-        """Return the minimum number of steps to run a block or expand a definition with this
-        config, or 0 for items that are nested too deeply or recursive.
+        """Return the minimum number of steps to run a block or expand a definition with `config`,
+        or 0 for an item that is nested too deeply or recursive.
         """
         key = id(item), id(config)
         if key in self.estimates:
@@ -71,7 +72,7 @@ class StepEstimator:
             )
         finally:
             self.active_items.pop()
-        # the entry keeps item and config alive, so that their identities are not reused
+        # the entry keeps the item and the config alive, so that their identities are not reused
         self.estimates[key] = step_count, item, config
         return step_count
 
@@ -90,13 +91,13 @@ class _ItemStepEstimator:
         return collect_bound_names(_ItemKey(id(self.item), self.item))
 
     def _find_item(self, name: str) -> tuple[SpecItem, SpecNamespace] | None:
-        """Return the block or definition with this name, or None if it may mean something else."""
+        """Return the block or definition `name`, or None if the name may mean something else."""
         if name in self._bound_names or name in self.config or "." in name:
             return None
         return self.module.find_definition(name) or self.estimator.library.find_std_item(name)
 
     def _estimate_used_item(self, item_and_module: tuple[SpecItem, SpecNamespace]) -> int:
-        """Return the steps of a block or definition that this item uses."""
+        """Return the steps of a block or definition that the item uses."""
         item, module = item_and_module
         config = self.config if module.root is self.module.root else EMPTY_NAMES
         return self.estimator.estimate_item(item, module, config)
@@ -128,7 +129,7 @@ class _ItemStepEstimator:
         return max(self.item.body, key=self._estimate_statement).span
 
     def _estimate_body(self, body: Iterable[ast.Statement]) -> int:
-        """Return the minimum number of steps of statements."""
+        """Return the minimum number of steps of the statements of a body."""
         count = 0
         for statement in body:
             count += self._estimate_statement(statement)
@@ -170,7 +171,7 @@ class _ItemStepEstimator:
         return arguments + (self._estimate_used_item(item_and_module) if item_and_module else 0)
 
     def _estimate_argument(self, parameter: "AnyParameter", expr: ast.Expr) -> int:
-        """Estimate the steps of an argument: 0 for names and functions that are called later."""
+        """Estimate the steps of an argument, which are 0 for names and uncalled functions."""
         if isinstance(parameter, BuiltinParameter):
             is_tensor = TENSOR_KIND in parameter.kinds
             is_function = FUNCTION_KIND in parameter.kinds
@@ -182,7 +183,7 @@ class _ItemStepEstimator:
         return self._estimate_value(expr)
 
     def _estimate_mask(self, expr: ast.Expr) -> int:
-        """Estimate the steps of a mask and of its expansion."""
+        """Estimate the steps of evaluating and expanding a mask."""
         match expr:
             case ast.Binary(op="&" | "|"):
                 leftmost, operations = flatten_binary_chain(expr)
@@ -199,7 +200,7 @@ class _ItemStepEstimator:
         return self._estimate_value(expr)
 
     def _estimate_mask_definition(self, name: str) -> int:
-        """Estimate the steps of a defined mask; return 0 for any other function."""
+        """Estimate the steps of expanding the mask `name`. Return 0 for other functions."""
         item_and_module = self._find_item(name)
         is_mask = (
             item_and_module
@@ -231,12 +232,12 @@ EXPRESSION_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
     ast.Index: lambda item, e: item._estimate_value(e.base),
     ast.Call: _ItemStepEstimator._estimate_call,
 }
-"""The functions that estimate the steps of each kind of expression."""
+"""The functions that estimate the steps of expressions, by AST class."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ItemKey:
-    """A cache key for an item, which is compared by identity because comparing trees is slow."""
+    """A cache key for an item, which is compared by identity because that is fast."""
 
     identity: int
     item: SpecItem = field(compare=False)
@@ -260,7 +261,7 @@ def collect_bound_names(key: _ItemKey) -> set[str]:
 
 
 def _can_return(statement: ast.Statement) -> bool:
-    """Return True if a statement is a `when` that contains a `return`."""
+    """Return True if a statement is a `when` statement that contains a `return`."""
     return isinstance(statement, ast.When) and any(
         isinstance(n, ast.Return) for n in walk_tree(statement)
     )
@@ -272,7 +273,7 @@ AnyParameter: TypeAlias = BuiltinParameter | ast.BlockParameter
 def _pair_known_arguments(
     parameters: Iterable[AnyParameter], expr: ast.Call
 ) -> list[tuple[AnyParameter, ast.Expr]]:
-    """Return each argument with its parameter, if both exist."""
+    """Pair the arguments of a call with parameters. Skip arguments without a parameter."""
     parameters_by_name = {p.name: p for p in parameters}
     positional = [
         p

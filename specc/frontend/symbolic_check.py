@@ -1,4 +1,4 @@
-"""Check a spec with symbolic config values: sizes are symbols, and all choices are tried."""
+"""Check a spec by elaborating it with symbolic sizes, once for each choice value."""
 
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -32,7 +32,7 @@ MAX_TRIALS = 48
 
 @value_class()
 class SymbolicTrial:
-    """One symbolic elaboration: the tried values and the resulting model."""
+    """A symbolic elaboration of a spec: the trial values and the resulting model."""
 
     trial_values: dict[str, str]
     model: ModelDefinition
@@ -46,13 +46,14 @@ def check_spec_symbolically(
     program: Program, library: Library, graph: str = "", *, has_config_file: bool = False
 ) -> list[SymbolicTrial]:
     """Elaborate a spec with symbolic config values. Raise Failed with all errors. An error that
-    occurs only in some trials has a note with the values of the trial.
+    occurs only in some trials has a note with the trial values.
 
     Integers with a computed default (`side = image / patch`) are first independent symbols, to find
-    errors that occur only with other values; if this fails, they are expressions.
+    errors that occur only with other values. If this fails with shape errors, these integers are
+    replaced with their expressions.
 
-    With `has_config_file`, sizes set by the user may differ from the defaults; `compile` checks
-    them against the file.
+    With `has_config_file`, sizes that the user sets may differ from the defaults, because `compile`
+    checks these sizes against the config file.
     """
     if program.is_builtin:
         identity = (program.get_identity(), graph, has_config_file)
@@ -63,7 +64,7 @@ def check_spec_symbolically(
 
 @value_class(slots=True)
 class _BuiltinCheckKey:
-    """The arguments of a check of a built-in spec; `identity` determines the result."""
+    """The arguments of a check of a built-in spec, whose `identity` determines the result."""
 
     identity: Hashable
     program: Program = field(compare=False)
@@ -74,7 +75,7 @@ class _BuiltinCheckKey:
 
 @lru_cache(maxsize=512)
 def _check_builtin_model(key: _BuiltinCheckKey) -> list[SymbolicTrial]:
-    """Check a built-in spec symbolically. The result is cached, because the files do not change."""
+    """Check a built-in spec symbolically. The result is cached, because the spec is constant."""
     program, library = key.program, key.library
     return _run_check(program, library, key.graph, has_config_file=key.has_config_file)
 
@@ -85,8 +86,8 @@ def _run_check(
     try:
         return _check_free_then_derived(program, library, graph)
     except Failed as failed:
-        # shape errors and violated requirements are possible here, because an assigned size may
-        # match the config file but not the defaults
+        # an assigned size may match the config file but not the defaults, so shape errors and
+        # violated requirements are possible
         is_size_error = all(
             _is_requirement_error(d) or d.code.startswith("E03") for d in failed.diagnostics
         )
@@ -100,7 +101,7 @@ def _check_without_overrides(
     program: Program, library: Library, graph: str, error: Failed
 ) -> list[SymbolicTrial]:
     """Repeat the check without assigned values that equal the computed default of their field, e.g.
-    `side = 8` with `image / patch` = 32 / 4. Re-raise the original error if the repeated check
+    `side = 8` with `image / patch` = 32 / 4. Raise the error `error` again if the repeated check
     fails or a value differs.
     """
     fields = program.map_fields_by_path()
@@ -141,7 +142,7 @@ def _raise_override_error(diagnostic: Diagnostic, path: str, span: Span, default
 def _has_same_values(
     library: Library, program: Program, other: Program, paths: Iterable[str]
 ) -> bool:
-    """Return True if the configs of two programs have equal values at these paths."""
+    """Return True if the configs of two programs have equal values at the config paths `paths`."""
     try:
         values, other_values = (
             evaluate_and_check_config(create_context(library), p, ConfigReader())
@@ -160,7 +161,7 @@ def _get_value(values: Mapping[str, SpecValue], path: str) -> SpecValue:
 
 
 def _check_free_then_derived(program: Program, library: Library, graph: str) -> list[SymbolicTrial]:
-    """Run the trials with all integers as symbols, then with derived integers as expressions."""
+    """Run the trials with all integers as symbols, and after shape errors with derived integers."""
     try:
         return _run_trials(program, library, graph, derives_integers=False)
     except Failed as failed:
@@ -172,7 +173,7 @@ def _check_free_then_derived(program: Program, library: Library, graph: str) -> 
 
 
 def _map_derived_fields(program: Program) -> dict[str, str]:
-    """Return the expression of each derived field."""
+    """Return the source text of the expression of each derived field, by config path."""
     return {
         path: entry.default.span.text
         for path, entry in program.map_fields_by_path().items()
@@ -191,7 +192,7 @@ def _is_shape_error(error: Failed) -> bool:
 def _run_trials(
     program: Program, library: Library, graph: str, *, derives_integers: bool
 ) -> list[SymbolicTrial]:
-    """Run the trials; derived integers are symbols unless `derives_integers` is set."""
+    """Run all trials. Derived integers are symbols unless `derives_integers` is set."""
     fixed_values: dict[str, SpecValue] = {}
     runner = _TrialRunner(program, library, graph, StepBudget(), derives_integers)
     try:
@@ -200,14 +201,14 @@ def _run_trials(
         raise Failed(*_add_trial_sizes(failed, fixed_values)) from None
     trials = [SymbolicTrial({k: format_value(v) for k, v in fixed_values.items()}, model)]
     errors: list[Diagnostic] = []
-    # skip the sizes, which are those of the first trial
+    # skip the sizes of the first trial
     alternatives = [
         (p, v) for p, v in iterate_alternatives(program, fixed_values) if fixed_values.get(p) != v
     ]
     fields = program.map_fields_by_path()
     for path, value in alternatives[:MAX_TRIALS]:
         trial_model = model
-        # the first trial already had this value, so its model is the same
+        # the first trial had this value, so its model is the same
         if path in fixed_values or value != get_first_choice(fields[path]):
             try:
                 trial_model = runner.elaborate_alternative(fixed_values, path, value)
@@ -221,7 +222,7 @@ def _run_trials(
 
 
 def _add_trial_sizes(error: Failed, sizes: Mapping[str, SpecValue]) -> list[Diagnostic]:
-    """Add a note with the trial sizes, which the spec does not show, to the errors of a trial."""
+    """Add a note with the sizes of a trial, which the spec does not contain, to its errors."""
     if not sizes:
         return list(error.diagnostics)
     values = ", ".join(f"{path} = {format_value(value)}" for path, value in sizes.items())
@@ -229,7 +230,7 @@ def _add_trial_sizes(error: Failed, sizes: Mapping[str, SpecValue]) -> list[Diag
 
 
 def _is_requirement_error(diagnostic: Diagnostic) -> bool:
-    """Return True if a `require` of the spec rejects the trial."""
+    """Return True if an error is that a `require` statement of the spec rejects a trial."""
     return diagnostic.code == "E0404"
 
 
@@ -256,10 +257,10 @@ class _TrialRunner:
     def elaborate_alternative(
         self, fixed_values: Mapping[str, SpecValue], path: str, value: SpecValue
     ) -> ModelDefinition:
-        """Elaborate with another value of one field, with default sizes if a `require` rejects a
-        choice with the other sizes. Raise Failed with a note on this value.
+        """Elaborate with the value `value` of the field `path`. If a `require` statement rejects a
+        choice with the sizes in `fixed_values`, use default sizes. Add a note on `value` to errors.
         """
-        # another alternative of a used spec may have other fields
+        # another alternative of a used spec may have different fields
         other_values = {p: v for p, v in fixed_values.items() if not p.startswith(f"{path}.")}
         fields = self.program.map_fields_by_path()
         defaults = collect_default_numbers({p: fields[p] for p in other_values if p in fields})
@@ -273,7 +274,7 @@ class _TrialRunner:
             raise Failed(*_add_trial_sizes(failed, {path: value})) from None
 
     def elaborate_fixing_fields(self, fixed_values: dict[str, SpecValue]) -> ModelDefinition:
-        """Elaborate with valid sizes of structural fields, and add them to `fixed_values`."""
+        """Elaborate with valid sizes of structural fields, and add the sizes to `fixed_values`."""
         fields = apply_trial_specs(self.program, fixed_values).map_fields_by_path()
         free_fields: dict[str, ast.Field] = {}
         defaults: dict[str, SpecValue] = {}
@@ -288,12 +289,12 @@ class _TrialRunner:
                 sizes = iterate_trial_sizes(free_fields)
                 fixed_values.update(next(sizes))
             except Failed as failed:
-                # other sizes can help only if a `require` is violated
+                # other sizes can help only if a `require` statement is violated
                 if not all(map(_is_requirement_error, failed.diagnostics)):
                     raise failed from None
-                # if all sizes are rejected, show the first error, which has the simplest numbers
+                # if all sizes are rejected, raise the first error, which has the simplest numbers
                 first_violation = first_violation or failed
-                # other fields keep small sizes, e.g. few layers
+                # fields that no violated requirement names keep small sizes, e.g. few layers
                 required_sizes = {
                     p: defaults.pop(p)
                     for p in _find_fields_of_violated_requirements(failed, defaults)
@@ -305,7 +306,7 @@ class _TrialRunner:
 
 
 def _find_fields_of_violated_requirements(failed: Failed, paths: Iterable[str]) -> list[str]:
-    """Return the fields that the violated requirements name, in a used spec by their last name."""
+    """Return the paths of the fields that the violated requirements name."""
     texts = [d.primary.span.text for d in failed.diagnostics if d.primary]
     names = {name for text in texts for name in FIELD_PATH.findall(text)}
     return [path for path in paths if names & {path, path.rpartition(".")[2]}]
@@ -316,10 +317,10 @@ def _find_free_fields(
     fields: Mapping[str, ast.Field],
     fixed_values: Mapping[str, SpecValue],
 ) -> dict[str, ast.Field]:
-    """Return the fields that the graph structure depends on and that have no trial value. Raise
-    E0207 if there are none, e.g. because the structure depends on a dynamic dimension.
+    """Return the fields without a trial value on which the graph structure depends. Raise E0207 if
+    there are none, e.g. because the structure depends on a dynamic dimension.
     """
-    # the name of a symbol such as `d / heads` contains several fields
+    # the name of a symbol such as `d / heads` contains the names of several fields
     paths = [p for s in error.symbols for p in FIELD_PATH.findall(s)]
     free_fields = {p: fields[p] for p in paths if p in fields and p not in fixed_values}
     if not free_fields:
@@ -331,11 +332,11 @@ FIELD_PATH = re.compile(r"[A-Za-z_][\w.]*")
 
 
 TRIAL_SIZES = (4, 8, 16, 3, 6, 12, 32, 64, 24, 48, 96, 128, 256)
-"""The sizes to try if a `require` excludes the default sizes."""
+"""The sizes to try if a `require` statement rejects the default sizes."""
 
 
 def iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, SpecValue]]:
-    """Yield sizes to try: small ones, defaults, others for one field at a time and all together."""
+    """Yield sizes to try: small sizes, defaults, then other sizes for one field or all fields."""
     small_values: dict[str, SpecValue] = {n: _get_trial_number(e) for n, e in fields.items()}
     yield dict(small_values)
     yield small_values | collect_default_numbers(fields)
@@ -343,7 +344,7 @@ def iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, S
     sizes: list[SpecValue] = [Dim.from_value(size) for size in (1, *TRIAL_SIZES)]
     for path in integers:
         yield from (small_values | {path: size} for size in sizes)
-    if len(integers) > 1:  # none of the sizes above satisfies `require a == b`
+    if len(integers) > 1:  # none of the preceding sizes satisfies `require a == b`
         yield from (small_values | dict.fromkeys(integers, size) for size in sizes)
 
 
@@ -371,9 +372,9 @@ def _get_trial_number(entry: ast.Field) -> Dim | float:
 def iterate_alternatives(
     program: Program, fixed_values: dict[str, SpecValue]
 ) -> Iterator[tuple[str, SpecValue]]:
-    """Yield (path, value) for each bool and choice value, and 1 and 2 for `fixed_values`."""
+    """Yield (path, value) for all values of bools and choices, and 1 and 2 for fixed integers."""
     for path, entry in program.map_fields_by_path().items():
-        # values for one alternative of a used spec do not apply to the other alternatives
+        # values for one alternative of a used spec do not apply to its other alternatives
         if any(p == path or p.startswith(f"{path}.") for p in program.assignments):
             continue
         match entry.type.name:

@@ -20,14 +20,14 @@ from specc.syntax.ast import walk_tree
 from specc.weights.parameter_names import NamePattern, find_nearest_name
 
 UsableItem: TypeAlias = ast.Block | ast.Definition
-"""An item that others use by its name."""
+"""An item that other items can use by name."""
 
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 DOTTED_NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def find_unused_names(program: Program) -> list[Diagnostic]:
-    """Return W0202 for each unused name defined in a spec or in its base specs, except built-in
+    """Return W0202 for each unused name that a spec or its base specs define, except built-in
     specs.
 
     Names that begin with `_`, padding masks of graphs, and inputs that are the only source of a
@@ -41,7 +41,7 @@ def find_unused_names(program: Program) -> list[Diagnostic]:
 
 
 EXPORT_FIELDS = frozenset({"context"})
-"""Config fields that `specc export` reads by their name."""
+"""The config fields that `specc export` reads by name."""
 
 
 def find_unused_in_files(
@@ -49,7 +49,7 @@ def find_unused_in_files(
 ) -> list[tuple[ast.File, Diagnostic]]:
     """Return (file, W0202) for each unused name in a chain of files that extend each other.
 
-    `external_names` are read outside these files.
+    `external_names` are names that are read outside `files`.
     """
     items = {item.name: item for file in files for item in _list_items(file)}
     names_by_item = {name: collect_item_names(item) for name, item in items.items()}
@@ -70,7 +70,7 @@ def find_unused_in_files(
 
 
 def _make_unused_item_warning(item: UsableItem, used_names: set[str]) -> Diagnostic:
-    """Return W0202 for a block or definition that nothing uses."""
+    """Return W0202 for an unused block or definition."""
     remedy = "remove it; definitions for other specs belong in a file without a graph"
     return make_unused_warning(
         f"{item.kind} `{item.name}`", item.name, item.name_span, used_names, remedy
@@ -86,7 +86,7 @@ def _get_offset(warning: Diagnostic) -> int:
 
 
 def collect_names(*nodes: ast.Node | None) -> set[str]:
-    """Return the dotted names in syntax trees, including those in placeholders of strings."""
+    """Return the dotted names in syntax trees, including names in placeholders of strings."""
     names: set[str] = set()
     for node in nodes:
         for inner in walk_tree(node) if node else ():
@@ -100,20 +100,20 @@ def collect_names(*nodes: ast.Node | None) -> set[str]:
 
 
 def _remove_names(paths: Iterable[str], names: Iterable[str]) -> set[str]:
-    """Return the paths that begin with none of the names."""
+    """Return the paths whose first component is not in `names`."""
     excluded_names = set(names)
     return {p for p in paths if p.partition(".")[0] not in excluded_names}
 
 
 def _is_read(name: str, paths: Iterable[str]) -> bool:
-    """Return True if any path starts with the name, or if the name starts with `_`."""
+    """Return True if the first component of a path is `name`, or if `name` starts with `_`."""
     return name[0] == "_" or any(p.partition(".")[0] == name for p in paths)
 
 
 @dataclass(frozen=True, slots=True)
 class ItemNames:
-    """The names in a block or definition. `outer_names` are the names defined outside it;
-    `unused_warnings` are the warnings for unused names.
+    """The names in a block or definition. `outer_names` are names that are defined outside the
+    item. `unused_warnings` are the warnings for unused names.
     """
 
     outer_names: set[str]
@@ -121,7 +121,7 @@ class ItemNames:
 
 
 def collect_item_names(item: UsableItem) -> ItemNames:
-    """Return the names that an item reads from outside, and W0202 for each unused name in it."""
+    """Return the outer names that an item reads, and W0202 for each unused name of the item."""
     params = item.params or ()
     warnings: list[Diagnostic] = []
     if isinstance(item, ast.Definition):
@@ -141,13 +141,13 @@ def collect_item_names(item: UsableItem) -> ItemNames:
 def _find_unused_parameters(
     item: UsableItem, body_names: set[str], default_names: set[str]
 ) -> Iterator[Diagnostic]:
-    """Yield W0202 for each parameter that no body, default or type of a parameter reads."""
+    """Yield W0202 for each parameter that neither the body nor another parameter reads."""
     params = item.params or ()
     names = {p.name for p in params}
     is_graph = isinstance(item, ast.Block) and item.kind == "graph"
     for param in params:
         other_types = collect_names(*(p.type for p in params if p is not param))
-        # `x: float[batch, n]` may only be used for the dimension `n`
+        # `x: float[batch, n]` may be used only for the dimension `n`
         lengths = (collect_names(param.type) & body_names) - other_types - names
         is_mask = is_graph and _is_padding_mask(param)
         if is_mask or lengths or _is_read(param.name, body_names | default_names | other_types):
@@ -168,23 +168,23 @@ def _make_unused_parameter_warning(
 
 
 def _is_padding_mask(param: ast.BlockParameter | ast.DefinitionParameter) -> bool:
-    """Return True if an input is a padding mask, which counts as used."""
+    """Return True if a parameter is a padding mask, which always counts as used."""
     return param.type is not None and param.type.name == "keep"
 
 
 @dataclass
 class LivenessAnalysis:
-    """Backward liveness of the values that one block assigns.
+    """Liveness analysis of the values that a block assigns.
 
-    `unused_warnings` has a warning for each assignment whose value no later statement reads, by the
-    span of the name.
+    `unused_warnings` contains a warning for each assignment whose value no later statement reads,
+    by the span of the assigned name.
     """
 
     block: ast.Block
     unused_warnings: dict[Span | None, Diagnostic] = field(default_factory=dict)
 
     def find_live_names(self, body: Sequence[ast.Statement], live: set[str]) -> set[str]:
-        """Return the names live before the statements, given those `live` after them."""
+        """Return the names that are live before `body`, given the names `live` after it."""
         for statement in reversed(body):
             live = self._visit_statement(statement, live)
         return live
@@ -223,7 +223,7 @@ class LivenessAnalysis:
         return _remove_names(live, (t.name for t in statement.targets)) | used_names
 
     def _suggest_reading(self, name: str, statement: ast.Let, live: set[str]) -> str:
-        """Suggest reading a value instead of its first operand if that is read later, or ""."""
+        """Suggest reading a value instead of its first operand, if that is read later, or ""."""
         params = {p.name for p in self.block.params or ()}
         targets = {n.name for n in walk_tree(self.block) if isinstance(n, ast.Target)}
         names = (n.path for n in walk_tree(statement.value) if isinstance(n, ast.Name))
@@ -232,7 +232,7 @@ class LivenessAnalysis:
 
     def _visit_repeat(self, statement: ast.Repeat, live: set[str]) -> set[str]:
         live_at_end = live | set(statement.collect)
-        # an iteration reads the values that the previous iteration assigned
+        # an iteration may read values that the previous iteration assigned
         first_pass = self.find_live_names(statement.body, live_at_end)
         live_at_start = self.find_live_names(statement.body, live_at_end | first_pass)
         live_outside = _remove_names(live, statement.collect)
@@ -259,7 +259,7 @@ def _find_reachable_items(
     """Return the items that graphs and other sections use, directly or through other items."""
     graphs = [n for n, i in items.items() if isinstance(i, ast.Block) and i.kind == "graph"]
     roots = {p.partition(".")[0] for p in section_names}
-    # other files use a file without a graph, so all its items count as reachable
+    # other files may use a file without a graph, so all its items count as reachable
     stack = [*graphs, *(roots & items.keys())] if graphs else [*items]
     reachable: set[str] = set()
     while stack:
@@ -271,7 +271,7 @@ def _find_reachable_items(
 
 
 def _find_unused_fields(file: ast.File, used_names: set[str]) -> Iterator[Diagnostic]:
-    """Yield W0202 for each config field of `file` that neither a name nor a nested path reads."""
+    """Yield W0202 for each config field of `file` that is not read."""
     used_paths = {p.removeprefix("config.") for p in used_names}
     fields = collect_field_paths(iterate_config_entries(file, ast.Field))
     for path, entry in fields.items():
@@ -288,7 +288,7 @@ def _suggest_ignoring_keys(entry: ast.Field) -> str:
 
 
 def _is_field_read(path: str, used: set[str]) -> bool:
-    """Return True if a config field, a record that contains it, or a member of it is read."""
+    """Return True if a config field, an enclosing record, or a member of the field is read."""
     parts = path.split(".")
     records = {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
     return bool(records & used) or any(p.startswith(f"{path}.") for p in used)
@@ -297,7 +297,7 @@ def _is_field_read(path: str, used: set[str]) -> bool:
 def make_unused_warning(
     description: str, name: str, span: Span | None, candidates: Iterable[str], remedy: str
 ) -> Diagnostic:
-    """Return W0202. Its helps suggest a similar name of `candidates`, and a fix."""
+    """Return W0202 with help messages that suggest a similar name in `candidates`, and `remedy`."""
     helps = (*suggest_similar_name(name, sorted(set(candidates) - {name})), remedy)
     return Diagnostic(
         "W0202",
@@ -311,19 +311,19 @@ def make_unused_warning(
 def check_share_rules(
     program: Program, library: Library, models: Sequence[ModelDefinition]
 ) -> list[Diagnostic]:
-    """Return E0527 for each rule whose path matches no weights of any graph, and W0505 for each
-    rule whose weights only one call uses.
+    """Return E0527 for each `share` rule whose path matches no weights of any graph, and W0505 for
+    each `share` rule whose weights are used by only one call.
 
-    `models` are the trials of one graph; other graphs are elaborated only if needed.
+    `models` are the trials of one graph. Other graphs are elaborated only if needed.
     """
     useless_rules = _find_useless_rules(_list_share_rules(program), models)
     all_models = list(models)
     other_models = _iterate_other_graphs(program, library, models[0].graph.name)
-    # elaborating a graph is slow, so the loop stops when no rule is left
+    # elaborating a graph is slow, so stop when no rule is left
     while useless_rules and (new_models := next(other_models, None)) is not None:
         all_models += new_models
         useless_rules = _find_useless_rules(useless_rules, new_models)
-    # rules whose condition was true for at least one config
+    # only rules whose condition was true for at least one config
     paths = {path for model in all_models for path in model.shared_scopes}
     return [_explain_useless_rule(r, all_models) for r in useless_rules if r.name.text in paths]
 
@@ -341,14 +341,14 @@ def _list_share_rules(program: Program) -> list[ast.Share]:
 def _find_useless_rules(
     rules: Iterable[ast.Share], models: Sequence[ModelDefinition]
 ) -> list[ast.Share]:
-    """Return the rules that no model needs."""
+    """Return the `share` rules that no model needs."""
     return [r for r in rules if not any(m.shared_scopes.get(r.name.text) for m in models)]
 
 
 def _iterate_other_graphs(
     program: Program, library: Library, elaborated_graph: str
 ) -> Iterator[list[ModelDefinition]]:
-    """Yield the trials of each other graph of a spec; its own check reports its errors."""
+    """Yield the trials of each other graph of a spec, except graphs with errors."""
     for item in program.module.items.values():
         if isinstance(item, ast.Block) and item.kind == "graph" and item.name != elaborated_graph:
             with suppress(Failed):
@@ -357,10 +357,10 @@ def _iterate_other_graphs(
 
 
 def _explain_useless_rule(rule: ast.Share, models: Iterable[ModelDefinition]) -> Diagnostic:
-    """Return W0505 if weights match a `share` path that no two calls need, otherwise E0527."""
+    """Return W0505 if weights match a `share` rule that no two calls need, otherwise E0527."""
     path = rule.name.text
     label = Label.from_span(rule.span, "named by this `share`")
-    # the path of each weight and its parents: `a.b.c`, `a.b`, `a`
+    # the path of each weight and its parents, e.g. `a.b.c`, `a.b` and `a`
     names = {
         ".".join(parts[:n]): None
         for parts in (name.split(".") for m in models for name in m.graph.parameters)

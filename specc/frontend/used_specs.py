@@ -1,4 +1,4 @@
-"""Used specs with a config of their own: selection, config sections, labels at the `use`."""
+"""Used specs with separate configs: selection of alternatives, config sections, labels."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from specc.syntax import ast
 
 @contextmanager
 def show_use_in_errors(use: ast.Use) -> Iterator[None]:
-    """A context manager that adds a label at the `use` to errors of the used spec."""
+    """A context manager that adds a label at the `use` statement to errors of the used spec."""
     try:
         yield
     except Failed as failed:
@@ -27,7 +27,7 @@ def show_use_in_errors(use: ast.Use) -> Iterator[None]:
 
 @contextmanager
 def show_call_in_errors(context: Context, span: Span | None, name: str) -> Iterator[None]:
-    """A context manager that labels the call `span` in errors in a block of a used file."""
+    """A context manager that adds a label at the call `span` to errors in a used file."""
     count, text = len(context.errors.diagnostics), f"`{name}` is called here"
     try:
         yield
@@ -39,7 +39,7 @@ def show_call_in_errors(context: Context, span: Span | None, name: str) -> Itera
 
 
 def add_related_label(diagnostic: Diagnostic, span: Span | None, text: str) -> Diagnostic:
-    """Add a label to an error, unless it is in the same file or already has this label."""
+    """Add a related label to an error, unless the error is in the same file or already has it."""
     if span is None or (diagnostic.primary and diagnostic.primary.span.source is span.source):
         return diagnostic
     if any(label.span == span for label in diagnostic.related_labels):
@@ -52,12 +52,12 @@ MODEL_TYPE_KEY = "model_type"
 
 
 def list_config_entries(program: Program) -> list[ast.ConfigEntry]:
-    """Return the config entries of a spec and of the specs it extends."""
+    """Return the `config` entries of a spec and of its base specs."""
     return [e for item, _ in program.iterate_items(ast.Config) for e in item.entries]
 
 
 def get_config_section(used_spec: UsedSpec, data: JsonObject) -> JsonObject | None:
-    """Return the section of a config file that a used spec reads, or None if the spec reads no
+    """Return the section of a config file that a used spec reads, or None if the used spec reads no
     section. Raise E0227 if the file does not contain the section.
     """
     keys = used_spec.use.sources
@@ -72,7 +72,7 @@ def get_config_section(used_spec: UsedSpec, data: JsonObject) -> JsonObject | No
 def _raise_missing_section(
     used_spec: UsedSpec, data: JsonObject, member: JsonMember | None
 ) -> NoReturn:
-    """Raise E0227 because a config file lacks the section, or the section is not an object."""
+    """Raise E0227 for a config section that is missing or is not an object."""
     keys, span = used_spec.use.sources, used_spec.use.span
     keys_text = " or ".join(f'"{key}"' for key in keys)
     label = f"`{used_spec.name}` reads its config there"
@@ -91,7 +91,7 @@ def _raise_missing_section(
 
 
 def choose_used_specs(program: Program, data: JsonObject) -> Program:
-    """Select the alternative of each used spec by the config file. Raise E0228 if none matches."""
+    """Select an alternative of each used spec by the config file. Raise E0228 if none matches."""
     used_specs: list[UsedSpec] = []
     for used_spec in program.used_specs:
         section = get_config_section(used_spec, data)
@@ -110,7 +110,7 @@ def choose_used_specs(program: Program, data: JsonObject) -> Program:
 
 
 def _choose_by_type(used_spec: UsedSpec, member: JsonMember | None) -> UsedSpec:
-    """Select the alternative for the model type of the file, or the first if it has none."""
+    """Select the alternative for the model type of a config file, by default the first."""
     if member is None:
         return replace(used_spec, selected=0)
     model_type = member.value.value if isinstance(member.value, JsonScalar) else None
@@ -130,20 +130,20 @@ def _choose_by_type(used_spec: UsedSpec, member: JsonMember | None) -> UsedSpec:
 
 
 def list_model_types(program: Program) -> tuple[str, ...]:
-    """Return the model types that a spec reads."""
+    """Return the model types of config files that a spec can read."""
     return tuple(
         value
         for entry in list_config_entries(program)
         if isinstance(entry, ast.Expect) and entry.key == MODEL_TYPE_KEY
         for value in entry.values
-        if value != "none"  # the key may be absent
+        if value != "none"  # the key `model_type` may be absent
     )
 
 
 def apply_trial_specs(
     program: Program, fixed_values: Mapping[str, SpecValue], path: str = ""
 ) -> Program:
-    """Select the trial alternative of each used spec that has no choice yet."""
+    """Select the trial alternative of each used spec whose alternative is not selected yet."""
     used_specs: list[UsedSpec] = []
     for used_spec in program.used_specs:
         spec_path = f"{path}{used_spec.name}"
@@ -162,9 +162,9 @@ def apply_trial_specs(
 def enter_used_spec(
     used_spec: UsedSpec, program: Program, reader: ConfigReader
 ) -> tuple[Program, ConfigReader]:
-    """Return the used spec with the values that the using spec sets, and its config reader."""
+    """Return the program of a used spec, with the using spec's values, and its config reader."""
     prefix = f"{used_spec.name}."
-    # the names in a value are resolved in the module of the value
+    # names in a value are resolved in the module that sets the value
     user_spec = program.chain[0] if program.chain else program.module
     values_by_path = {
         path.removeprefix(prefix): replace(value, module=value.module or user_spec)
@@ -207,7 +207,7 @@ def _reject_unknown_paths(
 def iterate_used_specs(
     program: Program, config: Mapping[str, SpecValue], scope: str = ""
 ) -> Iterator[tuple[Program, ast.Use, Env]]:
-    """Yield every used spec, recursively, with its `use` and the scope of config and weights."""
+    """Yield (program, `use` statement, scope) for every used spec, recursively."""
     for used_spec in program.used_specs:
         values = config[used_spec.name]
         assert isinstance(values, Record)  # created by `_evaluate_config_values`

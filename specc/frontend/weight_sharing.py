@@ -1,5 +1,5 @@
-"""Resolve weight paths such as `model.layers.{i}` (E0521). Report calls that use the same weights
-without a `share` rule (E0526). Stack weights over experts.
+"""Resolve weight paths such as `model.layers.{i}` (E0521), report calls that use the same weights
+without a `share` rule (E0526), and stack the weights of experts.
 """
 
 import re
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 def register_share_rules(
     context: "Context", items: Iterable[ast.Item], env: "Env", *, is_from_used_spec: bool = False
 ) -> None:
-    """Register the `share` rules of these items whose conditions are true, with paths below the
-    scope of `env`. Rules of used specs (`is_from_used_spec`) may be unused, because other users of
-    the file may need them.
+    """Register the `share` rules in `items` whose conditions are true, with paths below the scope
+    of `env`. Rules of used specs (`is_from_used_spec`) may be unused, because other users of the
+    file may need them.
     """
     for item in items:
         for rule in item.rules if isinstance(item, ast.Weights) else ():
@@ -48,14 +48,14 @@ def register_share_rules(
 MAX_PATH_LENGTH = 10_000
 """Maximum number of characters of a weight path with placeholders."""
 PARSE_COST = 20
-"""Number of steps for parsing a placeholder, plus one per character."""
+"""Number of elaboration steps for parsing a placeholder, in addition to one step per character."""
 PLACEHOLDER_PATTERN = re.compile(r"\{([^{}]*)\}")
 NAMED_PLACEHOLDER_PATTERN = re.compile(r"\{([A-Za-z_][^{}]*)\}")
 VALID_PATH = re.compile(r"[^\x00-\x20\x7f{}]*")
 
 
 def resolve_weight_path(context: "Context", name: ast.WeightName, env: "Env") -> str:
-    """Replace every `{…}` in a weight path. Raise E0521 if the result is not a valid name."""
+    """Replace the placeholders in a weight path. Raise E0521 if the result is not a valid path."""
     path = fill_placeholders(context, name.text, env, name.span, PLACEHOLDER_PATTERN)
     if not VALID_PATH.fullmatch(path):
         raise_error("E0521", f"`{path}` cannot be the name of a weight", name.span)
@@ -69,8 +69,9 @@ def fill_placeholders(
     span: Span | None,
     pattern: "re.Pattern[str]" = NAMED_PLACEHOLDER_PATTERN,
 ) -> str:
-    """Replace every `{…}` in a string by its value: a number, a string or a choice. Outside weight
-    names, a placeholder begins with a letter; all other braces are literal.
+    """Replace every placeholder `{…}` in a string with its value, i.e. a number, a string or a
+    choice. Outside weight paths, a placeholder begins with a letter, and all other braces are
+    literal.
     """
 
     def format_placeholder(match: "re.Match[str]") -> str:
@@ -83,7 +84,7 @@ def fill_placeholders(
                 _make_placeholder_fragment(match.group(1), span), EXPR
             )
         value = context.evaluate_value(context.weights.placeholders[key], env)
-        # floats are rejected, because their format in the names of the checkpoint is unknown
+        # floats are rejected, because their format in checkpoint names is unknown
         match value:
             case Dim() if value.number is not None:
                 return str(value.number)
@@ -107,21 +108,21 @@ def fill_placeholders(
 
 
 def _make_placeholder_fragment(expression: str, span: Span | None) -> Fragment:
-    """Return the text between the braces of a placeholder, located in the string literal `span`."""
+    """Return the expression of a placeholder in the string literal `span` as a fragment."""
     if span is None:
         return make_file_fragment(Source("<weight name>", expression))
     start = span.text.find(f"{{{expression}}}") + 1
     if start > 0:
         return Fragment(span.source, expression, span.start + start)
-    # a literal with escaped characters or line breaks: every span covers the literal
+    # in a literal with escaped characters or line breaks, every span covers the whole literal
     offsets = (*[span.start] * len(expression), span.end)
     return Fragment(span.source, expression, offsets=offsets)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CallPathElement:
-    """An element of a call path: a call or loop iteration. `source` is the call, the loop or the
-    expanded definition, and `scope` is the weight scope that it enters, or "".
+    """An element of a call path: a call, a loop iteration or the expansion of a definition.
+    `source` is its call, loop or definition, and `scope` is the weight scope that it enters, or "".
     """
 
     source: "CallPathSource"
@@ -129,14 +130,14 @@ class CallPathElement:
 
     @property
     def span(self) -> Span | None:
-        """The span of the source; for a loop, the span of its iterable."""
+        """The span of the source, or for a loop, the span of its iterable."""
         if isinstance(self.source, LOOP_NODES):
             return self.source.iterable.span
         return self.source.span
 
 
 CallPathSource: TypeAlias = ast.Call | ast.Repeat | ast.ListComprehension | DefinitionFunction
-"""The syntax node that an element of a call path executes."""
+"""The syntax node or definition that an element of a call path executes."""
 
 LOOP_NODES = (ast.Repeat, ast.ListComprehension)
 CALL_PATH_NODES = (ast.Call, *LOOP_NODES)
@@ -145,8 +146,9 @@ CallPath: TypeAlias = tuple[CallPathElement, ...]
 
 @dataclass(frozen=True, slots=True)
 class ShareRule:
-    """A `share PATH` rule: its path pattern, the weight scope of its file, the length of the call
-    path at which it was declared, and True if its file is a used spec.
+    """A `share PATH` rule: its path pattern, the weight scope of its file, and the length `depth`
+    of the call path at which it was declared. `is_from_used_spec` is True if its file is a used
+    spec.
     """
 
     path: NamePattern
@@ -163,7 +165,7 @@ class ShareRule:
 
 @dataclass
 class WeightSharing:
-    """Records which calls use which weights, and which `share` paths several calls need."""
+    """A record of the calls that use each weight, and of the `share` paths that calls need."""
 
     call_path: CallPath = ()
     needed_paths: dict[str, bool] = field(default_factory=dict)
@@ -172,9 +174,8 @@ class WeightSharing:
     _definition_paths: dict[int, CallPath] = field(default_factory=dict)
 
     def add_share_rule(self, path: str, scope: str, *, is_from_used_spec: bool = False) -> None:
-        """Allow calls to share the weights at this path or pattern below `scope` until the current
-        call or iteration ends. Rules of used specs (`is_from_used_spec`) are not recorded in
-        `needed_paths`.
+        """Allow calls to share the weights that match `path` below `scope`, until the current call
+        or iteration ends. Rules of used specs are not recorded in `needed_paths`.
         """
         self._rules.append(
             ShareRule(NamePattern(path), scope, len(self.call_path), is_from_used_spec)
@@ -194,7 +195,7 @@ class WeightSharing:
             del self._rules[rule_count:]
 
     def record_definition(self, definition: DefinitionFunction, scope: str) -> None:
-        """Record the call path at which a definition is bound: its weights belong to it."""
+        """Record the call path at which a definition is bound, because its weights belong there."""
         self._definition_paths[id(definition)] = (
             *self.call_path,
             CallPathElement(definition, scope),
@@ -202,7 +203,7 @@ class WeightSharing:
 
     @contextmanager
     def enter_definition(self, definition: DefinitionFunction) -> Iterator[None]:
-        """A context manager that sets the call path to that at which `definition` was bound."""
+        """A context manager that restores the call path at which `definition` was bound."""
         outer_path = self.call_path
         if path := self._definition_paths.get(id(definition)):
             self.call_path = (*path[:-1], CallPathElement(definition, path[-1].scope))
@@ -212,12 +213,13 @@ class WeightSharing:
             self.call_path = outer_path
 
     def register_weight(self, name: str) -> None:
-        """Register a weight of the current call. Raise E0526 if another uses it without `share`."""
+        """Register a weight of the current call. Raise E0526 if a `share` rule is missing."""
         call_path, first_use = self.call_path, self._first_uses.setdefault(name, self.call_path)
         divergence = _find_divergence(first_use, call_path)
         if divergence is None:
             return
-        # a rule applies to the weight itself, or to a scope that both paths enter after the fork
+        # a rule applies to the weight itself, or to a scope that both call paths enter after they
+        # diverge
         scopes = _collect_scopes(first_use[divergence:]) & _collect_scopes(
             call_path[divergence:]
         ) | {name}
@@ -235,7 +237,7 @@ class WeightSharing:
 
 
 def _find_divergence(first: CallPath, second: CallPath) -> int | None:
-    """Return the index at which two call paths diverge, or None for the same call or definition."""
+    """Return the index at which two call paths diverge, or None for one call or definition."""
     for n, (first_step, second_step) in enumerate(zip(first, second, strict=False)):
         if first_step is not second_step:
             is_same_definition = first_step.source is second_step.source and not isinstance(
@@ -246,12 +248,12 @@ def _find_divergence(first: CallPath, second: CallPath) -> int | None:
 
 
 def _collect_scopes(path: CallPath) -> set[str]:
-    """Return the weight scopes that the elements of a call path enter."""
+    """Return all weight scopes that the elements of a call path enter."""
     return {step.scope for step in path} - {""}
 
 
 def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Diagnostic:
-    """Return E0526 for a weight that two calls use; the paths begin where they diverge."""
+    """Return E0526 for a weight that two calls use. The call paths begin where they diverge."""
     first_step, second_step = first[0], second[0]
     share_help = f"to share one set of weights write: {_suggest_share_rule(first, second)}"
     if isinstance(second_step.source, LOOP_NODES) and first_step.source is second_step.source:
@@ -287,7 +289,7 @@ def _suggest_share_rule(first: CallPath, second: CallPath) -> str:
     call = next(s for s in second if s.scope or not isinstance(s.source, LOOP_NODES))
     if call.scope not in _collect_scopes(first):
         return "`weights { share name }` next to `@ name`"
-    # with `*` for layer numbers
+    # with `*` in place of layer numbers
     path = ".".join("*" if part.isdigit() else part for part in call.scope.split("."))
     operand = f'"{path}"' if "*" in path else path
     return f"`weights {{ share {operand} }}`"
@@ -302,14 +304,15 @@ def _suggest_iteration_path(loop: ast.Repeat | ast.ListComprehension) -> str:
 
 
 PER_EXPERT_INITIALIZERS = {"fan_in": "fan_in_each"}
-"""The initializer of a stacked weight for each initializer that depends on the shape; it is applied
-to each expert separately."""
+"""The initializer of a stacked weight for each initializer that depends on the shape. The
+initializer of the stacked weight is applied to each expert separately.
+"""
 
 
 @dataclass
 class ExpertStack:
     """The weights of the experts that are being elaborated. Each name maps to the weight of one
-    expert and the stacked weight of all experts.
+    expert, and to the stacked weight of all experts.
     """
 
     expert_count: Dim
@@ -318,15 +321,15 @@ class ExpertStack:
 
 
 def get_stacked_shape(stacks: Sequence[ExpertStack], shape: Sequence[Dim]) -> tuple[Dim, ...]:
-    """Return the stored shape of an expert's weight: a leading axis per enclosing expert stack."""
+    """Return the stored shape of an expert weight, with a leading axis per expert stack."""
     return (*(s.expert_count for s in stacks), *shape)
 
 
 def get_expert_weight(
     builder: GraphBuilder, stacks: Sequence[ExpertStack], parameter: Parameter
 ) -> Value:
-    """Return the weight of one expert of the innermost stack, and create the stacked weight of all
-    experts. Without stacks, add a plain parameter.
+    """Return the weight of one expert of the innermost stack. Add the stacked weight of all experts
+    to the graph. Without a stack, add and return an ordinary parameter.
     """
     if not stacks:
         return builder.add_parameter(parameter)
@@ -341,7 +344,7 @@ def get_expert_weight(
 
 
 def stack_parameter(parameter: Parameter, expert_count: Dim) -> Parameter:
-    """Return a parameter that stacks one weight per expert along a new first axis."""
+    """Return a parameter that stacks the weights of all experts along a new first axis."""
     name, bracket, rest = parameter.initializer.partition("(")
     return replace(
         parameter,
