@@ -26,8 +26,8 @@ from specc.runtime.continuous_batching import DEFAULT_BATCH_SIZE
 from specc.runtime.generation_request import prepare_chat
 from specc.runtime.generation_stream import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
-from specc.runtime.inference_model import InferenceModel, open_stream
-from specc.runtime.loaded_model import LoadedModel, fix_lengths, run_batches
+from specc.runtime.inference_model import InferenceModel, get_streaming_model
+from specc.runtime.loaded_model import LoadedModel, run_batches, specialize_static_shapes
 from specc.runtime.streaming_inference import InputStream
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Model(InferenceModel):
         Shape computations are folded into constants, and with the `cuda` provider each run replays
         a CUDA graph. Raise E0981 unless `lengths` contains all symbolic dimensions of the inputs.
         """
-        return fix_lengths(self.full_forward_model, lengths)
+        return specialize_static_shapes(self.full_forward_model, lengths)
 
     def attention(self, **inputs: object) -> tuple[Results, AttentionWeights]:
         """Run the model. Return its outputs by name, and the attention weights [batch, heads,
@@ -161,7 +161,7 @@ class Model(InferenceModel):
 
         Raise E0977 if the spec has no `stream` section.
         """
-        return open_stream(self).start_stream(**constant_inputs)
+        return get_streaming_model(self).start_stream(**constant_inputs)
 
     def map(
         self,

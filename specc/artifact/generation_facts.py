@@ -16,7 +16,7 @@ from specc.analysis.length_limits import (
 )
 from specc.artifact.manifest import RandomInitInfo, parse_generate_section
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.json_io import INTEGER_BOUND, Json, JsonFields, as_exact_integer, to_json_value
+from specc.io.json_io import INTEGER_BOUND, Json, JsonFields, parse_exact_integer, to_json_value
 from specc.io.safe_read import escape_text
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
@@ -37,7 +37,7 @@ STATE_ROLES: tuple[StateRole, ...] = ("key", "value", "carry", "rows")
 
 
 @dataclass(frozen=True)
-class StreamChunks:
+class ChunkConfig:
     """The chunk size of a streaming model. The length of each chunk must be a multiple of
     `step_length` time steps. `output_lengths` maps each output to the size of its time axis as a
     function of the stream length. `per_step_inputs` are inputs whose default at a position depends
@@ -78,7 +78,7 @@ class GenerationMetadata:
     in_place_states: tuple[str, ...] = ()
     length_bounds: Mapping[str, LengthBound] = field(default_factory=dict)
     allows_mixed_lengths: bool = False
-    stream_chunks: StreamChunks | None = None
+    stream_chunks: ChunkConfig | None = None
 
     def to_json(self) -> dict[str, Json]:
         """Return the metadata as JSON, which `parse_generation_metadata` can parse."""
@@ -169,7 +169,7 @@ def parse_generation_metadata(
     chunks = _read_chunks(fields, step, path)
     signature = _read_signature(graphs, generation, step, path, generates_tokens=chunks is None)
     context, seed, count = (
-        as_exact_integer(fields.get_optional(key)) for key in ("context", "seed", "drawn")
+        parse_exact_integer(fields.get_optional(key)) for key in ("context", "seed", "drawn")
     )
     return GenerationMetadata(
         generation=generation,
@@ -190,18 +190,18 @@ def parse_generation_metadata(
     )
 
 
-def _read_chunks(metadata_fields: JsonFields, step: Graph, path: str) -> StreamChunks | None:
+def _read_chunks(metadata_fields: JsonFields, step: Graph, path: str) -> ChunkConfig | None:
     """Parse the chunk size of a streaming model. Return None for a generative model."""
     chunk_data = metadata_fields.get_optional("chunks")
     if chunk_data is None:
         return None
     fields = chunk_data if isinstance(chunk_data, dict) else {}
-    step_length, lengths = as_exact_integer(fields.get("rows")), fields.get("made")
+    step_length, lengths = parse_exact_integer(fields.get("rows")), fields.get("made")
     if step_length is None or step_length < 1 or not isinstance(lengths, dict):
         _raise_invalid_package(path, "`chunks` is invalid")
     names = fields.get("alone")
     per_step_inputs = tuple(map(str, names)) if isinstance(names, list) else ()
-    return StreamChunks(step_length, _read_output_lengths(lengths, step, path), per_step_inputs)
+    return ChunkConfig(step_length, _read_output_lengths(lengths, step, path), per_step_inputs)
 
 
 def _read_output_lengths(

@@ -14,7 +14,7 @@ from specc.diagnostics.render import format_repr
 from specc.diagnostics.value_class import value_class
 from specc.io.json_io import (
     JsonFields,
-    as_exact_integer,
+    parse_exact_integer,
     parse_versioned_record,
     replace_non_finite,
     to_json_value,
@@ -291,7 +291,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
         weights=data.read_table("weights"),
         initializers=initializers,
         target=data.read_string("target"),
-        opset=as_exact_integer(data.get_optional("opset")) or 0,
+        opset=parse_exact_integer(data.get_optional("opset")) or 0,
         version=data.read_string("specc"),
         attentions=_read_attentions(data, path),
         decoding=data.read_table("decodes") if "decodes" in data.names() else None,

@@ -16,7 +16,7 @@ from specc.diagnostics.render import format_repr
 from specc.io.atomic_write import FileDigest
 from specc.io.json_io import (
     JsonFields,
-    as_exact_integer,
+    parse_exact_integer,
     parse_strict_json,
     parse_versioned_record,
     to_json_value,
@@ -62,7 +62,7 @@ def parse_weight_files(data: object) -> dict[str, WeightFileMetadata] | None:
 
 def is_file_size(value: object) -> bool:
     """Return True if a value is a valid file size."""
-    size = as_exact_integer(value)
+    size = parse_exact_integer(value)
     return size is not None and 0 <= size < 2**53
 
 
@@ -96,7 +96,7 @@ def _explain_irregular_file(directory: Path, location: str) -> str:
     return ""
 
 
-def explain_file_mismatch(
+def describe_file_mismatch(
     directory: Path, location: str, metadata: WeightFileMetadata, *, verifies_contents: bool = False
 ) -> str:
     """Describe how the file `location` in a directory differs from its recorded metadata. Return ""
@@ -119,7 +119,7 @@ def explain_file_mismatch(
     return ""
 
 
-def explain_misplaced_tensors(ends: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
+def describe_misplaced_tensor(ends: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
     """Describe the first external tensor that is not in a recorded file or extends past the end of
     its file. Return "" if there is no such tensor. `ends` contains the file and the end offset of
     each tensor, and `sizes` maps recorded files to their sizes in bytes.
@@ -352,7 +352,7 @@ def read_previous_index(directory: Path) -> PackageIndex | None:
         return None
 
 
-def find_superseded_files(directory: Path, index: PackageIndex) -> list[str]:
+def find_replaceable_files(directory: Path, index: PackageIndex) -> list[str]:
     """Return the unmodified files of a previous package, which a new package may delete. Files
     whose name contains their hash are identified by name and size, other files by their content.
     """

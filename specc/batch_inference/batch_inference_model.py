@@ -21,7 +21,7 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS
 from specc.preprocessing.text_batches_and_windows import find_mask_input
-from specc.runtime.continuous_batching import ContinuousBatch, explain_static_batching
+from specc.runtime.continuous_batching import ContinuousBatch, find_static_batching_reason
 from specc.runtime.generation_stream import GenerationStream
 from specc.runtime.generator import Generator
 from specc.runtime.inference_model import (
@@ -43,7 +43,7 @@ class GenerativeBatchModel:
     @property
     def static_batching_reason(self) -> str:
         """The reason why continuous batching is impossible, or "" if it is possible."""
-        return explain_static_batching(self.generator, self.settings)
+        return find_static_batching_reason(self.generator, self.settings)
 
     @property
     def result_columns(self) -> GeneratedResultColumns:

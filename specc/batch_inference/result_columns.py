@@ -21,13 +21,13 @@ from specc.preprocessing.preprocessing_records import (
     LabelsOutput,
     NumbersOutput,
     OutputFormat,
-    SegmentationMap,
+    SegmentationOutput,
     TextOutput,
 )
 from specc.preprocessing.result_formatting import compute_probabilities, format_output
 from specc.preprocessing.text_codec import decode_text
 from specc.runtime.attention_weights import AttentionNode, locate_attention_nodes
-from specc.runtime.generation_stream import GenerationResult, split_frames
+from specc.runtime.generation_stream import GenerationResult, split_by_codebook
 
 ERROR_COLUMN = TableColumn("error", ColumnType("text"))
 """The column with the error message of a failed row, or "" for other rows."""
@@ -196,7 +196,7 @@ def _iterate_columns(name: str, record: OutputFormat, type: Type) -> Iterator[Ta
             yield TableColumn(f"{name}.score", ColumnType("f64", (None,)))
         case TextOutput():
             yield TableColumn(name, ColumnType("text"))
-        case ImageOutput() | SegmentationMap():
+        case ImageOutput() | SegmentationOutput():
             yield TableColumn(name, ColumnType("binary"))
         case NumbersOutput() | DetectionOutput():
             sizes = tuple(d.number for d in type.shape[1:])
@@ -215,7 +215,7 @@ def _format_values(name: str, record: OutputFormat, value: Array) -> Iterator[tu
             # the output is either scores over the vocabulary, or token ids
             ids = value.argmax(-1) if value.dtype.kind == "f" else value
             yield name, decode_text(np.atleast_1d(ids), record.vocabulary)
-        case ImageOutput() | SegmentationMap():
+        case ImageOutput() | SegmentationOutput():
             yield name, format_output(name, record, value[None]).images[0][1]
         case NumbersOutput() | DetectionOutput():
             yield (
@@ -282,5 +282,5 @@ class GeneratedResultColumns:
     def _list_values(self, values: tuple[float, ...]) -> list[object]:
         """Return one value per token, or one list of values per codebook."""
         if self.codebooks:
-            return [list(codebook) for codebook in split_frames(values, self.codebooks)]
+            return [list(codebook) for codebook in split_by_codebook(values, self.codebooks)]
         return list(values)

@@ -25,7 +25,7 @@ class WeightMatrix(NamedTuple):
     expert: int = 0
 
 
-def expose_loop_activations(
+def add_activation_outputs(
     graph: Graph, names: WeightNames
 ) -> tuple[Graph, Mapping[WeightMatrix, list[Value]]]:
     """Return a copy of the graph whose outputs include the activations that the weights in `names`
@@ -248,7 +248,7 @@ def find_calibration_targets(
     weight_names = [n for n, f in plan.items() if f.bits == MAX_TAPPED_BITS and n not in ties]
     graph = expand_recurrent_layers(graph, {n for n in plan if ties.get(n, n) in weight_names})
     names = {v: ties.get(n, n) for n, v in graph.parameters.items()}
-    tapped, activations_of = expose_loop_activations(
+    tapped, activations_of = add_activation_outputs(
         graph, {v: n for v, n in names.items() if n in weight_names}
     )
     tap_points = _find_tap_points(activations_of, weight_names)

@@ -207,7 +207,7 @@ def _generate_sequences(generator: Generator, count: int, seed: int) -> Iterator
         seed=seed,
     )
     steps = np.array([step.tokens for step in stream])
-    for index, prompt in enumerate(stream.fed_prompt):
+    for index, prompt in enumerate(stream.graph_prompt):
         tokens = np.concatenate([prompt, steps[:, index]])
         # drop the last generated token, on which the model has not been run
         other_inputs = {n: v[index : index + 1] for n, v in start_inputs.items() if n != name}

@@ -22,7 +22,7 @@ from specc.cli.terminal import print_diagnostics
 from specc.diagnostics.diagnostic import Diagnostic, ErrorCategory, Failed, compute_exit_status
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.platform import (
-    ProcessTerminated,
+    ProcessTerminatedError,
     get_pending_termination,
     install_termination_handlers,
 )
@@ -313,7 +313,7 @@ def _describe_internal_error(error: Exception) -> Diagnostic:
 def _handle_interrupt(interrupt: KeyboardInterrupt) -> int:
     """Report an interrupt or a termination signal, and return the matching exit status."""
     reason, status = "interrupted", 130  # exit status for Ctrl-C
-    if isinstance(interrupt, ProcessTerminated):
+    if isinstance(interrupt, ProcessTerminatedError):
         reason, status = "terminated", interrupt.exit_status
     print(f"{reason}; no further output was written", file=sys.stderr)
     return status

@@ -57,10 +57,10 @@ from specc.runtime.generation_stream import GenerationStream, convert_results_to
 from specc.runtime.inference_model import (
     InferenceModel,
     get_model_task,
+    get_streaming_model,
     is_single_forward_pass,
     list_model_files,
     open_compiled_model,
-    open_stream,
     require_attention_model,
 )
 
@@ -239,7 +239,7 @@ def _stream_chunks(
     model: InferenceModel, inputs: Mapping[str, Array], outputs: RunOutputFiles, chunk_size: int
 ) -> None:
     """Run a streaming model chunk by chunk. Raise E0977 if not streaming, or for `--attention`."""
-    streaming_model = open_stream(model)
+    streaming_model = get_streaming_model(model)
     if outputs.attention_plot_path:
         # require_attention_model raises E0931, which takes precedence over E0977
         require_attention_model(model)

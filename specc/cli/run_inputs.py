@@ -26,8 +26,8 @@ from specc.preprocessing.array_files import convert_nested_lists, load_strict_js
 from specc.preprocessing.audio import read_audio
 from specc.preprocessing.image_prompts import (
     find_image_input,
+    find_image_prompt_inputs,
     find_placeholder,
-    find_prompt_inputs,
     has_several_images,
     prepare_images,
 )
@@ -366,7 +366,7 @@ def add_prompt_images(
         return [*arguments], chat
     image_input = find_image_input(model.graph, model.preprocessing)
     image_arguments = [f"{image_input}={path}" for path in images]
-    prompts = find_prompt_inputs(model.graph, model.preprocessing)
+    prompts = find_image_prompt_inputs(model.graph, model.preprocessing)
     if not prompts or len(arguments) != 1 or not _is_text_argument(arguments[0]):
         return [*image_arguments, *arguments], None
     (text_input, record), (argument,) = prompts[0], arguments

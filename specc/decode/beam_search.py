@@ -8,15 +8,15 @@ import numpy as np
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import (
     Bools,
-    DecodePosition,
     DecoderSession,
     Floats,
     Ints,
+    LogitsProcessorInputs,
     apply_repetition_penalty,
     check_logits,
     compute_log_softmax_f32,
     count_prompt_tokens,
-    find_penalized_tokens,
+    find_repetition_penalty_tokens,
     find_top_k_indices,
     list_prompt_tokens,
     mask_disallowed_tokens,
@@ -88,7 +88,9 @@ def search_beams(
     searches = [*map(_PromptSearch, range(len(prompt)))]
     live_searches = searches
     logits = check_logits(session.step(prompt), np.ones(len(prompt), np.bool_))
-    seen = find_penalized_tokens(prompt, logits.shape[1], settings.repetition_penalty, padding_mask)
+    seen = find_repetition_penalty_tokens(
+        prompt, logits.shape[1], settings.repetition_penalty, padding_mask
+    )
     lengths = count_prompt_tokens(prompt, padding_mask)
     prompt_ids = list_prompt_tokens(prompt, padding_mask) if settings.needs_previous_tokens else []
     while True:
@@ -129,7 +131,7 @@ def _list_prompt_indices(live_searches: Sequence[_PromptSearch]) -> list[int]:
 
 def _get_decode_position(
     live_searches: Sequence[_PromptSearch], lengths: Ints, prompt_ids: Sequence[Sequence[int]]
-) -> DecodePosition:
+) -> LogitsProcessorInputs:
     """Return the decode position of the live beams, for all searches."""
     prompt_indices = _list_prompt_indices(live_searches)
     beams = [beam for search in live_searches for beam in search.beams]
@@ -138,7 +140,7 @@ def _get_decode_position(
         for prompt_index, b in zip(prompt_indices, beams, strict=True)
         if prompt_ids
     ]
-    return DecodePosition(
+    return LogitsProcessorInputs(
         step=len(beams[0].tokens), prompt_lengths=lengths[prompt_indices], sequences=sequences
     )
 
@@ -148,7 +150,7 @@ def _advance_beams(
     logits: Floats,
     seen_tokens: Bools | None,
     settings: GenerationSettings,
-    position: DecodePosition,
+    position: LogitsProcessorInputs,
     ends_sequence: EndsSequence | None,
 ) -> None:
     """Extend all beams by a token. The best candidates become live beams or finished hypotheses."""

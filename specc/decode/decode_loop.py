@@ -13,20 +13,20 @@ from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import (
     Bools,
     DecodeObserver,
-    DecodePosition,
     DecoderSession,
     DecodeStepOutput,
     Floats,
     Ints,
+    LogitsProcessorInputs,
     apply_repetition_penalty,
     check_logits,
     compute_log_softmax_f32,
     count_prompt_tokens,
     filter_candidates,
-    find_penalized_tokens,
+    find_repetition_penalty_tokens,
     list_prompt_tokens,
-    make_position_uniforms,
     make_sampling_uniforms,
+    make_uniforms_for_positions,
     mask_disallowed_tokens,
     sample_token,
 )
@@ -56,7 +56,7 @@ class TokenSchedule:
             delayed_tokens = np.zeros((batch_size, 0), np.int64)
         return TokenSchedule(delays, ends, delayed_tokens)
 
-    def place_tokens(
+    def apply_schedule(
         self, step: int, new_tokens: Ints, has_ended: Bools, padding_token: int
     ) -> tuple[Ints, Bools]:
         """Return the tokens of a step, int64 [batch], and a bool array [batch], which is true if
@@ -95,17 +95,19 @@ def iterate_decode_steps(
         return
     has_ended = np.zeros(len(prompt), np.bool_)
     logits = check_logits(session.step(prompt), ~has_ended)
-    seen = find_penalized_tokens(prompt, logits.shape[1], settings.repetition_penalty, padding_mask)
+    seen = find_repetition_penalty_tokens(
+        prompt, logits.shape[1], settings.repetition_penalty, padding_mask
+    )
     lengths = count_prompt_tokens(prompt, padding_mask)
     sequences = list_prompt_tokens(prompt, padding_mask) if settings.needs_previous_tokens else []
     indices = sample_indices if settings.strategy == "sample" else ()
     schedule = TokenSchedule.from_settings(settings, len(prompt), delayed_tokens)
     for step in range(settings.max_tokens):
-        position = DecodePosition(step=step, prompt_lengths=lengths, sequences=sequences)
+        position = LogitsProcessorInputs(step=step, prompt_lengths=lengths, sequences=sequences)
         positions = [(index, step) for index in indices]
-        uniform = make_position_uniforms(settings.seed, positions) if positions else None
+        uniform = make_uniforms_for_positions(settings.seed, positions) if positions else None
         chosen = select_next_tokens(logits, seen, settings, position, uniform)
-        tokens, is_chosen = schedule.place_tokens(step, chosen, has_ended, settings.padding_token)
+        tokens, is_chosen = schedule.apply_schedule(step, chosen, has_ended, settings.padding_token)
         wants_log_probs = settings.log_probs
         log_probs = compute_token_log_probs(logits, chosen, ~is_chosen) if wants_log_probs else None
         if seen is not None:
@@ -125,7 +127,7 @@ def select_next_tokens(
     logits: Floats,
     seen_tokens: Bools | None,
     settings: GenerationSettings,
-    position: DecodePosition,
+    position: LogitsProcessorInputs,
     uniform: Floats | None = None,
 ) -> Ints:
     """Select the next token of every sequence, int64 [batch], from the logits float32 [batch,
@@ -156,7 +158,7 @@ def compute_token_log_probs(logits: Floats, chosen: Ints, is_padded: Bools) -> F
 
 
 @value_class()
-class CodebookSession:
+class FlattenedCodebookSession:
     """A decoder session with one sequence per batch element and codebook. The wrapped `session` has
     tokens [batch, n, codebooks] and logits [batch, codebooks, vocab].
     """
@@ -243,7 +245,7 @@ def iterate_codebook_steps(
     mask = None if padding_mask is None else np.repeat(padding_mask, codebooks, axis=0)
     indices = sample_indices or range(batch_size)
     for step in iterate_decode_steps(
-        CodebookSession(session, codebooks),
+        FlattenedCodebookSession(session, codebooks),
         split_codebooks(prompt.tokens),
         settings,
         padding_mask=mask,

@@ -102,7 +102,9 @@ def truncate_at_stop_string(text: str, stop_strings: Iterable[str]) -> str:
     return text[: find_stop_string(text, stop_strings)]
 
 
-def make_stop_check(decode: Decode, stop_strings: Iterable[str]) -> Callable[[Sequence[int]], bool]:
+def make_stop_string_predicate(
+    decode: Decode, stop_strings: Iterable[str]
+) -> Callable[[Sequence[int]], bool]:
     """Return a predicate for beam search: True if the decoded tokens contain a stop string."""
     stops = tuple(stop_strings)
     return lambda tokens: find_stop_string(decode(tokens), stops) is not None

@@ -92,7 +92,7 @@ def make_invalid_logits_error(sequence_index: int, *notes: str) -> Failed:
 
 
 @value_class(slots=True, kw_only=True)
-class DecodePosition:
+class LogitsProcessorInputs:
     """The inputs of logits processors other than the scores. `step` is the number of tokens
     generated so far, `prompt_lengths` (int64 [batch]) are the numbers of prompt tokens, and
     `sequences` are all tokens, or None if no processor needs them.
@@ -120,7 +120,7 @@ def list_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> list[list[in
 
 
 def mask_disallowed_tokens(
-    scores: Floats, settings: GenerationSettings, position: DecodePosition
+    scores: Floats, settings: GenerationSettings, position: LogitsProcessorInputs
 ) -> Floats:
     """Return the scores float32 [batch, vocab], with -inf for tokens that the settings disallow."""
     if position.step < len(settings.begin):
@@ -150,7 +150,7 @@ def _mask_other_tokens(scores: Floats, tokens: Sequence[int]) -> Floats:
 
 
 def _find_banned_tokens(
-    shape: tuple[int, ...], settings: GenerationSettings, position: DecodePosition
+    shape: tuple[int, ...], settings: GenerationSettings, position: LogitsProcessorInputs
 ) -> Bools | None:
     """Return a bool array [batch, vocab], which is true for disallowed tokens (e.g. stop tokens
     before the minimum length, repeated n-grams), or None if all tokens are allowed.
@@ -195,7 +195,7 @@ def _find_banned_completions(
     ]
 
 
-def find_penalized_tokens(
+def find_repetition_penalty_tokens(
     prompt: Ints, vocab: int, penalty: float, padding_mask: Bools | None
 ) -> Bools | None:
     """Return a bool array [batch, vocab], which is true for the prompt tokens, because the
@@ -376,10 +376,12 @@ def sample_token(candidates: TokenCandidates, uniform: Floats) -> Ints:
 
 def make_sampling_uniforms(seed: int, batch_size: int, step: int) -> Floats:
     """Return uniform random numbers float32 [batch] in [0, 1), keyed by seed, index and step."""
-    return make_position_uniforms(seed, [(batch_index, step) for batch_index in range(batch_size)])
+    return make_uniforms_for_positions(
+        seed, [(batch_index, step) for batch_index in range(batch_size)]
+    )
 
 
-def make_position_uniforms(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
+def make_uniforms_for_positions(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
     """Return uniform random numbers in [0, 1), float32 [n], one per (sequence index, step) pair."""
     key = derive_stream_key(seed, "sample")
     words = [

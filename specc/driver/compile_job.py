@@ -28,15 +28,15 @@ from specc.transforms import pass_pipeline
 from specc.transforms.linear_weights import find_norm_folds
 from specc.transforms.mixed_precision import HalfDtype
 from specc.transforms.quantization_plan import QuantizationDecision
-from specc.weights.dequantized_checkpoint import expose_stored_scales, find_reusable_codes
+from specc.weights.dequantized_checkpoint import find_copyable_quantized_weights, make_scale_source
 from specc.weights.parameter_names import NamePattern
 from specc.weights.parameter_sources import (
     CheckpointBinding,
     ParameterSource,
     RandomInitWeights,
-    find_ties,
+    find_tied_parameters,
 )
-from specc.weights.quantized_weights import QuantizedWeights, WeightsWithScales
+from specc.weights.quantized_weights import QuantizedWeights, WeightsWithKVCacheScales
 from specc.weights.transposed_weights_and_norm_folding import (
     ComputeDtypeLimit,
     NormFoldedWeights,
@@ -245,7 +245,7 @@ class LoweringJob(CompileJob):
         """
         values: ParameterSource = self.quantized or self.unquantized_weights
         if self.kv_cache_scales:
-            values = WeightsWithScales(values, self.kv_cache_scales)
+            values = WeightsWithKVCacheScales(values, self.kv_cache_scales)
         folded_parameters = (
             self.unquantized_weights.fold_by_parameter
             if isinstance(self.unquantized_weights, NormFoldedWeights)
@@ -296,11 +296,11 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
         and not job.quantize.dequantizes_checkpoint
         and job.target.quantized_operators
     )
-    stored_codes = find_reusable_codes(job.values) if keeps_stored_codes else {}
+    stored_codes = find_copyable_quantized_weights(job.values) if keeps_stored_codes else {}
     graph = pass_pipeline.simplify_graph(
         job.graph, fuses_loops=weight_request is None and not stored_codes
     )
-    ties = find_ties(job.values)
+    ties = find_tied_parameters(job.values)
     if stored_codes:
         decision = precision.plan_quantized_storage(graph, ties, stored_codes)
     else:
@@ -313,7 +313,7 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
             lambda: elaborate_other_graphs(job.spec, job.graph.name),
         )
     plan = decision.plan
-    scales = expose_stored_scales(job.values) if plan and stored_codes else None
+    scales = make_scale_source(job.values) if plan and stored_codes else None
     folds = find_norm_folds(graph, ties, plan) if job.quantize.folds_norms else ()
     unquantized = NormFoldedWeights(job.values, folds) if folds else job.values
     return LoweringJob(

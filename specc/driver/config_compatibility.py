@@ -15,7 +15,7 @@ from specc.frontend.used_specs import (
     list_config_entries,
     show_use_in_errors,
 )
-from specc.huggingface.model_family import suggest_for_unexpected_value
+from specc.huggingface.model_family import suggest_spec_for_config_value
 from specc.syntax import ast
 
 
@@ -54,7 +54,7 @@ def _check_expected_keys(expectations: Iterable[ast.Expect], data: JsonObject, s
                 "E0405",
                 f'"{entry.key}" is {actual}, expected {" or ".join(entry.values)}',
                 member.value.span if member else None,
-                helps=suggest_for_unexpected_value(spec, entry.key, value),
+                helps=suggest_spec_for_config_value(spec, entry.key, value),
                 related_labels=labels,
             )
 

@@ -33,7 +33,7 @@ from specc.io.atomic_write import check_free_disk_space, create_temporary_direct
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.transforms.graph_quantization import STATE_SCALE_SUFFIX
-from specc.weights.parameter_sources import RandomInitWeights, find_ties
+from specc.weights.parameter_sources import RandomInitWeights, find_tied_parameters
 from specc.weights.quantized_weights import (
     GetFactor,
     PrequantizedWeight,
@@ -60,7 +60,7 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
     calibration = job.quantize.calibration
     # weights that the checkpoint already stores in quantized form are not calibrated
     plan = {} if job.int4_method else job.quantization_decision.plan
-    targets = find_calibration_targets(job.simplified_graph, plan, find_ties(job.values))
+    targets = find_calibration_targets(job.simplified_graph, plan, find_tied_parameters(job.values))
     cache_option = job.quantize.kv_cache
     obstacle = explain_missing_int8_cache(job) if cache_option.dtype else ""
     if obstacle and cache_option.span is None:

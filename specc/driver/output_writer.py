@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from specc.analysis.causality import find_time_symbol
 from specc.analysis.time_dataflow import trace_time_dataflow
-from specc.artifact.generation_facts import GenerationMetadata, StreamChunks
+from specc.artifact.generation_facts import ChunkConfig, GenerationMetadata
 from specc.backend import ExtraFile, PackageGraph, PackageMetadata, WrittenModel
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver import precision, reading_section
@@ -24,9 +24,9 @@ from specc.driver.model_manifest import describe_generator, describe_graph
 from specc.driver.quantize_option_errors import raise_no_int8_cache
 from specc.driver.weight_sources import count_parameters, count_weight_bytes
 from specc.huggingface.repository_files import (
-    describe_missing_companions,
-    find_companion_paths,
-    read_companions,
+    describe_missing_companion_files,
+    find_tokenizer_and_config_paths,
+    read_companion_files,
 )
 from specc.io.atomic_write import sanitize_file_stem
 from specc.io.memory_check import describe_memory_shortage
@@ -70,7 +70,7 @@ def _derive_streaming_graphs(
     metadata = build_step_metadata(
         job, derived, GenerateSection(job.model.name, sequence_input, streaming.streamed_outputs[0])
     )
-    chunks = StreamChunks(
+    chunks = ChunkConfig(
         state.chunk_length,
         _find_output_lengths(graph, sequence_input, derived.step),
         _find_pointwise_defaults(defaults, sequence_input),
@@ -285,7 +285,7 @@ def write_package(job: LoweringJob) -> CompileReport:
     ]
     # programs that load models of other profiles expect the usual names of tokenizer files
     used_names = [extra.name for extra in (*tokenizer_files, *contents.extra_files)]
-    companions = tuple(read_companions(options.io_names, job.directories, used_names))
+    companions = tuple(read_companion_files(options.io_names, job.directories, used_names))
     written_model = job.compiler.write_package(
         {
             role: replace(package_graph, graph=job.quantize_source(package_graph.graph))
@@ -302,13 +302,13 @@ def write_package(job: LoweringJob) -> CompileReport:
         load=not options.no_load,
         input_paths=[
             *list_job_input_files(job),
-            *(find_companion_paths(job.directories) if companions else ()),
+            *(find_tokenizer_and_config_paths(job.directories) if companions else ()),
         ],
         force=options.force,
         hash_on_every_load=options.hash == "full",
     )
     return build_report(
-        job, written_model, *describe_missing_companions(options.io_names, job.directories)
+        job, written_model, *describe_missing_companion_files(options.io_names, job.directories)
     )
 
 

@@ -36,7 +36,7 @@ from specc.weights.external_data import count_tensor_bytes
 from specc.weights.formats.safetensors_header import FLOAT_DTYPES
 from specc.weights.head_initialization import HeadInitialization
 from specc.weights.lora import AdaptedCheckpoint
-from specc.weights.lora_targets import check_adapter_use
+from specc.weights.lora_targets import check_adapter_tensors_used
 from specc.weights.parameter_sources import (
     CheckpointBinding,
     ParameterSource,
@@ -44,15 +44,10 @@ from specc.weights.parameter_sources import (
     read_parameter,
 )
 from specc.weights.transposed_weights_and_norm_folding import (
+    bind_without_transpose,
     find_transposed_parameters,
-    keep_transposed,
 )
-from specc.weights.weight_rules import (
-    RequiredParameter,
-    WeightRules,
-    find_tied_pairs,
-    select_graph_rules,
-)
+from specc.weights.weight_rules import ModelParameter, WeightRules, resolve_ties, select_graph_rules
 
 
 def count_weight_bytes(parameters: ParameterSource) -> tuple[int, int]:
@@ -190,17 +185,15 @@ def _find_shared_parameters(spec: LoadedSpec, graph: Graph) -> frozenset[str]:
 
 
 def initialize_parameters(
-    graph: Graph, parameters: list[RequiredParameter], rules: WeightRules, seed: int
+    graph: Graph, parameters: list[ModelParameter], rules: WeightRules, seed: int
 ) -> RandomInitWeights:
     """Return randomly initialized parameters, by the initializer of each parameter and the seed."""
     by_name = {parameter.name: parameter for parameter in parameters}
-    return RandomInitWeights(
-        seed, by_name, _map_initializers(graph), find_tied_pairs(by_name, rules)
-    )
+    return RandomInitWeights(seed, by_name, _map_initializers(graph), resolve_ties(by_name, rules))
 
 
 def bind_checkpoint(
-    parameters: list[RequiredParameter],
+    parameters: list[ModelParameter],
     rules: WeightRules,
     path: str,
     head_initialization: HeadInitialization | None = None,
@@ -224,7 +217,11 @@ def bind_checkpoint(
         if adapter:
             checkpoint = AdaptedCheckpoint(checkpoint, open_adapter(adapter))
         binding = bind_parameters(parameters, rules, checkpoint, head_initialization)
-        return check_adapter_use(binding) if isinstance(checkpoint, AdaptedCheckpoint) else binding
+        return (
+            check_adapter_tensors_used(binding)
+            if isinstance(checkpoint, AdaptedCheckpoint)
+            else binding
+        )
     except BaseException:
         checkpoint.close()
         raise
@@ -241,7 +238,7 @@ def keep_stored_layout(
     transposed_graph, names = pass_pipeline.transpose_linear_weights(
         graph, find_transposed_parameters(values)
     )
-    return transposed_graph, keep_transposed(values, names)
+    return transposed_graph, bind_without_transpose(values, names)
 
 
 def describe_weight_sources(

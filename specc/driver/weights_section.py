@@ -24,11 +24,11 @@ from specc.weights.parameter_names import NamePattern
 from specc.weights.weight_rules import (
     IgnoreRule,
     LoadRule,
-    RequiredParameter,
+    ModelParameter,
     TieRule,
     WeightRules,
     check_loads_used,
-    find_tied_pairs,
+    resolve_ties,
     select_graph_rules,
 )
 
@@ -87,7 +87,7 @@ def _is_condition_true(condition: ast.Expr | None, context: Context, env: Env) -
 
 def list_required_parameters(
     graph: Graph, config: Mapping[str, SpecValue] = EMPTY_NAMES
-) -> list[RequiredParameter]:
+) -> list[ModelParameter]:
     """Return the parameters of a graph with their sizes and the config names of the sizes. Raise
     E0308 if a size is not a positive integer.
     """
@@ -108,7 +108,7 @@ def list_required_parameters(
             sizes.append(number)
         size_names = tuple(_find_config_name(dim, config) for dim in facts.type.shape)
         parameters.append(
-            RequiredParameter(
+            ModelParameter(
                 name=name,
                 shape=tuple(sizes),
                 dtype=facts.type.dtype,
@@ -126,7 +126,7 @@ def _find_config_name(dim: Dim, config: Mapping[str, SpecValue]) -> str:
     return name if name in config and config[name] == dim.number else ""
 
 
-def iterate_required_parameters(graphs: Iterable[Graph]) -> Iterator[RequiredParameter]:
+def iterate_required_parameters(graphs: Iterable[Graph]) -> Iterator[ModelParameter]:
     """Yield the parameters of several graphs. A parameter that graphs share is repeated."""
     for graph in graphs:
         yield from list_required_parameters(graph)
@@ -365,7 +365,7 @@ def check_rules(
     rules = select_graph_rules(
         rules, parameters, lambda: iterate_required_parameters(iterate_other_graphs())
     )
-    find_tied_pairs(parameters, rules)
+    resolve_ties(parameters, rules)
     check_loads_used(parameters, rules)
     find_spec_weights_file(program)
     for facts in graph.parameter_facts.values():

@@ -9,7 +9,7 @@ from typing import NoReturn, TypeAlias
 from specc.diagnostics.diagnostic import Label, Origin, Source, Span, raise_error
 from specc.diagnostics.suggest import format_suggestion
 from specc.diagnostics.value_class import value_class
-from specc.io.file_type_detection import identify_foreign_file
+from specc.io.file_type_detection import identify_other_file_format
 from specc.io.json_io import Json
 
 MAX_JSON_DEPTH, MAX_JSON_INTEGER = 64, 1 << 53
@@ -174,7 +174,7 @@ _LITERAL_SPELLINGS = {"none": "null", "nil": "null", "nan": "NaN"}
 
 def decode_config_source(data: bytes, name: str) -> Source:
     """Decode the bytes of a config file. Raise E0410 if the bytes are not text."""
-    if foreign := identify_foreign_file(data[:64], name):
+    if foreign := identify_other_file_format(data[:64], name):
         raise_error("E0410", f"`{name}` is not a config file but {foreign[0]}", helps=[foreign[1]])
     try:
         return Source(name, data.decode("utf-8-sig"))

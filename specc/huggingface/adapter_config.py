@@ -9,7 +9,7 @@ from specc.frontend.config_json import JsonMember, JsonObject, get_finite_number
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import load_config_json
 from specc.weights.checkpoint_files import reject_pickle
-from specc.weights.formats.safetensors import open_tensors
+from specc.weights.formats.safetensors import open_safetensors
 from specc.weights.lora import LoraAdapter
 from specc.weights.lora_targets import LoraScaling, LoraTargets
 
@@ -72,7 +72,7 @@ def open_adapter(adapter: str) -> LoraAdapter:
     """Open a LoRA or language adapter. Raise E0802, E0514, E0529, E0530 or file errors."""
     path = Path(adapter)
     if is_language_adapter(adapter):
-        return LoraAdapter.make_language_adapter(open_tensors(path))
+        return LoraAdapter.make_language_adapter(open_safetensors(path))
     config = load_config_json(
         path / ADAPTER_CONFIG_FILE, "pass a directory with an adapter saved by peft"
     )
@@ -80,7 +80,7 @@ def open_adapter(adapter: str) -> LoraAdapter:
     weights = path / ADAPTER_WEIGHTS_FILE
     if not weights.exists() and (pickle := path / ADAPTER_PICKLE_FILE).exists():
         reject_pickle(pickle)
-    file = open_tensors(weights)
+    file = open_safetensors(weights)
     try:
         return LoraAdapter(file, scaling, targets)
     except BaseException:

@@ -9,7 +9,7 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Label, Span, raise_error
 from specc.frontend.config_json import JsonList, JsonMember, JsonObject, get_finite_number
 from specc.huggingface.processor_files import PREPROCESSOR, PROCESSOR, find_first_file
-from specc.huggingface.tiled_image_processor_config import read_sized_options
+from specc.huggingface.tiled_image_processor_config import read_dynamic_size_options
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import load_config_json
 
@@ -145,7 +145,7 @@ def read_image_options(
     reader = _FileReader(file, span, str(spec_options.get("sizing", "")))
     if reader.kind.sizing or spec_options.get("sizing"):
         kind = reader.kind
-        size_options = read_sized_options(reader, kind.sizing, kind.settings, spec_options)
+        size_options = read_dynamic_size_options(reader, kind.sizing, kind.settings, spec_options)
         return {**spec_options, **size_options, **reader.read_pixel_options()}
     file_options = reader.read_options()
     expected = spec_options.get("size")

@@ -118,7 +118,7 @@ def find_spec_for_checkpoint(directory: str) -> str:
     return spec_name
 
 
-def suggest_for_unexpected_value(spec: str, key: str, value: str) -> list[str]:
+def suggest_spec_for_config_value(spec: str, key: str, value: str) -> list[str]:
     """Suggest another spec for a config value that `spec` does not expect. `spec` is a path or the
     name of a built-in spec.
     """

@@ -189,12 +189,12 @@ DEFAULT_TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast"}
 """The generated tokenizer config of a checkpoint that only has a `tokenizer.json`."""
 
 
-def find_companion_paths(directories: Sequence[Path]) -> list[Path]:
+def find_tokenizer_and_config_paths(directories: Sequence[Path]) -> list[Path]:
     """Return the companion files that exist, each in the first directory that contains it."""
     return find_repository_files(directories, REPOSITORY_FILES)
 
 
-def read_companions(
+def read_companion_files(
     profile: str, directories: Sequence[Path], excluded: Collection[str]
 ) -> Iterator[ExtraFile]:
     """Yield the companion files (tokenizer, config) that the runtime of a profile loads from a
@@ -206,7 +206,7 @@ def read_companions(
     if profile == "specc":
         return
     names = set(excluded)
-    for path in find_companion_paths(directories):
+    for path in find_tokenizer_and_config_paths(directories):
         if path.name not in names:
             names.add(path.name)
             yield ExtraFile(path.name, read_required_file(path, MAX_COMPANION_BYTES))
@@ -214,9 +214,9 @@ def read_companions(
         yield ExtraFile.from_json(TOKENIZER_CONFIG, DEFAULT_TOKENIZER_CONFIG)
 
 
-def describe_missing_companions(profile: str, directories: Sequence[Path]) -> tuple[str, ...]:
+def describe_missing_companion_files(profile: str, directories: Sequence[Path]) -> tuple[str, ...]:
     """Return notes on missing files that the runtime of a profile needs to load a package."""
-    present_names = {path.name for path in find_companion_paths(directories)}
+    present_names = {path.name for path in find_tokenizer_and_config_paths(directories)}
     if profile == "hf" and CONFIG_FILE not in present_names:
         return (
             "Optimum and transformers.js need a config.json next to the graphs; there is none "

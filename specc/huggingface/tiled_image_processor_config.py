@@ -26,7 +26,7 @@ FIXED_SETTINGS: Mapping[str, Sequence[object]] = {
 """The only supported values of settings, unless a sizing rule supports other values."""
 
 
-def read_sized_options(
+def read_dynamic_size_options(
     reader: SettingsReader, sizing: str, default: Mapping[str, object], spec: Mapping[str, object]
 ) -> Options:
     """Read the options of the rule `sizing`. `default` are the default settings of the processor

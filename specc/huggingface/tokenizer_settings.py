@@ -44,14 +44,14 @@ SPECIAL_TOKEN_KEYS = (
 
 
 @dataclass(frozen=True)
-class AppliedSettings:
+class TokenizerWithSettings:
     """A tokenizer.json with the applied settings of tokenizer_config.json, and the ignored keys."""
 
     tokenizer_json: str
     ignored_keys: tuple[str, ...] = ()
 
 
-def read_tokenizer_settings(directory: Path, text: str) -> AppliedSettings:
+def read_tokenizer_settings(directory: Path, text: str) -> TokenizerWithSettings:
     """Return a directory's tokenizer.json `text` with the settings in its config files applied."""
     path = find_first_file([directory], SENTENCE_CONFIGS)
     encoder_settings = read_optional_object(path) if path else {}
@@ -73,7 +73,7 @@ def describe_ignored_settings(directory: Path, text: str) -> Iterator[str]:
 
 def apply_tokenizer_settings(
     text: str, settings: Mapping[str, object], *, lowercases_text: bool = False
-) -> AppliedSettings:
+) -> TokenizerWithSettings:
     """Return a tokenizer.json with the settings of tokenizer_config.json. With `lowercases_text`
     (`do_lower_case` of sentence-transformers), the tokenizer also lowercases text.
     """
@@ -90,7 +90,7 @@ def apply_tokenizer_settings(
         steps = [{"type": "Lowercase"}, *normalizers]
         content["normalizer"] = {"type": "Sequence", "normalizers": steps}
     is_unchanged = json.dumps(content) == original
-    return AppliedSettings(
+    return TokenizerWithSettings(
         text if is_unchanged else json.dumps(content, ensure_ascii=False),
         tuple(dict.fromkeys(ignored)),
     )

@@ -55,7 +55,7 @@ def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
     """Write a file with the content `chunks`. Raise E0810 to E0815 on failure."""
     path = resolve_output_link(normalize_output_path(path))
     with OutputDirectory(path.parent) as out:
-        out.write_entry(path.name, chunks)
+        out.write_named_file(path.name, chunks)
 
 
 def sanitize_file_stem(name: str) -> str:
@@ -92,11 +92,11 @@ class FileDigest:
 class OutputDirectory:
     """A context manager that writes a set of files to a directory and publishes them together.
 
-    `write_hash_named_file` and `write_entry` write temporary files. Leaving the context without an
-    exception renames them, with the entries last and in call order. An entry keeps the mode of the
-    file that it replaces. `file_digests` maps the names of the files written so far to their sizes
-    and hashes. Missing directories are created, and removed after a failure. The files named in
-    `superseded` are removed at the end.
+    `write_hash_named_file` and `write_named_file` write temporary files. Leaving the context
+    without an exception renames them, with the entries last and in call order. An entry keeps the
+    mode of the file that it replaces. `file_digests` maps the names of the files written so far to
+    their sizes and hashes. Missing directories are created, and removed after a failure. The files
+    named in `superseded` are removed at the end.
     """
 
     def __init__(self, path: str | Path, *, superseded: Iterable[str] = ()) -> None:
@@ -150,7 +150,7 @@ class OutputDirectory:
         self.file_digests[name] = digest
         return name
 
-    def write_entry(self, name: str, chunks: Iterable[Chunk]) -> str:
+    def write_named_file(self, name: str, chunks: Iterable[Chunk]) -> str:
         """Write the file `name`, and return the SHA-256 of its content."""
         target = self.path / name
         existing_mode: int | None = None

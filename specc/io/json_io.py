@@ -108,7 +108,7 @@ def _record_to_json(record: object) -> dict[str, Json]:
     return {keys.get(name, name): to_json_value(getattr(record, name)) for name in names}
 
 
-def as_exact_integer(value: object) -> int | None:
+def parse_exact_integer(value: object) -> int | None:
     """Return a value that is an integer unchanged, or None. `true` and 3.0 are not integers."""
     return value if type(value) is int else None
 
@@ -142,7 +142,7 @@ def _check_limits(value: Json, limits: JsonLimits) -> None:
     """Raise InvalidJsonError if a value exceeds the limits. The function is not recursive."""
     level, depth = [value], 0
     while level:
-        integers = [n for item in level if (n := as_exact_integer(item)) is not None]
+        integers = [n for item in level if (n := parse_exact_integer(item)) is not None]
         bound = limits.max_integer
         if bound is not None and max(map(abs, integers), default=0) >= bound:
             raise InvalidJsonError("the text contains a number with too many digits")
@@ -341,7 +341,7 @@ READERS_BY_TYPE: Mapping[object, Reader] = {
 }  # fmt: skip
 
 
-def int_range(low: int, high: int) -> Reader:
+def make_int_range_reader(low: int, high: int) -> Reader:
     """Return a function that reads an integer from `low` to `high`."""
     return partial(JsonFields.read_int, low=low, high=high)
 

@@ -164,7 +164,7 @@ RECEIVED_SIGNALS: list[int] = []
 """Received signals, stored because importing a library may replace the exception."""
 
 
-class ProcessTerminated(KeyboardInterrupt):
+class ProcessTerminatedError(KeyboardInterrupt):
     """Raised if a signal terminates the process, and handled like Ctrl-C."""
 
     def __init__(self, number: int) -> None:
@@ -178,7 +178,7 @@ class ProcessTerminated(KeyboardInterrupt):
 
 
 def install_termination_handlers() -> None:
-    """Install handlers that raise `ProcessTerminated`, except for ignored signals (`nohup`)."""
+    """Install handlers that raise ProcessTerminatedError, but not for ignored signals (nohup)."""
     for name in SIGNAL_NAMES:
         # not every platform defines all of these signals
         number = vars(signal).get(name)
@@ -193,14 +193,14 @@ def get_pending_termination() -> KeyboardInterrupt | None:
     if not RECEIVED_SIGNALS:
         return None
     number = RECEIVED_SIGNALS[-1]
-    return KeyboardInterrupt() if number == signal.SIGINT else ProcessTerminated(number)
+    return KeyboardInterrupt() if number == signal.SIGINT else ProcessTerminatedError(number)
 
 
 def _raise_terminated(number: int, _: FrameType | None) -> None:
     RECEIVED_SIGNALS.append(number)
     # let a second signal terminate the process immediately
     signal.signal(number, signal.SIG_DFL)
-    raise ProcessTerminated(number)
+    raise ProcessTerminatedError(number)
 
 
 def _raise_interrupted(number: int, frame: FrameType | None) -> None:

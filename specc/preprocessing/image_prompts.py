@@ -197,7 +197,7 @@ def _replace_placeholders(
     groups: Sequence[Sequence[PreprocessedImage]],
 ) -> dict[str, object]:
     """Replace placeholders of images in texts. Raise E0991 if the counts do not match."""
-    for text_input, record in find_prompt_inputs(graph, preprocessing):
+    for text_input, record in find_image_prompt_inputs(graph, preprocessing):
         value = inputs.get(text_input)
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list | tuple) or not all(isinstance(t, str) for t in texts):
@@ -212,7 +212,7 @@ def _replace_placeholders(
     return {}
 
 
-def find_prompt_inputs(
+def find_image_prompt_inputs(
     graph: Graph, preprocessing: PreprocessingConfig
 ) -> list[tuple[str, JsonTokenizer]]:
     """Return the text inputs that may contain image placeholders."""

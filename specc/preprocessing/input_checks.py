@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.preprocessing.array_files import cast_exactly, format_index
+from specc.preprocessing.array_files import cast_without_value_change, format_index
 
 Solve: TypeAlias = Callable[[str, Mapping[str, int]], int | None]
 """A function that evaluates a dimension such as `2 * src + 1`, given the sizes of named dimensions.
@@ -73,7 +73,9 @@ def check_inputs(
         if spec.name not in arrays_by_name:
             continue
         try:
-            array = cast_exactly(np.asarray(arrays_by_name[spec.name]), spec.dtype, spec.name)
+            array = cast_without_value_change(
+                np.asarray(arrays_by_name[spec.name]), spec.dtype, spec.name
+            )
         except Failed as failed:
             errors.errors.extend(failed.diagnostics)
             continue

@@ -63,7 +63,7 @@ def make_predictions(task_results: TaskResults) -> list[Prediction]:
     return TASK_PREDICTIONS[task_results.task.kind](task_results)
 
 
-def apply_function(scores: Floats, function: str) -> Floats:
+def apply_score_function(scores: Floats, function: str) -> Floats:
     """Apply softmax, sigmoid or no function to `scores` along the last axis."""
     if function == "softmax":
         return compute_probabilities(scores)
@@ -85,7 +85,7 @@ def _predict_text_classification(task_results: TaskResults) -> list[Prediction]:
     function = task_results.options.get("function_to_apply") or task_results.task.score_function
     labels = [task_results.task.get_label(i) for i in range(logits.shape[1])]
     top_k = task_results.options.get("top_k") or len(labels)
-    rows = apply_function(logits, function)
+    rows = apply_score_function(logits, function)
     return [_rank_labels(labels, row.tolist())[:top_k] for row in rows]
 
 
@@ -229,7 +229,7 @@ def _predict_choices(task_results: TaskResults) -> list[Prediction]:
 
 def _predict_image_labels(task_results: TaskResults) -> list[Prediction]:
     logits = task_results.read_scores("logits_per_image", 2)
-    probabilities = apply_function(logits, task_results.task.score_function)
+    probabilities = apply_score_function(logits, task_results.task.score_function)
     return [
         _rank_labels(task_results.inputs["candidate_labels"], row.tolist()) for row in probabilities
     ]

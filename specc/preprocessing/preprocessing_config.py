@@ -17,7 +17,7 @@ from specc.io.json_io import (
     JsonFields,
     RaiseFieldError,
     Record,
-    int_range,
+    make_int_range_reader,
     parse_tagged_record,
     raise_invalid_record,
     to_json_value,
@@ -31,7 +31,7 @@ from specc.preprocessing.preprocessing_records import (
     LabelsOutput,
     NumbersOutput,
     OutputFormat,
-    SegmentationMap,
+    SegmentationOutput,
     TextOutput,
 )
 from specc.preprocessing.tokenizer_files import (
@@ -145,7 +145,7 @@ def _read_prompts(fields: JsonFields, name: str) -> tuple[tuple[str, str], ...]:
     return tuple(prompts)
 
 
-TokenCount: TypeAlias = Annotated[int, int_range(0, MAX_TOKENS)]
+TokenCount: TypeAlias = Annotated[int, make_int_range_reader(0, MAX_TOKENS)]
 
 
 @value_class(slots=True, kw_only=True)
@@ -342,8 +342,8 @@ def adapt_labels_to_rank(record: OutputFormat, rank: int) -> OutputFormat:
     """
     match record:
         case LabelsOutput() if rank == 4:
-            return SegmentationMap(record.labels)
-        case SegmentationMap() if rank == 2:
+            return SegmentationOutput(record.labels)
+        case SegmentationOutput() if rank == 2:
             return LabelsOutput(record.labels, min(len(record.labels) or 1, MAX_IMAGE_LABELS))
         case _:
             return record

@@ -5,8 +5,8 @@ from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
 from specc.diagnostics.value_class import value_class
-from specc.io.json_io import JsonFields, Record, int_range, parse_tagged_record
-from specc.preprocessing.tokenizer_files import MAX_ID, ConfigRecord, JsonTokenizer, TokenId
+from specc.io.json_io import JsonFields, Record, make_int_range_reader, parse_tagged_record
+from specc.preprocessing.tokenizer_files import MAX_ID, JsonTokenizer, RenamedFieldRecord, TokenId
 
 Resize = Literal["bilinear", "bicubic", "box", "nearest", "lanczos", "hamming"]
 Sizing = Literal["", "area", "within", "patches", "tiles", "anyres", "square"]
@@ -27,9 +27,9 @@ Labels: TypeAlias = Annotated[
     tuple[str, ...], partial(JsonFields.read_strings, max_count=MAX_LABELS, max_length=MAX_LABEL)
 ]
 PerChannel: TypeAlias = Annotated[tuple[float, ...], partial(JsonFields.read_numbers, max_count=3)]
-SampleRate: TypeAlias = Annotated[int, int_range(1, MAX_SAMPLE_RATE)]
-MelBins: TypeAlias = Annotated[int, int_range(1, 4096)]
-FrameCount: TypeAlias = Annotated[int, int_range(1, 1_000_000)]
+SampleRate: TypeAlias = Annotated[int, make_int_range_reader(1, MAX_SAMPLE_RATE)]
+MelBins: TypeAlias = Annotated[int, make_int_range_reader(1, 4096)]
+FrameCount: TypeAlias = Annotated[int, make_int_range_reader(1, 1_000_000)]
 
 
 def _read_invert(fields: JsonFields, name: str) -> bool | str:
@@ -56,7 +56,7 @@ def _read_tuples(
 
 
 @value_class(slots=True, kw_only=True)
-class ImageConfig(ConfigRecord):
+class ImageConfig(RenamedFieldRecord):
     """An image resized to `size` and normalized: `(pixel * scale - mean) / std`, pixels 0 to 255.
 
     `size` is (height, width). `channels` is 1 (luminance) or 3 (RGB). `box` averages the area that
@@ -85,7 +85,7 @@ class ImageConfig(ConfigRecord):
     size: Annotated[
         tuple[int, int], partial(JsonFields.read_integers, count=2, low=0, high=MAX_SIDE)
     ] = NO_SIZE
-    channels: Annotated[int, int_range(1, 3)] = 3
+    channels: Annotated[int, make_int_range_reader(1, 3)] = 3
     resample: Resize = "bilinear"
     scale: float = 1 / 255
     mean: PerChannel = (0.0,)
@@ -95,7 +95,7 @@ class ImageConfig(ConfigRecord):
     resize_lengths: Annotated[tuple[int, ...], _read_lengths] = ()
     resizes_to_uint8: bool = False
     shortest_longest_edge: Annotated[tuple[int, ...], _read_lengths] = ()
-    size_multiple: Annotated[int, int_range(1, MAX_SIDE)] = 1
+    size_multiple: Annotated[int, make_int_range_reader(1, MAX_SIDE)] = 1
     pads_all_sides: bool = False
     do_align_long_axis: bool = False
     sizing: Sizing = ""
@@ -105,8 +105,8 @@ class ImageConfig(ConfigRecord):
     do_image_splitting: bool = True
     patch_lengths: Annotated[tuple[int, ...], _read_lengths] = ()
     shape_input: str = ""
-    overview_tokens: Annotated[int, int_range(0, MAX_SIDE**2)] = 0
-    max_side: Annotated[int, int_range(0, MAX_SIDE)] = 0
+    overview_tokens: Annotated[int, make_int_range_reader(0, MAX_SIDE**2)] = 0
+    max_side: Annotated[int, make_int_range_reader(0, MAX_SIDE)] = 0
 
     def check_fields(self, fields: JsonFields) -> None:
         """Raise an error if the size is missing or if the numbers of channels are inconsistent."""
@@ -126,7 +126,7 @@ class ImageConfig(ConfigRecord):
 
 
 @value_class(slots=True)
-class VocabTokenizer(ConfigRecord):
+class VocabTokenizer(RenamedFieldRecord):
     """Text as ids of `vocab` with start and end tokens. Unknown words get `unknown_token_id`."""
 
     vocab: Vocabulary
@@ -165,13 +165,13 @@ class WordTokenizer(VocabTokenizer):
 
 
 @value_class(slots=True)
-class ByteTokenizer(ConfigRecord):
+class ByteTokenizer(RenamedFieldRecord):
     """A byte-level tokenizer. The id of a UTF-8 byte is `byte + offset`, and ids below `offset` are
     special tokens. ByT5 (arXiv:2105.13626) has offset 3: pad 0, eos 1, unk 2.
     """
 
     tag = "bytes"
-    offset: Annotated[int, int_range(0, MAX_VOCABULARY)] = 0
+    offset: Annotated[int, make_int_range_reader(0, MAX_VOCABULARY)] = 0
     end_token_id: TokenId = None
     start_token_id: TokenId = None
 
@@ -192,7 +192,7 @@ def _check_ids(fields: JsonFields, size: int, **ids: int | None) -> None:
 
 
 @value_class(slots=True, kw_only=True)
-class Waveform(ConfigRecord):
+class Waveform(RenamedFieldRecord):
     """A waveform, float32 [samples], with values from -1 to 1. `do_normalize` scales a waveform to
     mean 0 and variance 1, as in wav2vec 2.0 (arXiv:2006.11477, sec. 2).
     """
@@ -203,7 +203,7 @@ class Waveform(ConfigRecord):
 
 
 @value_class(slots=True, kw_only=True)
-class LogMel(ConfigRecord):
+class LogMel(RenamedFieldRecord):
     """A log-mel spectrogram, float32 [bins, frames], the input of Whisper (arXiv:2212.04356, sec.
     2.2).
 
@@ -215,8 +215,8 @@ class LogMel(ConfigRecord):
     num_mel_bins: MelBins = 80
     num_frames: FrameCount = 3000
     sample_rate: SampleRate = 16_000
-    window_length: Annotated[int, int_range(2, MAX_WINDOW_LENGTH)] = 400
-    hop_length: Annotated[int, int_range(1, MAX_WINDOW_LENGTH)] = 160
+    window_length: Annotated[int, make_int_range_reader(2, MAX_WINDOW_LENGTH)] = 400
+    hop_length: Annotated[int, make_int_range_reader(1, MAX_WINDOW_LENGTH)] = 160
     do_truncate: bool = False
 
     @property
@@ -231,7 +231,7 @@ class LogMel(ConfigRecord):
 
 
 @value_class(slots=True, kw_only=True)
-class FilterBanks(ConfigRecord):
+class FilterBanks(RenamedFieldRecord):
     """Kaldi log filter banks, float32 [frames, bins], with a window of 400 and a hop of 160
     samples, the input of the Audio Spectrogram Transformer (arXiv:2104.01778, sec. 2.1).
 
@@ -259,7 +259,7 @@ class NumbersOutput(Record):
     """An output that is printed as an array (the default), with `digits` significant digits."""
 
     tag = "numbers"
-    digits: Annotated[int, int_range(1, 17)] = 4
+    digits: Annotated[int, make_int_range_reader(1, 17)] = 4
 
 
 TextReading: TypeAlias = CharTokenizer | WordTokenizer | ByteTokenizer | JsonTokenizer
@@ -280,12 +280,12 @@ def _read_image(fields: JsonFields, name: str) -> ImageConfig:
 
 
 @value_class(slots=True)
-class LabelsOutput(ConfigRecord):
+class LabelsOutput(RenamedFieldRecord):
     """Class scores along the last axis, printed as the `top_k` labels with their probabilities."""
 
     tag = "choice"
     labels: Labels = ()
-    top_k: Annotated[int, int_range(1, MAX_LABELS)] = 1
+    top_k: Annotated[int, make_int_range_reader(1, MAX_LABELS)] = 1
 
 
 @value_class(slots=True)
@@ -305,7 +305,7 @@ class ImageOutput(Record):
 
 
 @value_class(slots=True)
-class SegmentationMap(Record):
+class SegmentationOutput(Record):
     """A segmentation map: scores `[batch, classes, height, width]` or class ids `[batch, height,
     width]`. `palette` contains the RGB values of each class; if it is empty, specc chooses colors.
     """
@@ -334,7 +334,7 @@ ShortText: TypeAlias = Annotated[str, _read_name]
 
 
 @value_class(slots=True, kw_only=True)
-class CtcDecoding(ConfigRecord):
+class CtcOutput(RenamedFieldRecord):
     """CTC best-path decoding of scores [batch, positions, tokens]: take the best token at each
     position, merge repeated tokens, and remove blanks.
 
@@ -344,7 +344,7 @@ class CtcDecoding(ConfigRecord):
 
     tag = "transcript"
     vocab: Vocabulary
-    blank_token_id: Annotated[int, int_range(0, MAX_ID)] = 0
+    blank_token_id: Annotated[int, make_int_range_reader(0, MAX_ID)] = 0
     mask_output: ShortText = ""
     word_delimiter: ShortText = "|"
     word_separator: ShortText = " "
@@ -359,7 +359,7 @@ class CtcDecoding(ConfigRecord):
 
 
 @value_class(slots=True, kw_only=True)
-class DetectionOutput(ConfigRecord):
+class DetectionOutput(RenamedFieldRecord):
     """Class logits [batch, queries, classes] of an object detector, printed as a table of at most
     `max_detections` boxes with scores above `threshold`.
 
@@ -373,7 +373,7 @@ class DetectionOutput(ConfigRecord):
     boxes_output: ShortText = "pred_boxes"
     score_function: Literal["softmax", "sigmoid"] = "softmax"
     threshold: float = 0.5
-    max_detections: Annotated[int, int_range(1, MAX_LABELS)] = 100
+    max_detections: Annotated[int, make_int_range_reader(1, MAX_LABELS)] = 100
 
 
 InputConfig: TypeAlias = ImageConfig | AudioConfig | TextReading | NumbersOutput
@@ -381,9 +381,9 @@ OutputFormat: TypeAlias = (
     LabelsOutput
     | NumbersOutput
     | TextOutput
-    | CtcDecoding
+    | CtcOutput
     | ImageOutput
-    | SegmentationMap
+    | SegmentationOutput
     | DetectionOutput
 )
 INPUT_RECORDS: Mapping[str, type[InputConfig]] = {
@@ -393,7 +393,7 @@ INPUT_RECORDS: Mapping[str, type[InputConfig]] = {
 OUTPUT_RECORDS: Mapping[str, type[OutputFormat]] = {
     record.tag: record
     for record in (
-        *(LabelsOutput, NumbersOutput, TextOutput, CtcDecoding, ImageOutput, SegmentationMap),
+        *(LabelsOutput, NumbersOutput, TextOutput, CtcOutput, ImageOutput, SegmentationOutput),
         DetectionOutput,
     )
 }

@@ -15,13 +15,13 @@ from specc.ir.array import Array
 from specc.preprocessing.images import ImageSize, denormalize_image
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
-    CtcDecoding,
+    CtcOutput,
     DetectionOutput,
     ImageOutput,
     LabelsOutput,
     NumbersOutput,
     OutputFormat,
-    SegmentationMap,
+    SegmentationOutput,
     TextOutput,
     TextReading,
 )
@@ -132,7 +132,7 @@ def _format_recorded_output(
     """Format an output together with other outputs that its postprocessing needs."""
     if isinstance(record, DetectionOutput):
         return _format_boxes(name, record, outputs, sizes)
-    frame_mask = outputs.get(record.mask_output) if isinstance(record, CtcDecoding) else None
+    frame_mask = outputs.get(record.mask_output) if isinstance(record, CtcOutput) else None
     return format_output(name, record, outputs[name], frame_mask)
 
 
@@ -143,9 +143,9 @@ def format_output(
     match record:
         case ImageOutput():
             return FormattedResults((), tuple(_make_images(name, record, value)))
-        case SegmentationMap():
+        case SegmentationOutput():
             return _format_class_maps(name, record, value)
-        case CtcDecoding():
+        case CtcOutput():
             lines = _format_transcripts(name, record, value, mask)
         case LabelsOutput():
             lines = _format_choices(name, record, value)
@@ -263,7 +263,7 @@ def _format_texts(name: str, record: TextOutput, value: Array) -> list[str]:
 
 
 def _format_transcripts(
-    name: str, record: CtcDecoding, value: Array, mask: Array | None
+    name: str, record: CtcOutput, value: Array, mask: Array | None
 ) -> list[str]:
     """Format the transcripts of scores [batch, positions, tokens]; `mask` excludes padding."""
     if value.dtype.kind != "f" or value.ndim != 3 or not value.shape[-1]:
@@ -308,7 +308,7 @@ def _make_images(name: str, record: ImageOutput, value: Array) -> list[tuple[str
     return [(_make_file_name(name, i, len(files)), data) for i, data in enumerate(files)]
 
 
-def _format_class_maps(name: str, record: SegmentationMap, value: Array) -> FormattedResults:
+def _format_class_maps(name: str, record: SegmentationOutput, value: Array) -> FormattedResults:
     """Render each segmentation map as an image, and list its classes by decreasing area."""
     maps, count = _read_class_ids(name, record, value)
     palette = np.array(record.palette, np.uint8) if record.palette else make_class_colors(count)
@@ -325,7 +325,7 @@ def _format_class_maps(name: str, record: SegmentationMap, value: Array) -> Form
     )
 
 
-def _read_class_ids(name: str, record: SegmentationMap, value: Array) -> tuple[Array, int]:
+def _read_class_ids(name: str, record: SegmentationOutput, value: Array) -> tuple[Array, int]:
     """Return class ids [batch, height, width] and the number of classes, taken from the labels, the
     scores or the largest id.
     """

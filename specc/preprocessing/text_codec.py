@@ -14,7 +14,7 @@ from specc.ir.array import Array
 from specc.preprocessing.preprocessing_records import (
     ByteTokenizer,
     CharTokenizer,
-    CtcDecoding,
+    CtcOutput,
     TextReading,
     WordTokenizer,
 )
@@ -80,7 +80,7 @@ def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -
     """Decode ids up to the first end token. Unknown ids become `�`. Raise E0916 if an id is outside
     the vocabulary, except with a tokenizer file, because models may have more ids than the file.
     """
-    text_ids, _ = strip_special_ids(ids, record)
+    text_ids, _ = strip_start_and_end_tokens(ids, record)
     if isinstance(record, JsonTokenizer):
         return decode_token_ids(text_ids, record)
     if isinstance(record, WordTokenizer):
@@ -101,7 +101,7 @@ def _decode_bytes(ids: Sequence[int], record: ByteTokenizer) -> str:
     return data.decode("utf-8", errors="replace")
 
 
-def strip_special_ids(
+def strip_start_and_end_tokens(
     ids: Sequence[int] | NDArray[np.integer], record: TextReading
 ) -> tuple[list[int], bool]:
     """Return the ids before the first end token, without the start token, and a flag that is True
@@ -190,7 +190,7 @@ def _raise_unknown(text: str, position: int, reason: str) -> NoReturn:
     )
 
 
-def decode_ctc(ids: Sequence[int], record: CtcDecoding) -> str:
+def decode_ctc(ids: Sequence[int], record: CtcOutput) -> str:
     """Decode the best CTC path of a sequence to text, without repeated tokens and blanks."""
     vocabulary_size = len(record.vocab)
     tokens = [record.vocab[i] if i < vocabulary_size else record.unknown_token for i in ids]

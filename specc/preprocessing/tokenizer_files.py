@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.json_io import Json, JsonFields, Record, int_range
+from specc.io.json_io import Json, JsonFields, Record, make_int_range_reader
 from specc.io.safe_read import (
     UnreadableFileError,
     escape_text,
@@ -162,10 +162,10 @@ def _read_chat(fields: JsonFields, name: str) -> ChatTemplate:
     return ChatTemplate.from_fields(fields.read_object(name))
 
 
-TokenId: TypeAlias = Annotated[int | None, int_range(0, MAX_ID)]
+TokenId: TypeAlias = Annotated[int | None, make_int_range_reader(0, MAX_ID)]
 
 
-class ConfigRecord(Record):
+class RenamedFieldRecord(Record):
     """A record with field names that differ from the option names in a spec."""
 
     __slots__ = ()
@@ -188,7 +188,7 @@ class ConfigRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JsonTokenizer(ConfigRecord):
+class JsonTokenizer(RenamedFieldRecord):
     """A tokenizer defined by a `tokenizer.json`.
 
     With `adds_special_tokens`, the tokenizer adds its special tokens, such as [CLS] and [SEP].
@@ -217,7 +217,7 @@ class JsonTokenizer(ConfigRecord):
         fields = Record.to_json(self) | {"file": self.file.sha256}
         return {k: v for k, v in fields.items() if v is not None or k in ("end", "start")}
 
-    def wrap_prompt(self, text: str, start: str, placeholder: str = "") -> str:
+    def insert_image_prompt_tokens(self, text: str, start: str, placeholder: str = "") -> str:
         """Insert `start` after the last placeholder of a prompt and append `prompt_end_text`, as
         the PaliGemma processor does, unless the prompt already contains `start` there.
         """

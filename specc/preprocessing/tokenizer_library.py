@@ -245,7 +245,7 @@ def tokenize_text(text: str, record: JsonTokenizer) -> list[int]:
         text = text.replace(replacement[0], replacement[1])
     if record.prompt_start_token_id is not None:
         marker_ids = (record.prompt_start_token_id, *(record.image_token_repetition or ())[:1])
-        text = record.wrap_prompt(text, *get_token_strings(marker_ids, record))
+        text = record.insert_image_prompt_tokens(text, *get_token_strings(marker_ids, record))
     ids: list[int] = _encode(text, None, record, raise_tokenizer_error).ids
     if record.image_token_repetition is None:
         return ids

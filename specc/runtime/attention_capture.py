@@ -266,7 +266,7 @@ def capture_generation_attention(
         for name in static_names
     }
     inputs_of_first[sequence_input] = np.concatenate(
-        [stream.fed_prompt[:1], tokens[:, :-1]], axis=1
+        [stream.graph_prompt[:1], tokens[:, :-1]], axis=1
     )
     return capture_attention(model, inputs_of_first, scope=scope, generated_tokens=tokens)
 

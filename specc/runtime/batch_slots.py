@@ -20,7 +20,7 @@ MIN_EXTRA_PADDING_COLUMNS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class BatchSubset:
+class KeptSequences:
     """The sequences of one decoder session that remain in the batch, as indices int64 [kept]."""
 
     session: KVCacheSession
@@ -32,12 +32,12 @@ class BatchSubset:
         return int(self.session.inputs.tokens.shape[1])
 
 
-def count_extra_padding_columns(states: Sequence[DecodeState]) -> int:
+def count_initial_padding_positions(states: Sequence[DecodeState]) -> int:
     """Return the number of padding positions before each sequence: 1 if a state has a time axis."""
     return int(any(state.time_axis is not None for state in states))
 
 
-def prepend_padding_columns(
+def prepend_padding_positions(
     input_signature: ModelInputs, prepared: Arrays, count: int
 ) -> dict[str, Array]:
     """Left-pad the tokens and the padding mask of a prompt with `count` padding positions."""
@@ -59,7 +59,7 @@ def stack_prompts(input_signature: ModelInputs, prompts: Sequence[Arrays]) -> di
     return stacked
 
 
-def list_unpadded_lengths(input_signature: ModelInputs, prepared: Arrays) -> tuple[object, ...]:
+def make_batching_key(input_signature: ModelInputs, prepared: Arrays) -> tuple[object, ...]:
     """Return the input names and unpadded axis sizes, which all prompts in a batch must share."""
     graph = input_signature.graph
     masked_values = [value for name, value in graph.inputs.items() if find_mask_input(graph, name)]
@@ -82,9 +82,9 @@ def merge_batches(
     """Replace the batch of `session` with its sequences `kept_indices`, followed by the sequences
     `added_indices` of `added_session`. Remove positions that are padding in all sequences.
     """
-    parts = [BatchSubset(session, kept_indices)]
+    parts = [KeptSequences(session, kept_indices)]
     if added_session is not None and len(added_indices):
-        parts.append(BatchSubset(added_session, added_indices))
+        parts.append(KeptSequences(added_session, added_indices))
     merged = _MergedBatch.from_parts(session, parts)
     states, loop_invariant_inputs, constant_inputs = (
         merged.merge_states(),
@@ -101,17 +101,19 @@ class _MergedBatch:
     """The sequences of several sessions, merged into one batch of `target_session`."""
 
     target_session: KVCacheSession
-    parts: tuple[BatchSubset, ...]
+    parts: tuple[KeptSequences, ...]
     column_count: int
 
     @staticmethod
-    def from_parts(target_session: KVCacheSession, parts: Sequence[BatchSubset]) -> "_MergedBatch":
+    def from_parts(
+        target_session: KVCacheSession, parts: Sequence[KeptSequences]
+    ) -> "_MergedBatch":
         """Create a batch with as many positions as the longest sequence, plus extra padding."""
         longest = max((map(_count_columns, parts)), default=0)
         return _MergedBatch(
             target_session,
             tuple(parts),
-            longest + count_extra_padding_columns(target_session.metadata.states),
+            longest + count_initial_padding_positions(target_session.metadata.states),
         )
 
     def merge_states(self) -> DeviceTensors:
@@ -238,7 +240,7 @@ class _MergedBatch:
         )
 
 
-def _count_columns(part: BatchSubset) -> int:
+def _count_columns(part: KeptSequences) -> int:
     """Return the number of positions from the first valid token of the longest sequence on."""
     columns = part.column_count
     mask = part.session.inputs.arrays.get(part.session.input_signature.mask_input)

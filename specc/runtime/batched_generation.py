@@ -8,11 +8,11 @@ from typing import SupportsIndex
 from specc.decode.generation_settings import GenerationSettings
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.io.safe_read import escape_text
-from specc.runtime.batch_slots import list_unpadded_lengths, stack_prompts
+from specc.runtime.batch_slots import make_batching_key, stack_prompts
 from specc.runtime.continuous_batching import (
     ContinuousBatch,
     EndedSequence,
-    explain_static_batching,
+    find_static_batching_reason,
 )
 from specc.runtime.generation_stream import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
@@ -66,7 +66,7 @@ def _generate_in_order(
                 results[prompt_index] = _add_prompt_index(failed, prompt_index)
 
     next_index = 0
-    if explain_static_batching(generator, settings):
+    if find_static_batching_reason(generator, settings):
         ended_sequences = generate_in_batches(generator, start_streams(), batch_size)
     else:
         ended_sequences = make_continuous_batch(generator, batch_size).generate(start_streams())
@@ -88,7 +88,7 @@ def make_continuous_batch(
         model=generator,
         batch_size=batch_size,
         prepare=_join_prompts,
-        get_shape=lambda stream: list_unpadded_lengths(
+        get_shape=lambda stream: make_batching_key(
             generator.input_signature, stream.prepared_inputs
         ),
     )
@@ -114,7 +114,7 @@ def _can_share_batch(
 ) -> bool:
     """Return True if two prompts have equal shapes and may generate equally many tokens."""
     shapes = {
-        list_unpadded_lengths(generator.input_signature, t.prepared_inputs) for t in (first, second)
+        make_batching_key(generator.input_signature, t.prepared_inputs) for t in (first, second)
     }
     return len(shapes) == 1 and first.max_new_tokens == second.max_new_tokens
 

@@ -11,20 +11,20 @@ from specc.decode.detokenizer import BatchDetokenizer
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import (
     Bools,
-    DecodePosition,
     Floats,
     Ints,
+    LogitsProcessorInputs,
     count_prompt_tokens,
-    find_penalized_tokens,
+    find_repetition_penalty_tokens,
     list_prompt_tokens,
     make_invalid_logits_error,
-    make_position_uniforms,
+    make_uniforms_for_positions,
 )
 from specc.diagnostics.diagnostic import Failed
 from specc.runtime.batch_slots import (
-    count_extra_padding_columns,
+    count_initial_padding_positions,
     merge_batches,
-    prepend_padding_columns,
+    prepend_padding_positions,
 )
 from specc.runtime.decoder_sessions import KVCacheSession
 from specc.runtime.generation_request import GenerativeModel, compute_max_new_tokens
@@ -80,7 +80,7 @@ class BatchSlot(Generic[T]):
         max_tokens = min(
             settings.max_tokens, compute_max_new_tokens(stream.model, settings, columns)
         )
-        seen_tokens = find_penalized_tokens(
+        seen_tokens = find_repetition_penalty_tokens(
             prompt, vocab, settings.repetition_penalty, padding_mask
         )
         sequences = (
@@ -125,7 +125,7 @@ class BatchSlot(Generic[T]):
         )
 
 
-def explain_static_batching(model: GenerativeModel, settings: GenerationSettings) -> str:
+def find_static_batching_reason(model: GenerativeModel, settings: GenerationSettings) -> str:
     """Return why sequences of different lengths cannot share a decode batch, or "" if they can."""
     if model.standalone_session is not None:
         return "a standalone generator starts all sequences of a batch at once"
@@ -225,8 +225,10 @@ class ContinuousBatch(Generic[T]):
         assert metadata is not None, "sequences of different lengths need a step that supports them"
         input_signature, stream = self.model.input_signature, self.prepare(new_inputs)
         self._count_source_tokens(stream)
-        prepared = prepend_padding_columns(
-            input_signature, stream.prepared_inputs, count_extra_padding_columns(metadata.states)
+        prepared = prepend_padding_positions(
+            input_signature,
+            stream.prepared_inputs,
+            count_initial_padding_positions(metadata.states),
         )
         session = self.model.create_decoder_session(prepared)
         assert isinstance(session, KVCacheSession), "a step has states"
@@ -326,7 +328,7 @@ def _select_tokens(
     """
     settings, step = slots[0].settings, len(slots[0].tokens)
     seen_token_masks = [slot.seen_token_mask for slot in slots if slot.seen_token_mask is not None]
-    position = DecodePosition(
+    position = LogitsProcessorInputs(
         step=step,
         prompt_lengths=np.array([slot.prompt_length for slot in slots]),
         sequences=[slot.sequence for slot in slots] if settings.needs_previous_tokens else (),
@@ -334,7 +336,7 @@ def _select_tokens(
     uniform = None
     if settings.strategy == "sample":
         positions = ((slot.sequence_index, len(slot.tokens)) for slot in slots)
-        uniform = make_position_uniforms(settings.seed, positions)
+        uniform = make_uniforms_for_positions(settings.seed, positions)
     seen_tokens = np.stack(seen_token_masks) if seen_token_masks else None
     tokens = select_next_tokens(logits, seen_tokens, settings, position, uniform)
     scores: list[float | None] = [None] * len(slots)

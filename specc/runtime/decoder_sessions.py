@@ -204,7 +204,7 @@ class KVCacheSession:
         for name, value in chunk.arrays.items():
             if name in self.session.inputs:
                 reads_all = name in self.metadata.full_inputs
-                inputs[name] = value if reads_all else chunk.get_last_positions(name)
+                inputs[name] = value if reads_all else chunk.get_new_positions(name)
         if self.buffers:
             inputs[PAST_LENGTH_INPUT] = np.array(self.past_length, np.int64)
         return inputs

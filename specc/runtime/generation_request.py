@@ -132,7 +132,7 @@ class GenerationRequest:
         return delay_prompt(self.prompt, self.settings, self.padding_mask)
 
     @property
-    def fed_prompt(self) -> Ints:
+    def graph_prompt(self) -> Ints:
         """The prompt as fed to the graph: with delays if the model has several codebooks."""
         return self.delayed_prompt.tokens if self.model.codebooks else self.prompt
 

@@ -12,7 +12,11 @@ from specc.decode.decode_loop import (
     iterate_decode_steps,
     list_codebook_frames,
 )
-from specc.decode.detokenizer import BatchDetokenizer, make_stop_check, truncate_at_stop_string
+from specc.decode.detokenizer import (
+    BatchDetokenizer,
+    make_stop_string_predicate,
+    truncate_at_stop_string,
+)
 from specc.decode.token_selection import DecodeStepOutput
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.render import format_repr
@@ -20,9 +24,9 @@ from specc.ir.array import Array, Arrays
 from specc.runtime.generation_request import GenerationRequest
 from specc.runtime.guidance import create_guided_session
 from specc.runtime.standalone_generator import (
-    iterate_standalone_steps,
-    list_standalone_hypotheses,
-    run_standalone,
+    iterate_standalone_generator_steps,
+    list_standalone_beam_hypotheses,
+    run_standalone_generator,
 )
 
 
@@ -47,7 +51,7 @@ class GenerationResult:
     @property
     def codebooks(self) -> tuple[tuple[int, ...], ...]:
         """The tokens of each codebook without delays, or () for a model without codebooks."""
-        return split_frames(self.tokens, self.num_codebooks)
+        return split_by_codebook(self.tokens, self.num_codebooks)
 
     def __repr__(self) -> str:
         content = repr(self.tokens) if self.text is None else repr(self.text)
@@ -59,7 +63,7 @@ class GenerationResult:
 T = TypeVar("T", int, float)
 
 
-def split_frames(values: tuple[T, ...], codebooks: int) -> tuple[tuple[T, ...], ...]:
+def split_by_codebook(values: tuple[T, ...], codebooks: int) -> tuple[tuple[T, ...], ...]:
     """Split values [time, codebooks], flattened, into one tuple per codebook."""
     return tuple(values[k::codebooks] for k in range(codebooks))
 
@@ -220,8 +224,8 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
     observer = detokenizer.feed if detokenizer else None
     if request.model.standalone_session is not None:
         # run the generator lazily: it may take minutes, and Ctrl-C must be able to interrupt it
-        yield from iterate_standalone_steps(
-            run_standalone(request.model.standalone_session, request), request, observer
+        yield from iterate_standalone_generator_steps(
+            run_standalone_generator(request.model.standalone_session, request), request, observer
         )
         return
     if request.model.codebooks:
@@ -278,10 +282,13 @@ def _raise_no_hypothesis(row: int) -> NoReturn:
 
 def _search_beams(request: GenerationRequest) -> list[list[BeamHypothesis]]:
     stop_strings = request.settings.stop_strings
-    ends_sequence = make_stop_check(request.decode, stop_strings) if stop_strings else None
+    ends_sequence = (
+        make_stop_string_predicate(request.decode, stop_strings) if stop_strings else None
+    )
     if request.model.standalone_session is not None:
-        return list_standalone_hypotheses(
-            run_standalone(request.model.standalone_session, request), request.settings.stop
+        return list_standalone_beam_hypotheses(
+            run_standalone_generator(request.model.standalone_session, request),
+            request.settings.stop,
         )
     session = create_guided_session(request.model, request.settings, request.prepared_inputs)
     return search_beams(

@@ -19,7 +19,7 @@ from specc.decode.setting_table import GENERATION_OPTIONS, PREFILL_CHUNK_SIZE
 from specc.decode.settings_errors import SUPPRESSING_SETTINGS
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.render import format_repr
-from specc.io.json_io import as_exact_integer
+from specc.io.json_io import parse_exact_integer
 from specc.ir.array import Arrays
 from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection, has_token_logits
@@ -216,12 +216,12 @@ def _make_standalone_generator(
         ),
         generation=generation,
         preprocessing=manifest.preprocessing,
-        max_context=as_exact_integer(decode_settings.get("context")),
+        max_context=parse_exact_integer(decode_settings.get("context")),
         random_init=manifest.random_init,
         create_decoder_session=_raise_no_step_graph,
         standalone_session=session,
         compiled_settings=decode_settings,
-        logits_vocabulary_size=as_exact_integer(decode_settings.get("vocabulary")),
+        logits_vocabulary_size=parse_exact_integer(decode_settings.get("vocabulary")),
         allows_empty_prompt=decode_settings.get("begins") is True,
     )
 

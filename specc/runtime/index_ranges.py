@@ -11,7 +11,7 @@ Shift = tuple[Value, int, int]
 """An input, a sign (1 or -1) and an offset, which represent the value `sign * input + offset`."""
 
 
-def find_index_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, range]:
+def find_valid_id_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, range]:
     """Return the range of valid values of each integer input from which indices of embedding
     lookups or gathers are computed. `sizes` are the sizes of symbolic dimensions.
 

@@ -253,7 +253,7 @@ def has_batch_shared_scales(model: InferenceModel) -> bool:
     return any(file.has_per_tensor_scales() for file in files)
 
 
-def open_stream(model: InferenceModel) -> StreamingModel:
+def get_streaming_model(model: InferenceModel) -> StreamingModel:
     """Return the streaming model. Raise E0977 if the model does not support streaming."""
     if model.streaming_model is None:
         fix = "compile a spec that declares `stream RESULT of INPUT`, with `--graphs step`"

@@ -186,7 +186,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
             "E0917",
             f"the specc metadata in `{escape_text(file.path)}` is invalid: `beside` is invalid",
         )
-    if reason := package_index_and_checksums.explain_misplaced_tensors(
+    if reason := package_index_and_checksums.describe_misplaced_tensor(
         file.list_external_files(), {n: f.bytes for n, f in recorded.items()}
     ):
         _raise_changed(file.path, name, reason)
@@ -195,7 +195,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     if (verify_contents or is_quick_to_hash) and not file.is_unchanged():
         _raise_changed(file.path, name, "its content has changed since it was compiled")
     for location, facts in recorded.items():
-        if reason := package_index_and_checksums.explain_file_mismatch(
+        if reason := package_index_and_checksums.describe_file_mismatch(
             directory, location, facts, verifies_contents=verify_contents
         ):
             _raise_changed(file.path, location, reason)
@@ -294,9 +294,8 @@ def _raise_not_batches() -> NoReturn:
     )
 
 
-def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
-    """Specialize a model to static sizes of its symbolic dimensions: `fix_lengths(model, {"batch":
-    1})`.
+def specialize_static_shapes(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
+    """Specialize a model to static sizes of its symbolic dimensions, such as `{"batch": 1}`.
 
     Raise E0981 unless each symbolic dimension has an integer size, and E0832 if the model is a
     standalone generator, whose output sizes are dynamic.

@@ -19,7 +19,7 @@ from specc.ir.graph import Graph
 from specc.ir.ir_printer_and_lexer import parse_dim
 from specc.ir.model import extract_tokenwise_default, find_default_sources, resolve_missing_inputs
 from specc.ir.types import Type
-from specc.preprocessing.array_files import cast_exactly
+from specc.preprocessing.array_files import cast_without_value_change
 from specc.preprocessing.image_prompts import (
     is_multi_image_input,
     merge_images,
@@ -115,7 +115,7 @@ class ModelInputs:
             self.graph, self.preprocessing, converted, self.sequence_input
         ).items():
             array = convert_to_array(value, name, pad_left=self.is_left_padded(name))
-            arrays[name] = cast_exactly(array, kinds[name].dtype, name)
+            arrays[name] = cast_without_value_change(array, kinds[name].dtype, name)
         arrays = split_images(self.graph, self.preprocessing, arrays)
         checked = check_inputs(
             tuple(kinds.values()), arrays, bounds=self.length_bounds, evaluate_dim=_solve_lengths
@@ -148,7 +148,7 @@ class ModelInputs:
         computed = backend.load_reference().evaluate_graph(defaults, default_inputs, {})
         inputs = self.graph.inputs
         return {
-            name: cast_exactly(np.asarray(value), inputs[name].type.dtype, name)
+            name: cast_without_value_change(np.asarray(value), inputs[name].type.dtype, name)
             for name, value in computed.items()
             if name in inputs
         }
@@ -248,7 +248,7 @@ class PerTokenInputs:
                 extended[self.is_finished, -count:] = False
             self.arrays[name] = extended
 
-    def get_last_positions(self, name: str) -> Array:
+    def get_new_positions(self, name: str) -> Array:
         """Return the values of an input at the new positions along its first time axis."""
         value, axis = self.arrays[name], dict(self._ordered_inputs)[name][0]
         first = value.shape[axis] - self.new_count

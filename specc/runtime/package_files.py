@@ -15,8 +15,8 @@ from specc.artifact.package_index_and_checksums import (
     INDEX_FILE,
     PackageIndex,
     WeightFileMetadata,
-    explain_file_mismatch,
-    explain_misplaced_tensors,
+    describe_file_mismatch,
+    describe_misplaced_tensor,
     get_regular_file_size,
     read_package_index,
 )
@@ -83,7 +83,7 @@ def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> 
                 directory, name, "its content has changed since the package was written"
             )
     for name, linked in index.linked_files.items():
-        if reason := explain_file_mismatch(
+        if reason := describe_file_mismatch(
             directory, name, linked, verifies_contents=verify_contents
         ):
             _raise_inconsistent(directory, name, reason)
@@ -129,12 +129,12 @@ def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIn
     sizes = {n: f.bytes for n, f in index.files.items()}
     sizes |= {n: f.bytes for n, f in index.linked_files.items()}
     external_files = file.list_external_files()
-    if reason := explain_misplaced_tensors(external_files, sizes):
+    if reason := describe_misplaced_tensor(external_files, sizes):
         _raise_inconsistent(directory, name, reason)
     for location, _ in external_files:
         if (digest := index.files.get(location)) is not None:
             facts = WeightFileMetadata(digest.bytes, digest.sha256)
-            if reason := explain_file_mismatch(directory, location, facts):
+            if reason := describe_file_mismatch(directory, location, facts):
                 _raise_inconsistent(directory, location, reason)
 
 

@@ -15,7 +15,7 @@ from specc.ir.graph import Graph, Value
 from specc.ir.length_constraints import find_total_strides, find_valid_lengths
 from specc.ir.model import PAST_LENGTH_INPUT, find_default_sources, resolve_missing_inputs
 from specc.runtime.decoder_sessions import NUMPY_DTYPES
-from specc.runtime.index_ranges import find_compared_ids, find_index_ranges
+from specc.runtime.index_ranges import find_compared_ids, find_valid_id_ranges
 
 SampleInputs: TypeAlias = Callable[
     [Graph, Mapping[str, int], np.random.Generator, float], dict[str, Array]
@@ -47,7 +47,7 @@ def _add_derived_lengths(graph: Graph, sizes: Mapping[str, int]) -> dict[str, in
     return env
 
 
-def choose_lengths(
+def choose_axis_sizes(
     graph: Graph, round_index: int, max_lengths: Mapping[str, int] | None = None
 ) -> dict[str, int]:
     """Choose a size for every symbolic dimension: the minimum in the first round, distinct primes
@@ -114,7 +114,7 @@ def make_random_inputs(
     padding.
     """
     env = _add_derived_lengths(graph, sizes)
-    ranges, compared = find_index_ranges(graph, env), find_compared_ids(graph)
+    ranges, compared = find_valid_id_ranges(graph, env), find_compared_ids(graph)
     inputs: dict[str, Array] = {}
     for name, value in graph.inputs.items():
         shape = tuple(d.evaluate(env) for d in value.type.shape)
@@ -326,7 +326,7 @@ PAST, PRESENT = "past_key_values.", "present."
 """Prefixes of states before and after a step, named as in Optimum and onnxruntime-genai."""
 
 
-def find_exported_states(step: Graph) -> dict[str, str]:
+def find_past_key_value_states(step: Graph) -> dict[str, str]:
     """Map each state of a step that another exporter produced to the output that updates it.
     Constant states (cross-attention keys and values) are omitted.
     """
@@ -338,7 +338,7 @@ def find_exported_states(step: Graph) -> dict[str, str]:
     }
 
 
-def make_step_sampler(weights: Arrays) -> SampleInputs:
+def make_exported_step_sampler(weights: Arrays) -> SampleInputs:
     """Return a function that samples inputs for steps that another exporter produced. The function
     runs the step once with empty states and uses the resulting states.
     """
@@ -350,7 +350,7 @@ def make_step_sampler(weights: Arrays) -> SampleInputs:
         density: float = DEFAULT_DENSITY,
     ) -> dict[str, Array]:
         inputs = make_random_inputs(step, sizes, rng, density)
-        states = find_exported_states(step)
+        states = find_past_key_value_states(step)
         new, past = _find_length_symbols(step, states)
         count = sizes.get(past, 0)
         if not count:  # a step without past positions has empty states

@@ -38,7 +38,9 @@ class StandaloneGeneratorOutput:
     log_probs: Array | None
 
 
-def run_standalone(session: Session, request: GenerationRequest) -> StandaloneGeneratorOutput:
+def run_standalone_generator(
+    session: Session, request: GenerationRequest
+) -> StandaloneGeneratorOutput:
     """Run a standalone generator. Raise E0912 if the graph would not detect the padding of the
     prompt, and E0732 or E0733 if a setting is invalid.
     """
@@ -87,7 +89,7 @@ def _make_scalars(
     return scalars
 
 
-def iterate_standalone_steps(
+def iterate_standalone_generator_steps(
     output: StandaloneGeneratorOutput, request: GenerationRequest, observer: DecodeObserver | None
 ) -> Iterator[DecodeStepOutput]:
     """Yield the generated tokens step by step, like a decode loop."""
@@ -104,7 +106,7 @@ def iterate_standalone_steps(
             return
 
 
-def list_standalone_hypotheses(
+def list_standalone_beam_hypotheses(
     output: StandaloneGeneratorOutput, stop_tokens: Collection[int]
 ) -> list[list[BeamHypothesis]]:
     """Return the hypotheses of a beam search in a standalone generator, without padding."""

@@ -8,7 +8,7 @@ from typing import NoReturn, TypeAlias
 
 import numpy as np
 
-from specc.artifact.generation_facts import StreamChunks, compute_max_context_length
+from specc.artifact.generation_facts import ChunkConfig, compute_max_context_length
 from specc.artifact.manifest import RandomInitInfo
 from specc.backend import DeviceTensor, DeviceTensors
 from specc.diagnostics.diagnostic import raise_error
@@ -32,7 +32,7 @@ Lengths: TypeAlias = dict[str, int]
 class StreamingModel(StepGraphs):
     """A package with a streaming step graph. Call `start_stream` to start a stream."""
 
-    chunks: StreamChunks
+    chunks: ChunkConfig
 
     @property
     def random_init(self) -> RandomInitInfo | None:

@@ -23,11 +23,11 @@ from specc.runtime.generator import Generator, make_generator
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import (
     BOOLEAN_DENSITIES,
-    choose_lengths,
+    choose_axis_sizes,
     make_random_inputs,
     move_padding_to_side,
 )
-from specc.runtime.standalone_generator import run_standalone
+from specc.runtime.standalone_generator import run_standalone_generator
 from specc.verification.half_rounding import MAX_EXPLAINED_RATIO, HalfRounding
 from specc.verification.length_coverage import (
     find_skipped_lengths,
@@ -108,7 +108,7 @@ def _choose_sizes(
     generator: Generator, graph: Graph, rounds: int, max_lengths: Mapping[str, int]
 ) -> Iterator[dict[str, int]]:
     """Yield axis sizes of `rounds` rounds, then sizes that exceed constants in masks and caches."""
-    yield from (choose_lengths(graph, round_index) for round_index in range(rounds))
+    yield from (choose_axis_sizes(graph, round_index) for round_index in range(rounds))
     settings = generator.resolve_settings({"max_tokens": MAX_TOKENS})
     repeats = MAX_TOKENS * (settings.num_beams if settings.strategy == "beam" else 1)
     yield from iterate_lengths_above_thresholds(
@@ -143,7 +143,7 @@ def _run_counting_copy(coverage: SubgraphCoverage, request: GenerationRequest) -
     """Generate with the model copy that counts subgraph executions, if `coverage` has one."""
     if coverage.session is not None:
         # decoding uses only methods that the counting session implements
-        run_standalone(cast("Session", coverage.session), request)
+        run_standalone_generator(cast("Session", coverage.session), request)
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class _ReferenceDecode:
         """Decode with the compiled model and return the results."""
         session = self.request.model.standalone_session
         assert session is not None, "a standalone generator has a session"
-        generated = run_standalone(session, self.request)
+        generated = run_standalone_generator(session, self.request)
         if generated.log_probs is not None:
             width = self.request.limited_settings.max_tokens
             tokens, log_probs = generated.tokens[:, 0], generated.log_probs

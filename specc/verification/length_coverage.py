@@ -19,7 +19,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim, DimError, sum_dims
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.length_constraints import find_valid_lengths, iterate_nested_nodes
-from specc.runtime.random_inputs import choose_lengths
+from specc.runtime.random_inputs import choose_axis_sizes
 from specc.transforms.chunk_scan import CHUNK_LENGTH
 
 MAX_FLOAT_THRESHOLD = 4096
@@ -324,7 +324,7 @@ def find_nearby_lengths(
     """
     graph_max_lengths = find_max_lengths(graph)
     default_lengths, graph_min_lengths = (
-        choose_lengths(graph, 0, max_lengths),
+        choose_axis_sizes(graph, 0, max_lengths),
         find_min_lengths(graph),
     )
     sizes = {}

@@ -22,8 +22,8 @@ from specc.runtime.model_package import ModelPackage, open_package
 from specc.runtime.random_inputs import (
     SampleInputs,
     StepInputSampler,
-    find_exported_states,
-    make_step_sampler,
+    find_past_key_value_states,
+    make_exported_step_sampler,
 )
 from specc.verification.generation_verification import iterate_generated_rounds
 from specc.verification.half_rounding import HalfRoundingErrors
@@ -309,8 +309,8 @@ def iterate_package_rounds(
                 sample_inputs=sample_inputs,
                 max_lengths=max_lengths,
             )
-        elif find_exported_states(model.manifest.graph):
-            sample_inputs = make_step_sampler(model.weights())
+        elif find_past_key_value_states(model.manifest.graph):
+            sample_inputs = make_exported_step_sampler(model.weights())
             rounds_of_graph = iterate_rounds(
                 model, seed=seed, rounds=rounds, sample_inputs=sample_inputs
             )

@@ -16,7 +16,7 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
 from specc.ir.length_constraints import find_valid_lengths
 from specc.runtime.loaded_model import LoadedModel
-from specc.runtime.random_inputs import choose_lengths, make_random_inputs
+from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 from specc.verification.tolerance import RELATIVE_TOLERANCE
 
 After: TypeAlias = Callable[[Value, Array], Array]
@@ -246,7 +246,7 @@ def choose_comparison_sizes(graph: Graph) -> dict[str, int]:
     """Return axis sizes of about `DYNAMIC_AXIS_LENGTH`, within the limits of the graph."""
     max_lengths = find_max_lengths(graph)
     min_lengths = find_min_lengths(graph)
-    typical_sizes = choose_lengths(graph, 1)
+    typical_sizes = choose_axis_sizes(graph, 1)
     preferred_lengths = {
         symbol: max(
             min(DYNAMIC_AXIS_LENGTH, max_lengths.get(symbol, DYNAMIC_AXIS_LENGTH)),

@@ -16,13 +16,13 @@ from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
 from specc.ir.length_constraints import iterate_nested_nodes
-from specc.runtime.index_ranges import find_index_ranges
+from specc.runtime.index_ranges import find_valid_id_ranges
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import (
     BOOLEAN_DENSITIES,
     DEFAULT_DENSITY,
     SampleInputs,
-    choose_lengths,
+    choose_axis_sizes,
     make_random_inputs,
 )
 from specc.verification.length_coverage import (
@@ -127,7 +127,7 @@ def iterate_candidate_sizes(
     """Yield axis sizes and probabilities of true booleans that may execute further subgraphs."""
     tried_sizes = list[dict[str, int]]()
     # with few tokens, some experts may not be selected
-    yield from [(choose_lengths(graph, 0, max_lengths), DEFAULT_DENSITY)] * SHORT_ROUNDS
+    yield from [(choose_axis_sizes(graph, 0, max_lengths), DEFAULT_DENSITY)] * SHORT_ROUNDS
     for sizes in _iterate_candidate_lengths(graph, constants, max_lengths):
         if sizes in tried_sizes:
             continue
@@ -140,7 +140,7 @@ def _iterate_candidate_lengths(
     graph: Graph, constants: tuple[int, ...], max_lengths: Sizes | None
 ) -> Iterator[dict[str, int]]:
     """Yield typical sizes, sizes with an empty axis, then sizes above constants of branches."""
-    typical_sizes = choose_lengths(graph, 2, max_lengths)
+    typical_sizes = choose_axis_sizes(graph, 2, max_lengths)
     yield typical_sizes
     for symbol in typical_sizes:
         yield from _iterate_if_found(
@@ -215,7 +215,7 @@ def iterate_round_inputs(
     graph, sample_random = model.manifest.graph, sample_inputs or make_random_inputs
     rng = np.random.default_rng(seed)
     plans = [_RoundPlan(sizes) for sizes in _plan_lengths(graph, rounds, max_lengths)]
-    typical_sizes = choose_lengths(graph, rounds - 1, max_lengths)
+    typical_sizes = choose_axis_sizes(graph, rounds - 1, max_lengths)
     plans += _plan_densities(graph, coverage, typical_sizes, max_lengths)
     if sample_inputs is None:
         plans += _plan_decisions(graph, typical_sizes, max_lengths)
@@ -261,7 +261,7 @@ def _plan_lengths(
     """Yield the axis sizes of `rounds` rounds, then sizes within the cost limit that exceed the
     constants in masks, caches and attention blocks.
     """
-    yield from (choose_lengths(graph, round_index, max_lengths) for round_index in range(rounds))
+    yield from (choose_axis_sizes(graph, round_index, max_lengths) for round_index in range(rounds))
     yield from iterate_lengths_above_thresholds(
         graph, lambda sizes: is_within_cost_limit(sizes, graph), max_lengths
     )
@@ -330,7 +330,7 @@ def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:
 def _find_index_inputs(graph: Graph, sizes: Mapping[str, int]) -> Set[Value]:
     """Return the integer inputs from which table indices are computed."""
     env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
-    return find_index_ranges(graph, env).keys()
+    return find_valid_id_ranges(graph, env).keys()
 
 
 def _find_scaled_inputs(graph: Graph, sizes: Mapping[str, int]) -> set[Value]:

@@ -12,18 +12,18 @@ from specc.weights.checkpoint_files import Checkpoint
 from specc.weights.parameter_names import (
     find_nearest_name,
     format_names,
-    generalize_name,
     generalize_name_pairs,
-    get_name_skeleton,
+    get_name_without_numbers,
     group_names,
+    replace_numbers_with_placeholders,
 )
-from specc.weights.weight_rules import ParameterNaming, RequiredParameter
+from specc.weights.weight_rules import ModelParameter, ParameterNaming
 
 MAX_ERRORS = 20
 """Maximum number of binding errors that are reported for one checkpoint."""
 
 T = TypeVar("T")
-MissingParameter: TypeAlias = tuple[RequiredParameter, str]
+MissingParameter: TypeAlias = tuple[ModelParameter, str]
 """A parameter that cannot be loaded, and the name of a tensor that the checkpoint lacks."""
 
 
@@ -31,7 +31,7 @@ MissingParameter: TypeAlias = tuple[RequiredParameter, str]
 class TensorMismatch:
     """A parameter whose tensors have a wrong shape or dtype, or cannot be evaluated (`reason`)."""
 
-    parameter: RequiredParameter
+    parameter: ModelParameter
     tensors: tuple[str, ...]
     rule_span: Span | None
     shape: tuple[int, ...] = ()
@@ -59,7 +59,7 @@ def make_binding_errors(
         return [_make_foreign_checkpoint_error(checkpoint, missing, unused)]
     errors: list[Diagnostic] = []
     suggested_tensors: set[str] = set()
-    for similar_parameters in _group_by_key(missing, lambda m: get_name_skeleton(m[0].name)):
+    for similar_parameters in _group_by_key(missing, lambda m: get_name_without_numbers(m[0].name)):
         diagnostic, suggested = _make_missing_tensor_error(
             checkpoint, naming, similar_parameters, unused
         )
@@ -68,7 +68,8 @@ def make_binding_errors(
         errors.append(diagnostic)
         suggested_tensors |= suggested
     for group in _group_by_key(
-        mismatches, lambda m: (get_name_skeleton(m.parameter.name), m.shape, m.dtype, m.reason)
+        mismatches,
+        lambda m: (get_name_without_numbers(m.parameter.name), m.shape, m.dtype, m.reason),
     ):
         errors.append(_make_mismatch_error(checkpoint, group))
     if unused_names := [n for n in unused if n not in suggested_tensors]:
@@ -89,8 +90,8 @@ def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
     return replace(diagnostic, helps=(*diagnostic.helps, help))
 
 
-def warn_untied_copies(
-    parameter: RequiredParameter, root: str, rule_span: Span | None, checkpoint: Checkpoint
+def make_untied_values_warning(
+    parameter: ModelParameter, root: str, rule_span: Span | None, checkpoint: Checkpoint
 ) -> Diagnostic:
     """Return W0504 for a parameter whose values differ from those of `root`, its tied source."""
     return Diagnostic(
@@ -271,7 +272,7 @@ def _suggest_axis_fix(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
 
 def _make_unused_tensor_error(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic:
     name_groups = group_names(sorted(names))
-    patterns = list(dict.fromkeys(generalize_name(n) for n in names))
+    patterns = list(dict.fromkeys(replace_numbers_with_placeholders(n) for n in names))
     ignores = "  ".join(f'ignore "{escape_text(p)}"' for p in patterns[:4])
     remainder = f"  and {len(patterns) - 4} more" if len(patterns) > 4 else ""
     is_single = len(names) == 1

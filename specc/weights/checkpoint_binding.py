@@ -12,16 +12,16 @@ from specc.weights.expression_evaluation import infer_expression_dtype, infer_ex
 from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS
 from specc.weights.head_initialization import (
     HeadInitialization,
-    explain_uninitialized,
-    warn_random_weights,
+    find_uninitialized_reasons,
+    make_random_init_warning,
 )
 from specc.weights.parameter_names import NamePattern
 from specc.weights.parameter_sources import BoundParameter, CheckpointBinding, RandomInitWeights
 from specc.weights.weight_expressions import (
     Expr,
-    PatternMismatchError,
     TensorExpr,
-    has_alternatives,
+    WeightExpressionError,
+    contains_first_present,
     iterate_tensor_names,
     rename_tensors,
     resolve_alternatives,
@@ -29,12 +29,12 @@ from specc.weights.weight_expressions import (
 from specc.weights.weight_rules import (
     IgnoreRule,
     LoadRule,
+    ModelParameter,
     ParameterNaming,
-    RequiredParameter,
     WeightRules,
     check_loads_used,
-    find_tied_pairs,
     infer_naming,
+    resolve_ties,
 )
 
 
@@ -42,13 +42,13 @@ from specc.weights.weight_rules import (
 class _ParameterExpression:
     """The expression that computes a parameter, with tensor names of the spec, and its rule."""
 
-    parameter: RequiredParameter
+    parameter: ModelParameter
     expr: Expr
     rule_span: Span | None
 
 
 def bind_parameters(
-    parameters: Sequence[RequiredParameter],
+    parameters: Sequence[ModelParameter],
     rules: WeightRules,
     checkpoint: Checkpoint,
     initialization: HeadInitialization | None = None,
@@ -62,7 +62,7 @@ def bind_parameters(
     by_name = {w.name: w for w in parameters}
     assert len(by_name) == len(parameters), "parameter names are unique"
     # Map each parameter to its expression, with tensor names of the spec, then of the file.
-    ties = find_tied_pairs(by_name, rules)
+    ties = resolve_ties(by_name, rules)
     loads = () if checkpoint.has_spec_layout else rules.loads
     sources = {w.name: _find_rule(w, loads) for w in parameters}
     check_loads_used(by_name, rules)
@@ -87,7 +87,7 @@ def bind_parameters(
     bound_parameters, warnings = _choose_dtypes(bound, exprs, rules, checkpoint)
     if initialization is not None and head_weights is not None:
         warnings.append(
-            warn_random_weights(initialization, [*initialized.values()], str(checkpoint.path))
+            make_random_init_warning(initialization, [*initialized.values()], str(checkpoint.path))
         )
     return CheckpointBinding(
         checkpoint=checkpoint,
@@ -99,7 +99,7 @@ def bind_parameters(
     )
 
 
-def _bind_initialized(initialized: Mapping[str, RequiredParameter]) -> dict[str, BoundParameter]:
+def _bind_initialized(initialized: Mapping[str, ModelParameter]) -> dict[str, BoundParameter]:
     """Bind the parameters of a new task head, for which the checkpoint has no tensors."""
     return {name: BoundParameter(w, None, None, w.dtype) for name, w in initialized.items()}
 
@@ -119,7 +119,7 @@ def _initialize_head(
     if initialization is None:
         return None, None
     present = [b.parameter for b in bound_parameters.values() if b.tied_to is None]
-    reasons = explain_uninitialized(
+    reasons = find_uninitialized_reasons(
         initialization, missing, present, exprs, checkpoint.tensors.keys()
     )
     initialized = {w.name: w for w, _ in missing if w.name not in reasons}
@@ -144,7 +144,7 @@ def _find_naming(
     exprs = [source.expr for name, source in sources.items() if name not in ties]
     # a `first_present` rule lists alternative names of which the file has only one, so names
     # without alternatives are more reliable
-    unambiguous = [expr for expr in exprs if not has_alternatives(expr)]
+    unambiguous = [expr for expr in exprs if not contains_first_present(expr)]
     names = [name for expr in unambiguous or exprs for name in iterate_tensor_names(expr)]
     return infer_naming(names, checkpoint.tensors.keys(), checkpoint.path, parts)
 
@@ -175,7 +175,7 @@ def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) 
     return resolve_alternatives(renamed, present.__contains__)
 
 
-def _find_rule(parameter: RequiredParameter, loads: Sequence[LoadRule]) -> _ParameterExpression:
+def _find_rule(parameter: ModelParameter, loads: Sequence[LoadRule]) -> _ParameterExpression:
     """Return the `load` rule for a parameter: by exact name, or the first whose pattern matches. By
     default, a parameter is read from the tensor of the same name.
     """
@@ -192,7 +192,7 @@ def _find_rule(parameter: RequiredParameter, loads: Sequence[LoadRule]) -> _Para
 
 
 def _resolve_parameters(
-    parameters: Mapping[str, RequiredParameter],
+    parameters: Mapping[str, ModelParameter],
     exprs: Mapping[str, Expr],
     ties: Mapping[str, str],
     checkpoint: Checkpoint,
@@ -239,7 +239,7 @@ def _list_mismatches(
         try:
             shape = infer_expression_shape(expr, {n: e.shape for n, e in entries.items()})
             dtype = infer_expression_dtype(expr, {n: e.dtype for n, e in entries.items()})
-        except PatternMismatchError as error:
+        except WeightExpressionError as error:
             reason = str(error)
             mismatches.append(binding_errors.TensorMismatch(parameter, names, span, reason=reason))
             continue
@@ -298,7 +298,9 @@ def _choose_dtypes(
             bound[name] = untied
             rule_spans = [r.span for r in rules.ties if NamePattern(r.name).matches(name)]
             warnings.append(
-                binding_errors.warn_untied_copies(b.parameter, b.tied_to, rule_spans[0], checkpoint)
+                binding_errors.make_untied_values_warning(
+                    b.parameter, b.tied_to, rule_spans[0], checkpoint
+                )
             )
     return bound, warnings
 

@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io import safe_read
 from specc.io.file_type_detection import (
     format_conversion_command,
-    identify_foreign_file,
+    identify_other_file_format,
     is_gguf_path,
 )
 from specc.io.json_io import NO_LIMITS, parse_strict_json
@@ -27,7 +27,7 @@ from specc.weights.formats.safetensors import (
     SPEC_LAYOUT_METADATA,
     TensorEntry,
     TensorFile,
-    open_tensors,
+    open_safetensors,
 )
 
 MAX_INDEX_BYTES = 100_000_000
@@ -258,7 +258,8 @@ def _open_files(paths: Iterable[Path]) -> list[TensorFile]:
     """Open all files. If a file cannot be opened, close the files that are already open."""
     with ExitStack() as stack:
         files = [
-            stack.enter_context(open_gguf(p) if is_gguf_path(p) else open_tensors(p)) for p in paths
+            stack.enter_context(open_gguf(p) if is_gguf_path(p) else open_safetensors(p))
+            for p in paths
         ]
         stack.pop_all()
     return files
@@ -318,7 +319,7 @@ def _read_weight_map(path: Path) -> dict[str, str]:
         data = read_regular_file(path, MAX_INDEX_BYTES)
     except UnreadableFileError as error:
         raise_unreadable_file(path, error.reason, "check the path")
-    if foreign_format := identify_foreign_file(data[:64], escape_text(path.name)):
+    if foreign_format := identify_other_file_format(data[:64], escape_text(path.name)):
         raise_error(
             "E0509",
             f"`{escape_text(path)}` is {foreign_format[0]}, expected an index",

@@ -214,7 +214,7 @@ class _ScaleView(DequantizedCheckpoint):
         return np.broadcast_to(scales, np.broadcast_shapes(codes.shape, scales.shape))
 
 
-def find_reusable_codes(values: ParameterSource) -> Mapping[str, PackedWeightFormat]:
+def find_copyable_quantized_weights(values: ParameterSource) -> Mapping[str, PackedWeightFormat]:
     """Map parameters to the packed format of their stored codes, if the codes can be copied
     unchanged into the compiled model, i.e. are 4-bit integers in groups along the last axis.
     """
@@ -236,7 +236,7 @@ def find_reusable_codes(values: ParameterSource) -> Mapping[str, PackedWeightFor
     }
 
 
-def expose_stored_scales(values: ParameterSource) -> ParameterSource:
+def make_scale_source(values: ParameterSource) -> ParameterSource:
     """Return a parameter source of the scales of dequantized parameters, one scale per element."""
     assert isinstance(values, CheckpointBinding)
     assert isinstance(values.checkpoint, DequantizedCheckpoint)

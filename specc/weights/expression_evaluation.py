@@ -17,7 +17,6 @@ from specc.weights.weight_expressions import (
     Expr,
     FirstPresentExpr,
     NegateExpr,
-    PatternMismatchError,
     PermuteRopeExpr,
     RearrangeExpr,
     ReshapeExpr,
@@ -29,6 +28,7 @@ from specc.weights.weight_expressions import (
     TensorExpr,
     TransposeExpr,
     UnaryExpr,
+    WeightExpressionError,
     iterate_tensor_names,
     plan_rearrange,
     resolve_alternatives,
@@ -36,7 +36,7 @@ from specc.weights.weight_expressions import (
 
 
 def infer_expression_shape(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
-    """Infer the shape of an expression. Raise PatternMismatchError if the shapes do not match."""
+    """Infer the shape of an expression. Raise WeightExpressionError if the shapes do not match."""
     match expr:
         case TensorExpr(name):
             return shapes[name]
@@ -74,24 +74,24 @@ def _infer_unary_shape(expr: UnaryExpr, shape: Shape) -> Shape:
 
 
 def _check_pairs(rows: int, heads: int) -> None:
-    """Raise PatternMismatchError unless each of the heads has an even number of rows."""
+    """Raise WeightExpressionError unless each of the heads has an even number of rows."""
     if heads < 1 or rows % (2 * heads):
-        raise PatternMismatchError(f"{rows} rows cannot be split into {heads} heads of pairs")
+        raise WeightExpressionError(f"{rows} rows cannot be split into {heads} heads of pairs")
 
 
 def _get_slice_bounds(expr: SliceExpr | SplitPartExpr, length: int) -> tuple[int, int]:
-    """Return the start and stop of a slice or chunk. Raise PatternMismatchError if out of range."""
+    """Return the bounds of a slice or chunk; raise WeightExpressionError if out of range."""
     if isinstance(expr, SplitPartExpr):
         return expr.get_bounds(length)
     if not 0 <= expr.start <= expr.stop <= length:
-        raise PatternMismatchError(
+        raise WeightExpressionError(
             f"slice {expr.start}:{expr.stop} is out of range for an axis of length {length}"
         )
     return expr.start, expr.stop
 
 
 def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
-    """Infer the dtype of an expression. Raise PatternMismatchError if operands differ in dtype."""
+    """Infer the dtype of an expression. Raise WeightExpressionError if operands differ in dtype."""
     match expr:
         case TensorExpr(name):
             return dtypes[name]
@@ -112,7 +112,7 @@ def _infer_common_dtype(parts: tuple[Expr, ...], dtypes: Mapping[str, str]) -> s
     """Infer the common dtype of tensors that are concatenated or stacked."""
     dtypes_of_parts = {infer_expression_dtype(p, dtypes) for p in parts}
     if len(dtypes_of_parts) > 1:
-        raise PatternMismatchError(
+        raise WeightExpressionError(
             f"cannot concatenate {' and '.join(sorted(dtypes_of_parts))}; cast one of them"
         )
     return dtypes_of_parts.pop()
@@ -208,7 +208,7 @@ def _slice_view(
 
 def _get_length(shape: Shape, axis: int) -> int:
     if not 0 <= axis < len(shape):
-        raise PatternMismatchError(
+        raise WeightExpressionError(
             f"axis {axis} is out of range for shape {list(shape)}; the first axis is 0"
         )
     return shape[axis]
@@ -216,11 +216,11 @@ def _get_length(shape: Shape, axis: int) -> int:
 
 def _infer_concat_shape(expr: ConcatExpr, shapes: list[Shape]) -> Shape:
     if not shapes:
-        raise PatternMismatchError("nothing to concatenate")
+        raise WeightExpressionError("nothing to concatenate")
     axis, total = expr.axis, sum(_get_length(s, expr.axis) for s in shapes)
     other_lengths = {(*s[:axis], *s[axis + 1 :]) for s in shapes}
     if len(other_lengths) > 1:
-        raise PatternMismatchError(
+        raise WeightExpressionError(
             f"{' and '.join(str(list(s)) for s in shapes)} differ along other axes than {axis}"
         )
     return (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
@@ -228,16 +228,16 @@ def _infer_concat_shape(expr: ConcatExpr, shapes: list[Shape]) -> Shape:
 
 def _infer_stack_shape(shapes: list[Shape]) -> Shape:
     if not shapes:
-        raise PatternMismatchError("nothing to stack")
+        raise WeightExpressionError("nothing to stack")
     if len(set(shapes)) > 1:
         differ = sorted({str(list(s)) for s in shapes})
-        raise PatternMismatchError(f"cannot stack {' and '.join(differ)}")
+        raise WeightExpressionError(f"cannot stack {' and '.join(differ)}")
     return (len(shapes), *shapes[0])
 
 
 def _infer_reshape(shape: Shape, new_shape: Shape) -> Shape:
     if new_shape.count(-1) > 1 or min(new_shape, default=0) < -1:
-        raise PatternMismatchError(f"{list(new_shape)} is not a valid shape; one length may be -1")
+        raise WeightExpressionError(f"{list(new_shape)} is not a valid shape; one length may be -1")
     count, inferred = math.prod(shape), new_shape
     if -1 in new_shape:
         axis, known_count = new_shape.index(-1), -math.prod(new_shape)
@@ -245,7 +245,7 @@ def _infer_reshape(shape: Shape, new_shape: Shape) -> Shape:
         inferred_length = count // known_count if known_count else -1
         inferred = (*new_shape[:axis], inferred_length, *new_shape[axis + 1 :])
     if -1 in inferred or math.prod(inferred) != count:
-        raise PatternMismatchError(
+        raise WeightExpressionError(
             f"{list(shape)} has {count} elements and cannot become {list(new_shape)}"
         )
     return inferred
@@ -253,14 +253,16 @@ def _infer_reshape(shape: Shape, new_shape: Shape) -> Shape:
 
 def _infer_grid_shape(expr: ResizeGridExpr, shape: Shape) -> Shape:
     if len(shape) < 2:
-        raise PatternMismatchError(f"a position embedding needs rank >= 2, got shape {list(shape)}")
+        raise WeightExpressionError(
+            f"a position embedding needs rank >= 2, got shape {list(shape)}"
+        )
     points = shape[-2] - expr.prefix
     if expr.prefix < 0 or points < 1 or math.isqrt(points) ** 2 != points:
-        raise PatternMismatchError(
+        raise WeightExpressionError(
             f"{shape[-2]} positions minus {expr.prefix} prefix positions are not a square grid"
         )
     if expr.rows < 1 or expr.columns < 1:
-        raise PatternMismatchError("the new grid must have at least one row and one column")
+        raise WeightExpressionError("the new grid must have at least one row and one column")
     return (*shape[:-2], expr.prefix + expr.rows * expr.columns, shape[-1])
 
 

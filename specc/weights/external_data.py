@@ -21,7 +21,7 @@ MAX_INLINE = (1 << 31) - (1 << 24)
 
 
 @dataclass(frozen=True, slots=True)
-class TensorPiece:
+class ExternalTensor:
     """A tensor to store. `byte_range` is its location in an existing file, or None."""
 
     name: str
@@ -61,7 +61,7 @@ class ExternalDataPlan:
 
 
 def plan_external_data(
-    pieces: Iterable[TensorPiece], directory: Path, *, link: bool, alignment: int = 1
+    pieces: Iterable[ExternalTensor], directory: Path, *, link: bool, alignment: int = 1
 ) -> ExternalDataPlan:
     """Plan the location of each tensor in `pieces`; `directory` is the directory of the model.
 
@@ -80,7 +80,7 @@ def plan_external_data(
             if stored.path not in link_results:
                 # check each file only once, because the check needs system calls and there are many
                 # tensors
-                link_results[stored.path] = find_link_location(stored.path, directory)
+                link_results[stored.path] = find_linked_path(stored.path, directory)
             link_result = link_results[stored.path]
             # A tensor that cannot be linked is copied; the reason is reported once per file.
             if not isinstance(link_result, str) and stored.offset % alignment == 0:
@@ -95,7 +95,7 @@ def plan_external_data(
     )
 
 
-def find_link_location(path: Path, directory: Path) -> str | tuple[str]:
+def find_linked_path(path: Path, directory: Path) -> str | tuple[str]:
     """Return the file's path relative to the model in a 1-tuple, or why it cannot be linked."""
     try:
         status = os.stat(path)
@@ -121,13 +121,13 @@ def find_link_location(path: Path, directory: Path) -> str | tuple[str]:
     return (location,)
 
 
-def align_offset(end: int, piece: TensorPiece) -> int:
+def align_offset(end: int, piece: ExternalTensor) -> int:
     """Return the first offset >= `end` aligned for `piece`: to pages if large, else to 64 bytes."""
     alignment = PAGE_BYTES if piece.nbytes >= PAGE_ALIGNED_BYTES else ALIGNMENT
     return -(-end // alignment) * alignment
 
 
-def can_store_inline(pieces: Iterable[TensorPiece]) -> bool:
+def can_store_inline(pieces: Iterable[ExternalTensor]) -> bool:
     """Return True if the tensors fit into the ONNX file, whose size is limited by protobuf."""
     return sum(p.nbytes for p in pieces) <= MAX_INLINE
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.io.safe_read import escape_text
 from specc.weights.binding_errors import MissingParameter
-from specc.weights.parameter_names import format_names, get_name_skeleton
+from specc.weights.parameter_names import format_names, get_name_without_numbers
 from specc.weights.weight_expressions import Expr, iterate_tensor_names
-from specc.weights.weight_rules import RequiredParameter
+from specc.weights.weight_rules import ModelParameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class HeadInitialization:
     find_base_parameters: Callable[[], Set[str]]
 
 
-def explain_uninitialized(
+def find_uninitialized_reasons(
     initialization: HeadInitialization,
     missing: Sequence[MissingParameter],
-    bound_parameters: Sequence[RequiredParameter],
+    bound_parameters: Sequence[ModelParameter],
     exprs: Mapping[str, Expr],
     present: Set[str],
 ) -> dict[str, str]:
@@ -38,14 +38,14 @@ def explain_uninitialized(
     `bound_parameters` are the parameters that the checkpoint contains, `present` are the names of
     its tensors, and `exprs` maps parameters to their expressions.
     """
-    names_by_skeleton = {get_name_skeleton(w.name): w.name for w in bound_parameters}
+    names_by_skeleton = {get_name_without_numbers(w.name): w.name for w in bound_parameters}
     names_by_call = {_get_call_key(w): w.name for w in bound_parameters}
     # Finding the base model elaborates all graphs, so it is skipped if no parameter is missing.
     base_parameters = initialization.find_base_parameters() if missing else frozenset()
     reasons: dict[str, str] = {}
     for parameter, _ in missing:
         present_tensors = [n for n in iterate_tensor_names(exprs[parameter.name]) if n in present]
-        similar_name = names_by_skeleton.get(get_name_skeleton(parameter.name))
+        similar_name = names_by_skeleton.get(get_name_without_numbers(parameter.name))
         sibling_name = names_by_call.get(_get_call_key(parameter))
         # The reasons that name an existing tensor come first, because they are the most specific.
         if not bound_parameters:
@@ -64,13 +64,13 @@ def explain_uninitialized(
     return reasons
 
 
-def _get_call_key(parameter: RequiredParameter) -> tuple[str, object]:
+def _get_call_key(parameter: ModelParameter) -> tuple[str, object]:
     """Return the key of the call that declares a parameter: its scope and source location."""
     return parameter.name.rpartition(".")[0], parameter.span
 
 
-def warn_random_weights(
-    initialization: HeadInitialization, initialized: Sequence[RequiredParameter], path: str
+def make_random_init_warning(
+    initialization: HeadInitialization, initialized: Sequence[ModelParameter], path: str
 ) -> Diagnostic:
     """Return the warning W0528, which lists randomly initialized parameters and initializers."""
     names_by_initializer: dict[str, list[str]] = {}

@@ -15,7 +15,11 @@ from specc.ir.array import Array
 from specc.weights.checkpoint_files import ALL_ROWS, Checkpoint
 from specc.weights.formats.safetensors import TensorEntry, TensorFile
 from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS, DTYPE_BITS, NUMPY_DTYPES
-from specc.weights.lora_targets import LoraScaling, LoraTargets, find_missing_language_weights
+from specc.weights.lora_targets import (
+    LoraScaling,
+    LoraTargets,
+    find_missing_language_adapter_weights,
+)
 from specc.weights.parameter_names import format_names
 from specc.weights.weight_rules import infer_naming
 from specc.weights.weight_value_checks import check_finite
@@ -38,7 +42,7 @@ Float64Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterDelta:
+class AdapterChange:
     """The change of an adapter to one tensor. The tensor is first replaced by the adapter tensor
     `replacement`, if any. Then `scale` × `vector`, or `scale` × the product of `left_factor` and
     `right_factor` (transposed if `is_transposed`), is added to the tensor.
@@ -72,7 +76,7 @@ class LoraAdapter:
         if not file.tensors:
             self._raise_broken("the file has no tensors")
         self.changes = (
-            {name: AdapterDelta(replacement=name) for name in file.tensors}
+            {name: AdapterChange(replacement=name) for name in file.tensors}
             if replaces_tensors
             else self._read_changes()
         )
@@ -82,10 +86,10 @@ class LoraAdapter:
         """Return a language adapter, whose tensors replace tensors of the checkpoint unscaled."""
         return cls(file, LoraScaling(rank=1, alpha=1.0, ranks={}, alphas={}), replaces_tensors=True)
 
-    def _read_changes(self) -> dict[str, AdapterDelta]:
+    def _read_changes(self) -> dict[str, AdapterChange]:
         """Return the changes of the adapter by parameter name. Raise E0530 for unknown tensors."""
         parts: dict[str, dict[str, str]] = {}
-        deltas: dict[str, AdapterDelta] = {}
+        deltas: dict[str, AdapterChange] = {}
         for name in self.file.tensors:
             stem = name.removeprefix(MODULE_PREFIX)
             matches = ((end, part) for end, part in _LORA_SUFFIXES if stem.endswith(f".{end}"))
@@ -100,13 +104,13 @@ class LoraAdapter:
             else:
                 # a fully trained tensor has the name of the parameter, except that PEFT inserts
                 # `base_layer` into the names of wrapped modules
-                deltas[stem.replace(".base_layer.", ".")] = AdapterDelta(replacement=name)
+                deltas[stem.replace(".base_layer.", ".")] = AdapterChange(replacement=name)
         for module, module_parts in parts.items():
             self._add_module(module, module_parts, deltas)
         return deltas
 
     def _add_module(
-        self, module: str, parts: Mapping[str, str], deltas: dict[str, AdapterDelta]
+        self, module: str, parts: Mapping[str, str], deltas: dict[str, AdapterChange]
     ) -> None:
         """Add the changes to a module's weight and bias to `deltas`; `parts` are LoRA tensors."""
         scale = self.scaling.get_scale(module)
@@ -115,7 +119,7 @@ class LoraAdapter:
             module, parts, ("table_a", "table_b") if is_embedding else ("a", "b")
         )
         weight = f"{module}.weight"
-        delta = deltas.get(weight, AdapterDelta())
+        delta = deltas.get(weight, AdapterChange())
         # PEFT stores the factors of an embedding transposed.
         deltas[weight] = replace(
             delta,
@@ -125,7 +129,7 @@ class LoraAdapter:
             scale=scale,
         )
         if bias := parts.get("bias"):
-            delta = deltas.get(f"{module}.bias", AdapterDelta())
+            delta = deltas.get(f"{module}.bias", AdapterChange())
             deltas[f"{module}.bias"] = replace(delta, vector=bias, scale=scale)
 
     def _find_factor_pair(
@@ -205,7 +209,7 @@ class AdaptedCheckpoint(Checkpoint):
             return self.base.read_tensor(name, rows)
         return self._apply_change(name, change)[rows]
 
-    def _apply_change(self, name: str, change: AdapterDelta) -> Array:
+    def _apply_change(self, name: str, change: AdapterChange) -> Array:
         """Return the tensor `name` with `change`, a change of the adapter, applied."""
         if change.replacement:
             tensor = self.adapter.file.read_tensor(change.replacement)
@@ -221,7 +225,7 @@ class AdaptedCheckpoint(Checkpoint):
         return self._merge_change(tensor, change, dtype)
 
     def _merge_change(
-        self, tensor: Array, change: AdapterDelta, dtype: np.dtype[np.generic]
+        self, tensor: Array, change: AdapterChange, dtype: np.dtype[np.generic]
     ) -> Array:
         """Compute W + s·B·A, rounded once. Process rows in chunks to bound the float64 copies."""
         left = self.adapter.read_float64(change.left_factor)
@@ -252,7 +256,7 @@ class AdaptedCheckpoint(Checkpoint):
         self.adapter.file.close()
 
 
-def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterDelta]:
+def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterChange]:
     """Return the changes of an adapter by tensor name in the checkpoint. Raise E0531 if the
     checkpoint lacks a changed tensor, or if the adapter lacks a tensor that it must replace.
     """
@@ -264,7 +268,7 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
     }
     _check_fully_trained(base, adapter, changes_by_tensor)
     if adapter.replaces_tensors and (
-        missing_names := find_missing_language_weights(base.tensors, changes_by_tensor)
+        missing_names := find_missing_language_adapter_weights(base.tensors, changes_by_tensor)
     ):
         reason = f"it has no replacement for {escape_text(format_names(sorted(missing_names)))}"
         _raise_incompatible(
@@ -288,7 +292,7 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
 
 
 def _check_fully_trained(
-    base: Checkpoint, adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterDelta]
+    base: Checkpoint, adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterChange]
 ) -> None:
     """Raise E0531 if the adapter lacks tensors of fully trained modules in its config."""
     if adapter.targets is None:
@@ -308,7 +312,7 @@ def _check_fully_trained(
 
 
 def _collect_replaced_tensors(
-    adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterDelta]
+    adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterChange]
 ) -> set[str]:
     """Return the names of tensors that a LoRA adapter replaces (none for a language adapter)."""
     if adapter.replaces_tensors:
@@ -317,7 +321,7 @@ def _collect_replaced_tensors(
 
 
 def _make_entry(
-    name: str, change: AdapterDelta, base: Checkpoint, adapter: LoraAdapter
+    name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdapter
 ) -> TensorEntry:
     """Return the entry of a changed tensor. The new dtype is float32, or float64 if the original
     tensor is float64. Raise E0531 if shapes or dtypes do not match.
@@ -349,7 +353,7 @@ def _make_entry(
 
 
 def _list_change_dtypes(
-    change: AdapterDelta, adapter_tensors: Mapping[str, TensorEntry]
+    change: AdapterChange, adapter_tensors: Mapping[str, TensorEntry]
 ) -> list[str]:
     """Return the dtypes of the adapter tensors that a change uses."""
     names = [
@@ -359,7 +363,7 @@ def _list_change_dtypes(
 
 
 def _list_delta_shapes(
-    change: AdapterDelta, adapter_tensors: Mapping[str, TensorEntry]
+    change: AdapterChange, adapter_tensors: Mapping[str, TensorEntry]
 ) -> list[tuple[str, tuple[int, ...]]]:
     """Return the description and shape of each value that a change adds or uses as replacement."""
     unpaired = [name for name in (change.replacement, change.vector) if name]

@@ -81,7 +81,7 @@ def _find_pattern_value(
     return default
 
 
-def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
+def check_adapter_tensors_used(binding: CheckpointBinding) -> CheckpointBinding:
     """Check that the parameters of a binding read all tensors that its adapter changes. Return the
     binding, with the warning W0534 if a tensor is not read. Raise E0531 if a changed weight is tied
     to another weight.
@@ -135,7 +135,7 @@ LANGUAGE_WEIGHTS = re.compile(r"lm_head\.|.*\.adapter_layer\.")
 """Names of language-specific weights: the output layer and the adapter layers."""
 
 
-def find_missing_language_weights(
+def find_missing_language_adapter_weights(
     names: Iterable[str], changed_weights: Collection[str]
 ) -> list[str]:
     """Return the checkpoint weights that a language adapter must replace but lacks: weights that

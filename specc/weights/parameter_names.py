@@ -91,14 +91,14 @@ class NameCaptures:
         )
 
 
-def get_name_skeleton(name: str) -> tuple[str, ...]:
+def get_name_without_numbers(name: str) -> tuple[str, ...]:
     """Return the parts of a name between numbers, which are equal for all layers of a model."""
     return tuple(_LAYER_NUMBER.split(name))
 
 
-def generalize_name(name: str) -> str:
+def replace_numbers_with_placeholders(name: str) -> str:
     """Replace numbers in a name with placeholders: `h.3.attn.bias` becomes `h.{i}.attn.bias`."""
-    literals = get_name_skeleton(name)
+    literals = get_name_without_numbers(name)
     return literals[0] + "".join(
         f"{{{_PLACEHOLDER_LETTERS[k % len(_PLACEHOLDER_LETTERS)]}}}{rest}"
         for k, rest in enumerate(literals[1:])
@@ -113,9 +113,9 @@ def generalize_name_pairs(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
     replaced. If the numbers of tensors do not follow from the numbers of parameters, return the
     names of the first pair.
     """
-    literals, source_literals = map(get_name_skeleton, pairs[0])
+    literals, source_literals = map(get_name_without_numbers, pairs[0])
     columns = [*zip(*(find_name_numbers(name) for name, _ in pairs), strict=True)]
-    if any(get_name_skeleton(tensor) != source_literals for _, tensor in pairs):
+    if any(get_name_without_numbers(tensor) != source_literals for _, tensor in pairs):
         return pairs[0]
     source_columns = [*zip(*(find_name_numbers(tensor) for _, tensor in pairs), strict=True)]
     texts = _replace_layer_numbers(literals, columns)
@@ -148,7 +148,9 @@ def group_names(names: Iterable[str]) -> list[str]:
     """Merge names that differ only in numbers, e.g. into `h.{0..11}.attn.bias`, in order."""
     numbers_by_skeleton: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in names:
-        numbers_by_skeleton.setdefault(get_name_skeleton(name), []).append(find_name_numbers(name))
+        numbers_by_skeleton.setdefault(get_name_without_numbers(name), []).append(
+            find_name_numbers(name)
+        )
     groups: list[str] = []
     for literals, rows in numbers_by_skeleton.items():
         columns = [sorted(set(c), key=int) for c in zip(*rows, strict=True)]

@@ -33,8 +33,8 @@ from specc.weights.random_stream import (
     iterate_normals,
     iterate_uniforms,
 )
-from specc.weights.weight_expressions import Expr, Shape, iterate_tensor_names, split_expression
-from specc.weights.weight_rules import ParameterNaming, RequiredParameter
+from specc.weights.weight_expressions import Expr, Shape, iterate_tensor_names, split_concatenation
+from specc.weights.weight_rules import ModelParameter, ParameterNaming
 from specc.weights.weight_value_checks import check_finite, convert_dtype, to_little_endian
 
 
@@ -78,7 +78,7 @@ class ParameterSource(Protocol):
     """A source that streams parameter values. A tied parameter has the values of its source."""
 
     @property
-    def parameters(self) -> Mapping[str, RequiredParameter]:
+    def parameters(self) -> Mapping[str, ModelParameter]:
         """All parameters by name."""
         ...
 
@@ -116,7 +116,7 @@ def read_parameter(values: ParameterSource, name: str, dtype: str | None = None)
     return raw.view(NUMPY_DTYPES[stored_dtype]).reshape(shape)
 
 
-def find_ties(values: ParameterSource) -> dict[str, str]:
+def find_tied_parameters(values: ParameterSource) -> dict[str, str]:
     """Map each tied parameter to its source."""
     tied = {name: values.get_tied_source(name) for name in values.parameters}
     return {name: source for name, source in tied.items() if source is not None}
@@ -128,7 +128,7 @@ class BoundParameter:
     `tied_to`. A randomly initialized parameter has neither.
     """
 
-    parameter: RequiredParameter
+    parameter: ModelParameter
     expr: Expr | None
     tied_to: str | None
     dtype: str
@@ -153,7 +153,7 @@ class CheckpointBinding:
     head_weights: "RandomInitWeights | None" = None
 
     @property
-    def parameters(self) -> Mapping[str, RequiredParameter]:
+    def parameters(self) -> Mapping[str, ModelParameter]:
         """All parameters by name."""
         return {name: b.parameter for name, b in self.bound_parameters.items()}
 
@@ -181,7 +181,7 @@ class CheckpointBinding:
             return
         assert bound.expr is not None, f"{name} is tied to a tied parameter"
         # concatenated tensors are read one after another
-        for piece in split_expression(bound.expr):
+        for piece in split_concatenation(bound.expr):
             view = self.find_stored_bytes(piece)
             location = self._describe_location(bound, piece)
             if view is None:
@@ -276,7 +276,7 @@ class RandomInitWeights:
     """
 
     seed: int
-    parameters: Mapping[str, RequiredParameter]
+    parameters: Mapping[str, ModelParameter]
     initializers: Mapping[str, str]
     ties: Mapping[str, str] = field(default_factory=dict)
 
@@ -350,7 +350,7 @@ class ParameterOverrides:
     base: ParameterSource
 
     @property
-    def parameters(self) -> Mapping[str, RequiredParameter]:
+    def parameters(self) -> Mapping[str, ModelParameter]:
         """All parameters by name."""
         return self.base.parameters
 

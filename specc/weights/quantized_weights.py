@@ -21,21 +21,21 @@ from specc.weights.transposed_weights_and_norm_folding import (
     iterate_transposed_rows,
     iterate_weight_rows,
 )
-from specc.weights.weight_rules import RequiredParameter
+from specc.weights.weight_rules import ModelParameter
 from specc.weights.weight_value_checks import check_quantized_range
 
 
 @dataclass(frozen=True)
-class WeightsWithScales(ParameterOverrides):
+class WeightsWithKVCacheScales(ParameterOverrides):
     """Parameters with the scales of quantized KV caches added. Implements `ParameterSource`."""
 
     scales: Mapping[str, Array]
 
     @cached_property
-    def parameters(self) -> Mapping[str, RequiredParameter]:
+    def parameters(self) -> Mapping[str, ModelParameter]:
         """All parameters by name, including the KV cache scales."""
         shapes = {n: array.shape for n, array in self.scales.items()}
-        added = {n: RequiredParameter(name=n, shape=shape) for n, shape in shapes.items()}
+        added = {n: ModelParameter(name=n, shape=shape) for n, shape in shapes.items()}
         return {**self.base.parameters, **added}
 
     def get_tied_source(self, name: str) -> str | None:
@@ -95,7 +95,7 @@ class StreamingQuantizer:
         """The number of input channels."""
         return self.shape[-2] if self.format.is_transposed else self.shape[-1]
 
-    def take_part(self, part: WeightPart) -> Array | None:
+    def pop_scales_or_zero_points(self, part: WeightPart) -> Array | None:
         """Return the scales or zero points and release them. Return None if not yet computed."""
         if part == "scales":
             array, self.scales = self.scales, None
@@ -169,7 +169,7 @@ class QuantizedWeights(ParameterOverrides):
         return parts
 
     @cached_property
-    def parameters(self) -> Mapping[str, RequiredParameter]:
+    def parameters(self) -> Mapping[str, ModelParameter]:
         """All parameters by name; quantized weights as codes, scales and zero points."""
         parameters = {n: w for n, w in self.base.parameters.items() if n not in self.plan}
         for part, (name, kind) in self.parts.items():
@@ -208,12 +208,12 @@ class QuantizedWeights(ParameterOverrides):
             yield from self._iterate_codes(weight)
             return
         stream = self.streams[weight]
-        part = stream.take_part(kind)
+        part = stream.pop_scales_or_zero_points(kind)
         if part is None:
             # scales and zero points are only known after all codes have been computed
             for _ in self._iterate_codes(weight):
                 pass
-            part = stream.take_part(kind)
+            part = stream.pop_scales_or_zero_points(kind)
         assert part is not None
         yield _view_bytes(part)
 

@@ -48,7 +48,7 @@ def _find_transposed_operand(binding: CheckpointBinding, bound: BoundParameter) 
     return expr.x if binding.find_stored_bytes(expr.x) is not None else None
 
 
-def keep_transposed(binding: CheckpointBinding, names: Collection[str]) -> CheckpointBinding:
+def bind_without_transpose(binding: CheckpointBinding, names: Collection[str]) -> CheckpointBinding:
     """Return `binding` with the parameters `names` in the layout of the file, `[in, out]`."""
     bound = dict(binding.bound_parameters)
     for name in names:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # avoid importing NumPy, because checking a spec does not nee
     from specc.ir.array import Array
 
 
-class PatternMismatchError(Exception):
+class WeightExpressionError(Exception):
     """Raised if a pattern or index does not fit a tensor; the message contains the reason."""
 
 
@@ -56,18 +56,18 @@ class TransposeExpr:
         return f"transpose({self.x}{axes}{unless})"
 
     def get_permutation(self, shape: Shape) -> tuple[int, ...]:
-        """Return the axis permutation. Raise PatternMismatchError if the rank does not match."""
+        """Return the axis permutation. Raise WeightExpressionError if the rank does not match."""
         rank = len(shape)
         if shape == self.exempt_shape:
             return tuple(range(rank))
         if self.axes is None:
             if rank < 2:  # a vector cannot be transposed
-                raise PatternMismatchError(
+                raise WeightExpressionError(
                     f"cannot transpose a tensor of rank {rank}, which has fewer than two axes"
                 )
             return (*range(rank - 2), rank - 1, rank - 2)
         if sorted(self.axes) != list(range(rank)):
-            raise PatternMismatchError(
+            raise WeightExpressionError(
                 f"axes={list(self.axes)} is not a permutation of the {rank} axes"
             )
         return self.axes
@@ -131,19 +131,19 @@ class SplitPartExpr:
         return f"split({self.x}, axis={self.axis}, into={parts})[{self.index}]"
 
     def get_bounds(self, length: int) -> tuple[int, int]:
-        """Return the index range of the chunk. Raise PatternMismatchError for a missing chunk."""
+        """Return the index range of the chunk. Raise WeightExpressionError for a missing chunk."""
         if isinstance(self.parts, int):
             if self.parts < 1 or length % self.parts:
-                raise PatternMismatchError(f"an axis of {length} has no {self.parts} equal parts")
+                raise WeightExpressionError(f"an axis of {length} has no {self.parts} equal parts")
             sizes: tuple[int, ...] = (length // self.parts,) * self.parts
         else:
             sizes = self.parts
         if min(sizes, default=0) < 0 or sum(sizes) != length:
-            raise PatternMismatchError(
+            raise WeightExpressionError(
                 f"parts {list(sizes)} do not add up to an axis of length {length}"
             )
         if not 0 <= self.index < len(sizes):
-            raise PatternMismatchError(
+            raise WeightExpressionError(
                 f"part {self.index} is out of range for {len(sizes)} parts; the first is 0"
             )
         start = sum(sizes[: self.index])
@@ -286,17 +286,17 @@ def resolve_alternatives(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
     return next(complete, resolved.options[-1])
 
 
-def has_alternatives(expr: Expr) -> bool:
+def contains_first_present(expr: Expr) -> bool:
     """Return True if an expression contains `first_present`."""
     return resolve_alternatives(expr, lambda _: True) != expr
 
 
-def split_expression(expr: Expr) -> Iterator[Expr]:
+def split_concatenation(expr: Expr) -> Iterator[Expr]:
     """Split a concatenation or stack into the expressions whose values are concatenated."""
     match expr:
         case StackExpr(parts=parts) | ConcatExpr(parts=parts, axis=0):
             for part in parts:
-                yield from split_expression(part)
+                yield from split_concatenation(part)
         case _:
             yield expr
 
@@ -317,18 +317,18 @@ class RearrangePlan:
 def plan_rearrange(
     pattern_text: str, shape: tuple[int, ...], sizes: Mapping[str, int]
 ) -> RearrangePlan:
-    """Plan a rearrange of an array with `shape`. Raise PatternMismatchError on a mismatch."""
+    """Plan a rearrange of an array with `shape`. Raise WeightExpressionError on a mismatch."""
     try:
         pattern = parse_rearrange_pattern(pattern_text)
     except RearrangePatternError as error:
-        raise PatternMismatchError(str(error)) from None
+        raise WeightExpressionError(str(error)) from None
     for side in (pattern.left_names, pattern.right_names):
         _check_distinct(side)
     if unbalanced_names := pattern.find_unbalanced_names():
-        raise PatternMismatchError(f"`{unbalanced_names[0]}` is on only one side of the pattern")
+        raise WeightExpressionError(f"`{unbalanced_names[0]}` is on only one side of the pattern")
     if len(pattern.left) != len(shape):
         axes = f"the pattern is for {len(pattern.left)} axes"
-        raise PatternMismatchError(f"{axes}, the tensor has {len(shape)}: {list(shape)}")
+        raise WeightExpressionError(f"{axes}, the tensor has {len(shape)}: {list(shape)}")
     lengths: dict[str, int] = {}
     for axis, length in zip(pattern.left, shape, strict=True):
         _infer_group_lengths(axis, length, sizes, lengths)
@@ -340,32 +340,32 @@ def plan_rearrange(
 
 
 def _check_distinct(side: list[str]) -> None:
-    """Raise PatternMismatchError if one side of a pattern repeats an axis name."""
+    """Raise WeightExpressionError if one side of a pattern repeats an axis name."""
     for name in side:
         if side.count(name) > 1:
-            raise PatternMismatchError(f"duplicate `{name}` on one side of the pattern")
+            raise WeightExpressionError(f"duplicate `{name}` on one side of the pattern")
 
 
 def _infer_group_lengths(
     group: AxisGroup, length: int, sizes: Mapping[str, int], lengths: dict[str, int]
 ) -> None:
     """Add the sizes of all names in an axis `group` of size `length` to `lengths`. At most one of
-    the names may be missing in `sizes`. Raise PatternMismatchError if the sizes do not fit.
+    the names may be missing in `sizes`. Raise WeightExpressionError if the sizes do not fit.
     """
     known_sizes = {n: sizes[n] for n in group if n in sizes}
     unknown = [n for n in group if n not in known_sizes]
     product, text = math.prod(known_sizes.values()), " ".join(group)
     # one unknown size can be computed, but of two unknown sizes only the product is known
     if len(unknown) > 1:
-        raise PatternMismatchError(
+        raise WeightExpressionError(
             f"give the length of `{unknown[0]}` or `{unknown[1]}`: both are unknown in `({text})`"
         )
     if unknown and (product == 0 or length % product):
-        raise PatternMismatchError(
+        raise WeightExpressionError(
             f"an axis of {length} cannot be split as `({text})`: {product} does not divide it"
         )
     if not unknown and product != length:
-        raise PatternMismatchError(
+        raise WeightExpressionError(
             f"an axis of {length} cannot be split as `({text})`, which needs {product}"
         )
     lengths |= known_sizes | dict.fromkeys(unknown, length // max(product, 1))

@@ -16,7 +16,7 @@ from specc.weights.weight_expressions import Expr, Shape, rename_tensors
 
 
 @value_class(slots=True, kw_only=True)
-class RequiredParameter:
+class ModelParameter:
     """A parameter of the model. In messages, `origin` describes its call and the source of its
     shape. `config_names` are the config values that determine the axis sizes, or "".
     """
@@ -101,8 +101,8 @@ class WeightRules:
 
 def select_graph_rules(
     rules: WeightRules,
-    parameters: Mapping[str, RequiredParameter],
-    list_other_parameters: Callable[[], Iterable[RequiredParameter]],
+    parameters: Mapping[str, ModelParameter],
+    list_other_parameters: Callable[[], Iterable[ModelParameter]],
 ) -> WeightRules:
     """Return the rules for the `parameters` of one graph of a spec.
 
@@ -124,8 +124,8 @@ def select_graph_rules(
 
 def _expand_ties(
     rules: Iterable[TieRule],
-    parameters: Mapping[str, RequiredParameter],
-    all_parameters: Mapping[str, RequiredParameter],
+    parameters: Mapping[str, ModelParameter],
+    all_parameters: Mapping[str, ModelParameter],
 ) -> tuple[TieRule, ...]:
     """Return the `tie` rules of a graph with `parameters`. A rule that also names parameters of
     other graphs is replaced by one rule per tied pair in the graph.
@@ -138,7 +138,7 @@ def _expand_ties(
 
 
 def _drop_unused_spec_rules(
-    parameters: Mapping[str, RequiredParameter], rules: WeightRules
+    parameters: Mapping[str, ModelParameter], rules: WeightRules
 ) -> WeightRules:
     """Drop rules of used specs about parameters that the graph lacks, e.g. of task heads. These
     parameters were already checked with the used spec.
@@ -159,7 +159,7 @@ def _map_tied_names(rule: TieRule, names: Iterable[str]) -> dict[str, str]:
     return {n: c.fill_template(rule.source) for n, c in captured.items() if c is not None}
 
 
-def _has_all_parameters(rule: TieRule, parameters: Mapping[str, RequiredParameter]) -> bool:
+def _has_all_parameters(rule: TieRule, parameters: Mapping[str, ModelParameter]) -> bool:
     """Return True if `parameters` contains all names of a `tie` rule."""
     pairs = _map_tied_names(rule, parameters)
     return bool(pairs) and all(source in parameters for source in pairs.values())
@@ -167,8 +167,8 @@ def _has_all_parameters(rule: TieRule, parameters: Mapping[str, RequiredParamete
 
 def _expand_tie(
     rule: TieRule,
-    parameters: Mapping[str, RequiredParameter],
-    all_parameters: Mapping[str, RequiredParameter],
+    parameters: Mapping[str, ModelParameter],
+    all_parameters: Mapping[str, ModelParameter],
 ) -> list[TieRule]:
     """Return one `tie` rule per tied pair of one graph, without pairs that include a parameter of
     another graph. A rule whose names are in no graph is returned unchanged. Raise E0510 if a source
@@ -187,9 +187,7 @@ def _expand_tie(
     ]
 
 
-def find_tied_pairs(
-    parameters: Mapping[str, RequiredParameter], rules: WeightRules
-) -> dict[str, str]:
+def resolve_ties(parameters: Mapping[str, ModelParameter], rules: WeightRules) -> dict[str, str]:
     """Map each tied parameter to its untied source. Raise E0510 if a tie is invalid."""
     rule_by_name = _map_tie_rules(parameters, rules)
     roots = {name: _find_root(name, rule_by_name) for name in rule_by_name}
@@ -208,7 +206,7 @@ def find_tied_pairs(
 
 
 def _map_tie_rules(
-    parameters: Mapping[str, RequiredParameter], rules: WeightRules
+    parameters: Mapping[str, ModelParameter], rules: WeightRules
 ) -> dict[str, TieRule]:
     """Map each parameter to its first matching `tie` rule. Raise E0510 for an unknown name."""
     rule_by_name: dict[str, TieRule] = {}
@@ -246,14 +244,14 @@ def find_unused_loads(parameter_names: Iterable[str], rules: WeightRules) -> lis
     return [r for r in rules.loads if not any(map(NamePattern(r.name).matches, names))]
 
 
-def check_loads_used(parameters: Mapping[str, RequiredParameter], rules: WeightRules) -> None:
+def check_loads_used(parameters: Mapping[str, ModelParameter], rules: WeightRules) -> None:
     """Raise an error if a `load` rule matches no parameter."""
     for rule in find_unused_loads(parameters, rules):
         _raise_unknown_weight(rule.name, parameters, rule.span, "load")
 
 
 def _raise_unknown_weight(
-    name: str, parameters: Mapping[str, RequiredParameter], span: Span | None, rule_kind: str
+    name: str, parameters: Mapping[str, ModelParameter], span: Span | None, rule_kind: str
 ) -> None:
     nearest_name = find_nearest_name(name, parameters)
     help_text, notes = "`specc show` lists the names of all weights", []

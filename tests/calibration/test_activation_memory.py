@@ -29,7 +29,7 @@ from specc.weights.quantized_weights import (
     QuantizedWeights,
     quantize_to_files,
 )
-from specc.weights.weight_rules import RequiredParameter
+from specc.weights.weight_rules import ModelParameter
 
 WIDE, MANY = 160, 8
 SUM = 8 * WIDE**2
@@ -38,7 +38,7 @@ SLACK = 1 << 17
 FORM = QuantizationFormat(bits=4, group_size=32, layout="rows", rounding="none")
 BASE = RandomInitWeights(
     1,
-    {f"w{n}": RequiredParameter(name=f"w{n}", shape=(WIDE, WIDE)) for n in range(MANY)},
+    {f"w{n}": ModelParameter(name=f"w{n}", shape=(WIDE, WIDE)) for n in range(MANY)},
     {f"w{n}": "normal(0.1)" for n in range(MANY)},
 )
 RNG = np.random.default_rng(2)

@@ -17,7 +17,7 @@ from specc.library.spec_files import find_builtin_specs
 from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_printer import format_yaml
-from specc.weights.formats.safetensors import open_tensors, write_safetensors
+from specc.weights.formats.safetensors import open_safetensors, write_safetensors
 
 LEARNED = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
 SAMPLE = ["vit", "rnnsearch", "encoder_decoder", "dates", "elman"]
@@ -178,7 +178,7 @@ def unknown_checkpoint(tmp_path: Path) -> Path:
     """Write a checkpoint with an unknown model type, similar to a Llama."""
     config = json.loads((LEARNED / "config.json").read_text())
     config |= {"model_type": "our_own", "weird_scale": 3}
-    with open_tensors(LEARNED / "model.safetensors") as file:
+    with open_safetensors(LEARNED / "model.safetensors") as file:
         tensors = {name: np.array(file.get_array(name)) for name in file.tensors}
     tensors["model.layers.0.self_attn.extra.weight"] = np.zeros((3, 3), np.float32)
     del tensors["model.norm.weight"]

@@ -14,7 +14,7 @@ from specc.cli.catalog_commands import WEIGHT_RULE_DOCS
 from specc.cli.options import OTHER_TOOLS
 from specc.diagnostics.render import escape_control_characters
 from specc.driver.weights_section import WEIGHT_TRANSFORMS
-from specc.io.platform import ProcessTerminated
+from specc.io.platform import ProcessTerminatedError
 
 SPECC = [sys.executable, "-m", "specc"]
 SPEC = """specc 1
@@ -234,8 +234,8 @@ def test_internal_error_exit_code(
     ("stop", "status", "said"),
     [
         (KeyboardInterrupt(), 130, "interrupted"),
-        (ProcessTerminated(15), 143, "terminated"),
-        (ProcessTerminated(1), 129, "terminated"),
+        (ProcessTerminatedError(15), 143, "terminated"),
+        (ProcessTerminatedError(1), 129, "terminated"),
     ],
 )
 def test_interrupt_exit_code(

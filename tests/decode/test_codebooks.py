@@ -20,7 +20,7 @@ from specc.decode.settings_errors import find_codebook_error
 from specc.decode.token_selection import (
     DecodeStepOutput,
     filter_candidates,
-    make_position_uniforms,
+    make_uniforms_for_positions,
     sample_token,
 )
 from specc.diagnostics.diagnostic import Failed
@@ -141,7 +141,7 @@ def test_sampling_uses_one_random_stream_per_codebook() -> None:
     session, steps = generate(settings, np.full((2, 1, CODEBOOKS), START))
     for n, step in enumerate(steps):
         logits = compute_logits(session.tokens[:, : n + 1]).reshape(-1, VOCAB)
-        uniforms = make_position_uniforms(5, [(row, n) for row in range(2 * CODEBOOKS)])
+        uniforms = make_uniforms_for_positions(5, [(row, n) for row in range(2 * CODEBOOKS)])
         expected = sample_token(filter_candidates(logits, settings), uniforms)
         assert step.tokens.reshape(-1).tolist() == expected.tolist()
 

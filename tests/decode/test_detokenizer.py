@@ -16,7 +16,7 @@ from specc.decode.detokenizer import (
     Detokenizer,
     compute_stop_prefix_length,
     find_stop_string,
-    make_stop_check,
+    make_stop_string_predicate,
     truncate_at_stop_string,
 )
 from specc.decode.generation_settings import GenerationSettings
@@ -151,4 +151,4 @@ def test_withheld_text_is_shown_at_the_end() -> None:
 
 @pytest.mark.parametrize(("tokens", "held"), [((1, 2), False), ((1, 3, 4), True), ((3,), False)])
 def test_stop_check_of_beam_search(tokens: tuple[int, ...], held: bool) -> None:
-    assert make_stop_check(letter_decode, ["cd"])(tokens) == held
+    assert make_stop_string_predicate(letter_decode, ["cd"])(tokens) == held

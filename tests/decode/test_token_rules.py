@@ -9,7 +9,7 @@ from specc.decode.beam_search import search_beams
 from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import (
-    DecodePosition,
+    LogitsProcessorInputs,
     count_prompt_tokens,
     list_prompt_tokens,
     mask_disallowed_tokens,
@@ -79,7 +79,9 @@ def test_no_repeat_ngram_definition(size: int) -> None:
     rng = np.random.default_rng(size)
     for _ in range(50):
         past = rng.integers(0, 3, rng.integers(1, 9)).tolist()
-        place = DecodePosition(step=1, prompt_lengths=np.array([len(past)]), sequences=[past])
+        place = LogitsProcessorInputs(
+            step=1, prompt_lengths=np.array([len(past)]), sequences=[past]
+        )
         made = mask_disallowed_tokens(
             np.zeros((1, 3), np.float32), GenerationSettings(no_repeat_ngram_size=size), place
         )

@@ -16,7 +16,7 @@ from specc.driver.compile_job import add_taps
 from specc.driver.compile_options import PACKAGE_GRAPHS
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.runtime.model_package import open_package
-from specc.runtime.random_inputs import choose_lengths, make_random_inputs
+from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 from specc_onnx import get_target, write_package
 
 SMALL = {
@@ -56,7 +56,7 @@ def test_package_equals_two_models(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "both" / written.data).read_bytes() == other.read_bytes()
 
     inputs = make_random_inputs(
-        model.graph, choose_lengths(model.graph, 1), np.random.default_rng(0)
+        model.graph, choose_axis_sizes(model.graph, 1), np.random.default_rng(0)
     )
     package = open_package(tmp_path / "both", verify_contents=True)
     want = specc.load(alone).run(**inputs)

@@ -12,7 +12,7 @@ from support.hf_outputs import OutputArchive, write_checkpoint
 import specc
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import open_spec
-from specc.weights.formats.safetensors import open_tensors, write_safetensors
+from specc.weights.formats.safetensors import open_safetensors, write_safetensors
 
 LEFT = [
     "README.md", ".gitattributes", "optimizer.pt", "training_args.bin", "rng_state.pth", "tf_model.h5",
@@ -58,7 +58,7 @@ def test_other_files_are_ignored(checkpoint: Path, tmp_path: Path) -> None:
     for name in LEFT:
         (full / name).parent.mkdir(exist_ok=True)
         (full / name).write_bytes(b"junk \0\xff")
-    with open_tensors(full / "model.safetensors") as file:
+    with open_safetensors(full / "model.safetensors") as file:
         half = {name: file.read_tensor(name).astype(np.float16) / 2 for name in file.tensors}
     write_safetensors(full / "model.fp16.safetensors", half)
     (full / "model.safetensors.index.json").write_text("{}")

@@ -56,8 +56,8 @@ def get_error_code(failed: pytest.ExceptionInfo[Failed]) -> str:
 def write_version(directory: Path, version: bytes) -> None:
     with OutputDirectory(directory) as out:
         out.write_hash_named_file("weights", ".bin", [b"weights ", version])
-        out.write_entry("model.onnx", [b"model ", version])
-        out.write_entry("specc.json", [b"index ", version])
+        out.write_named_file("model.onnx", [b"model ", version])
+        out.write_named_file("specc.json", [b"index ", version])
 
 
 def test_chunks_are_concatenated(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_superseded_files_are_removed(tmp_path: Path) -> None:
     write_version(tmp_path, b"1")
     (old,) = tmp_path.glob("weights-*")
     with OutputDirectory(tmp_path, superseded=[old.name, "../elsewhere"]) as out:
-        out.write_entry("specc.json", [b"new"])
+        out.write_named_file("specc.json", [b"new"])
     assert not old.exists()
 
 
@@ -176,17 +176,17 @@ def test_failing_last_fsync_keeps_hashed_files(
         OutputDirectory(tmp_path) as out,
     ):
         part = out.write_hash_named_file("weights", ".bin", [b"1"])
-        out.write_entry("m.onnx", [b"2"])
+        out.write_named_file("m.onnx", [b"2"])
     assert read_files(tmp_path) == {part: b"1", "m.onnx": b"2"}
 
 
 def test_new_directory_is_removed_after_a_failure(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), OutputDirectory(tmp_path / "new") as out:
-        out.write_entry("a", [b"1"])
+        out.write_named_file("a", [b"1"])
         raise RuntimeError
     assert not (tmp_path / "new").exists()
     with OutputDirectory(tmp_path / "new") as out:
-        out.write_entry("a", [b"12"])
+        out.write_named_file("a", [b"12"])
     assert (out.file_digests["a"].bytes, read_files(tmp_path / "new")) == (2, {"a": b"12"})
 
 

@@ -31,7 +31,7 @@ def stays(given):
         time.sleep(60)
     with create_temporary_directory() as folder, OutputDirectory(Path("out")) as out:
         (folder / "sums").write_bytes(b"x")
-        out.write_entry("m.onnx", chunks())
+        out.write_named_file("m.onnx", chunks())
 
 import specc.cli.catalog_commands
 specc.cli.catalog_commands.execute_list = stays

@@ -26,7 +26,7 @@ def chunks():
 
 with create_temporary_directory() as folder, OutputDirectory(Path(sys.argv[1])) as out:
     (folder / "sums").write_bytes(b"x")
-    out.write_entry("m.onnx", chunks())
+    out.write_named_file("m.onnx", chunks())
 """
 LONG_AGO = atomic_write.STALE_SECONDS + 60
 

@@ -18,7 +18,7 @@ from specc.runtime.attention_weights import (
     compute_attention_weights,
     locate_attention_nodes,
 )
-from specc.runtime.random_inputs import choose_lengths, make_random_inputs
+from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
 NONE = {
@@ -70,7 +70,7 @@ def test_every_attention_is_returned(spec: str, tmp_path: Path) -> None:
     assert bool(count_attentions(graph)) == (spec not in NONE)
     if spec in NONE:
         return
-    given = make_random_inputs(graph, choose_lengths(graph, 1), np.random.default_rng(0))
+    given = make_random_inputs(graph, choose_axis_sizes(graph, 1), np.random.default_rng(0))
     results, weights = model.attention(**given)
     scopes = list(dict.fromkeys(scope.partition(ITERATION_SEPARATOR)[0] for scope in weights))
     assert scopes == list(locate_attention_nodes(graph))

@@ -26,7 +26,7 @@ from specc.preprocessing.preprocessing_config import (
 )
 from specc.preprocessing.preprocessing_records import (
     AudioConfig,
-    CtcDecoding,
+    CtcOutput,
     FilterBanks,
     LogMel,
     Waveform,
@@ -121,7 +121,7 @@ def test_input_records_round_trip(record: AudioConfig) -> None:
     assert parse_input_record(json.loads(json.dumps(record.to_json()))) == record
 
 
-SPOKEN = CtcDecoding(vocab=("-", "|", "a", "b"), mask_output="there", do_lower_case=True)
+SPOKEN = CtcOutput(vocab=("-", "|", "a", "b"), mask_output="there", do_lower_case=True)
 
 
 def test_transcript_record_round_trip() -> None:

@@ -17,7 +17,7 @@ from specc.preprocessing.preprocessing_records import (
     ImageOutput,
     LabelsOutput,
     NumbersOutput,
-    SegmentationMap,
+    SegmentationOutput,
     TextOutput,
     WordTokenizer,
 )
@@ -49,7 +49,7 @@ EVERYTHING = PreprocessingConfig(
         ("spelled", TextOutput(CharTokenizer(("a", "é")))),
         ("score", NumbersOutput(digits=6)),
         ("rebuilt", ImageOutput(ImageConfig(size=(16, 16)))),
-        ("mask", SegmentationMap(("sky", "sea"), ((0, 0, 255), (0, 255, 255)))),
+        ("mask", SegmentationOutput(("sky", "sea"), ((0, 0, 255), (0, 255, 255)))),
     ),
 )
 
@@ -153,10 +153,12 @@ def test_labels_depend_on_the_rank():
     """One line of a spec serves a head that classifies an image and one that classifies its
     pixels."""
     labels = ("sky", "sea", "land", "road")
-    places = SegmentationMap(labels)
+    places = SegmentationOutput(labels)
     assert adapt_labels_to_rank(LabelsOutput(labels, top_k=2), 4) == places
     assert adapt_labels_to_rank(places, 2) == LabelsOutput(labels, top_k=3)
-    assert adapt_labels_to_rank(SegmentationMap(labels[:2]), 2) == LabelsOutput(labels[:2], top_k=2)
+    assert adapt_labels_to_rank(SegmentationOutput(labels[:2]), 2) == LabelsOutput(
+        labels[:2], top_k=2
+    )
     for record, rank in (
         (LabelsOutput(labels), 2),
         (LabelsOutput(labels), 3),

@@ -15,7 +15,7 @@ from specc.preprocessing.preprocessing_records import (
     ImageOutput,
     LabelsOutput,
     NumbersOutput,
-    SegmentationMap,
+    SegmentationOutput,
     TextOutput,
 )
 from specc.preprocessing.result_formatting import (
@@ -121,7 +121,7 @@ def test_image_output():
 
 
 def test_class_map():
-    record = SegmentationMap(("sky", "sea"), ((0, 0, 255), (0, 255, 255)))
+    record = SegmentationOutput(("sky", "sea"), ((0, 0, 255), (0, 255, 255)))
     ids = np.array([[[0, 0], [1, 0]]])
     shown = format_output("mask", record, ids)
     assert shown.lines == ("sky   75 %  #0000ff", "sea   25 %  #00ffff")
@@ -130,7 +130,9 @@ def test_class_map():
     assert format_output("mask", record, scores) == shown
     assert [
         name
-        for name, _ in format_output("../m", SegmentationMap(), np.array([ids[0], ids[0]])).images
+        for name, _ in format_output(
+            "../m", SegmentationOutput(), np.array([ids[0], ids[0]])
+        ).images
     ] == ["___m-0.png", "___m-1.png"]
 
 
@@ -142,10 +144,10 @@ def test_class_map():
         (TextOutput(ByteTokenizer()), np.zeros((1, 3), np.float32)),
         (TextOutput(ByteTokenizer()), np.array(3)),
         (ImageOutput(ImageConfig(size=(2, 2))), np.zeros((1, 1, 2, 2), np.float32)),
-        (SegmentationMap(("a",)), np.array([[[1]]])),
-        (SegmentationMap(("a",)), np.zeros((1, 2, 3, 3), np.float32)),
-        (SegmentationMap(), np.array([[[-1]]])),
-        (SegmentationMap(), np.zeros(3, np.float32)),
+        (SegmentationOutput(("a",)), np.array([[[1]]])),
+        (SegmentationOutput(("a",)), np.zeros((1, 2, 3, 3), np.float32)),
+        (SegmentationOutput(), np.array([[[-1]]])),
+        (SegmentationOutput(), np.zeros(3, np.float32)),
     ],
 )
 def test_outputs_that_do_not_match_their_record(record, value):

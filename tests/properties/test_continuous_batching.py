@@ -142,7 +142,7 @@ MISTAKES = {
     "what exists is aligned at the beginning": (_MergedBatch, "_right_align", _take_oldest_column),
     "keys are out of their columns": (_MergedBatch, "_stack_time_steps", _prepend_columns),
     "other rows are handed over": (_MergedBatch, "_stack_elements", _take_leaving_elements),
-    "columns in front exist": (batch_slots, "prepend_padding_columns", _mark_all_valid),
+    "columns in front exist": (batch_slots, "prepend_padding_positions", _mark_all_valid),
     "a column too few is kept": (batch_slots, "_count_columns", lambda part: part.column_count - 2),
 }
 

@@ -26,7 +26,7 @@ from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model import ModelDefinition
-from specc.runtime.random_inputs import choose_lengths, make_random_inputs
+from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 
 
 def make_unshared_position_ids(context: Context, x: Tensor, axis: int, role: object) -> Tensor:
@@ -53,7 +53,7 @@ def format_report(found: AnalysisReport) -> Any:
 
 def compute_results(graph: Graph, weights: dict[str, Any], seed: int = 0) -> dict[str, Any]:
     """Return the results of a graph for inputs of a seed."""
-    sizes = choose_lengths(graph, 2, None)
+    sizes = choose_axis_sizes(graph, 2, None)
     inputs = make_random_inputs(graph, sizes, np.random.default_rng(seed))
     with np.errstate(all="ignore"):
         return specc_numpy.evaluate_graph(graph, inputs, weights)

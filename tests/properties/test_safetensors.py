@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import Failed
 from specc.io.file_type_detection import PRODUCER_NAME
-from specc.weights.formats.safetensors import open_tensors, write_safetensors
+from specc.weights.formats.safetensors import open_safetensors, write_safetensors
 
 DTYPES = [
     np.float32,
@@ -55,7 +55,7 @@ def test_reading_is_the_inverse_of_writing(
     place: Path, tensors: dict[str, NDArray[Any]], metadata: dict[str, str]
 ) -> None:
     write_safetensors(place, tensors, metadata)
-    with open_tensors(place) as file:
+    with open_safetensors(place) as file:
         assert dict(file.metadata) == {PRODUCER_NAME: "weights", **metadata}
         assert file.size == place.stat().st_size
         assert set(file.tensors) == set(tensors)
@@ -95,7 +95,7 @@ def test_a_damaged_file_is_read_or_refused_but_never_crashes(
         data[at] = value
     place.write_bytes(data[:cut])
     try:
-        file = open_tensors(place)
+        file = open_safetensors(place)
     except Failed as failed:
         codes = [d.code for d in failed.diagnostics]
     else:
@@ -115,4 +115,4 @@ def test_a_damaged_file_is_read_or_refused_but_never_crashes(
 def test_arbitrary_bytes_are_read_or_refused(place: Path, data: bytes) -> None:
     place.write_bytes(data)
     with pytest.raises(Failed):
-        open_tensors(place)
+        open_safetensors(place)

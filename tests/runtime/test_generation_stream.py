@@ -91,7 +91,7 @@ def test_an_interrupted_stream_raises_again(model: Model, monkeypatch: pytest.Mo
     writing = model.generate("ab", max_tokens=6)
     monkeypatch.setattr("specc.runtime.generation_stream.iterate_decode_steps", interrupted)
     monkeypatch.setattr(
-        "specc.runtime.generation_stream.run_standalone",
+        "specc.runtime.generation_stream.run_standalone_generator",
         lambda *_: next(interrupted()) and list(interrupted()),
     )
     with pytest.raises(KeyboardInterrupt):

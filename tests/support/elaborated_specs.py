@@ -25,7 +25,7 @@ from specc.driver.weights_section import (
 from specc.frontend.elaboration_context import Env
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.ir.model import ModelDefinition
-from specc.weights.weight_rules import WeightRules, find_tied_pairs, select_graph_rules
+from specc.weights.weight_rules import WeightRules, resolve_ties, select_graph_rules
 from specc_onnx import build_model, get_target
 from support.onnx_sessions import open_silent_session
 
@@ -95,7 +95,7 @@ def _text(value: object) -> str:
 def sample_spec_weights(spec: ElaboratedSpec, seed: int = 0) -> Arrays:
     """Return random float32 values for every parameter; tied parameters are equal."""
     required = list_required_parameters(spec.model.graph)
-    ties = find_tied_pairs({w.name: w for w in required}, spec.rules)
+    ties = resolve_ties({w.name: w for w in required}, spec.rules)
     rng = np.random.default_rng(seed)
     values: Arrays = {}
     for w in required:

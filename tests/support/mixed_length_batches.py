@@ -244,8 +244,10 @@ def find_logit_difference(model: GenerativeModel, seed: int, steps: int = 12) ->
             prepared = batch_slots.stack_prompts(
                 model.input_signature, [t.prepared for t in joined]
             )
-            margin = batch_slots.count_extra_padding_columns(model.derived.states)
-            prepared = batch_slots.prepend_padding_columns(model.input_signature, prepared, margin)
+            margin = batch_slots.count_initial_padding_positions(model.derived.states)
+            prepared = batch_slots.prepend_padding_positions(
+                model.input_signature, prepared, margin
+            )
             first = model.make_session(prepared)
             logits = np.asarray(first.step(prepared[growing]), np.float64)
             new = [(sequence, sequence.prompt) for sequence in joined]

@@ -22,7 +22,7 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.runtime.model_package import ModelPackage
 from specc.runtime.package_files import read_package_file
 from specc.weights.parameter_sources import ParameterSource, RandomInitWeights
-from specc.weights.weight_rules import find_tied_pairs
+from specc.weights.weight_rules import resolve_ties
 from specc_onnx import get_target, write_package
 
 SPEC = """specc 1
@@ -125,7 +125,7 @@ def bind_pair_weights(
         return loading.bind_checkpoint(list(wanted.values()), rules, weights)
     facts = {n: f for graph in graphs for n, f in graph.parameter_facts.items()}
     return RandomInitWeights(
-        seed, wanted, {n: f.initializer for n, f in facts.items()}, find_tied_pairs(wanted, rules)
+        seed, wanted, {n: f.initializer for n, f in facts.items()}, resolve_ties(wanted, rules)
     )
 
 

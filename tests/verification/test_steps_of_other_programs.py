@@ -14,7 +14,11 @@ from specc import backend
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.runtime.model_package import open_package
-from specc.runtime.random_inputs import find_exported_states, make_random_inputs, make_step_sampler
+from specc.runtime.random_inputs import (
+    find_past_key_value_states,
+    make_exported_step_sampler,
+    make_random_inputs,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +49,7 @@ def test_states_of_a_prefix(spec: str, names: str, tmp_path: Path) -> None:
 
 
 def _has_consistent_states(step: Graph, weights: Mapping[str, Array]) -> bool:
-    states = find_exported_states(step)
+    states = find_past_key_value_states(step)
     growing = {n for n in states if not all(d.number for d in step.inputs[n].type.shape[1:])}
     if not growing:
         return False
@@ -53,7 +57,7 @@ def _has_consistent_states(step: Graph, weights: Mapping[str, Array]) -> bool:
     new = next(iter(symbols["input_ids"] - {str(step.inputs["input_ids"].type.shape[0])}))
     past = next(s for s in symbols[min(growing)] if s not in symbols["input_ids"])
     sizes = dict.fromkeys(set().union(*symbols.values()), 3)
-    given = make_step_sampler(weights)(step, sizes, np.random.default_rng(0))
+    given = make_exported_step_sampler(weights)(step, sizes, np.random.default_rng(0))
     again = np.random.default_rng(0)
     make_random_inputs(step, sizes, again)
     first = make_random_inputs(step, {**sizes, new: 3, past: 0}, again)

@@ -17,7 +17,7 @@ from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
 from specc.runtime.loaded_model import LoadedModel, load_model
 from specc.runtime.model_package import open_package
-from specc.runtime.random_inputs import choose_lengths, make_random_inputs, move_padding_to_side
+from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs, move_padding_to_side
 from specc.verification.tolerance import compare_result
 
 NAN, INF = np.nan, np.inf
@@ -149,7 +149,7 @@ def generate_inputs(**given: Input) -> Iterator[dict[str, Any]]:
     graph = b.build_graph("g", {name: b.inputs[name] for name in given}, min_lengths={"n": 2})
     rng = np.random.default_rng(0)
     for turn in range(3):
-        yield make_random_inputs(graph, choose_lengths(graph, turn), rng)
+        yield make_random_inputs(graph, choose_axis_sizes(graph, turn), rng)
 
 
 def test_first_and_last_id_are_used() -> None:

@@ -22,7 +22,7 @@ from specc.weights.weight_expressions import (
     TensorExpr,
     TransposeExpr,
 )
-from specc.weights.weight_rules import IgnoreRule, LoadRule, RequiredParameter, TieRule, WeightRules
+from specc.weights.weight_rules import IgnoreRule, LoadRule, ModelParameter, TieRule, WeightRules
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -36,10 +36,9 @@ def make_values(*shape: int, start: float = 0, dtype: Any = np.float32) -> NDArr
     return (np.arange(np.prod(shape, dtype=np.int64)) + start).reshape(shape).astype(dtype)
 
 
-def make_parameters(**shapes: tuple[int, ...]) -> list[RequiredParameter]:
+def make_parameters(**shapes: tuple[int, ...]) -> list[ModelParameter]:
     return [
-        RequiredParameter(name=name.replace("_", "."), shape=shape)
-        for name, shape in shapes.items()
+        ModelParameter(name=name.replace("_", "."), shape=shape) for name, shape in shapes.items()
     ]
 
 
@@ -47,7 +46,7 @@ NO_RULES = WeightRules()
 
 
 def get_binding_errors(
-    directory: Path, want: list[RequiredParameter], tensors: Arrays, rules: WeightRules = NO_RULES
+    directory: Path, want: list[ModelParameter], tensors: Arrays, rules: WeightRules = NO_RULES
 ) -> list[Diagnostic]:
     with open_saved(directory, tensors) as checkpoint, pytest.raises(Failed) as failed:
         bind_parameters(want, rules, checkpoint)
@@ -58,9 +57,9 @@ def format_diagnostic(diagnostic: Diagnostic) -> str:
     return "\n".join((diagnostic.title, *diagnostic.notes, *diagnostic.helps))
 
 
-def make_layer_parameters(n: int, **shapes: tuple[int, ...]) -> list[RequiredParameter]:
+def make_layer_parameters(n: int, **shapes: tuple[int, ...]) -> list[ModelParameter]:
     return [
-        RequiredParameter(name=f"h.{i}.{name}", shape=shape)
+        ModelParameter(name=f"h.{i}.{name}", shape=shape)
         for i in range(n)
         for name, shape in shapes.items()
     ]
@@ -78,9 +77,7 @@ def test_binding_by_name(tmp_path: Path) -> None:
 
 def test_load_rules_with_placeholders(tmp_path: Path) -> None:
     tensors = {f"h.{i}.c_attn.weight": make_values(4, 6, start=10 * i) for i in range(2)}
-    want = [
-        RequiredParameter(name=f"h.{i}.{n}.weight", shape=(2, 4)) for i in range(2) for n in "qkv"
-    ]
+    want = [ModelParameter(name=f"h.{i}.{n}.weight", shape=(2, 4)) for i in range(2) for n in "qkv"]
     rules = WeightRules(
         loads=tuple(
             LoadRule(
@@ -104,8 +101,8 @@ def test_one_rule_for_renamed_tensors(tmp_path: Path) -> None:
         "*norm.weight", FirstPresentExpr((TensorExpr("*norm.weight"), TensorExpr("*norm.gamma")))
     )
     want = [
-        RequiredParameter(name="a.norm.weight", shape=(2,)),
-        RequiredParameter(name="b.norm.weight", shape=(2,)),
+        ModelParameter(name="a.norm.weight", shape=(2,)),
+        ModelParameter(name="b.norm.weight", shape=(2,)),
     ]
     with open_saved(
         tmp_path, {"a.norm.weight": make_values(2), "b.norm.gamma": make_values(2, start=5)}
@@ -159,11 +156,11 @@ def test_chained_and_cyclic_ties(tmp_path: Path) -> None:
 def test_missing_tensors_of_all_layers_are_one_error(tmp_path: Path) -> None:
     span = Span(Source("gpt2.specc", "linear(x) @ q"), 0, 9)
     want = [
-        RequiredParameter(name=f"h.{i}.q.weight", shape=(2, 2), span=span, origin="makes [2, 2]")
+        ModelParameter(name=f"h.{i}.q.weight", shape=(2, 2), span=span, origin="makes [2, 2]")
         for i in range(4)
     ]
     (fault,) = get_binding_errors(
-        tmp_path, [*want, RequiredParameter(name="w", shape=(1,))], {"w": make_values(1)}
+        tmp_path, [*want, ModelParameter(name="w", shape=(1,))], {"w": make_values(1)}
     )
     assert fault.code == "E0501"
     assert fault.title == "`h.0.q.weight` is not in the checkpoint (and 3 more like it)"
@@ -175,8 +172,8 @@ def test_missing_tensors_of_all_layers_are_one_error(tmp_path: Path) -> None:
 def test_similar_name_is_suggested_once(tmp_path: Path) -> None:
     tensors = {"w": make_values(1), **{f"h.{i}.LayerNorm.gamma": make_values(2) for i in range(3)}}
     want = [
-        RequiredParameter(name="w", shape=(1,)),
-        *(RequiredParameter(name=f"h.{i}.LayerNorm.weight", shape=(2,)) for i in range(3)),
+        ModelParameter(name="w", shape=(1,)),
+        *(ModelParameter(name=f"h.{i}.LayerNorm.weight", shape=(2,)) for i in range(3)),
     ]
     (fault,) = get_binding_errors(tmp_path, want, tensors)
     assert 'load "h.{i}.LayerNorm.weight" = "h.{i}.LayerNorm.gamma"' in format_diagnostic(fault)
@@ -200,8 +197,8 @@ def test_shape_errors_are_grouped(tmp_path: Path) -> None:
     }
     want = [
         *make_layer_parameters(3, a=(2, 3)),
-        RequiredParameter(name="r", shape=(2, 2)),
-        RequiredParameter(name="n", shape=(6, 2)),
+        ModelParameter(name="r", shape=(2, 2)),
+        ModelParameter(name="n", shape=(6, 2)),
     ]
     turned, flat, odd = get_binding_errors(tmp_path, want, tensors)
     assert {turned.code, flat.code, odd.code} == {"E0503"}
@@ -248,7 +245,7 @@ def test_unused_tensors(tmp_path: Path) -> None:
 
 def test_num_batches_tracked_is_ignored(tmp_path: Path) -> None:
     """PyTorch stores it next to the running mean; elsewhere the name is an unused tensor."""
-    want = [RequiredParameter(name="bn.running_mean", shape=(2,))]
+    want = [ModelParameter(name="bn.running_mean", shape=(2,))]
     count = make_values(dtype=np.int64)
     tensors = {"bn.running_mean": make_values(2), "bn.num_batches_tracked": count}
     with open_saved(tmp_path, tensors) as checkpoint:
@@ -284,8 +281,8 @@ BASE = {f"h.{i}.w": make_values(2) for i in range(3)}
 
 @pytest.mark.parametrize("prefix", ["", "transformer.", "a.b."])
 def test_base_model_prefix(tmp_path: Path, prefix: str) -> None:
-    bare = [RequiredParameter(name=n, shape=(2,)) for n in BASE]
-    with_prefix = [RequiredParameter(name=prefix + n, shape=(2,)) for n in BASE]
+    bare = [ModelParameter(name=n, shape=(2,)) for n in BASE]
+    with_prefix = [ModelParameter(name=prefix + n, shape=(2,)) for n in BASE]
     with open_saved(tmp_path, {prefix + n: t for n, t in BASE.items()}) as checkpoint:
         assert read_parameter(
             bind_parameters(bare, WeightRules(), checkpoint), "h.1.w"
@@ -299,7 +296,7 @@ def test_base_model_prefix(tmp_path: Path, prefix: str) -> None:
 
 def test_part_of_the_names_has_the_base_prefix(tmp_path: Path) -> None:
     """As transformers 5.24 saves ViTMSNForImageClassification."""
-    want = [RequiredParameter(name=f"vit.{n}", shape=(2,)) for n in (*BASE, "norm")]
+    want = [ModelParameter(name=f"vit.{n}", shape=(2,)) for n in (*BASE, "norm")]
     with open_saved(tmp_path, {**BASE, "vit.norm": make_values(2) + 7}) as checkpoint:
         bound = bind_parameters(want, WeightRules(), checkpoint)
         assert read_parameter(bound, "vit.norm").tolist() == [7, 8]
@@ -308,8 +305,8 @@ def test_part_of_the_names_has_the_base_prefix(tmp_path: Path) -> None:
 
 def test_head_has_no_base_prefix(tmp_path: Path) -> None:
     want = [
-        *(RequiredParameter(name=n, shape=(2,)) for n in BASE),
-        RequiredParameter(name="head", shape=(2,)),
+        *(ModelParameter(name=n, shape=(2,)) for n in BASE),
+        ModelParameter(name="head", shape=(2,)),
     ]
     with open_saved(
         tmp_path, {**{f"bert.{n}": t for n, t in BASE.items()}, "head": make_values(2)}
@@ -325,7 +322,7 @@ def test_head_prefix_is_not_the_base_prefix(tmp_path: Path, others: list[str]) -
     """The names of the base weights determine the prefix, so a new head is not bound to the head of
     another task."""
     tensors = {**BASE, **{f"{head}.classifier": make_values(2) for head in others}}
-    want = [RequiredParameter(name=n, shape=(2,)) for n in (*BASE, "classifier")]
+    want = [ModelParameter(name=n, shape=(2,)) for n in (*BASE, "classifier")]
     found = get_binding_errors(tmp_path, want, tensors)
     assert "E0501" in [fault.code for fault in found]
 
@@ -333,7 +330,7 @@ def test_head_prefix_is_not_the_base_prefix(tmp_path: Path, others: list[str]) -
 def test_ambiguous_prefix(tmp_path: Path) -> None:
     tensors = {f"{p}.{n}": t for n, t in BASE.items() for p in ("student", "teacher")}
     (fault,) = get_binding_errors(
-        tmp_path, [RequiredParameter(name=n, shape=(2,)) for n in BASE], tensors
+        tmp_path, [ModelParameter(name=n, shape=(2,)) for n in BASE], tensors
     )
     assert fault.code == "E0515"
 
@@ -357,7 +354,7 @@ def test_nan_and_infinity_are_errors(tmp_path: Path, value: float, dtype: Any) -
 def test_bool_bytes(tmp_path: Path) -> None:
     with open_saved(tmp_path, {"a": np.array([True, False])}) as checkpoint:
         binding = bind_parameters(
-            [RequiredParameter(name="a", shape=(2,), dtype="bool")], WeightRules(), checkpoint
+            [ModelParameter(name="a", shape=(2,), dtype="bool")], WeightRules(), checkpoint
         )
         assert read_parameter(binding, "a").tolist() == [True, False]
     path = tmp_path / "model.safetensors"
@@ -365,7 +362,7 @@ def test_bool_bytes(tmp_path: Path) -> None:
     with open_weights(path) as checkpoint, pytest.raises(Failed, match="E0507"):
         read_parameter(
             bind_parameters(
-                [RequiredParameter(name="a", shape=(2,), dtype="bool")], WeightRules(), checkpoint
+                [ModelParameter(name="a", shape=(2,), dtype="bool")], WeightRules(), checkpoint
             ),
             "a",
         )

@@ -8,18 +8,18 @@ import pytest
 from specc.weights.external_data import (
     PAGE_ALIGNED_BYTES,
     ExternalLocation,
-    TensorPiece,
+    ExternalTensor,
     can_store_inline,
     count_tensor_bytes,
-    find_link_location,
+    find_linked_path,
     iterate_external_data,
     plan_external_data,
 )
 from specc.weights.parameter_sources import ByteRange
 
 
-def make_piece(name: str, nbytes: int, path: Path | None = None, offset: int = 0) -> TensorPiece:
-    return TensorPiece(name, "f32", nbytes, ByteRange(path, offset, nbytes) if path else None)
+def make_piece(name: str, nbytes: int, path: Path | None = None, offset: int = 0) -> ExternalTensor:
+    return ExternalTensor(name, "f32", nbytes, ByteRange(path, offset, nbytes) if path else None)
 
 
 @pytest.fixture
@@ -89,10 +89,10 @@ def test_misaligned_weights_are_copied(tmp_path: Path, weights: Path) -> None:
 def test_reasons_against_linking(tmp_path: Path, weights: Path) -> None:
     inside = tmp_path / "ck" / "out"
     inside.mkdir()
-    assert "is outside the output directory" in str(find_link_location(weights, inside))
+    assert "is outside the output directory" in str(find_linked_path(weights, inside))
     os.link(weights, tmp_path / "second")
-    assert "2 links" in str(find_link_location(weights, tmp_path))
-    assert "cannot be read" in str(find_link_location(tmp_path / "absent", tmp_path))
+    assert "2 links" in str(find_linked_path(weights, tmp_path))
+    assert "cannot be read" in str(find_linked_path(tmp_path / "absent", tmp_path))
     found = plan_external_data(
         [make_piece("a", 16, weights), make_piece("b", 16, weights, 16)], tmp_path, link=True
     )
@@ -101,12 +101,12 @@ def test_reasons_against_linking(tmp_path: Path, weights: Path) -> None:
 
 def test_symlinks_are_resolved(tmp_path: Path, weights: Path) -> None:
     (tmp_path / "alias.safetensors").symlink_to(weights)
-    assert find_link_location(tmp_path / "alias.safetensors", tmp_path) == ("ck/model.safetensors",)
+    assert find_linked_path(tmp_path / "alias.safetensors", tmp_path) == ("ck/model.safetensors",)
     outside = tmp_path / "out"
     outside.mkdir()
     (outside / "alias.safetensors").symlink_to(weights)
     assert "is outside the output directory" in str(
-        find_link_location(outside / "alias.safetensors", outside)
+        find_linked_path(outside / "alias.safetensors", outside)
     )
 
 

@@ -13,7 +13,7 @@ from specc.weights import int_quantization
 from specc.weights.int_quantization import QuantizationErrorStats
 from specc.weights.parameter_sources import RandomInitWeights
 from specc.weights.quantized_weights import QuantizedWeights
-from specc.weights.weight_rules import RequiredParameter
+from specc.weights.weight_rules import ModelParameter
 
 FORMS = [
     QuantizationFormat(
@@ -86,9 +86,7 @@ def test_extreme_weights_stay_finite(
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_streamed_quantization(form: QuantizationFormat, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = (37, 11)
-    base = RandomInitWeights(
-        1, {"w": RequiredParameter(name="w", shape=shape)}, {"w": "normal(1.0)"}
-    )
+    base = RandomInitWeights(1, {"w": ModelParameter(name="w", shape=shape)}, {"w": "normal(1.0)"})
     values = QuantizedWeights(base, {"w": form})
     whole = np.frombuffer(b"".join(base.iterate_chunks("w", "f32")), np.float32).reshape(shape)
     numbers, scales = quantize_matrix(whole.T if form.is_transposed else whole, form)
@@ -108,9 +106,7 @@ def test_streamed_quantization(form: QuantizationFormat, monkeypatch: pytest.Mon
 def test_scales_before_codes() -> None:
     form = FORMS[0]
     values = QuantizedWeights(
-        RandomInitWeights(
-            1, {"w": RequiredParameter(name="w", shape=(3, 4))}, {"w": "normal(1.0)"}
-        ),
+        RandomInitWeights(1, {"w": ModelParameter(name="w", shape=(3, 4))}, {"w": "normal(1.0)"}),
         {"w": form},
     )
     first = b"".join(values.iterate_chunks("w:scale", "f32"))

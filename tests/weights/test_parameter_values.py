@@ -14,11 +14,11 @@ from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.initializers import Initializer
 from specc.weights.parameter_sources import RandomInitWeights, make_initial_values, read_parameter
 from specc.weights.weight_expressions import StackExpr, TensorExpr, TransposeExpr
-from specc.weights.weight_rules import LoadRule, RequiredParameter, WeightRules
+from specc.weights.weight_rules import LoadRule, ModelParameter, WeightRules
 
 
 def test_seeded_parameters() -> None:
-    want = {n: RequiredParameter(name=n, shape=(3, 4)) for n in ("wte", "head", "q")}
+    want = {n: ModelParameter(name=n, shape=(3, 4)) for n in ("wte", "head", "q")}
     seeded = RandomInitWeights(7, want, dict.fromkeys(want, "normal(0.02)"), {"head": "wte"})
     assert seeded.get_tied_source("head") == "wte"
     assert seeded.get_tied_source("wte") is None
@@ -36,9 +36,7 @@ def test_memory_of_a_large_transposed_tensor(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "a.safetensors", {"a": big})
     with open_weights(tmp_path) as checkpoint:
         rules = WeightRules(loads=(LoadRule("a", TransposeExpr(TensorExpr("a"))),))
-        binding = bind_parameters(
-            [RequiredParameter(name="a", shape=(2000, 3000))], rules, checkpoint
-        )
+        binding = bind_parameters([ModelParameter(name="a", shape=(2000, 3000))], rules, checkpoint)
         assert np.array_equal(read_parameter(binding, "a"), big.T)
         tracemalloc.start()
         for _ in binding.iterate_chunks("a", "f32"):
@@ -53,7 +51,7 @@ def test_memory_of_an_unchanged_tensor(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "a.safetensors", {"a": big})
     with open_weights(tmp_path) as checkpoint:
         binding = bind_parameters(
-            [RequiredParameter(name="a", shape=big.shape)], WeightRules(), checkpoint
+            [ModelParameter(name="a", shape=big.shape)], WeightRules(), checkpoint
         )
         tracemalloc.start()
         total = sum(len(chunk) for chunk in binding.iterate_chunks("a", "f32"))
@@ -75,7 +73,7 @@ def test_memory_of_stacked_tensors(tmp_path: Path) -> None:
     rules = WeightRules(loads=tuple(write_experts(tmp_path, 12, one)))
     with open_weights(tmp_path) as checkpoint:
         binding = bind_parameters(
-            [RequiredParameter(name="e.w", shape=(12, 600, 1000))], rules, checkpoint
+            [ModelParameter(name="e.w", shape=(12, 600, 1000))], rules, checkpoint
         )
         assert binding.find_byte_range("e.w") is None
         wanted = np.stack([one + n for n in range(12)])
@@ -94,9 +92,7 @@ def test_nan_names_the_stacked_tensor(tmp_path: Path) -> None:
     bad = {f"e.{n}.w": one * (np.nan if n == 1 else 1) for n in range(3)}
     write_safetensors(tmp_path / "a.safetensors", bad)
     with open_weights(tmp_path) as checkpoint:
-        binding = bind_parameters(
-            [RequiredParameter(name="e.w", shape=(3, 2, 3))], rules, checkpoint
-        )
+        binding = bind_parameters([ModelParameter(name="e.w", shape=(3, 2, 3))], rules, checkpoint)
         with pytest.raises(Failed) as failed:
             read_parameter(binding, "e.w")
     (fault,) = failed.value.diagnostics
@@ -108,7 +104,5 @@ def test_single_expert_is_linked(tmp_path: Path) -> None:
     one = np.ones((2, 3), np.float32)
     rules = WeightRules(loads=tuple(write_experts(tmp_path, 1, one)))
     with open_weights(tmp_path) as checkpoint:
-        binding = bind_parameters(
-            [RequiredParameter(name="e.w", shape=(1, 2, 3))], rules, checkpoint
-        )
+        binding = bind_parameters([ModelParameter(name="e.w", shape=(1, 2, 3))], rules, checkpoint)
         assert binding.find_byte_range("e.w") is not None

@@ -15,7 +15,7 @@ from specc.ir.ops.quantized import QuantizationFormat
 from specc.weights import int_quantization
 from specc.weights.parameter_sources import ByteRange
 from specc.weights.quantized_weights import QuantizedWeights
-from specc.weights.weight_rules import RequiredParameter
+from specc.weights.weight_rules import ModelParameter
 from specc.weights.weight_value_checks import convert_dtype
 
 RNG = np.random.default_rng(7)
@@ -32,8 +32,8 @@ class StoredWeight:
     step: int = 101
 
     @property
-    def parameters(self) -> Mapping[str, RequiredParameter]:
-        return {"w": RequiredParameter(name="w", shape=self.weight.shape)}
+    def parameters(self) -> Mapping[str, ModelParameter]:
+        return {"w": ModelParameter(name="w", shape=self.weight.shape)}
 
     def get_tied_source(self, name: str) -> str | None:
         return None

@@ -21,7 +21,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Parameter, Value
 from specc.ir.ops.quantized import FoldedNorm
 from specc.ir.types import Type
-from specc.runtime.random_inputs import choose_lengths, make_random_inputs
+from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 from specc.transforms import pass_pipeline
 from specc.transforms.linear_weights import find_norm_folds
 from specc.weights.formats.safetensors import write_safetensors
@@ -31,7 +31,7 @@ from specc.weights.transposed_weights_and_norm_folding import (
     NormFoldedWeights,
     RangeCheckedWeights,
 )
-from specc.weights.weight_rules import RequiredParameter
+from specc.weights.weight_rules import ModelParameter
 
 SPEC = """specc 1
 model m
@@ -188,7 +188,7 @@ def fold_all_norms(
     graph: Graph, ties: dict[str, str], weights: dict[str, Array]
 ) -> NormFoldedWeights:
     """Return the weights with every foldable norm weight folded."""
-    wanted = {n: RequiredParameter(name=n, shape=w.shape) for n, w in weights.items()}
+    wanted = {n: ModelParameter(name=n, shape=w.shape) for n, w in weights.items()}
     base = ArrayValues(0, wanted, {}, arrays=weights)
     return NormFoldedWeights(
         base, find_norm_folds(pass_pipeline.simplify_graph(graph), ties, wanted)
@@ -210,7 +210,7 @@ def test_folding_is_exact(spec: str, tmp_path: Path) -> None:
     assert bool(ties) == (spec == "gpt2")
     assert len(folded.folds) == (4 if ties else 5)
     assert not any("wte" in n or "embed_tokens" in n for n in folded.fold_by_parameter)
-    inputs = make_random_inputs(graph, choose_lengths(graph, 2), np.random.default_rng(1))
+    inputs = make_random_inputs(graph, choose_axis_sizes(graph, 2), np.random.default_rng(1))
     wanted = specc_numpy.evaluate_graph(graph, inputs, before)
     for name, value in specc_numpy.evaluate_graph(graph, inputs, after).items():
         assert np.array_equal(value, wanted[name])
@@ -318,7 +318,7 @@ def test_folding_is_exact_for_every_spec(spec: str, tmp_path: Path) -> None:
     weights |= {name: weights[root] for name, root in ties.items()}
     folded = fold_all_norms(graph, ties, weights)
     after = weights | {n: read_parameter(folded, n, "f32") for n in folded.fold_by_parameter}
-    inputs = make_random_inputs(graph, choose_lengths(graph, 2), rng)
+    inputs = make_random_inputs(graph, choose_axis_sizes(graph, 2), rng)
     for name, value in specc_numpy.evaluate_graph(graph, inputs, weights).items():
         made = specc_numpy.evaluate_graph(graph, inputs, after)[name]
         np.testing.assert_allclose(made, value, rtol=1e-9, atol=1e-12)

@@ -23,7 +23,6 @@ from specc.weights.weight_expressions import (
     Expr,
     FirstPresentExpr,
     NegateExpr,
-    PatternMismatchError,
     PermuteRopeExpr,
     RearrangeExpr,
     ReshapeExpr,
@@ -33,6 +32,7 @@ from specc.weights.weight_expressions import (
     StackExpr,
     TensorExpr,
     TransposeExpr,
+    WeightExpressionError,
     iterate_tensor_names,
     rename_tensors,
     resolve_alternatives,
@@ -139,7 +139,7 @@ def test_fused_projections_are_split() -> None:
     ],
 )
 def test_shape_errors(expr: Expr, words: str) -> None:
-    with pytest.raises(PatternMismatchError, match=words.replace("(", r"\(")):
+    with pytest.raises(WeightExpressionError, match=words.replace("(", r"\(")):
         infer_expression_shape(expr, {**SHAPES, "v": (3,)})
 
 
@@ -148,7 +148,7 @@ def test_element_types() -> None:
     assert infer_expression_dtype(AddNumberExpr(a, 1.0), dtypes) == "f32"
     assert infer_expression_dtype(NegateExpr(a), dtypes) == "bf16"
     assert infer_expression_dtype(CastExpr(a, "f16"), dtypes) == "f16"
-    with pytest.raises(PatternMismatchError, match="bf16 and f32"):
+    with pytest.raises(WeightExpressionError, match="bf16 and f32"):
         infer_expression_dtype(ConcatExpr((a, b)), dtypes)
     low = {"a": np.array([0.001], ml_dtypes.bfloat16)}
     assert (

@@ -176,7 +176,7 @@ def write_prepared_graphs(
                 built_model.model, built_model.graph, metadata_texts.pop(DOC_METADATA_KEY, "")
             )
             add_metadata(built_model.model, metadata_texts)
-        out.write_entry(name, serialize_model(built_model.model))
+        out.write_named_file(name, serialize_model(built_model.model))
         # only one graph at a time is in memory
         if len(entries) > 1:
             for tensor in built_model.weights.values():

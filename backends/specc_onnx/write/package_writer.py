@@ -14,7 +14,7 @@ from pathlib import Path
 from specc.artifact.package_index_and_checksums import (
     INDEX_FILE,
     PackageIndex,
-    find_superseded_files,
+    find_replaceable_files,
     get_regular_file_size,
     is_plain_file_name,
     read_previous_index,
@@ -93,7 +93,7 @@ def write_package(
             sources=metadata.sources,
             checks_hashes_on_open=hash_on_every_load,
         )
-        out.write_entry(INDEX_FILE, [index.dump()])
+        out.write_named_file(INDEX_FILE, [index.dump()])
     return WrittenModel(
         directory, data, prepared_graphs.placement.plan, _list_file_sizes(directory, index)
     )
@@ -105,7 +105,7 @@ def _find_superseded_files(directory: Path, previous_index: PackageIndex | None)
         return []
     return filter_unreferenced_files(
         directory,
-        find_superseded_files(directory, previous_index),
+        find_replaceable_files(directory, previous_index),
         excluded_models=previous_index.files,
     )
 
@@ -243,6 +243,6 @@ def _write_extras(
             stem, dot, suffix = extra_file.name.partition(".")
             name = out.write_hash_named_file(stem, dot + suffix, [extra_file.content])
         elif name not in unchanged_extras:
-            out.write_entry(name, [extra_file.content])
+            out.write_named_file(name, [extra_file.content])
         names[extra_file.role or extra_file.name] = name
     return names

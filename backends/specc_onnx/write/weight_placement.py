@@ -21,10 +21,10 @@ from specc.ir.types import Type
 from specc.weights.external_data import (
     ExternalDataPlan,
     ExternalLocation,
-    TensorPiece,
+    ExternalTensor,
     can_store_inline,
     count_tensor_bytes,
-    find_link_location,
+    find_linked_path,
     plan_external_data,
 )
 from specc.weights.parameter_sources import ParameterSource
@@ -45,7 +45,7 @@ class WeightPlacement:
     each ONNX file. `weight_files` are the external files after they have been written.
     """
 
-    pieces: Mapping[str, TensorPiece]
+    pieces: Mapping[str, ExternalTensor]
     ties: Mapping[str, str]
     plan: ExternalDataPlan
     is_inline: bool
@@ -106,7 +106,7 @@ def _needs_conversion(values: ParameterSource, name: str, dtype: str, matrix_dty
     return is_converted and values.get_stored_dtype(name) != dtype
 
 
-def _is_inline(pieces: Sequence[TensorPiece], storage: WeightStorage, is_single: bool) -> bool:
+def _is_inline(pieces: Sequence[ExternalTensor], storage: WeightStorage, is_single: bool) -> bool:
     """Return True if weights are stored in the ONNX file. Raise E0823 if they are too large."""
     total_bytes = sum(p.nbytes for p in pieces)
     is_small = total_bytes < MAX_INLINE_BYTES and is_single
@@ -149,7 +149,7 @@ def _make_piece(
     directory: Path | None,
     opset: int,
     reasons: dict[Path, str],
-) -> TensorPiece:
+) -> ExternalTensor:
     """Return a weight in its storage dtype. The storage dtype is the dtype in the checkpoint file
     only if a model in the output `directory` can link the file. `reasons` collects the reasons why
     files cannot be linked.
@@ -158,16 +158,18 @@ def _make_piece(
     file_dtype = values.get_stored_dtype(name)
     byte_range = values.find_byte_range(name) if directory is not None else None
     if byte_range is not None and directory is not None:
-        reason = find_link_location(byte_range.path, directory)
+        reason = find_linked_path(byte_range.path, directory)
         if isinstance(reason, str):
             reasons[byte_range.path], byte_range = reason, None
     can_widen = dtype in FLOAT_DTYPES and WIDENING_SINCE.get(file_dtype, opset + 1) <= opset
     if byte_range is None or not (file_dtype == dtype or can_widen):
-        return TensorPiece(name, dtype, count_tensor_bytes(shape, dtype))
-    return TensorPiece(name, file_dtype, count_tensor_bytes(shape, file_dtype), byte_range)
+        return ExternalTensor(name, dtype, count_tensor_bytes(shape, dtype))
+    return ExternalTensor(name, file_dtype, count_tensor_bytes(shape, file_dtype), byte_range)
 
 
-def _check_all_linked(plan: ExternalDataPlan, pieces: list[TensorPiece], directory: Path) -> None:
+def _check_all_linked(
+    plan: ExternalDataPlan, pieces: list[ExternalTensor], directory: Path
+) -> None:
     """Raise E0824 if `--weights-as link` would copy a weight."""
     unlinked_names = [p.name for p in pieces if p.name not in plan.linked_tensors and p.nbytes]
     if unlinked_names:

@@ -29,11 +29,11 @@ from specc.weights.formats.safetensors import (
     TensorFile,
     get_file_identity,
     open_weights_file,
-    reject_foreign_file,
+    reject_other_file_format,
 )
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
 
-Change: TypeAlias = Literal["heads", "kv_heads", "offset"]
+TensorChange: TypeAlias = Literal["heads", "kv_heads", "offset"]
 """A change that llama.cpp made to the values of a tensor: it interleaved the RoPE rows of each
 query or key head (`heads`, `kv_heads`), or added 1 to norm weights (`offset`)."""
 
@@ -73,7 +73,7 @@ _GEMMA2_NAMES = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _PHI3_NAMES = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
-_ROPE_CHANGES: Mapping[str, Change] = {"attn_q": "heads", "attn_k": "kv_heads"}
+_ROPE_CHANGES: Mapping[str, TensorChange] = {"attn_q": "heads", "attn_k": "kv_heads"}
 ROPE_TENSORS = ("rope_factors_short.weight", "rope_factors_long.weight", "rope_freqs.weight")
 """Names of tensors with RoPE frequency divisors. Hugging Face stores them in config.json."""
 
@@ -88,7 +88,7 @@ class Architecture:
 
     model_type: str
     layer_names: Mapping[str, str] = field(default_factory=dict)
-    tensor_changes: Mapping[str, Change] = field(default_factory=dict)
+    tensor_changes: Mapping[str, TensorChange] = field(default_factory=dict)
     has_offset_norms: bool = False
 
 
@@ -135,7 +135,7 @@ class GGUFFile(TensorFile):
 
     def __init__(self, path: Path, fd: int, header: GGUFHeader) -> None:
         self.header = header
-        self.changes: dict[str, Change] = {}
+        self.changes: dict[str, TensorChange] = {}
         architecture = select_architecture(header, str(path))
         count = header.metadata.get("split.count", 1)
         if isinstance(count, int) and count > 1:
@@ -244,7 +244,7 @@ def open_gguf(path: str | Path) -> GGUFFile:
     fd = open_weights_file(path)
     try:
         if read_at_offset(fd, len(MAGIC), 0) != MAGIC:
-            reject_foreign_file(path, read_at_offset(fd, 64, 0), "a GGUF file")
+            reject_other_file_format(path, read_at_offset(fd, 64, 0), "a GGUF file")
             raise_invalid_gguf(path, f"it does not begin with {MAGIC.decode()}")
         return GGUFFile(path, fd, _read_header(path, get_file_identity(os.fstat(fd))))
     except BaseException:

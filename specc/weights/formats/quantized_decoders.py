@@ -61,7 +61,7 @@ def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths
             raise LayoutError(message + binding)
 
 
-def check_equal_counts(name: str, count: int, expected: int) -> None:
+def check_entry_count(name: str, count: int, expected: int) -> None:
     """Raise LayoutError unless a tensor has the number of entries that other tensors imply."""
     if count != expected:
         raise LayoutError(f"{name}: {count} values, expected {expected}")
@@ -264,15 +264,15 @@ def infer_bnb4_layout(parts: Parts, lengths: Lengths, _: QuantizationSettings) -
     state = _read_quant_state(parts)
     shape = tuple(map(int, state["shape"]))
     count = math.prod(shape)
-    check_equal_counts("the bytes of codes", parts[""].nbytes, -(-count // 2))
-    check_equal_counts("absmax", lengths["blocks"], -(-count // int(state["blocksize"])))
+    check_entry_count("the bytes of codes", parts[""].nbytes, -(-count // 2))
+    check_entry_count("absmax", lengths["blocks"], -(-count // int(state["blocksize"])))
     if (parts[".absmax"].dtype == np.uint8) != all(
         f".nested_{suffix}" in parts for suffix in ("absmax", "quant_map")
     ):
         raise LayoutError("absmax is quantized, or nested_absmax and nested_quant_map are missing")
     if ".nested_absmax" in parts:
         block_count = -(-lengths["blocks"] // int(state["nested_blocksize"]))
-        check_equal_counts("nested_absmax", len(parts[".nested_absmax"]), block_count)
+        check_entry_count("nested_absmax", len(parts[".nested_absmax"]), block_count)
     return QuantizedLayout(shape=shape, is_uniform=False)
 
 

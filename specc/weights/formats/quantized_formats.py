@@ -21,7 +21,7 @@ from specc.weights.formats.quantized_decoders import (
     Parts,
     QuantizationSettings,
     QuantizedLayout,
-    check_equal_counts,
+    check_entry_count,
     decode_bnb4,
     decode_llm_int8,
     decode_mxfp4,
@@ -82,7 +82,7 @@ def _has_ordered_groups(
     """Return True if groups are consecutive input channels, i.e. without act-order."""
     if group_index is None:
         return True
-    check_equal_counts("g_idx", len(group_index), width)
+    check_entry_count("g_idx", len(group_index), width)
     if group_index.size and not 0 <= group_index.min() <= group_index.max() < group_count:
         raise LayoutError(f"g_idx names groups outside 0 to {group_count - 1}")
     return bool(np.array_equal(group_index, np.arange(width) // group_size))
@@ -133,7 +133,7 @@ def infer_awq_layout(
     parts: Parts, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of AWQ (GEMM): `[in, out]`, codes and zero points packed along `out`."""
-    check_equal_counts("the codes in a row of qweight", lengths["words"] * 8, lengths["out"])
+    check_entry_count("the codes in a row of qweight", lengths["words"] * 8, lengths["out"])
     group_size = _infer_group_size(lengths["in"], lengths["groups"], settings)
     return QuantizedLayout(
         shape=(lengths["out"], lengths["in"]),
@@ -167,7 +167,7 @@ def infer_packed_layout(
 ) -> QuantizedLayout:
     """Return the layout of compressed-tensors integers: `[out, in]`, packed along `in`."""
     out, width = (int(length) for length in parts[".weight_shape"])
-    check_equal_counts("the rows of weight_packed", lengths["out"], out)
+    check_entry_count("the rows of weight_packed", lengths["out"], out)
     bits = _infer_code_bits(width, lengths["words"], range(1, 9), settings.bits)
     scales = reshape_scale_grid(parts[".weight_scale"], 2)
     groups = scales.shape[1]
@@ -178,8 +178,8 @@ def infer_packed_layout(
     )
     is_ordered = _has_ordered_groups(parts.get(".weight_g_idx"), width, group_size, groups)
     if ".weight_zero_point" in parts:
-        check_equal_counts("the words of a zero point", lengths["zero_words"], -(-out * bits // 32))
-        check_equal_counts("the groups of zero points", lengths["groups"], groups)
+        check_entry_count("the words of a zero point", lengths["zero_words"], -(-out * bits // 32))
+        check_entry_count("the groups of zero points", lengths["groups"], groups)
     return QuantizedLayout(
         shape=(out, width),
         bits=bits,
@@ -208,7 +208,7 @@ def infer_fp4_layout(parts: Parts, lengths: Lengths, _: QuantizationSettings) ->
     width = lengths["bytes"] * 2
     global_scale = parts.get(".weight_global_scale")
     if global_scale is not None:
-        check_equal_counts("weight_global_scale", global_scale.size, 1)
+        check_entry_count("weight_global_scale", global_scale.size, 1)
     group_size = _infer_group_size(width, lengths["groups"], QuantizationSettings())
     return QuantizedLayout(shape=(lengths["out"], width), group_size=group_size)
 

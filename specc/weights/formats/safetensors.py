@@ -15,7 +15,7 @@ import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.atomic_write import write_file_atomically
-from specc.io.file_type_detection import PRODUCER_NAME, identify_foreign_file
+from specc.io.file_type_detection import PRODUCER_NAME, identify_other_file_format
 from specc.io.output_paths import WEIGHTS_OUTPUT, resolve_output_path
 from specc.io.platform import read_at_offset, read_into_buffer
 from specc.io.safe_read import Closeable, UnreadableFileError, escape_text, open_regular_file
@@ -197,7 +197,7 @@ def open_weights_file(path: Path) -> int:
         )
 
 
-def open_tensors(path: str | Path) -> TensorFile:
+def open_safetensors(path: str | Path) -> TensorFile:
     """Open a safetensors file and check its header. Raise E0502, E0506 or E0802 on failure."""
     path = Path(path)
     fd = open_weights_file(path)
@@ -209,7 +209,7 @@ def open_tensors(path: str | Path) -> TensorFile:
             int.from_bytes(first_bytes[:8], "little") > MAX_HEADER_BYTES
             or first_bytes[8:].lstrip()[:1] != b"{"
         ):
-            reject_foreign_file(path, first_bytes, "a safetensors file")
+            reject_other_file_format(path, first_bytes, "a safetensors file")
         raw, metadata, header = read_header(fd, size, str(path))
         start = 8 + len(header)
         tensors = {
@@ -280,9 +280,9 @@ def get_file_identity(status: os.stat_result) -> FileIdentity:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def reject_foreign_file(path: Path, first_bytes: bytes, expected: str) -> None:
+def reject_other_file_format(path: Path, first_bytes: bytes, expected: str) -> None:
     """Raise E0502 if `first_bytes`, the first bytes of a file, indicate another known format."""
-    match = identify_foreign_file(first_bytes, escape_text(path.name))
+    match = identify_other_file_format(first_bytes, escape_text(path.name))
     if match:
         format_name, help = match
         raise_error(

@@ -12,7 +12,7 @@ from specc.io.json_io import (
     DuplicateKeyError,
     Json,
     NestingTooDeepError,
-    as_exact_integer,
+    parse_exact_integer,
     parse_strict_json,
 )
 from specc.io.platform import read_at_offset
@@ -237,7 +237,9 @@ def _parse_lengths(value: Json) -> list[int] | None:
     """Parse a list of axis sizes. Return None if an item is not a non-negative integer."""
     if not isinstance(value, list):
         return None
-    numbers = [n for v in value if (n := as_exact_integer(v)) is not None and 0 <= n < MAX_LENGTH]
+    numbers = [
+        n for v in value if (n := parse_exact_integer(v)) is not None and 0 <= n < MAX_LENGTH
+    ]
     return numbers if len(numbers) == len(value) else None
 
 

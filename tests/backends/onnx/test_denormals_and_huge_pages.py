@@ -20,7 +20,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.diagnostics.diagnostic import Failed
 from specc.ir.graph import Graph
-from specc.runtime.random_inputs import choose_lengths, make_random_inputs
+from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 from specc.transforms import pass_pipeline
 from specc_onnx import build_model, get_target, ort_model, ort_session
 from specc_onnx.denormals_and_huge_pages import (
@@ -165,7 +165,7 @@ def check_bitwise_equal(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run with and without the mode on random weights and a batch of inputs."""
     sets = {key.replace(".", "__"): value for key, value in SMALL_CONFIGS[spec].items()}
     graph = pass_pipeline.simplify_graph(spec_opened(spec, **sets).model.graph)
-    inputs = make_random_inputs(graph, choose_lengths(graph, 2), np.random.default_rng(0))
+    inputs = make_random_inputs(graph, choose_axis_sizes(graph, 2), np.random.default_rng(0))
     on = open_graph(graph).run(inputs)
     for module in (ort_model, ort_session):
         monkeypatch.setattr(module, "flush_denormals", nothing)

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from specc.weights.formats.safetensors import open_tensors
+from specc.weights.formats.safetensors import open_safetensors
 
 torch = pytest.importorskip("torch")
 specc_torch = pytest.importorskip("specc_torch")
@@ -73,7 +73,7 @@ def test_time_limit_becomes_a_number_of_steps(train_script: ModuleType) -> None:
 
 
 def test_committed_weights_solve_held_out_examples(train_script: ModuleType) -> None:
-    with open_tensors(train_script.SPEC.with_name("numbers.safetensors")) as file:
+    with open_safetensors(train_script.SPEC.with_name("numbers.safetensors")) as file:
         assert file.size < 1_000_000
         names = set(file.tensors)
     model = specc_torch.module(train_script.SPEC)  # whose spec names them

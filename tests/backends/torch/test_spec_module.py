@@ -8,7 +8,7 @@ import pytest
 import specc_numpy
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.weights.formats.safetensors import open_tensors
+from specc.weights.formats.safetensors import open_safetensors
 from specc.weights.initializers import parse_initializer
 from specc.weights.parameter_sources import make_initial_values
 
@@ -58,7 +58,7 @@ def test_tied_parameters_are_one_and_are_saved_once(module: object, tmp_path: Pa
     parameters = dict(module.named_spec_parameters())
     assert parameters["head.weight"] is parameters["type.train.weight"]
     module.save(tmp_path / "small.safetensors")
-    with open_tensors(tmp_path / "small.safetensors") as file:
+    with open_safetensors(tmp_path / "small.safetensors") as file:
         assert set(file.tensors) == set(module.graph.parameters) - {"head.weight"}
 
 
@@ -91,7 +91,7 @@ def test_a_saved_state_loads_again(module: object, tmp_path: Path) -> None:
 
 def test_half_precision_keeps_its_dtype(module: object, tmp_path: Path) -> None:
     module.bfloat16().save(tmp_path / "half.safetensors")
-    with open_tensors(tmp_path / "half.safetensors") as file:
+    with open_safetensors(tmp_path / "half.safetensors") as file:
         assert {t.dtype for t in file.tensors.values()} == {"bf16"}
 
 

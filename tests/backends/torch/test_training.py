@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from specc.weights.formats.safetensors import open_tensors
+from specc.weights.formats.safetensors import open_safetensors
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -30,7 +30,7 @@ def train_script() -> ModuleType:
 
 
 def test_committed_weights_classify_held_out_images(train_script: ModuleType) -> None:
-    with open_tensors(train_script.SPEC.with_name("digits.safetensors")) as file:
+    with open_safetensors(train_script.SPEC.with_name("digits.safetensors")) as file:
         assert file.size < 1_000_000
         names = set(file.tensors)
     model = specc_torch.module(train_script.SPEC)  # whose spec names them

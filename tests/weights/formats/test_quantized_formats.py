@@ -17,7 +17,7 @@ from specc.ir.array import Array
 from specc.library.spec_files import load_config_json
 from specc.weights.checkpoint_files import Checkpoint, open_weights
 from specc.weights.dequantized_checkpoint import DequantizedCheckpoint
-from specc.weights.formats.safetensors import open_tensors, write_safetensors
+from specc.weights.formats.safetensors import open_safetensors, write_safetensors
 
 KEPT = Path(__file__).parents[2] / "kept" / "quantized"
 EXPECTED = "expected:"
@@ -31,7 +31,7 @@ def read_config(directory: Path, text: str) -> CheckpointQuantization:
 
 
 def read_fixture(name: str, directory: Path) -> tuple[CheckpointQuantization, dict[str, Array]]:
-    with open_tensors(KEPT / f"{name}.safetensors") as file:
+    with open_safetensors(KEPT / f"{name}.safetensors") as file:
         config = read_config(directory, file.metadata["quantization_config"])
         return config, {tensor: file.read_tensor(tensor) for tensor in file.tensors}
 

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import Failed
-from specc.weights.formats.safetensors import TensorFile, open_tensors, write_safetensors
+from specc.weights.formats.safetensors import TensorFile, open_safetensors, write_safetensors
 
 A = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
@@ -28,7 +28,7 @@ def write_raw_file(
 def get_open_error(path: Path) -> str:
     """Return the code, title, notes and helps of the error of opening a file."""
     with pytest.raises(Failed) as failed:
-        open_tensors(path)
+        open_safetensors(path)
     (diagnostic,) = failed.value.diagnostics
     return " ".join((diagnostic.code, diagnostic.title, *diagnostic.notes, *diagnostic.helps))
 
@@ -46,7 +46,7 @@ def test_dtypes_round_trip(tmp_path: Path) -> None:
         "turned": np.arange(6, dtype=np.float32).reshape(2, 3).T,
     }
     write_safetensors(tmp_path / "a.safetensors", tensors, {"format": "pt"})
-    with open_tensors(tmp_path / "a.safetensors") as file:
+    with open_safetensors(tmp_path / "a.safetensors") as file:
         assert dict(file.metadata) == {"format": "pt", "specc": "weights"}
         assert set(file.tensors) == set(tensors)
         for name, array in tensors.items():
@@ -66,7 +66,7 @@ def test_writing_is_deterministic(tmp_path: Path) -> None:
 
 def test_byte_range_is_streamed(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "a.safetensors", {"a": np.arange(10, dtype=np.uint8)})
-    with open_tensors(tmp_path / "a.safetensors") as file:
+    with open_safetensors(tmp_path / "a.safetensors") as file:
         assert b"".join(map(bytes, file.iterate_chunks("a", 3, 4))) == bytes([3, 4, 5, 6])
 
 
@@ -146,7 +146,7 @@ def test_header_padding(tmp_path: Path) -> None:
     path = write_raw_file(
         tmp_path / "a.safetensors", b"  " + json.dumps({"a": A}).encode() + b"   "
     )
-    with open_tensors(path) as file:
+    with open_safetensors(path) as file:
         assert file.get_array("a").tolist() == [0, 0]
 
 
@@ -175,13 +175,13 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
 def test_symlink_is_followed(tmp_path: Path) -> None:
     write_raw_file(tmp_path / "blob", {"a": A})
     (tmp_path / "model.safetensors").symlink_to("blob")
-    with open_tensors(tmp_path / "model.safetensors") as file:
+    with open_safetensors(tmp_path / "model.safetensors") as file:
         assert file.read_tensor("a").tolist() == [0, 0]
 
 
 def test_dtypes_without_numpy_equivalent(tmp_path: Path) -> None:
     path = write_raw_file(tmp_path / "a.safetensors", make_header(dtype="F4", shape=[16]))
-    with open_tensors(path) as file, pytest.raises(Failed, match="E0508"):
+    with open_safetensors(path) as file, pytest.raises(Failed, match="E0508"):
         file.get_array("a")
 
 
@@ -198,7 +198,7 @@ def read_tensor(file: TensorFile, reading: str) -> None:
 @pytest.mark.parametrize("reading", ["array", "read", "chunks"])
 def test_concurrent_change_is_detected(tmp_path: Path, how: str, reading: str) -> None:
     path = write_raw_file(tmp_path / "a.safetensors", {"a": A})
-    with open_tensors(path) as file:
+    with open_safetensors(path) as file:
         if how == "truncated":
             os.truncate(path, 60)
         elif how == "grown":
@@ -221,5 +221,5 @@ def test_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes() == b"precious"
     write_safetensors(path, one, force=True)
     write_safetensors(path, {"a": np.zeros(3, np.float32)})  # specc wrote the file by now
-    with open_tensors(path) as file:
+    with open_safetensors(path) as file:
         assert not file.get_array("a").any()

@@ -10,8 +10,8 @@ from support.onnx_sessions import EmittedModel
 from specc.decode.decode_loop import select_next_tokens
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import (
-    DecodePosition,
     Floats,
+    LogitsProcessorInputs,
     count_prompt_tokens,
     find_prompt_tokens,
 )
@@ -93,7 +93,7 @@ def test_samples_match_python(settings: GenerationSettings) -> None:
         logits = (3 * rng.standard_normal((16, VOCABULARY))).astype(np.float32)
         prompt = rng.integers(-1, VOCABULARY + 2, (16, 6))
         keep = rng.random((16, 6)) < 0.7
-        place = DecodePosition(step=step, prompt_lengths=count_prompt_tokens(prompt, keep))
+        place = LogitsProcessorInputs(step=step, prompt_lengths=count_prompt_tokens(prompt, keep))
         wanted = select_next_tokens(
             logits, find_prompt_tokens(prompt, VOCABULARY, keep), settings, place
         )
