@@ -1,3 +1,1 @@
-"""Source texts, diagnostics and their output formats. This package does not depend on the
-compiler.
-"""
+"""Source texts, diagnostics, and the output formats of diagnostics."""

@@ -14,9 +14,7 @@ from specc.diagnostics.value_class import value_class
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A source text. Messages show its `name`: the path that the user passed, or a placeholder such
-    as `<input>`.
-    """
+    """A source text. `name` is the path that the user passed, or e.g. `<input>`."""
 
     name: str
     text: str = field(repr=False)
@@ -68,9 +66,7 @@ class Span:
         return self.source.get_line_and_column(self.start)[1]
 
     def extend_to(self, other: "Span") -> "Span":
-        """Return the span from the start of this span to the end of `other`, which has the same
-        source.
-        """
+        """Return the span from the start of this span to the end of `other`, in the same source."""
         return replace(self, end=max(self.end, other.end))
 
     def __str__(self) -> str:
@@ -136,9 +132,7 @@ class Diagnostic:
     related_locations: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
-        """Make the user's call the primary label, and the span in the standard library a related
-        label.
-        """
+        """Make the user's call the primary label, and the span in std a related label."""
         if self.primary is None or self.primary.span.caller is None:
             return
         span, text = self.primary.span, self.primary.text
@@ -182,18 +176,14 @@ class ErrorCollector:
 
 
 class Failed(Exception):
-    """The exception for errors in specs, weights, models and inputs. `diagnostics` contains the
-    errors.
-    """
+    """The exception for errors in specs, weights, models and inputs, with their `diagnostics`."""
 
     def __init__(self, *diagnostics: Diagnostic) -> None:
         super().__init__(*(f"{d.code}: {d.title}" for d in diagnostics))
         self.diagnostics = diagnostics
 
     def __reduce__(self) -> tuple[type["Failed"], tuple[Diagnostic, ...]]:
-        """Pickle the exception with its diagnostics as arguments, instead of the messages in
-        `args`.
-        """
+        """Pickle the exception with its diagnostics instead of the messages in `args`."""
         return type(self), self.diagnostics
 
     def __str__(self) -> str:

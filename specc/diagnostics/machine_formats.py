@@ -8,9 +8,7 @@ from specc.diagnostics.render import escape_control_characters
 
 
 def span_to_json(span: Span) -> dict[str, object]:
-    """Convert a span to a JSON object with 1-based lines and columns, and 0-based character and
-    UTF-8 byte offsets.
-    """
+    """Convert a span to JSON: 1-based lines and columns, 0-based character and byte offsets."""
     source = span.source
     line, column = source.get_line_and_column(span.start)
     end_line, end_column = source.get_line_and_column(span.end)
@@ -54,9 +52,7 @@ def format_json_lines(diagnostics: Iterable[Diagnostic]) -> str:
 
 
 def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str = "") -> str:
-    """Format diagnostics as SARIF 2.1.0. `help_uri` is the URI of the page of a diagnostic code,
-    with the placeholder `{code}`.
-    """
+    """Format diagnostics as SARIF 2.1.0. `help_uri` is the URI of a help page, with `{code}`."""
     diagnostics_list = list(diagnostics)
     codes = sorted({d.code for d in diagnostics_list})
     rules: list[dict[str, object]] = [
@@ -78,9 +74,7 @@ def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str 
 
 
 def build_sarif_result(diagnostic: Diagnostic, rule: int) -> dict[str, object]:
-    """Build the SARIF result of a diagnostic. `rule` is the index of its code in the SARIF list of
-    rules.
-    """
+    """Build the SARIF result of a diagnostic. `rule` is the index of its code in the rules."""
     text = "\n".join(
         [diagnostic.title, *diagnostic.notes, *(f"help: {h}" for h in diagnostic.helps)]
     )

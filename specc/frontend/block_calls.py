@@ -178,9 +178,7 @@ def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArgumen
 
 @contextmanager
 def enter_block(context: Context, block: ast.Block, expr: ast.Call, caller: Env) -> Iterator[None]:
-    """A context manager that pushes a block call. Raise E0210 for recursion, or E0110 if too
-    deep.
-    """
+    """A context manager that pushes a block call. Raise E0210 for recursion, E0110 if too deep."""
     stack = context.call_stack
     # the key includes the location, because blocks of two files may have the same name
     key = f"{block.name}@{block.name_span}"
@@ -296,9 +294,7 @@ def _bind_parameter(
     expr: ast.Expr,
     env: Env,
 ) -> None:
-    """Convert an argument to its declared type and bind it in `env`. Raise E0203 or a shape
-    error.
-    """
+    """Convert an argument to its declared type, and bind it. Raise E0203 or a shape error."""
     description = f"`{param.name}` of `{block.name}`"
     value_context = ValueContext(description, expr.span, block.name)
     if _is_declared_choice(param, value):

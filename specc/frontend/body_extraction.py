@@ -222,9 +222,7 @@ class EarlyExit:
     def _select_per_element(
         self, context: Context, is_finished: Value, finished: Tensor, unfinished: Tensor
     ) -> Tensor:
-        """Select `finished` for batch elements whose flag is set, and `unfinished` for all
-        others.
-        """
+        """Select `finished` for batch elements whose flag is set, otherwise `unfinished`."""
         mask = Tensor(is_finished, self.span)
         # one flag per batch element, broadcast over its features
         for axis in range(is_finished.type.rank, unfinished.type.rank):
@@ -232,9 +230,7 @@ class EarlyExit:
         return add_op(context, ops.Where(), mask, finished, unfinished, span=self.span)
 
     def check_axes(self, finished: Tensor, other_tensors: Mapping[str, Tensor], role: str) -> None:
-        """Raise E0730 if a tensor lacks the leading axes of `finished`. `role` is e.g.
-        "carried".
-        """
+        """Raise E0730 if a tensor lacks leading axes of `finished`. `role` is e.g. "carried"."""
         rank = finished.type.rank
         for name, value in other_tensors.items():
             if value.shape[:rank] == finished.shape:

@@ -1,6 +1,4 @@
-"""Evaluate calls: match arguments to parameters, convert arguments, and call functions or
-blocks.
-"""
+"""Evaluate calls: match arguments to parameters, convert arguments, and run the callee."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

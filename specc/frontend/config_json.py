@@ -87,9 +87,7 @@ class JsonObject:
         )
 
     def _find_common(self, path: str) -> JsonMember | None:
-        """Return the common member at a path of all nested objects. Raise E0403 if values
-        differ.
-        """
+        """Return the common member at a path of all nested objects. Raise E0403 if it differs."""
         objects = [m.value for m in self.members.values() if isinstance(m.value, JsonObject)]
         members = [member for value in objects if (member := value.find_member(path))]
         for member in members[1:]:
@@ -221,9 +219,7 @@ class _JsonParser:
         return Span(self.source, start, self.position)
 
     def get_next_span(self) -> Span:
-        """Return the span of the next character, or of the last character at the end of the
-        text.
-        """
+        """Return the span of the next character, or of the last one at the end of the text."""
         start = min(self.position, max(0, len(self.text) - 1))
         return Span(self.source, start, min(start + 1, len(self.text)))
 

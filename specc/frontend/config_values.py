@@ -151,9 +151,7 @@ def _evaluate_field(
 
 @dataclass(frozen=True, slots=True)
 class _ConfigEvaluation:
-    """The inputs of a config evaluation. Names in command-line values are resolved in
-    `user_spec`.
-    """
+    """The inputs of a config evaluation. `user_spec` resolves names in command-line values."""
 
     context: Context
     assignments: Mapping[str, ConfigAssignment]
@@ -339,9 +337,7 @@ def _get_example(entry: ast.Field, unknown_name: str) -> str:
 
 
 def get_first_trial_value(type: ast.TypeName) -> SpecValue:
-    """Return the value that the first trial of `symbolic_check` uses for a field without a
-    value.
-    """
+    """Return the value of an unset field in the first trial of `symbolic_check`."""
     if type.name == "choice" and type.names:
         return ChoiceValue(type.names[0], type.names)
     values: dict[str, SpecValue] = {"bool": True, "text": ""}

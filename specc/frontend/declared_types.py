@@ -171,9 +171,7 @@ FUNCTION_TYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
         "write `sinusoid(layout=halves)`, `learned(size=512)` or `none`",
     ),
 }
-"""The built-in functions of each function type, a description and a hint. All blocks are
-allowed.
-"""
+"""The built-in functions of each function type, its description and a hint. Blocks are allowed."""
 
 
 def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: str) -> Type:
@@ -331,17 +329,13 @@ class _TypeMatcher:
             self._raise_length_clash(expr, expected, actual)
 
     def _find_bound_length(self, name: str) -> Dim | None:
-        """Return the dimension to which a type, variable, config field or `dims` binds a name, or
-        None.
-        """
+        """Return the dimension to which `name` is bound in the scope, or None."""
         env = self.env
         values = (names.get(name) for names in (env.dims, env.names, env.config))
         return next((v for v in values if isinstance(v, Dim)), env.find_dynamic_length(name))
 
     def _bind_length(self, name: str, length: Dim) -> None:
-        """Bind a name to a dimension. In a used file, also bind the symbolic dimension of this
-        name.
-        """
+        """Bind a name to a dimension. In a used file, also bind the symbolic dimension `name`."""
         env = self.env
         env.dims[name] = length
         if env.dynamic_lengths is not None and name in env.module.root.dims:

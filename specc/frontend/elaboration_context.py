@@ -81,9 +81,7 @@ class Library(Protocol):
     def load_used_module(
         self, path: str, user: "SpecNamespace", span: Span | None
     ) -> "SpecNamespace":
-        """Return the module of the file `path`, which `use` or `extends` names in the file of
-        `user`.
-        """
+        """Return the module of the file `path`, which a statement in the file of `user` names."""
         ...
 
 
@@ -133,9 +131,7 @@ class SpecNamespace:
         return self.extended.root if self.extended else self
 
     def find_definition(self, name: str) -> "tuple[SpecItem, SpecNamespace] | None":
-        """Return the block or definition `name` of this module or its base spec and its module, or
-        None.
-        """
+        """Return the item `name` of this module or its base spec, and its module, or None."""
         if name in self.items:
             return self.items[name], self
         return self.extended.find_definition(name) if self.extended else None
@@ -260,9 +256,7 @@ class Context:
             self.facts.position_ids = outer_ids
 
     def locate_at_user_call(self, span: Span | None) -> Span | None:
-        """Add the user's call to a span in std, and the name of the current normalizer to any
-        span.
-        """
+        """Add the user's call to a span in std, and the current normalizer to any span."""
         if span is None:
             return span
         if self.errors.normalizer and not span.normalizer:
@@ -335,9 +329,7 @@ class Context:
             raise Failed(*errors.diagnostics, *([overflow_note] if errors.dropped_count else []))
 
     def collect_errors(self) -> "ErrorScope":
-        """Return a context manager that reports errors in its `with` block instead of raising
-        them.
-        """
+        """Return a context manager that reports errors in its block instead of raising them."""
         return ErrorScope(self)
 
 

@@ -42,9 +42,7 @@ NAMES_PER_STEP = 64
 
 
 def evaluate_expression(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
-    """Evaluate an expression. Raise Failed, or AlreadyReportedError for an operand with an
-    error.
-    """
+    """Evaluate an expression. Raise Failed, or AlreadyReportedError for a reported error."""
     context.count_steps(expr.span)
     # the parser creates only these node classes, so a KeyError is a bug in specc
     value = EXPRESSION_EVALUATORS[type(expr)](context, expr, env)
@@ -62,9 +60,7 @@ def evaluate_value(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
 
 
 def require_integer(value: SpecValue, description: str, span: Span | None) -> int:
-    """Return `value` as an int. Raise E0203 for other types, and UnresolvedValueError for
-    symbols.
-    """
+    """Return `value` as an int. Raise E0203, or UnresolvedValueError for a symbol."""
     if isinstance(value, RuntimeNumber):
         raise UnresolvedValueError(value.symbols, span)
     if not isinstance(value, Dim):
@@ -169,9 +165,7 @@ def _evaluate_comparison(context: Context, expr: ast.Compare, env: Env) -> SpecV
 def _evaluate_comparison_operand(
     context: Context, expr: ast.Expr, operands: tuple[ast.Expr, ...], env: Env
 ) -> SpecValue:
-    """Evaluate an operand of a comparison. A name that is compared with a choice is a choice
-    value.
-    """
+    """Evaluate an operand of a comparison. A name compared with a choice is a choice value."""
     # for example, `kind == gru` or `kind in [gru, lstm]`, where `kind: choice(gru | lstm)`
     if isinstance(expr, ast.Name | ast.ListLiteral):
         names = (o for o in operands if isinstance(o, ast.Name) and o is not expr)
@@ -262,9 +256,7 @@ def _index_list(
 
 
 def _index_tensor(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
-    """Index a tensor, e.g. `x[:, 0]` or `x[..., a:b]`, where `...` stands for the axes in
-    between.
-    """
+    """Index a tensor, as in `x[:, 0]` or `x[..., a:b]`, where `...` stands for any axes."""
     value, axis = base, 0
     for item in _expand_ellipsis(base, expr):
         if isinstance(item, ast.Slice):

@@ -125,9 +125,7 @@ class _MemberReader:
         raise_error("E0403", title, self.member.value.span)
 
     def expand_layer_pattern(self) -> JsonList:
-        """Expand a list such as `[[["global", "local"], 12]]` to 24 values. Raise E0403 if
-        invalid.
-        """
+        """Expand `[[["global", "local"], 12]]` to 24 values. Raise E0403 for an invalid list."""
         expanded: list[JsonNode] = []
         value = self.member.value
         patterns = value.items if isinstance(value, JsonList) else ()
@@ -286,9 +284,7 @@ def _has_prefix(known_key: str, path: str) -> bool:
 
 
 def find_context_limits(entries: list[ast.ConfigEntry], data: JsonObject) -> Iterator[Diagnostic]:
-    """Yield W0436 for each field whose RoPE frequencies change beyond the original context
-    length.
-    """
+    """Yield W0436 for each field whose RoPE frequencies depend on the context length."""
     for entry in entries:
         if not isinstance(entry, ast.Field):
             continue

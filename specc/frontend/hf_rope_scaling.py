@@ -265,16 +265,12 @@ class _ScalingTable:
         return {"factor": self._read_factor()}
 
     def read_dynamic(self) -> dict[str, RopeNumber]:
-        """Return the parameters of dynamic scaling, whose original length is the model's
-        maximum.
-        """
+        """Return the parameters of dynamic scaling. The original length is the maximum length."""
         length = self._read_max_length()
         return {"factor": self._read_factor(), "original": length, "longest": length}
 
     def read_llama3(self) -> dict[str, RopeNumber]:
-        """Return the parameters of Llama 3 scaling. Parameters in SCALING_DEFAULTS may be
-        absent.
-        """
+        """Return the parameters of Llama 3 scaling, of which those with defaults may be absent."""
         parameters: dict[str, RopeNumber] = {"factor": self._read_factor()}
         for key, default in SCALING_DEFAULTS[self.kind].items():
             # the published code treats zero like an absent value

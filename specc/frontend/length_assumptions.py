@@ -188,9 +188,7 @@ def _expand_equations(
 
 
 def _substitute_length(length: Dim, values: Mapping[str, Dim], equation: ast.Equation) -> Dim:
-    """Replace symbols in `length` with `values`. Raise E0309 or E0310 if the result is
-    undefined.
-    """
+    """Replace symbols in `length` with `values`. Raise E0309 or E0310 for an undefined result."""
     try:
         return length.substitute(values)
     except DimError as error:

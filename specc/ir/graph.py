@@ -152,9 +152,7 @@ class Graph:
         return format_repr(f"graph {self.format_signature()}, {len(self.nodes)} nodes")
 
     def format_signature(self) -> str:
-        """Format the inputs and outputs, e.g. `classify: x f32[batch, 2] -> logits f32[batch,
-        10]`.
-        """
+        """Format the inputs and outputs, e.g. `predict: x f32[batch, 2] -> y f32[batch, 1]`."""
         inputs = {name: value.type for name, value in self.inputs.items()}
         outputs = {name: value.type for name, value in self.outputs.items()}
         return f"{self.name}: {format_io_types(inputs)} -> {format_io_types(outputs)}"
@@ -289,9 +287,7 @@ class GraphBuilder:
         new_values: Mapping[Value, Value],
         outputs: Mapping[str, Value] | None = None,
     ) -> Graph:
-        """Build the copy of `graph`, with its names, its length bounds, and its outputs or
-        `outputs`.
-        """
+        """Build the copy of `graph`, with its names, length bounds, and outputs (or `outputs`)."""
         self.names = {n: new_values[v] for n, v in graph.names.items() if v in new_values}
         if outputs is None:
             outputs = {n: new_values[v] for n, v in graph.outputs.items()}

@@ -159,9 +159,7 @@ class _GraphParser:
                 lines.raise_error_here(f"`{padding_side}` is not a padding side")
 
     def read_parameter(self) -> None:
-        """Parse a parameter, e.g. `parameter "norm.weight" %1: f32[768] initial="ones"
-        made_by=""`.
-        """
+        """Parse a parameter, e.g. `parameter "bias" %1: f32[768] initial="zeros" made_by=""`."""
         lines = self.lines
         name = self.read_unique_name(self.b.parameters)
         lines.expect_word(" ")
@@ -235,9 +233,7 @@ class _GraphParser:
         return self.lines.match_pattern(TYPE_PATTERN, "a type").group()
 
     def expect_number(self, expected: int) -> None:
-        """Parse a value index and a colon, e.g. `%4: `. Raise E0928 if the index is not
-        `expected`.
-        """
+        """Parse a value index and a colon, e.g. `%4: `. Raise E0928 unless it is `expected`."""
         if int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1)) != expected:
             self.lines.raise_error_here(f"the next value is %{expected}")
         self.lines.expect_word(": ")

@@ -115,9 +115,7 @@ MAX_TRIES = 1_500
 
 @dataclass(frozen=True)
 class LengthConstraint:
-    """A dimension that must be defined (without remainder), and non-negative if it counts
-    positions.
-    """
+    """A dimension that must have an integer value, and be non-negative if it counts positions."""
 
     length: Dim
     is_position_count: bool

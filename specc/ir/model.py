@@ -40,9 +40,7 @@ class GenerateSection:
 
 
 def count_codebooks(sequence_type: Type) -> int:
-    """Return the number of codebooks of token ids [batch, time, codebooks], or 0 for other
-    inputs.
-    """
+    """Return the number of codebooks of ids [batch, time, codebooks], or 0 for other shapes."""
     if sequence_type.rank != 3 or sequence_type.dtype != "i64":
         return 0
     return sequence_type.shape[2].number or 0

@@ -72,9 +72,7 @@ class Op:
         return self.signature
 
     def get_first_variadic_rank(self) -> int | None:
-        """Return the number of axes that the first of two variadic groups of axes covers, or
-        None.
-        """
+        """Return the number of axes in the first of two variadic groups of axes, or None."""
         axis: int | None = self.__dict__.get("axis")
         return axis
 

@@ -234,9 +234,7 @@ def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> De
 
 
 def _interpret_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Dependence:
-    """Return the dependence that the mark of an operand axis declares (see
-    `specc.ir.signature`).
-    """
+    """Return the dependence that the mark of an operand axis declares (`specc.ir.signature`)."""
     mark = operand_axis.mark.mark
     match mark[0]:
         case "@":

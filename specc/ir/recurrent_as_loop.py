@@ -102,9 +102,7 @@ def _build_body(
 def compute_cell(
     f: CellBuilder, op: RecurrentOp, input: Value, states: Sequence[Value], w: CellCaptures
 ) -> Sequence[Value]:
-    """Return the next states for the input projection of a position and the captured weights
-    `w`.
-    """
+    """Return the next states for the input projection `input` and the captured weights `w`."""
     match op:
         case ops.Rnn(activation):
             projection = f.add_linear(states[0], w["u"], w.get("c"))

@@ -138,9 +138,7 @@ class AxisBindings:
         self.dims[name] = dims if isinstance(dims, tuple) else (dims,), SOLVED_OPERAND
 
     def bind_name(self, name: str, dims: tuple[Dim, ...], operand: int) -> None:
-        """Assign the sizes `dims` to the axis `name`. Raise ShapeError if an earlier operand
-        differs.
-        """
+        """Assign sizes to the axis `name`. Raise ShapeError if an earlier operand differs."""
         bound_dims, first_operand = self.dims.setdefault(name, (dims, operand))
         if bound_dims == dims:
             return
@@ -154,9 +152,7 @@ class AxisBindings:
         raise make_length_mismatch(name, mismatch[0], first_operand, mismatch[1], operand)
 
     def broadcast_loose_axes(self) -> None:
-        """Broadcast axes that are marked with `#`. Raise ShapeError if sizes other than 1
-        differ.
-        """
+        """Broadcast axes marked with `#`. Raise ShapeError if sizes other than 1 differ."""
         for name, operand_dims in self.broadcastable.items():
             if fixed_dims := self.dims.get(name):
                 # operands without `#` determine the axis sizes
@@ -248,9 +244,7 @@ class Signature:
         return list(zip(terms, args, strict=True))
 
     def bind_axes(self, args: Sequence[Type | None], axis: int | None) -> AxisBindings:
-        """Bind the axis names to the operand axes. Raise ShapeError if the operands do not
-        match.
-        """
+        """Bind axis names to the axes of operands. Raise ShapeError if operands do not match."""
         axes = AxisBindings()
         for n, (term, arg) in enumerate(self.pair_operands(args)):
             if arg is None:
@@ -304,9 +298,7 @@ def assign_axis_marks(
 def _assign_consecutive_axes(
     term: SignatureTerm, wildcard_widths: Sequence[int]
 ) -> tuple[tuple[SignatureAxis, range], ...]:
-    """Return the range of axes that each axis of `term` covers. `wildcard_widths` contains the
-    number of axes of each variadic group.
-    """
+    """Return the range of axes that each axis of `term` covers, for these variadic group widths."""
     widths = iter(wildcard_widths)
     assignments, start = [], 0
     for mark in term.axes:

@@ -26,9 +26,7 @@ class Target:
     description: str
     alignment: int = 1
     attention_dtypes: frozenset[str] = frozenset({"f32", "f16", "weights"})
-    """The element types that the operator `Attention` supports. With `weights`, the operator can
-    return attention weights.
-    """
+    """The element types of the operator `Attention`, and `weights` if it returns weights."""
     missing_kernels: frozenset[str] = frozenset()
     """Operators without a kernel (e.g. `MaxPool`), or without a kernel for an element type (e.g.
     `Equal bf16`).

@@ -1,6 +1,4 @@
-"""Find and read spec files and config.json files. Spec files are built-in specs, user files, and
-the files that `use` and `extends` statements name.
-"""
+"""Find and read spec files, including used and extended files, and config.json files."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -29,9 +27,7 @@ CONFIG_HELP = "pass the file, or the directory with its config.json, with --conf
 
 
 def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
-    """Read a config file, or the config.json of a directory. Raise E0802 if the file cannot be
-    read, and E0410 to E0415 if its content is invalid.
-    """
+    """Read a config file, or the config.json of a directory. Raise E0802, or E0410 to E0415."""
     path = Path(path)
     try:
         if path.is_dir():
@@ -48,9 +44,7 @@ def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
 
 
 def has_config_json(directory: str) -> bool:
-    """Return True if `directory` is a directory that contains a config.json. Return False for ""
-    and for files.
-    """
+    """Return True if a path is a directory with a config.json. Return False for "" or a file."""
     try:
         return (
             bool(directory)
@@ -86,16 +80,12 @@ def is_builtin_spec(spec: str) -> bool:
 
 
 def prefix_builtin_name(name: str) -> str:
-    """Return `./llama` for the path `llama` if a built-in spec has this name, and other paths
-    unchanged.
-    """
+    """Return `./llama` for a path `llama` that is the name of a built-in spec, else the path."""
     return os.path.join(".", name) if is_builtin_spec(name) else name
 
 
 def find_shadowed_path(spec: str) -> str:
-    """Return an explicit path, such as `./llama`, of a file or directory with the name of a
-    built-in spec, or "" if there is no such file.
-    """
+    """Return the path, such as `./llama`, of an existing file named like a built-in spec, or ""."""
     if is_builtin_spec(spec) and os.path.lexists(spec):
         return prefix_builtin_name(spec)
     return ""
@@ -191,9 +181,7 @@ class SpecLibrary:
         return _load_std()
 
     def find_std_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecNamespace] | None:
-        """Return the std block or definition `name` and its module, or None if std has no such
-        name.
-        """
+        """Return the std block or definition `name` and its module, or None."""
         return self._std.get(name)
 
     def list_std_names(self) -> tuple[str, ...]:
@@ -201,9 +189,7 @@ class SpecLibrary:
         return tuple(self._std)
 
     def open_spec(self, spec: str | Source) -> SpecNamespace:
-        """Return the module of a built-in spec, a spec file or a source text. Raise E0222 if the
-        spec does not exist, and E0802 if the file cannot be read.
-        """
+        """Return the module of a built-in spec, spec file or source text. Raise E0222 or E0802."""
         if isinstance(spec, Source):
             return self._load_source(spec)
         models = find_builtin_specs()
@@ -218,9 +204,7 @@ class SpecLibrary:
         return self.load_module(path, spec=spec)
 
     def _load_source(self, source: Source) -> SpecNamespace:
-        """Return the module of a source text. Paths in the text are relative to the working
-        directory.
-        """
+        """Return the module of a source text, whose paths are relative to the working directory."""
         module = build_module(parse_spec(source), source.name)
         module.directory = _resolve_spec_path(Path(), source.name, None)
         # `source.name` cannot be a file name
@@ -228,9 +212,7 @@ class SpecLibrary:
         return module
 
     def load_module(self, path: Path, spec: str, span: Span | None = None) -> SpecNamespace:
-        """Return the module of the file `path`, which is cached. `spec` is the name of the file in
-        messages.
-        """
+        """Return the cached module of the file `path`. `spec` is the file name in messages."""
         key = _resolve_spec_path(path, spec, span)
         # the key of the cache is the resolved path, because `./a.specc` and `a.specc` are the same
         # module

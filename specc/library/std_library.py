@@ -46,9 +46,7 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
 
 
 def compute_source_digest(source: Source) -> str:
-    """Return the length and the CRC-32 of a source text, from which a change of the text is
-    detected.
-    """
+    """Return the length and the CRC-32 of a source text, for the detection of changes."""
     data = source.text.encode("utf-8")
     return f"{len(data)}-{zlib.crc32(data):08x}"
 
@@ -91,9 +89,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
 
     @cached_property
     def _trees(self) -> dict[str, Any]:
-        """The serialized syntax trees of the std files that have not changed since
-        serialization.
-        """
+        """The serialized syntax trees of std files that have not changed since serialization."""
         # without the generated table, as in a checkout, the std files are parsed, which is slower
         if not self.table_path.is_file():
             return {}
@@ -118,9 +114,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
         }
 
     def _load_module(self, name: str) -> SpecNamespace:
-        """Return the module of the std file `name`, decoded from the table if the file is
-        unchanged.
-        """
+        """Return the module of the std file `name`, from the table if the file is unchanged."""
         if name not in self.modules:
             source = self._sources[name]
             entry = self._trees.get(name)
@@ -186,9 +180,7 @@ def encode_field(value: Any, node_numbers: dict[int, int]) -> Any:
 
 
 def tree_from_json(data: dict[str, Any], source: Source) -> ast.File:
-    """Rebuild a syntax tree from the JSON data of `tree_to_json`. `source` is the source text of
-    the tree.
-    """
+    """Rebuild a syntax tree from the JSON data of `tree_to_json`. `source` is its source text."""
     assert data["version"] == TREE_FORMAT_VERSION, "the table has a different version"
     for name, field_names in data["fields"].items():
         assert tuple(field_names) == FIELD_NAMES[CLASSES_BY_NAME[name]], (
@@ -218,9 +210,7 @@ def decode_field(value: Any, nodes: list[Any], source: Source) -> Any:
 
 
 def render_std_table(directory: Path) -> str:
-    """Render the table of a specs directory as JSON, with the digest, the names and the syntax tree
-    of each std file.
-    """
+    """Render the JSON table of a specs directory: digest, names and tree of each std file."""
     rows = []
     for name, source in read_std_sources(directory).items():
         file = parse_spec(source)

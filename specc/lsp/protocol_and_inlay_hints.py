@@ -46,9 +46,7 @@ class DocumentLines:
         return [0, *(end.end() for end in self._line_ends)]
 
     def get_position(self, offset: int) -> DocumentPosition:
-        """Return the line and column of an offset. An offset after the end of the text is
-        clipped.
-        """
+        """Return the line and column of an offset, which is clipped at the end of the text."""
         offset = max(0, min(offset, len(self.text)))
         line = bisect_right(self._line_starts, offset) - 1
         return DocumentPosition(

@@ -1,6 +1,4 @@
-"""Quick fixes: edits that the help messages of a diagnostic suggest and that remove the
-diagnostic.
-"""
+"""Quick fixes: edits that the help messages of a diagnostic suggest and that remove it."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -43,9 +43,7 @@ def complete_yaml(analysis: DocumentAnalysis, text: str, offset: int) -> list[Co
 
 
 def _find_parents(preceding_lines: Sequence[str], column: int) -> tuple[str, ...]:
-    """Return the keys that enclose a column of the line after `preceding_lines`, outermost
-    first.
-    """
+    """Return the keys that enclose a column after `preceding_lines`, the outermost key first."""
     keys: list[str] = []
     for line in reversed(preceding_lines):
         key_match = KEY_LINE.match(line)

@@ -480,9 +480,7 @@ class InputPreprocessing(CommentedNode):
 
 @value_class(slots=True)
 class OutputPostprocessing(CommentedNode):
-    """The postprocessing of a result, in a `reading` section: `show logits = choice(labels,
-    top=3)`.
-    """
+    """The postprocessing of a result in a `reading` section: `show logits = choice(labels)`."""
 
     name: str
     value: Expr
@@ -581,9 +579,7 @@ class Generate(CommentedBlock):
 
 @value_class(slots=True)
 class Stream(CommentedNode):
-    """A `stream` section, which names a streamed output and its streamed input: `stream logits of
-    audio`.
-    """
+    """A `stream` section, which names a streamed output and input: `stream logits of audio`."""
 
     source: str
     input_name: str
@@ -601,9 +597,7 @@ class QuantizeEntry(CommentedNode):
 
 @value_class(slots=True)
 class Quantize(CommentedBlock):
-    """A `quantize` section, which sets weight formats: `quantize { default = int8 exclude =
-    ["lm_head"] }`.
-    """
+    """A `quantize` section, which sets weight formats: `quantize { default = int8 }`."""
 
     entries: tuple[QuantizeEntry, ...]
 

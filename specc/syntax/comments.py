@@ -62,9 +62,7 @@ class CommentAttacher:
 
 
 class BodyBuilder(Generic[T]):
-    """Builds a body child by child. `previous_end` is the end of the last child or opening
-    brace.
-    """
+    """Builds a body child by child. `previous_end` is the end of the last child or `{`."""
 
     def __init__(self, text: str, start: int) -> None:
         self.text = text

@@ -224,9 +224,7 @@ def weights_by(site: CallSite, normalize: Normalizer, scores: Tensor, *, mask: M
 
 @register_builtin()
 def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
-    """Sum values weighted by attention weights: [… q, k] and [… k, d] give [… q, d], and [… k] and
-    [… k, d] give [… d].
-    """
+    """Sum values [… k, d] by weights: weights [… q, k] give [… q, d], weights [… k] give [… d]."""
     if len(weights.shape) == len(values.shape) - 1:
         query_axis = len(weights.shape) - 1
         return site.squeeze_axis(

@@ -214,9 +214,7 @@ def every(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 
 @register_builtin()
 def argmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
-    """Return the index of the maximum along an axis, or the first index if several values are
-    equal.
-    """
+    """Return the index of the maximum along an axis. The first of several equal maxima is used."""
     return site.add_op(ops.ArgMax(site.resolve_axis(x, axis)), x)
 
 

@@ -111,9 +111,7 @@ def rms_norm(
 
 
 def _make_norm_weight(site: CallSite, x: Tensor, offset: float) -> Tensor:
-    """Return the weight of a norm. With `offset`, the checkpoint stores the weight minus
-    `offset`.
-    """
+    """Return the weight of a norm, which is the stored weight plus `offset`."""
     site.check_range(offset, "offset", -math.inf)
     # the checkpoint stores the weight minus `offset`
     if offset == 0:
@@ -224,9 +222,7 @@ def log_softmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 
 
 def _subtract_max(site: CallSite, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Return `x` minus its maximum along an axis, and the maximum. An infinite maximum becomes
-    0.
-    """
+    """Return `x` minus its maximum along an axis, and the maximum, or 0 if it is infinite."""
     maximum = site.insert_axis(site.add_op(ops.Reduce("max", axis), x), axis)
     is_finite = site.add_op(
         ops.Compare("lt"),

@@ -166,9 +166,7 @@ def _raise_option_of_other_kind(site: CallSite, kind: str, name: str) -> NoRetur
 
 
 def _check_exclusive_options(site: CallSite, kind: str, option_names: set[str]) -> None:
-    """Raise E0201 for mutually exclusive options, or for an option that requires a missing
-    option.
-    """
+    """Raise E0201 for mutually exclusive options, or an option that requires a missing option."""
     if kind == "yarn" and "attention_factor" in option_names and option_names & {*MSCALE_OPTIONS}:
         title = (
             "`attention_factor` cannot be combined with `mscale` and `mscale_all_dim`, which "

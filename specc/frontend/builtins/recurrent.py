@@ -175,9 +175,7 @@ class _LayerStack:
         initial_states: Sequence[Tensor | None],
         result_names: tuple[str, ...],
     ) -> Results:
-        """Add all layers. Return the outputs of the last layer and the final states of all
-        layers.
-        """
+        """Add the layers. Return the outputs of the last layer and all final states."""
         site, directions = self.site, REVERSED_BY_DIRECTION[self.direction]
         self._check_operands(x)
         # each layer has separate weights, so the number of layers must be known

@@ -145,9 +145,7 @@ class CallSite:
         return self.env.scope
 
     def add_node(self, op: Op, *operands: Tensor | None) -> tuple[Tensor, ...]:
-        """Add a node with `op` and return its results. Raise an error at this call if it is
-        invalid.
-        """
+        """Add a node with `op` and return its results. Raise an error at this call if invalid."""
         return add_node(self.context, op, operands, self.span, self.scope, self.call.function.path)
 
     def add_op(self, op: Op, *operands: Tensor | None) -> Tensor:
@@ -176,9 +174,7 @@ class CallSite:
     def add_weight(
         self, leaf: str, shape: Sequence[Dim], initial: str, size_options: Sequence[str] = ()
     ) -> Tensor:
-        """Return the weight `scope.leaf`. Errors name the options that set its size,
-        `size_options`.
-        """
+        """Return the weight `scope.leaf`. Errors name `size_options`, which set its shape."""
         name = join_weight_path(self.scope, leaf)
         if not name:
             self.raise_error(

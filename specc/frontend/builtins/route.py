@@ -1,6 +1,4 @@
-"""The built-in function `route`, a mixture of experts whose experts process tokens
-independently.
-"""
+"""The built-in function `route`, a mixture of experts with token-wise experts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

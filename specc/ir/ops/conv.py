@@ -67,9 +67,7 @@ class SlidingWindowOp(PaddedWindow):
         return self.padding_after
 
     def get_window_extent(self, n: int) -> int:
-        """Return the distance between the first and last position of a window on window axis
-        `n`.
-        """
+        """Return the distance between the first and last position of a window on axis `n`."""
         return self.dilations[n] * (self.kernel[n] - 1)
 
     def get_lag(self, n: int) -> int:
@@ -83,9 +81,7 @@ class SlidingWindowOp(PaddedWindow):
         return self.padding_before[n] - self.get_window_extent(n), self.padding_before[n]
 
     def is_position_preserving(self, n: int) -> bool:
-        """Return True if operand and result have the same size and stride 1 along window axis
-        `n`.
-        """
+        """Return True if operand and result have equal sizes and stride 1 on window axis `n`."""
         return self.stride[n] == 1 and not self.get_lag(n)
 
     def compute_length(self, length: Dim, n: int) -> Dim:
@@ -105,9 +101,7 @@ class SlidingWindowOp(PaddedWindow):
         return self.compute_length(length, n) - min_dims(length, 1)
 
     def mark_axes(self) -> tuple[list[str], list[str]]:
-        """Return the window axes of the operand with their marks, and the window axes of the
-        result.
-        """
+        """Return the window axes of the operand with marks, and the window axes of the result."""
         marked_axes, result_names = [], []
         for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
             low, high = self.get_offset_bounds(n)

@@ -31,9 +31,7 @@ MAX_REPORTED_ERRORS = 20
 """Maximum number of errors reported per file."""
 
 MAX_COLLECTED_ERRORS = 40
-"""Number of errors after which parsing stops. Errors beyond `MAX_REPORTED_ERRORS` are only
-counted.
-"""
+"""Number of errors after which parsing stops. Only `MAX_REPORTED_ERRORS` of these are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,9 +270,7 @@ def _explain_invalid_number(word: str) -> tuple[str, str]:
 
 
 def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
-    """Return the error title and fix for a number with a leading zero, with too many characters or
-    with a value that is too large, or None.
-    """
+    """Return the error title and fix for a number with a leading 0 or out of range, or None."""
     if len(text) > 1 and text[0] == "0" and text[1].isdecimal():
         # other languages parse 010 as octal 8
         fix = f"write `{truncate_token_text(text.lstrip('0') or '0')}`"
@@ -316,9 +312,7 @@ def truncate_token_text(text: str) -> str:
 
 
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
-"""Characters that specs may not contain, because they indicate a binary file or another
-encoding.
-"""
+"""Characters that specs may not contain. Most indicate a binary file or another encoding."""
 
 
 def check_source_characters(source: Source) -> Source:

@@ -100,9 +100,7 @@ def find_restart_points(fragment: Fragment, lexer_result: LexerResult) -> list[i
 
 
 def limit_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Sort errors by position and return the first 20, with the number of omitted errors as a
-    note.
-    """
+    """Return the first 20 errors by position, with the number of omitted errors as a note."""
     sorted_errors = sorted(
         errors, key=lambda error: error.primary.span.start if error.primary else 0
     )

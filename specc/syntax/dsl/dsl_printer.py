@@ -176,9 +176,7 @@ SECTION_LAYOUTS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable
         lambda n: (n.settings, n.end),
     ),
 }
-"""The layout of each section class: its header, maximum number of entries on one line, and
-entries.
-"""
+"""The layout of each section class: header, maximum number of entries on one line, and entries."""
 
 
 def format_simple_node(node: ast.Commentable) -> Pieces:

@@ -212,9 +212,7 @@ def format_call(expr: ast.Call) -> Pieces:
 def join_with_commas(
     parts: Iterable[Pieces], separator: str = ",", line_break: LineBreak = SPACE_BREAK
 ) -> Pieces:
-    """Join parts with a separator and possible line breaks. Line breaks inside a part are
-    penalized.
-    """
+    """Join parts with a separator and line breaks. Line breaks inside a part are penalized."""
     pieces: Pieces = []
     for n, part in enumerate(parts):
         if n:

@@ -154,9 +154,7 @@ RepeatHeader: TypeAlias = tuple[str, ast.Expr]
 ScanHeader: TypeAlias = tuple[tuple[str, ...], tuple[ast.Expr, ...]]
 """The header of a `scan` loop, such as `y, m in ys, ms`."""
 DefinitionHeader: TypeAlias = tuple[str, tuple[ast.DefinitionParameter, ...] | None, Span]
-"""The header of a definition: its name, its parameters (None without parentheses), and its name
-span.
-"""
+"""The header of a definition: name, parameters (None without parentheses), and name span."""
 
 SCAN = NodeRule(ast.Scan, "variables+sequences along carry collect reverse keep until {body}")
 CONFIG = NodeRule(ast.Config, "{entries}")

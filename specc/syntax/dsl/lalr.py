@@ -113,9 +113,7 @@ class LalrTable:
         return None
 
     def find_expected_terminals(self, states: Sequence[int], end: int) -> frozenset[str]:
-        """Return the terminals that may follow the states `states`. `end` is the accepting
-        state.
-        """
+        """Return the terminals that may follow `states`. `end` is the accepting state."""
         terminals = {*self.keywords.values(), "NAME", "NUMBER", "STRING", "$END"}
         return frozenset(
             kind for kind in terminals if self.shift_token(states, kind, end) is not None
@@ -220,9 +218,7 @@ class LalrParser:
         return self.table.find_expected_terminals(self.states, self.table.end_terminals[self.start])
 
     def apply_reduction(self, action: int, kind: str) -> None:
-        """Apply the reduction `action`: replace the children of a rule with the value of the
-        rule.
-        """
+        """Apply the reduction `action`: replace children of a rule with the value of the rule."""
         rule = self.table.rules[~action]
         if rule.is_unit_rule:
             entry = self.stack[-1]

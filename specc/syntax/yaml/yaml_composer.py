@@ -103,9 +103,7 @@ def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[
 
 
 def _get_mark_span(source: Source, mark: yaml.Mark | None) -> Span:
-    """Return the span of the character at a PyYAML mark, or of the end of the text without a
-    mark.
-    """
+    """Return the span of the character at a PyYAML mark, by default the end of the text."""
     size = len(source.text)
     offset = min(mark.index, size) if mark else size
     return Span(source, offset, min(offset + 1, size))
@@ -177,9 +175,7 @@ class OpenMapping:
 
 
 COMMENT_PATTERN = re.compile(r"(?:(?<=[ \t\n\r\x85\u2028\u2029])|\A)#[^\n]*")
-"""The pattern of a comment, which `#` begins only after whitespace. The text `a#b` has no
-comment.
-"""
+"""The pattern of a comment. `#` begins a comment only after whitespace, unlike in `a#b`."""
 YAML_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 

@@ -33,9 +33,7 @@ class YamlPair:
 
 @dataclass(frozen=True, slots=True)
 class YamlMap:
-    """A YAML map. `end` are its final comments. With `is_multiline`, each entry has its own
-    line.
-    """
+    """A YAML map with final comments `end`. `is_multiline` means one line per entry."""
 
     pairs: list[YamlPair]
     end: tuple[str, ...] = ()
@@ -266,9 +264,7 @@ def is_field_declaration(keys: Iterable[str], type_text: str = "") -> bool:
 
 
 def is_bare_config_path(text: str) -> bool:
-    """Return True if a path in config.json needs no quotes, because it does not look like a string
-    literal or a call.
-    """
+    """Return True if a path in config.json does not look like a string literal or a call."""
     return bool(text) and not text.startswith('"') and "(" not in text
 
 

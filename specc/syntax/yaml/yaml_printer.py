@@ -113,9 +113,7 @@ def get_item_key(item: ast.Item) -> str:
 def partition_items(
     items: Sequence[ast.Item],
 ) -> tuple[list[ItemGroup], ItemGroup, list[ItemGroup]]:
-    """Partition items into groups under top-level keys, below `items:`, and under top-level
-    keys.
-    """
+    """Partition items into groups under top-level keys, below `items:`, and under further keys."""
     remaining = group_neighbors(items)
     used_keys = {"items"}
     first_groups: list[ItemGroup] = []

@@ -115,9 +115,7 @@ class YamlReader(ErrorCollector):
     def read_known_keys(
         self, node: YamlNode, names: Iterable[str], subject: str, required: Iterable[str] = ()
     ) -> dict[str, YamlEntry]:
-        """Return the entries of a map by key. Report E0201 for unknown and E0126 for missing
-        keys.
-        """
+        """Return map entries by key. Report E0201 for unknown keys and E0126 for missing keys."""
         allowed_keys = tuple(names)
         entries = node.entries if isinstance(node, YamlMapping) else []
         entries_by_key = {e.name: e for e in entries}
@@ -249,9 +247,7 @@ def find_value_end(reader: YamlReader, entry: YamlEntry) -> int:
 
 
 def find_node_end(reader: YamlReader, node: YamlNode) -> int:
-    """Return the end offset of a node, including following comments that are indented like its
-    entries.
-    """
+    """Return the end offset of a node, including comments that are indented like its entries."""
     if isinstance(node, YamlScalar) or node.is_flow:
         return node.span.end
     end = node.span.end

@@ -1,6 +1,4 @@
-"""The kinds of YAML values, such as expressions, types and names, with their parsers and
-printers.
-"""
+"""Kinds of YAML values, such as expressions, types and names, with their parsers and printers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
