@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from specc.backend import Computation
-from specc.calibration.activation_taps import (
+from specc.calibration.calibration_activations import (
     CalibrationTargets,
     WeightInputs,
     WeightMatrix,

@@ -9,7 +9,7 @@ from specc.analysis.causality import find_time_symbol
 from specc.analysis.length_limits import LengthLimit, find_length_limits
 from specc.analysis.padding_check import can_padding_reach
 from specc.analysis.time_axis import find_padding_strides
-from specc.artifact.generation_facts import (
+from specc.artifact.generation_metadata import (
     GenerationMetadata,
     convert_length_bounds_to_json,
     find_length_bounds,

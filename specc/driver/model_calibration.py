@@ -10,7 +10,7 @@ from pathlib import Path
 
 from specc import backend
 from specc.backend import Computation
-from specc.calibration.activation_taps import (
+from specc.calibration.calibration_activations import (
     CalibrationTargets,
     count_input_features,
     find_calibration_targets,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from specc.analysis.causality import find_time_symbol
 from specc.analysis.time_dataflow import trace_time_dataflow
-from specc.artifact.generation_facts import ChunkConfig, GenerationMetadata
+from specc.artifact.generation_metadata import ChunkConfig, GenerationMetadata
 from specc.backend import ExtraFile, PackageGraph, PackageMetadata, WrittenModel
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver import precision, reading_section

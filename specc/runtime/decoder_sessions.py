@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import ml_dtypes
 import numpy as np
 
-from specc.artifact.generation_facts import GenerationMetadata
+from specc.artifact.generation_metadata import GenerationMetadata
 from specc.backend import Computation, DeviceTensor, DeviceTensors, IOBindingRun, Session
 from specc.decode.setting_table import PREFILL_CHUNK_SIZE
 from specc.decode.token_selection import Bools, Floats, Ints

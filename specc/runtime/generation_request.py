@@ -8,7 +8,7 @@ import numpy as np
 
 from specc import backend
 from specc.analysis.length_limits import format_limit_reason
-from specc.artifact.generation_facts import GenerationMetadata
+from specc.artifact.generation_metadata import GenerationMetadata
 from specc.artifact.manifest import RandomInitInfo
 from specc.backend import Session
 from specc.decode.decode_loop import DelayedPrompt, delay_prompt

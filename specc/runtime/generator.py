@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specc.analysis.time_axis import find_padding_strides, find_right_padded_masks, find_time_axis
-from specc.artifact.generation_facts import (
+from specc.artifact.generation_metadata import (
     GenerationMetadata,
     check_encoder_outputs,
     compute_max_context_length,

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
 
-from specc.artifact.generation_facts import is_streaming_package
+from specc.artifact.generation_metadata import is_streaming_package
 from specc.artifact.manifest import Manifest, RandomInitInfo
 from specc.artifact.package_index_and_checksums import INDEX_FILE, read_package_index
 from specc.decode.setting_table import PREFILL_CHUNK_SIZE

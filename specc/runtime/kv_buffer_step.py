@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specc.artifact.generation_facts import GenerationMetadata
+from specc.artifact.generation_metadata import GenerationMetadata
 from specc.backend import Computation, TensorSpec
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim

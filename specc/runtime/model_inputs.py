@@ -9,7 +9,7 @@ import numpy as np
 
 from specc import backend
 from specc.analysis.time_axis import find_padding_strides, find_right_padded_masks
-from specc.artifact.generation_facts import find_length_bounds
+from specc.artifact.generation_metadata import find_length_bounds
 from specc.decode.token_selection import Bools, Ints
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr

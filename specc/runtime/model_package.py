@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
-from specc.artifact.generation_facts import GenerationMetadata, parse_generation_metadata
+from specc.artifact.generation_metadata import GenerationMetadata, parse_generation_metadata
 from specc.artifact.manifest import METADATA_KEY, Manifest
 from specc.artifact.package_index_and_checksums import PackageIndex
 from specc.backend import Session

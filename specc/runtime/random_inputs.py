@@ -8,7 +8,7 @@ import numpy as np
 
 from specc import backend
 from specc.analysis.length_limits import find_max_lengths, find_min_lengths
-from specc.artifact.generation_facts import GenerationMetadata
+from specc.artifact.generation_metadata import GenerationMetadata
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value

@@ -8,7 +8,7 @@ from typing import NoReturn, TypeAlias
 
 import numpy as np
 
-from specc.artifact.generation_facts import ChunkConfig, compute_max_context_length
+from specc.artifact.generation_metadata import ChunkConfig, compute_max_context_length
 from specc.artifact.manifest import RandomInitInfo
 from specc.backend import DeviceTensor, DeviceTensors
 from specc.diagnostics.diagnostic import raise_error

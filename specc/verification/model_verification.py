@@ -9,7 +9,7 @@ import numpy as np
 
 from specc import backend
 from specc.analysis.length_limits import find_min_lengths
-from specc.artifact.generation_facts import parse_generation_metadata
+from specc.artifact.generation_metadata import parse_generation_metadata
 from specc.artifact.package_index_and_checksums import is_package_directory, read_package_index
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.memory_check import check_free_memory

@@ -14,7 +14,7 @@ import pytest
 from specc import backend
 from specc.backend import TensorSpec
 from specc.calibration import gram_matrices
-from specc.calibration.activation_taps import find_calibration_targets
+from specc.calibration.calibration_activations import find_calibration_targets
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph import Graph, GraphBuilder, Input, Parameter

@@ -8,7 +8,7 @@ import pytest
 from support.calibration_factors import compute_weight_factors
 
 from specc.calibration import gram_matrices
-from specc.calibration.activation_taps import find_calibration_targets
+from specc.calibration.calibration_activations import find_calibration_targets
 from specc.driver.compile_job import open_job, plan_lowering
 from specc.driver.compile_options import CompileOptions
 from specc.driver.quantize_section import QuantizeOptions

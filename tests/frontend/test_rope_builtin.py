@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.artifact.generation_facts import find_length_bounds
+from specc.artifact.generation_metadata import find_length_bounds
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import specc_numpy
-from specc.artifact import generation_facts
+from specc.artifact import generation_metadata
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.dim import DimError
@@ -69,5 +69,5 @@ def test_an_unchecked_remainder_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted mistake: quotients are not checked."""
-    monkeypatch.setattr(generation_facts, "find_divisibility_constraints", lambda graph: {})
+    monkeypatch.setattr(generation_metadata, "find_divisibility_constraints", lambda graph: {})
     assert list_disagreeing_lengths(tmp_path, "pairs")

@@ -10,7 +10,7 @@ import pytest
 
 import specc
 import specc_numpy
-from specc.artifact.generation_facts import compute_max_context_length
+from specc.artifact.generation_metadata import compute_max_context_length
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
@@ -69,7 +69,7 @@ def test_a_limit_without_one_of_the_lengths_is_detected(
 ) -> None:
     """Planted mistake: combinations of several lengths are not checked."""
     monkeypatch.setattr(
-        "specc.artifact.generation_facts.find_joint_length_limits", lambda graph: {}
+        "specc.artifact.generation_metadata.find_joint_length_limits", lambda graph: {}
     )
     with pytest.raises(pytest.fail.Exception):
         test_length_check_rejects_exactly_the_inputs_without_a_value(tmp_path, "two", "")

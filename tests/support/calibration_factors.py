@@ -8,7 +8,7 @@ from pathlib import Path
 from specc import backend
 from specc.backend import TensorSpec
 from specc.calibration import gram_matrices
-from specc.calibration.activation_taps import CalibrationTargets
+from specc.calibration.calibration_activations import CalibrationTargets
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.weights.int_quantization import QuantizationErrorStats

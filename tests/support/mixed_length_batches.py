@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.artifact.generation_facts import GenerationMetadata
+from specc.artifact.generation_metadata import GenerationMetadata
 from specc.driver.generation_graphs import can_batch_mixed_lengths
 from specc.ir.graph import Graph
 from specc.ir.model import DerivedGraphs, ModelDefinition, resolve_missing_inputs
