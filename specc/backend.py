@@ -65,8 +65,8 @@ class PackageGraph:
 
 @value_class()
 class ExtraFile:
-    """An additional file of a package, such as `tokenizer.json`. Its `role` is its key in the index
-    (default: the file name). `is_hashed` inserts a content hash into the file name.
+    """An additional file of a package, such as `tokenizer.json`. `role` is the key of the file in
+    the index (default: the file name). `is_hashed` inserts a content hash into the file name.
     """
 
     name: str

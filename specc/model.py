@@ -73,8 +73,8 @@ MAP_KINDS = {
 class Model(InferenceModel):
     """A compiled model or package. `run` computes the full forward pass, `generate` sequences.
 
-    `with specc.load(…) as model:` closes the model at the end of the block. A model is thread-safe;
-    a `GenerationStream` must be iterated by a single thread.
+    `with specc.load(…) as model:` closes the model at the end of the block. A model is thread-safe.
+    A `GenerationStream` must be iterated by a single thread.
     """
 
     @overload

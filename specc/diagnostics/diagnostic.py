@@ -41,7 +41,7 @@ class Span:
     """The characters of `source` from `start` to `end` (exclusive).
 
     `caller` is the span of the user's call if the span is in the standard library. `normalizer` is
-    the name of the normalizer definition if the span is inside one.
+    the name of the normalizer definition that contains the span, or "".
     """
 
     source: Source

@@ -55,7 +55,7 @@ from specc.syntax import ast
 def evaluate_argument(
     context: Context, expr: ast.Expr, kinds: ParameterKinds, description: str, env: Env
 ) -> SpecValue:
-    """Evaluate an argument to one of the kinds `kinds`, e.g. a number, choice value or function."""
+    """Evaluate an argument to a value of the kinds `kinds`, e.g. a number, choice or function."""
     if list_choice_values(kinds):
         expr = select_branch(context, expr, env)  # such as `half if old else interleaved`
     if isinstance(expr, ast.Name) and (

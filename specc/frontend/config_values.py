@@ -54,7 +54,7 @@ def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) ->
 
 
 def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
-    """Return the names of the definitions and built-ins of a kind. Those of the spec come first."""
+    """Return the names of the definitions and built-ins of a kind. Names of the spec come first."""
     if kind == "activation":
         return sorted({HF_ACTIVATION_ALIASES.get(name, name) for name in KNOWN_ACTIVATIONS})
     candidates = [*env.module.list_names(), *context.library.list_std_names()]

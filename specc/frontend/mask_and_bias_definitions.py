@@ -79,8 +79,8 @@ def is_pair_indexed(expr: ast.Index, env: Env) -> bool:
 
 def read_at_pair_indices(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
     """Index a tensor with index variables: `keep[j]` of bool[b, k] is bool[b, 1, 1, k], or bool[b,
-    1, k] for scores without heads; `size[b]` of int[b] is int[b, 1, 1, 1]. A tensor without a batch
-    axis has the same values for all batch elements.
+    1, k] for scores without heads, and `size[b]` of int[b] is int[b, 1, 1, 1]. A tensor without a
+    batch axis has the same values for all batch elements.
     """
     index_names = [item.path if isinstance(item, ast.Name) else "" for item in expr.items]
     has_batch_index = index_names[0] == BATCH_INDEX_NAME

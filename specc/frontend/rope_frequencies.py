@@ -95,9 +95,9 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
     `linear` divides all frequencies by a factor (arXiv:2306.15595). `llama3` divides only long
     wavelengths, with a smooth transition. `yarn` interpolates by the number of rotations over the
     original context (arXiv:2309.00071, eq. 23). `longrope` has one divisor per pair
-    (arXiv:2402.13753, eq. 3); the caller checks the number of divisors. `proportional` rotates only
-    the first `part` of the pairs, with the frequencies of the whole head (Gemma 4). `ntk_alpha`
-    multiplies theta by `alpha^(d/(d-2))` (Hunyuan).
+    (arXiv:2402.13753, eq. 3), whose number the caller checks. `proportional` rotates only the first
+    `part` of the pairs, with the frequencies of the whole head (Gemma 4). `ntk_alpha` multiplies
+    theta by `alpha^(d/(d-2))` (Hunyuan).
 
     `dynamic` increases theta with the sequence length (arXiv:2309.00071, sec. 3.1 and 3.3), and
     `longrope` has different divisors beyond the original length. transformers uses the length of
@@ -201,7 +201,7 @@ def _list_numbers(value: RopeNumber) -> tuple[RopeNumber, ...]:
 
 
 def _scale_llama3(frequency: float, numbers: _ScalingParameters) -> float:
-    """Divide a frequency of a long wavelength, keep that of a short one, or interpolate."""
+    """Divide a frequency with a long wavelength, and keep one with a short wavelength."""
     wavelength = 2 * math.pi / frequency
     low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
     original = numbers["original"]

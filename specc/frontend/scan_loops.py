@@ -286,7 +286,9 @@ def _check_loop_carried_value(
     values_before: Iterator[Value],
     next_value: SpecValue,
 ) -> Iterator[Value]:
-    """Yield the tensors of a loop-carried value after an iteration. Their types must not change."""
+    """Yield the tensors of a loop-carried value after an iteration. Raise E0305 for a changed
+    type.
+    """
     if next_value is POISON:
         raise AlreadyReportedError
     if isinstance(initial, Tensor):

@@ -88,8 +88,8 @@ def _bind_targets(context: Context, statement: ast.Let, value: EvalResult, env: 
 
 def _split_values(statement: ast.Let, value: EvalResult) -> tuple[SpecValue, ...]:
     """Return the values of the targets of an assignment. A single target takes the first result.
-    Several targets take the results of a call or the items of a list. There may be more values than
-    targets. Raise E0215 if there are fewer values than targets.
+    Several targets take the results of a call or the items of a list. An assignment may have more
+    values than targets. Raise E0215 if it has fewer values.
     """
     count = len(statement.targets)
     if count == 1:
@@ -268,8 +268,8 @@ def _run_scan(context: Context, statement: ast.Scan, env: Env) -> None:
 
 
 StatementRunner: TypeAlias = Callable[[Context, Any, Env], Returned | None]
-"""A function that runs a statement of one class. Its parameter type is Any, because Python's type
-system cannot express that the class is the key of the function in the table.
+"""A function that runs a statement of one class. The parameter type is Any, because the class is
+the key of the function in a table.
 """
 
 STATEMENT_RUNNERS: dict[type, StatementRunner] = {

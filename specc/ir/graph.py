@@ -1,6 +1,6 @@
 """The IR graph: values, nodes that compute them, and the builder that adds nodes.
 
-Graphs are immutable. The builder merges equal nodes into one node; the origins and names of nodes
+Graphs are immutable. The builder merges equal nodes into one node. The origins and names of nodes
 are stored separately and do not affect equality.
 """
 

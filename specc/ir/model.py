@@ -19,9 +19,9 @@ spaces.
 
 @value_class()
 class GenerateSection:
-    """The `generate` section of a spec. It names the input with the token ids and the output with
-    the logits. `settings` contains settings such as `start`, `stop` and `strategy` as Python
-    values.
+    """The `generate` section of a spec. The section names the input with the token ids and the
+    output with the logits. `settings` contains settings such as `start`, `stop` and `strategy` as
+    Python values.
     """
 
     name: str
@@ -173,11 +173,11 @@ class DecodingConfig:
     Each sequence starts with `start_token_ids` (empty if the caller passes a prompt) and ends with
     one of `stop_token_ids`, followed by `pad_token_id`. Beam search keeps `num_beams` hypotheses. A
     finished hypothesis has the score `sum(log_probs) / length ** length_penalty`. If
-    `early_stopping` is True, the search stops as soon as `num_beams` hypotheses are finished; if it
-    is "never", the search stops when no better hypothesis is possible. `min_length` includes the
-    prompt, `min_tokens` does not. `first_token_choices` contains the allowed tokens of each of the
-    first positions. With `has_repetition_penalty`, the graph has an input for the penalty. All
-    other settings have the same meaning as in transformers.
+    `early_stopping` is True, the search stops as soon as `num_beams` hypotheses are finished. If
+    `early_stopping` is "never", the search stops when no better hypothesis is possible.
+    `min_length` includes the prompt, `min_tokens` does not. `first_token_choices` contains the
+    allowed tokens of each of the first positions. With `has_repetition_penalty`, the graph has an
+    input for the penalty. All other settings have the same meaning as in transformers.
     """
 
     logits_output: str

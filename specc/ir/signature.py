@@ -33,7 +33,7 @@ AxisGroup: TypeAlias = tuple[str, ...]
 
 
 class RearrangePatternError(Exception):
-    """The error for a rearrange pattern. Its message continues a sentence after the pattern."""
+    """The error for an invalid rearrange pattern. The message follows the pattern in a sentence."""
 
 
 @value_class(slots=True)

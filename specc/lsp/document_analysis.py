@@ -88,7 +88,7 @@ class DocumentAnalysis:
         )
 
     def _collect_types(self, elaborations: list[ElaborationRecord]) -> Shapes:
-        """Return the types of the spans in this document; earlier elaborations take precedence."""
+        """Return the types of the spans in this document. Earlier elaborations take precedence."""
         types_by_span: dict[tuple[int, int], tuple[str, ...]] = {}
         for elaboration in elaborations:
             for span, types in elaboration.values_by_span.items():
@@ -125,7 +125,7 @@ class DocumentAnalysis:
 def analyze_incrementally(
     path: Path, text: str, unsaved: Mapping[Path, str] | None = None
 ) -> Iterator[DocumentAnalysis]:
-    """Analyze a document at `path`, one graph at a time; yield the analysis after each graph, the
+    """Analyze a document at `path`, one graph at a time. Yield the analysis after each graph, the
     default graph first. `unsaved` are the texts of other open documents by resolved path. Errors in
     a document are diagnostics, not exceptions.
     """
@@ -322,7 +322,7 @@ class FixEdit:
 
 @dataclass
 class FixTrial:
-    """A test of whether edits of a document remove one of its diagnostics."""
+    """A check whether an edit removes a diagnostic of a document."""
 
     analysis: DocumentAnalysis
     diagnostic: Diagnostic

@@ -37,9 +37,11 @@ class OpenDocument:
 
 
 ResultsCallback = Callable[[str, int], None]
-"""A callback for new results of the analysis thread. Its arguments are URI and version."""
+"""A callback `(uri, version)` for new results of the analysis thread."""
 ErrorCallback = Callable[[str, int, Exception], None]
-"""A callback for an exception in the analysis thread, which is a bug in specc."""
+"""A callback `(uri, version, exception)` for an exception in the analysis thread, a bug in
+specc.
+"""
 
 
 class OpenDocuments:
@@ -127,7 +129,7 @@ class OpenDocuments:
                 self._condition.notify_all()
 
     def _analyze_document(self, document: OpenDocument, unsaved_texts: dict[Path, str]) -> None:
-        """Analyze a document one graph at a time; stop if a newer version arrives."""
+        """Analyze a document one graph at a time. Stop if a newer version arrives."""
         for new_analysis in analyze_incrementally(document.path, document.text, unsaved_texts):
             if not self._store_analysis(document, new_analysis):
                 return

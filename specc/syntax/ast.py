@@ -393,8 +393,9 @@ class Use(CommentedNode):
     "vit.specc" as v`.
 
     A spec that is one of several files, with a config and weights of its own, is used as in `use
-    "llama" | "mistral" as text from "text_config" under language_model`. Its config is under one of
-    the config.json keys `sources`, and its weights are below the weight path `under`.
+    "llama" | "mistral" as text from "text_config" under language_model`. The config of a used spec
+    is under one of the config.json keys `sources`, and the weights of a used spec are below the
+    weight path `under`.
     """
 
     paths: tuple[str, ...]

@@ -147,7 +147,7 @@ def attach_file_comments(
 
 
 def move_header_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[str, ...]]:
-    """Return the children and final comments of a body. Its opening comment moves above a child."""
+    """Move the opening comment of a body above its first child. Return children, final comments."""
     if not body.trailing:
         return body.children, body.end
     if not body.children:

@@ -64,7 +64,7 @@ def attend(
     add: Anything = None,
     sinks: Tensor | None = None,
 ) -> Results:
-    """Compute scaled dot-product attention over [batch, heads, length, head_dim]; returns (out,
+    """Compute scaled dot-product attention over [batch, heads, length, head_dim]. Returns (out,
     weights).
 
     Without a heads axis, there is a single head. For a query [batch, d] without a length axis, the
@@ -244,12 +244,11 @@ def _raise_width_mismatch(site: CallSite, k: Tensor) -> NoReturn:
 
 @register_builtin(weights=True)
 def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
-    """Evaluate a score, bias or mask for every query and key as a tensor [batch, (heads,)
-    q, k].
+    """Evaluate a score, bias or mask for every query and key as a tensor [batch, (heads,) q, k].
 
     `q` and `k` are [batch, length, d], optionally with a heads axis after the batch. The result for
-    a bias or mask always has a heads axis, and has size 1 along every axis on which it does not
-    depend; it can be used by several attention layers.
+    a bias or mask always has a heads axis, has size 1 along every axis on which it does not depend,
+    and can be used by several attention layers.
     """
     length_axis = len(k.shape) - 2
     if length_axis not in (1, 2) or len(q.shape) != len(k.shape):

@@ -42,8 +42,8 @@ def conv(
     (if the total is odd, the end gets one more zero). `padding=causal` pads only at the start, so
     that no output reads later positions. With `keep` [batch, time], masked-out positions are
     treated as zeros, and the results are (out, keep) with the mask of the output positions.
-    Weights: `weight` [out, channels / groups, kernel], `bias` [out]. Both may be passed as tensors
-    with `weight=` and `bias=`.
+    Weights: `weight` [out, channels / groups, kernel], `bias` [out]. `weight=` and `bias=` accept
+    tensors in place of these weights.
     """
     operand = WindowOperand(site, x)
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
@@ -83,8 +83,8 @@ def conv_transpose(
     As in PyTorch, `n` positions become `(n - 1) · stride + dilation · (kernel - 1) + 1 - 2 ·
     padding + output_padding`. `padding` positions are removed at both ends, and `output_padding`
     positions, fewer than `stride` or `dilation`, are added at the end. All other options are those
-    of `conv`. Weights: `weight` [channels, out / groups, kernel], `bias` [out]. Both may be passed
-    as tensors with `weight=` and `bias=`.
+    of `conv`. Weights: `weight` [channels, out / groups, kernel], `bias` [out]. `weight=` and
+    `bias=` accept tensors in place of these weights.
     """
     operand = WindowOperand(site, x)
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
@@ -133,7 +133,7 @@ def average_pool(
     channels, height, width].
 
     The options are those of `max_pool`. With `count_include_pad`, the mean includes padded zeros.
-    This option is required if there is padding.
+    `count_include_pad` is required if there is padding.
     """
     window = WindowOperand(site, x).make_pool_window(kernel, stride, ONE, padding)
     # the defaults of frameworks differ, and results differ only at the borders, so a wrong default

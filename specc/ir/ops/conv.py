@@ -1,6 +1,6 @@
 """Convolution and pooling ops over one time axis or an image.
 
-Sequences are [batch, time, channels], images NCHW. Tuple attributes have one entry per window axis;
+Sequences are [batch, time, channels], images NCHW. Tuple attributes have one entry per window axis.
 `pads` lists the padding before each axis, then the padding after each axis. Position t of a result
 reads positions `t · stride - before + dilation · n` for n from 0 to `kernel - 1`. Positions outside
 the axis are zero.

@@ -196,9 +196,9 @@ class RopeAngles(Op, sig="i[*s]... -> f[*s r], f[*s r]"):
 
     With several position axes (M-RoPE, arXiv:2409.12191, sec. 2.1.1), there is one operand per
     axis, and pair n has the position on axis `axes[n]`. `frequencies` overrides `theta^(-2n/dim)`
-    for RoPE scaling. Both results are multiplied by `factor` (YaRN's attention factor). Angles are
-    computed in float64 and rounded once. `max_positions` is the maximum sequence length for which
-    the frequencies are valid, or 0 if they are valid for any length.
+    for RoPE scaling. Cosines and sines are multiplied by `factor` (YaRN's attention factor). Angles
+    are computed in float64 and rounded once. `max_positions` is the maximum sequence length for
+    which the frequencies are valid, or 0 if they are valid for any length.
     """
 
     dim: Dim

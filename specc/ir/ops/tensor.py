@@ -84,7 +84,7 @@ class Size(Op, sig="-> i[]", is_view=True):
 
 
 class Pointwise(Op, sig="n[*s] -> n[*s]", is_elementwise=True):
-    """An elementwise unary function. `gelu` is exact (erf); `gelu_tanh` approximates it."""
+    """An elementwise unary function. `gelu` is exact (erf), and `gelu_tanh` approximates `gelu`."""
 
     fn: str
 
@@ -148,7 +148,7 @@ class Where(Op, sig="b[#*s], a[#*s], a[#*s] -> a[*s]", is_elementwise=True):
 
 
 class Cast(Op, sig="a[*s] -> n[*s]", is_elementwise=True):
-    """Convert to another element type. True becomes 1. Floats are truncated to integers; NaN
+    """Convert to another element type. True becomes 1. Floats are truncated to integers, where NaN
     becomes 0, and values out of range become the nearest integer that float32 represents.
     """
 

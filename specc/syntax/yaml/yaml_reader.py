@@ -213,7 +213,7 @@ def make_section(
     children: Children[T],
     **other_fields: object,
 ) -> N:
-    """Build the node of a top-level key. Its field `field` contains `children` with comments."""
+    """Build the node of a top-level key, whose field `field` contains `children` with comments."""
     body = collect_yaml_body(reader, entry, children)
     return node(
         **{field: body.children},
