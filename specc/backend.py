@@ -110,7 +110,7 @@ class CompilerBackend(Protocol):
         """The default opset of compiled models."""
 
     def get_target(self, name: str) -> "Target":
-        """Return the target `name`. Raise E0822 if the backend has no such target."""
+        """Return the target `name`. Raise E0822 for an unknown target."""
 
     def find_kv_buffers(
         self, graph: "Graph", states: Sequence["DecodeState"], target: "Target", opset: int
@@ -250,7 +250,7 @@ class Session(Computation, Protocol):
         output_buffers: "Mapping[str, DeviceTensor] | None" = None,
     ) -> DeviceTensors:
         """Run the model without checking its inputs. Return all outputs as device tensors. Outputs
-        in `output_buffers` are written to these buffers. Raise E0924 if the run fails.
+        that `output_buffers` contains are written to its buffers. Raise E0924 if the run fails.
         """
 
     def bind(
@@ -295,7 +295,7 @@ class ModelFile(Protocol):
         """Return the parameters by name. Raise E0925 if an initializer cannot be read."""
 
     def open(self, provider: str, threads: int = 0) -> Session:
-        """Open the model for running. Raise E0921 to E0923 if it cannot be opened."""
+        """Open the model for running. Raise E0921 to E0923 on failure."""
 
     def open_in_background(self, threads: int = 0) -> None:
         """Open a CPU session in the background, which the next call of `open` returns."""
@@ -322,17 +322,17 @@ class ModelFile(Protocol):
     def open_with_attention(
         self, provider: str, notes: Iterable[Mapping[str, str]]
     ) -> tuple[Session, dict[str, str]]:
-        """Open a copy that outputs attention weights. Return it and the output names by scope."""
+        """Open a copy that outputs attention weights. Return (session, output names by scope)."""
 
 
 class RunnerBackend(Protocol):
     """A backend that opens and runs compiled models."""
 
     def read_model(self, path: Path) -> ModelFile:
-        """Read a model file. Raise E0802 if it cannot be read, and E0926 if it is not a model."""
+        """Read a model file. Raise E0802 for an unreadable file, and E0926 if it is no model."""
 
     def parse_model(self, data: bytes, path: Path) -> ModelFile:
-        """Parse a model from the content of the file `path`. Raise E0926 if it is invalid."""
+        """Parse a model from the content of the file `path`. Raise E0926 for invalid data."""
 
 
 class ReferenceBackend(Protocol):
@@ -356,17 +356,17 @@ class ReferenceBackend(Protocol):
 
 
 def load_compiler() -> CompilerBackend:
-    """Return the backend that compiles models. Raise E0801 if it cannot be loaded."""
+    """Return the backend that compiles models. Raise E0801 if no backend can be loaded."""
     return cast(CompilerBackend, _import_backend("onnx", CompilerBackend))
 
 
 def load_runner() -> RunnerBackend:
-    """Return the backend that runs models. Raise E0801 if it cannot be loaded."""
+    """Return the backend that runs models. Raise E0801 if no backend can be loaded."""
     return cast(RunnerBackend, _import_backend("onnx", RunnerBackend))
 
 
 def load_reference() -> ReferenceBackend:
-    """Return the reference backend. Raise E0801 if it cannot be loaded."""
+    """Return the reference backend. Raise E0801 if the backend cannot be loaded."""
     return cast(ReferenceBackend, _import_backend("numpy", ReferenceBackend))
 
 
@@ -378,7 +378,7 @@ def find_missing_names(package: ModuleType, protocol: type) -> set[str]:
 
 
 def _import_backend(name: str, protocol: type) -> ModuleType:
-    """Return the package registered as backend `name`, e.g. `onnx`."""
+    """Return the package registered as a backend such as `onnx`."""
     try:
         package = import_module(_find_package(name))
     except ModuleNotFoundError as error:

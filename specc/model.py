@@ -148,9 +148,10 @@ class Model(InferenceModel):
         """Generate a sequence for each prompt with continuous batching. The results are in the
         order of the prompts.
 
-        `batch_size` sequences are decoded together. When a sequence ends, the next prompt takes its
-        slot. For an invalid prompt, yield a diagnostic (`specc.runtime.batched_generation`). Raise
-        E0701 if the spec has no `generate` section, and E0891 if `batch_size` is invalid.
+        `batch_size` sequences are decoded together. When a sequence ends, the next prompt takes the
+        slot of this sequence. For an invalid prompt, yield a diagnostic
+        (`specc.runtime.batched_generation`). Raise E0701 if the spec has no `generate` section, and
+        E0891 if `batch_size` is invalid.
         """
         generator = _require_generator(self)
         return generate_each(generator, prompts, batch_size, generator.resolve_settings(settings))

@@ -14,7 +14,7 @@ from specc.diagnostics.value_class import value_class
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A source text. `name` is the path that the user passed, or e.g. `<input>`."""
+    """A source text. `name` is the path that the user passed, or a placeholder."""
 
     name: str
     text: str = field(repr=False)

@@ -74,7 +74,7 @@ def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str 
 
 
 def build_sarif_result(diagnostic: Diagnostic, rule: int) -> dict[str, object]:
-    """Build the SARIF result of a diagnostic. `rule` is the index of its code in the rules."""
+    """Build the SARIF result of a diagnostic. `rule` is the index of its SARIF rule."""
     text = "\n".join(
         [diagnostic.title, *diagnostic.notes, *(f"help: {h}" for h in diagnostic.helps)]
     )

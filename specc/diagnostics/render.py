@@ -296,7 +296,7 @@ def _render_repetitions(diagnostic: "Diagnostic") -> Iterator[str]:
 
 
 def render_short_diagnostic(diagnostic: "Diagnostic") -> str:
-    """Render a diagnostic on one line, e.g. `file:line:column: error[E0101]: title`."""
+    """Render a diagnostic on one line, as in `file:line:column: error[E0101]: title`."""
     location = (
         f"{escape_control_characters(str(diagnostic.primary.span))}: " if diagnostic.primary else ""
     )
@@ -358,7 +358,7 @@ def format_io_types(types: Mapping[str, object]) -> str:
 
 
 def format_thousands(count: int) -> str:
-    """Format an integer with thousands separators, e.g. `85 798 656`."""
+    """Format an integer with thousands separators, as in `85 798 656`."""
     return f"{count:,}".replace(",", " ")
 
 

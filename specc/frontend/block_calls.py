@@ -205,7 +205,7 @@ def enter_block(context: Context, block: ast.Block, expr: ast.Call, caller: Env)
 def _pair_arguments(
     block: ast.Block, call: PendingCall
 ) -> list[tuple[ast.BlockParameter, ast.Expr]]:
-    """Pair each argument with its parameter. Raise E0201, E0211 or E0212 if this is impossible."""
+    """Pair each argument with its parameter. Raise E0201, E0211 or E0212 for invalid arguments."""
     options = [o for o in call.options if o.name != "config"]
     _check_argument_count(block, call.args)
     pairs = list(zip(block.params, call.args, strict=False))
@@ -234,7 +234,7 @@ def bind_arguments(
     context: Context, block: ast.Block, bound_arguments: BoundArguments, env: Env
 ) -> None:
     """Bind the parameters of `block` to `bound_arguments` in `env`. Compile-time values are bound
-    before tensors. Each argument is evaluated in the scope of its caller. All errors are raised
+    before tensors. Each argument is evaluated in the scope of the call. All errors are raised
     together.
     """
     errors = ErrorScope()

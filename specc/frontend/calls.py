@@ -114,7 +114,7 @@ def _match_choice_value(
 def _require_known_number(
     context: Context, value: SpecValue, kinds: ParameterKinds, description: str, span: Span | None
 ) -> SpecValue:
-    """Return `value`. Raise an error if it is an op attribute that is known only at run time."""
+    """Return `value`. Raise an error for an op attribute that is known only at run time."""
     if isinstance(value, tuple) and kinds[:1] == (ListKind(FLOAT_KIND),):
         return tuple(
             _require_known_number(context, v, (FLOAT_KIND,), description, span) for v in value

@@ -58,7 +58,7 @@ class JsonMember:
         return isinstance(self.value, JsonScalar) and self.value.value is None
 
     def get_origin(self) -> Origin:
-        """Return the location of the value for messages, e.g. `config.json:9 "hidden_size"`."""
+        """Return the location of the value for messages, as in `config.json:9 "hidden_size"`."""
         return Origin(self.span, f"{self.key.source.name}:{self.key.line} {self.key.text}")
 
 
@@ -72,7 +72,8 @@ class JsonObject:
     def find_member(self, path: str) -> JsonMember | None:
         """Return the member at a path such as `rope_parameters.rope_theta`, or None. A key that
         contains dots takes precedence. `*` matches every key: `per_layer_config.*.head_dim` is the
-        common value of all layers that have this key. Raise E0403 if these values differ.
+        common value of all layers that have this key. Raise E0403 if the values of different layers
+        differ.
         """
         if path in self.members:
             return self.members[path]
@@ -87,7 +88,7 @@ class JsonObject:
         )
 
     def _find_common(self, path: str) -> JsonMember | None:
-        """Return the common member at a path of all nested objects. Raise E0403 if it differs."""
+        """Return the common member of all nested objects at a path. Raise E0403 for differences."""
         objects = [m.value for m in self.members.values() if isinstance(m.value, JsonObject)]
         members = [member for value in objects if (member := value.find_member(path))]
         for member in members[1:]:
@@ -123,7 +124,7 @@ JsonNode: TypeAlias = JsonScalar | JsonList | JsonObject
 def get_finite_number(value: JsonNode) -> int | float | None:
     """Return a JSON number as a Python number, or None if `value` is not a number.
 
-    Raise E0413 if the number is NaN or infinite. JSON files may contain such numbers, but they are
+    Raise E0413 if the number is NaN or infinite. JSON files may contain NaN and infinity, which are
     invalid as sizes and scales.
     """
     number = value.value if isinstance(value, JsonScalar) else None
@@ -366,7 +367,7 @@ def _decode_float_object(value: JsonObject) -> JsonNode:
 
 
 def _convert_number(text: str, is_float: bool, span: Span) -> int | float:
-    """Convert the text of a number. Raise E0413 unless it is a 53-bit integer or finite float."""
+    """Convert the text of a number. Raise E0413 for a large integer or an infinite float."""
     if is_float:
         value = float(text)
         if not math.isfinite(value):

@@ -76,7 +76,7 @@ class ConfigReader:
     """Options for reading the config of a spec.
 
     With `is_symbolic`, integers are symbols. With `derives_integers`, an integer whose default is
-    computed from other fields, e.g. `side = image / patch`, has the value of this expression
+    computed from other fields, as in `side = image / patch`, has the value of this expression
     instead of a new symbol. `trial_values` are the values of fields that determine the structure of
     the graph. `steps` counts the steps of all elaborations. `path` is the path of this config in
     the config of the using spec, or "". `max_length` is the maximum sequence length on which RoPE

@@ -145,7 +145,7 @@ def _convert_items(
 
 
 def _check_function_name(type: ast.TypeName, value: SpecValue, value_context: ValueContext) -> None:
-    """Raise E0203 if a built-in function has the wrong declared type, e.g. `gelu` as a norm."""
+    """Raise E0203 if a built-in function has the wrong declared type, like `gelu` as a norm."""
     if type.name not in FUNCTION_TYPES or not isinstance(value, BuiltinFunction):
         return
     names, expected, hint = FUNCTION_TYPES[type.name]
@@ -191,7 +191,7 @@ def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: s
 
 
 def _raise_undeclared_lengths(dims: Sequence[ast.Name], env: Env) -> NoReturn:
-    """Raise E0202 for undeclared dimensions. Declare these, so that each is reported only once."""
+    """Raise E0202 for undeclared dimensions. Declare them to report each only once."""
     for name in dims:
         env.dims[name.path] = Dim.symbol(name.path)  # report the dimension only once for all inputs
     raise Failed(*(explain_undeclared_length(d, env) for d in dims))
@@ -200,7 +200,7 @@ def _raise_undeclared_lengths(dims: Sequence[ast.Name], env: Env) -> NoReturn:
 def _evaluate_input_length(
     context: Context, dim: ast.Expr | ast.EllipsisDims, env: Env, origin: str
 ) -> Dim:
-    """Evaluate a dimension of a graph input. Raise E0303 if it is `...`, and E0308 if it is 0."""
+    """Evaluate a dimension of a graph input. Raise E0303 for `...`, and E0308 for 0."""
     if isinstance(dim, ast.EllipsisDims):
         title = "`...` cannot be used in the type of a graph input"
         help_ = "write every dimension, for example `float[batch, n, 8]`"
@@ -225,7 +225,7 @@ def _is_known_length(context: Context, dim: ast.Name, env: Env) -> bool:
 
 
 def get_declared_dtype(type: ast.TypeName) -> str:
-    """Return the element type of a declared tensor type. Raise E0213 if it is not a tensor type."""
+    """Return the element type of a declared tensor type. Raise E0213 for any other type."""
     if type.name not in TENSOR_DTYPES:
         expected = f"expected one of {', '.join(TENSOR_DTYPES)}"
         default = FOREIGN_TENSOR_TYPES.get(type.name.lower(), expected)
@@ -235,7 +235,7 @@ def get_declared_dtype(type: ast.TypeName) -> str:
 
 
 def _evaluate_length(context: Context, expr: ast.Expr, env: Env) -> Dim:
-    """Evaluate a dimension. Raise E0303 unless it is a non-negative integer or a symbol."""
+    """Evaluate a dimension. Raise E0303 for a negative or non-integer dimension."""
     value = context.evaluate_value(expr, env)
     if isinstance(value, Dim) and (value.number is None or value.number >= 0):
         return value

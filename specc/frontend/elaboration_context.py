@@ -179,7 +179,7 @@ class Env:
 
 
 def join_weight_path(scope: str, path: str) -> str:
-    """Join two weight paths, e.g. `a.b` and `c` to `a.b.c`. Either path may be empty."""
+    """Join two weight paths: `a.b` and `c` to `a.b.c`. Either path may be empty."""
     return f"{scope}.{path}" if scope and path else scope or path
 
 
@@ -292,7 +292,7 @@ class Context:
         return value
 
     def count_list_items(self, count: int, span: Span | None) -> None:
-        """Count list items before they are created. Raise E0216 if they exceed the limit."""
+        """Count list items before they are created. Raise E0216 if a list exceeds the limit."""
         self.resources.list_items += count
         if self.resources.list_items > MAX_GRAPH_NODES:
             raise_error(
@@ -335,7 +335,7 @@ class Context:
 
 @dataclass
 class ErrorScope:
-    """A context manager that collects errors. With a `context`, errors are also reported there."""
+    """A context manager that collects errors. Errors are also reported to the `context`, if any."""
 
     context: Context | None = None
     errors: list[Diagnostic] = field(default_factory=list)

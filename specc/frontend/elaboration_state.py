@@ -63,7 +63,7 @@ class StepBudget:
     def consume_steps(
         self, count: int, span: Span | None, label: str = "the limit is exceeded here"
     ) -> None:
-        """Count `count` steps before they are executed. Raise E0223 if this exceeds the limit."""
+        """Count steps before they are executed. Raise E0223 if the total exceeds the limit."""
         self.spent += count
         if self.spent > MAX_STEPS:
             raise_error(
@@ -112,7 +112,7 @@ class _RecursionState:
 
 @contextmanager
 def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
-    """A context manager that adds `EXTRA_FRAMES` to the recursion limit. Raise E0110 beyond it."""
+    """Extend the recursion limit in a `with` block. Raise E0110 beyond the extended limit."""
     with _RecursionState.lock:
         # the recursion limit is global, so the first thread changes it and the last thread restores
         # it

@@ -357,7 +357,7 @@ def _slice_axis(
 
 
 def _evaluate_slice_step(context: Context, item: ast.Slice, env: Env) -> Dim:
-    """Evaluate the step of `a:b:s`. Raise E0327 unless it is positive."""
+    """Evaluate the step of `a:b:s`. Raise E0327 for a step that is not positive."""
     if item.step is None:
         return Dim.from_value(1)
     step = evaluate_value(context, item.step, env)

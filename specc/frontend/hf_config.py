@@ -161,7 +161,7 @@ class _MemberReader:
         return tuple(self.convert_value(item, element) for item in items)
 
     def convert_scalar(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
-        """Convert a JSON scalar to the declared type. Raise E0403 if it has the wrong type."""
+        """Convert a scalar to the declared type. Raise E0403 for a scalar of the wrong type."""
         if not isinstance(value, JsonScalar):
             self.raise_wrong_type(
                 value, type, "a list" if isinstance(value, JsonList) else "a record"

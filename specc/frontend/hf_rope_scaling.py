@@ -43,9 +43,9 @@ class RopeDefaults:
     `theta` defaults to the theta of the field's default. `max_length` is the maximum sequence
     length, and `original_length` is the maximum length before scaling. `layer_type` selects a layer
     type in files with settings per layer type. `theta_key` is the key of theta in older files.
-    `is_scaled` is True if `rope_scaling` applies to these layers. `attention_factor_key` is the key
-    of the attention factor, and `section` is the sub-config with the settings, if the file contains
-    it.
+    `is_scaled` is True if `rope_scaling` applies to the layers of the field. `attention_factor_key`
+    is the key of the attention factor, and `section` is the sub-config with the settings, if the
+    file contains it.
     """
 
     theta: float | None = None
@@ -107,7 +107,7 @@ def read_rope_config(
     source: ast.Call, entry: ast.Field, data: JsonObject, default: Rope | None
 ) -> Rope:
     """Read RoPE settings from `rope_parameters`, or from `rope_theta` and `rope_scaling`. Raise
-    E0403 if a file contains both and they differ.
+    E0403 if a file contains both and their values differ.
 
     The options of `source` are defaults for missing numbers. If the file has no scaling kind, the
     scaling kind of `default` applies.
@@ -159,7 +159,7 @@ class _RopeReader:
         raise_error("E0403", title, span, label, related_labels=labels, helps=helps)
 
     def read_number(self, member: JsonMember) -> float:
-        """Return the number of a member. Raise E0403 if its value is not a finite number."""
+        """Return the number of a member. Raise E0403 for a member that is not a finite number."""
         value = get_finite_number(member.value)
         if value is None:
             title = f"{member.key.text} must be a number"
@@ -213,7 +213,7 @@ class _RopeReader:
         self, parameters: JsonObject | None, default: Rope | None
     ) -> tuple[float, JsonMember | None]:
         """Return theta and its member, which is in the settings, or at the top level of older
-        files. Raise E0403 if a file contains both and they differ.
+        files. Raise E0403 if a file contains two different values of theta.
         """
         nested_member = parameters.find_non_null("rope_theta") if parameters else None
         top_member = self.data.find_non_null(self.defaults.theta_key)
@@ -320,7 +320,7 @@ class _ScalingTable:
 
     def _read_factor(self) -> float:
         """Return the scaling factor. For yarn and longrope, null means the ratio of the maximum
-        length to the original length. For longrope, a missing factor also means this ratio.
+        length to the original length. For longrope, a missing factor means the same ratio as null.
         """
         member = self.table.find_member("factor")
         if member and not member.is_null:
@@ -367,7 +367,7 @@ class _ScalingTable:
         return int(self.reader.defaults.max_length)
 
     def _read_length(self, member: JsonMember) -> int:
-        """Return a sequence length. Raise E0403 unless it is between 1 and 2^31 - 1."""
+        """Return a sequence length. Raise E0403 for a length below 1 or above 2^31 - 1."""
         length = int(self.reader.read_number(member))
         if not 0 < length < 2**31:
             title = f"{member.key.text} must be a sequence length"

@@ -265,7 +265,7 @@ def _list_functions(context: Context, env: Env) -> list[str]:
 
 
 def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
-    """Return the callee of a call. Raise E0204, suggesting a similar name, if it does not exist."""
+    """Return the callee of a call. Raise E0204 with a similar name for an unknown callee."""
     # a dotted name is a field of a record or an item of a used file, rather than a block
     if "." in name.path:
         return _resolve_member_callee(context, name, env)

@@ -169,7 +169,7 @@ def add_log_sigmoid(context: Context, operand: Tensor, span: Span | None) -> Ten
 def add_constant(
     context: Context, value: float | int | bool, dtype: str, span: Span | None = None
 ) -> Tensor:
-    """Return a scalar constant. Raise E0417 if it is out of range for float32."""
+    """Return a scalar constant. Raise E0417 for a value out of range for float32."""
     if dtype == "f32":
         check_float32_range(value, span)
     number: float | int | bool
@@ -201,7 +201,7 @@ def check_float32_range(value: float, span: Span | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MismatchedOperation:
-    """An op whose operand shapes do not match. `name` is its name in the source at `span`."""
+    """An op whose operand shapes do not match. `name` is the name of the op in the source."""
 
     op: Op
     operands: Sequence[Tensor | None]

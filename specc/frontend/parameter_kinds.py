@@ -213,7 +213,7 @@ def list_choice_values(kinds: ParameterKinds) -> tuple[str, ...]:
 def convert_to_kind(
     value: EvalResult, kinds: ParameterKinds, description: str, span: Span | None
 ) -> SpecValue:
-    """Convert `value` to the first kind that accepts `value`. Raise E0203 if no kind accepts it."""
+    """Convert `value` to the first kind that accepts it. Raise E0203 if no kind accepts `value`."""
     first = take_first_result(value)
     for kind in kinds:
         converted = kind.convert(first)

@@ -313,7 +313,7 @@ def _check_loop_carried_tensor(
     statement: ast.Scan, name: str, next_value: SpecValue, previous_value: Value
 ) -> Value:
     # the value is unchanged, because no statement of the body has set the name
-    """Return a loop-carried tensor after an iteration. Raise E0305 if its type has changed."""
+    """Return a loop-carried tensor after an iteration. Raise E0305 if the type has changed."""
     if not isinstance(next_value, Tensor) or next_value.value is previous_value:
         helps = [f"set `{name}` in the body, or remove it from `carry`"]
         raise_error(
@@ -353,7 +353,7 @@ def _find_broadcast_axis(before: Type, after: Type) -> tuple[int, Dim] | None:
 
 
 def _get_scan_output(statement: ast.Scan, name: str, env: Env) -> Value:
-    """Return the value of a scan output after an iteration. Raise E0305 if it is not a tensor."""
+    """Return a scan output after an iteration. Raise E0305 for a value that is not a tensor."""
     value = env.names.get(name)
     if value is POISON:
         raise AlreadyReportedError

@@ -58,7 +58,7 @@ def value_to_plain_data(value: EvalResult, span: Span | None = None) -> object:
 
 
 def _format_combined_mask(mask: CombinedMask) -> str:
-    """Format a combined mask in spec syntax, e.g. `(causal & visible)`."""
+    """Format a combined mask in spec syntax, as in `(causal & visible)`."""
     parts = [str(value_to_plain_data(part)) for part in mask.parts]
     return f"not {parts[0]}" if mask.op == "not" else f"({f' {mask.op} '.join(parts)})"
 
@@ -169,7 +169,7 @@ def _locate_setting(setting: ast.Setting) -> dict[str, Span | None]:
 
 
 def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
-    """Convert an expression to JSON-compatible values. Return None if it depends on symbols."""
+    """Convert an expression to JSON-compatible values, or to None if it depends on symbols."""
     try:
         return expression_to_plain_data(context, expr, env)
     except UnresolvedValueError:
@@ -340,7 +340,7 @@ def evaluate_reading_section(
 def _evaluate_reading(
     context: Context, entry: ast.InputPreprocessing | ast.OutputPostprocessing, env: Env
 ) -> dict[str, object]:
-    """Convert an entry of `reading` to JSON-compatible values. Raise E0203 unless it is a call."""
+    """Convert a `reading` entry to JSON-compatible values. Raise E0203 unless it is a call."""
     entry_data = expression_to_plain_data(context, entry.value, env)
     if not isinstance(entry_data, dict):
         title = "expected `image(…)`, `text(…)`, `choice(…)` or `numbers()`"

@@ -137,7 +137,7 @@ class UsedSpec:
 
     def select_spec(self, name: str) -> "UsedSpec | None":
         """Select the alternative with the path `name`, or with the file name `name` without suffix.
-        Return None if there is no such alternative.
+        Return None for an unknown alternative.
         """
         paths = self.use.paths
         for names in (paths, [PurePosixPath(path).stem for path in paths]):

@@ -56,8 +56,8 @@ class RuntimeNumber:
     """A scalar that depends on dynamic dimensions and is computed in the graph as float64.
 
     A `RuntimeNumber` cannot be compared or converted at compile time. `symbols` are the dimensions
-    on which the number depends, `text` is its formula, and `is_integer` is True if it is guaranteed
-    to be an integer.
+    on which the number depends, `text` is its formula, and `is_integer` is True if the number is
+    guaranteed to be an integer.
     """
 
     value: Value
@@ -137,7 +137,7 @@ class BlockFunction:
     """A block or graph as a function value, with the options that are already bound.
 
     `module` defines the block, and `env` is the scope of the reference. For a used spec with
-    separate weights, `weight_scope` is the path of these weights for every call.
+    separate weights, `weight_scope` is the path of the weights in every call.
     """
 
     name: str
@@ -264,7 +264,7 @@ def take_first_result(value: EvalResult) -> SpecValue:
 
 
 def describe_value(value: EvalResult) -> str:
-    """Describe a value for messages, e.g. `float[batch, 4]` or `the integer 3`. Raise
+    """Describe a value for messages, as in `float[batch, 4]` or `the integer 3`. Raise
     AlreadyReportedError for POISON, whose error has already been reported.
     """
     first_value = take_first_result(value)
@@ -313,7 +313,7 @@ DTYPE_DESCRIPTIONS = {"f32": "float", "i64": "int", "bool": "bool"}
 
 
 def format_type(type: Type) -> str:
-    """Format a type in spec syntax, e.g. `float[batch, n, 512]`."""
+    """Format a type in spec syntax, as in `float[batch, n, 512]`."""
     dims = [str(d) for d in type.shape]
     if len(dims) > MAX_SHOWN_ITEMS:
         dims = [*dims[:4], f"… {len(dims) - 6} more …", *dims[-2:]]

@@ -89,7 +89,7 @@ def _bind_targets(context: Context, statement: ast.Let, value: EvalResult, env: 
 def _split_values(statement: ast.Let, value: EvalResult) -> tuple[SpecValue, ...]:
     """Return the values of the targets of an assignment. A single target takes the first result.
     Several targets take the results of a call or the items of a list. An assignment may have more
-    values than targets. Raise E0215 if it has fewer values.
+    values than targets. Raise E0215 for fewer values than targets.
     """
     count = len(statement.targets)
     if count == 1:

@@ -49,7 +49,7 @@ def check_spec_symbolically(
     occurs only in some trials has a note with the trial values.
 
     Integers with a computed default (`side = image / patch`) are first independent symbols, to find
-    errors that occur only with other values. If this fails with shape errors, these integers are
+    errors that occur only with other values. After shape errors, these computed integers are
     replaced with their expressions.
 
     With `has_config_file`, sizes that the user sets may differ from the defaults, because `compile`
@@ -100,8 +100,8 @@ def _run_check(
 def _check_without_overrides(
     program: Program, library: Library, graph: str, error: Failed
 ) -> list[SymbolicTrial]:
-    """Repeat the check without assigned values that equal the computed default of their field, e.g.
-    `side = 8` with `image / patch` = 32 / 4. Raise the error `error` again if the repeated check
+    """Repeat the check without assigned values that equal the computed default of their field, as
+    in `side = 8` with `image / patch` = 32 / 4. Raise the error `error` again if the repeated check
     fails or a value differs.
     """
     fields = program.map_fields_by_path()
@@ -318,7 +318,7 @@ def _find_free_fields(
     fixed_values: Mapping[str, SpecValue],
 ) -> dict[str, ast.Field]:
     """Return the fields without a trial value on which the graph structure depends. Raise E0207 if
-    there are none, e.g. because the structure depends on a dynamic dimension.
+    there are no such fields, e.g. if the structure depends on a dynamic dimension.
     """
     # the name of a symbol such as `d / heads` contains the names of several fields
     paths = [p for s in error.symbols for p in FIELD_PATH.findall(s)]

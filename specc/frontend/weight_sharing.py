@@ -122,7 +122,8 @@ def _make_placeholder_fragment(expression: str, span: Span | None) -> Fragment:
 @dataclass(frozen=True, eq=False, slots=True)
 class CallPathElement:
     """An element of a call path: a call, a loop iteration or the expansion of a definition.
-    `source` is its call, loop or definition, and `scope` is the weight scope that it enters, or "".
+    `source` is the call, loop or definition, and `scope` is the weight scope that the element
+    enters, or "".
     """
 
     source: "CallPathSource"
@@ -147,7 +148,7 @@ CallPath: TypeAlias = tuple[CallPathElement, ...]
 @dataclass(frozen=True, slots=True)
 class ShareRule:
     """A `share PATH` rule: its path pattern, the weight scope of its file, and the length `depth`
-    of the call path at which it was declared. `is_from_used_spec` is True if its file is a used
+    of the call path at which it was declared. `is_from_used_spec` is True for a rule of a used
     spec.
     """
 

@@ -348,7 +348,7 @@ def _divide_monomial(monomial: Monomial, divisor: Monomial) -> Monomial | None:
 
 
 def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[tuple[Monomial, int], ...]:
-    """Return the terms of the product of two monomials, e.g. `a` for `b * (a / b)`."""
+    """Return the terms of the product of two monomials, such as `a` for `b * (a / b)`."""
     if not left or not right:
         return ((left or right, 1),)
     powers = dict(left)
@@ -391,7 +391,7 @@ def _format_infix_operand(dim: Dim) -> str:
 
 
 def _format_monomial(monomial: Monomial, c: int) -> str:
-    """Format a term of a dimension, e.g. `-3*batch*seq^2`."""
+    """Format a term of a dimension, as in `-3*batch*seq^2`."""
     factors = [str(a) if n == 1 else f"{a}^{n}" for a, n in monomial]
     if not factors:
         return str(c)

@@ -152,7 +152,7 @@ class Graph:
         return format_repr(f"graph {self.format_signature()}, {len(self.nodes)} nodes")
 
     def format_signature(self) -> str:
-        """Format the inputs and outputs, e.g. `predict: x f32[batch, 2] -> y f32[batch, 1]`."""
+        """Format the inputs and outputs, as in `predict: x f32[batch, 2] -> y f32[batch, 1]`."""
         inputs = {name: value.type for name, value in self.inputs.items()}
         outputs = {name: value.type for name, value in self.outputs.items()}
         return f"{self.name}: {format_io_types(inputs)} -> {format_io_types(outputs)}"
@@ -253,7 +253,7 @@ class GraphBuilder:
     def copy_node(
         self, graph: Graph, node: Node, new_values: Mapping[Value, Value], op: Op | None = None
     ) -> NodeResults:
-        """Add a copy of `node` with its operands mapped by `new_values`. If `op` is not None, it
+        """Add a copy of `node` with its operands mapped by `new_values`. If `op` is not None, `op`
         replaces the op of the node. Return the new results.
         """
         results = self.add_node(op or node.op, *(a and new_values[a] for a in node.args))
@@ -266,8 +266,8 @@ class GraphBuilder:
         new_values: dict[Value, Value],
         only_nodes: Container[Node] | None = None,
     ) -> None:
-        """Add copies of the nodes of `graph`, or only of `only_nodes`. Add their results to
-        `new_values`.
+        """Add copies of the nodes of `graph`, or only of `only_nodes`. Add the results of the
+        copies to `new_values`.
         """
         for node, results in graph.nodes:
             if only_nodes is None or node in only_nodes:

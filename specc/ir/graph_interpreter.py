@@ -133,8 +133,8 @@ def run_scan(
     is_all_true: Callable[[T], bool],
 ) -> tuple[list[T], list[list[T]]]:
     """Run a `Scan`. Return the final loop-carried values, and the scan outputs of each executed
-    iteration. `select_value` returns the new value at valid positions. At padded positions it
-    returns the old value, or zeros if the old value is None.
+    iteration. `select_value` returns the new value at valid positions. At padded positions,
+    `select_value` returns the old value, or zeros if the old value is None.
     """
     roles, results = op.split_operands(operands), list(op.body.outputs.values())
     inputs = list(op.body.inputs.values())
@@ -166,7 +166,7 @@ def _format_quoted(names: Iterable[str]) -> str:
 
 
 def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
-    """Evaluate a symbolic dimension. Raise E0912 if its size is undefined for `lengths`."""
+    """Evaluate a symbolic dimension. Raise E0912 if the size is undefined for `lengths`."""
     try:
         return dim.evaluate(lengths)
     except DimError as error:
@@ -223,7 +223,7 @@ def compute_merged_shape(op: ops.Merge, shape: Sequence[int]) -> list[int]:
 
 
 def evaluate_slice(op: ops.Slice, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
-    """Return (start, stop) of a slice of `length` positions. Raise E0912 if it is out of range."""
+    """Return (start, stop) of a slice of an axis. Raise E0912 for a slice out of range."""
     start, stop = evaluate_length(op.start, lengths), evaluate_length(op.stop, lengths)
     if not 0 <= start <= stop <= length:
         raise_error("E0912", f"slice {start}:{stop} is out of range for an axis of length {length}")
@@ -231,7 +231,7 @@ def evaluate_slice(op: ops.Slice, length: int, lengths: Mapping[str, int]) -> tu
 
 
 def evaluate_index(op: ops.Index, length: int, lengths: Mapping[str, int]) -> int:
-    """Return the index of an `index` op. Raise E0912 if it is out of range."""
+    """Return the index of an `index` op. Raise E0912 for an index out of range."""
     index = evaluate_length(op.index, lengths)
     if not 0 <= index < length:
         raise_error("E0912", f"index {index} is out of range for an axis of length {length}")
@@ -249,7 +249,7 @@ def evaluate_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int
 def evaluate_stride(
     op: ops.StridedSlice, length: int, lengths: Mapping[str, int]
 ) -> tuple[int, int, int]:
-    """Return (start, stop, step) of a strided slice. Raise E0912 if it is out of range."""
+    """Return (start, stop, step) of a strided slice. Raise E0912 for a slice out of range."""
     start, stop, step = (evaluate_length(d, lengths) for d in (op.start, op.stop, op.step))
     if not (0 <= start <= stop <= length and step >= 1):
         raise_error(
@@ -259,7 +259,7 @@ def evaluate_stride(
 
 
 def evaluate_padding(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
-    """Return the padding before and after an axis. Raise E0912 if it is too long to reflect."""
+    """Return the padding before and after an axis. Raise E0912 if `reflect` padding is too long."""
     before, after = (
         evaluate_length(op.padding_before, lengths),
         evaluate_length(op.padding_after, lengths),

@@ -1,8 +1,8 @@
 """Parse graphs from the textual IR.
 
-The text is untrusted. The parser limits its size and nesting, builds only known ops with attributes
-of the declared types, checks all nodes with shape rules, and executes nothing. The parser raises
-E0927 if the version or the size is not supported, and E0928 if a line is invalid.
+The text is untrusted. The parser limits the size and nesting of the text, builds only known ops
+with attributes of the declared types, checks all nodes with shape rules, and executes nothing. The
+parser raises E0927 if the version or the size is not supported, and E0928 if a line is invalid.
 """
 
 from collections.abc import Mapping
@@ -122,7 +122,7 @@ class _GraphParser:
         )
 
     def read_min_length(self) -> None:
-        """Parse the lower bound of a symbolic dimension, e.g. `least seq 1`."""
+        """Parse the lower bound of a symbolic dimension, as in `least seq 1`."""
         name = self.lines.match_pattern(NAME_PATTERN, "a name").group()
         self.lines.expect_word(" ")
         bound = self.lines.read_number()
@@ -131,7 +131,7 @@ class _GraphParser:
         self.min_lengths[name] = bound
 
     def read_length_equation(self) -> None:
-        """Parse an equation of a symbolic dimension, e.g. `fact size = 4*half`."""
+        """Parse an equation of a symbolic dimension, as in `fact size = 4*half`."""
         name = self.lines.match_pattern(NAME_PATTERN, "a name").group()
         self.lines.expect_word(" = ")
         if name in self.length_equations:
@@ -223,7 +223,7 @@ class _GraphParser:
         return name
 
     def parse_definition(self) -> Type:
-        """Parse the index and type of an input or parameter, e.g. `%4: f32[n]`."""
+        """Parse the index and type of an input or parameter, as in `%4: f32[n]`."""
         self.expect_number(len(self.values))
         return self.lines.read_type()
 
@@ -233,13 +233,13 @@ class _GraphParser:
         return self.lines.match_pattern(TYPE_PATTERN, "a type").group()
 
     def expect_number(self, expected: int) -> None:
-        """Parse a value index and a colon, e.g. `%4: `. Raise E0928 unless it is `expected`."""
+        """Parse a value index and a colon, as in `%4: `. Raise E0928 for a different index."""
         if int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1)) != expected:
             self.lines.raise_error_here(f"the next value is %{expected}")
         self.lines.expect_word(": ")
 
     def read_defined_value(self) -> Value:
-        """Parse a reference to a value, e.g. `%3`. Raise E0928 if the value is not yet defined."""
+        """Parse a reference to a value, as in `%3`. Raise E0928 if the value is not yet defined."""
         number = int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1))
         if number >= len(self.values):
             self.lines.raise_error_here(f"%{number} is used before it is defined")
@@ -256,7 +256,7 @@ class _GraphParser:
         return tuple(args)
 
     def parse_attributes(self) -> dict[str, object]:
-        """Parse the attributes of an op up to the closing brace, e.g. `axis=1, fn="sum"}`."""
+        """Parse the attributes of an op up to the closing brace, as in `axis=1, fn="sum"}`."""
         attributes: dict[str, object] = {}
         while True:
             name = self.lines.match_pattern(KEYWORD_PATTERN, "the name of an attribute").group()
@@ -327,7 +327,7 @@ def _check_attribute(field: Field[object], attributes: Mapping[str, object]) -> 
 
 
 def _has_type(value: object, type: object) -> bool:
-    """Return True if a value has an annotated type, e.g. `int`, `Dim` or `tuple[float, ...]`."""
+    """Return True if a value has an annotated type such as `int`, `Dim` or `tuple[float, ...]`."""
     if type == "Graph":
         return isinstance(value, Graph)
     if isinstance(type, UnionType):

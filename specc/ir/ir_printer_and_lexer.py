@@ -131,7 +131,9 @@ TOKEN_PATTERN = re.compile(r"\s*(?:(\d+)|([A-Za-z_][\w.]*)|(//|[-+*^/%(),]))")
 
 
 def parse_dim(text: str) -> Dim:
-    """Parse a dimension, for example `parse_dim("2*seq + 1")`. Raise DimError if it is invalid."""
+    """Parse a dimension, for example `parse_dim("2*seq + 1")`. Raise DimError for an invalid
+    dimension.
+    """
     if len(text) > MAX_DIM_TEXT_LENGTH:
         raise DimError(f"a length of more than {MAX_DIM_TEXT_LENGTH} characters")
     reader = _DimParser(_split_tokens(text))
@@ -173,7 +175,7 @@ class _DimParser:
         return token
 
     def expect_token(self, token: str) -> None:
-        """Consume `token`. Raise DimError if it is missing."""
+        """Consume `token`. Raise DimError for any other token."""
         if not self.take_token(token):
             raise DimError(f"expected `{token}` in a length, got `{self.peek_token()}`")
 
@@ -302,12 +304,12 @@ class IrLineReader:
         return True
 
     def expect_word(self, word: str) -> None:
-        """Consume the keyword `word`. Raise E0928 if it is not the next token."""
+        """Consume the keyword `word`. Raise E0928 for any other token."""
         if not self.skip_word(word):
             self.raise_error_here(f"expected `{word}`")
 
     def match_pattern(self, pattern: re.Pattern[str], description: str) -> re.Match[str]:
-        """Consume the text that `pattern` matches. Raise E0928 if it does not match."""
+        """Consume the text that `pattern` matches. Raise E0928 if `pattern` does not match."""
         match = pattern.match(self.line, self.column)
         if not match:
             self.raise_error_here(f"expected {description}")
@@ -325,7 +327,7 @@ class IrLineReader:
         return value
 
     def parse_dim(self, text: str) -> Dim:
-        """Parse a dimension. Raise E0928 if it is invalid."""
+        """Parse a dimension. Raise E0928 for an invalid dimension."""
         try:
             return parse_dim(text)
         except DimError as error:

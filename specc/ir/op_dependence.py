@@ -54,7 +54,7 @@ class Dependence:
     The `kind` determines what position t of `result_axis` reads. `same`: position t. `window`:
     positions `t - max_offset` to `t - min_offset`. `strided`: positions `t · stride - max_offset`
     to `t · stride - min_offset`. `band`: positions where all `gates` may be nonzero. `newest`: the
-    last position, and earlier positions if `max_offset` > 0, for a result without this axis.
+    last position, and earlier positions if `max_offset` > 0, for a result without the operand axis.
     `extent`: only the size of the axis. `all`: all positions.
     """
 

@@ -66,7 +66,7 @@ def _check_lower_bounds(
 
 
 def _apply_length_equations(length_equations: Mapping[str, Dim], sizes: dict[str, int]) -> bool:
-    """Add symbols that the length equations determine to `sizes`. Return True if there are any."""
+    """Add symbols that the length equations determine to `sizes`. Return True if any is added."""
     previous_count = len(sizes)
     for symbol, dim in length_equations.items():
         if symbol not in sizes and (size := _evaluate_dim(dim, sizes)) is not None:
@@ -78,7 +78,7 @@ def _apply_equations(
     equations: Iterable[_ShapeEquation], sizes: dict[str, int], sources: dict[str, _ShapeEquation]
 ) -> bool:
     """Add symbols that the shapes of the arrays determine to `sizes`, and their equations to
-    `sources`. Return True if there are any.
+    `sources`. Return True if symbols were added.
     """
     previous_count = len(sizes)
     for equation in equations:

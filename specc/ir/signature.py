@@ -74,7 +74,7 @@ def parse_rearrange_pattern(text: str) -> RearrangePattern:
 
 
 def _parse_side(text: str) -> tuple[AxisGroup, ...]:
-    """Parse one side of a rearrange pattern, e.g. `(h d) i 1`, to a tuple ((h, d), (i,), ())."""
+    """Parse one side of a rearrange pattern, such as `(h d) i 1`, to a tuple ((h, d), (i,), ())."""
     axes: list[AxisGroup] = []
     offset = 0
     while text[offset:].strip():
@@ -99,7 +99,7 @@ SOLVED_OPERAND = -1
 
 @value_class(slots=True)
 class SignatureAxis:
-    """An axis in a term of a signature, e.g. `#k|q`. `mark` is the text after the axis name."""
+    """An axis in a term of a signature, such as `#k|q`. `mark` is the text after the axis name."""
 
     name: str
     mark: str = ""
@@ -109,7 +109,7 @@ class SignatureAxis:
 
 @value_class(slots=True)
 class SignatureTerm:
-    """An operand or result in a signature, e.g. `f[*s d]`."""
+    """An operand or result in a signature, such as `f[*s d]`."""
 
     kind: str
     axes: tuple[SignatureAxis, ...]
@@ -363,7 +363,7 @@ def _parse_terms(side: str) -> Iterator[SignatureTerm]:
 
 
 def _parse_axis(text: str) -> SignatureAxis:
-    """Parse an axis in a term of a signature, e.g. `#*s` or `k|q`."""
+    """Parse an axis in a term of a signature, such as `#*s` or `k|q`."""
     match = AXIS_PATTERN.match(text)
     assert match, f"not an axis of a signature: {text!r}"
     broadcast_mark, variadic_mark, name, mark = match.groups()

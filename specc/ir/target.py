@@ -28,8 +28,8 @@ class Target:
     attention_dtypes: frozenset[str] = frozenset({"f32", "f16", "weights"})
     """The element types of the operator `Attention`, and `weights` if it returns weights."""
     missing_kernels: frozenset[str] = frozenset()
-    """Operators without a kernel (e.g. `MaxPool`), or without a kernel for an element type (e.g.
-    `Equal bf16`).
+    """Operators without a kernel (such as `MaxPool`), or without a kernel for an element type (such
+    as `Equal bf16`).
     """
     in_place_cache_dtypes: frozenset[str] = frozenset()
     """The supported element types of in-place KV buffers (`specc.ir.model.KVBufferGraph`)."""

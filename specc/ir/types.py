@@ -45,7 +45,7 @@ class Type:
 
     @classmethod
     def of(cls, dtype: str, *shape: DimLike) -> "Type":
-        """Create a type, e.g. `Type.of("f32", Dim.symbol("batch"), 768)`."""
+        """Create a type: `Type.of("f32", Dim.symbol("batch"), 768)`."""
         return cls(dtype, tuple(Dim.from_value(d) for d in shape))
 
     @property

@@ -150,7 +150,7 @@ def _resolve_spec_path(path: Path, display_name: str, span: Span | None) -> Path
 
 
 def read_spec_file(path: Path, display_name: str, span: Span | None = None) -> ast.File:
-    """Parse a spec file. Raise E0802 if it cannot be read."""
+    """Parse a spec file. Raise E0802 for an unreadable file."""
     source = read_spec_source(path, display_name, span)
     return _parse_cached(source.name, source.text)
 
@@ -228,8 +228,8 @@ class SpecLibrary:
 
     def load_used_module(self, path: str, user: SpecNamespace, span: Span | None) -> SpecNamespace:
         """Return the module that a `use` or `extends` statement names: a built-in spec, or a file
-        relative to `user`. Raise E0222 if it does not exist, and E0803 if it is outside the
-        directory of `user`.
+        relative to `user`. Raise E0222 for a file that does not exist, and E0803 for a file outside
+        the directory of `user`.
         """
         models = find_builtin_specs()
         used_path = Path(path)

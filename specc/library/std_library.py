@@ -62,8 +62,9 @@ def read_std_sources(directory: Path) -> dict[str, Source]:
 
 @dataclass(eq=False)
 class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
-    """The blocks and definitions of std by name, with their modules. A file is parsed when one of
-    its names is first accessed. `table_path` is the path of the generated table of syntax trees.
+    """The blocks and definitions of std by name, with their modules. A std file is parsed when a
+    name that it defines is first accessed. `table_path` is the path of the generated table of
+    syntax trees.
     """
 
     directory: Path
@@ -180,7 +181,7 @@ def encode_field(value: Any, node_numbers: dict[int, int]) -> Any:
 
 
 def tree_from_json(data: dict[str, Any], source: Source) -> ast.File:
-    """Rebuild a syntax tree from the JSON data of `tree_to_json`. `source` is its source text."""
+    """Rebuild a syntax tree from the JSON data of `tree_to_json`. `source` is the source text."""
     assert data["version"] == TREE_FORMAT_VERSION, "the table has a different version"
     for name, field_names in data["fields"].items():
         assert tuple(field_names) == FIELD_NAMES[CLASSES_BY_NAME[name]], (

@@ -206,7 +206,7 @@ def _is_called(nodes: Sequence[ast.Node], node: ast.Name) -> bool:
 
 
 def _truncate_path(path: str, offset: int) -> str:
-    """Truncate a dotted name after the component at an offset, e.g. `v.encode` to `v`."""
+    """Truncate a dotted name after the component at an offset: `v.encode` to `v`."""
     dot = path.find(".", max(0, offset))
     return path if dot < 0 else path[:dot]
 

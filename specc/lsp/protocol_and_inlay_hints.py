@@ -54,7 +54,7 @@ class DocumentLines:
         )
 
     def get_offset(self, line: int, column: int) -> int:
-        """Return the offset of a line and column. A column after the end of its line is clipped."""
+        """Return the offset of a line and column. A column after the end of the line is clipped."""
         if line < 0:
             return 0
         if line >= len(self._line_starts):
@@ -118,7 +118,7 @@ def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
 def to_diagnostic(
     analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> lsp.Diagnostic:
-    """Convert a diagnostic. An error in another file is shown where this file is referenced."""
+    """Convert a diagnostic. An error in another file is shown at the reference to the file."""
     start, end = find_diagnostic_span(analysis, diagnostic)
     texts = [diagnostic.title]
     if diagnostic.primary and diagnostic.primary.text:
@@ -191,7 +191,7 @@ def to_location(
 def to_completion_items(
     completions: Sequence[CompletionItem], lines: DocumentLines, start: int, end: int
 ) -> list[lsp.CompletionItem]:
-    """Convert completions of the word at `start` to `end`. Sort keys preserve their order."""
+    """Convert completions of the word at `start` to `end`. Sort keys preserve the order."""
     edit_range = to_range(lines, start, end)
     return [
         lsp.CompletionItem(

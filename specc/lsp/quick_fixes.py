@@ -213,7 +213,7 @@ def _propose_insertion_edits(span: Span, code: str, *, is_addition: bool) -> Ite
 def _propose_call_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str
 ) -> Iterator[FixEdit]:
-    """Yield edits that replace a call with a call of the same function, e.g. `tokenizer("a")`."""
+    """Yield edits that replace a call with a call of the same function, as in `tokenizer("a")`."""
     name = CALLED_NAME.match(code)
     for call in _iterate_calls(analysis, spans) if name else ():
         if name and call.function.path == name[1] and call.span is not None:
@@ -245,7 +245,7 @@ def _list_argument_spans(call: ast.Call, error_span: Span) -> list[Span]:
 
 
 def _propose_word_edits(span: Span, code: str) -> Iterator[FixEdit]:
-    """Yield edits that replace a name with code that contains it, e.g. `insert(x, axis=1)`."""
+    """Yield edits that replace a name with code that contains it, as in `insert(x, axis=1)`."""
     names = dict.fromkeys(PLAIN_WORD.findall(code))
     for name in [*names][:MAX_WORDS]:
         for match in re.finditer(rf"(?<![\w.]){re.escape(name)}(?![\w(=])", span.text):
@@ -345,7 +345,7 @@ def _follow_advice(
 
 
 def _iterate_help_fragments(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
-    """Yield (code, is_addition) for each code fragment. Without is_addition it replaces text."""
+    """Yield (code, is_addition) for each code fragment. Otherwise the code replaces text."""
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:
         yield exact["piece"], bool(exact["add"])

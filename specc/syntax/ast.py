@@ -46,7 +46,7 @@ class CommentedNode(SpannedNode):
 
 @value_class(slots=True, kw_only=True)
 class CommentedBlock(CommentedNode):
-    """A node with a body in braces or below a YAML key. `end` are the comments after its body."""
+    """A node with a body in braces or below a YAML key. `end` are the comments after the body."""
 
     end: tuple[str, ...] = ()
 

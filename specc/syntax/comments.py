@@ -71,7 +71,7 @@ class BodyBuilder(Generic[T]):
         self.trailing = ""
 
     def add_child(self, child: T, comments: Sequence[Comment]) -> None:
-        """Add the next child. `comments` are the comments before the end of this child."""
+        """Add the next child. `comments` are the comments before the end of `child`."""
         span = get_node_span(child)
         start_offset = span.start
         leading: list[str] = []
@@ -163,7 +163,7 @@ def get_node_span(node: ast.CommentedNode) -> Span:
 
 
 def has_header_line(node: ast.CommentedNode) -> bool:
-    """Return True if a node has a header line, e.g. `repeat … {` or `d: record {`."""
+    """Return True if a node has a header line, as in `repeat … {` or `d: record {`."""
     return isinstance(node, ast.CommentedBlock) or (
         isinstance(node, ast.Field) and bool(node.type.fields)
     )

@@ -182,7 +182,7 @@ def hard(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
 
 
 def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: Normalizer) -> Tensor:
-    """Normalize scores of rank 2 to 4. Raise E0307 for other ranks."""
+    """Normalize scores of rank 2 to 4. Raise E0307 for scores of other ranks."""
     rank = len(scores.shape)
     if rank not in (2, 3, 4):
         title = "scores must be [batch, key], [batch, query, key] or [batch, heads, query, key]"
@@ -209,7 +209,7 @@ def share(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
 
 @register_builtin()
 def weights_by(site: CallSite, normalize: Normalizer, scores: Tensor, *, mask: Mask) -> Tensor:
-    """Normalize scores [… q, k] or [batch, k] with any normalizer, e.g. `weights_by(sparsemax, z,
+    """Normalize scores [… q, k] or [batch, k] with any normalizer, as in `weights_by(sparsemax, z,
     mask=causal)`. Masked keys have weight zero.
 
     `normalize` is any normalizer of `attend_by` except `sampled`, which needs noise.

@@ -39,11 +39,11 @@ def conv(
     `groups` is the number of channel groups, which are convolved independently. `padding` is the
     number of zeros at both ends: a number, `[2, 0]` for start and end of the time axis, `[height,
     width]`, or `[[2, 0], [1, 1]]` for start and end of each axis. `padding=same` keeps the length
-    (if the total is odd, the end gets one more zero). `padding=causal` pads only at the start, so
-    that no output reads later positions. With `keep` [batch, time], masked-out positions are
-    treated as zeros, and the results are (out, keep) with the mask of the output positions.
+    (if the number of zeros is odd, the end gets one more zero). `padding=causal` pads only at the
+    start, so that no output reads later positions. With `keep` [batch, time], masked-out positions
+    are treated as zeros, and the results are (out, keep) with the mask of the output positions.
     Weights: `weight` [out, channels / groups, kernel], `bias` [out]. `weight=` and `bias=` accept
-    tensors in place of these weights.
+    tensors in place of stored weights.
     """
     operand = WindowOperand(site, x)
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
@@ -84,7 +84,7 @@ def conv_transpose(
     padding + output_padding`. `padding` positions are removed at both ends, and `output_padding`
     positions, fewer than `stride` or `dilation`, are added at the end. All other options are those
     of `conv`. Weights: `weight` [channels, out / groups, kernel], `bias` [out]. `weight=` and
-    `bias=` accept tensors in place of these weights.
+    `bias=` accept tensors in place of stored weights.
     """
     operand = WindowOperand(site, x)
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
@@ -237,7 +237,7 @@ def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
 def _get_kernel_sizes(
     operand: WindowOperand, out: Dim | None, kernel: SizeOption | None, weight: Tensor | None
 ) -> SizeOption:
-    """Return the kernel sizes from `kernel` or `weight`. Raise E0212 if a call sets both."""
+    """Return the kernel sizes from `kernel` or `weight`. Raise E0212 if both options are set."""
     if weight is None:
         return kernel if kernel is not None else _raise_missing_option(operand.site, "kernel")
     for option, value in (("out", out), ("kernel", kernel)):

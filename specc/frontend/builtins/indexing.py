@@ -213,7 +213,7 @@ def _check_antialias(
 
 
 def _require_factor(site: CallSite, factor: Number) -> float:
-    """Return a factor as a float greater than 0. Raise UnresolvedValueError if it is symbolic."""
+    """Return a positive factor as a float. Raise UnresolvedValueError for a symbolic factor."""
     span = site.argument_spans.get("factor")
     number = require_attribute_number(site.context, factor, "`factor` of `resize`", span)
     if isinstance(number, RuntimeNumber):

@@ -118,9 +118,9 @@ def rope(
     The options depend on the scaling `kind`. `linear`: `factor`. `llama3`: `factor`, the `original`
     context length, `low_freq_factor=1.0`, `high_freq_factor=4.0`. `yarn`: `factor`, `original`,
     `beta_fast=32.0`, `beta_slow=1.0`, `truncate=true`, and `attention_factor`, or `mscale` and
-    `mscale_all_dim`, which determine it. `longrope` divides the frequencies by `divisors`
-    (`short_factor`), or by `beyond` (`long_factor`) if `longest` exceeds the `original` length.
-    `dynamic`: `factor`, `original` and `longest`, from which theta is computed. `ntk_alpha`
+    `mscale_all_dim`, which determine the attention factor. `longrope` divides the frequencies by
+    `divisors` (`short_factor`), or by `beyond` (`long_factor`) if `longest` exceeds the `original`
+    length. `dynamic`: `factor`, `original` and `longest`, from which theta is computed. `ntk_alpha`
     multiplies theta by `alpha^(d/(d-2))`. `proportional` rotates only the fraction `part` of the
     feature pairs of a head, with `factor=1.0`. `axial` computes separate frequencies for the
     section of each position axis of `rotate`. `longest` is the maximum sequence length, by default

@@ -67,7 +67,7 @@ class Builtin:
     doc: str
 
     def format_signature(self) -> str:
-        """Format the signature for documentation, e.g. `linear(x, out=, bias=true) @ name`."""
+        """Format the signature for documentation, as in `linear(x, out=, bias=true) @ name`."""
         texts = []
         for parameter in self.parameters:
             text = f"{parameter.name}…" if parameter.is_variadic else parameter.name
@@ -174,7 +174,7 @@ class CallSite:
     def add_weight(
         self, leaf: str, shape: Sequence[Dim], initial: str, size_options: Sequence[str] = ()
     ) -> Tensor:
-        """Return the weight `scope.leaf`. Errors name `size_options`, which set its shape."""
+        """Return the weight `scope.leaf`. Errors name `size_options`, which set the shape."""
         name = join_weight_path(self.scope, leaf)
         if not name:
             self.raise_error(
@@ -210,7 +210,7 @@ class CallSite:
         return Tensor(get_expert_weight(self.context.builder, stacks, weight), self.span)
 
     def require_count(self, value: Dim, option: str) -> int:
-        """Return a count that is known at compile time. Raise E0216 unless it is from 1 to 4096."""
+        """Return a compile-time count. Raise E0216 for a count below 1 or above 4096."""
         number = self.require_integer(value, option)
         if not 1 <= number <= MAX_LAYERS:
             self.raise_error(
@@ -237,7 +237,7 @@ class CallSite:
         self.raise_error("E0417", title, option)
 
     def require_integer(self, value: Dim, option: str) -> int:
-        """Return `value` as an integer. Raise UnresolvedValueError if it is symbolic."""
+        """Return `value` as an integer. Raise UnresolvedValueError for a symbol."""
         if value.number is None:
             raise UnresolvedValueError(value.symbols(), self.argument_spans.get(option))
         return value.number

@@ -48,7 +48,7 @@ def _find_token_count_readers(
     body: Graph, captured: Sequence[Value], length: str
 ) -> Iterator[Node]:
     """Yield the nodes of an expert body that read the number of routed tokens. The body must not
-    read this number, because it depends on all sequences of the batch.
+    read the number of routed tokens, because it depends on all sequences of the batch.
     """
     yield from (node for node, _ in body.nodes if is_length_dependent(node))
     for node in collect_required_nodes(captured):

@@ -33,7 +33,7 @@ from specc.ir.signature import (
 
 
 def compile_rearrange(site: CallSite, x: Tensor, pattern: str, sizes: tuple[Dim, ...]) -> list[Op]:
-    """Return the ops that rearrange `x` according to a pattern. Raise E0306 if it is invalid."""
+    """Return the ops that rearrange `x` by a pattern. Raise E0306 for an invalid pattern."""
     parsed = _parse_rearrange(site, x, pattern)
     # from the last axis to the first, because removing an axis shifts the axes after it
     empty = [n for n, axis in enumerate(parsed.left) if not axis]
@@ -52,7 +52,7 @@ def compile_rearrange(site: CallSite, x: Tensor, pattern: str, sizes: tuple[Dim,
 
 
 def _parse_rearrange(site: CallSite, x: Tensor, text: str) -> RearrangePattern:
-    """Parse the pattern of a rearrange. Raise E0306 if it is invalid or does not match `x`."""
+    """Parse the pattern of a rearrange. Raise E0306 if the pattern is invalid for `x`."""
     if text.count("->") != 1:
         site.raise_error(
             "E0306", "the pattern must contain one `->`, as in `b n (h d) -> b h n d`", "pattern"
@@ -158,8 +158,8 @@ def transpose(site: CallSite, x: Tensor, *, order: tuple[Dim, ...] = ()) -> Tens
 
 @register_builtin()
 def rearrange(site: CallSite, x: Tensor, pattern: str, *, sizes: tuple[Dim, ...] = ()) -> Tensor:
-    """Split, permute and merge axes with an einops pattern, e.g. `rearrange(x, "b n (h d) -> b h n
-    d", sizes=[heads])`.
+    """Split, permute and merge axes with an einops pattern: `rearrange(x, "b n (h d) -> b h n d",
+    sizes=[heads])`.
 
     `sizes` are the lengths of the names in parentheses on the left side, in order, except the last
     name in each pair of parentheses. A `1` on the left side removes an axis of length 1, and a `1`

@@ -86,7 +86,7 @@ class WindowOperand:
     def make_window(
         self, kernel: SizeOption, stride: SizeOption, dilation: SizeOption, padding: PaddingOption
     ) -> SlidingWindow:
-        """Return the window of a convolution. Raise E0320 if it is longer than the padded input."""
+        """Return the window of a convolution. Raise E0320 if the padded input is too short."""
         window = self._make_unpadded_window(kernel, stride, dilation)
         before, after = _resolve_padding(self.site, padding, window)
         padded = replace(window, pad_before=before, pad_after=after)

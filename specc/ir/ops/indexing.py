@@ -171,8 +171,9 @@ class GridSample(Op, sig="f[b c h~ w~], f[b *u xy] -> f[b c *u]"):
     """Sample a feature map at points, like PyTorch's `grid_sample`.
 
     Points are (x, y) from -1 to 1. With `align_corners`, -1 and 1 are the centers of the first and
-    last pixel, otherwise their outer edges. Beyond the border, the value is 0 (`zeros`), that of
-    the nearest pixel (`border`), or that of the pixel mirrored at the border (`reflection`).
+    last pixel, otherwise the outer edges of these pixels. Beyond the border, the value is 0
+    (`zeros`), that of the nearest pixel (`border`), or that of the pixel mirrored at the border
+    (`reflection`).
     """
 
     mode: str

@@ -276,7 +276,7 @@ class Slice(Op, sig="a[*a t *b] -> a[*a u *b]", is_selection=True):
 
 
 class Index(Op, sig="a[*a t *b] -> a[*a *b]", is_selection=True):
-    """Position `index` of axis `axis`. The result lacks this axis."""
+    """Select position `index` of axis `axis` and remove the axis."""
 
     axis: int
     index: Dim
@@ -299,7 +299,7 @@ class Index(Op, sig="a[*a t *b] -> a[*a *b]", is_selection=True):
 
 
 class Last(Op, sig="a[*a t$ *b] -> a[*a *b]", is_selection=True):
-    """The last position of axis `axis`. The result lacks this axis."""
+    """Select the last position of axis `axis` and remove the axis."""
 
     axis: int
 
@@ -387,7 +387,7 @@ class MatMul(Op, sig="f[#*s m k|m], f[#*s k|m n] -> f[*s m n]", is_heavy=True):
 
 
 class Einsum(Op, sig="f[*s] -> f[*t]", is_heavy=True):
-    """Sum of products over the axes that are not in the result, e.g. `b i d, b j d -> b i j`."""
+    """Sum of products over the axes that are not in the result: `b i d, b j d -> b i j`."""
 
     equation: str
 

@@ -20,7 +20,7 @@ FOREIGN_LITERALS = {
 }
 """The spec literals that are equivalent to literals of other languages, by foreign literal."""
 RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "False", "None"])
-"""Literals, and names that look like literals. Specs may not bind these names."""
+"""Literals, and names that look like literals, which specs may not bind."""
 
 
 @dataclass

@@ -31,7 +31,7 @@ MAX_REPORTED_ERRORS = 20
 """Maximum number of errors reported per file."""
 
 MAX_COLLECTED_ERRORS = 40
-"""Number of errors after which parsing stops. Only `MAX_REPORTED_ERRORS` of these are shown."""
+"""Number of errors after which parsing stops. Only `MAX_REPORTED_ERRORS` are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +316,7 @@ CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff\ufffe
 
 
 def check_source_characters(source: Source) -> Source:
-    """Return `source`. Raise E0109 if its text is too long, and E0112 for control characters."""
+    """Return `source`. Raise E0109 for a long text, and E0112 for control characters."""
     if len(source.text) > dsl_lexer.MAX_SPEC_BYTES:
         raise_spec_too_long(f"{len(source.text)} characters", Span(source, 0, 0), "starts here")
     match = CONTROL_CHARACTERS.search(source.text)

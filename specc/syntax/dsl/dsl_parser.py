@@ -27,7 +27,7 @@ T = TypeVar("T", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class StartSymbol(Generic[T]):
-    """A start symbol of the grammar, with its description in messages. T is its result type."""
+    """A start symbol of the grammar, with its description in messages. T is the result type."""
 
     symbol: str
     description: str
@@ -134,7 +134,7 @@ HEADER_TERMINALS = ("SPECC", "NUMBER", "MODEL", "NAME")
 @dataclass(frozen=True)
 class ExpectedTokens:
     """The terminals that may follow the tokens `preceding`, and the terminals among them that are
-    keywords at this position, e.g. `under` after `repeat i in n`.
+    keywords at this position, such as `under` after `repeat i in n`.
     """
 
     preceding: tuple[Token, ...]

@@ -82,7 +82,7 @@ def format_braced_body(
 
 
 def format_statement(node: ast.Commentable, indent: int) -> list[str]:
-    """Format a statement, item or section entry with its comments. Return its lines."""
+    """Format a statement, item or section entry, with its comments, as lines."""
     leading_lines = format_comment_lines(node.comments.leading, indent)
     if isinstance(node, ast.Repeat | ast.Scan | ast.Block):
         return leading_lines + format_body_with_header(node, indent)
@@ -195,26 +195,26 @@ def format_words(words: Iterable[str]) -> Pieces:
 
 
 def join_alternatives(texts: Sequence[str]) -> str:
-    """Join alternatives with `|`, e.g. `"llama" | "mistral"`."""
+    """Join alternatives with `|`, as in `"llama" | "mistral"`."""
     return " | ".join(map(quote_text, texts))
 
 
 def format_use(node: ast.Use) -> Pieces:
-    """Format a `use` item, e.g. `use "llama" as text from "text_config" under language_model`."""
+    """Format a `use` item, as in `use "llama" as text from "text_config" under language_model`."""
     sources = [f" from {join_alternatives(node.sources)}"] if node.sources else []
     under = [f" under {format_weight_path(node.under)}"] if node.under else []
     return ["use ", join_alternatives(node.paths), f" as {node.name}", *sources, *under]
 
 
 def format_quantize_entry(node: ast.QuantizeEntry) -> Pieces:
-    """Format an entry of a `quantize` section, e.g. `int4 = ["*.mlp.*"]`."""
+    """Format an entry of a `quantize` section, as in `int4 = ["*.mlp.*"]`."""
     words = [format_quantize_word(v.value) for v in node.values]
     value: Pieces = [*words] if len(words) == 1 else ["[", *format_words(words), "]"]
     return [f"{quote_unless_name(node.name)} = ", *value]
 
 
 def format_assignment(node: ast.Assign | ast.Setting | ast.InputPreprocessing) -> Pieces:
-    """Format a config value, a setting or an input preprocessing, e.g. `stop = eos`."""
+    """Format a config value, a setting or an input preprocessing, as in `stop = eos`."""
     return [f"{node.name} = ", *format_expression_pieces(node.value)]
 
 
@@ -279,26 +279,26 @@ SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
 
 
 def format_dim_name(node: ast.DimName) -> str:
-    """Format a dynamic dimension, e.g. `tgt >= 1`. The default lower bound 0 is omitted."""
+    """Format a dynamic dimension, as in `tgt >= 1`. The default lower bound 0 is omitted."""
     return f"{node.name} >= {node.minimum}" if node.minimum else node.name
 
 
 def format_target(node: ast.Target) -> Pieces:
-    """Format a name on the left side of `=`, e.g. `x: float[batch, n]`."""
+    """Format a name on the left side of `=`, as in `x: float[batch, n]`."""
     if node.type is None:
         return [node.name]
     return [f"{node.name}: ", *format_type_pieces(node.type)]
 
 
 def format_definition_header(name: str, params: Sequence[ast.DefinitionParameter] | None) -> Pieces:
-    """Format the name and parameters of a definition, e.g. `window(back, ahead=0)`."""
+    """Format the name and parameters of a definition, as in `window(back, ahead=0)`."""
     if params is None:
         return [name]
     return [name, "(", *join_with_commas(format_definition_parameter(p) for p in params), ")"]
 
 
 def format_definition_parameter(node: ast.DefinitionParameter) -> Pieces:
-    """Format a parameter of a definition, e.g. `ahead=0` or `heads: int = 4`."""
+    """Format a parameter of a definition, as in `ahead=0` or `heads: int = 4`."""
     kind: Pieces = [": ", *format_type_pieces(node.type)] if node.type is not None else []
     equal = " = " if node.type is not None else "="
     value: Pieces = (
@@ -308,7 +308,7 @@ def format_definition_parameter(node: ast.DefinitionParameter) -> Pieces:
 
 
 def format_block_parameter(node: ast.BlockParameter) -> Pieces:
-    """Format a parameter of a block, e.g. `x: float[batch, n] = 0`."""
+    """Format a parameter of a block, as in `x: float[batch, n] = 0`."""
     if not node.name:
         return format_type_pieces(node.type)
     value: Pieces = (

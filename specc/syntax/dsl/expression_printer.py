@@ -303,12 +303,12 @@ EXPRESSION_LAYOUTS: Mapping[type[ast.Expr], Callable[..., Pieces]] = {
 
 
 def format_record_field(field: ast.Option) -> Pieces:
-    """Format a field of a record literal, e.g. `layers = 4`."""
+    """Format a field of a record literal, as in `layers = 4`."""
     return [f"{field.name} = ", *format_expression_pieces(field.value)]
 
 
 def format_subscripts(items: Sequence[ast.Expr | ast.Slice | ast.EllipsisDims]) -> Pieces:
-    """Format the subscripts of an index expression, e.g. `:, 0`."""
+    """Format the subscripts of an index expression, as in `:, 0`."""
     return join_with_commas(format_subscript(item) for item in items)
 
 
@@ -354,7 +354,7 @@ def format_type_pieces(kind: ast.TypeName) -> Pieces:
 
 
 def format_record_type(fields: Sequence[ast.Field]) -> Pieces:
-    """Format a record type, e.g. `record { layers: int = 4 }`."""
+    """Format a record type, as in `record { layers: int = 4 }`."""
     if not fields:
         return ["record {}"]
     parts = join_with_commas((format_field(f) for f in fields), "", LineBreak("  "))
@@ -362,7 +362,7 @@ def format_record_type(fields: Sequence[ast.Field]) -> Pieces:
 
 
 def format_field(field: ast.Field) -> Pieces:
-    """Format a config field, e.g. `layers: int from "n_layer" = 12 "number of layers"`."""
+    """Format a config field, as in `layers: int from "n_layer" = 12 "number of layers"`."""
     return [f"{field.name}: ", *format_type_pieces(field.type), *format_field_suffix(field)]
 
 

@@ -34,7 +34,7 @@ class LalrRule(NamedTuple):
 
     @property
     def is_list(self) -> bool:
-        """True if the rule is a repetition `x*`, which lark names e.g. `__item_star_0`."""
+        """True if the rule is a repetition `x*`, which lark names like `__item_star_0`."""
         return self.origin[0] == "_"
 
     @property

@@ -149,7 +149,7 @@ class SyntaxErrorExplainer:
 
 
 def explain_weights_without_call(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0107 for a weight path after a value that is not a call, e.g. `x @ w`, or None."""
+    """Return E0107 for a weight path after a value that is not a call, as in `x @ w`, or None."""
     if error.token.kind != "AT":
         return None
     fix = "a product of matrices is `matmul(x, w)`"
@@ -277,7 +277,7 @@ def explain_bare_name(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_missing_operator(error: UnexpectedToken, name: Token) -> Diagnostic:
-    """Return E0101 for two values without an operator between them, e.g. `y = a b`."""
+    """Return E0101 for two values without an operator between them, as in `y = a b`."""
     return Diagnostic(
         "E0101",
         f"an operator is missing before `{name.text}`",
@@ -287,7 +287,7 @@ def _explain_missing_operator(error: UnexpectedToken, name: Token) -> Diagnostic
 
 
 def explain_unnamed_result(error: UnexpectedToken, name: Token) -> Diagnostic:
-    """Return E0101 for a call without a result name, e.g. `f(x)` as a statement."""
+    """Return E0101 for a call without a result name, as in `f(x)` as a statement."""
     value = f"{name.text}(…)" if error.token.text == "(" else f"{name.text} …"
     method = error.tokens[error.index + 1].text if error.token.kind == "DOT" else name.text
     default = f"write `name = {value}`, or `return …` for a result"

@@ -25,7 +25,7 @@ def collect_syntax_hints(error: UnexpectedToken) -> Iterator[str]:
 
 
 def _join_hyphenated_name(error: UnexpectedToken) -> str:
-    """Join the unexpected token with its neighbors to a hyphenated name, e.g. `int8-weights`."""
+    """Join the unexpected token with its neighbors to a hyphenated name such as `int8-weights`."""
     return "".join(t.text for t in error.tokens[max(error.index - 1, 0) : error.index + 2])
 
 

@@ -92,7 +92,7 @@ def _group_terminals(expected: frozenset[str]) -> tuple[set[str], list[str]]:
 
 
 def _remove_value_terminals(terminals: set[str]) -> list[str]:
-    """Remove terminals that can begin or follow a value. Return a description for them."""
+    """Remove terminals that can begin or follow a value. Return descriptions."""
     if {"NUMBER", "NAME", "LPAR"} <= terminals:
         terminals -= {"STRING", "NUMBER", "LPAR", "LSQB", "LBRACE", "MINUS", "NOT", "NAME"}
         return ["a value"]
@@ -214,7 +214,7 @@ MODULE_CALLS: Mapping[str, str] = {
 
 
 def _explain_module_call(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for calling the result of a call, e.g. `nn.Linear(8, 4)(x)`, or None."""
+    """Return E0101 for calling the result of a call, as in `nn.Linear(8, 4)(x)`, or None."""
     if error.token.text != "(" or error.previous_token is None or error.previous_token.text != ")":
         return None
     module = _find_called_name(error.tokens[: error.index])
@@ -275,7 +275,7 @@ def _explain_foreign_value(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for a logical operator that is a word, e.g. `a and b`, or None. The unexpected
+    """Return E0101 for a logical operator that is a word, as in `a and b`, or None. The unexpected
     token is the logical operator, or the next token if the operator was parsed as the name of a new
     result.
     """
@@ -302,7 +302,7 @@ def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_in_place_operator(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for an augmented assignment, e.g. `x += 1`, or None."""
+    """Return E0101 for an augmented assignment, as in `x += 1`, or None."""
     token, operand = error.token, error.previous_token
     next_token = error.tokens[error.index + 1] if error.index + 1 < len(error.tokens) else None
     if operand is None or next_token is None or not {"EQUAL", "COLON"} <= error.expected_terminals:

@@ -288,8 +288,8 @@ class YamlComposer:
                 mapping.key = None
 
     def check_key(self, mapping: OpenMapping, node: YamlNode) -> YamlScalar:
-        """Return `node` as the next key of `mapping`. Raise E0124 or E0122 if it is not a string.
-        Report E0116 for a duplicate key.
+        """Return `node` as the next key of `mapping`. Raise E0124 or E0122 for a key that is not a
+        string. Report E0116 for a duplicate key.
         """
         if not isinstance(node, YamlScalar):
             raise_error(

@@ -156,7 +156,7 @@ def format_yaml_block(value: YamlMap | YamlList, indent: int) -> list[str]:
 
 
 def format_yaml_pair(pair: YamlPair, indent: int) -> list[str]:
-    """Format a `key: value` pair. Return its lines."""
+    """Format a `key: value` pair as lines."""
     lines = format_yaml_value(
         " " * indent + format_yaml_scalar(pair.key, is_flow=False) + ":", pair.value, indent + 2
     )
@@ -269,7 +269,7 @@ def is_bare_config_path(text: str) -> bool:
 
 
 def field_to_yaml(node: ast.Field) -> YamlPair:
-    """Convert a config field to a map, e.g. `d: {type: int, from: hidden_size, default: 768}`."""
+    """Convert a config field to a map, as in `d: {type: int, from: hidden_size, default: 768}`."""
     pairs = [YamlPair("type", field_type_to_yaml(node.type))]
     if node.sources:
         pairs.append(

@@ -45,7 +45,7 @@ ItemParser = Callable[[YamlReader, YamlEntry], Items]
 
 
 def parse_yaml_uses(reader: YamlReader, entry: YamlEntry) -> Items:
-    """Parse the key `use`, e.g. `use: [{file: vit.specc, as: v}]`."""
+    """Parse the key `use`, as in `use: [{file: vit.specc, as: v}]`."""
     uses: list[ast.Use | None] = []
     example = "`- {file: vit.specc, as: v}`"
     for node in reader.read_sequence(entry.value, "`use`", f"a list: {example}"):
@@ -55,7 +55,7 @@ def parse_yaml_uses(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
-    """Parse the key `dims`, e.g. `dims: [batch, src, tgt >= 1]`."""
+    """Parse the key `dims`, as in `dims: [batch, src, tgt >= 1]`."""
     nodes = entry.value.items if isinstance(entry.value, YamlSequence) else [entry.value]
     lengths: list[ast.DimName] = []
     for node in nodes:
@@ -73,7 +73,7 @@ def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_requires(reader: YamlReader, entry: YamlEntry) -> Items:
-    """Parse the key `require`, e.g. `require: [{that: d % heads == 0, because: …}]`."""
+    """Parse the key `require`, as in `require: [{that: d % heads == 0, because: …}]`."""
     requires: list[ast.Require | None] = []
     example = "a list: `- {that: d % heads == 0, because: …}`"
     for node in reader.read_sequence(entry.value, "`require`", example):
@@ -148,7 +148,7 @@ def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigE
 def parse_yaml_field(
     reader: YamlReader, field_name: str, entry: YamlEntry, node: YamlMapping
 ) -> ast.Field:
-    """Parse a config field, e.g. `{type: int, from: [hidden_size, n_embd], default: 768}`."""
+    """Parse a config field, as in `{type: int, from: [hidden_size, n_embd], default: 768}`."""
     entries = reader.read_known_keys(node, FIELD_KEYS, "a config value")
     field_type, leading_comments = parse_yaml_field_type(reader, entries["type"])
     sources: tuple[ast.Expr, ...] = ()
@@ -221,7 +221,7 @@ def parse_yaml_reading_entry(reader: YamlReader, entry: YamlEntry) -> ast.Readin
 
 
 def parse_yaml_generates(reader: YamlReader, entry: YamlEntry) -> Items:
-    """Parse the key `generate`, e.g. `generate: {text: {of: ids, from: logits}}`."""
+    """Parse the key `generate`, as in `generate: {text: {of: ids, from: logits}}`."""
     example = "`text: {of: ids, from: logits, stop: eos}`"
     nodes = reader.read_mapping(entry.value, "`generate`", example)
     return [g for e in nodes if (g := parse_yaml_generate(reader, e)) is not None]
@@ -266,7 +266,7 @@ def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.Quant
 
 
 def parse_yaml_streams(reader: YamlReader, entry: YamlEntry) -> Items:
-    """Parse the key `stream`, e.g. `stream: {logits: audio}`."""
+    """Parse the key `stream`, as in `stream: {logits: audio}`."""
     nodes = reader.read_mapping(entry.value, "`stream`", "`logits: sound`")
     return [
         ast.Stream(
@@ -279,7 +279,7 @@ def parse_yaml_streams(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_weights(reader: YamlReader, entry: YamlEntry) -> Items:
-    """Parse the key `weights`, e.g. `weights: [{from: file}, {tie: a, to: b}, {ignore: c}]`."""
+    """Parse the key `weights`, as in `weights: [{from: file}, {tie: a, to: b}, {ignore: c}]`."""
     example = "a list: `- from: model.safetensors`"
     nodes = reader.read_sequence(entry.value, "`weights`", example)
     rules = [r for n in nodes if (r := parse_yaml_weight_rule(reader, n)) is not None]

@@ -67,7 +67,7 @@ def parse_yaml_type(reader: YamlReader, node: YamlNode, subject: str = "a type")
 
 
 def parse_yaml_sided_type(reader: YamlReader, node: YamlNode) -> ast.TypeName:
-    """Parse a type with an optional padding side, e.g. `keep[batch, n] left`."""
+    """Parse a type with an optional padding side, as in `keep[batch, n] left`."""
     return parse_yaml_fragment(reader, node, SIDED_TYPE, "a type") or MISSING_TYPE
 
 
@@ -117,7 +117,7 @@ def is_yaml_field(node: YamlNode) -> TypeGuard[YamlMapping]:
 
 
 def parse_yaml_expression(reader: YamlReader, node: YamlNode) -> ast.Expr:
-    """Parse an expression: a DSL string, a list, or a map for a call, e.g. `{linear: {in: x}}`."""
+    """Parse an expression: a DSL string, a list, or a map for a call, as in `{linear: {in: x}}`."""
     match node:
         case YamlSequence(items=items):
             values = tuple(parse_yaml_expression(reader, n) for n in items)
@@ -137,7 +137,7 @@ def parse_yaml_expressions(reader: YamlReader, node: YamlNode) -> tuple[ast.Expr
 
 
 def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
-    """Parse a call in the form of a map, e.g. `{linear: {in: x, out: d, weights: q_proj}}`."""
+    """Parse a call in the form of a map, as in `{linear: {in: x, out: d, weights: q_proj}}`."""
     if len(node.entries) != 1:
         _report_invalid_call_keys(reader, node)
         return ast.Name("_", span=node.span)
@@ -174,7 +174,7 @@ def _report_invalid_call_keys(reader: YamlReader, node: YamlMapping) -> None:
 
 
 def make_option(entry: YamlEntry, value: ast.Expr) -> ast.Option:
-    """Make an option of a call, e.g. `out: d`, or a field of a record."""
+    """Make an option of a call, as in `out: d`, or a field of a record."""
     span = entry.key.span.extend_to(entry.value.span)
     return ast.Option(entry.name, value, span=span, name_span=entry.key.span)
 
@@ -243,7 +243,7 @@ def make_header_kind(
 
 
 def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParameter:
-    """Parse a block parameter, e.g. `x: float[batch, n]` or `n: {type: int, default: 4}`."""
+    """Parse a block parameter, as in `x: float[batch, n]` or `n: {type: int, default: 4}`."""
     name = parse_yaml_name(reader, entry.key, "the name of an input")
     span, value, default = entry.key.span.extend_to(entry.value.span), entry.value, None
     if not isinstance(value, YamlMapping):
@@ -275,7 +275,7 @@ def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Pa
 def parse_yaml_equations(
     reader: YamlReader, entry: YamlEntry, subject: str
 ) -> tuple[ast.Equation, ...]:
-    """Parse the equations of a block, e.g. `where: {total: past + seq}`."""
+    """Parse the equations of a block, as in `where: {total: past + seq}`."""
     return tuple(
         ast.Equation(
             parse_yaml_name(reader, e.key, "a length"),
