@@ -71,7 +71,7 @@ MAP_KINDS = {
 
 
 class Model(InferenceModel):
-    """A compiled model or package. `run` computes the full forward pass, `generate` sequences.
+    """A compiled model or package that computes full forward passes and generates sequences.
 
     `with specc.load(…) as model:` closes the model at the end of the block. A model is thread-safe.
     A `GenerationStream` must be iterated by a single thread.

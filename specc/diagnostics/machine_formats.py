@@ -52,7 +52,7 @@ def format_json_lines(diagnostics: Iterable[Diagnostic]) -> str:
 
 
 def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str = "") -> str:
-    """Format diagnostics as SARIF 2.1.0. `help_uri` is the URI of a help page, with `{code}`."""
+    """Format diagnostics as SARIF 2.1.0. `help_uri` contains `{code}` instead of the error code."""
     diagnostics_list = list(diagnostics)
     codes = sorted({d.code for d in diagnostics_list})
     rules: list[dict[str, object]] = [
@@ -74,7 +74,7 @@ def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str 
 
 
 def build_sarif_result(diagnostic: Diagnostic, rule: int) -> dict[str, object]:
-    """Build the SARIF result of a diagnostic. `rule` is the index of its SARIF rule."""
+    """Build the SARIF result of a diagnostic. `rule` is the index of the SARIF rule."""
     text = "\n".join(
         [diagnostic.title, *diagnostic.notes, *(f"help: {h}" for h in diagnostic.helps)]
     )

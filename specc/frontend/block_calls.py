@@ -178,7 +178,7 @@ def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArgumen
 
 @contextmanager
 def enter_block(context: Context, block: ast.Block, expr: ast.Call, caller: Env) -> Iterator[None]:
-    """A context manager that pushes a block call. Raise E0210 for recursion, E0110 if too deep."""
+    """A context manager for a block call. Raise E0210 for recursion and E0110 for deep nesting."""
     stack = context.call_stack
     # the key includes the location, because blocks of two files may have the same name
     key = f"{block.name}@{block.name_span}"

@@ -201,7 +201,7 @@ def _list_numbers(value: RopeNumber) -> tuple[RopeNumber, ...]:
 
 
 def _scale_llama3(frequency: float, numbers: _ScalingParameters) -> float:
-    """Divide a frequency with a long wavelength, and keep one with a short wavelength."""
+    """Divide low frequencies by the factor, keep high frequencies, and interpolate between."""
     wavelength = 2 * math.pi / frequency
     low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
     original = numbers["original"]

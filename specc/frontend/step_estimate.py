@@ -237,7 +237,7 @@ EXPRESSION_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
 
 @dataclass(frozen=True, slots=True)
 class _ItemKey:
-    """A cache key for an item, which is compared by identity because that is fast."""
+    """A cache key for an item. Items are compared by identity because comparing trees is slow."""
 
     identity: int
     item: SpecItem = field(compare=False)

@@ -184,7 +184,7 @@ class LivenessAnalysis:
     unused_warnings: dict[Span | None, Diagnostic] = field(default_factory=dict)
 
     def find_live_names(self, body: Sequence[ast.Statement], live: set[str]) -> set[str]:
-        """Return the names that are live before `body`, given the names `live` after it."""
+        """Return the names that are live before `body`, given the `live` names after `body`."""
         for statement in reversed(body):
             live = self._visit_statement(statement, live)
         return live

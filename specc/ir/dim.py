@@ -185,7 +185,7 @@ class Dim:
         return total
 
     def evaluate(self, values: Mapping[str, int]) -> int:
-        """Return the size for the symbol `values`. Raise DimError if the size is undefined."""
+        """Return the size for symbol values. Raise DimError for an undefined size."""
         if (name := self.name) is not None and name in values:
             return values[name]
         try:
@@ -198,7 +198,7 @@ class Dim:
         return number
 
     def _evaluate_terms(self, values: Mapping[str, int]) -> int:
-        """Return the size for the symbol `values`. Raise KeyError if a symbol has no value."""
+        """Return the size for symbol values. Raise KeyError for a symbol without a value."""
         total = 0
         for monomial, product in self.terms:
             for atom, power in monomial:

@@ -297,7 +297,7 @@ def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
 
 
 def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> list[int]:
-    """Return the output sizes of a transposed convolution. Raise E0912 if one is negative."""
+    """Return the output sizes of a transposed convolution. Raise E0912 for a negative size."""
     counts = [
         op.compute_length(Dim.from_value(size), n).evaluate({}) for n, size in enumerate(sizes)
     ]

@@ -42,7 +42,7 @@ class RequestHandlers:
     async def _wait_for_document(
         self, uri: str, *, is_complete: bool = False
     ) -> tuple[OpenDocument, DocumentAnalysis, DocumentLines] | None:
-        """Return an open document after its first analysis, or all if `is_complete`."""
+        """Return an open document after its first analysis, or with `is_complete` after all."""
         document = self.documents.get_document(uri)
         if document is None:
             return None

@@ -147,7 +147,7 @@ def attach_file_comments(
 
 
 def move_header_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[str, ...]]:
-    """Move the opening comment of a body above its first child. Return children, final comments."""
+    """Return children and final comments with the opening comment moved to the first child."""
     if not body.trailing:
         return body.children, body.end
     if not body.children:

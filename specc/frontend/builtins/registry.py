@@ -145,7 +145,7 @@ class CallSite:
         return self.env.scope
 
     def add_node(self, op: Op, *operands: Tensor | None) -> tuple[Tensor, ...]:
-        """Add a node with `op` and return its results. Raise an error at this call if invalid."""
+        """Add a node with `op` and return its results. Errors are located at this call."""
         return add_node(self.context, op, operands, self.span, self.scope, self.call.function.path)
 
     def add_op(self, op: Op, *operands: Tensor | None) -> Tensor:

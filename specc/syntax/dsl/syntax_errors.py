@@ -226,12 +226,12 @@ def _find_open_definition(error: UnexpectedToken) -> str:
 
 
 def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for a line that ends with an operator before a new statement, or None. In
+    """Return E0101 for a line that ends with an operator before a new statement, or None.
 
         x = a +
         y = b
 
-    the unexpected token is the `=`, but the error is the `+`.
+    The unexpected token of this example is the `=`, but the error is the `+`.
     """
     if error.index < 2:
         return None

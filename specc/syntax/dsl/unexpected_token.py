@@ -92,7 +92,7 @@ def _group_terminals(expected: frozenset[str]) -> tuple[set[str], list[str]]:
 
 
 def _remove_value_terminals(terminals: set[str]) -> list[str]:
-    """Remove terminals that can begin or follow a value. Return descriptions."""
+    """Remove terminals that can begin or follow a value, and return their description."""
     if {"NUMBER", "NAME", "LPAR"} <= terminals:
         terminals -= {"STRING", "NUMBER", "LPAR", "LSQB", "LBRACE", "MINUS", "NOT", "NAME"}
         return ["a value"]

@@ -372,7 +372,7 @@ def is_empty_node(node: YamlNode) -> bool:
 
 
 def find_yaml_comments(source: Source, scalars: list[Span]) -> list[Comment]:
-    """Find the comments of a YAML text, which PyYAML omits. `scalars` contain no comments."""
+    """Find the comments of a YAML text outside the spans `scalars`. PyYAML omits comments."""
     comments: list[Comment] = []
     index = position = 0
     while match := COMMENT_PATTERN.search(source.text, position):
