@@ -26,7 +26,7 @@ from unittest.mock import patch
 import numpy as np
 
 import specc
-from specc.batch_inference.block_runner import BlockComputation, BlockRunner
+from specc.batch_inference.block_runner import BlockInference, BlockRunner
 from specc.batch_inference.job import JobReport, run_job
 from specc.batch_inference.job_files import BatchLimits
 from specc.batch_inference.job_planner import JobRequest, plan_job
@@ -179,10 +179,10 @@ def _compute_overhead(table: Table) -> float:
     blocks.run_block(0)
     COMPUTED[0], began = 0.0, time.process_time()
     batch, generate = (
-        _timed(BlockComputation._compute_batch),
-        _timed(BlockComputation._generate_continuously),
+        _timed(BlockInference._compute_batch),
+        _timed(BlockInference._generate_continuously),
     )
-    with patch.multiple(BlockComputation, _compute_batch=batch, _generate_continuously=generate):
+    with patch.multiple(BlockInference, _compute_batch=batch, _generate_continuously=generate):
         for number in range(1, len(plan.blocks)):
             blocks.run_block(number)
     return (time.process_time() - began) / max(COMPUTED[0], 1e-9) - 1

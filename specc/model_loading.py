@@ -16,7 +16,7 @@ from specc.driver.option_kinds import (
     STRING_OPTION,
     check_argument_kinds,
 )
-from specc.driver.uncompiled_model import reject_uncompiled_model
+from specc.driver.uncompiled_model import check_model_is_compiled
 from specc.runtime.package_files import open_package_files
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def load(
     <specc model xor, predict: x f32[batch, 2] -> y f32[batch, 1], cpu>
     """
     check_argument_kinds(LOAD_KINDS, locals())
-    reject_uncompiled_model(model)
+    check_model_is_compiled(model)
     files = open_package_files(Path(model)) if os.path.isdir(model) else None
     if files is not None and execution_provider == "cpu":
         files.open_in_background(threads)

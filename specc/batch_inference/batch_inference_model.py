@@ -67,7 +67,7 @@ class GenerativeBatchModel:
             model=self.generator,
             batch_size=batch_size,
             prepare=self.start_generation,
-            get_shape=lambda row: row.get_batch_shape(padded_inputs),
+            get_shape=lambda row: row.get_unpadded_shapes(padded_inputs),
             on_start=on_start,
         )
 
@@ -170,10 +170,10 @@ class BatchInferenceModel:
                 f"the generative model has no output `{escape_text(self.raw_outputs[0])}`",
                 helps=["select a graph with this output: --graph ROLE"],
             )
-        return self.batch_generator.result_columns
+        return self.generative_model.result_columns
 
     @cached_property
-    def batch_generator(self) -> GenerativeBatchModel:
+    def generative_model(self) -> GenerativeBatchModel:
         """The generative model of the job. Raise E0731 to E0733 for invalid settings."""
         generator = self.model.generator
         assert generator is not None, "only a generative model has a row generator"
@@ -183,7 +183,7 @@ class BatchInferenceModel:
     @property
     def uses_continuous_batching(self) -> bool:
         """True if new sequences replace finished sequences in a batch (continuous batching)."""
-        return self.is_generative and not self.batch_generator.static_batching_reason
+        return self.is_generative and not self.generative_model.static_batching_reason
 
     def list_result_columns(self) -> tuple[TableColumn, ...]:
         """Return the table columns with the results of a row."""
@@ -205,7 +205,7 @@ class BatchInferenceModel:
     def compute_rows(self, rows: Sequence[InputRow], first_row: int = 0) -> list[dict[str, object]]:
         """Compute the results of each row of a batch. Raise E09xx if an input is invalid."""
         if isinstance(self.formatter, GeneratedResultColumns):
-            results = self.batch_generator.start_generation(rows, first_row).results()
+            results = self.generative_model.start_generation(rows, first_row).results()
             return [self.formatter.format_row(sequences) for sequences in results]
         inputs = self.row_reader.batch_inputs(rows)
         outputs = self._run_outputs(inputs)

@@ -18,8 +18,8 @@ from specc.batch_inference.job_files import (
     BlockStatistics,
     InputFileState,
     JobPlan,
+    get_file_state,
     read_block_statistics,
-    record_file_state,
     write_part,
 )
 from specc.batch_inference.result_columns import ERROR_COLUMN
@@ -77,7 +77,7 @@ class CrashJournal:
         data = {"died": self.crash_counts, "now": self.current_key}
         append_journal_line(self.path, f"{json.dumps(data)}\n")
 
-    def have_crashed_repeatedly(self, row_numbers: Sequence[int]) -> bool:
+    def has_repeated_crashes(self, row_numbers: Sequence[int]) -> bool:
         """Return True if workers have crashed twice on exactly the given group of rows."""
         return self.crash_counts.get(format_journal_key(row_numbers), 0) >= MAX_ATTEMPTS
 
@@ -208,7 +208,7 @@ class BlockRunner:
             ):
                 table = self._read_columns(block_number)
             count = self.plan.blocks[block_number].row_count
-            block = BlockComputation(
+            block = BlockInference(
                 model=self.model,
                 limits=self.plan.limits,
                 first_row_number=self.plan.first_row_numbers[block_number],
@@ -227,7 +227,7 @@ class BlockRunner:
         block = self.plan.blocks[block_number]
         file = self.plan.files[block.file_index]
         path = Path(file.path)
-        if not path.exists() or record_file_state(path) != file:
+        if not path.exists() or get_file_state(path) != file:
             _raise_changed(file, "changed since", "restore the file, or start")
         if block.file_index not in self.data_files:
             self.data_files[block.file_index] = open_data_file(path)
@@ -241,7 +241,7 @@ class BlockRunner:
 
 
 @dataclass(kw_only=True)
-class BlockComputation:
+class BlockInference:
     """A block in progress and the results of its rows. `first_row_number` is the index of the
     block's first row in the data set, from which sampling seeds are derived.
     """
@@ -295,7 +295,7 @@ class BlockComputation:
         return [row for row in rows if row.row_number in crashing_rows]
 
     def _generate_group(self, rows: Sequence[InputRow]) -> None:
-        generator, first_row_number = self.model.batch_generator, self.first_row_number
+        generator, first_row_number = self.model.generative_model, self.first_row_number
         lengths = {row.row_number: row.get_padded_length(self.padded_inputs) for row in rows}
 
         # sequence indices refer to the data set, whereas journal indices are relative to the block
@@ -346,7 +346,7 @@ class BlockComputation:
         """Compute the results of a batch, or of one row at a time if a row fails."""
         row_numbers = [row.row_number for row in batch]
         # a process crashed twice in this batch: compute single rows to identify the failing row
-        if self.journal.have_crashed_repeatedly(row_numbers):
+        if self.journal.has_repeated_crashes(row_numbers):
             title = "the process crashed twice on this row"
             return self._retry_rows(batch, Diagnostic(CRASHED_ROW_CODE, title))
         self.journal.record_started_rows(row_numbers)

@@ -63,7 +63,7 @@ def read_lines(path: Path) -> Iterator[FileLine]:
             )
 
 
-def split_blocks(
+def split_lines_into_blocks(
     lines: Iterator[FileLine],
     file_index: int,
     max_rows: int,
@@ -117,7 +117,7 @@ class TextLinesFile(DataFile):
 
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
         """Split the file into blocks of lines."""
-        return split_blocks(read_lines(self.path), file_index, max_rows)
+        return split_lines_into_blocks(read_lines(self.path), file_index, max_rows)
 
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
         """Return the lines of a block as the column `text`."""
@@ -156,7 +156,9 @@ class JsonLinesFile(DataFile):
 
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
         """Split the file into blocks of objects. Blank lines belong to the preceding block."""
-        return split_blocks(read_lines(self.path), file_index, max_rows, is_row=bytes.strip)
+        return split_lines_into_blocks(
+            read_lines(self.path), file_index, max_rows, is_row=bytes.strip
+        )
 
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
         """Read the objects of a block as columns. Missing keys become null."""
@@ -211,7 +213,7 @@ class CsvFile(DataFile):
         _, start_offset = self._read_header()
         records = _join_lines(read_lines(self.path))
         next(records)
-        return split_blocks(records, file_index, max_rows, start_offset)
+        return split_lines_into_blocks(records, file_index, max_rows, start_offset)
 
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
         """Read the records of a block as columns of strings."""

@@ -15,7 +15,7 @@ from specc.batch_inference.job_files import (
     PLAN_DIRECTORY,
     BlockStatistics,
     JobPlan,
-    check_same_plan,
+    check_plan_matches,
     read_block_statistics,
     read_plan,
 )
@@ -112,7 +112,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
         _make_ray_engine(request, out).import_ray()  # check the request before files are written
     existing_plan = read_plan(out)
     if existing_plan is not None:
-        check_same_plan(existing_plan, plan, out)
+        check_plan_matches(existing_plan, plan, out)
     else:
         _check_empty(out)
         plan.write(out)

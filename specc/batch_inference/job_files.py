@@ -168,7 +168,7 @@ def _read_columns(data: list[list[str]]) -> tuple[TableColumn, ...]:
     return tuple(TableColumn(name, ColumnType.parse(kind)) for name, kind in data)
 
 
-def check_same_plan(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) -> None:
+def check_plan_matches(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) -> None:
     """Raise E0875 if a directory has parts of a different plan. The notes list the differences."""
     existing, requested, notes = existing_plan.to_json(), requested_plan.to_json(), []
     for key in existing:
@@ -193,7 +193,7 @@ def hash_model(path: Path) -> str:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 
-def record_file_state(path: Path) -> InputFileState:
+def get_file_state(path: Path) -> InputFileState:
     """Return the size and modification time of a file. For an image directory, return the total
     size and the latest modification time of the images.
     """

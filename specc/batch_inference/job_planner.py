@@ -21,8 +21,8 @@ from specc.batch_inference.job_files import (
     PLAN_FILE,
     BatchLimits,
     JobPlan,
+    get_file_state,
     hash_model,
-    record_file_state,
 )
 from specc.batch_inference.parquet import import_pyarrow
 from specc.batch_inference.result_columns import ERROR_COLUMN
@@ -91,7 +91,7 @@ def plan_job(request: JobRequest) -> JobPlan:
     return JobPlan(
         model=os.path.abspath(request.model),
         model_hash=hash_model(Path(request.model)),
-        files=tuple(record_file_state(Path(os.path.abspath(path))) for path in files),
+        files=tuple(get_file_state(Path(os.path.abspath(path))) for path in files),
         blocks=tuple(blocks),
         input_columns=input_columns,
         copied_columns=copied_columns,
@@ -102,7 +102,7 @@ def plan_job(request: JobRequest) -> JobPlan:
         graph=request.graph,
         raw_outputs=tuple(request.raw_outputs),
         provider=request.provider,
-        static_batching_reason=model.batch_generator.static_batching_reason
+        static_batching_reason=model.generative_model.static_batching_reason
         if model.is_generative
         else "",
         has_batch_shared_scales=has_batch_shared_scales(model.model),

@@ -40,7 +40,7 @@ class InputRow:
         """Return the padded length of a row, i.e. the maximum length of its padded inputs."""
         return max((len(self.arrays[n]) for n in padded_inputs), default=1)
 
-    def get_batch_shape(self, padded_inputs: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    def get_unpadded_shapes(self, padded_inputs: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Return the shapes of the inputs without padding, which must be equal within a batch."""
         return tuple(a.shape[1:] if n in padded_inputs else a.shape for n, a in self.arrays.items())
 
@@ -223,7 +223,7 @@ def group_by_shape(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> li
     """Group rows by the shapes of unpadded inputs, and sort each group by padded length."""
     groups: dict[object, list[InputRow]] = {}
     for row in sorted(rows, key=lambda r: (r.get_padded_length(padded_inputs), r.row_number)):
-        groups.setdefault(row.get_batch_shape(padded_inputs), []).append(row)
+        groups.setdefault(row.get_unpadded_shapes(padded_inputs), []).append(row)
     return list(groups.values())
 
 

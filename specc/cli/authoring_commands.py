@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from specc.cli.options import FORCE_OPTION, add_option_groups
-from specc.cli.terminal import print_json_result, print_outcome, write_output
+from specc.cli.terminal import print_json_result, print_result_line, write_output
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.derived_spec import SCHEMA_FILE, DerivedSpec, format_derived_spec
 from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option
@@ -91,16 +91,16 @@ def execute_new(args: Namespace) -> int:
         _write_schema(Path(path).parent / SCHEMA_FILE)
     if print_json_result({"file": path, "extends": file.extends, "draft": draft_to_json(draft)}):
         return 0
-    print_outcome(f"{escape_text(path)}: a spec derived from {file.extends}")
+    print_result_line(f"{escape_text(path)}: a spec derived from {file.extends}")
     if draft is not None:
         _print_draft(draft)
     if draft is not None and not draft.is_known_model_type:
-        print_outcome(
+        print_result_line(
             f"next: specc expand {escape_text(path)} --keep-from -o FILE, then follow "
             'docs/families.md, "Adding a model type"'
         )
     else:
-        print_outcome(f"next: specc check {escape_text(path)}")
+        print_result_line(f"next: specc check {escape_text(path)}")
     return 0
 
 
@@ -155,15 +155,15 @@ def _format_next_steps(is_yaml: bool) -> tuple[str, ...]:
 def _print_draft(draft: SpecDraft) -> None:
     """Print the sources of a draft, and list the unmapped config keys and tensors."""
     count = f"{draft.value_count} config values differ from the defaults"
-    print_outcome(f"graph: {draft.graph_name}; {count}")
+    print_result_line(f"graph: {draft.graph_name}; {count}")
     if not draft.is_known_model_type:
-        print_outcome(
+        print_result_line(
             "no built-in spec supports this model type; this draft is based on the most "
             "similar spec, so review it"
         )
     unmapped = [f"  {escape_text(line)}" for line in draft.unmapped]
     heading = "unmapped keys and tensors:" if unmapped else "every key and tensor is mapped"
-    print_outcome("\n".join([heading, *unmapped]))
+    print_result_line("\n".join([heading, *unmapped]))
 
 
 def add_lsp_arguments(parser: ArgumentParser) -> None:

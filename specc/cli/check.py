@@ -29,13 +29,13 @@ def execute_check(args: Namespace) -> int:
     terminal.print_diagnostics([*check_result.warnings, *report.warnings], args.format, args.color)
     if terminal.print_json_result(_report_to_json(spec, check_result, report)):
         return 0
-    terminal.print_outcome(f"{spec.program.name}: ok")
+    terminal.print_result_line(f"{spec.program.name}: ok")
     for line in (
         *_format_trials(check_result),
         *report.format_lines(),
         *_list_other_graphs(spec, model),
     ):
-        terminal.print_outcome(f"  {line}")
+        terminal.print_result_line(f"  {line}")
     return 0
 
 

@@ -29,7 +29,7 @@ from specc.driver.option_kinds import (
     make_int_parser,
 )
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.driver.uncompiled_model import reject_uncompiled_model
+from specc.driver.uncompiled_model import check_model_is_compiled
 from specc.io.safe_read import escape_text
 from specc.runtime.inference_model import InferenceModel, open_compiled_model
 from specc.verification.model_verification import iterate_all_rounds
@@ -114,7 +114,7 @@ def execute_verify(args: Namespace) -> int:
     is a single object, even if the results differ.
     """
     _check_options(args)
-    reject_uncompiled_model(args.model)
+    check_model_is_compiled(args.model)
     model = open_compiled_model(
         args.model, graph=args.graph, provider=args.execution_provider, verify_contents=True
     )
@@ -173,7 +173,7 @@ def _compare_rounds(args: Namespace, model: InferenceModel, verify_results: Veri
     rounds = iterate_all_rounds(model, seed=args.seed, rounds=args.rounds)
     try:
         for round in iterate_with_counter(rounds, "comparing rounds"):
-            terminal.print_outcome(str(round))
+            terminal.print_result_line(str(round))
             verify_results.rounds.append(round)
     except Failed as failed:
         status = compute_exit_status(d.code for d in failed.diagnostics)
@@ -226,11 +226,11 @@ def _compare_baseline(
     comparison = QuantizationComparison(model.full_forward_model, baseline.full_forward_model)
     comparison.compare_random_inputs(args.seed, args.rounds)
     for name, error in comparison.iterate_scope_errors(args.seed) if args.per_layer else ():
-        terminal.print_outcome(f"relative error of `{escape_text(name)}`: {error:.1e}")
+        terminal.print_result_line(f"relative error of `{escape_text(name)}`: {error:.1e}")
         verify_results.layer_errors.append((name, error))
     verify_results.output_errors = comparison.to_json()
     for line in comparison.format_lines():
-        terminal.print_outcome(line)
+        terminal.print_result_line(line)
     comparison.check_limits(dict(args.threshold))
 
 

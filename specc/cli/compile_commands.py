@@ -16,11 +16,11 @@ from specc.cli.options import (
     add_option_groups,
     add_spec_arguments,
     collect_generation_settings,
-    get_setting_flag,
+    get_generation_flag,
     make_output_option,
     open_spec_from_arguments,
 )
-from specc.cli.terminal import print_json_result, print_outcome, show_write_progress
+from specc.cli.terminal import print_json_result, print_result_line, show_write_progress
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import (
@@ -30,7 +30,7 @@ from specc.driver.compile_options import (
     build_compile_options,
 )
 from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option, make_int_parser
-from specc.driver.uncompiled_model import reject_uncompiled_model
+from specc.driver.uncompiled_model import check_model_is_compiled
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import format_shadowing_note
 from specc.runtime.inference_model import open_compiled_model
@@ -86,7 +86,7 @@ def execute_compile(args: Namespace) -> int:
         if remark != format_shadowing_note(args.spec):
             terminal.print_note(remark)
     for path, size in report.files:
-        terminal.print_outcome(f"{escape_text(path)}  {format_size(size)}")
+        terminal.print_result_line(f"{escape_text(path)}  {format_size(size)}")
     return 0
 
 
@@ -116,7 +116,7 @@ def _check_option_combinations(args: Namespace) -> None:
             f"`--io-names {args.io_names}` requires a package with a step graph",
             helps=["add `--graphs step`"],
         )
-    generation_flags = [*map(get_setting_flag, collect_generation_settings(args))]
+    generation_flags = [*map(get_generation_flag, collect_generation_settings(args))]
     if generation_flags and "generate" not in args.graphs:
         raise_error(
             "E0753",
@@ -174,12 +174,12 @@ def add_export_arguments(parser: ArgumentParser) -> None:
 
 def execute_export(args: Namespace) -> int:
     """Write the Triton model repository and print the paths of its files."""
-    reject_uncompiled_model(args.model)
+    check_model_is_compiled(args.model)
     model = open_compiled_model(args.model, graph=args.graph).default_model
     name = args.name or model.manifest.name
     directory, max_batch_size = Path(args.output), args.max_batch_size
     files = list(write_triton_repository(model, name, directory, max_batch_size, force=args.force))
     if not print_json_result({"files": [*map(str, files)]}):
         for path in files:
-            print_outcome(escape_text(path))
+            print_result_line(escape_text(path))
     return 0

@@ -22,7 +22,7 @@ from specc.cli.options import (
     collect_generation_settings,
     make_output_option,
 )
-from specc.cli.terminal import is_progress_shown, print_json_result, print_note, print_outcome
+from specc.cli.terminal import is_progress_shown, print_json_result, print_note, print_result_line
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_thousands
 from specc.driver.option_kinds import (
@@ -32,7 +32,7 @@ from specc.driver.option_kinds import (
     make_choice_kind,
     make_int_parser,
 )
-from specc.driver.uncompiled_model import reject_uncompiled_model
+from specc.driver.uncompiled_model import check_model_is_compiled
 from specc.io.safe_read import escape_text
 
 DEFAULT_LIMITS = BatchLimits()
@@ -127,7 +127,7 @@ def add_map_arguments(parser: ArgumentParser) -> None:
 
 def execute_map(args: Namespace) -> int:
     """Run the batch inference job and print its report."""
-    reject_uncompiled_model(args.model)
+    check_model_is_compiled(args.model)
     job = JobRequest(
         model=args.model,
         data=args.data,
@@ -164,7 +164,7 @@ def execute_map(args: Namespace) -> int:
     _print_report(report)
     if report.block_costs:
         # the run time is a note, so that --quiet omits the run time
-        print_outcome(format_run_times(report), to_stderr=True)
+        print_result_line(format_run_times(report), to_stderr=True)
     return status
 
 

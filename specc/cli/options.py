@@ -149,7 +149,7 @@ def collect_generation_settings(args: Namespace) -> dict[str, Any]:
     return {name: values[name] for name in GENERATION_OPTIONS if values.get(name) is not None}
 
 
-def get_setting_flag(name: str) -> str:
+def get_generation_flag(name: str) -> str:
     """Return the flag of a generation setting, such as `--top-k` for `top_k`."""
     return GENERATION_OPTIONS[name].flag or f"--{name.replace('_', '-')}"
 
@@ -212,7 +212,7 @@ def read_compiled_manifest(path: str, graph: str) -> "Manifest":
     return package.read_manifest(package.resolve_role(graph))
 
 
-OTHER_TOOLS: Mapping[str, str] = {
+OPTIONS_OF_OTHER_TOOLS: Mapping[str, str] = {
     **dict.fromkeys(("--max-new-tokens", "--max-length", "--n-predict"), "--max-tokens"),
     **dict.fromkeys(("--min-new-tokens", "--min-length"), "--min-tokens"),
     **dict.fromkeys(("--beam-size", "--beams", "--best-of"), "--num-beams"),
@@ -261,7 +261,7 @@ def describe_unknown_option(
     """
     option = option.split("=")[0]
     name = option.replace("_", "-")
-    equivalent = OTHER_TOOLS.get(name, name)
+    equivalent = OPTIONS_OF_OTHER_TOOLS.get(name, name)
     flag = equivalent.split(" ")[0]
     suggestion = equivalent if flag in options else _find_option(name, options)
     if suggestion:

@@ -20,7 +20,7 @@ from specc.cli.terminal import (
     get_output_settings,
     print_json_result,
     print_note,
-    print_outcome,
+    print_result_line,
     read_spec_from_stdin,
     write_output,
 )
@@ -33,7 +33,7 @@ from specc.diagnostics.diagnostic import (
 )
 from specc.diagnostics.machine_formats import diagnostic_to_json
 from specc.driver.option_kinds import BOOLEAN_OPTION, Option
-from specc.driver.spec_loader import LoadedSpec, elaborate_other_graphs, open_spec
+from specc.driver.spec_loader import LoadedSpec, iterate_sibling_graphs, open_spec
 from specc.frontend.standalone_spec import (
     build_renamed_standalone_spec,
     build_standalone_spec,
@@ -137,7 +137,7 @@ def _rewrite_or_diff(name: str, old_text: str, new_text: str, args: Namespace) -
         sys.stdout.writelines(difflib.unified_diff(*lines, escaped_name, escaped_name))
     elif not (args.check or args.diff):
         write_file_atomically(Path(name), [new_text.encode()])
-        print_outcome(f"{escaped_name} reformatted", to_stderr=True)
+        print_result_line(f"{escaped_name} reformatted", to_stderr=True)
 
 
 def add_convert_arguments(parser: ArgumentParser) -> None:
@@ -189,7 +189,7 @@ def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
     write_safetensors(target, {DEFAULT_TENSOR: vectors.vectors}, force=force)
     shape = list(vectors.vectors.shape)
     if not print_json_result({"files": [target, str(vocabulary_path)], "text": None}):
-        print_outcome(
+        print_result_line(
             f"{escape_text(target)}: tensor `{DEFAULT_TENSOR}` {shape}; "
             f"{escape_text(vocabulary_path)}: the words, one per row"
         )
@@ -245,7 +245,7 @@ def _format_graphs(spec: LoadedSpec) -> list[str]:
     graphs with symbolic dimensions and trial values, and return outlines of the graphs. Raise the
     errors of `specc check` if no graph can be built.
     """
-    if graphs := list(elaborate_other_graphs(spec, "")):
+    if graphs := list(iterate_sibling_graphs(spec, "")):
         return [*map(format_ir, graphs)]
     trials = check_spec_symbolically(spec.program, spec.library, "")
     return [_outline_graph(trial.model.graph) for trial in trials]

@@ -38,7 +38,7 @@ from specc.driver.option_kinds import (
     Option,
     make_choice_kind,
 )
-from specc.driver.uncompiled_model import reject_uncompiled_model
+from specc.driver.uncompiled_model import check_model_is_compiled
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.ir.array import Array
@@ -149,7 +149,7 @@ def add_run_arguments(parser: ArgumentParser) -> None:
 
 def execute_run(args: Namespace) -> int:
     """Run the model, print the results, and write the output files."""
-    reject_uncompiled_model(args.model)
+    check_model_is_compiled(args.model)
     model = open_compiled_model(args.model, graph=args.graph, provider=args.execution_provider)
     input_signature, settings = model.input_signature, collect_generation_settings(args)
     if model.random_init is not None:

@@ -116,7 +116,7 @@ class _InputCollector:
             raise_missing_file(argument)
         # file keys that are names of inputs take precedence over `name`
         for key in [k for k in arrays if k in self.model.graph.inputs]:
-            self._add_value(key, self._read_piece(key, arrays.pop(key), argument))
+            self._add_value(key, self._parse_file_value(key, arrays.pop(key), argument))
         if len(arrays) > 1:
             helps = [f"the inputs of the model are {', '.join(self.model.graph.inputs)}"]
             raise_error(
@@ -126,9 +126,9 @@ class _InputCollector:
                 helps=helps,
             )
         for value in arrays.values():
-            self._add_value(name, self._read_piece(name, value, argument))
+            self._add_value(name, self._parse_file_value(name, value, argument))
 
-    def _read_piece(self, name: str, value: object, argument: str) -> "ArgumentValue":
+    def _parse_file_value(self, name: str, value: object, argument: str) -> "ArgumentValue":
         """Convert a value from a file to an array or, for a text input, to lists of token ids."""
         record = self.model.preprocessing.get_input_config(name)
         if isinstance(record, TEXT_CONFIGS) and isinstance(value, list):

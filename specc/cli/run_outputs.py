@@ -11,7 +11,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from specc.cli.run_task_inputs import read_task_inputs
-from specc.cli.terminal import print_json_result, print_note, print_outcome, write_output
+from specc.cli.terminal import print_json_result, print_note, print_result_line, write_output
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import align_columns
 from specc.drawing.png import require_pillow
@@ -118,7 +118,7 @@ class RunOutputFiles:
 
     def _write(self, path: str, kind: OutputKind, content: bytes) -> None:
         write_output(path, kind, content, inputs=self.inputs, force=self.force)
-        print_outcome(f"{escape_text(path)} written", to_stderr=True)
+        print_result_line(f"{escape_text(path)} written", to_stderr=True)
 
 
 def parse_output_options(args: Namespace, input_paths: Sequence[Path]) -> RunOutputFiles:

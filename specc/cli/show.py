@@ -25,7 +25,7 @@ from specc.cli.options import (
     open_spec_from_arguments,
     read_compiled_manifest,
 )
-from specc.cli.terminal import print_json_result, print_outcome, write_output
+from specc.cli.terminal import print_json_result, print_result_line, write_output
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import align_columns
 from specc.diagnostics.suggest import suggest_similar_name
@@ -44,7 +44,7 @@ from specc.visualize.architecture_page import (
     render_architecture_page,
     render_architecture_svg,
 )
-from specc.visualize.block_tree import WHOLE_MODEL, format_dims, map_model_graphs
+from specc.visualize.block_tree import WHOLE_MODEL, format_dims, list_model_graphs
 
 
 def check_drawing_options(args: Namespace) -> bool:
@@ -187,7 +187,7 @@ def _draw_architecture(args: Namespace) -> int:
     for path, kind, render in drawings:
         content = render(architecture).encode("utf-8")
         write_output(path, kind, content, inputs=_list_input_files(args), force=args.force)
-        print_outcome(f"{escape_text(path)} written", to_stderr=True)
+        print_result_line(f"{escape_text(path)} written", to_stderr=True)
     print_json_result({"files": [path for path, _, _ in drawings]})
     return 0
 
@@ -209,7 +209,7 @@ def _load_architecture(args: Namespace) -> ArchitectureView:
         count_text = format_parameter_count(*load_graph(args, model))
     elif (manifest := _read_manifest(args)) is None:
         model = elaborate_spec(open_spec_from_arguments(args), args.graph)
-        graphs = map_model_graphs(model)
+        graphs = list_model_graphs(model)
         count_text = format_parameter_count(model.graph, count_untied_parameters(model.graph))
     elif manifest.decoding is not None:
         raise_error(

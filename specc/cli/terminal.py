@@ -113,10 +113,10 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str
 
 def print_note(text: str) -> None:
     """Print a note to stderr unless output is quiet or machine-readable."""
-    print_outcome(f"note: {text}", to_stderr=True)
+    print_result_line(f"note: {text}", to_stderr=True)
 
 
-def print_outcome(text: str, *, to_stderr: bool = False) -> None:
+def print_result_line(text: str, *, to_stderr: bool = False) -> None:
     """Print the result of a command unless output is quiet or machine-readable."""
     if get_output_settings().is_progress_enabled:
         print(text, file=sys.stderr if to_stderr else sys.stdout)

@@ -56,7 +56,7 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
     right_edge = max(right_edge, *(MARGIN + group.width for group in panel_groups), 200)
     first_top = top + (panel_groups[0].heading_height if panel_groups else 0)
     for group in panel_groups:
-        marks += group.translate_marks(MARGIN, top)
+        marks += group.move_marks(MARGIN, top)
         top += group.height + MARGIN
     # the color bar next to the first layer may be taller than a small map
     height = max(top, first_top + 150)

@@ -91,7 +91,7 @@ class AttentionMap:
         # nonzero weights are shown even at masked positions
         return np.where(self.is_masked & (self.weights == 0), -np.inf, self.weights)
 
-    def with_heads(
+    def select_heads(
         self, weights: Doubles, is_masked: NDArray[np.bool_], heads: tuple[int, ...]
     ) -> "AttentionMap":
         """Return a copy with the weights and mask of the selected `heads`."""

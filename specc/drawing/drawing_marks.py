@@ -254,12 +254,12 @@ class PanelGroup:
     first_column: list[tuple[float, float]] = field(default_factory=list)
     first_row: list[tuple[float, float]] = field(default_factory=list)
 
-    def translate_marks(self, x: float, y: float) -> list[Mark]:
+    def move_marks(self, x: float, y: float) -> list[Mark]:
         """Return the marks, moved so that the top left corner of the group is at (x, y)."""
-        return [translate_mark(mark, x, y) for mark in self.marks]
+        return [move_mark(mark, x, y) for mark in self.marks]
 
 
-def translate_mark(mark: Mark, x: float, y: float) -> Mark:
+def move_mark(mark: Mark, x: float, y: float) -> Mark:
     """Return a copy of the mark that is moved by (x, y)."""
     if isinstance(mark, LineMark):
         return replace(mark, points=tuple((a + x, b + y) for a, b in mark.points))
@@ -295,7 +295,7 @@ def arrange_panels(
     for n, marks in enumerate(panels):
         x = (n % columns) * panel_pitch[0] + left
         y = (n // columns) * panel_pitch[1] + heading_height + title_height
-        group.marks += [translate_mark(mark, x, y) for mark in marks]
+        group.marks += [move_mark(mark, x, y) for mark in marks]
         if x == left:
             group.first_column.append((x, y))
         if y == heading_height + title_height:

@@ -12,8 +12,8 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.driver import precision, reading_section
 from specc.driver.compile_options import CompileOptions
 from specc.driver.quantize_section import QuantizeRequest, merge_quantize_options
-from specc.driver.spec_loader import LoadedSpec, elaborate_other_graphs, elaborate_spec
-from specc.driver.weight_sources import WeightSources, keep_stored_layout, load_parameters
+from specc.driver.spec_loader import LoadedSpec, elaborate_spec, iterate_sibling_graphs
+from specc.driver.weight_sources import WeightSources, keep_checkpoint_layout, load_parameters
 from specc.huggingface.adapter_config import get_adapter_language, list_adapter_config_files
 from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.model_task import add_checkpoint_task
@@ -153,7 +153,7 @@ def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
     with closing(load_parameters(spec, graph, sources)) as values:
         # quantized weights keep the layout that they have in the checkpoint
         if not choices["quantize"].weight_request:
-            graph, values = keep_stored_layout(graph, values)
+            graph, values = keep_checkpoint_layout(graph, values)
         yield CompileJob(
             spec=spec,
             options=options,
@@ -186,7 +186,7 @@ def _choose_target(spec: LoadedSpec, options: CompileOptions) -> dict[str, Any]:
     compiler = backend.load_compiler()
     target = compiler.get_target(options.target)
     if options.for_quantizers:
-        target = precision.check_unquantized_export(target, quantize)
+        target = precision.check_target_for_external_quantizers(target, quantize)
     return {"compiler": compiler, "target": target, "quantize": quantize}
 
 
@@ -201,7 +201,7 @@ def list_job_input_files(job: CompileJob) -> list[Path]:
     """Return every input file of the compilation, so that outputs do not overwrite input files."""
     files = [
         *job.spec.library.modules,
-        *reading_section.list_reading_files(job.spec.program, job.model, job.directories),
+        *reading_section.list_preprocessing_files(job.spec.program, job.model, job.directories),
     ]
     if isinstance(job.values, CheckpointBinding):
         checkpoint = job.values.checkpoint
@@ -310,7 +310,7 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
             job.target,
             job.opset,
             ties,
-            lambda: elaborate_other_graphs(job.spec, job.graph.name),
+            lambda: iterate_sibling_graphs(job.spec, job.graph.name),
         )
     plan = decision.plan
     scales = make_scale_source(job.values) if plan and stored_codes else None

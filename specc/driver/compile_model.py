@@ -8,9 +8,9 @@ from specc.driver.compile_options import PACKAGE_GRAPHS, CompileOptions, Compile
 from specc.driver.export_profiles import check_profile
 from specc.driver.generation_graphs import (
     check_exportable_settings,
+    get_generate_section,
     get_vocabulary_size,
     merge_job_settings,
-    require_generation,
 )
 from specc.driver.model_calibration import calibrate_weights
 from specc.driver.output_writer import write_model_file, write_package
@@ -49,7 +49,7 @@ def _explain_no_generate_graph(job: CompileJob) -> str:
     if not job.target.supports_decode_loop:
         return f"`{job.target.name}` cannot run a generation loop inside a graph"
     try:
-        get_vocabulary_size(job.model.graph, require_generation(job.model))
+        get_vocabulary_size(job.model.graph, get_generate_section(job.model))
         check_exportable_settings(merge_job_settings(job))
     except Failed as failed:
         return failed.diagnostics[0].title

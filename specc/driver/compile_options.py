@@ -21,7 +21,7 @@ from specc.driver.option_kinds import (
     STRING_OPTION,
     Option,
     OptionKind,
-    is_count,
+    is_non_negative_int,
     make_choice_kind,
     make_int_parser,
 )
@@ -198,7 +198,7 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
     "calibration_samples": Option(
         OptionKind(
             "None or a number of sequences",
-            lambda value: value is None or is_count(value),
+            lambda value: value is None or is_non_negative_int(value),
             {"type": make_int_parser(0, MAX_SAMPLES, "a number of sequences")},
             OPTIONAL_INTEGER.convert,
         ),

@@ -95,7 +95,7 @@ def _can_pad_left(state: DecodeState) -> bool:
     )
 
 
-def require_generation(model: ModelDefinition) -> GenerateSection:
+def get_generate_section(model: ModelDefinition) -> GenerateSection:
     """Return the `generate` section of a model. Raise E0701 if the spec has no `generate` section,
     and E0977 for a streaming model.
     """
@@ -126,7 +126,7 @@ def _find_job_time_symbol(job: CompileJob, graph: Graph) -> str | None:
     model = job.model
     stream = model.streaming if model.generation is None else None
     return find_time_symbol(
-        graph, stream.sequence_input if stream else require_generation(model).sequence_input
+        graph, stream.sequence_input if stream else get_generate_section(model).sequence_input
     )
 
 
@@ -169,7 +169,7 @@ def build_generation_metadata(
 ) -> GenerationMetadata:
     """Build the metadata for generation; `in_place` are the states updated in place."""
     return replace(
-        build_step_metadata(job, derived, require_generation(job.model)),
+        build_step_metadata(job, derived, get_generate_section(job.model)),
         first_token_logits=derived.initial_logits_output,
         in_place_states=in_place,
         allows_mixed_lengths=can_batch_mixed_lengths(job.model, derived),
@@ -184,7 +184,7 @@ def build_step_metadata(
     limit = find_position_limit(job, graph)
     return GenerationMetadata(
         generation=generation,
-        signature=build_spec_signature(job, graph),
+        signature=build_input_signature(job, graph),
         defaults=job.model.defaults,
         preprocessing=job.preprocessing,
         states=derived.states,
@@ -193,12 +193,12 @@ def build_step_metadata(
         max_context=limit.max_length if limit else None,
         limiting_table=limit.table_name if limit else "",
         # sampling uses the seed of the randomly initialized weights
-        random_init=describe_random_weights(job),
-        length_bounds=find_other_length_bounds(job, graph),
+        random_init=get_random_init_info(job),
+        length_bounds=find_non_time_length_bounds(job, graph),
     )
 
 
-def describe_random_weights(job: CompileJob) -> RandomInitInfo | None:
+def get_random_init_info(job: CompileJob) -> RandomInitInfo | None:
     """Return the seed of randomly initialized weights (all weights, or a new task head), or None if
     no weight is randomly initialized.
     """
@@ -209,7 +209,7 @@ def describe_random_weights(job: CompileJob) -> RandomInitInfo | None:
     return RandomInitInfo(head.seed, len(head.parameters)) if head is not None else None
 
 
-def build_spec_signature(job: CompileJob, graph: Graph) -> Graph:
+def build_input_signature(job: CompileJob, graph: Graph) -> Graph:
     """Return a graph that has only the inputs of the spec. The generated input may be empty."""
     spec = job.model.graph
     time_symbol = _find_job_time_symbol(job, graph)
@@ -271,7 +271,7 @@ def find_position_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
     return find_length_limits(job.model.graph).get(_find_job_time_symbol(job, graph) or "")
 
 
-def find_other_length_bounds(job: CompileJob, graph: Graph) -> dict[str, LengthBound]:
+def find_non_time_length_bounds(job: CompileJob, graph: Graph) -> dict[str, LengthBound]:
     """Return the bounds of all symbolic dimensions except that of the time axis."""
     time_symbol = _find_job_time_symbol(job, graph)
     bounds = find_length_bounds(job.model.graph)
@@ -282,7 +282,7 @@ def get_decode_settings(job: CompileJob, source: StandaloneGeneratorGraph) -> di
     """Return the metadata of a standalone generator: its generation settings, maximum length and
     vocabulary size, and whether an empty prompt is allowed (`begins`).
     """
-    generation, graph = require_generation(job.model), source.graph
+    generation, graph = get_generate_section(job.model), source.graph
     limit = find_position_limit(job, graph)
     # lists, because JSON has no tuples
     settings = {
@@ -294,19 +294,19 @@ def get_decode_settings(job: CompileJob, source: StandaloneGeneratorGraph) -> di
         **settings,
         "context": limit.max_length if limit else None,
         "vocabulary": graph.outputs[generation.logits_output].type.shape[-1].number,
-        "bounds": convert_length_bounds_to_json(find_other_length_bounds(job, graph)),
+        "bounds": convert_length_bounds_to_json(find_non_time_length_bounds(job, graph)),
         "strides": {**find_padding_strides(graph)},
         "begins": bool(source.derived.initial_logits_output),
     }
 
 
-def build_generator_source(
+def build_standalone_generator(
     job: CompileJob, graph: Graph, derived: DerivedGraphs | None = None
 ) -> StandaloneGeneratorGraph:
     """Build a standalone generator. `derived` are the encoder and step graphs of `graph`, or None
     if they are not derived yet.
     """
-    generation = require_generation(job.model)
+    generation = get_generate_section(job.model)
     full_graph = _inline_defaults(job, graph, generation)
     if derived is None or full_graph is not graph:
         derived = derive_graphs(full_graph, generation, defaults=job.model.defaults)
@@ -355,7 +355,7 @@ def _check_token_settings(
 
 def merge_job_settings(job: CompileJob) -> GenerationSettings:
     """Return the generation settings of the spec, overridden by the settings in the options."""
-    return merge_settings(require_generation(job.model).settings, **job.options.generation_config)
+    return merge_settings(get_generate_section(job.model).settings, **job.options.generation_config)
 
 
 def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection) -> Graph:

@@ -304,7 +304,7 @@ def build_decoder(
     copier.copy_required_nodes(step, step.outputs.values())
     outputs = {LOGITS: copier.copied_values[step.outputs[source]]}
     outputs |= build_cache_outputs(copier, step, layers, PRESENT_CACHE)
-    outputs |= copy_other_outputs(copier, step, derived, source)
+    outputs |= copy_extra_outputs(copier, step, derived, source)
     states = rename_states(step, layers, PAST_CACHE, PRESENT_CACHE)
     return copier.build_graph(step.name, outputs), states
 
@@ -367,7 +367,7 @@ def build_cache_outputs(
     return outputs
 
 
-def copy_other_outputs(
+def copy_extra_outputs(
     copier: GraphCopy, step: Graph, derived: DerivedGraphs, source: str
 ) -> dict[str, Value]:
     """Return the outputs of `step` except `source` and the next states, e.g. taps."""

@@ -14,7 +14,7 @@ from specc.driver.hf_decoder_profile import (
     GraphCopy,
     ProfiledGraphs,
     build_cache_outputs,
-    copy_other_outputs,
+    copy_extra_outputs,
     declare_input_ids,
     list_cache_layers,
     map_profile_lengths,
@@ -307,7 +307,7 @@ def _build_decoder(
     copier.copy_required_nodes(step, step.outputs.values())
     outputs = {LOGITS: copier.copied_values[step.outputs[source]]}
     outputs |= _emit_presents(layout, copier, step, with_cross_attention=without_past)
-    outputs |= copy_other_outputs(copier, step, derived, source)
+    outputs |= copy_extra_outputs(copier, step, derived, source)
     states = rename_states(step, layout.cache_layers, PAST_SELF_ATTENTION, PRESENT_SELF_ATTENTION)
     return copier.build_graph(step.name, outputs), states
 

@@ -7,7 +7,7 @@ from specc.artifact.manifest import DOC_METADATA_KEY, METADATA_KEY, Manifest
 from specc.backend import EmittedModel, MetadataTexts
 from specc.driver import precision
 from specc.driver.compile_job import LoweringJob
-from specc.driver.generation_graphs import build_spec_signature, get_decode_settings
+from specc.driver.generation_graphs import build_input_signature, get_decode_settings
 from specc.driver.weight_sources import describe_weight_sources
 from specc.ir.graph import Graph
 from specc.ir.model import StandaloneGeneratorGraph
@@ -35,7 +35,7 @@ def describe_graph(
 def describe_generator(job: LoweringJob, source: StandaloneGeneratorGraph) -> MetadataTexts:
     """Return the metadata of a standalone generator."""
     signature, decode_settings = (
-        build_spec_signature(job, source.graph),
+        build_input_signature(job, source.graph),
         get_decode_settings(job, source),
     )
     return partial(

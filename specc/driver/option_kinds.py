@@ -64,7 +64,7 @@ def _is_int(value: object) -> bool:
     return not isinstance(value, bool) and isinstance(value, Integral)
 
 
-def is_count(value: object) -> bool:
+def is_non_negative_int(value: object) -> bool:
     """Return True if a value is an integer from 0 to 2**31 - 1."""
     # for values of another type, `value in range(…)` would compare with each integer of the range
     return _is_int(value) and value in range(2**31)
@@ -102,7 +102,9 @@ OVERRIDE_OPTION = BOOLEAN_OPTION._replace(
     convert=lambda value: value or None,
 )
 """A boolean option that overrides the spec if True. If the option is False, the spec applies."""
-COUNT_OPTION = OptionKind("an integer, 0 or more", is_count, {"type": int, "default": 0}, int)
+COUNT_OPTION = OptionKind(
+    "an integer, 0 or more", is_non_negative_int, {"type": int, "default": 0}, int
+)
 OPTIONAL_INTEGER = OptionKind(
     "None or an integer",
     lambda value: value is None or _is_int(value),
@@ -135,7 +137,7 @@ SPEC_OPTIONS: Mapping[str, Option] = {
     "context_length": Option(
         OptionKind(
             "a number of tokens, or 0",
-            is_count,
+            is_non_negative_int,
             {"type": make_int_parser(1, 2**31 - 1, "a context length"), "default": 0},
         ),
         "N",

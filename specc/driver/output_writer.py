@@ -14,11 +14,11 @@ from specc.driver.compile_options import CompileReport
 from specc.driver.export_profiles import RETURNED_LOGITS, apply_profile
 from specc.driver.generation_graphs import (
     build_generation_metadata,
-    build_generator_source,
+    build_standalone_generator,
     build_step_metadata,
     can_sample_tokens,
     derive_graphs,
-    require_generation,
+    get_generate_section,
 )
 from specc.driver.model_manifest import describe_generator, describe_graph
 from specc.driver.quantize_option_errors import raise_no_int8_cache
@@ -142,7 +142,7 @@ def build_generator(
     """Build a standalone generator in the compute dtype of the target. `derived` are the encoder
     and step of the simplified graph, or None if they are not derived yet.
     """
-    source = build_generator_source(job, job.simplified_graph, derived)
+    source = build_standalone_generator(job, job.simplified_graph, derived)
     return replace(
         source,
         graph=job.convert_dtype(source.graph),
@@ -153,7 +153,7 @@ def build_generator(
 def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) -> PackageContents:
     """Add the graphs of a generative model to the full-forward graph in `graphs`."""
     graph_names, is_native_profile = job.options.graphs, job.options.io_names == "specc"
-    generation = require_generation(job.model)
+    generation = get_generate_section(job.model)
     derived = derive_graphs(
         job.simplified_graph,
         generation,
@@ -188,7 +188,7 @@ def _build_runtime_metadata(
     job: LoweringJob, derived: DerivedGraphs, buffers: tuple[str, ...]
 ) -> Mapping[str, object]:
     """Return the metadata for specc's generation runtime, or {} if tokens cannot be sampled."""
-    if not can_sample_tokens(job.model.graph, require_generation(job.model)):
+    if not can_sample_tokens(job.model.graph, get_generate_section(job.model)):
         return {}
     converted = job.convert_derived_dtype(derived)
     return build_generation_metadata(job, converted, buffers).to_json()
@@ -317,7 +317,7 @@ def build_report(job: LoweringJob, written_model: WrittenModel, *remarks: str) -
     warnings = job.values.warnings if isinstance(job.values, CheckpointBinding) else ()
     remarks = (
         *job.spec.remarks,
-        *reading_section.describe_reading_files(job.model, job.directories),
+        *reading_section.describe_preprocessing_files(job.model, job.directories),
         *job.remarks,
         *job.quantize.remarks,
         *([job.int4_method] if job.int4_method else []),

@@ -140,7 +140,7 @@ def plan_quantized_storage(
     )
 
 
-def check_unquantized_export(target: Target, request: QuantizeRequest) -> Target:
+def check_target_for_external_quantizers(target: Target, request: QuantizeRequest) -> Target:
     """Return the target without operators that external quantizers misinterpret. Raise E0753 if the
     target uses contrib operators, or if the weights are quantized already.
     """

@@ -37,7 +37,9 @@ def parse_quantize_option(
         return ""
     choices = tuple(choices)
     if len(entry.values) != 1 or entry.values[0].value not in choices:
-        raise_invalid_entry(entry, f"`{name}` must be one of {', '.join(choices)}", choices)
+        raise_invalid_quantize_entry(
+            entry, f"`{name}` must be one of {', '.join(choices)}", choices
+        )
     return entry.values[0].value
 
 
@@ -49,7 +51,9 @@ def parse_quantize_integer(entry: ast.QuantizeEntry) -> int | None:
     return int(text) if is_short_integer else None
 
 
-def raise_invalid_entry(entry: ast.QuantizeEntry, title: str, choices: tuple[str, ...]) -> NoReturn:
+def raise_invalid_quantize_entry(
+    entry: ast.QuantizeEntry, title: str, choices: tuple[str, ...]
+) -> NoReturn:
     """Raise E0858 because the entry has an invalid value."""
     value = entry.values[0].value if len(entry.values) == 1 else ""
     example = f"{entry.name} = {choices[0] if choices else DEFAULT_GROUP_SIZE}"
@@ -129,7 +133,9 @@ def describe_requested_options(
     return labels | {entry: f"`{option}`" for entry, option in flags.items()}
 
 
-def check_flags_apply(weight_request: QuantizationOptions, flags: Mapping[str, str]) -> None:
+def check_quantize_flags_have_effect(
+    weight_request: QuantizationOptions, flags: Mapping[str, str]
+) -> None:
     """Raise E0753 for the first entry in `flags` that has no effect for any requested quantization
     kind. `flags` maps entries to command-line flags.
     """

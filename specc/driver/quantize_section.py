@@ -9,13 +9,13 @@ from specc.diagnostics.suggest import suggest_similar_name
 from specc.diagnostics.value_class import value_class
 from specc.driver.quantize_option_errors import (
     OPTIONAL_ENTRIES,
-    check_flags_apply,
     check_patterns_match,
+    check_quantize_flags_have_effect,
     describe_requested_options,
     list_weight_names,
     parse_quantize_integer,
     parse_quantize_option,
-    raise_invalid_entry,
+    raise_invalid_quantize_entry,
 )
 from specc.driver.weights_section import resolve_spec_file
 from specc.frontend.elaboration_context import SpecNamespace
@@ -161,7 +161,7 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
     if weight_request is None:
         _check_quantization_requested(options, cache)
     else:
-        check_flags_apply(weight_request, flags)
+        check_quantize_flags_have_effect(weight_request, flags)
     folds_norms = parse_quantize_option(entries, "fold_norms", BOOLEAN_VALUES) == "true"
     folds_norms = weight_request is not None and (
         folds_norms if options.fold_norms is None else options.fold_norms
@@ -298,7 +298,7 @@ def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
     count = parse_quantize_integer(entry)
     if count is None or count > MAX_SAMPLES:
         title = f"`calibration_samples` must be an integer from 0 to {MAX_SAMPLES}"
-        raise_invalid_entry(entry, title, ("64",))
+        raise_invalid_quantize_entry(entry, title, ("64",))
     return CalibrationSource(samples=count, span=entry.span)
 
 
@@ -306,7 +306,7 @@ def _read_calibration_file(entry: ast.QuantizeEntry, module: SpecNamespace) -> C
     """Read the path of a calibration file. Raise E0858, E0802 or E0803 if the path is invalid."""
     if len(entry.values) != 1 or not entry.values[0].value:
         title = "`calibration_data` must be the path of a file with calibration inputs"
-        raise_invalid_entry(entry, title, ('"texts.jsonl"',))
+        raise_invalid_quantize_entry(entry, title, ('"texts.jsonl"',))
     path = resolve_spec_file(
         module, entry.values[0], "the calibration inputs", "--calibration-data"
     )
@@ -320,7 +320,7 @@ def _read_group_size(entries: Mapping[str, ast.QuantizeEntry]) -> int:
         return DEFAULT_GROUP_SIZE
     number = parse_quantize_integer(entry)
     if number is None:
-        raise_invalid_entry(entry, f"`group_size` must be {GROUP_SIZES}", ())
+        raise_invalid_quantize_entry(entry, f"`group_size` must be {GROUP_SIZES}", ())
     check_group_size(number, entry.span)
     return number
 

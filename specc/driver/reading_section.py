@@ -151,7 +151,7 @@ def find_tokenizer_directories(*paths: str) -> tuple[Path, ...]:
     return tuple(directories)
 
 
-def describe_reading_files(model: ModelDefinition, paths: Sequence[Path]) -> tuple[str, ...]:
+def describe_preprocessing_files(model: ModelDefinition, paths: Sequence[Path]) -> tuple[str, ...]:
     """Return remarks on the tokenizer, vocabulary and audio settings that were found in `paths`."""
     if not paths:
         return ()
@@ -195,7 +195,7 @@ def _describe_audio_settings(model: ModelDefinition, paths: Sequence[Path]) -> I
         yield f"`{escape_text(key)[:60]}` in `{escape_text(path)}` is ignored"
 
 
-def list_reading_files(
+def list_preprocessing_files(
     program: Program, model: ModelDefinition, paths: Sequence[Path]
 ) -> list[Path]:
     """Return the files that preprocessing reads: vocabularies, tokenizers, audio settings."""

@@ -97,7 +97,7 @@ def has_file(directory: Path, name: str) -> bool:
     return os.path.lexists(directory / name)
 
 
-def wrap_encoder(
+def build_sentence_transformers_spec(
     directory: str, open_program: Callable[[str], Program]
 ) -> SentenceTransformersSpec | None:
     """Return the spec of a sentence-transformers directory. Return None for other directories and
@@ -150,7 +150,7 @@ def _get_module_class(root: Path, type: str) -> str:
     return kind
 
 
-def wrap_encoder_config(data: JsonObject) -> JsonObject:
+def nest_encoder_config(data: JsonObject) -> JsonObject:
     """Nest the encoder's config.json under ENCODER_PART, its name in the generated spec."""
     member = JsonMember(data.span, data)
     return JsonObject({ENCODER_PART: member}, data.span)

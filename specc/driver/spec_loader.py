@@ -21,11 +21,11 @@ from specc.driver.quantize_section import (
 )
 from specc.driver.sentence_transformers import (
     SentenceTransformersSpec,
+    build_sentence_transformers_spec,
     find_encoder_directory,
-    wrap_encoder,
-    wrap_encoder_config,
+    nest_encoder_config,
 )
-from specc.driver.weights_section import check_rules, mark_ties
+from specc.driver.weights_section import check_weight_rules, mark_ties
 from specc.frontend.config_json import JsonObject
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import (
@@ -75,7 +75,7 @@ class LoadedSpec:
     quantization: "CheckpointQuantization | None" = None
     """The quantization of the checkpoint's weights, as its config.json describes it."""
     graphs: dict[str, Graph | None] = field(default_factory=dict, init=False, repr=False)
-    """Graphs built by `elaborate_other_graphs`, by name; None for a graph that cannot be built."""
+    """Graphs built by `iterate_sibling_graphs`, by name; None for a graph that cannot be built."""
 
 
 def open_spec(
@@ -104,7 +104,7 @@ def open_spec(
     spec_name = _get_display_name(spec)
     wrapped = None
     if not checkpoint_spec:
-        wrapped = wrap_encoder(
+        wrapped = build_sentence_transformers_spec(
             directory, lambda name: build_program(library.open_spec(name), library)
         )
     if directory:
@@ -149,7 +149,7 @@ def _load_config(
 ) -> JsonObject | None:
     """Load the config file, nested as the spec expects. Return None without a config file."""
     data = model_family.load_checkpoint_config(config) if config else None
-    return wrap_encoder_config(data) if data is not None and wrapped_encoder else data
+    return nest_encoder_config(data) if data is not None and wrapped_encoder else data
 
 
 def _get_display_name(spec: str | Source) -> str:
@@ -251,7 +251,7 @@ def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
         return SpecCheckResult(trials, None, failed.diagnostics, warnings, spec.remarks)
     _check_sections(spec, model)
     check_quantize_options(
-        spec.program, model.graph, lambda: elaborate_other_graphs(spec, model.graph.name)
+        spec.program, model.graph, lambda: iterate_sibling_graphs(spec, model.graph.name)
     )
     _check_context_used(spec, model)
     unused = (*_check_shares(spec, trials, model), *find_unused_names(spec.program))
@@ -279,12 +279,12 @@ def _warn_unreachable_tokens(spec: LoadedSpec, model: ModelDefinition) -> tuple[
 
 def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
     """Raise the errors of the `weights` and `reading` sections that need no files."""
-    check_rules(
+    check_weight_rules(
         spec.program,
         spec.library,
         spec.reader,
         model.graph,
-        lambda: elaborate_other_graphs(spec, model.graph.name),
+        lambda: iterate_sibling_graphs(spec, model.graph.name),
     )
     if errors := reading_section.check_reading_section(spec.program, model):
         raise Failed(*errors)
@@ -300,7 +300,7 @@ def _check_context_used(spec: LoadedSpec, model: ModelDefinition) -> None:
         raise_error("E0435", title, helps=["remove `--context-length`"])
 
 
-def elaborate_other_graphs(spec: LoadedSpec, graph: str) -> Iterator[Graph]:
+def iterate_sibling_graphs(spec: LoadedSpec, graph: str) -> Iterator[Graph]:
     """Yield the graphs of a spec other than `graph` that can be built with its config. The graphs
     are cached in `spec.graphs`.
     """

@@ -11,7 +11,7 @@ from specc.io.safe_read import escape_text
 _OR_SEED = ", or with --init 0 for random weights in place of --weights DIR"
 
 
-def reject_uncompiled_model(model: str | Path) -> None:
+def check_model_is_compiled(model: str | Path) -> None:
     """Raise E0802 if `model` is the name of a built-in spec, and E0926 if `model` is a spec file or
     a checkpoint directory.
     """

@@ -10,12 +10,12 @@ from math import prod
 from specc.artifact.package_index_and_checksums import WeightFileMetadata
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.driver import reading_section
-from specc.driver.spec_loader import LoadedSpec, elaborate_other_graphs, elaborate_spec
+from specc.driver.spec_loader import LoadedSpec, elaborate_spec, iterate_sibling_graphs
 from specc.driver.weights_section import (
     evaluate_weight_rules,
     find_spec_weights_file,
     iterate_required_parameters,
-    list_required_parameters,
+    list_parameters_with_sizes,
 )
 from specc.frontend.elaboration_state import extend_recursion_limit
 from specc.huggingface.adapter_config import open_adapter
@@ -96,11 +96,11 @@ def load_parameters(
     """
     with extend_recursion_limit(spec.program.module.file.span):
         rules, config = evaluate_weight_rules(spec.program, spec.library, spec.reader)
-    parameters = list_required_parameters(graph, config)
+    parameters = list_parameters_with_sizes(graph, config)
     rules = select_graph_rules(
         rules,
         {parameter.name: parameter for parameter in parameters},
-        lambda: iterate_required_parameters(elaborate_other_graphs(spec, graph.name)),
+        lambda: iterate_required_parameters(iterate_sibling_graphs(spec, graph.name)),
     )
     _check_seeds(sources)
     if sources.init is not None:
@@ -177,7 +177,7 @@ def _find_shared_parameters(spec: LoadedSpec, graph: Graph) -> frozenset[str]:
     """Return the parameters that all graphs of a spec share; empty for a single graph."""
     names = [
         frozenset(other_graph.parameters)
-        for other_graph in elaborate_other_graphs(spec, graph.name)
+        for other_graph in iterate_sibling_graphs(spec, graph.name)
     ]
     if not names:
         return frozenset()
@@ -227,7 +227,7 @@ def bind_checkpoint(
         raise
 
 
-def keep_stored_layout(
+def keep_checkpoint_layout(
     graph: Graph, values: CheckpointBinding | RandomInitWeights
 ) -> tuple[Graph, CheckpointBinding | RandomInitWeights]:
     """Return the graph with the checkpoint's layout for all weights that only linear layers and

@@ -85,7 +85,7 @@ def _is_condition_true(condition: ast.Expr | None, context: Context, env: Env) -
     return take_first_result(context.evaluator.evaluate(context, condition, env)) is True
 
 
-def list_required_parameters(
+def list_parameters_with_sizes(
     graph: Graph, config: Mapping[str, SpecValue] = EMPTY_NAMES
 ) -> list[ModelParameter]:
     """Return the parameters of a graph with their sizes and the config names of the sizes. Raise
@@ -129,7 +129,7 @@ def _find_config_name(dim: Dim, config: Mapping[str, SpecValue]) -> str:
 def iterate_required_parameters(graphs: Iterable[Graph]) -> Iterator[ModelParameter]:
     """Yield the parameters of several graphs. A parameter that graphs share is repeated."""
     for graph in graphs:
-        yield from list_required_parameters(graph)
+        yield from list_parameters_with_sizes(graph)
 
 
 def resolve_spec_file(
@@ -348,7 +348,7 @@ WEIGHT_TRANSFORMS: Mapping[str, Callable[[_TransformCall], t.Expr]] = {
 """The transforms of checkpoint tensors that `load` rules may call, by name."""
 
 
-def check_rules(
+def check_weight_rules(
     program: Program,
     library: Library,
     reader: ConfigReader,
@@ -360,7 +360,7 @@ def check_rules(
     A rule for weights that `graph` lacks may apply to another graph of the spec, which
     `iterate_other_graphs` builds on demand.
     """
-    parameters = {parameter.name: parameter for parameter in list_required_parameters(graph)}
+    parameters = {parameter.name: parameter for parameter in list_parameters_with_sizes(graph)}
     rules, _ = evaluate_weight_rules(program, library, reader)
     rules = select_graph_rules(
         rules, parameters, lambda: iterate_required_parameters(iterate_other_graphs())

@@ -94,7 +94,7 @@ def select_maps(
 def _select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap:
     """Return an attention map with only the heads whose indices are in `heads`."""
     positions = [n for n, head in enumerate(attention.heads) if head in heads]
-    return attention.with_heads(
+    return attention.select_heads(
         attention.weights[positions],
         attention.is_masked[positions],
         tuple(attention.heads[n] for n in positions),
@@ -187,7 +187,7 @@ def _select_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
         if remaining <= 0:
             break
         head_count = len(attention_map.heads)
-        clipped = attention_map.with_heads(
+        clipped = attention_map.select_heads(
             attention_map.weights[:remaining],
             attention_map.is_masked[:remaining],
             attention_map.heads[:remaining],

@@ -14,7 +14,7 @@ from specc.ir.graph import Graph, Node
 from specc.ir.ir_printer_and_lexer import format_ir
 from specc.transforms.linear_weights import restore_transposed_weights
 from specc.visualize.block_dataflow import VIEW_OPERATIONS, get_operation_label, is_float_value
-from specc.visualize.block_tree import find_build_scope
+from specc.visualize.block_tree import get_first_scope
 
 MIN_COMMON_SHARE = 0.2
 """Minimum fraction of scopes that two architectures must share to be compared block by block."""
@@ -139,7 +139,7 @@ def _map_scope_facts(graph: Graph) -> dict[str, ScopeFacts]:
     """Return the operations and weights of every scope, excluding those of nested scopes."""
     facts_by_scope: dict[str, list[tuple[str, str]]] = {}
     for node, results in graph.nodes:
-        facts = facts_by_scope.setdefault(find_build_scope(graph, node), [])
+        facts = facts_by_scope.setdefault(get_first_scope(graph, node), [])
         # the ops of a mask are described together with the attention that uses the mask
         if not isinstance(node.op, VIEW_OPERATIONS) and is_float_value(results[0]):
             facts += _describe_operation(node)

@@ -13,7 +13,7 @@ from specc.drawing.drawing_marks import (
     TextMark,
     estimate_text_width,
     make_printable_label,
-    translate_mark,
+    move_mark,
 )
 from specc.visualize.block_dataflow import BlockDataflow, DataflowItem
 from specc.visualize.block_tree import Block, BlockPredicate
@@ -38,7 +38,7 @@ EDGE_COLOR = "#4c4c57"
 
 
 @dataclass(kw_only=True)
-class DrawingPiece:
+class DrawingFragment:
     """Drawing elements relative to the top left corner. Edges enter and leave at the horizontal
     center. `frame_ports` are the roles (`port` or `result`) that are drawn as lines to the frame.
     """
@@ -65,7 +65,7 @@ def draw_block(
         width=width, height=piece.height + offset_y + 20, title=make_printable_label(title, 200)
     )
     drawing.add(heading if has_heading else [])
-    drawing.add(translate_mark(mark, offset_x, offset_y) for mark in piece.marks)
+    drawing.add(move_mark(mark, offset_x, offset_y) for mark in piece.marks)
     return drawing
 
 
@@ -75,7 +75,7 @@ class _PiecePlacement:
     whether the piece is the first in its row (`is_leftmost`).
     """
 
-    piece: DrawingPiece
+    piece: DrawingFragment
     corner: tuple[float, float]
     row_span: tuple[float, float]
     is_leftmost: bool
@@ -93,11 +93,11 @@ class _PiecePlacement:
 
 def _draw_flow(
     block: Block, is_expanded: BlockPredicate, *, has_frame: bool = False
-) -> DrawingPiece:
+) -> DrawingFragment:
     """Draw the data flow of a block. With `has_frame`, a single port is a line to the frame."""
     flow = block.flow
     frame_ports = _find_port_indices(flow) if has_frame else set()
-    empty_piece = DrawingPiece(width=0, height=0)
+    empty_piece = DrawingFragment(width=0, height=0)
     items = enumerate(flow.items)
     pieces = [
         empty_piece if n in frame_ports else _draw_item(item, block, is_expanded)
@@ -115,16 +115,14 @@ def _draw_flow(
         _draw_edge(placements[a], placements[b], sides.get((a, b))) for a, b in flow.edges
     ]
     marks += [
-        translate_mark(m, *placements[n].corner)
-        for n, piece in enumerate(pieces)
-        for m in piece.marks
+        move_mark(m, *placements[n].corner) for n, piece in enumerate(pieces) for m in piece.marks
     ]
     roles = frozenset(flow.items[n].role for n in frame_ports)
-    return DrawingPiece(width=left * 2 + inner, height=height, marks=marks, frame_ports=roles)
+    return DrawingFragment(width=left * 2 + inner, height=height, marks=marks, frame_ports=roles)
 
 
 def _place_rows(
-    pieces: Sequence[DrawingPiece], rows: Sequence[Sequence[int]], left: float
+    pieces: Sequence[DrawingFragment], rows: Sequence[Sequence[int]], left: float
 ) -> tuple[dict[int, _PiecePlacement], tuple[float, float]]:
     """Place the pieces of each row side by side, centered. Return placements and total size."""
     widths = [sum(pieces[n].width + COLUMN_GAP for n in row) - COLUMN_GAP for row in rows]
@@ -249,7 +247,7 @@ def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> Li
     return LineMark(points=tuple(points), color=EDGE_COLOR, corner_radius=7, has_arrow=True)
 
 
-def _draw_item(item: DataflowItem, block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
+def _draw_item(item: DataflowItem, block: Block, is_expanded: BlockPredicate) -> DrawingFragment:
     """Draw an item of a block's data flow."""
     if item.role == "block":
         inner_block = block.inner_blocks[item.name]
@@ -263,15 +261,15 @@ def _draw_item(item: DataflowItem, block: Block, is_expanded: BlockPredicate) ->
     return _draw_port(item.name or ("x" if item.role == "port" else "y"))
 
 
-def _draw_port(name: str) -> DrawingPiece:
+def _draw_port(name: str) -> DrawingFragment:
     """Draw an input or output as a name without a box."""
     text = make_printable_label(name, 30)
     width = estimate_text_width(text, 11.5) + 8
     mark = TextMark(x=width / 2, y=12, text=text, size=11.5, color=FAINT, anchor="middle")
-    return DrawingPiece(width=width, height=17, marks=[mark])
+    return DrawingFragment(width=width, height=17, marks=[mark])
 
 
-def _draw_sign(sign: str) -> DrawingPiece:
+def _draw_sign(sign: str) -> DrawingFragment:
     """Draw an arithmetic operation as a sign in a circle."""
     marks: list[Mark] = [
         BoxMark(
@@ -283,20 +281,20 @@ def _draw_sign(sign: str) -> DrawingPiece:
         ),
         TextMark(x=SIGN_RADIUS, y=SIGN_RADIUS + 5, text=sign, size=15, anchor="middle"),
     ]
-    return DrawingPiece(width=2 * SIGN_RADIUS, height=2 * SIGN_RADIUS, marks=marks)
+    return DrawingFragment(width=2 * SIGN_RADIUS, height=2 * SIGN_RADIUS, marks=marks)
 
 
-def _draw_operation(name: str) -> DrawingPiece:
+def _draw_operation(name: str) -> DrawingFragment:
     kind = "attention" if name in ("attend", "weigh") else "activation"
     return _draw_plate(name, "", kind, "")
 
 
-def _draw_collapsed_block(block: Block) -> DrawingPiece:
+def _draw_collapsed_block(block: Block) -> DrawingFragment:
     repeats = f"  × {block.repeats}" if block.repeats > 1 else ""
     return _draw_plate(f"{block.label}{repeats}", block.output_type, block.kind, block.path)
 
 
-def _draw_plate(name: str, output_type: str, kind: str, block_path: str) -> DrawingPiece:
+def _draw_plate(name: str, output_type: str, kind: str, block_path: str) -> DrawingFragment:
     """Draw a box in the color of a block kind, with the name above the output type."""
     name, output_type = make_printable_label(name, 44), make_printable_label(output_type, 44)
     width = (
@@ -319,10 +317,10 @@ def _draw_plate(name: str, output_type: str, kind: str, block_path: str) -> Draw
         marks.append(
             TextMark(x=width / 2, y=32, text=output_type, size=9.5, anchor="middle", color=FAINT)
         )
-    return DrawingPiece(width=width, height=height, marks=marks)
+    return DrawingFragment(width=width, height=height, marks=marks)
 
 
-def _draw_expanded_block(block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
+def _draw_expanded_block(block: Block, is_expanded: BlockPredicate) -> DrawingFragment:
     """Draw a block as a frame with the block's name, number of repeats and data flow."""
     contents = _draw_flow(block, is_expanded, has_frame=True)
     name = make_printable_label(block.label, 44)
@@ -352,5 +350,5 @@ def _draw_expanded_block(block: Block, is_expanded: BlockPredicate) -> DrawingPi
     marks += [
         LineMark(points=port_lines[role], color=EDGE_COLOR) for role in sorted(contents.frame_ports)
     ]
-    marks += [translate_mark(mark, left, 30) for mark in contents.marks]
-    return DrawingPiece(width=width, height=height, marks=marks)
+    marks += [move_mark(mark, left, 30) for mark in contents.marks]
+    return DrawingFragment(width=width, height=height, marks=marks)

@@ -154,7 +154,7 @@ class _BlockBuilder:
         return replace(_merge_equal_blocks(child_block, repeats), members=members)
 
     def _make_scope(self, node: Node) -> str:
-        return find_build_scope(self.graph, node)
+        return get_first_scope(self.graph, node)
 
     def _iterate_lines(self, path: str, nodes: list[Node]) -> Iterator[SpecLine]:
         """Yield the source lines of the nodes of a scope and of its direct children."""
@@ -223,7 +223,7 @@ def _get_child_name(scope: str, path: str) -> str:
     return scope.removeprefix(path).lstrip(".").split(".")[0]
 
 
-def find_build_scope(graph: Graph, node: Node) -> str:
+def get_first_scope(graph: Graph, node: Node) -> str:
     """Return the scope path under which a node was first built."""
     origin = graph.node_origins.get(node)
     return origin.scopes[0] if origin and origin.scopes else ""
@@ -232,7 +232,7 @@ def find_build_scope(graph: Graph, node: Node) -> str:
 WHOLE_MODEL = "whole"
 
 
-def map_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
+def list_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
     """Return the graph of a spec and the graphs derived for generation, by name. Raise E0711 to
     E0718 if generation graphs cannot be derived.
     """
@@ -248,7 +248,7 @@ def map_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
 BlockPredicate = Callable[[Block], bool]
 
 
-def expand_blocks(block: Block, max_items: int) -> BlockPredicate:
+def choose_expanded_blocks(block: Block, max_items: int) -> BlockPredicate:
     """Return a predicate that is true for blocks to expand. Outer blocks are expanded first, until
     more than `max_items` items would be drawn. Blocks with a residual connection in an expanded
     block are always expanded.

@@ -60,7 +60,7 @@ def test_running_worker_is_not_considered_dead(tmp_path: Path) -> None:
             assert mine.crash_counts == {"3 4": count}
             mine.record_started_rows([3, 4])
     with CrashJournal.open(path) as mine:
-        assert mine.have_crashed_repeatedly([3, 4])
+        assert mine.has_repeated_crashes([3, 4])
         mine.close()
     assert not path.exists()
 

@@ -15,7 +15,7 @@ import specc.batch_inference.block_runner
 import specc.batch_inference.job_files
 from specc.batch_inference.block_runner import BlockRunner
 from specc.batch_inference.job import JobReport, run_job
-from specc.batch_inference.job_files import BatchLimits, read_plan, record_file_state
+from specc.batch_inference.job_files import BatchLimits, get_file_state, read_plan
 from specc.batch_inference.job_planner import JobRequest, plan_job
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
@@ -144,9 +144,9 @@ def test_output_inside_the_data_directory(small: Path, tmp_path: Path) -> None:
     for name in ("a.png", "out/b.json"):
         (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "pictures" / name).write_bytes(b"no")
-    before = record_file_state(tmp_path / "pictures")
+    before = get_file_state(tmp_path / "pictures")
     (tmp_path / "pictures/out/b.json").write_bytes(b"more")
-    assert record_file_state(tmp_path / "pictures") == before
+    assert get_file_state(tmp_path / "pictures") == before
 
 
 def test_number_types_do_not_depend_on_other_rows(small: Path, tmp_path: Path) -> None:

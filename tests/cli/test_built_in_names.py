@@ -14,7 +14,7 @@ import specc
 from specc.cli.main import main
 from specc.driver.python_spec_argument import _iterate_config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.driver.weights_section import list_required_parameters
+from specc.driver.weights_section import list_parameters_with_sizes
 from specc.weights.formats.safetensors import write_safetensors
 
 TINY = {
@@ -32,7 +32,7 @@ def write_checkpoint(path: Path) -> None:
     rng = np.random.default_rng(0)
     tensors = {
         w.name: rng.standard_normal(w.shape).astype(np.float32)
-        for w in list_required_parameters(graph)
+        for w in list_parameters_with_sizes(graph)
     }
     write_safetensors(path / "model.safetensors", tensors)
 

@@ -11,7 +11,7 @@ import pytest
 
 from specc.cli import main as cli
 from specc.cli.catalog_commands import WEIGHT_RULE_DOCS
-from specc.cli.options import OTHER_TOOLS
+from specc.cli.options import OPTIONS_OF_OTHER_TOOLS
 from specc.diagnostics.render import escape_control_characters
 from specc.driver.weights_section import WEIGHT_TRANSFORMS
 from specc.io.platform import ProcessTerminatedError
@@ -121,11 +121,11 @@ def test_usage_errors(words: list[str], said: str, capsys: pytest.CaptureFixture
     assert not list(Path().glob("*.onnx*"))
 
 
-@pytest.mark.parametrize("option", OTHER_TOOLS)
+@pytest.mark.parametrize("option", OPTIONS_OF_OTHER_TOOLS)
 def test_option_of_another_tool_suggests_ours(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ours, _, value = OTHER_TOOLS[option].partition(" ")
+    ours, _, value = OPTIONS_OF_OTHER_TOOLS[option].partition(" ")
     parsers = cli.build_command_parsers()
     having = [name for name, p in parsers.items() if ours in p._option_string_actions]
     assert having
@@ -137,7 +137,7 @@ def test_option_of_another_tool_suggests_ours(
         cli.main([name, *"abc", *words, option])
         said = capsys.readouterr().err
         if "no option" in said:  # not an error about another argument
-            assert f"did you mean `{OTHER_TOOLS[option]}`?" in said
+            assert f"did you mean `{OPTIONS_OF_OTHER_TOOLS[option]}`?" in said
 
 
 @pytest.mark.parametrize(

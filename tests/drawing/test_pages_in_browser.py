@@ -21,7 +21,7 @@ from support.attention_maps import (
 from specc.drawing.attention_maps import render_attention_html
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.visualize.architecture_page import ArchitectureView, render_architecture_page
-from specc.visualize.block_tree import map_model_graphs
+from specc.visualize.block_tree import list_model_graphs
 
 pytestmark = pytest.mark.slow
 
@@ -122,7 +122,7 @@ def test_click_selects_a_patch(tmp_path: Path) -> None:
 def test_architecture_blocks_expand_and_collapse(tmp_path: Path) -> None:
     model = elaborate_spec(open_spec("numbers"))
     text = render_architecture_page(
-        ArchitectureView(name="numbers", doc=HOSTILE_LABELS[0], graphs=map_model_graphs(model))
+        ArchitectureView(name="numbers", doc=HOSTILE_LABELS[0], graphs=list_model_graphs(model))
     )
     steps = [
         "text '#g0 .panel:not([hidden]) .path'",

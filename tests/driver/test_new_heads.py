@@ -15,7 +15,7 @@ from specc.artifact.manifest import RandomInitInfo
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.driver.weights_section import list_required_parameters
+from specc.driver.weights_section import list_parameters_with_sizes
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.initializers import parse_initializer
 from specc.weights.parameter_sources import make_initial_values
@@ -36,7 +36,7 @@ def make_base_checkpoint(directory: Path) -> Arrays:
     graph = elaborate_spec(open_spec(str(directory))).graph
     return {
         w.name.removeprefix("distilbert."): rng.standard_normal(w.shape).astype("f4")
-        for w in list_required_parameters(graph)
+        for w in list_parameters_with_sizes(graph)
     }
 
 
@@ -84,7 +84,7 @@ def test_missing_head_of_a_package(tmp_path: Path) -> None:
     graph = elaborate_spec(found, _get_first_graph(found)).graph
     tensors = {
         w.name.removeprefix("model."): np.full(w.shape, 0.1, "f4")
-        for w in list_required_parameters(graph)
+        for w in list_parameters_with_sizes(graph)
         if w.name != "lm_head.weight"
     }
     save_checkpoint(tmp_path, tensors)

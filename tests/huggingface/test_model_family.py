@@ -9,7 +9,7 @@ import pytest
 import specc
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
-from specc.driver.weights_section import list_required_parameters
+from specc.driver.weights_section import list_parameters_with_sizes
 from specc.huggingface.model_family import (
     UNSUPPORTED_TYPES,
     find_spec_for_checkpoint,
@@ -30,7 +30,7 @@ def write_checkpoint(directory: Path, **more: object) -> Path:
     rng = np.random.default_rng(0)
     made = {
         w.name: rng.standard_normal(w.shape).astype(np.float32)
-        for w in list_required_parameters(graph)
+        for w in list_parameters_with_sizes(graph)
         if w.name != "vocab_projector.weight"  # tied, and so not stored
     }
     write_safetensors(directory / "model.safetensors", made)

@@ -18,7 +18,7 @@ import specc_numpy
 from specc.diagnostics.diagnostic import Failed
 from specc.driver import weight_sources as loading
 from specc.driver.spec_loader import open_spec
-from specc.driver.weights_section import list_required_parameters, read_weight_rules
+from specc.driver.weights_section import list_parameters_with_sizes, read_weight_rules
 from specc.frontend.elaboration_context import Env
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.weights.parameter_sources import read_parameter
@@ -207,7 +207,9 @@ def evaluate_spec_outputs(
     config = evaluate_and_check_config(context, spec.program, spec.reader)
     rules = read_weight_rules(context, spec.program, Env(module=spec.program.module, config=config))
     values = loading.bind_checkpoint(
-        list_required_parameters(model.graph), rules, str(directory / "saved" / "model.safetensors")
+        list_parameters_with_sizes(model.graph),
+        rules,
+        str(directory / "saved" / "model.safetensors"),
     )
     weights = {
         name: read_parameter(values, values.get_tied_source(name) or name)

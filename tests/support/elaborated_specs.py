@@ -16,10 +16,10 @@ import onnx
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.driver.spec_loader import elaborate_other_graphs, elaborate_spec, open_spec
+from specc.driver.spec_loader import elaborate_spec, iterate_sibling_graphs, open_spec
 from specc.driver.weights_section import (
     iterate_required_parameters,
-    list_required_parameters,
+    list_parameters_with_sizes,
     read_weight_rules,
 )
 from specc.frontend.elaboration_context import Env
@@ -80,8 +80,8 @@ def _made(
     env = Env(module=found.program.module, config=values)
     rules = select_graph_rules(
         read_weight_rules(context, found.program, env),
-        {w.name: w for w in list_required_parameters(model.graph)},
-        lambda: iterate_required_parameters(elaborate_other_graphs(found, model.graph.name)),
+        {w.name: w for w in list_parameters_with_sizes(model.graph)},
+        lambda: iterate_required_parameters(iterate_sibling_graphs(found, model.graph.name)),
     )
     return ElaboratedSpec(model, rules)
 
@@ -94,7 +94,7 @@ def _text(value: object) -> str:
 
 def sample_spec_weights(spec: ElaboratedSpec, seed: int = 0) -> Arrays:
     """Return random float32 values for every parameter; tied parameters are equal."""
-    required = list_required_parameters(spec.model.graph)
+    required = list_parameters_with_sizes(spec.model.graph)
     ties = resolve_ties({w.name: w for w in required}, spec.rules)
     rng = np.random.default_rng(seed)
     values: Arrays = {}

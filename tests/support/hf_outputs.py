@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 import specc
 import specc_numpy
-from specc.driver.spec_loader import LoadedSpec, elaborate_other_graphs, open_spec
+from specc.driver.spec_loader import LoadedSpec, iterate_sibling_graphs, open_spec
 from specc.driver.weight_sources import bind_checkpoint
 from specc.driver.weights_section import (
     iterate_required_parameters,
-    list_required_parameters,
+    list_parameters_with_sizes,
     read_weight_rules,
 )
 from specc.frontend.elaboration_context import Env
@@ -133,7 +133,7 @@ def check_reference_outputs(recorded: RecordedOutputs, directory: Path) -> None:
     graph_name = find_graph_for_architecture(spec.program, spec.reader.config_file or {})
     model = elaborate_model(spec.program, spec.library, spec.reader, graph_name)
     graph = model.graph
-    values = bind_checkpoint(list_required_parameters(graph), _rules(spec, model), str(directory))
+    values = bind_checkpoint(list_parameters_with_sizes(graph), _rules(spec, model), str(directory))
     weights = {n: read_parameter(values, values.get_tied_source(n) or n) for n in values.parameters}
     _assert_all(recorded, lambda x: specc_numpy.evaluate_graph(graph, x, weights))
 
@@ -143,8 +143,8 @@ def _rules(spec: LoadedSpec, model: ModelDefinition) -> WeightRules:
     context = create_context(spec.library)
     config = evaluate_and_check_config(context, spec.program, spec.reader)
     env = Env(module=spec.program.module, config=config)
-    required = {w.name: w for w in list_required_parameters(model.graph)}
-    elsewhere = lambda: iterate_required_parameters(elaborate_other_graphs(spec, model.graph.name))
+    required = {w.name: w for w in list_parameters_with_sizes(model.graph)}
+    elsewhere = lambda: iterate_required_parameters(iterate_sibling_graphs(spec, model.graph.name))
     return select_graph_rules(read_weight_rules(context, spec.program, env), required, elsewhere)
 
 

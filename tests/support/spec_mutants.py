@@ -15,7 +15,7 @@ from typing import Any
 
 from specc.driver import reading_section as readings
 from specc.driver import weight_sources as loading
-from specc.driver.weights_section import list_required_parameters, read_weight_rules
+from specc.driver.weights_section import list_parameters_with_sizes, read_weight_rules
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.elaboration_context import Env
 from specc.frontend.spec_modules import build_module, build_program, collect_field_paths
@@ -283,5 +283,5 @@ def elaborate_mutant(mutant: SpecMutant, *, thorough: bool = False) -> None:
     context = create_context(files)
     config = evaluate_and_check_config(context, program, reader)
     rules = read_weight_rules(context, program, Env(module=program.module, config=config))
-    loading.initialize_parameters(model.graph, list_required_parameters(model.graph), rules, 0)
+    loading.initialize_parameters(model.graph, list_parameters_with_sizes(model.graph), rules, 0)
     readings.build_preprocessing_config(program, model)

@@ -13,7 +13,7 @@ from specc.driver import weight_sources as loading
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileOptions
 from specc.driver.spec_loader import LoadedSpec, elaborate_spec, open_spec
-from specc.driver.weights_section import list_required_parameters, read_weight_rules
+from specc.driver.weights_section import list_parameters_with_sizes, read_weight_rules
 from specc.frontend.elaboration_context import Env
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.ir.graph import Graph
@@ -117,7 +117,7 @@ def bind_pair_weights(
     spec: LoadedSpec, graphs: list[Graph], seed: int, weights: str
 ) -> ParameterSource:
     """Return the weights of all graphs together."""
-    wanted = {w.name: w for graph in graphs for w in list_required_parameters(graph)}
+    wanted = {w.name: w for graph in graphs for w in list_parameters_with_sizes(graph)}
     context = create_context(spec.library)
     config = evaluate_and_check_config(context, spec.program, spec.reader)
     rules = read_weight_rules(context, spec.program, Env(module=spec.program.module, config=config))

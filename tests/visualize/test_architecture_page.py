@@ -14,14 +14,14 @@ from specc.visualize.architecture_page import (
     render_architecture_svg,
 )
 from specc.visualize.block_layout import draw_block
-from specc.visualize.block_tree import build_block_tree, expand_blocks, map_model_graphs
+from specc.visualize.block_tree import build_block_tree, choose_expanded_blocks, list_model_graphs
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b\u202e"
 
 
 def make_view(name: str, **more: object) -> ArchitectureView:
     model = elaborate_spec(open_spec(name))
-    return ArchitectureView(name=model.name, doc=model.doc, graphs=map_model_graphs(model), **more)  # type: ignore[arg-type]
+    return ArchitectureView(name=model.name, doc=model.doc, graphs=list_model_graphs(model), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_hostile_spec_text_is_escaped(tmp_path) -> None:
     )
     model = elaborate_spec(open_spec(str(tmp_path / "m.specc")))
     made = ArchitectureView(
-        name=HOSTILE, doc=model.doc, graphs=map_model_graphs(model), parameter_count_text="1"
+        name=HOSTILE, doc=model.doc, graphs=list_model_graphs(model), parameter_count_text="1"
     )
     check_page(render_architecture_page(made))
     tree = Xml.fromstring(render_architecture_svg(made).encode())
@@ -81,7 +81,7 @@ def test_hostile_spec_text_is_escaped(tmp_path) -> None:
 )
 def test_boxes_stay_inside_and_do_not_overlap(name: str) -> None:
     root = build_block_tree(elaborate_spec(open_spec(name)).graph)
-    drawing = draw_block(root, expand_blocks(root, 60), name)
+    drawing = draw_block(root, choose_expanded_blocks(root, 60), name)
     boxes = [m for m in drawing.marks if isinstance(m, BoxMark)]
     for box in boxes:
         assert box.x >= 0

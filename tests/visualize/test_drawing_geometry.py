@@ -11,7 +11,7 @@ from visualize.test_data_flow import SOME, elaborate_small
 from specc.drawing.drawing_marks import BoxMark, Drawing, LineMark, Mark, TextMark
 from specc.library.spec_files import find_builtin_specs
 from specc.visualize.block_layout import BLOCK_COLORS, draw_block
-from specc.visualize.block_tree import build_block_tree, expand_blocks
+from specc.visualize.block_tree import build_block_tree, choose_expanded_blocks
 
 Point: TypeAlias = tuple[float, float]
 PORT_SIZE = 11.5
@@ -74,7 +74,7 @@ def draw_all_blocks(name: str) -> list[Drawing]:
     """Return the drawing of every block with parts."""
     root = build_block_tree(elaborate_small(name))
     blocks = [b for b in root.walk_blocks() if b.inner_blocks or len(b.flow.items) > 2]
-    return [draw_block(b, expand_blocks(b, 60 if b is root else 14), name) for b in blocks]
+    return [draw_block(b, choose_expanded_blocks(b, 60 if b is root else 14), name) for b in blocks]
 
 
 @pytest.mark.parametrize("name", ALL)
