@@ -304,7 +304,8 @@ def test_quantized_demos_keep_their_accuracy(
         pytest.importorskip("PIL")
     demos = script()
     full, low = (
-        demos.score(name, tmp_path / each, demos.KINDS[each]) for each in ("float32", kind)
+        demos.score_demo(name, tmp_path / each, demos.DEMO_OPTIONS[each])
+        for each in ("float32", kind)
     )
     assert low.right >= least * full.right
     assert low.size < full.size
@@ -312,8 +313,8 @@ def test_quantized_demos_keep_their_accuracy(
 
 def script() -> ModuleType:
     """Return the evaluation script of the demo."""
-    path = Path(__file__).parents[2] / "docs" / "demos" / "rounded.py"
-    spec = spec_from_file_location("demos_rounded", path)
+    path = Path(__file__).parents[2] / "docs" / "demos" / "measure_quantization.py"
+    spec = spec_from_file_location("demo_quantization", path)
     assert spec
     assert spec.loader
     module = module_from_spec(spec)

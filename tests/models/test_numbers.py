@@ -92,25 +92,25 @@ FORMS = [
 
 @pytest.mark.parametrize(("number", "english", "german"), FORMS, ids=[str(n) for n, _, _ in FORMS])
 def test_numbers_are_written_in_the_canonical_form(number: int, english: str, german: str) -> None:
-    assert data.english(number) == english
-    assert data.german(number) == german
+    assert data.spell_english(number) == english
+    assert data.spell_german(number) == german
 
 
 OTHER_ENGLISH = [
-    (101, data.English(tie=" "), "one hundred one"),
-    (101, data.English(one="a "), "a hundred and one"),
-    (1100, data.English(one="a "), "a thousand one hundred"),
-    (101101, data.English(one="a ", tie=" "), "a hundred one thousand one hundred one"),
-    (21021, data.English(hyphen=" "), "twenty one thousand and twenty one"),
+    (101, data.EnglishStyle(tie=" "), "one hundred one"),
+    (101, data.EnglishStyle(one="a "), "a hundred and one"),
+    (1100, data.EnglishStyle(one="a "), "a thousand one hundred"),
+    (101101, data.EnglishStyle(one="a ", tie=" "), "a hundred one thousand one hundred one"),
+    (21021, data.EnglishStyle(hyphen=" "), "twenty one thousand and twenty one"),
 ]
 OTHER_GERMAN = [
-    (100, data.German(one=""), "hundert"),
-    (1100, data.German(one=""), "tausendeinhundert"),
-    (101101, data.German(one=""), "hunderteintausendeinhunderteins"),
-    (1001, data.German(one="", tie="und"), "tausendundeins"),
-    (101, data.German(tie="und"), "einhundertundeins"),
-    (121, data.German(tie="und"), "einhunderteinundzwanzig"),
-    (12035, data.German(plain=True), "zwoelftausendfuenfunddreissig"),
+    (100, data.GermanStyle(one=""), "hundert"),
+    (1100, data.GermanStyle(one=""), "tausendeinhundert"),
+    (101101, data.GermanStyle(one=""), "hunderteintausendeinhunderteins"),
+    (1001, data.GermanStyle(one="", tie="und"), "tausendundeins"),
+    (101, data.GermanStyle(tie="und"), "einhundertundeins"),
+    (121, data.GermanStyle(tie="und"), "einhunderteinundzwanzig"),
+    (12035, data.GermanStyle(plain=True), "zwoelftausendfuenfunddreissig"),
 ]
 
 
@@ -118,52 +118,57 @@ OTHER_GERMAN = [
     ("number", "form", "words"), OTHER_ENGLISH, ids=[w for _, _, w in OTHER_ENGLISH]
 )
 def test_other_english_forms_are_read(number: int, form: object, words: str) -> None:
-    assert data.english(number, form) == words
+    assert data.spell_english(number, form) == words
 
 
 @pytest.mark.parametrize(
     ("number", "form", "words"), OTHER_GERMAN, ids=[w for _, _, w in OTHER_GERMAN]
 )
 def test_other_german_forms_are_read(number: int, form: object, words: str) -> None:
-    assert data.german(number, form) == words
+    assert data.spell_german(number, form) == words
 
 
 def test_every_text_has_one_reading() -> None:
     rng = random.Random(0)
     meant: dict[str, int] = {}
     for number in [*range(1200), *(rng.randrange(data.LIMIT) for _ in range(2000))]:
-        for words in (*(data.english(number, f) for f in data.ENGLISH_FORMS),
-                      *(data.german(number, f) for f in data.GERMAN_FORMS)):  # fmt: skip
+        for words in (*(data.spell_english(number, f) for f in data.ENGLISH_STYLES),
+                      *(data.spell_german(number, f) for f in data.GERMAN_STYLES)):  # fmt: skip
             assert meant.setdefault(words, number) == number, words
 
 
 def test_held_out_numbers_are_not_training_data() -> None:
-    assert not any(data.held_out(n) for n in range(data.ALWAYS_SEEN))
-    share = sum(data.held_out(n) for n in range(20000)) / 20000
+    assert not any(data.is_validation_number(n) for n in range(data.ALWAYS_SEEN))
+    share = sum(data.is_validation_number(n) for n in range(20000)) / 20000
     assert 0.04 < share < 0.06
-    seen = {int(wanted) for _, wanted in data.training(data.READING, 15000, random.Random(1))}
+    seen = {
+        int(wanted)
+        for _, wanted in data.make_training_pairs(data.WORDS_TO_DIGITS, 15000, random.Random(1))
+    }
     assert seen >= set(range(100))
-    asked = {given for _, f in data.DIRECTIONS.items() for given, _ in data.evaluation(f, 300)}
+    asked = {
+        given for _, f in data.DIRECTIONS.items() for given, _ in data.make_validation_pairs(f, 300)
+    }
     trained = {
         given
-        for d in (data.READING, data.WRITING)
-        for given, _ in data.training(d, 4000, random.Random(2))
+        for d in (data.WORDS_TO_DIGITS, data.DIGITS_TO_WORDS)
+        for given, _ in data.make_training_pairs(d, 4000, random.Random(2))
     }
     assert not asked & trained
 
 
 def test_every_length_is_sampled() -> None:
     rng = random.Random(3)
-    lengths = [len(str(data.drawn(rng))) for _ in range(2000)]
+    lengths = [len(str(data.sample_number(rng))) for _ in range(2000)]
     assert min(lengths.count(n) for n in data.LENGTHS) > 100
 
 
 def test_the_spec_knows_every_character(record: CharTokenizer) -> None:
     listed = (ROOT / "specs" / "models" / "numbers.vocab").read_text(encoding="utf-8")
-    tokens = ["<pad>", "<start>", "<end>", *data.characters()]
+    tokens = ["<pad>", "<start>", "<end>", *data.list_characters()]
     assert listed == "".join(f"{format_vocabulary_line(token)}\n" for token in tokens)
     for direction in data.DIRECTIONS.values():
-        for pair in data.evaluation(direction, 200):
+        for pair in data.make_validation_pairs(direction, 200):
             for text in pair:
                 ids = encode_text_ids(text, record)
                 assert ids[-1] == record.end_token_id

@@ -252,8 +252,8 @@ def test_held_out_dates_are_translated(dates: Model, calendar: ModuleType) -> No
     """A part of the evaluation of docs/demos/dates/train.py: exact match on dates that are not in
     the training data.
     """
-    learned, held_out = calendar.calendar()
+    learned, held_out = calendar.split_days()
     assert not {d.date for d in learned} & {d.date for d in held_out}
-    pairs = calendar.held_out(200)
+    pairs = calendar.make_validation_pairs(200)
     answers = [row[0].text for row in dates.generate([written for written, _ in pairs]).results()]
     assert np.mean([a == meant for a, (_, meant) in zip(answers, pairs, strict=True)]) >= 0.98

@@ -20,8 +20,8 @@ RECENT = range(1930, 2030)  # the years that two digits can denote
 HELD_OUT_DAYS = 4000
 SEED = 20141
 
-Form = Callable[["Day"], str]
-Test = Callable[["Day"], bool]
+Formatter = Callable[["Day"], str]
+Predicate = Callable[["Day"], bool]
 
 ENGLISH = [
     "January", "February", "March", "April", "May", "June",
@@ -108,91 +108,105 @@ class Day:
         """Return the French form of the day, such as `1er` for the first day of a month."""
         return "1er" if self.d == 1 else str(self.d)
 
-    def named(self, names: Sequence[str]) -> str:
+    def get_month_name(self, names: Sequence[str]) -> str:
         """Return the name of the month from a list of month names."""
         return names[self.m - 1]
 
-    def weekday(self, names: Sequence[str]) -> str:
+    def get_weekday_name(self, names: Sequence[str]) -> str:
         """Return the name of the weekday from a list of weekday names."""
         return names[self.date.weekday()]
 
 
-def always(_: Day) -> bool:
+def is_unambiguous(_: Day) -> bool:
     """Return True, because the format is unambiguous for every date."""
     return True
 
 
-def recent(day: Day) -> bool:
+def has_unambiguous_year(day: Day) -> bool:
     """Return True if the last two digits determine the year."""
     return day.y in RECENT
 
 
-def plain(day: Day) -> bool:
+def has_unambiguous_day(day: Day) -> bool:
     """Return True if day and month cannot be confused in a numeric format."""
     return day.d > 12 or day.d == day.m
 
 
-def plain_and_recent(day: Day) -> bool:
+def has_unambiguous_day_and_year(day: Day) -> bool:
     """Return True if neither the month nor the two-digit year can be confused with the day."""
-    return recent(day) and day.d > 12 and int(day.yy) > 31
+    return has_unambiguous_year(day) and day.d > 12 and int(day.yy) > 31
 
 
-ANY: list[tuple[Test, Form]] = [
-    (always, lambda t: f"{t.y}-{t.m:02d}-{t.d:02d}"),
-    (always, lambda t: f"{t.y}/{t.m:02d}/{t.d:02d}"),
-    (plain, lambda t: f"{t.d}/{t.m}/{t.y}"),
-    (plain, lambda t: f"{t.d:02d}/{t.m:02d}/{t.y}"),
-    (plain, lambda t: f"{t.m:02d}/{t.d:02d}/{t.y}"),
-    (plain_and_recent, lambda t: f"{t.d:02d}/{t.m:02d}/{t.yy}"),
-    (plain_and_recent, lambda t: f"{t.m}/{t.d}/{t.yy}"),
+ANY: list[tuple[Predicate, Formatter]] = [
+    (is_unambiguous, lambda t: f"{t.y}-{t.m:02d}-{t.d:02d}"),
+    (is_unambiguous, lambda t: f"{t.y}/{t.m:02d}/{t.d:02d}"),
+    (has_unambiguous_day, lambda t: f"{t.d}/{t.m}/{t.y}"),
+    (has_unambiguous_day, lambda t: f"{t.d:02d}/{t.m:02d}/{t.y}"),
+    (has_unambiguous_day, lambda t: f"{t.m:02d}/{t.d:02d}/{t.y}"),
+    (has_unambiguous_day_and_year, lambda t: f"{t.d:02d}/{t.m:02d}/{t.yy}"),
+    (has_unambiguous_day_and_year, lambda t: f"{t.m}/{t.d}/{t.yy}"),
 ]
-IN_ENGLISH: list[tuple[Test, Form]] = [
-    (always, lambda t: f"{t.d} {t.named(ENGLISH)} {t.y}"),
-    (always, lambda t: f"{t.named(ENGLISH)} {t.d}, {t.y}"),
-    (always, lambda t: f"{t.named(ENGLISH)} {t.th}, {t.y}"),
-    (always, lambda t: f"{t.named(ENGLISH)} {t.th} {t.y}"),
-    (always, lambda t: f"the {t.th} of {t.named(ENGLISH)}, {t.y}"),
-    (always, lambda t: f"{t.th} {t.named(ENGLISH)} {t.y}"),
-    (always, lambda t: f"{t.d} {t.named(ENGLISH_SHORT)} {t.y}"),
-    (always, lambda t: f"{t.named(ENGLISH_SHORT)}. {t.d}, {t.y}"),
-    (always, lambda t: f"{t.d:02d}-{t.named(ENGLISH_SHORT)}-{t.y}"),
-    (always, lambda t: f"{t.weekday(ENGLISH_DAYS)}, {t.named(ENGLISH)} {t.d}, {t.y}"),
-    (always, lambda t: f"{t.weekday(ENGLISH_DAYS)[:3]}, {t.d} {t.named(ENGLISH_SHORT)} {t.y}"),
-    (recent, lambda t: f"{t.d} {t.named(ENGLISH)} '{t.yy}"),
-    (recent, lambda t: f"{t.named(ENGLISH_SHORT)} {t.d}, '{t.yy}"),
+IN_ENGLISH: list[tuple[Predicate, Formatter]] = [
+    (is_unambiguous, lambda t: f"{t.d} {t.get_month_name(ENGLISH)} {t.y}"),
+    (is_unambiguous, lambda t: f"{t.get_month_name(ENGLISH)} {t.d}, {t.y}"),
+    (is_unambiguous, lambda t: f"{t.get_month_name(ENGLISH)} {t.th}, {t.y}"),
+    (is_unambiguous, lambda t: f"{t.get_month_name(ENGLISH)} {t.th} {t.y}"),
+    (is_unambiguous, lambda t: f"the {t.th} of {t.get_month_name(ENGLISH)}, {t.y}"),
+    (is_unambiguous, lambda t: f"{t.th} {t.get_month_name(ENGLISH)} {t.y}"),
+    (is_unambiguous, lambda t: f"{t.d} {t.get_month_name(ENGLISH_SHORT)} {t.y}"),
+    (is_unambiguous, lambda t: f"{t.get_month_name(ENGLISH_SHORT)}. {t.d}, {t.y}"),
+    (is_unambiguous, lambda t: f"{t.d:02d}-{t.get_month_name(ENGLISH_SHORT)}-{t.y}"),
+    (
+        is_unambiguous,
+        lambda t: f"{t.get_weekday_name(ENGLISH_DAYS)}, {t.get_month_name(ENGLISH)} {t.d}, {t.y}",
+    ),
+    (
+        is_unambiguous,
+        lambda t: (
+            f"{t.get_weekday_name(ENGLISH_DAYS)[:3]}, {t.d} {t.get_month_name(ENGLISH_SHORT)} {t.y}"
+        ),
+    ),
+    (has_unambiguous_year, lambda t: f"{t.d} {t.get_month_name(ENGLISH)} '{t.yy}"),
+    (has_unambiguous_year, lambda t: f"{t.get_month_name(ENGLISH_SHORT)} {t.d}, '{t.yy}"),
 ]
-IN_FRENCH: list[tuple[Test, Form]] = [
-    (always, lambda t: f"{t.er} {t.named(FRENCH)} {t.y}"),
-    (always, lambda t: f"{t.d} {t.named(FRENCH)} {t.y}"),
-    (always, lambda t: f"le {t.er} {t.named(FRENCH)} {t.y}"),
-    (always, lambda t: f"{t.weekday(FRENCH_DAYS)} {t.er} {t.named(FRENCH)} {t.y}"),
-    (always, lambda t: f"{t.d} {t.named(FRENCH_SHORT)} {t.y}"),
-    (recent, lambda t: f"{t.er} {t.named(FRENCH)} {t.yy}"),
+IN_FRENCH: list[tuple[Predicate, Formatter]] = [
+    (is_unambiguous, lambda t: f"{t.er} {t.get_month_name(FRENCH)} {t.y}"),
+    (is_unambiguous, lambda t: f"{t.d} {t.get_month_name(FRENCH)} {t.y}"),
+    (is_unambiguous, lambda t: f"le {t.er} {t.get_month_name(FRENCH)} {t.y}"),
+    (
+        is_unambiguous,
+        lambda t: f"{t.get_weekday_name(FRENCH_DAYS)} {t.er} {t.get_month_name(FRENCH)} {t.y}",
+    ),
+    (is_unambiguous, lambda t: f"{t.d} {t.get_month_name(FRENCH_SHORT)} {t.y}"),
+    (has_unambiguous_year, lambda t: f"{t.er} {t.get_month_name(FRENCH)} {t.yy}"),
 ]
-IN_GERMAN: list[tuple[Test, Form]] = [
-    (always, lambda t: f"{t.d}. {t.named(GERMAN)} {t.y}"),
-    (always, lambda t: f"{t.d:02d}. {t.named(GERMAN)} {t.y}"),
-    (always, lambda t: f"{t.d}. {t.named(GERMAN_SHORT)} {t.y}"),
-    (always, lambda t: f"den {t.d}. {t.named(GERMAN)} {t.y}"),
-    (always, lambda t: f"{t.weekday(GERMAN_DAYS)}, {t.d}. {t.named(GERMAN)} {t.y}"),
-    (always, lambda t: f"{t.d}.{t.m}.{t.y}"),
-    (always, lambda t: f"{t.d:02d}.{t.m:02d}.{t.y}"),
-    (recent, lambda t: f"{t.d}.{t.m}.{t.yy}"),
-    (recent, lambda t: f"{t.d}. {t.named(GERMAN)} {t.yy}"),
+IN_GERMAN: list[tuple[Predicate, Formatter]] = [
+    (is_unambiguous, lambda t: f"{t.d}. {t.get_month_name(GERMAN)} {t.y}"),
+    (is_unambiguous, lambda t: f"{t.d:02d}. {t.get_month_name(GERMAN)} {t.y}"),
+    (is_unambiguous, lambda t: f"{t.d}. {t.get_month_name(GERMAN_SHORT)} {t.y}"),
+    (is_unambiguous, lambda t: f"den {t.d}. {t.get_month_name(GERMAN)} {t.y}"),
+    (
+        is_unambiguous,
+        lambda t: f"{t.get_weekday_name(GERMAN_DAYS)}, {t.d}. {t.get_month_name(GERMAN)} {t.y}",
+    ),
+    (is_unambiguous, lambda t: f"{t.d}.{t.m}.{t.y}"),
+    (is_unambiguous, lambda t: f"{t.d:02d}.{t.m:02d}.{t.y}"),
+    (has_unambiguous_year, lambda t: f"{t.d}.{t.m}.{t.yy}"),
+    (has_unambiguous_year, lambda t: f"{t.d}. {t.get_month_name(GERMAN)} {t.yy}"),
 ]
 FAMILIES = ((ANY, 1), (IN_ENGLISH, 2), (IN_FRENCH, 2), (IN_GERMAN, 2))
 """The families of date formats, with the sampling weight of each family."""
 
 
 @cache
-def calendar() -> tuple[list[Day], list[Day]]:
+def split_days() -> tuple[list[Day], list[Day]]:
     """Return the training days and the validation days, which are split with a fixed seed."""
     days = [Day(FIRST + timedelta(days=n)) for n in range((LAST - FIRST).days + 1)]
     random.Random(SEED).shuffle(days)
     return days[HELD_OUT_DAYS:], days[:HELD_OUT_DAYS]
 
 
-def pair(day: Day, rng: random.Random) -> tuple[str, str]:
+def make_pair(day: Day, rng: random.Random) -> tuple[str, str]:
     """Return a day in a random format that is unambiguous for the day, and the day in ISO 8601. A
     small share of the texts is lower case or upper case.
     """
@@ -203,44 +217,44 @@ def pair(day: Day, rng: random.Random) -> tuple[str, str]:
     return written, day.date.isoformat()
 
 
-def drawn(days: Sequence[Day], rng: random.Random) -> Day:
+def sample_day(days: Sequence[Day], rng: random.Random) -> Day:
     """Sample a day. A day outside the years 1930 to 2029 is sampled again with probability 0.5."""
     day = rng.choice(days)
-    while not recent(day) and rng.random() < 0.5:
+    while not has_unambiguous_year(day) and rng.random() < 0.5:
         day = rng.choice(days)
     return day
 
 
-def training(count: int, seed: int) -> list[tuple[str, str]]:
+def make_training_pairs(count: int, seed: int) -> list[tuple[str, str]]:
     """Return `count` training pairs, sampled with the given seed."""
     rng = random.Random(seed)
-    days, _ = calendar()
-    return [pair(drawn(days, rng), rng) for _ in range(count)]
+    days, _ = split_days()
+    return [make_pair(sample_day(days, rng), rng) for _ in range(count)]
 
 
-def held_out(count: int) -> list[tuple[str, str]]:
+def make_validation_pairs(count: int) -> list[tuple[str, str]]:
     """Return `count` distinct validation pairs, sampled with a fixed seed."""
     rng = random.Random(SEED + 1)
-    _, days = calendar()
+    _, days = split_days()
     pairs: dict[str, str] = {}
     while len(pairs) < count:
-        written, meant = pair(drawn(days, rng), rng)
+        written, meant = make_pair(sample_day(days, rng), rng)
         pairs[written] = meant
     return list(pairs.items())
 
 
-def characters() -> list[str]:
+def list_characters() -> list[str]:
     """Return every character of the formatted dates, in sorted order."""
     texts = [form(Day(date(y, m, d))) for family, _ in FAMILIES for _, form in family
-             for y, m, d in _every_word()]  # fmt: skip
+             for y, m, d in _list_covering_days()]  # fmt: skip
     return sorted({c for text in texts for c in (text, text.lower(), text.upper()) for c in c})
 
 
-def _every_word() -> list[tuple[int, int, int]]:
+def _list_covering_days() -> list[tuple[int, int, int]]:
     """Return days that together contain every month, weekday, ordinal ending and digit."""
     return [(1900 + 7 * m + d, m, d) for m in range(1, 13) for d in range(1, 29)]
 
 
 if __name__ == "__main__":
-    for written, meant in held_out(30):
+    for written, meant in make_validation_pairs(30):
         print(f"{meant}  {written}")

@@ -38,11 +38,13 @@ DUE = 0.98
 Batch = tuple[dict[str, Tensor], dict[str, Tensor]]
 
 
-def batches(model: Module, count: int, seed: int) -> Iterator[Batch]:
+def iterate_batches(model: Module, count: int, seed: int) -> Iterator[Batch]:
     """Yield `count` batches of model inputs and target tokens."""
     order = np.random.default_rng(seed)
     for pool in range(math.ceil(count / POOL)):
-        pairs = sorted(data.training(BATCH * POOL, seed * 10**6 + pool), key=lambda p: len(p[0]))
+        pairs = sorted(
+            data.make_training_pairs(BATCH * POOL, seed * 10**6 + pool), key=lambda p: len(p[0])
+        )
         chunks = [pairs[i : i + BATCH] for i in range(0, len(pairs), BATCH)]
         for n in order.permutation(len(chunks))[: count - pool * POOL]:
             rows = [{"source": text, "target": meant} for text, meant in chunks[n]]
@@ -54,7 +56,7 @@ def train(model: Module, steps: int, seed: int) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, steps, pct_start=0.15)
     total, since = 0.0, time.monotonic()
-    for step, (given, wanted) in enumerate(batches(model, steps, seed), start=1):
+    for step, (given, wanted) in enumerate(iterate_batches(model, steps, seed), start=1):
         logits = model(**given)["logits"]
         loss = functional.cross_entropy(logits.flatten(0, 1), wanted["logits"].flatten())
         optimizer.zero_grad()
@@ -71,22 +73,22 @@ def train(model: Module, steps: int, seed: int) -> None:
             total = 0.0
 
 
-def answers(model: specc.api.Model, written: Sequence[str]) -> list[str]:
+def generate_answers(model: specc.api.Model, written: Sequence[str]) -> list[str]:
     """Generate answers with the compiled model by greedy decoding."""
     found = model.generate(list(written), strategy="greedy").results()
     return [best.text or "" for best, *_ in found]
 
 
-def exact(spec: Path, weights: Path) -> float:
+def compute_exact_match(spec: Path, weights: Path) -> float:
     """Compute the exact match accuracy on validation pairs."""
-    pairs = data.held_out(TEST_PAIRS)
+    pairs = data.make_validation_pairs(TEST_PAIRS)
     with tempfile.TemporaryDirectory() as directory:
         specc.compile(spec, f"{directory}/dates", weights=weights, graphs="encode,step")
         model = specc.load(f"{directory}/dates")
         found = [
             a
             for i in range(0, len(pairs), 500)
-            for a in answers(model, [w for w, _ in pairs[i : i + 500]])
+            for a in generate_answers(model, [w for w, _ in pairs[i : i + 500]])
         ]
     wrong = [(w, a, m) for (w, m), a in zip(pairs, found, strict=True) if a != m]
     for text, answer, meant in wrong[:10]:
@@ -94,9 +96,9 @@ def exact(spec: Path, weights: Path) -> float:
     return 1 - len(wrong) / len(pairs)
 
 
-def write_words(path: Path, force: bool) -> None:
+def write_vocabulary(path: Path, force: bool) -> None:
     """Write the vocabulary with one character per line. The space character is a JSON string."""
-    symbols = [*SPECIALS, *data.characters()]
+    symbols = [*SPECIALS, *data.list_characters()]
     lines = [json.dumps(symbol) if symbol.isspace() else symbol for symbol in symbols]
     words = "".join(f"{line}\n" for line in lines)
     if path.exists() and path.read_text(encoding="utf-8") != words and not force:
@@ -124,7 +126,7 @@ def main() -> None:
     )  # one thread: small tensors do not benefit from more threads, and sums are reproducible
     torch.manual_seed(args.seed)
     torch.use_deterministic_algorithms(True)
-    write_words(args.spec.with_name("dates.vocab"), args.force)
+    write_vocabulary(args.spec.with_name("dates.vocab"), args.force)
     model = specc_torch.module(args.spec, init=args.seed)
     print(
         f"{sum(p.numel() for p in model.parameters())} parameters, "
@@ -135,7 +137,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         learned = Path(directory) / path.name
         specc_torch.save(model, learned)
-        right = exact(args.spec, learned)
+        right = compute_exact_match(args.spec, learned)
     print(f"exact match: {right:.2%} of {TEST_PAIRS} held-out pairs")
     if right < DUE:
         raise SystemExit(f"less than {DUE:.0%}: nothing is saved")

@@ -42,22 +42,22 @@ WIDTHS = (
 )  # widths in subpixels; the first blur finds the strokes, the other blurs smooth the edges
 
 
-def held_out(count: int) -> NDArray[np.bool_]:
+def select_validation_images(count: int) -> NDArray[np.bool_]:
     """Return a boolean mask that selects the validation images among `count` images."""
     return np.arange(count) % HELD_OUT == 0
 
 
-def picture(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+def render_digit(values: NDArray[np.float64]) -> NDArray[np.uint8]:
     """Render values `f[8, 8]` from 0 to 16 as dark ink on light paper, `u8[64, 64]`."""
     side = BLOCK * FINE
     field = np.kron(values / 16, np.ones((side, side)))
     for width in WIDTHS:
-        field = spread(blurred(field, width), values)
+        field = place_ink(blur_image(field, width), values)
     pixels = field.reshape(64, FINE, 64, FINE).mean(axis=(1, 3))
     return np.rint(PAPER + (INK - PAPER) * pixels).astype(np.uint8)
 
 
-def spread(wish: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+def place_ink(wish: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a binary image `f[256, 256]` with ink at the largest values of `wish`. The amount of
     ink in each block is the block's value in `values`.
     """
@@ -73,7 +73,7 @@ def spread(wish: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np
     )
 
 
-def blurred(field: NDArray[np.float64], width: float) -> NDArray[np.float64]:
+def blur_image(field: NDArray[np.float64], width: float) -> NDArray[np.float64]:
     """Return the Gaussian blur with standard deviation `width` in subpixels and edge padding."""
     reach = int(3 * width) + 1
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
@@ -84,10 +84,10 @@ def blurred(field: NDArray[np.float64], width: float) -> NDArray[np.float64]:
     return field
 
 
-def samples() -> dict[str, NDArray[np.float64]]:
+def choose_samples() -> dict[str, NDArray[np.float64]]:
     """Return a validation image for each sample name: the one nearest to the digit's mean."""
     digits = load_digits()
-    kept = held_out(len(digits.images))
+    kept = select_validation_images(len(digits.images))
     chosen = {}
     for name in SAMPLES:
         of_kind = digits.images[kept & (digits.target == NAMES.index(name))]
@@ -101,10 +101,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--force", action="store_true", help="replace other pictures")
     force = parser.parse_args().force
-    for name, values in samples().items():
+    for name, values in choose_samples().items():
         path = Path(__file__).with_name(f"{name}.png")
         stream = BytesIO()
-        Image.fromarray(picture(values)).save(stream, "PNG", optimize=True)
+        Image.fromarray(render_digit(values)).save(stream, "PNG", optimize=True)
         made = stream.getvalue()
         write_file_atomically(
             resolve_output_path(path, IMAGE_OUTPUT, content=made, force=force), [made]

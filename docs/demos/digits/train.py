@@ -35,7 +35,7 @@ TURN = math.radians(12)
 STRETCH, SHIFT = 0.10, 0.14  # fractions of the image size
 
 
-def pictures(model: Module) -> tuple[Tensor, Tensor]:
+def load_digit_images(model: Module) -> tuple[Tensor, Tensor]:
     """Return all digits, preprocessed as images of paper by the model's preprocessing, `f32[n, 1,
     8, 8]`, and their classes, `i64[n]`.
     """
@@ -49,12 +49,12 @@ def pictures(model: Module) -> tuple[Tensor, Tensor]:
     return inputs["pixel_values"], wanted["logits"]
 
 
-def held_out(count: int) -> Tensor:
+def select_validation_images(count: int) -> Tensor:
     """Return a boolean mask that selects the validation images among `count` images."""
     return torch.arange(count) % HELD_OUT == 0
 
 
-def moved(pixels: Tensor, ground: float) -> Tensor:
+def augment_images(pixels: Tensor, ground: float) -> Tensor:
     """Augment images by small rotations, scalings and shifts, filled with the value `ground`."""
     count = len(pixels)
     angle = (torch.rand(count) * 2 - 1) * TURN
@@ -70,7 +70,7 @@ def moved(pixels: Tensor, ground: float) -> Tensor:
     return functional.grid_sample(pixels - ground, grid, align_corners=False) + ground
 
 
-def accuracy(model: Module, pixels: Tensor, target: Tensor) -> float:
+def compute_accuracy(model: Module, pixels: Tensor, target: Tensor) -> float:
     """Compute the classification accuracy of the model on images."""
     with torch.no_grad():
         return float((model(pixel_values=pixels)["logits"].argmax(-1) == target).float().mean())
@@ -88,7 +88,7 @@ def train(model: Module, pixels: Tensor, target: Tensor, epochs: int) -> None:
     for epoch in range(epochs):
         total = 0.0
         for chosen in torch.randperm(len(pixels)).split(BATCH):
-            logits = model(pixel_values=moved(pixels[chosen], ground))["logits"]
+            logits = model(pixel_values=augment_images(pixels[chosen], ground))["logits"]
             loss = functional.cross_entropy(logits, target[chosen], label_smoothing=SMOOTHING)
             optimizer.zero_grad()
             loss.backward()
@@ -100,7 +100,7 @@ def train(model: Module, pixels: Tensor, target: Tensor, epochs: int) -> None:
             print(f"epoch {epoch + 1:3d}  loss {total / len(pixels):.4f}")
 
 
-def mistakes(model: Module, pixels: Tensor, target: Tensor) -> NDArray[np.int64]:
+def compute_confusion_matrix(model: Module, pixels: Tensor, target: Tensor) -> NDArray[np.int64]:
     """Return the confusion matrix, with true digits as rows and predicted digits as columns."""
     with torch.no_grad():
         read = model(pixel_values=pixels)["logits"].argmax(-1)
@@ -130,16 +130,16 @@ def main() -> None:
     torch.manual_seed(args.seed)
     torch.use_deterministic_algorithms(True)
     model = specc_torch.module(SPEC, init=args.seed)
-    pixels, target = pictures(model)
-    kept = held_out(len(pixels))
+    pixels, target = load_digit_images(model)
+    kept = select_validation_images(len(pixels))
     print(
         f"{sum(p.numel() for p in model.parameters())} parameters, "
         f"{int((~kept).sum())} pictures to train on"
     )
 
     train(model, pixels[~kept], target[~kept], args.epochs)
-    right = accuracy(model, pixels[kept], target[kept])
-    for digit, row in enumerate(mistakes(model, pixels[kept], target[kept])):
+    right = compute_accuracy(model, pixels[kept], target[kept])
+    for digit, row in enumerate(compute_confusion_matrix(model, pixels[kept], target[kept])):
         wrong = ", ".join(f"{n} as {d}" for d, n in enumerate(row) if n and d != digit)
         print(f"  {digit}: {row[digit]} of {row.sum()} right{f'; {wrong}' if wrong else ''}")
     print(f"held-out accuracy: {right:.2%} of {int(kept.sum())} pictures")

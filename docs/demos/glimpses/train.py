@@ -110,7 +110,7 @@ def train(policy: Module, sampled: Module, digits: Tensor, target: Tensor, epoch
             print(f"epoch {epoch + 1:3d}  loss {total / len(digits):.3f}", flush=True)
 
 
-def report(policy: Module, sampled: Module, digits: Tensor, target: Tensor) -> None:
+def print_accuracies(policy: Module, sampled: Module, digits: Tensor, target: Tensor) -> None:
     """Print the validation accuracy with the policy's, random and central locations."""
     generator = torch.Generator().manual_seed(1)
     pixels = place_digits(digits, generator)
@@ -141,7 +141,7 @@ def main() -> None:
     target = torch.from_numpy(data.target).long()
     kept = torch.arange(len(digits)) % HELD_OUT == 0
     train(policy, sampled, digits[~kept], target[~kept], args.epochs)
-    report(policy, sampled, digits[kept], target[kept])
+    print_accuracies(policy, sampled, digits[kept], target[kept])
     if args.output:
         specc_torch.save(policy, args.output)
 

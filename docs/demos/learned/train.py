@@ -38,14 +38,14 @@ CONFIG = {
 }  # fmt: skip
 
 
-def texts() -> tuple[list[str], list[str]]:
+def load_help_texts() -> tuple[list[str], list[str]]:
     """Return Python's help texts for training and for validation, ordered by topic name."""
     topics = pydoc_data.topics.topics
     every = [topics[name] for name in sorted(topics)]
     return every[HELD_BACK:], every[:HELD_BACK]
 
 
-def tokenizer_of(lines: list[str]) -> tokenizers.Tokenizer:
+def train_tokenizer(lines: list[str]) -> tokenizers.Tokenizer:
     """Train a byte-level BPE tokenizer on texts."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -60,13 +60,13 @@ def tokenizer_of(lines: list[str]) -> tokenizers.Tokenizer:
     return made
 
 
-def ids_of(made: tokenizers.Tokenizer, lines: list[str]) -> Tensor:
+def tokenize_texts(made: tokenizers.Tokenizer, lines: list[str]) -> Tensor:
     """Tokenize all texts, each followed by an end token. Return token ids i64[n]."""
     found = [id for line in lines for id in (*made.encode(line).ids, 0)]
     return torch.tensor(found)
 
 
-def batches(ids: Tensor, seed: int) -> Iterator[Tensor]:
+def iterate_batches(ids: Tensor, seed: int) -> Iterator[Tensor]:
     """Yield random windows of token ids, i64[BATCH, LENGTH + 1], one batch per step."""
     source = torch.Generator().manual_seed(seed)
     while True:
@@ -74,20 +74,20 @@ def batches(ids: Tensor, seed: int) -> Iterator[Tensor]:
         yield torch.stack([ids[s : s + LENGTH + 1] for s in starts.tolist()])
 
 
-def loss_of(model: Module, rows: Tensor) -> Tensor:
+def compute_loss(model: Module, rows: Tensor) -> Tensor:
     """Compute the mean cross entropy of the next token."""
     logits = model(input_ids=rows[:, :-1])["logits"]
     return functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
 
 
-def held_back(model: Module, ids: Tensor) -> float:
+def compute_validation_loss(model: Module, ids: Tensor) -> float:
     """Compute the loss on validation texts."""
     rows = ids[: len(ids) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)[:32]
     with torch.no_grad():
-        return float(loss_of(model, rows))
+        return float(compute_loss(model, rows))
 
 
-def rate(step: int, steps: int) -> float:
+def compute_learning_rate_factor(step: int, steps: int) -> float:
     """Return the learning rate factor: linear warmup, then cosine decay to 0.1."""
     if step < WARMUP:
         return (step + 1) / WARMUP
@@ -98,23 +98,23 @@ def rate(step: int, steps: int) -> float:
 def train(model: Module, learned: Tensor, other: Tensor, steps: int) -> None:
     """Train the model in place for a number of steps."""
     optimizer = torch.optim.AdamW(model.parameters(), RATE, betas=(0.9, 0.95), weight_decay=0.1)
-    rows = batches(learned, seed=0)
+    rows = iterate_batches(learned, seed=0)
     for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = RATE * rate(step, steps)
-        loss = loss_of(model, next(rows))
+            group["lr"] = RATE * compute_learning_rate_factor(step, steps)
+        loss = compute_loss(model, next(rows))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % SHOWN == SHOWN - 1:
             print(
-                f"{step + 1}: {float(loss.detach()):.3f}, held back {held_back(model, other):.3f}",
+                f"{step + 1}: {float(loss.detach()):.3f}, held back {compute_validation_loss(model, other):.3f}",
                 flush=True,
             )
 
 
-def save(model: Module, made: tokenizers.Tokenizer, out: Path) -> None:
+def save_checkpoint(model: Module, made: tokenizers.Tokenizer, out: Path) -> None:
     """Load the trained weights in transformers and save them with `save_pretrained`."""
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
@@ -132,16 +132,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--out", type=Path, default=HERE / "llama")
     given = parser.parse_args()
-    learned, other = texts()
-    made = tokenizer_of(learned)
+    learned, other = load_help_texts()
+    made = train_tokenizer(learned)
     torch.set_num_threads(1)  # one thread: small tensors benefit little from more threads
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
         model = specc_torch.module("llama", config=place, init=0, graph="decoder")
     print(f"{sum(p.numel() for p in model.parameters())} parameters")
-    train(model, ids_of(made, learned), ids_of(made, other), given.steps)
+    train(model, tokenize_texts(made, learned), tokenize_texts(made, other), given.steps)
     given.out.mkdir(parents=True, exist_ok=True)
-    save(model, made, given.out)
+    save_checkpoint(model, made, given.out)
 
 
 if __name__ == "__main__":

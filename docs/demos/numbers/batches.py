@@ -20,7 +20,7 @@ STEPS = 16  # number of training steps per job
 AHEAD = 4  # number of prepared jobs per process
 
 Ids = NDArray[np.uint8]
-Half = tuple[Ids, Ids]
+HalfBatch = tuple[Ids, Ids]
 """Padded sources `u8[steps, batch, src]` and targets `u8[steps, batch, tgt]`, with end tokens."""
 
 
@@ -32,7 +32,7 @@ class Alphabet:
     pad: int
     end: int
 
-    def rows(self, texts: Sequence[str]) -> Ids:
+    def encode_texts(self, texts: Sequence[str]) -> Ids:
         """Encode texts with end tokens as a padded batch, `u8[texts, longest + 1]`."""
         width = max(map(len, texts))
         codes = np.frombuffer(
@@ -49,7 +49,7 @@ class Alphabet:
 
 
 @dataclass(frozen=True)
-class Job:
+class BatchJob:
     """The batches of one job: `STEPS` steps, each with `batch` pairs per half batch."""
 
     alphabet: Alphabet
@@ -57,32 +57,38 @@ class Job:
     seed: int
     number: int
 
-    def made(self) -> tuple[Half, Half]:
+    def generate_batches(self) -> tuple[HalfBatch, HalfBatch]:
         """Generate the half batches of the job."""
         rng = random.Random(f"{self.seed} {self.number}")
-        return self._half(data.READING, rng), self._half(data.WRITING, rng)
+        return self._generate_half_batch(data.WORDS_TO_DIGITS, rng), self._generate_half_batch(
+            data.DIGITS_TO_WORDS, rng
+        )
 
-    def _half(self, directions: tuple[data.Words, ...], rng: random.Random) -> Half:
-        pairs = data.training(directions, STEPS * self.batch, rng)
-        given, wanted = (self.alphabet.rows(texts) for texts in zip(*pairs, strict=True))
+    def _generate_half_batch(
+        self, directions: tuple[data.PairMaker, ...], rng: random.Random
+    ) -> HalfBatch:
+        pairs = data.make_training_pairs(directions, STEPS * self.batch, rng)
+        given, wanted = (self.alphabet.encode_texts(texts) for texts in zip(*pairs, strict=True))
         return given.reshape(STEPS, self.batch, -1), wanted.reshape(STEPS, self.batch, -1)
 
 
-def made_ahead(
+def prefetch_batches(
     alphabet: Alphabet, batch: int, seed: int, workers: int
-) -> Iterator[tuple[Half, Half]]:
+) -> Iterator[tuple[HalfBatch, HalfBatch]]:
     """Yield the half batches of `STEPS` steps at a time without end. The order does not depend on
     the number of worker processes.
     """
-    jobs = (Job(alphabet, batch, seed, number) for number in count())
+    jobs = (BatchJob(alphabet, batch, seed, number) for number in count())
     if not workers:
-        yield from (job.made() for job in jobs)
+        yield from (job.generate_batches() for job in jobs)
         return
     way = (
         "fork" if "fork" in get_all_start_methods() else "spawn"
     )  # a forked process does not import modules again
     with get_context(way).Pool(workers) as pool:
-        waiting = deque(pool.apply_async(job.made) for job in islice(jobs, AHEAD * workers))
+        waiting = deque(
+            pool.apply_async(job.generate_batches) for job in islice(jobs, AHEAD * workers)
+        )
         for job in jobs:
             yield waiting.popleft().get()
-            waiting.append(pool.apply_async(job.made))
+            waiting.append(pool.apply_async(job.generate_batches))

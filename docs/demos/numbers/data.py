@@ -60,7 +60,7 @@ GERMAN_TENS = [
 
 
 @dataclass(frozen=True)
-class English:
+class EnglishStyle:
     """A style of English number words. The defaults are the style of targets (prefix `en`)."""
 
     tie: str = " and "  # between hundreds, or thousands alone, and a remainder below 100
@@ -69,7 +69,7 @@ class English:
 
 
 @dataclass(frozen=True)
-class German:
+class GermanStyle:
     """A style of German number words. The defaults are the style of targets (prefix `de`)."""
 
     one: str = "ein"  # before hundert and tausend at the beginning of a number
@@ -77,89 +77,93 @@ class German:
     plain: bool = False  # True: ue, oe, ss instead of ü, ö, ß
 
 
-def english(n: int, form: English = English()) -> str:
+def spell_english(n: int, style: EnglishStyle = EnglishStyle()) -> str:
     """Spell a number below one million in English, as in `three hundred and five`."""
     thousands, rest = divmod(n, 1000)
     if not thousands:
-        return _english_below(rest, form, form.one)
+        return _spell_english_below_1000(rest, style, style.one)
     front = (
-        form.one + "thousand"
+        style.one + "thousand"
         if thousands == 1
-        else _english_below(thousands, form, form.one) + " thousand"
+        else _spell_english_below_1000(thousands, style, style.one) + " thousand"
     )
     if not rest:
         return front
-    return front + (form.tie if rest < 100 else " ") + _english_below(rest, form, "one ")
+    return (
+        front + (style.tie if rest < 100 else " ") + _spell_english_below_1000(rest, style, "one ")
+    )
 
 
-def _english_below(n: int, form: English, one: str) -> str:
+def _spell_english_below_1000(n: int, style: EnglishStyle, one: str) -> str:
     """Spell a number below one thousand in English; `one` is the text before a single hundred."""
     hundreds, rest = divmod(n, 100)
     if not hundreds:
-        return _english_small(rest, form)
+        return _spell_english_below_100(rest, style)
     front = (one if hundreds == 1 else ENGLISH[hundreds] + " ") + "hundred"
-    return front + form.tie + _english_small(rest, form) if rest else front
+    return front + style.tie + _spell_english_below_100(rest, style) if rest else front
 
 
-def _english_small(n: int, form: English) -> str:
+def _spell_english_below_100(n: int, style: EnglishStyle) -> str:
     tens, unit = divmod(n, 10)
     if n < 20:
         return ENGLISH[n]
-    return ENGLISH_TENS[tens] + (form.hyphen + ENGLISH[unit] if unit else "")
+    return ENGLISH_TENS[tens] + (style.hyphen + ENGLISH[unit] if unit else "")
 
 
-def german(n: int, form: German = German()) -> str:
+def spell_german(n: int, style: GermanStyle = GermanStyle()) -> str:
     """Spell a number below one million in German as one word, as in `dreihundertfünf`."""
     thousands, rest = divmod(n, 1000)
     if not thousands:
-        words = _german_below(rest, form, form.one)
+        words = _spell_german_below_1000(rest, style, style.one)
     elif thousands == 1:
-        words = form.one + "tausend" + _german_rest(rest, form)
+        words = style.one + "tausend" + _spell_german_after_thousand(rest, style)
     else:
         words = (
-            _german_joined(_german_below(thousands, German(), form.one))
+            _remove_final_s(_spell_german_below_1000(thousands, GermanStyle(), style.one))
             + "tausend"
-            + _german_rest(rest, form)
+            + _spell_german_after_thousand(rest, style)
         )
-    return words.replace("ü", "ue").replace("ö", "oe").replace("ß", "ss") if form.plain else words
+    return words.replace("ü", "ue").replace("ö", "oe").replace("ß", "ss") if style.plain else words
 
 
-def _german_rest(n: int, form: German) -> str:
+def _spell_german_after_thousand(n: int, style: GermanStyle) -> str:
     """Spell the last three digits of a German number after `tausend`."""
-    tie = form.tie if n <= 12 else ""
-    return tie + _german_below(n, form, "ein") if n else ""
+    tie = style.tie if n <= 12 else ""
+    return tie + _spell_german_below_1000(n, style, "ein") if n else ""
 
 
-def _german_below(n: int, form: German, one: str) -> str:
+def _spell_german_below_1000(n: int, style: GermanStyle, one: str) -> str:
     """Spell a number below one thousand in German; `one` is the text before a single hundred."""
     hundreds, rest = divmod(n, 100)
     if not hundreds:
-        return _german_small(rest)
+        return _spell_german_below_100(rest)
     front = (one if hundreds == 1 else GERMAN[hundreds]) + "hundert"
-    return front + (form.tie if rest <= 12 else "") + _german_small(rest) if rest else front
+    return (
+        front + (style.tie if rest <= 12 else "") + _spell_german_below_100(rest) if rest else front
+    )
 
 
-def _german_small(n: int) -> str:
+def _spell_german_below_100(n: int) -> str:
     """Spell a number below one hundred in German, where the units precede the tens."""
     tens, unit = divmod(n, 10)
     if n < 20:
         return GERMAN[n]
-    return (_german_joined(GERMAN[unit]) + "und" if unit else "") + GERMAN_TENS[tens]
+    return (_remove_final_s(GERMAN[unit]) + "und" if unit else "") + GERMAN_TENS[tens]
 
 
-def _german_joined(words: str) -> str:
+def _remove_final_s(words: str) -> str:
     """Return German words in the form before other words: `eins` becomes `ein` in einundzwanzig."""
     return words.removesuffix("s") if words.endswith("eins") else words
 
 
-ENGLISH_FORMS = [
-    English(tie=tie, hyphen=hyphen, one=one)
+ENGLISH_STYLES = [
+    EnglishStyle(tie=tie, hyphen=hyphen, one=one)
     for tie in (" and ", " ")
     for hyphen in "- "
     for one in ("one ", "a ")
 ]
-GERMAN_FORMS = [
-    German(one=one, tie=tie, plain=plain)
+GERMAN_STYLES = [
+    GermanStyle(one=one, tie=tie, plain=plain)
     for plain in (False, True)
     for tie in ("", "und")
     for one in ("ein", "")
@@ -167,51 +171,51 @@ GERMAN_FORMS = [
 # share of source words in the style of target words; other source words have a random style
 CANONICAL_SHARE = 0.4
 
-Words = Callable[[int, random.Random], tuple[str, str]]
+PairMaker = Callable[[int, random.Random], tuple[str, str]]
 
 
-def read_english(n: int, rng: random.Random) -> tuple[str, str]:
+def make_english_to_digits_pair(n: int, rng: random.Random) -> tuple[str, str]:
     """Return English number words as the source, and the digits as the target."""
-    return english(
-        n, ENGLISH_FORMS[0] if rng.random() < CANONICAL_SHARE else rng.choice(ENGLISH_FORMS)
+    return spell_english(
+        n, ENGLISH_STYLES[0] if rng.random() < CANONICAL_SHARE else rng.choice(ENGLISH_STYLES)
     ), str(n)
 
 
-def read_german(n: int, rng: random.Random) -> tuple[str, str]:
+def make_german_to_digits_pair(n: int, rng: random.Random) -> tuple[str, str]:
     """Return German number words as the source, and the digits as the target."""
-    return german(
-        n, GERMAN_FORMS[0] if rng.random() < CANONICAL_SHARE else rng.choice(GERMAN_FORMS)
+    return spell_german(
+        n, GERMAN_STYLES[0] if rng.random() < CANONICAL_SHARE else rng.choice(GERMAN_STYLES)
     ), str(n)
 
 
-def write_english(n: int, rng: random.Random) -> tuple[str, str]:
+def make_digits_to_english_pair(n: int, rng: random.Random) -> tuple[str, str]:
     """Return digits with the prefix for English as the source, and English words as the target."""
-    return f"en {n}", english(n)
+    return f"en {n}", spell_english(n)
 
 
-def write_german(n: int, rng: random.Random) -> tuple[str, str]:
+def make_digits_to_german_pair(n: int, rng: random.Random) -> tuple[str, str]:
     """Return digits with the prefix for German as the source, and German words as the target."""
-    return f"de {n}", german(n)
+    return f"de {n}", spell_german(n)
 
 
-READING: tuple[Words, ...] = (read_english, read_german)
-WRITING: tuple[Words, ...] = (write_english, write_german)
+WORDS_TO_DIGITS: tuple[PairMaker, ...] = (make_english_to_digits_pair, make_german_to_digits_pair)
+DIGITS_TO_WORDS: tuple[PairMaker, ...] = (make_digits_to_english_pair, make_digits_to_german_pair)
 DIRECTIONS = {
-    "English to digits": read_english,
-    "German to digits": read_german,
-    "digits to English": write_english,
-    "digits to German": write_german,
+    "English to digits": make_english_to_digits_pair,
+    "German to digits": make_german_to_digits_pair,
+    "digits to English": make_digits_to_english_pair,
+    "digits to German": make_digits_to_german_pair,
 }
 
 
-def held_out(n: int) -> bool:
+def is_validation_number(n: int) -> bool:
     """Return True if a number belongs to the validation set."""
     if n < ALWAYS_SEEN:
         return False
     return int.from_bytes(sha256(str(n).encode()).digest()[:8], "big") % HELD_OUT == 0
 
 
-def drawn(rng: random.Random) -> int:
+def sample_number(rng: random.Random) -> int:
     """Sample a number: first the number of digits, then the digits. A share of the numbers has only
     two distinct digits, e.g. 101 101.
     """
@@ -223,31 +227,31 @@ def drawn(rng: random.Random) -> int:
     return int(str(first) + "".join(str(rng.choice((first, other))) for _ in range(length - 1)))
 
 
-def training(
-    directions: tuple[Words, ...], count: int, rng: random.Random
+def make_training_pairs(
+    directions: tuple[PairMaker, ...], count: int, rng: random.Random
 ) -> list[tuple[str, str]]:
     """Return `count` training pairs (source, target) that alternate between directions."""
     pairs = []
     while len(pairs) < count:
-        n = drawn(rng)
-        if not held_out(n):
+        n = sample_number(rng)
+        if not is_validation_number(n):
             pairs.append(directions[len(pairs) % len(directions)](n, rng))
     return pairs
 
 
-def evaluation(direction: Words, count: int) -> list[tuple[str, str]]:
+def make_validation_pairs(direction: PairMaker, count: int) -> list[tuple[str, str]]:
     """Return `count` distinct validation pairs (source, target), sampled with a fixed seed."""
     rng = random.Random(EVALUATION_SEED)
     pairs: dict[str, str] = {}
     while len(pairs) < count:
-        n = drawn(rng)
-        if held_out(n):
+        n = sample_number(rng)
+        if is_validation_number(n):
             given, wanted = direction(n, rng)
             pairs[given] = wanted
     return list(pairs.items())
 
 
-def characters() -> list[str]:
+def list_characters() -> list[str]:
     """Return every character of sources and targets, in sorted order."""
     texts = [
         "en 0123456789",
@@ -264,5 +268,5 @@ def characters() -> list[str]:
 if __name__ == "__main__":
     for name, direction in DIRECTIONS.items():
         print(name)
-        for given, wanted in evaluation(direction, 8):
+        for given, wanted in make_validation_pairs(direction, 8):
             print(f"  {given}  ->  {wanted}")

@@ -26,7 +26,7 @@ import data
 import numpy as np
 import torch
 from batches import STEPS as TOGETHER
-from batches import Alphabet, Half, made_ahead
+from batches import Alphabet, HalfBatch, prefetch_batches
 from torch import Tensor
 from torch.nn import Module, functional
 
@@ -50,7 +50,7 @@ DUE = 0.98
 
 
 @dataclass
-class Plan:
+class TrainingSchedule:
     """The number of training steps. A time limit is converted to a number of steps once the speed
     is known.
 
@@ -64,14 +64,14 @@ class Plan:
     since: float = 0.0
     timed: float = 0.0
 
-    def rate(self, step: int) -> float:
+    def compute_learning_rate_factor(self, step: int) -> float:
         """Return the learning rate factor at a step: linear warmup and cosine decay to 0."""
         if step < self.warmup or self.steps is None or self.steps <= self.warmup:
             return min((step + 1) / self.warmup, 1)
         done = (step - self.warmup) / (self.steps - self.warmup)
         return 0.5 * (1 + math.cos(math.pi * min(done, 1)))
 
-    def passed(self, step: int, now: float) -> bool:
+    def is_finished(self, step: int, now: float) -> bool:
         """Return True if training ends after `step` steps at time `now`."""
         untimed = int(UNTIMED * self.warmup)
         if step == untimed:
@@ -84,58 +84,60 @@ class Plan:
         return (self.steps is not None and step >= self.steps) or now - self.since > self.seconds
 
 
-SYMBOLS = [*SPECIALS, *data.characters()]
+SYMBOLS = [*SPECIALS, *data.list_characters()]
 """The entries of the vocabulary file, in the order of token ids."""
 
 
-def alphabet() -> Alphabet:
+def build_alphabet() -> Alphabet:
     """Return the token ids of single characters, which are line numbers in the vocabulary file."""
     ids = {symbol: n for n, symbol in enumerate(SYMBOLS)}
     return Alphabet(tuple(ids.get(chr(c), -1) for c in range(256)), PAD, END)
 
 
-def text_of(ids: Sequence[int]) -> str:
+def decode_answer(ids: Sequence[int]) -> str:
     """Decode the token ids of an answer up to the end token."""
     ended = [*ids, END].index(END)
     return "".join(SYMBOLS[n] for n in ids[:ended] if n >= len(SPECIALS))
 
 
-def halves(
+def iterate_half_batches(
     batch: int, seed: int, workers: int, device: torch.device
 ) -> Iterator[list[tuple[Tensor, Tensor]]]:
     """Yield the two half batches of each step: sources `i64[b, src]` and targets `i64[b, tgt]`,
     first words to digits, then digits to words.
     """
 
-    def there(half: Half) -> tuple[Tensor, Tensor]:
+    def move_to_device(half: HalfBatch) -> tuple[Tensor, Tensor]:
         given, wanted = (torch.from_numpy(x).to(device) for x in half)
         return given, wanted
 
-    for both in made_ahead(alphabet(), batch, seed, workers):
-        moved = [there(half) for half in both]
+    for both in prefetch_batches(build_alphabet(), batch, seed, workers):
+        moved = [move_to_device(half) for half in both]
         for step in range(TOGETHER):
             yield [(given[step].long(), wanted[step].long()) for given, wanted in moved]
 
 
-def loss_of(model: Module, source: Tensor, wanted: Tensor) -> Tensor:
+def compute_loss(model: Module, source: Tensor, wanted: Tensor) -> Tensor:
     """Compute the mean cross entropy of the next character."""
     start = torch.full_like(wanted[:, :1], START)
     logits = model(source=source, target=torch.cat([start, wanted[:, :-1]], dim=1))["logits"]
     return functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD)
 
 
-def train(model: Module, steps: Iterator[list[tuple[Tensor, Tensor]]], plan: Plan) -> int:
+def train(
+    model: Module, steps: Iterator[list[tuple[Tensor, Tensor]]], plan: TrainingSchedule
+) -> int:
     """Train the model in place. Return the number of steps."""
     parameters = list(model.parameters())
     fused = parameters[0].device.type == "cuda"  # one kernel for all parameters
     optimizer = torch.optim.AdamW(
         parameters, RATE, betas=(0.9, 0.98), weight_decay=DECAY, fused=fused
     )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, plan.rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, plan.compute_learning_rate_factor)
     losses: list[Tensor] = []
     plan.since = time.monotonic()
     for step, batch in enumerate(steps, start=1):
-        loss = torch.stack([loss_of(model, source, wanted) for source, wanted in batch])
+        loss = torch.stack([compute_loss(model, source, wanted) for source, wanted in batch])
         optimizer.zero_grad()
         loss.sum().backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -152,15 +154,15 @@ def train(model: Module, steps: Iterator[list[tuple[Tensor, Tensor]]], plan: Pla
                 flush=True,
             )
             losses = []
-        if plan.passed(step, time.monotonic()):
+        if plan.is_finished(step, time.monotonic()):
             break
     return step
 
 
-def answers(model: Module, texts: Sequence[str]) -> list[str]:
+def generate_answers(model: Module, texts: Sequence[str]) -> list[str]:
     """Generate answers for source texts by greedy decoding."""
     device = next(model.parameters()).device
-    source = torch.from_numpy(alphabet().rows(texts)).long().to(device)
+    source = torch.from_numpy(build_alphabet().encode_texts(texts)).long().to(device)
     made = torch.full((len(texts), 1), START, device=device)
     ended = torch.zeros(len(texts), dtype=torch.bool, device=device)
     with torch.no_grad():
@@ -168,13 +170,13 @@ def answers(model: Module, texts: Sequence[str]) -> list[str]:
             newest = model(source=source, target=made)["logits"][:, -1].argmax(-1)
             ended |= newest == END
             made = torch.cat([made, newest[:, None]], dim=1)
-    return [text_of(row) for row in made[:, 1:].tolist()]
+    return [decode_answer(row) for row in made[:, 1:].tolist()]
 
 
-def exact(model: Module, direction: data.Words, count: int) -> float:
+def compute_exact_match(model: Module, direction: data.PairMaker, count: int) -> float:
     """Return the exact match accuracy on validation pairs, and print up to three wrong answers."""
-    pairs = data.evaluation(direction, count)
-    found = answers(model, [given for given, _ in pairs])
+    pairs = data.make_validation_pairs(direction, count)
+    found = generate_answers(model, [given for given, _ in pairs])
     wrong = [
         (given, a, wanted) for (given, wanted), a in zip(pairs, found, strict=True) if a != wanted
     ]
@@ -183,18 +185,18 @@ def exact(model: Module, direction: data.Words, count: int) -> float:
     return 1 - len(wrong) / len(pairs)
 
 
-def report(model: Module, count: int) -> float:
+def print_accuracies(model: Module, count: int) -> float:
     """Print the exact match accuracy of each direction and of all directions."""
     shares = []
     for name, direction in data.DIRECTIONS.items():
-        shares.append(exact(model, direction, count // len(data.DIRECTIONS)))
+        shares.append(compute_exact_match(model, direction, count // len(data.DIRECTIONS)))
         print(f"{name}: {shares[-1]:.2%}", flush=True)
     right = float(np.mean(shares))
     print(f"exact match: {right:.2%} of {count} held-out pairs")
     return right
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """Parse the command-line arguments."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -226,7 +228,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def write_words(path: Path, force: bool) -> None:
+def write_vocabulary(path: Path, force: bool) -> None:
     """Write the vocabulary with one character per line. The space character is a JSON string."""
     lines = [json.dumps(symbol) if symbol.isspace() else symbol for symbol in SYMBOLS]
     words = "".join(f"{line}\n" for line in lines)
@@ -237,7 +239,7 @@ def write_words(path: Path, force: bool) -> None:
 
 def main() -> None:
     """Train the model, print its validation accuracy, and save it next to the spec."""
-    args = arguments()
+    args = parse_arguments()
     os.environ.setdefault(
         "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
     )  # cuBLAS requires this setting for reproducible sums on a GPU
@@ -251,14 +253,14 @@ def main() -> None:
         # check the output paths before training
         specc_torch.check_output_path(out / name, force=args.force)
     for directory in dict.fromkeys((args.spec.parent, out)):
-        write_words(directory / "numbers.vocab", args.force)
+        write_vocabulary(directory / "numbers.vocab", args.force)
     model = specc_torch.module(args.spec, init=args.seed)
     model.to(device)
     print(f"{sum(p.numel() for p in model.parameters())} parameters, {2 * args.batch} pairs a step")
 
     steps = 20000 if args.steps is None and args.minutes == math.inf else args.steps
-    plan = Plan(args.warmup, steps, 60 * args.minutes)
-    done = train(model, halves(args.batch, args.seed, args.workers, device), plan)
+    plan = TrainingSchedule(args.warmup, steps, 60 * args.minutes)
+    done = train(model, iterate_half_batches(args.batch, args.seed, args.workers, device), plan)
     again = (
         f"the same again: --steps {done} --warmup {args.warmup} --batch "
         f"{args.batch} --seed {args.seed}"
@@ -266,7 +268,7 @@ def main() -> None:
     print(
         f"{done} steps; {again if done == plan.steps else f'cut short of {plan.steps} by the time'}"
     )
-    right = report(model, args.test_pairs)
+    right = print_accuracies(model, args.test_pairs)
     path = out / ("numbers.safetensors" if right >= DUE else "numbers.unfinished.safetensors")
     specc_torch.save(model, path, force=args.force)
     print(f"wrote {path.name}, {path.stat().st_size / 1000:.0f} kB")

@@ -47,29 +47,29 @@ def test_training_reduces_the_loss_reproducibly(train_script: ModuleType, tmp_pa
     )
     for turn in range(2):
         model = specc_torch.module(train_script.SPEC, init=7, set=sets)
-        steps = train_script.halves(16, seed=1, workers=0, device=torch.device("cpu"))
+        steps = train_script.iterate_half_batches(16, seed=1, workers=0, device=torch.device("cpu"))
         shown = next(steps)
-        before = sum(train_script.loss_of(model, *half).item() for half in shown)
-        plan = train_script.Plan(warmup=2, steps=10, seconds=math.inf)
+        before = sum(train_script.compute_loss(model, *half).item() for half in shown)
+        plan = train_script.TrainingSchedule(warmup=2, steps=10, seconds=math.inf)
         assert train_script.train(model, steps, plan) == 10
-        assert sum(train_script.loss_of(model, *half).item() for half in shown) < before
+        assert sum(train_script.compute_loss(model, *half).item() for half in shown) < before
         model.save(tmp_path / f"{turn}.safetensors")
         files.append((tmp_path / f"{turn}.safetensors").read_bytes())
     assert files[0] == files[1]
 
 
 def test_time_limit_becomes_a_number_of_steps(train_script: ModuleType) -> None:
-    plan = train_script.Plan(warmup=10, steps=None, seconds=100.0)
+    plan = train_script.TrainingSchedule(warmup=10, steps=None, seconds=100.0)
     # slow at first, then half a second a step
     clock = [0.0] * 4 + [0.5 * n for n in range(4, 400)]
-    ended = next(step for step in range(1, 400) if plan.passed(step, clock[step]))
+    ended = next(step for step in range(1, 400) if plan.is_finished(step, clock[step]))
     assert plan.steps == ended
     assert 94 < clock[ended] <= 100
-    rates = [plan.rate(step) for step in range(ended)]
+    rates = [plan.compute_learning_rate_factor(step) for step in range(ended)]
     assert max(rates) == 1
     assert rates[ended - 1] < 0.01
-    again = train_script.Plan(warmup=10, steps=ended, seconds=math.inf)
-    assert [again.rate(step) for step in range(ended)] == rates
+    again = train_script.TrainingSchedule(warmup=10, steps=ended, seconds=math.inf)
+    assert [again.compute_learning_rate_factor(step) for step in range(ended)] == rates
 
 
 def test_committed_weights_solve_held_out_examples(train_script: ModuleType) -> None:
@@ -78,12 +78,12 @@ def test_committed_weights_solve_held_out_examples(train_script: ModuleType) -> 
         names = set(file.tensors)
     model = specc_torch.module(train_script.SPEC)  # whose spec names them
     assert names == {name for name, _ in model.named_parameters()}
-    assert train_script.report(model, 200) >= 0.98
+    assert train_script.print_accuracies(model, 200) >= 0.98
 
 
 def test_letter_ids_match_the_spec(train_script: ModuleType) -> None:
     text = "zweitausend 12"
     model = specc_torch.module(train_script.SPEC, init=0)
     inputs, _ = specc_torch.batch(model, [{"source": text, "target": "1"}])
-    assert inputs["source"].tolist() == train_script.alphabet().rows([text]).tolist()
-    assert train_script.text_of(inputs["source"][0].tolist()) == text
+    assert inputs["source"].tolist() == train_script.build_alphabet().encode_texts([text]).tolist()
+    assert train_script.decode_answer(inputs["source"][0].tolist()) == text

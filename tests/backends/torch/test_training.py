@@ -35,9 +35,9 @@ def test_committed_weights_classify_held_out_images(train_script: ModuleType) ->
         names = set(file.tensors)
     model = specc_torch.module(train_script.SPEC)  # whose spec names them
     assert names == {name for name, _ in model.named_parameters()}
-    pixels, target = train_script.pictures(model)
-    kept = train_script.held_out(len(pixels))
-    assert train_script.accuracy(model, pixels[kept], target[kept]) >= 0.97
+    pixels, target = train_script.load_digit_images(model)
+    kept = train_script.select_validation_images(len(pixels))
+    assert train_script.compute_accuracy(model, pixels[kept], target[kept]) >= 0.97
 
 
 def test_training_reduces_the_loss_reproducibly(train_script: ModuleType, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_training_reduces_the_loss_reproducibly(train_script: ModuleType, tmp_pa
     for turn in range(2):
         torch.manual_seed(0)
         model = specc_torch.module(train_script.SPEC, init=7, set=small)
-        pixels, target = train_script.pictures(model)
+        pixels, target = train_script.load_digit_images(model)
         few, shown = pixels[:256], target[:256]
         before = torch.nn.functional.cross_entropy(model(pixel_values=few)["logits"], shown)
         train_script.train(model, few, shown, epochs=3)

@@ -1,7 +1,7 @@
 """Measure the effect of quantization on the trained demo models: correct answers on validation
 data, file sizes, and the loss of a small Llama.
 
-    python docs/demos/rounded.py
+    python docs/demos/measure_quantization.py
 """
 
 import sys
@@ -18,26 +18,26 @@ import specc
 from specc.verification.quantization_error import OutputError
 
 HERE = Path(__file__).parent
-COUNT = 200
+VALIDATION_COUNT = 200
 """Number of validation texts per demo."""
-AT_ONCE = 50
-ALL: Mapping[str, object] = {"quantize": "int4", "quantize_all": True, "group_size": 32}
+BATCH_SIZE = 50
+INT4_EVERYWHERE: Mapping[str, object] = {"quantize": "int4", "quantize_all": True, "group_size": 32}
 """Compile options that also quantize small layers to 4 bits. All layers of the demos have fewer
 than 65 536 weights and otherwise keep 8 bits.
 """
-KINDS: Mapping[str, Mapping[str, object]] = {
+DEMO_OPTIONS: Mapping[str, Mapping[str, object]] = {
     "float32": {},
     "int8": {"quantize": "int8"},
     "int8-weights": {"quantize": "int8-weights"},
     "int4": {"quantize": "int4"},
-    "int4 everywhere": ALL,
-    "int4 everywhere, to the nearest": {**ALL, "calibration_samples": 0},
+    "int4 everywhere": INT4_EVERYWHERE,
+    "int4 everywhere, to the nearest": {**INT4_EVERYWHERE, "calibration_samples": 0},
 }
 """The rows of the table for each demo, with the compile options of each row."""
 
 
 @dataclass(frozen=True)
-class Score:
+class DemoScore:
     """The number of correct answers, the number of all answers, and the file size in bytes."""
 
     right: int
@@ -45,7 +45,7 @@ class Score:
     size: int
 
 
-def demo(name: str) -> ModuleType:
+def import_demo_data(name: str) -> ModuleType:
     """Import the data module of a demo under a unique name."""
     spec = spec_from_file_location(f"demo_{name}", HERE / name / "data.py")
     assert spec
@@ -56,37 +56,49 @@ def demo(name: str) -> ModuleType:
     return module
 
 
-def dates() -> list[tuple[str, str]]:
+def load_validation_dates() -> list[tuple[str, str]]:
     """Return validation dates as pairs of text and ISO 8601."""
-    pairs: list[tuple[str, str]] = demo("dates").held_out(COUNT)
+    pairs: list[tuple[str, str]] = import_demo_data("dates").make_validation_pairs(VALIDATION_COUNT)
     return pairs
 
 
-def numbers() -> list[tuple[str, str]]:
+def load_validation_numbers() -> list[tuple[str, str]]:
     """Return validation pairs of words and digits in both directions and two languages."""
-    data = demo("numbers")
-    ways = (data.read_english, data.read_german, data.write_english, data.write_german)
-    return [pair for way in ways for pair in data.evaluation(way, COUNT // len(ways))]
+    data = import_demo_data("numbers")
+    ways = (
+        data.make_english_to_digits_pair,
+        data.make_german_to_digits_pair,
+        data.make_digits_to_english_pair,
+        data.make_digits_to_german_pair,
+    )
+    return [
+        pair
+        for way in ways
+        for pair in data.make_validation_pairs(way, VALIDATION_COUNT // len(ways))
+    ]
 
 
-TEXTS: Mapping[str, Callable[[], list[tuple[str, str]]]] = {"dates": dates, "numbers": numbers}
+VALIDATION_TEXTS: Mapping[str, Callable[[], list[tuple[str, str]]]] = {
+    "dates": load_validation_dates,
+    "numbers": load_validation_numbers,
+}
 
 
-def written(name: str, directory: Path, options: Mapping[str, object]) -> Score:
+def score_text_generation(name: str, directory: Path, options: Mapping[str, object]) -> DemoScore:
     """Score a demo that generates text by exact match with the targets."""
     specc.compile(name, directory, graphs=["encode", "step"], **options)  # type: ignore[arg-type]
     model = specc.load(directory)
-    pairs = TEXTS[name]()
+    pairs = VALIDATION_TEXTS[name]()
     right = 0
-    for start in range(0, len(pairs), AT_ONCE):
-        part = pairs[start : start + AT_ONCE]
+    for start in range(0, len(pairs), BATCH_SIZE):
+        part = pairs[start : start + BATCH_SIZE]
         texts = [given for given, _ in part]
         made = model.generate(texts, strategy="greedy").results()
         right += sum(row[0].text == wanted for row, (_, wanted) in zip(made, part, strict=True))
-    return Score(right, len(pairs), size(directory))
+    return DemoScore(right, len(pairs), measure_directory_size(directory))
 
 
-def pictured(directory: Path, options: Mapping[str, object]) -> Score:
+def score_digits(directory: Path, options: Mapping[str, object]) -> DemoScore:
     """Score the digits demo on its validation images."""
     from PIL import Image
     from sklearn.datasets import load_digits
@@ -99,23 +111,23 @@ def pictured(directory: Path, options: Mapping[str, object]) -> Score:
     shown = [Image.fromarray(page) for page in paper[::5]]
     found = model.run(pixel_values=shown)["logits"].argmax(-1)
     right = int((found == digits.target[::5]).sum())
-    return Score(right, len(shown), size(directory))
+    return DemoScore(right, len(shown), measure_directory_size(directory))
 
 
-def size(directory: Path) -> int:
+def measure_directory_size(directory: Path) -> int:
     """Return the total size of the files in a directory in bytes."""
     return sum(path.stat().st_size for path in directory.iterdir())
 
 
-def score(name: str, directory: Path, options: Mapping[str, object]) -> Score:
+def score_demo(name: str, directory: Path, options: Mapping[str, object]) -> DemoScore:
     """Compile a demo into `directory` and score it."""
     if name == "digits":
-        return pictured(directory, options)
-    return written(name, directory, options)
+        return score_digits(directory, options)
+    return score_text_generation(name, directory, options)
 
 
-LEARNED = HERE / "learned" / "llama"
-ROUNDED: Mapping[str, Mapping[str, object]] = {
+LLAMA_DIRECTORY = HERE / "learned" / "llama"
+LLAMA_OPTIONS: Mapping[str, Mapping[str, object]] = {
     "int8": {"quantize": "int8"},
     "int8-weights": {"quantize": "int8-weights"},
     "int4, to the nearest": {"quantize": "int4", "calibration_samples": 0},
@@ -131,19 +143,19 @@ ROUNDED: Mapping[str, Mapping[str, object]] = {
 SEED, TEXTS_READ, LONG = 2026, 32, 120
 
 
-def diverging(directory: Path) -> Iterator[str]:
+def iterate_divergence_rows(directory: Path) -> Iterator[str]:
     """Yield table rows with the difference of the next-token distributions from float32. The texts
     are generated with another seed than the calibration data.
     """
-    specc.compile(LEARNED, directory / "full", graphs=["score", "encode", "step"])
+    specc.compile(LLAMA_DIRECTORY, directory / "full", graphs=["score", "encode", "step"])
     full = specc.load(directory / "full")
     start = np.zeros((TEXTS_READ, 1), np.int64)
     made = full.generate(start, strategy="sample", seed=SEED, max_tokens=LONG, stop=[]).results()
     ids = np.array([[0, *row[0].tokens] for row in made])
     wanted = full.run(input_ids=ids)["logits"]
-    for kind, options in ROUNDED.items():
+    for kind, options in LLAMA_OPTIONS.items():
         path = directory / f"{kind}.onnx"
-        specc.compile(LEARNED, path, **options)  # type: ignore[arg-type]
+        specc.compile(LLAMA_DIRECTORY, path, **options)  # type: ignore[arg-type]
         loss = OutputError()
         loss.add_result(specc.load(path).run(input_ids=ids)["logits"], wanted, is_logits=True)
         told = loss.measures
@@ -153,18 +165,18 @@ def diverging(directory: Path) -> Iterator[str]:
 def main() -> None:
     """Print the tables of quantization results."""
     print("| demo | weights | right | files |\n|---|---|---|---|")
-    for name in ("digits", *TEXTS):
-        for kind, options in KINDS.items():
+    for name in ("digits", *VALIDATION_TEXTS):
+        for kind, options in DEMO_OPTIONS.items():
             if name == "digits" and "calibration_samples" in options:
                 # digits is not generative, so its int4 weights are always round-to-nearest
                 continue
             with tempfile.TemporaryDirectory() as directory:
-                found = score(name, Path(directory) / name, options)
+                found = score_demo(name, Path(directory) / name, options)
             told = f"{found.right} of {found.count}"
             print(f"| {name} | {kind} | {told} | {found.size / 1000:.0f} kB |")
     print("\n| weights | Kullback-Leibler | likeliest token is another |\n|---|---|---|")
     with tempfile.TemporaryDirectory() as directory:
-        for row in diverging(Path(directory)):
+        for row in iterate_divergence_rows(Path(directory)):
             print(row)
 
 
