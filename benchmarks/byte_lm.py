@@ -160,7 +160,7 @@ def make_tokenizer_json() -> dict[str, object]:
     }  # fmt: skip
 
 
-def save(model: Module, out: Path) -> None:
+def save_checkpoint(model: Module, out: Path) -> None:
     """Save the model as a Hugging Face checkpoint: weights, config.json and tokenizer.json."""
     specc_torch.save(model, out / "model.safetensors", {"format": "pt"}, force=True)
     files = {
@@ -196,7 +196,7 @@ def main() -> None:
     print(f"{count} parameters, {len(learned)} bytes, {len(other)} held back")
     train(model, learned, other, given.minutes)
     print(f"held back {compute_validation_loss(model, other):.3f} bits a byte")
-    save(model, given.out)
+    save_checkpoint(model, given.out)
 
 
 if __name__ == "__main__":

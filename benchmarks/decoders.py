@@ -1,7 +1,7 @@
 """Time text generation token by token in several runtimes.
 
-A `Writer` processes prompts i64[batch, n], generates `count` tokens by greedy decoding, and returns
-the time of each token. For encoder-decoder models, the source sequence is fixed.
+A `Generate` function processes prompts i64[batch, n], generates `count` tokens by greedy decoding,
+and returns the time of each token. For encoder-decoder models, the source sequence is fixed.
 """
 
 import json
@@ -37,16 +37,16 @@ class Trace:
     tokens: Ints
 
 
-Writer = Callable[[Ints, int], Trace]
+Generate = Callable[[Ints, int], Trace]
 Step = Callable[[Ints], Ints]
 
 
-def traced(start: Callable[[Ints], tuple[Ints, Step]]) -> Writer:
+def make_timed_generator(start: Callable[[Ints], tuple[Ints, Step]]) -> Generate:
     """Return a generation function that records times. `start` processes prompts, and returns the
     most likely next tokens and a function that decodes the next step.
     """
 
-    def write(ids: Ints, count: int) -> Trace:
+    def generate(ids: Ints, count: int) -> Trace:
         began = time.perf_counter()
         tokens, step = start(ids)
         times, made = [time.perf_counter()], [tokens]
@@ -57,27 +57,27 @@ def traced(start: Callable[[Ints], tuple[Ints, Step]]) -> Writer:
         steps = tuple(b - a for a, b in pairwise(times))
         return Trace(times[0] - began, steps, np.stack(made, axis=1))
 
-    return write
+    return generate
 
 
-def steps(model: Any, prompt: Ints) -> Callable[[Ints], NDArray[np.float32]]:
+def start_generation(model: Any, prompt: Ints) -> Callable[[Ints], NDArray[np.float32]]:
     """Start generation with a specc package. Return a function from new tokens to logits."""
     prepared = model.input_signature.prepare({model.input_signature.sequence_input: prompt})
     taken: Callable[[Ints], NDArray[np.float32]] = model.create_decoder_session(prepared).step
     return taken
 
 
-def make_specc_writer(package: Path) -> Writer:
+def make_specc_generator(package: Path) -> Generate:
     """Return a generation function that runs a specc package through the Python API."""
     import specc
 
     model = specc.load(package, threads=THREADS).generator
 
     def start(ids: Ints) -> tuple[Ints, Step]:
-        step = steps(model, ids)
+        step = start_generation(model, ids)
         return step(ids).argmax(1), lambda tokens: step(tokens[:, None]).argmax(1)
 
-    return traced(start)
+    return make_timed_generator(start)
 
 
 class _Clock:
@@ -102,10 +102,10 @@ def load_published_model(checkpoint: Path) -> Any:
     ).eval()
 
 
-def make_transformers_writer(model: Any, cache: str) -> Writer:
+def make_transformers_generator(model: Any, cache: str) -> Generate:
     """Return a generation function of transformers with the `dynamic` or `static` KV cache."""
 
-    def write(ids: Ints, count: int) -> Trace:
+    def generate(ids: Ints, count: int) -> Trace:
         clock = _Clock()
         given = torch.from_numpy(ids)
         began = time.perf_counter()
@@ -119,10 +119,10 @@ def make_transformers_writer(model: Any, cache: str) -> Writer:
         gaps = tuple(b - a for a, b in pairwise(times))
         return Trace(times[0] - began, gaps, made[:, ids.shape[1] :].numpy())
 
-    return write
+    return generate
 
 
-def opened(path: Path, threads: int = THREADS) -> onnxruntime.InferenceSession:
+def open_session(path: Path, threads: int = THREADS) -> onnxruntime.InferenceSession:
     """Open an ONNX model in ONNX Runtime with all graph optimizations."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -136,7 +136,7 @@ class WithPast:
     """
 
     def __init__(self, path: Path, threads: int = THREADS) -> None:
-        self.session = opened(path, threads)
+        self.session = open_session(path, threads)
         inputs = {i.name: i.shape for i in self.session.get_inputs()}
         # KV caches are the inputs with four axes [batch, heads, positions, width]
         self.past = [name for name, shape in inputs.items() if len(shape) == 4]
@@ -199,18 +199,18 @@ def _width(said: int | str, path: Path) -> int:
     return width
 
 
-def make_export_writer(path: Path) -> Writer:
+def make_export_generator(path: Path) -> Generate:
     """Return a generation function of an exported decoder-with-past model in ONNX Runtime."""
-    return traced(WithPast(path).start)
+    return make_timed_generator(WithPast(path).start)
 
 
-class OfGenai:
+class GenaiProcess:
     """Runs onnxruntime-genai in a separate process, which measures the times. Call the object to
     generate, and call `close` at the end.
     """
 
     def __init__(self, python: str, directory: Path) -> None:
-        command = [python, str(HERE / "genai_writer.py"), str(directory), str(THREADS)]
+        command = [python, str(HERE / "genai_process.py"), str(directory), str(THREADS)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -232,7 +232,7 @@ class OfGenai:
         self.process.communicate()
 
 
-def make_ctranslate2_writer(checkpoint: Path, out: Path, precision: str) -> Writer:
+def make_ctranslate2_generator(checkpoint: Path, out: Path, precision: str) -> Generate:
     """Return a generation function that runs CTranslate2 on a checkpoint with a tokenizer at batch
     size 1. Raise ImportError if CTranslate2 is not installed.
     """
@@ -243,7 +243,7 @@ def make_ctranslate2_writer(checkpoint: Path, out: Path, precision: str) -> Writ
     model = ctranslate2.Generator(str(out), device="cpu", intra_threads=THREADS)
     names = transformers.AutoTokenizer.from_pretrained(checkpoint)
 
-    def write(ids: Ints, count: int) -> Trace:
+    def generate(ids: Ints, count: int) -> Trace:
         prompt = names.convert_ids_to_tokens(ids[0].tolist())
         began = time.perf_counter()
         # ignore stop tokens, to generate as many tokens as requested
@@ -255,7 +255,7 @@ def make_ctranslate2_writer(checkpoint: Path, out: Path, precision: str) -> Writ
         gaps = tuple(b - a for a, b in pairwise(times))
         return Trace(times[0] - began, gaps, np.array([tokens], np.int64))
 
-    return write
+    return generate
 
 
 def build_genai_model(
@@ -281,7 +281,7 @@ def build_genai_model(
         return _run_and_get_error([*command, *options])
 
 
-def exported(checkpoint: Path, out: Path, opset: int) -> str:
+def export_with_past(checkpoint: Path, out: Path, opset: int) -> str:
     """Run `torch.onnx.export(dynamo=True)` with KV caches in a separate process. Return the error
     message of the exporter, or "" on success.
     """
@@ -299,7 +299,7 @@ INPUT_NAMES = {"input_ids": "source", "input_features": "input_features"}
 """Input names of specs by the input names of transformers."""
 
 
-def make_specc_translator(package: Path, given: Mapping[str, np.ndarray]) -> Writer:
+def make_specc_seq2seq_generator(package: Path, given: Mapping[str, np.ndarray]) -> Generate:
     """Return a generation function of a specc package of an encoder-decoder model."""
     import specc
 
@@ -315,14 +315,14 @@ def make_specc_translator(package: Path, given: Mapping[str, np.ndarray]) -> Wri
         step = model.create_decoder_session(prepared).step
         return step(ids).argmax(1), lambda tokens: step(tokens[:, None]).argmax(1)
 
-    return traced(start)
+    return make_timed_generator(start)
 
 
-def make_full_forward_translator(path: Path, given: Mapping[str, np.ndarray]) -> Writer:
+def make_full_forward_seq2seq_generator(path: Path, given: Mapping[str, np.ndarray]) -> Generate:
     """Return a generation function that runs one graph without KV caches: every step processes the
     source and all previous tokens.
     """
-    session = opened(path)
+    session = open_session(path)
     taken = {i.name for i in session.get_inputs()}
     known = {n: v for n, v in given.items() if n in taken}
 
@@ -340,14 +340,14 @@ def make_full_forward_translator(path: Path, given: Mapping[str, np.ndarray]) ->
 
         return best(), step
 
-    return traced(start)
+    return make_timed_generator(start)
 
 
 class _BoundGraph:
     """An ONNX model whose outputs stay in the runtime, where they are inputs of other models."""
 
     def __init__(self, path: Path) -> None:
-        self.session = opened(path)
+        self.session = open_session(path)
         self.inputs = [i.name for i in self.session.get_inputs()]
         self.outputs = [o.name for o in self.session.get_outputs()]
 
@@ -363,7 +363,7 @@ class _BoundGraph:
         return dict(zip(names, binding.get_outputs(), strict=True))
 
 
-def make_three_graph_translator(directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
+def make_optimum_seq2seq_generator(directory: Path, given: Mapping[str, np.ndarray]) -> Generate:
     """Return a generation function that runs the three models that Optimum exports: encoder,
     decoder, and decoder with past.
     """
@@ -385,7 +385,7 @@ def make_three_graph_translator(directory: Path, given: Mapping[str, np.ndarray]
 
         return run(first, ids), lambda tokens: run(later, tokens[:, None])
 
-    return traced(start)
+    return make_timed_generator(start)
 
 
 def _find_part(directory: Path, part: str) -> Path:

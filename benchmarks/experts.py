@@ -84,12 +84,12 @@ def _open_sessions(experts: int, k: int, directory: Path) -> dict[str, OrtModel]
         sets = {"experts": experts, "k": k}
         specc.compile(spec, path, set=sets, init=1, target="ort-cpu")
         if form != "all":
-            path = _again(path, few)
+            path = _lower_with_unroll_limit(path, few)
         found[form] = open_ort_model(path, threads=2)
     return found
 
 
-def _again(path: Path, few: int) -> Path:
+def _lower_with_unroll_limit(path: Path, few: int) -> Path:
     """Lower a model with at most `few` unrolled experts, reusing the weight files of the model."""
     import onnx
 
@@ -126,7 +126,7 @@ def _make_published_layer(experts: int, k: int) -> Callable[[np.ndarray], Callab
         for weight in block.parameters():
             weight.normal_(std=0.04)
 
-    def of(x: np.ndarray) -> Callable[[], object]:
+    def make_call(x: np.ndarray) -> Callable[[], object]:
         tensor = torch.from_numpy(x)
 
         def call() -> object:
@@ -135,4 +135,4 @@ def _make_published_layer(experts: int, k: int) -> Callable[[np.ndarray], Callab
 
         return call
 
-    return of
+    return make_call

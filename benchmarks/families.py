@@ -18,7 +18,7 @@ import measure
 import numpy as np
 import onnxruntime
 import published
-from decoders import Trace, Writer
+from decoders import Generate, Trace
 
 import specc
 
@@ -42,64 +42,64 @@ class Tool:
     program: Path = Path(sys.executable)
 
     @property
-    def there(self) -> bool:
+    def is_installed(self) -> bool:
         """Return True if the tool is installed."""
         return self.program.exists()
 
 
-def _specc(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
+def _build_specc_command(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
     command = ["-m", "specc", "compile", str(checkpoint), "--weights-as", "copy", "-o"]
-    if published.FAMILIES[name].kind == "reads":
+    if published.FAMILIES[name].kind == "encoder":
         return [*command, str(out / "model.onnx")]
     return [*command, str(out), "--graphs", "step"]
 
 
-def _linked(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
+def _build_linked_command(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
     """Return the command line that links the weights and writes to the checkpoint directory."""
     command = ["-m", "specc", "compile", str(checkpoint), "-o"]
-    if published.FAMILIES[name].kind == "reads":
+    if published.FAMILIES[name].kind == "encoder":
         return [*command, str(checkpoint / "model.onnx")]
     return [*command, str(checkpoint), "--graphs", "step"]
 
 
-def _torch(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
+def _build_torch_command(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
     return [str(HERE / "torch_export.py"), "family", name, str(checkpoint), str(out / "model.onnx")]
 
 
-def _optimum(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
+def _build_optimum_command(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
     task = published.FAMILIES[name].task
     # without merging, because a merged decoder would store the weights a second time
     options = ["--no-post-process", "--task", task]
     return ["export", "onnx", *options, "--model", str(checkpoint), str(out)]
 
 
-def _genai(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
+def _build_genai_command(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
     builder = ["-m", "onnxruntime_genai.models.builder", "-p", "fp32", "-e", "cpu"]
     cache = str(out.with_name(f"{out.name}-cache"))
     return [*builder, "-c", cache, "-i", str(checkpoint), "-o", str(out)]
 
 
-def _mobius(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
+def _build_mobius_command(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
     return ["build", "--config", str(checkpoint), str(out)]
 
 
-def _in(reader: str, program: str) -> Path:
+def _get_program_path(reader: str, program: str) -> Path:
     return READERS / reader / "bin" / program
 
 
 OURS, LINKED = "specc", "specc, weights linked"
 TOOLS = {
-    OURS: Tool(_specc),
-    LINKED: Tool(_linked),
-    "torch.onnx": Tool(_torch),
-    "optimum-onnx": Tool(_optimum, _in("optimum", "optimum-cli")),
-    "genai builder": Tool(_genai, _in("genai", "python")),
-    "mobius": Tool(_mobius, _in("mobius", "mobius")),
+    OURS: Tool(_build_specc_command),
+    LINKED: Tool(_build_linked_command),
+    "torch.onnx": Tool(_build_torch_command),
+    "optimum-onnx": Tool(_build_optimum_command, _get_program_path("optimum", "optimum-cli")),
+    "genai builder": Tool(_build_genai_command, _get_program_path("genai", "python")),
+    "mobius": Tool(_build_mobius_command, _get_program_path("mobius", "mobius")),
 }
 
 
 @dataclass(frozen=True)
-class Made:
+class CompiledModel:
     """The cost of a compilation, the output directory, and the total size of its files in bytes."""
 
     cost: measure.Cost
@@ -112,15 +112,15 @@ def iterate_report_lines(
 ) -> Iterator[str]:
     """Yield the tables of compilation and of inference, with their goals."""
     chosen = [n for n in published.FAMILIES if not names or n in names]
-    remarks = [f"{n} is not there: `make readers`." for n, t in TOOLS.items() if not t.there]  # fmt: skip
-    made: dict[str, dict[str, Made]] = {}
+    remarks = [f"{n} is not there: `make readers`." for n, t in TOOLS.items() if not t.is_installed]  # fmt: skip
+    made: dict[str, dict[str, CompiledModel]] = {}
     warm = ["compile", "numbers", "--graphs", "step", "-o", str(directory / "warm")]
     measure.measure_process([sys.executable, "-m", "specc", *warm], directory / "pyc")
     for name in chosen:
-        made[name] = _compiled(name, directory, quick, remarks)
+        made[name] = _compile_family(name, directory, quick, remarks)
     yield from _format_compile_table(made)
     yield f"Other tools: {', '.join(_list_versions())}.\n"
-    yield from _running(made, rounds, remarks)
+    yield from _measure_inference(made, rounds, remarks)
     yield from (f"* {remark}" for remark in remarks)
     yield ""
 
@@ -134,7 +134,7 @@ def _list_versions() -> Iterator[str]:
     }
     told = "from importlib.metadata import version as v; import sys; print(', '.join(f'{n} {v(n)}' for n in sys.argv[1:]))"
     for reader, names in packages.items():
-        python = _in(reader, "python")
+        python = _get_program_path(reader, "python")
         if python.exists():
             command = [str(python), "-c", told, *names]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -144,12 +144,14 @@ def _list_versions() -> Iterator[str]:
 # --- compiling ------------------------------------------------------------------------
 
 
-def _compiled(name: str, directory: Path, quick: bool, remarks: list[str]) -> dict[str, Made]:
+def _compile_family(
+    name: str, directory: Path, quick: bool, remarks: list[str]
+) -> dict[str, CompiledModel]:
     """Compile a model family with each tool. Append a remark for each tool that fails."""
     checkpoint = published.save_family(name, directory / name.replace(" ", "-"), quick)
-    found: dict[str, Made] = {}
+    found: dict[str, CompiledModel] = {}
     for tool, how in TOOLS.items():
-        if not how.there:
+        if not how.is_installed:
             continue
         out = directory / f"{checkpoint.name}-{tool.split(',')[0].replace(' ', '-')}"
         before = set(checkpoint.iterdir())
@@ -170,7 +172,7 @@ def _compiled(name: str, directory: Path, quick: bool, remarks: list[str]) -> di
             if tool == LINKED
             else measure.measure_directory_size(out)
         )
-        found[tool] = Made(cost, out, size)
+        found[tool] = CompiledModel(cost, out, size)
     return found
 
 
@@ -192,7 +194,7 @@ def _extract_reason(said: str) -> str:
     return (named or lines)[-1][:200]
 
 
-def _format_compile_table(made: Mapping[str, Mapping[str, Made]]) -> Iterator[str]:
+def _format_compile_table(made: Mapping[str, Mapping[str, CompiledModel]]) -> Iterator[str]:
     yield "### Compiling a checkpoint, random weights at real size\n"
     yield "| model | tool | time, s | CPU time, s | peak memory, MB | files, MB |"
     yield "|---|---|---|---|---|---|"
@@ -225,8 +227,8 @@ def _format_compile_table(made: Mapping[str, Mapping[str, Made]]) -> Iterator[st
 # --- running --------------------------------------------------------------------------
 
 
-def _running(
-    made: Mapping[str, Mapping[str, Made]], rounds: int, remarks: list[str]
+def _measure_inference(
+    made: Mapping[str, Mapping[str, CompiledModel]], rounds: int, remarks: list[str]
 ) -> Iterator[str]:
     yield (
         f"### Running the compiled models: ONNX Runtime {onnxruntime.__version__}, "
@@ -242,25 +244,25 @@ def _running(
     yield "|---|---|---|---|---|---|---|---|"
     for name, tools in made.items():
         some = {t: m for t, m in tools.items() if t != LINKED}
-        if published.FAMILIES[name].kind == "reads":
-            yield from _readers(name, some, rounds, remarks)
+        if published.FAMILIES[name].kind == "encoder":
+            yield from _measure_forward_passes(name, some, rounds, remarks)
         else:
-            yield from _writers(name, some, rounds, remarks)
+            yield from _measure_generation(name, some, rounds, remarks)
     yield ""
 
 
-def _readers(
-    name: str, tools: Mapping[str, Made], rounds: int, remarks: list[str]
+def _measure_forward_passes(
+    name: str, tools: Mapping[str, CompiledModel], rounds: int, remarks: list[str]
 ) -> Iterator[str]:
-    graphs: dict[str, Reading] = {}
+    graphs: dict[str, ForwardFactory] = {}
     for tool, one in tools.items():
         try:
-            graphs[tool] = _reader(tool, one.directory)
+            graphs[tool] = _open_model(tool, one.directory)
         except (RuntimeError, StopIteration) as error:
             remarks.append(f"the {name} model of {tool} does not run: {_format_error(error)}")
     for batch in BATCHES:
         given = published.make_family_inputs(name, PROMPT, batch)
-        calls = dict(_running_calls(f"{name}, {batch}", graphs, given, remarks))
+        calls = dict(_iterate_working_calls(f"{name}, {batch}", graphs, given, remarks))
         exact = calls[OURS]()
         times = measure.time_in_turn(calls, rounds)
         for tool, took in times.items():
@@ -268,19 +270,22 @@ def _readers(
             told = [""] * 3
             if tool != OURS:
                 apart = _format_difference(calls[tool](), exact)
-                told = [str(ratio), measure.format_yes_or_no(ratio.no_worse), apart]
+                told = [str(ratio), measure.format_yes_or_no(ratio.is_no_worse), apart]
             yield (
                 f"| {name}, {batch} | {tool} | {statistics.median(took) * 1e3:.1f} | "
                 f"{told[0]} | | | {told[1]} | {told[2]} |"
             )
 
 
-Reading = Callable[[Mapping[str, np.ndarray]], Callable[[], np.ndarray]]
+ForwardFactory = Callable[[Mapping[str, np.ndarray]], Callable[[], np.ndarray]]
 """Maps inputs with the names of transformers to a call that returns the first output."""
 
 
-def _running_calls(
-    what: str, graphs: Mapping[str, Reading], given: Mapping[str, np.ndarray], remarks: list[str]
+def _iterate_working_calls(
+    what: str,
+    graphs: Mapping[str, ForwardFactory],
+    given: Mapping[str, np.ndarray],
+    remarks: list[str],
 ) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
     """Yield the calls that succeed. A model of another tool may fail, e.g. for some batch sizes,
     but a failure of the specc model is an error.
@@ -297,49 +302,49 @@ def _running_calls(
             yield tool, call
 
 
-def _reader(tool: str, directory: Path) -> Reading:
-    """Open the model that a tool has compiled, and return its `Reading`."""
+def _open_model(tool: str, directory: Path) -> ForwardFactory:
+    """Open the model that a tool has compiled, and return its `ForwardFactory`."""
     if tool == OURS:
-        return _open_our_reader(directory)
-    session = decoders.opened(next(directory.rglob("*.onnx")))
+        return _open_specc_model(directory)
+    session = decoders.open_session(next(directory.rglob("*.onnx")))
     names = [i.name for i in session.get_inputs()]
     first = session.get_outputs()[0].name
 
-    def reading(given: Mapping[str, np.ndarray]) -> Callable[[], np.ndarray]:
+    def make_call(given: Mapping[str, np.ndarray]) -> Callable[[], np.ndarray]:
         named = {name: given[name] for name in names}
         return lambda: session.run([first], named)[0]
 
-    return reading
+    return make_call
 
 
-def _open_our_reader(directory: Path) -> Reading:
+def _open_specc_model(directory: Path) -> ForwardFactory:
     model = specc.load(directory / "model.onnx", threads=decoders.THREADS).default_model
     result = next(iter(model.manifest.graph.outputs))
     known = ("input_ids", "pixel_values")
 
-    def reading(given: Mapping[str, np.ndarray]) -> Callable[[], np.ndarray]:
+    def make_call(given: Mapping[str, np.ndarray]) -> Callable[[], np.ndarray]:
         # masks and token types have default values, which are computed only once
         ready = model.prepare_inputs({name: given[name] for name in known if name in given})
         return lambda: model.session.run(ready, (result,))[result]
 
-    return reading
+    return make_call
 
 
-def _writers(
-    name: str, tools: Mapping[str, Made], rounds: int, remarks: list[str]
+def _measure_generation(
+    name: str, tools: Mapping[str, CompiledModel], rounds: int, remarks: list[str]
 ) -> Iterator[str]:
-    writers: dict[str, Writer] = {}
-    translates = published.FAMILIES[name].kind == "translates"
+    generators: dict[str, Generate] = {}
+    is_seq2seq = published.FAMILIES[name].kind == "seq2seq"
     given = published.make_family_inputs(name, PROMPT, 1)
     for tool, one in tools.items():
         try:
-            maker = _make_translator if translates else _make_decoder
-            writers[tool] = maker(tool, one.directory, given)
-            writers[tool](_beginning(given, translates), 2)
+            maker = _make_seq2seq_generator if is_seq2seq else _make_generator
+            generators[tool] = maker(tool, one.directory, given)
+            generators[tool](_get_decoder_start(given, is_seq2seq), 2)
         except (RuntimeError, StopIteration, KeyError, ValueError) as error:
-            writers.pop(tool, None)
+            generators.pop(tool, None)
             remarks.append(f"the {name} model of {tool} was not run: {_format_error(error)}")
-    traces = _measure_in_turn(writers, _beginning(given, translates), rounds)
+    traces = _measure_in_turn(generators, _get_decoder_start(given, is_seq2seq), rounds)
     first = {t: [x.prefill for x in xs] for t, xs in traces.items()}
     steps = {t: [sum(x.steps) for x in xs] for t, xs in traces.items()}
     for tool, xs in traces.items():
@@ -347,7 +352,7 @@ def _writers(
         told = ["", "", ""]
         if tool != OURS:
             found = [measure.estimate_ratio(d[OURS], d[tool]) for d in (first, steps)]
-            told = [*map(str, found), measure.format_yes_or_no(all(r.no_worse for r in found))]
+            told = [*map(str, found), measure.format_yes_or_no(all(r.is_no_worse for r in found))]
         same = "tokens" if np.array_equal(xs[0].tokens, traces[OURS][0].tokens) else "no"  # fmt: skip
         yield (
             f"| {name} | {tool} | {statistics.median(first[tool]) * 1e3:.1f} | {told[0]} | "
@@ -355,31 +360,33 @@ def _writers(
         )
 
 
-def _beginning(given: Mapping[str, np.ndarray], translates: bool) -> np.ndarray:
+def _get_decoder_start(given: Mapping[str, np.ndarray], is_seq2seq: bool) -> np.ndarray:
     """Return the initial decoder tokens: the prompt, or the start token of a translator."""
-    return np.ones((1, 1), np.int64) if translates else given["input_ids"]
+    return np.ones((1, 1), np.int64) if is_seq2seq else given["input_ids"]
 
 
-def _make_decoder(tool: str, directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
+def _make_generator(tool: str, directory: Path, given: Mapping[str, np.ndarray]) -> Generate:
     if tool == OURS:
-        return decoders.make_specc_writer(directory)
-    return decoders.make_export_writer(next(directory.rglob("*.onnx")))
+        return decoders.make_specc_generator(directory)
+    return decoders.make_export_generator(next(directory.rglob("*.onnx")))
 
 
-def _make_translator(tool: str, directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
+def _make_seq2seq_generator(
+    tool: str, directory: Path, given: Mapping[str, np.ndarray]
+) -> Generate:
     if tool == OURS:
-        return decoders.make_specc_translator(directory, given)
+        return decoders.make_specc_seq2seq_generator(directory, given)
     if tool == "torch.onnx":
-        return decoders.make_full_forward_translator(directory / "model.onnx", given)
-    return decoders.make_three_graph_translator(directory, given)
+        return decoders.make_full_forward_seq2seq_generator(directory / "model.onnx", given)
+    return decoders.make_optimum_seq2seq_generator(directory, given)
 
 
 def _measure_in_turn(
-    writers: Mapping[str, Writer], ids: np.ndarray, rounds: int
+    generators: Mapping[str, Generate], ids: np.ndarray, rounds: int
 ) -> dict[str, list[Trace]]:
     import generation
 
-    return generation.measure_in_turn(writers, ids, COUNT, rounds)
+    return generation.measure_in_turn(generators, ids, COUNT, rounds)
 
 
 def _format_difference(x: np.ndarray, y: np.ndarray) -> str:

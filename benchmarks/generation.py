@@ -23,7 +23,7 @@ import measure
 import numpy as np
 import torch
 import transformers
-from decoders import Trace, Writer
+from decoders import Generate, Trace
 
 ROOT = Path(__file__).parents[1]
 BATCHES = (1, 4)
@@ -34,7 +34,7 @@ READ_AT_ONCE = 512 * 2**20
 
 
 @dataclass(frozen=True)
-class Sizes:
+class GenerationSettings:
     """Sequence lengths in tokens: `prompt` of the prompt, `count` of the generated text, `far` past
     tokens in the long-context measurement, and `full` of a prompt that fills the context except for
     two tokens.
@@ -50,12 +50,14 @@ class Sizes:
     tiny: bool = False
 
 
-QUICK = Sizes(prompt=8, count=4, far=16, full=32, rounds=2, far_rounds=1, far_count=3, tiny=True)
+QUICK = GenerationSettings(
+    prompt=8, count=4, far=16, full=32, rounds=2, far_rounds=1, far_count=3, tiny=True
+)
 
 
 def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Yield a table per model and batch size, with times relative to reading the weights."""
-    sizes = QUICK if quick else Sizes(rounds=rounds)
+    sizes = QUICK if quick else GenerationSettings(rounds=rounds)
     torch.set_num_threads(decoders.THREADS)
     transformers.utils.logging.disable_progress_bar()
     bandwidth = measure_memory_bandwidth(READ_AT_ONCE // (32 if quick else 1), 3 if quick else 10)
@@ -69,9 +71,9 @@ def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[
         "(`np.add.reduce`).\n"
     )
     for name in ("gpt2", "llama"):
-        checkpoint = saved(name, directory / f"{name}-generation", sizes.tiny)
-        writers, remarks = make_writers(name, checkpoint, directory)
-        read = bytes_a_token(checkpoint)
+        checkpoint = save_checkpoint(name, directory / f"{name}-generation", sizes.tiny)
+        generators, remarks = make_generators(name, checkpoint, directory)
+        read = count_weight_bytes_per_token(checkpoint)
         yield (
             f"{name}: each token reads {read / 1e6:.0f} MB of weights, which takes "
             f"{read / bandwidth * 1e3:.1f} ms at this bandwidth."
@@ -79,30 +81,34 @@ def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[
         yield from (f"{r}" for r in remarks)
         yield ""
         for batch in BATCHES:
-            yield from _format_table(name, batch, writers, sizes, read / bandwidth)
-        yield from _measure_prefill(name, writers, sizes)
+            yield from _format_table(name, batch, generators, sizes, read / bandwidth)
+        yield from _measure_prefill(name, generators, sizes)
         if sizes.far > sizes.prompt:
             extra = count_cache_bytes(checkpoint, sizes.far - sizes.prompt) / bandwidth
             yield (
                 f"Reading the KV caches of {sizes.far - sizes.prompt} more positions takes "
                 f"{extra * 1e3:.1f} ms.\n"
             )
-        for writer in writers.values():
-            if isinstance(writer, decoders.OfGenai):
-                writer.close()
+        for generator in generators.values():
+            if isinstance(generator, decoders.GenaiProcess):
+                generator.close()
 
 
 def _format_table(
-    name: str, batch: int, writers: Mapping[str, Writer], sizes: Sizes, floor: float
+    name: str,
+    batch: int,
+    generators: Mapping[str, Generate],
+    sizes: GenerationSettings,
+    floor: float,
 ) -> Iterator[str]:
     rng = np.random.default_rng(0)
     near, far = (
         rng.integers(0, 90 if sizes.tiny else 50000, (batch, n)) for n in (sizes.prompt, sizes.far)
     )
-    traces = measure_in_turn(writers, near, sizes.count, sizes.rounds)
+    traces = measure_in_turn(generators, near, sizes.count, sizes.rounds)
     # long contexts are measured only at batch size 1, because at batch size 4 the prompts alone
     # would take most of an hour
-    long = measure_in_turn(writers, far, sizes.far_count, sizes.far_rounds) if batch == 1 else {}
+    long = measure_in_turn(generators, far, sizes.far_count, sizes.far_rounds) if batch == 1 else {}
     decode = {n: [sum(t.steps) for t in ts] for n, ts in traces.items()}
     yield f"#### {name}, batch {batch}\n"
     yield (
@@ -126,11 +132,13 @@ def _format_table(
     yield ""
 
 
-def _measure_prefill(name: str, writers: Mapping[str, Writer], sizes: Sizes) -> Iterator[str]:
+def _measure_prefill(
+    name: str, generators: Mapping[str, Generate], sizes: GenerationSettings
+) -> Iterator[str]:
     """Measure the prefill time of a long prompt, i.e. the time until the first token."""
     vocab = 90 if sizes.tiny else 50000
     ids = np.random.default_rng(1).integers(0, vocab, (1, sizes.full))
-    traces = measure_in_turn(writers, ids, 1, sizes.far_rounds)
+    traces = measure_in_turn(generators, ids, 1, sizes.far_rounds)
     took = {n: [t.prefill for t in ts] for n, ts in traces.items()}
     yield f"#### {name}, a prompt of {sizes.full} tokens\n"
     yield "| | median ms | fastest ms | specc's time / its (95 % interval) |"
@@ -147,41 +155,41 @@ def _compute_token_time(traces: list[Trace], count: int) -> float:
 
 
 def measure_in_turn(
-    writers: Mapping[str, Writer], ids: np.ndarray, count: int, rounds: int
+    generators: Mapping[str, Generate], ids: np.ndarray, count: int, rounds: int
 ) -> dict[str, list[Trace]]:
     """Return the traces of each program, one per round. The programs alternate, and each program
     pauses and generates two warmup tokens before it is timed.
     """
-    traces: dict[str, list[Trace]] = {name: [] for name in writers}
+    traces: dict[str, list[Trace]] = {name: [] for name in generators}
     for n in range(rounds):
-        for name in list(writers)[:: 1 if n % 2 == 0 else -1]:
+        for name in list(generators)[:: 1 if n % 2 == 0 else -1]:
             time.sleep(measure.REST)
-            writers[name](ids, 2)
-            traces[name].append(writers[name](ids, count))
+            generators[name](ids, 2)
+            traces[name].append(generators[name](ids, count))
     return traces
 
 
-def make_writers(
+def make_generators(
     name: str, checkpoint: Path, directory: Path
-) -> tuple[dict[str, Writer], list[str]]:
+) -> tuple[dict[str, Generate], list[str]]:
     """Return the available programs, and remarks on the programs that are not available."""
     package = directory / f"{name}-specc"
-    compiled(name, checkpoint, package, "specc", "ort-cpu")
-    writers: dict[str, Writer] = {"specc": decoders.make_specc_writer(package)}
+    compile_package(name, checkpoint, package, "specc", "ort-cpu")
+    generators: dict[str, Generate] = {"specc": decoders.make_specc_generator(package)}
     remarks: list[str] = []
     model = decoders.load_published_model(checkpoint)
     # a static cache takes the same time within the noise, but adds minutes to every run
-    writers["transformers"] = decoders.make_transformers_writer(model, "dynamic")
+    generators["transformers"] = decoders.make_transformers_generator(model, "dynamic")
     out = directory / f"{name}-past.onnx"
-    if said := decoders.exported(checkpoint, out, OPSETS[name]):
+    if said := decoders.export_with_past(checkpoint, out, OPSETS[name]):
         remarks.append(f"torch.onnx.export of {name} with past fails: {said}")
     else:
-        writers[f"torch.onnx.export, opset {OPSETS[name]}, I/O binding"] = (
-            decoders.make_export_writer(out)
+        generators[f"torch.onnx.export, opset {OPSETS[name]}, I/O binding"] = (
+            decoders.make_export_generator(out)
         )
-    python = genai_python()
+    python = find_genai_python()
     if not python:
-        return writers, [
+        return generators, [
             *remarks,
             "onnxruntime-genai is not there: `make readers`, or set SPECC_GENAI_PYTHON.",
         ]
@@ -192,7 +200,7 @@ def make_writers(
             f"{said.replace(str(checkpoint), name)}"
         )
     else:
-        writers["onnxruntime-genai, its model builder"] = decoders.OfGenai(python, built)
+        generators["onnxruntime-genai, its model builder"] = decoders.GenaiProcess(python, built)
         count, others = _count_nodes(package / "step.onnx"), _count_nodes(built / "model.onnx")
         remarks.append(
             f"A step of {name} is {count} nodes in specc's graph and {others} in the builder's, "
@@ -200,9 +208,9 @@ def make_writers(
             "the norm: with one row each node costs some microseconds of its own."
         )
     ours = directory / f"{name}-genai"
-    compiled(name, checkpoint, ours, "genai", "onnx")
-    writers["onnxruntime-genai, specc's package"] = decoders.OfGenai(python, ours)
-    return writers, remarks
+    compile_package(name, checkpoint, ours, "genai", "onnx")
+    generators["onnxruntime-genai, specc's package"] = decoders.GenaiProcess(python, ours)
+    return generators, remarks
 
 
 def _count_nodes(path: Path) -> int:
@@ -212,7 +220,7 @@ def _count_nodes(path: Path) -> int:
     return len(onnx.load(path, load_external_data=False).graph.node)
 
 
-def compiled(name: str, checkpoint: Path, out: Path, names: str, target: str) -> None:
+def compile_package(name: str, checkpoint: Path, out: Path, names: str, target: str) -> None:
     """Compile a spec to a package with the default options."""
     command = [
         sys.executable,
@@ -230,13 +238,13 @@ def compiled(name: str, checkpoint: Path, out: Path, names: str, target: str) ->
     measure.measure_process([*command, "--weights", str(checkpoint), "-o", str(out)])
 
 
-def genai_python() -> str:
+def find_genai_python() -> str:
     """Return the Python interpreter with onnxruntime-genai, or "" if it is not installed."""
     made = ROOT / ".readers" / "genai" / "bin" / "python"
     return os.environ.get("SPECC_GENAI_PYTHON", "") or (str(made) if made.exists() else "")
 
 
-def saved(name: str, directory: Path, tiny: bool) -> Path:
+def save_checkpoint(name: str, directory: Path, tiny: bool) -> Path:
     """Save a randomly initialized checkpoint in the published format. The Llama checkpoint includes
     a tokenizer, which the model builder requires.
     """
@@ -292,7 +300,7 @@ def measure_memory_bandwidth(size: int, rounds: int) -> float:
     return array.nbytes / min(times[1:])
 
 
-def bytes_a_token(checkpoint: Path) -> int:
+def count_weight_bytes_per_token(checkpoint: Path) -> int:
     """Return the number of bytes of fp32 weights that are read per token. Position embeddings do
     not count, and the token embedding counts because it is also the lm_head.
     """

@@ -32,7 +32,7 @@ def write_gguf(checkpoint: Path, out: Path, kind: str) -> None:
     _write_config(writer, config, kind)
     _write_tokens(writer, config["vocab_size"])
     for name, value in load_file(checkpoint / "model.safetensors").items():
-        tensor, stored = _translate(name), kind
+        tensor, stored = _translate_tensor_name(name), kind
         if value.ndim == 1:
             stored = "F32"
         elif "embed_tokens" in name and kind == "Q4_0":
@@ -73,7 +73,7 @@ def _write_tokens(writer: gguf.GGUFWriter, count: int) -> None:
     writer.add_eos_token_id(count - 1)
 
 
-def _translate(name: str) -> str:
+def _translate_tensor_name(name: str) -> str:
     """Return the GGUF name of a checkpoint tensor."""
     if "layers." not in name:
         return {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}[name]  # fmt: skip

@@ -208,7 +208,7 @@ def measure_speed(given: argparse.Namespace, directory: Path, deadline: float) -
         yield f"Not measured: {error}."
         return
     tiny = {"tiny": True, "batches": (1, 2), "prompt": 8, "count": 4, "rounds": 1}
-    plan = gpu_rates.Plan(
+    plan = gpu_rates.MeasurementPlan(
         provider=given.provider,
         dtypes=[d for d in given.dtypes if given.provider != "cpu" or d != "bf16"],
         deadline=deadline,

@@ -28,7 +28,7 @@ from specc_onnx.execution_providers import (
 )
 
 
-def models() -> Iterator[tuple[str, ModelProto]]:
+def iterate_test_models() -> Iterator[tuple[str, ModelProto]]:
     """Yield the name and the model of every test case."""
     for width in COMPUTE_DTYPES:
         for name, model in build_op_models(width):
@@ -38,7 +38,7 @@ def models() -> Iterator[tuple[str, ModelProto]]:
                 yield f"{name} {width}", model
 
 
-def taken(model: ModelProto) -> set[tuple[str, str]]:
+def list_cuda_nodes(model: ModelProto) -> set[tuple[str, str]]:
     """Return the operator and name of each node that runs on CUDA without optimizations."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL
@@ -58,14 +58,14 @@ def taken(model: ModelProto) -> set[tuple[str, str]]:
 def main() -> None:
     """Query the execution provider and write the list."""
     kernels: dict[str, set[str]] = defaultdict(set)
-    for label, model in models():
+    for label, model in iterate_test_models():
         try:
-            there = taken(model)
+            cuda_nodes = list_cuda_nodes(model)
         except Exception as error:  # the exceptions of ONNX Runtime have no common base class
             print(f"{label}: {' '.join(str(error).split())[-200:]}", flush=True)
             continue
         for node, text in iterate_signatures(model):
-            if (node.op_type, node.name) in there:
+            if (node.op_type, node.name) in cuda_nodes:
                 kind, since, types = text.split(" ")
                 kernels[f"{kind} {since}"].add(types)
     told = {

@@ -29,7 +29,7 @@ BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class MeasurementPlan:
     """The parameters of a measurement: batch sizes, prompt length, generated tokens, rounds."""
 
     provider: str
@@ -52,20 +52,20 @@ class Plan:
         return PROVIDER_DEVICES.get(self.provider, "cpu")
 
 
-def synchronize(plan: Plan) -> None:
+def synchronize(plan: MeasurementPlan) -> None:
     """Wait until the GPU has finished all queued work."""
     if plan.device == "cuda":
         torch.cuda.synchronize()
 
 
-def measure_bandwidth(plan: Plan) -> float:
+def measure_bandwidth(plan: MeasurementPlan) -> float:
     """Measure the memory bandwidth in bytes/s by summing a large array."""
     size = 1 << (24 if plan.tiny else 32)
     array = torch.ones(size // 4, device=plan.device)
     return size / min(time_calls(lambda: array.sum(), plan, 10))
 
 
-def time_calls(call: Callable[[], object], plan: Plan, rounds: int) -> list[float]:
+def time_calls(call: Callable[[], object], plan: MeasurementPlan, rounds: int) -> list[float]:
     """Return the seconds of each call after two warmup calls."""
     times = []
     for n in range(rounds + 2):
@@ -82,8 +82,8 @@ def time_calls(call: Callable[[], object], plan: Plan, rounds: int) -> list[floa
 
 
 def list_generators(
-    name: str, checkpoint: Path, directory: Path, plan: Plan
-) -> Iterator[tuple[str, str, decoders.Writer]]:
+    name: str, checkpoint: Path, directory: Path, plan: MeasurementPlan
+) -> Iterator[tuple[str, str, decoders.Generate]]:
     """Yield the name, dtype and generation function of each available program."""
     for dtype in plan.dtypes:
         out = directory / f"{name}-{dtype}"
@@ -99,11 +99,11 @@ def list_generators(
             model = model.eval().to(plan.device)
             yield program, dtype, generate_with_torch(model, cache, plan)
             del model
-    if python := generation.genai_python():
+    if python := generation.find_genai_python():
         for dtype in plan.dtypes:
             out = directory / f"{name}-{dtype}-genai"
             if not compile_package(name, checkpoint, out, dtype, "genai"):
-                yield "onnxruntime-genai, specc package", dtype, decoders.OfGenai(python, out)  # fmt: skip
+                yield "onnxruntime-genai, specc package", dtype, decoders.GenaiProcess(python, out)  # fmt: skip
     else:
         yield "onnxruntime-genai is not installed: set SPECC_GENAI_PYTHON", "", _generate_nothing
 
@@ -121,18 +121,18 @@ def compile_package(name: str, checkpoint: Path, out: Path, dtype: str, names: s
     return "" if status == 0 else f"ends with {status}"
 
 
-def generate_with_package(out: Path, plan: Plan) -> decoders.Writer:
+def generate_with_package(out: Path, plan: MeasurementPlan) -> decoders.Generate:
     """Return a generation function that runs a specc package through the Python API."""
     model = specc.load(out, execution_provider=plan.provider).generator
 
     def start(ids: decoders.Ints) -> tuple[decoders.Ints, decoders.Step]:
-        step = decoders.steps(model, ids)
+        step = decoders.start_generation(model, ids)
         return step(ids).argmax(1), lambda tokens: step(tokens[:, None]).argmax(1)
 
-    return decoders.traced(start)
+    return decoders.make_timed_generator(start)
 
 
-def generate_with_torch(model: Any, cache: str, plan: Plan) -> decoders.Writer:
+def generate_with_torch(model: Any, cache: str, plan: MeasurementPlan) -> decoders.Generate:
     """Return a generation function that runs `forward` of transformers, either with a dynamic KV
     cache, or compiled with a static KV cache.
     """
@@ -173,22 +173,22 @@ def generate_with_torch(model: Any, cache: str, plan: Plan) -> decoders.Writer:
 
         return run(given), step
 
-    return decoders.traced(start)
+    return decoders.make_timed_generator(start)
 
 
-def measure_decoder(name: str, directory: Path, plan: Plan) -> Iterator[str]:
+def measure_decoder(name: str, directory: Path, plan: MeasurementPlan) -> Iterator[str]:
     """Yield the lines of the table of one decoder."""
-    checkpoint = generation.saved(name, directory / f"{name}-weights", plan.tiny)
-    numbers = generation.bytes_a_token(checkpoint) // 4
+    checkpoint = generation.save_checkpoint(name, directory / f"{name}-weights", plan.tiny)
+    numbers = generation.count_weight_bytes_per_token(checkpoint) // 4
     speed = measure_bandwidth(plan)
     yield f"### {name}, {plan.count} tokens after a prompt of {plan.prompt}, greedy\n"
     yield f"Each token reads {numbers / 1e6:.0f} million weights; the memory bandwidth of the GPU is {speed / 1e9:.0f} GB/s.\n"
     yield "| program | dtype | batch | prefill ms | ms per token | tokens/s | time / time to read the weights | tokens equal specc's float32 |"
     yield "|---|---|---|---|---|---|---|---|"
     first: Mapping[int, np.ndarray] = {}
-    for program, dtype, writer in list_generators(name, checkpoint, directory, plan):
+    for program, dtype, generate in list_generators(name, checkpoint, directory, plan):
         for batch in plan.batches:
-            if writer is _generate_nothing:
+            if generate is _generate_nothing:
                 yield f"| {program} | {dtype} | | | | | | |"
                 break
             if plan.is_late:
@@ -196,8 +196,8 @@ def measure_decoder(name: str, directory: Path, plan: Plan) -> Iterator[str]:
                 continue
             ids = _make_prompts(batch, plan)
             try:
-                writer(ids, plan.count)
-                traces = [writer(ids, plan.count) for _ in range(plan.rounds)]
+                generate(ids, plan.count)
+                traces = [generate(ids, plan.count) for _ in range(plan.rounds)]
             except Exception as error:  # a program that fails also gets a row
                 yield f"| {program} | {dtype} | {batch} | {_shorten_message(error)} | | | | |"
                 continue
@@ -206,7 +206,7 @@ def measure_decoder(name: str, directory: Path, plan: Plan) -> Iterator[str]:
     yield ""
 
 
-def _make_prompts(batch: int, plan: Plan) -> decoders.Ints:
+def _make_prompts(batch: int, plan: MeasurementPlan) -> decoders.Ints:
     vocab = 90 if plan.tiny else 50000
     made: decoders.Ints = np.random.default_rng(0).integers(0, vocab, (batch, plan.prompt))
     return made
@@ -238,7 +238,7 @@ def _shorten_message(error: Exception) -> str:
 # ---- Encoders
 
 
-def measure_encoder(name: str, directory: Path, plan: Plan) -> Iterator[str]:
+def measure_encoder(name: str, directory: Path, plan: MeasurementPlan) -> Iterator[str]:
     """Yield the lines of the table of one encoder, in milliseconds per batch."""
     checkpoint = directory / f"{name}-weights"
     published.save_model(name, checkpoint)
@@ -268,7 +268,7 @@ Prepare = Callable[[tuple[int, ...]], Callable[[], object]]
 
 
 def _list_encoders(
-    name: str, checkpoint: Path, directory: Path, plan: Plan
+    name: str, checkpoint: Path, directory: Path, plan: MeasurementPlan
 ) -> Iterator[tuple[str, str, Prepare]]:
     """Yield the name, dtype and `Prepare` function of each program."""
     for dtype in plan.dtypes:
@@ -285,21 +285,21 @@ def _list_encoders(
             yield program, dtype, _prepare_torch(name, model, dtype, plan)
 
 
-def _prepare_specc(name: str, path: Path, plan: Plan) -> Prepare:
+def _prepare_specc(name: str, path: Path, plan: MeasurementPlan) -> Prepare:
     session = specc.load(path, execution_provider=plan.provider).scoring_model.runtime
 
     def prepare(shape: tuple[int, ...]) -> Callable[[], object]:
-        inputs = published.MODELS[name].inputs(shape)
+        inputs = published.MODELS[name].make_inputs(shape)
         tensors = {n: session.copy_to_device(v) for n, v in inputs.items()}
         return lambda: session.run_on_device(tensors)
 
     return prepare
 
 
-def _prepare_cuda_graph(name: str, path: Path, plan: Plan) -> Prepare:
+def _prepare_cuda_graph(name: str, path: Path, plan: MeasurementPlan) -> Prepare:
     def prepare(shape: tuple[int, ...]) -> Callable[[], object]:
         model = specc.load(path, execution_provider=plan.provider).full_forward_model
-        inputs = published.MODELS[name].inputs(shape)
+        inputs = published.MODELS[name].make_inputs(shape)
         axes = {d: n for i, v in model.manifest.graph.inputs.items() for d, n in zip(v.type.shape, inputs[i].shape, strict=True)}  # fmt: skip
         lengths = {str(d): n for d, n in axes.items() if str(d).isidentifier()}
         fixed = specialize_static_shapes(model, lengths)
@@ -310,7 +310,7 @@ def _prepare_cuda_graph(name: str, path: Path, plan: Plan) -> Prepare:
     return prepare
 
 
-def _prepare_torch(name: str, model: Any, dtype: str, plan: Plan) -> Prepare:
+def _prepare_torch(name: str, model: Any, dtype: str, plan: MeasurementPlan) -> Prepare:
     def prepare(shape: tuple[int, ...]) -> Callable[[], object]:
         tensors = [t.to(plan.device) for t in published.make_tensors(name, shape)]
         tensors = [t.to(TORCH[dtype]) if t.is_floating_point() else t for t in tensors]
@@ -327,7 +327,7 @@ def _prepare_torch(name: str, model: Any, dtype: str, plan: Plan) -> Prepare:
 # ---- Kernels
 
 
-def profile_kernels(name: str, directory: Path, plan: Plan) -> Iterator[str]:
+def profile_kernels(name: str, directory: Path, plan: MeasurementPlan) -> Iterator[str]:
     """Yield the kernels of one decode step by time, in each dtype, e.g. flash attention kernels."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -339,7 +339,7 @@ def profile_kernels(name: str, directory: Path, plan: Plan) -> Iterator[str]:
             directory / f"{name}-{dtype}", execution_provider=plan.provider
         ).generator
         ids = _make_prompts(1, plan)
-        step = decoders.steps(model, ids)
+        step = decoders.start_generation(model, ids)
         step(ids)
         token = np.zeros((1, 1), np.int64)
         step(token)

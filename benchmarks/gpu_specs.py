@@ -144,21 +144,21 @@ def check_spec(
         if columns & checks.keys():
             error = compile_spec(name, dtype, whole)
             for column in (c for c in checks if c in columns):
-                yield column, {"error": error} if error else guard(checks[column])
+                yield column, {"error": error} if error else catch_errors(checks[column])
         if f"{dtype} package" in columns:
             error = compile_spec(name, dtype, package, "--graphs", "all")
             if not any(code in error for code in NO_DECODER):
                 check = partial(verify_model, package, provider)
-                yield f"{dtype} package", {"error": error} if error else guard(check)
+                yield f"{dtype} package", {"error": error} if error else catch_errors(check)
             # the package of a spec without a `generate` section contains only the full-forward
             # graph
             if dtype == "f32" and (package / "generate.onnx").exists():
-                yield "tokens", guard(partial(compare_tokens, package, provider))
+                yield "tokens", catch_errors(partial(compare_tokens, package, provider))
     for kind in (kind for kind in QUANTIZATIONS if kind in columns):
-        yield kind, guard(partial(check_quantized, name, kind, provider, directory))
+        yield kind, catch_errors(partial(check_quantized, name, kind, provider, directory))
 
 
-def guard(check: Callable[[], object]) -> object:
+def catch_errors(check: Callable[[], object]) -> object:
     """Return the result of a check, or the error message of its exception."""
     try:
         return check()

@@ -32,7 +32,7 @@ CHUNK = 1 << 24
 
 
 @dataclass(frozen=True)
-class Sizes:
+class LlamaSizes:
     """The sizes of a Llama model, its dtype, and the time limit of compilation in seconds."""
 
     name: str
@@ -45,16 +45,16 @@ class Sizes:
 
 
 LARGE = (
-    Sizes("1 GB, f32", "F32", 1024, 2816, 14, 32000, 2),
-    Sizes("7 B, bf16", "BF16", 4096, 11008, 32, 32000, 15),
+    LlamaSizes("1 GB, f32", "F32", 1024, 2816, 14, 32000, 2),
+    LlamaSizes("7 B, bf16", "BF16", 4096, 11008, 32, 32000, 15),
 )
 TINY = (
-    Sizes("tiny, f32", "F32", 64, 128, 2, 1000, 2),
-    Sizes("tiny, bf16", "BF16", 64, 128, 2, 1000, 2),
+    LlamaSizes("tiny, f32", "F32", 64, 128, 2, 1000, 2),
+    LlamaSizes("tiny, bf16", "BF16", 64, 128, 2, 1000, 2),
 )
 
 
-def iterate_tensors(sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
+def iterate_tensors(sizes: LlamaSizes) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the tensor names and shapes of a Llama checkpoint."""
     wide, hidden = sizes.wide, sizes.hidden
     yield "model.embed_tokens.weight", (sizes.words, wide)
@@ -71,7 +71,7 @@ def iterate_tensors(sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "lm_head.weight", (sizes.words, wide)
 
 
-def write(sizes: Sizes, directory: Path) -> int:
+def write_checkpoint(sizes: LlamaSizes, directory: Path) -> int:
     """Write a checkpoint directory. Return the size of the weights in bytes."""
     directory.mkdir()
     heads = sizes.wide // 32 if sizes.wide < 1024 else sizes.wide // 128
@@ -107,12 +107,12 @@ def warm_file_cache(file: Path) -> None:
             pass
 
 
-def format_row(sizes: Sizes, directory: Path) -> str:
+def format_row(sizes: LlamaSizes, directory: Path) -> str:
     """Return a table row with the compile time and memory of a checkpoint, compiled as a model with
     linked weights and as a package of all graphs.
     """
     place = directory / sizes.dtype
-    size = write(sizes, place)
+    size = write_checkpoint(sizes, place)
     warm_file_cache(place / "model.safetensors")
     cells = []
     for what in (
@@ -172,13 +172,13 @@ def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[
         yield "Not run: it needs 20 GB of disk for the while.\n"
         return
     else:
-        yield from _compiled(directory / "checkpoint", package, quick)
-    yield from _written(package, rounds)
+        yield from _measure_compilation(directory / "checkpoint", package, quick)
+    yield from _measure_generation(package, rounds)
 
 
-def _compiled(checkpoint: Path, package: Path, quick: bool) -> Iterator[str]:
+def _measure_compilation(checkpoint: Path, package: Path, quick: bool) -> Iterator[str]:
     sizes = SMALL if quick else SEVEN
-    size = save(sizes, checkpoint, NOISE // 64 if quick else NOISE)
+    size = save_random_checkpoint(sizes, checkpoint, NOISE // 64 if quick else NOISE)
     command = [sys.executable, "-m", "specc", "compile", str(checkpoint)]
     options = ["--quantize", "int4", "--calibration-samples", "0", "--graphs", "step"]
     cost = measure.measure_process([*command, *options, "-o", str(package)])
@@ -194,10 +194,10 @@ def _compiled(checkpoint: Path, package: Path, quick: bool) -> Iterator[str]:
     yield f"| peak memory | {peak:.0f} MB | {PEAK} MB | {measure.format_yes_or_no(peak <= PEAK)} |\n"
 
 
-def _written(package: Path, rounds: int) -> Iterator[str]:
-    write = decoders.make_specc_writer(package)
+def _measure_generation(package: Path, rounds: int) -> Iterator[str]:
+    generate = decoders.make_specc_generator(package)
     ids = np.random.default_rng(0).integers(5, 900, (1, PROMPT))
-    traces = generation.measure_in_turn({"specc": write}, ids, COUNT, rounds)["specc"]
+    traces = generation.measure_in_turn({"specc": generate}, ids, COUNT, rounds)["specc"]
     rate = statistics.median(len(t.steps) / sum(t.steps) for t in traces)
     first = statistics.median(t.prefill for t in traces)
     yield (
@@ -207,7 +207,7 @@ def _written(package: Path, rounds: int) -> Iterator[str]:
     # float32 weights have four bytes per value
     needed, there = (
         4e-9 * sum(math.prod(shape) for _, shape in iterate_tensors(SEVEN)),
-        measure.get_peak_memory() / 1e9,
+        measure.get_total_memory() / 1e9,
     )
     if needed > there:
         yield (
@@ -216,9 +216,9 @@ def _written(package: Path, rounds: int) -> Iterator[str]:
         )
 
 
-def save(sizes: Sizes, directory: Path, noise: int) -> int:
+def save_random_checkpoint(sizes: LlamaSizes, directory: Path, noise: int) -> int:
     """Save a checkpoint of random bfloat16 weights. Return the size of the weights in bytes."""
-    size = write(sizes, directory)
+    size = write_checkpoint(sizes, directory)
     drawn = np.random.default_rng(0).normal(0, 0.02, noise).astype(np.float32)
     # the upper half of a float32 is the bfloat16 value, rounded toward zero
     block = (drawn.view(np.uint32) >> 16).astype(np.uint16).tobytes()

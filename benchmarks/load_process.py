@@ -140,7 +140,7 @@ def measure_process(
     program: str, model: str, prompt: int, count: int, threads: int
 ) -> dict[str, object]:
     """Load a model and generate twice in this process. Return the measured times."""
-    began = started()
+    began = get_process_start_time()
     ids = make_prompt(prompt)
     generate = PROGRAMS[program](model, threads, prompt + count)
     next(iter(generate(ids, 1)))
@@ -173,7 +173,7 @@ def make_prompt(length: int, seed: int = 12345) -> list[int]:
     return ids
 
 
-def started() -> float:
+def get_process_start_time() -> float:
     """Return the start time of this process in seconds since the epoch."""
     with open("/proc/self/stat", encoding="ascii") as file:
         ticks = int(file.read().rpartition(")")[2].split()[19])

@@ -42,7 +42,7 @@ SPECC_OPTIONS = {
 def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Yield tables for a short and a long prompt with two threads, and one thread's CPU times."""
     yield "### Loading and running a Llama with 134 M parameters in a new process\n"
-    checkpoint = generation.saved("llama", directory / "llama-loading", tiny=False)
+    checkpoint = generation.save_checkpoint("llama", directory / "llama-loading", tiny=False)
     runs, remarks = list_programs(checkpoint, directory)
     yield from (f"* {remark}" for remark in remarks)
     yield "" if remarks else "All programs are installed.\n"
@@ -156,10 +156,10 @@ def list_programs(checkpoint: Path, directory: Path) -> tuple[Runs, list[str]]:
         command = [sys.executable, "-m", "specc", "compile", "llama", "--graphs", "step", *options]
         measure.measure_process([*command, "--weights", str(checkpoint), "-o", str(package)])
         runs[f"specc, {name}"] = (sys.executable, "specc", str(package))
-    python = generation.genai_python() or sys.executable * bool(find_spec("onnxruntime_genai"))
+    python = generation.find_genai_python() or sys.executable * bool(find_spec("onnxruntime_genai"))
     if python:
         package = directory / "loading-genai"
-        generation.compiled("llama", checkpoint, package, "genai", "onnx")
+        generation.compile_package("llama", checkpoint, package, "genai", "onnx")
         runs["onnxruntime-genai, specc's package, float32"] = (python, "genai", str(package))
         package = directory / "loading-genai-int4"
         if error := decoders.build_genai_model(python, checkpoint, package, "int4"):

@@ -57,7 +57,7 @@ def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[
         for length in lengths[-1:] if quick else lengths:
             yield _format_row(mask, length, paths, rounds)
     yield ""
-    yield from _long_text(directory, rounds)
+    yield from _measure_long_text(directory, rounds)
 
 
 def _compile_variants(mask: str, directory: Path) -> dict[str, Path]:
@@ -106,7 +106,7 @@ def _measure_memory(path: Path, length: int) -> str:
     return done.stdout.strip()
 
 
-def _long_text(directory: Path, rounds: int) -> Iterator[str]:
+def _measure_long_text(directory: Path, rounds: int) -> Iterator[str]:
     """Yield the table of GPT-2 small on a sequence of 1 023 tokens, with all logits."""
     import decoders
     import published
@@ -121,8 +121,8 @@ def _long_text(directory: Path, rounds: int) -> Iterator[str]:
     measure.measure_process([sys.executable, *command, "-o", str(ours)])
     export = [sys.executable, str(Path(__file__).with_name("torch_export.py")), "logits"]
     measure.measure_process([*export, "gpt2", str(checkpoint), str(theirs)])
-    given = published.MODELS["gpt2"].inputs((1, TEXT))
-    loaded, session = specc.load(ours, threads=2).default_model, decoders.opened(theirs)
+    given = published.MODELS["gpt2"].make_inputs((1, TEXT))
+    loaded, session = specc.load(ours, threads=2).default_model, decoders.open_session(theirs)
     eager = published.load_published_model("gpt2", checkpoint)
     tensors = published.make_tensors("gpt2", (1, TEXT))
     names = [i.name for i in session.get_inputs()]
@@ -130,7 +130,7 @@ def _long_text(directory: Path, rounds: int) -> Iterator[str]:
         name: value.astype(np.int64) for name, value in zip(names, given.values(), strict=True)
     }
 
-    def by_torch() -> object:
+    def run_torch() -> object:
         with torch.inference_mode():
             return eager(*tensors)
 
@@ -138,7 +138,7 @@ def _long_text(directory: Path, rounds: int) -> Iterator[str]:
         {
             "specc": lambda: loaded.session.run(given),
             "torch.onnx.export": lambda: session.run(None, other),
-            "PyTorch, eager": by_torch,
+            "PyTorch, eager": run_torch,
         },
         rounds,
     )

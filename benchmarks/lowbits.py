@@ -20,22 +20,22 @@ import numpy as np
 import onnxruntime
 import torch
 import transformers
-from decoders import Writer
+from decoders import Generate
 from measure import Goal, format_goals
 
 import specc
 
 KINDS = ("float32", "int8", "int8-weights", "int4")
-TOGETHER = "int8-tensor"
+RECURRENT_KIND = "int8-tensor"
 """The quantization kind for recurrent models with batch size 1."""
-ALL_4 = "int4, all layers"
+INT4_ALL_LAYERS = "int4, all layers"
 """The kind that quantizes embedding, lm_head and first layer to 4 bits like other programs."""
 PROMPT, COUNT = 128, 64
 """The prompt length and the number of generated tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reader:
+class ForwardModel:
     """A model with a single forward pass: spec, config, inputs, `small` config for `--quick`."""
 
     name: str
@@ -44,7 +44,7 @@ class Reader:
     config: Mapping[str, object]
     small: Mapping[str, object]
     result: str = "logits"
-    faster: float = 0
+    min_speedup: float = 0
     """Goal: the speedup over float32 with the last of `kinds`, or with int8 if `kinds` is empty."""
     kinds: tuple[str, ...] = ()
     """Quantization kinds that are measured only for this model."""
@@ -53,28 +53,28 @@ class Reader:
 
 
 TINY = {"d": 32, "heads": 2, "layers": 2, "hidden": 64}
-READERS = (
-    Reader(
+FORWARD_MODELS = (
+    ForwardModel(
         name="BERT-base, 1×128",
         spec="bert",
         inputs={"input_ids": (1, 128)},
         config={},
         small={**TINY, "vocab": 100},
         result="prediction_logits",
-        faster=2.3,
+        min_speedup=2.3,
         has_openvino=True,
     ),
-    Reader(
+    ForwardModel(
         name="BERT-base, 8×128",
         spec="bert",
         inputs={"input_ids": (8, 128)},
         config={},
         small={**TINY, "vocab": 100},
         result="prediction_logits",
-        faster=2.3,
+        min_speedup=2.3,
         has_openvino=True,
     ),
-    Reader(
+    ForwardModel(
         name="ViT-base, one image",
         spec="vit",
         inputs={"pixel_values": (1, 3, 224, 224)},
@@ -82,16 +82,16 @@ READERS = (
         small={**TINY},
         has_openvino=True,
     ),
-    Reader(
+    ForwardModel(
         name="LSTM language model, 1×128",
         spec="lstm_lm",
         inputs={"ids": (1, 128)},
         config={"vocab": 1000, "width": 512},
         small={"vocab": 100, "width": 32},
-        faster=3,
-        kinds=(TOGETHER,),
+        min_speedup=3,
+        kinds=(RECURRENT_KIND,),
     ),
-    Reader(
+    ForwardModel(
         name="RNNsearch, 16×30 tokens, 30 target tokens",
         spec="rnnsearch",
         inputs={"source": (16, 30), "target": (16, 30)},
@@ -112,7 +112,7 @@ def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[
     torch.set_num_threads(decoders.THREADS)
     transformers.utils.logging.disable_progress_bar()
     for name in ("gpt2", "llama"):
-        yield from _writing(name, directory, rounds, quick)
+        yield from _measure_generation(name, directory, rounds, quick)
     yield "### Forward passes with quantized weights: 2 threads, the same random weights\n"
     yield (
         "| model | weights | ms: median, fastest | speedup over float32 "
@@ -120,8 +120,8 @@ def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[
     )
     yield "|---|---|---|---|---|---|"
     wanted: list[Goal] = []
-    for reader in READERS:
-        yield from _reading(reader, directory, rounds, quick, wanted)
+    for tested in FORWARD_MODELS:
+        yield from _measure_forward_passes(tested, directory, rounds, quick, wanted)
     yield ""
     yield from format_goals(wanted)
 
@@ -129,19 +129,19 @@ def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[
 # --- models that write ----------------------------------------------------------------
 
 
-def _writing(name: str, directory: Path, rounds: int, quick: bool) -> Iterator[str]:
+def _measure_generation(name: str, directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Yield the lines of the table of prefill and generation speed."""
-    checkpoint = generation.saved(name, directory / f"{name}-lowbits", quick)
+    checkpoint = generation.save_checkpoint(name, directory / f"{name}-lowbits", quick)
     vocab = 90 if quick else 50000
     # CTranslate2 requires token names, including names of bos and eos
     count_all = 100 if quick else 50257
     names = generation.make_tokenizer(count_all)
     names.bos_token = names.eos_token = str(count_all - 1)
     names.save_pretrained(checkpoint)
-    writers, sizes, remarks = _writers(name, checkpoint, directory)
+    generators, sizes, remarks = _make_generators(name, checkpoint, directory)
     prompt, count = (8, 4) if quick else (PROMPT, COUNT)
     ids = np.random.default_rng(0).integers(0, vocab, (1, prompt))
-    traces = generation.measure_in_turn(writers, ids, count, rounds)
+    traces = generation.measure_in_turn(generators, ids, count, rounds)
     yield (f"### {name}: {count} tokens after {prompt}, greedy, {decoders.THREADS} threads\n")
     yield from (f"{remark}\n" for remark in remarks)
     yield (
@@ -162,10 +162,10 @@ def _writing(name: str, directory: Path, rounds: int, quick: bool) -> Iterator[s
             f"{sizes[n] / 1e6:.3g} | {same} of {len(first)} |"
         )
     yield ""
-    yield from format_goals(_goals_of_writing(name, written, read, sizes))
-    for writer in writers.values():
-        if isinstance(writer, decoders.OfGenai):
-            writer.close()
+    yield from format_goals(_iterate_generation_goals(name, written, read, sizes))
+    for generator in generators.values():
+        if isinstance(generator, decoders.GenaiProcess):
+            generator.close()
 
 
 CTRANSLATE2 = "CTranslate2, int8"
@@ -176,7 +176,7 @@ GENAI = {
 """Options of the genai model builder in addition to `-p int4`."""
 
 
-def _goals_of_writing(
+def _iterate_generation_goals(
     name: str,
     written: Mapping[str, list[float]],
     read: Mapping[str, list[float]],
@@ -186,120 +186,120 @@ def _goals_of_writing(
     be at least as fast as other programs with the same number of bits.
     """
 
-    def faster(times: Mapping[str, list[float]], ours: str, theirs: str) -> float:
+    def compute_speedup(times: Mapping[str, list[float]], ours: str, theirs: str) -> float:
         return statistics.median(times[theirs]) / statistics.median(times[ours])
 
     if name == "gpt2":
         for kind, wanted, share in (("int8", 2.3, 0.27), ("int4", 3, 0.185)):
-            speed = faster(written, kind, "float32")
+            speed = compute_speedup(written, kind, "float32")
             yield Goal(f"{name}, {kind}: tokens/s, times float32", wanted, speed)
             size = sizes[kind] / sizes["float32"]
             yield Goal(f"{name}, {kind}: file size / float32", share, size, True)
-        speed = faster(read, "int8", "float32")
+        speed = compute_speedup(read, "int8", "float32")
         yield Goal(f"{name}, int8: prefill, times float32", 2.3, speed)
-    ours = ("int4", ALL_4)
+    ours = ("int4", INT4_ALL_LAYERS)
     pairs = [("int8", CTRANSLATE2), *((kind, peer) for peer in GENAI for kind in ours)]
     for kind, peer in pairs:
         if peer in written:
-            speed = faster(written, kind, peer)
+            speed = compute_speedup(written, kind, peer)
             yield Goal(f"{name}, {kind}: tokens/s, times {peer}", 1, speed)
 
 
-def _writers(
+def _make_generators(
     name: str, checkpoint: Path, directory: Path
-) -> tuple[dict[str, Writer], dict[str, int], list[str]]:
+) -> tuple[dict[str, Generate], dict[str, int], list[str]]:
     """Return the available programs, the sizes of their files in bytes, and remarks on the programs
     that are not available.
     """
-    writers: dict[str, Writer] = {}
+    generators: dict[str, Generate] = {}
     sizes: dict[str, int] = {}
     remarks: list[str] = []
-    for kind in (*KINDS, ALL_4):
+    for kind in (*KINDS, INT4_ALL_LAYERS):
         out = directory / f"{name}-{kind}"
         # calibration is disabled, because the speed of int4 does not depend on it
         specc.compile(checkpoint, out, graphs=["step"], weights_as="copy", **_make_options(kind))
-        writers[kind], sizes[kind] = (
-            decoders.make_specc_writer(out),
+        generators[kind], sizes[kind] = (
+            decoders.make_specc_generator(out),
             measure.measure_directory_size(out),
         )
     out = directory / f"{name}-ctranslate2"
     try:
-        writers[CTRANSLATE2] = decoders.make_ctranslate2_writer(checkpoint, out, "int8")
+        generators[CTRANSLATE2] = decoders.make_ctranslate2_generator(checkpoint, out, "int8")
         sizes[CTRANSLATE2] = measure.measure_directory_size(out)
     except ImportError:
         remarks.append("CTranslate2 is not there: `pip install ctranslate2`.")
-    python = generation.genai_python()
+    python = generation.find_genai_python()
     if not python:
         remarks.append("onnxruntime-genai is not there: `make readers`, or set SPECC_GENAI_PYTHON.")
-        return writers, sizes, remarks
+        return generators, sizes, remarks
     for number, (peer, extra) in enumerate(GENAI.items()):
         out = directory / f"{name}-genai-int4-{number}"
         if said := decoders.build_genai_model(python, checkpoint, out, "int4", extra):
             told = said.replace(str(checkpoint), name)
             remarks.append(f"{peer} does not support {name}: {told}")
         else:
-            writers[peer], sizes[peer] = (
-                decoders.OfGenai(python, out),
+            generators[peer], sizes[peer] = (
+                decoders.GenaiProcess(python, out),
                 measure.measure_directory_size(out),
             )
-    return writers, sizes, remarks
+    return generators, sizes, remarks
 
 
 # --- models that read -----------------------------------------------------------------
 
 
-def _reading(
-    reader: Reader, directory: Path, rounds: int, quick: bool, wanted: list[Goal]
+def _measure_forward_passes(
+    tested: ForwardModel, directory: Path, rounds: int, quick: bool, wanted: list[Goal]
 ) -> Iterator[str]:
     """Yield a table row per quantization kind and a row for ONNX Runtime's own quantizer. Append
     the goals to `wanted`.
     """
-    config = reader.small if quick else reader.config
+    config = tested.small if quick else tested.config
     calls: dict[str, Callable[[], Any]] = {}
     sizes: dict[str, int] = {}
-    for kind in (*KINDS, *reader.kinds):
-        model, sizes[kind] = _make_model(reader, directory, kind, config)
-        given = _make_inputs(reader, model.manifest.graph)
+    for kind in (*KINDS, *tested.kinds):
+        model, sizes[kind] = _make_model(tested, directory, kind, config)
+        given = _make_inputs(tested, model.manifest.graph)
         prepared = model.prepare_inputs(given)
-        calls[kind] = _run(model, prepared, reader.result)
+        calls[kind] = _make_call(model, prepared, tested.result)
     peer = "quantize_dynamic (int8)"
-    calls[peer], sizes[peer] = _dynamic(reader, directory, config, prepared)
-    for name, (call, size) in _openvino(reader, directory, prepared).items():
+    calls[peer], sizes[peer] = _quantize_dynamically(tested, directory, config, prepared)
+    for name, (call, size) in _make_openvino_calls(tested, directory, prepared).items():
         calls[name], sizes[name] = call, size
     exact = calls["float32"]()
     angles = {kind: _compute_angle(call(), exact) for kind, call in calls.items()}
     times = measure.time_in_turn(calls, rounds)
     for kind, took in times.items():
         yield (
-            f"| {reader.name} | {kind} | {statistics.median(took) * 1e3:.1f}, "
+            f"| {tested.name} | {kind} | {statistics.median(took) * 1e3:.1f}, "
             f"{min(took) * 1e3:.1f} | {_format_speedup(times, kind)} | {angles[kind]:.1e} | "
             f"{sizes[kind] / 1e6:.3g} |"
         )
-    if reader.faster:
+    if tested.min_speedup:
         medians = {kind: statistics.median(took) for kind, took in times.items()}
-        best = ("int8", *reader.kinds)[-1]
+        best = ("int8", *tested.kinds)[-1]
         speed = medians["float32"] / medians[best]
-        title = f"{reader.name}, {best}: times float32"
-        wanted.append(Goal(title, reader.faster, speed))
-    if reader.spec == "bert":
-        title = f"{reader.name}, int8: 1 - cosine, compared with {peer}"
+        title = f"{tested.name}, {best}: times float32"
+        wanted.append(Goal(title, tested.min_speedup, speed))
+    if tested.spec == "bert":
+        title = f"{tested.name}, int8: 1 - cosine, compared with {peer}"
         wanted.append(Goal(title, angles[peer], angles["int8"], at_most=True))
 
 
 def _make_model(
-    reader: Reader, directory: Path, kind: str, config: Mapping[str, object]
+    tested: ForwardModel, directory: Path, kind: str, config: Mapping[str, object]
 ) -> tuple[Any, int]:
     """Load a model. Return the model and the size of its files in bytes."""
-    out = directory / f"{reader.spec}-{kind}"
+    out = directory / f"{tested.spec}-{kind}"
     if not out.exists():
-        specc.compile(reader.spec, out / "m.onnx", init=0, set=config, **_make_options(kind))
+        specc.compile(tested.spec, out / "m.onnx", init=0, set=config, **_make_options(kind))
     return specc.load(
         out / "m.onnx", threads=decoders.THREADS
     ).default_model, measure.measure_directory_size(out)
 
 
-def _dynamic(
-    reader: Reader,
+def _quantize_dynamically(
+    tested: ForwardModel,
     directory: Path,
     config: Mapping[str, object],
     prepared: Mapping[str, np.ndarray],
@@ -307,12 +307,12 @@ def _dynamic(
     """Quantize the model with ONNX Runtime's dynamic quantizer and default options."""
     from onnxruntime.quantization import quantize_dynamic
 
-    full, out = directory / f"{reader.spec}-full", directory / f"{reader.spec}-dynamic"
+    full, out = directory / f"{tested.spec}-full", directory / f"{tested.spec}-dynamic"
     if not out.exists():
         for place in (full, out):
             place.mkdir()
         specc.compile(
-            reader.spec, full / "m.onnx", init=0, set=config, target="onnx", for_quantizers=True
+            tested.spec, full / "m.onnx", init=0, set=config, target="onnx", for_quantizers=True
         )
         quantize_dynamic(full / "m.onnx", out / "m.onnx")
     options = onnxruntime.SessionOptions()
@@ -321,32 +321,32 @@ def _dynamic(
     session = onnxruntime.InferenceSession(str(out / "m.onnx"), options)
     names = {i.name for i in session.get_inputs()}
     given = {n: v for n, v in prepared.items() if n in names}
-    return lambda: session.run([reader.result], given)[0], measure.measure_directory_size(out)
+    return lambda: session.run([tested.result], given)[0], measure.measure_directory_size(out)
 
 
-def _openvino(
-    reader: Reader, directory: Path, prepared: Mapping[str, np.ndarray]
+def _make_openvino_calls(
+    tested: ForwardModel, directory: Path, prepared: Mapping[str, np.ndarray]
 ) -> dict[str, tuple[Callable[[], Any], int]]:
     """Return calls that run the model in OpenVINO, or no calls if OpenVINO is not installed."""
-    if not reader.has_openvino or not find_spec("openvino") or not find_spec("nncf"):
+    if not tested.has_openvino or not find_spec("openvino") or not find_spec("nncf"):
         return {}
     from openvino_peer import make_openvino_calls
 
-    out = directory / f"{reader.spec}-openvino"
+    out = directory / f"{tested.spec}-openvino"
     out.mkdir(exist_ok=True)
-    full = directory / f"{reader.spec}-full" / "m.onnx"
-    return make_openvino_calls(full, prepared, reader.result, out)
+    full = directory / f"{tested.spec}-full" / "m.onnx"
+    return make_openvino_calls(full, prepared, tested.result, out)
 
 
-def _run(model: Any, prepared: Mapping[str, np.ndarray], result: str) -> Callable[[], Any]:
+def _make_call(model: Any, prepared: Mapping[str, np.ndarray], result: str) -> Callable[[], Any]:
     return lambda: model.session.run(prepared)[result]
 
 
-def _make_inputs(reader: Reader, graph: Any) -> dict[str, np.ndarray]:
+def _make_inputs(tested: ForwardModel, graph: Any) -> dict[str, np.ndarray]:
     """Return random inputs, equal for every quantization kind, without optional inputs."""
     rng = np.random.default_rng(0)
     given: dict[str, np.ndarray] = {}
-    for name, shape in reader.inputs.items():
+    for name, shape in tested.inputs.items():
         type = graph.inputs[name].type
         if type.dtype != "i64":
             lengths = [d.number or n for d, n in zip(type.shape, shape, strict=True)]
@@ -366,7 +366,7 @@ def _make_options(kind: str) -> dict[str, Any]:
     """Return the options of `specc.compile` for a quantization kind."""
     if kind == "float32":
         return {}
-    if kind == ALL_4:
+    if kind == INT4_ALL_LAYERS:
         return {**_make_options("int4"), "lm_head_bits": 4, "quantize_all": True}
     return {"quantize": kind, **({"calibration_samples": 0} if kind == "int4" else {})}
 

@@ -37,20 +37,20 @@ from specc.runtime.batched_generation import (
     make_prompt_inputs,
 )
 
-TOGETHER = 64
+FIXED_BATCH_SIZE = 64
 """The fixed batch size that `specc map` is compared with."""
 
-ALONE = 300
+SINGLE_ROWS = 300
 """Number of rows for measuring the rate of one call per row."""
 
-BLOCKS, FEWEST = 8, 512
+BLOCKS, MIN_ROWS_PER_BLOCK = 8, 512
 """The number of blocks, a multiple of the number of processes, and the minimum number of rows per
 block. A small block with log-normal lengths contains too few rows of similar length.
 """
 
 MONTHS = "January février März April mai Juni Juli août September octobre November décembre"
 
-WRITER = """specc 1
+GPT_SPEC = """specc 1
 model planned "A GPT whose texts get the lengths that are asked for"
 
 dims batch >= 1, n >= 1
@@ -70,7 +70,7 @@ PROMPT = 4
 
 
 @dataclass(frozen=True)
-class Table:
+class MapBenchmark:
     """A model and its data set. `column` is the data column of the model input `name`."""
 
     title: str
@@ -85,29 +85,29 @@ class Table:
 def iterate_report_lines(directory: Path, count: int, quick: bool, only: str = "") -> Iterator[str]:
     """Yield all tables, with `count` rows or with fewer rows for slower models."""
     if only in ("", "dates"):
-        yield from _run_table(_dates(directory, count))
+        yield from _run_table(_prepare_dates(directory, count))
     if only in ("", "bert"):
-        yield from _run_table(_bert(directory, max(count // 10, 8), quick, USUAL))
+        yield from _run_table(_prepare_bert(directory, max(count // 10, 8), quick, USUAL_LENGTHS))
     if only in ("", "long"):
-        table = _bert(directory, max(count // 50, 8), quick, LONG)
+        table = _prepare_bert(directory, max(count // 50, 8), quick, LONG_LENGTHS)
         yield from _run_table(table)
         yield from _measure_memory(table)
     if only in ("", "texts"):
-        yield from _refilled(directory, max(count // 20, 8))
+        yield from _measure_continuous_batching(directory, max(count // 20, 8))
 
 
-def _run_table(table: Table) -> Iterator[str]:
+def _run_table(table: MapBenchmark) -> Iterator[str]:
     """Yield the table of one model, with a row for each way of processing the data."""
     count = len(table.rows)
     yield f"### {table.title}: {count} rows\n"
     yield "| | rows/s | startup, s | work, s | padding | overhead | computed, s | expected, s |"
     yield "|---|---|---|---|---|---|---|---|"
     model = specc.load(table.model, threads=1)
-    some = table.rows[: min(ALONE, count)]
+    some = table.rows[: min(SINGLE_ROWS, count)]
     one = _measure_rate(len(some), lambda: [table.call(model, [row]) for row in some])
     yield f"| one call per row | {one:.0f} | | | | | | |"
     fixed = _measure_rate(count, lambda: _run_batches(table, model))
-    yield f"| batches of {TOGETHER}, in order | {fixed:.0f} | | | {_format_padding_waste(table)} | | | |"
+    yield f"| batches of {FIXED_BATCH_SIZE}, in order | {fixed:.0f} | | | {_format_padding_waste(table)} | | | |"
     ways: dict[str, dict[str, Any]] = {
         "map, in this process": {"engine": "serial"},
         "map, 1 process": {"workers": 1},
@@ -122,7 +122,7 @@ def _run_table(table: Table) -> Iterator[str]:
         best = max(best, report.rows_per_second)
         yield _format_row(name, report, int(more.get("workers", 1)))
     yield f"\n`map` is {best / one:.0f} times as fast as one call per row (goal for `dates`: 10 times)."
-    if count > FEWEST:
+    if count > MIN_ROWS_PER_BLOCK:
         yield f"{_compute_overhead(table):.1%} of the CPU time is overhead beyond the model itself (goal: at most 5%)."
     yield ""
 
@@ -137,37 +137,37 @@ def _format_row(name: str, report: JobReport, workers: int) -> str:
     )
 
 
-def _run_job(table: Table, name: str, more: Mapping[str, Any]) -> JobReport:
+def _run_job(table: MapBenchmark, name: str, more: Mapping[str, Any]) -> JobReport:
     return run_job(_make_job(table, name, more))
 
 
-def _make_job(table: Table, name: str, more: Mapping[str, Any]) -> JobRequest:
+def _make_job(table: MapBenchmark, name: str, more: Mapping[str, Any]) -> JobRequest:
     out = table.data.parent / f"{table.data.stem} {name}"
     return JobRequest(
         model=str(table.model),
         data=[str(table.data)],
         out=str(out),
         input_columns={table.name: table.column},
-        rows_per_block=max(len(table.rows) // BLOCKS, FEWEST),
+        rows_per_block=max(len(table.rows) // BLOCKS, MIN_ROWS_PER_BLOCK),
         **more,
     )
 
 
-COMPUTED = [0.0]
+MODEL_CPU_SECONDS = [0.0]
 """CPU seconds spent in the model, including sampling, as a single mutable item."""
 
 
-def _timed(work: Callable[..., Any]) -> Callable[..., Any]:
+def _add_cpu_time(work: Callable[..., Any]) -> Callable[..., Any]:
     def timed(*given: Any) -> Any:
         began = time.process_time()
         made = work(*given)
-        COMPUTED[0] += time.process_time() - began
+        MODEL_CPU_SECONDS[0] += time.process_time() - began
         return made
 
     return timed
 
 
-def _compute_overhead(table: Table) -> float:
+def _compute_overhead(table: MapBenchmark) -> float:
     """Return the CPU time outside the model (reading, encoding, batching, writing) divided by the
     CPU time in the model, excluding the first block.
     """
@@ -177,24 +177,24 @@ def _compute_overhead(table: Table) -> float:
     plan.write(out)
     blocks = BlockRunner.open(plan, out)
     blocks.run_block(0)
-    COMPUTED[0], began = 0.0, time.process_time()
+    MODEL_CPU_SECONDS[0], began = 0.0, time.process_time()
     batch, generate = (
-        _timed(BlockInference._compute_batch),
-        _timed(BlockInference._generate_continuously),
+        _add_cpu_time(BlockInference._compute_batch),
+        _add_cpu_time(BlockInference._generate_continuously),
     )
     with patch.multiple(BlockInference, _compute_batch=batch, _generate_continuously=generate):
         for number in range(1, len(plan.blocks)):
             blocks.run_block(number)
-    return (time.process_time() - began) / max(COMPUTED[0], 1e-9) - 1
+    return (time.process_time() - began) / max(MODEL_CPU_SECONDS[0], 1e-9) - 1
 
 
-def _measure_memory(table: Table) -> Iterator[str]:
+def _measure_memory(table: MapBenchmark) -> Iterator[str]:
     """Yield the memory that the cost model predicts for batches of the longest rows."""
     formulas = CostFormulas.from_graph(specc.load(table.model).manifest.graph)
     limit, longest = BatchLimits().max_bytes, max(map(len, table.rows))
     yield "| rows of a batch | of length | largest values beside each other, MB, by the formula |"
     yield "|---|---|---|"
-    for count in (1, 8, TOGETHER):
+    for count in (1, 8, FIXED_BATCH_SIZE):
         yield f"| {count} | {longest} | {formulas.estimate_bytes(count, longest) / 2**20:.0f} |"
     most = next(n for n in range(4096, 0, -1) if formulas.estimate_bytes(n, longest) <= limit)
     yield f"\nWithin {limit >> 20} MB there may be {most} rows of {longest}.\n"
@@ -206,28 +206,28 @@ def _measure_rate(count: int, call: Callable[[], object]) -> float:
     return count / (time.perf_counter() - began)
 
 
-def _run_batches(table: Table, model: Any) -> None:
-    for n in range(0, len(table.rows), TOGETHER):
-        table.call(model, table.rows[n : n + TOGETHER])
+def _run_batches(table: MapBenchmark, model: Any) -> None:
+    for n in range(0, len(table.rows), FIXED_BATCH_SIZE):
+        table.call(model, table.rows[n : n + FIXED_BATCH_SIZE])
 
 
-def _format_padding_waste(table: Table) -> str:
+def _format_padding_waste(table: MapBenchmark) -> str:
     lengths = [len(row) for row in table.rows]
     places = 0
-    for n in range(0, len(lengths), TOGETHER):
-        some = lengths[n : n + TOGETHER]
+    for n in range(0, len(lengths), FIXED_BATCH_SIZE):
+        some = lengths[n : n + FIXED_BATCH_SIZE]
         places += len(some) * max(some)
     return f"{places / sum(lengths) - 1:.0%}"
 
 
-def _dates(directory: Path, count: int) -> Table:
-    """Return the `Table` of date conversion."""
+def _prepare_dates(directory: Path, count: int) -> MapBenchmark:
+    """Return the benchmark of date conversion."""
     rng, months = random.Random(0), MONTHS.split()
     texts = [
         f"{rng.randint(1, 28)} {rng.choice(months)} {rng.randint(1900, 2050)}" for _ in range(count)
     ]
     specc.compile("dates", directory / "dates", graphs=["score", "encode", "step"])
-    return Table(
+    return MapBenchmark(
         title="Converting dates with `dates` (a package)",
         model=directory / "dates",
         data=_write_column(directory / "dates.jsonl", "text", texts),
@@ -239,27 +239,29 @@ def _dates(directory: Path, count: int) -> Table:
 
 
 @dataclass(frozen=True)
-class Lengths:
+class LengthDistribution:
     """A log-normal distribution of lengths within bounds."""
 
     mean: float
     least: int
     most: int
 
-    def of(self, count: int) -> list[int]:
+    def sample(self, count: int) -> list[int]:
         """Return `count` lengths, sampled with a fixed seed."""
         drawn = np.random.default_rng(0).lognormal(self.mean, 0.8, count)
         return [*map(int, drawn.clip(self.least, self.most))]
 
 
-USUAL, LONG = Lengths(3.5, 3, 384), Lengths(4.8, 16, 512)
+USUAL_LENGTHS, LONG_LENGTHS = LengthDistribution(3.5, 3, 384), LengthDistribution(4.8, 16, 512)
 """Length distributions with means of about 45 and 150. BERT has 512 positions."""
 
 
-def _bert(directory: Path, count: int, quick: bool, lengths: Lengths) -> Table:
-    """Return the `Table` of BERT on token ids of log-normal lengths."""
+def _prepare_bert(
+    directory: Path, count: int, quick: bool, lengths: LengthDistribution
+) -> MapBenchmark:
+    """Return the benchmark of BERT on token ids of log-normal lengths."""
     rng = np.random.default_rng(0)
-    ids = [rng.integers(1, 30000, size).tolist() for size in lengths.of(count)]
+    ids = [rng.integers(1, 30000, size).tolist() for size in lengths.sample(count)]
     sizes = {"layers": 1, "d": 64, "heads": 2, "hidden": 128} if quick else {}
     specc.compile(
         "bert",
@@ -269,7 +271,7 @@ def _bert(directory: Path, count: int, quick: bool, lengths: Lengths) -> Table:
         graph="sequence_classification",
         force=True,
     )
-    return Table(
+    return MapBenchmark(
         title=f"{lengths.least} to {lengths.most} token ids to scores (BERT base, random weights)",
         model=directory / "bert.onnx",
         data=_write_column(directory / f"bert {lengths.most}.jsonl", "ids", ids),
@@ -287,19 +289,19 @@ def _compute_embeddings(model: Any, some: Sequence[list[int]]) -> object:
     return model.run(input_ids=ids, attention_mask=keep)
 
 
-def _refilled(directory: Path, count: int) -> Iterator[str]:
+def _measure_continuous_batching(directory: Path, count: int) -> Iterator[str]:
     """Yield the table of generation with continuous batching and with fixed batches."""
-    (directory / "planned.specc").write_text(WRITER)
+    (directory / "planned.specc").write_text(GPT_SPEC)
     specc.compile(directory / "planned.specc", directory / "planned", init=0, graphs="step")
-    writer = specc.load(directory / "planned", threads=1).generator
-    assert writer is not None
+    generator = specc.load(directory / "planned", threads=1).generator
+    assert generator is not None
     rng = np.random.default_rng(0)
     want = rng.lognormal(3.5, 0.8, count).astype(int).clip(2, 400)
     ids = rng.integers(1, 1000, (count, PROMPT)).tolist()
-    settings = writer.resolve_settings({"max_tokens": 1000})
+    settings = generator.resolve_settings({"max_tokens": 1000})
     texts = [
-        writer.start_generation(
-            make_prompt_inputs(writer, {"ids": row, "want": int(n) + PROMPT - 1}), settings
+        generator.start_generation(
+            make_prompt_inputs(generator, {"ids": row, "want": int(n) + PROMPT - 1}), settings
         )
         for row, n in zip(ids, want, strict=True)
     ]
@@ -309,9 +311,9 @@ def _refilled(directory: Path, count: int) -> Iterator[str]:
         len(some) * (int(some.max()) - 1 + PROMPT) for some in np.split(want, range(32, count, 32))
     )
     used = int(want.sum()) + count * (PROMPT - 1)
-    fixed = _measure_rate(count, lambda: [*generate_in_batches(writer, enumerate(texts), 32)])
+    fixed = _measure_rate(count, lambda: [*generate_in_batches(generator, enumerate(texts), 32)])
     yield f"| batches of 32 that wait for the longest | {fixed:.1f} | {fed} | {fed / used - 1:.0%} |"
-    batch = make_continuous_batch(writer, 32)
+    batch = make_continuous_batch(generator, 32)
     ours = _measure_rate(count, lambda: [*batch.generate(enumerate(texts))])
     share = batch.processed_tokens / batch.valid_tokens - 1
     yield f"| places are filled | {ours:.1f} | {batch.processed_tokens} | {share:.0%} |"

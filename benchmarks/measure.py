@@ -48,7 +48,7 @@ class Ratio:
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
 
     @property
-    def no_worse(self) -> bool:
+    def is_no_worse(self) -> bool:
         """Return True if the lower bound of the interval is at most 1.0."""
         return self.low <= 1.0
 
@@ -74,11 +74,11 @@ def estimate_ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0
     rng = random.Random(seed)
     rounds = range(len(ours))
 
-    def drawn() -> float:
+    def resample_ratio() -> float:
         some = rng.choices(rounds, k=len(rounds))
         return statistics.median(ours[n] for n in some) / statistics.median(theirs[n] for n in some)
 
-    found = sorted(drawn() for _ in range(DRAWS))
+    found = sorted(resample_ratio() for _ in range(DRAWS))
     value = statistics.median(ours) / statistics.median(theirs)
     return Ratio(value, found[int(0.025 * DRAWS)], found[int(0.975 * DRAWS)])
 
@@ -114,7 +114,7 @@ def measure_process(command: Sequence[str], compiled: Path | None = None) -> Cos
     return Cost(seconds, processor, kibibytes * 1024 / 1e6)
 
 
-def get_peak_memory() -> int:
+def get_total_memory() -> int:
     """Return the memory of the machine in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -126,7 +126,7 @@ def describe_machine() -> str:
     there = [name for name in packages if find_spec(name)]
     versions = ", ".join(f"{name} {version(name)}" for name in there)
     return (
-        f"{len(os.sched_getaffinity(0))} cores, {get_peak_memory() / 1e9:.0f} GB; Python "
+        f"{len(os.sched_getaffinity(0))} cores, {get_total_memory() / 1e9:.0f} GB; Python "
         f"{python_version()}, {versions}"
     )
 
@@ -155,7 +155,7 @@ class Goal:
     at_most: bool = False
 
     @property
-    def reached(self) -> bool:
+    def is_reached(self) -> bool:
         """Return True if the measured value reaches the goal."""
         if self.at_most:
             return self.found <= self.wanted
@@ -163,7 +163,7 @@ class Goal:
 
     def __str__(self) -> str:
         side = "at most" if self.at_most else "at least"
-        word = "reached" if self.reached else "not reached"
+        word = "reached" if self.is_reached else "not reached"
         return f"| {self.title} | {side} {self.wanted:.3g} | {self.found:.3g} | {word} |"
 
 

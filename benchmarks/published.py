@@ -13,7 +13,7 @@ import transformers
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedModel:
     """A transformers model with its config, the built-in spec, and the input shapes to time."""
 
     spec: str
@@ -22,7 +22,7 @@ class Published:
     shapes: tuple[tuple[int, ...], ...]
     output: str
 
-    def inputs(self, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    def make_inputs(self, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Return random inputs of the given shape by the input names of the spec."""
         rng = np.random.default_rng(0)
         if self.spec == "vit":
@@ -35,21 +35,21 @@ class Published:
 
 
 MODELS = {
-    "bert": Published(
+    "bert": PublishedModel(
         "bert",
         transformers.BertForPreTraining,
         transformers.BertConfig(),
         ((1, 128), (8, 128)),
         "prediction_logits",
     ),
-    "vit": Published(
+    "vit": PublishedModel(
         "vit",
         transformers.ViTForImageClassification,
         transformers.ViTConfig(num_labels=1000),
         ((1,), (8,)),
         "logits",
     ),
-    "gpt2": Published(
+    "gpt2": PublishedModel(
         "gpt2",
         transformers.GPT2LMHeadModel,
         transformers.GPT2Config(use_cache=False),
@@ -91,8 +91,8 @@ class LogitsOnly(torch.nn.Module):
 
 
 def make_tensors(name: str, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-    """Return the inputs of `Published.inputs` as PyTorch tensors."""
-    given = MODELS[name].inputs(shape)
+    """Return the inputs of `PublishedModel.make_inputs` as PyTorch tensors."""
+    given = MODELS[name].make_inputs(shape)
     return tuple(
         torch.from_numpy(v.astype(np.int64) if v.dtype == bool else v) for v in given.values()
     )
@@ -104,7 +104,7 @@ TINY_VOCAB = 1000
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """A transformers model with its config at full size and at small size, its task in Optimum, and
-    its kind: `reads` (encoder), `writes` (decoder) or `translates` (encoder-decoder).
+    its kind: `encoder`, `decoder` or `seq2seq` (encoder-decoder).
     """
 
     model: Any
@@ -122,7 +122,7 @@ FAMILIES = {
         size={},
         small={"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128, "vocab_size": TINY_VOCAB},
         task="feature-extraction",
-        kind="reads",
+        kind="encoder",
     ),
     "ViT-base": Family(
         model=transformers.ViTForImageClassification,
@@ -130,7 +130,7 @@ FAMILIES = {
         size={"num_labels": 1000},
         small={"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128},
         task="image-classification",
-        kind="reads",
+        kind="encoder",
     ),
     "GPT-2": Family(
         model=transformers.GPT2LMHeadModel,
@@ -138,7 +138,7 @@ FAMILIES = {
         size={},
         small={"n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": TINY_VOCAB, "bos_token_id": 0, "eos_token_id": 0},
         task="text-generation-with-past",
-        kind="writes",
+        kind="decoder",
     ),
     "Qwen2 0.5B": Family(
         model=transformers.Qwen2ForCausalLM,
@@ -146,7 +146,7 @@ FAMILIES = {
         size={"hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2, "intermediate_size": 4864, "tie_word_embeddings": True, "max_position_embeddings": 4096, "bos_token_id": 151643, "eos_token_id": 151643},
         small={"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128, "tie_word_embeddings": True, "vocab_size": TINY_VOCAB, "max_position_embeddings": 512, "bos_token_id": 0, "eos_token_id": 0},
         task="text-generation-with-past",
-        kind="writes",
+        kind="decoder",
     ),
     "T5-small": Family(
         model=transformers.T5ForConditionalGeneration,
@@ -154,7 +154,7 @@ FAMILIES = {
         size={"decoder_start_token_id": 0},
         small={"d_model": 64, "d_kv": 32, "d_ff": 128, "num_layers": 2, "num_heads": 2, "vocab_size": TINY_VOCAB, "decoder_start_token_id": 0},
         task="text2text-generation-with-past",
-        kind="translates",
+        kind="seq2seq",
     ),
     "whisper-tiny": Family(
         model=transformers.WhisperForConditionalGeneration,
@@ -162,7 +162,7 @@ FAMILIES = {
         size={"d_model": 384, "encoder_layers": 4, "decoder_layers": 4, "encoder_attention_heads": 6, "decoder_attention_heads": 6, "encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536},
         small={"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128},
         task="automatic-speech-recognition-with-past",
-        kind="translates",
+        kind="seq2seq",
     ),
 }  # fmt: skip
 

@@ -55,12 +55,12 @@ class Loss:
     divergence: float
     same: float
     bits: float
-    measure_size: int
+    size: int
 
 
 def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Yield the table and the goal. `rounds` has no effect, because no times are measured."""
-    checkpoint = _checkpoint(directory, quick)
+    checkpoint = _prepare_checkpoint(directory, quick)
     count, length = (4, 64) if quick else (TEXTS, LENGTH)
     ids = byte_lm.sample_windows(byte_lm.read_texts()[1], count, length)
     exact, losses, remarks = None, {}, []
@@ -103,8 +103,11 @@ def _make_models(
         out = directory / f"recipe-{n}"
         specc.compile(checkpoint, out / "m.onnx", weights_as="copy", **options)
         with specc.load(out / "m.onnx") as model:
-            yield name, (lambda ids, m=model: m.run(input_ids=ids)["logits"], measure_size(out))
-    python = generation.genai_python()
+            yield (
+                name,
+                (lambda ids, m=model: m.run(input_ids=ids)["logits"], measure_model_size(out)),
+            )
+    python = generation.find_genai_python()
     if not python:
         remarks.append("onnxruntime-genai is not there: `make readers`.")
         return
@@ -118,12 +121,12 @@ def _make_models(
             name,
             (
                 lambda ids, g=graph: g.run(ids, ids.shape[1], g.empty(len(ids)))[0],
-                measure_size(out),
+                measure_model_size(out),
             ),
         )
 
 
-def _checkpoint(directory: Path, quick: bool) -> Path:
+def _prepare_checkpoint(directory: Path, quick: bool) -> Path:
     """Return the directory of the trained model, or of a briefly trained one with `quick`."""
     named = Path(os.environ.get("SPECC_BYTE_LM", "") or directory / "byte_lm")
     script = HERE / "byte_lm.py"
@@ -154,7 +157,7 @@ def _compute_loss(exact: Logits, found: Logits, ids: NDArray[np.int64], bytes: i
     return Loss(float(divergence), float(same), float(-told.mean() / math.log(2)), bytes)
 
 
-def measure_size(directory: Path) -> int:
+def measure_model_size(directory: Path) -> int:
     """Return the size of weight and graph files in bytes, excluding tokenizer files."""
     kinds = {".onnx", ".data", ".safetensors"}
     return sum(p.stat().st_size for p in directory.rglob("*") if p.suffix in kinds)

@@ -47,7 +47,7 @@ def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[
     yield f"| {head} | compile s | MB |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for spec, layer in (("lstm_lm", torch.nn.LSTM), ("gru_lm", torch.nn.GRU)):
-        model, cost = _compiled(spec, directory, {"vocab": VOCAB, "width": WIDTH})
+        model, cost = _compile_spec(spec, directory, {"vocab": VOCAB, "width": WIDTH})
         theirs = LanguageModel(layer)
         theirs.load_state_dict(
             {n: torch.from_numpy(np.array(w)) for n, w in model.weights().items()}
@@ -68,7 +68,7 @@ def _measure_search(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     model is the PyTorch module of the spec after the `split_scan` pass.
     """
     sets = {"src_vocab": VOCAB, "tgt_vocab": VOCAB, "embed_dim": 128, "hidden": 256, "readout": 128}
-    model, cost = _compiled("rnnsearch", directory, sets)
+    model, cost = _compile_spec("rnnsearch", directory, sets)
     graph = rewrite_graph(model.manifest.graph, [split_scan])
     theirs = specc_torch.SpecModule(graph, model.weights()).eval()
     rng = np.random.default_rng(0)
@@ -96,7 +96,7 @@ def _measure_delta_rule(directory: Path, rounds: int) -> Iterator[str]:
     """Compare a gated delta rule layer with the chunked implementation of transformers."""
     spec = directory / "gated_delta_rule.specc"
     spec.write_text(DELTA_RULE, encoding="utf-8")
-    model, cost = _compiled(str(spec), directory, {})
+    model, cost = _compile_spec(str(spec), directory, {})
     rng = np.random.default_rng(0)
     shape = (1, 512, HEADS)
     given = {n: rng.standard_normal((*shape, STATE)).astype(np.float32) for n in "qkv"}
@@ -105,13 +105,15 @@ def _measure_delta_rule(directory: Path, rounds: int) -> Iterator[str]:
     tensors = [torch.from_numpy(x) for x in given.values()]
     given["keep"] = np.ones(shape[:2], bool)
 
-    def chunked(tensors: list[torch.Tensor]) -> torch.Tensor:
+    def run_chunked(tensors: list[torch.Tensor]) -> torch.Tensor:
         return torch_chunk_gated_delta_rule(*tensors, use_qk_l2norm_in_kernel=True)[0]
 
-    yield _format_row("gated delta rule", 1, model, given, chunked, tensors, rounds, True, cost)
+    yield _format_row("gated delta rule", 1, model, given, run_chunked, tensors, rounds, True, cost)
 
 
-def _compiled(spec: str, directory: Path, sets: dict[str, int]) -> tuple[Any, tuple[float, float]]:
+def _compile_spec(
+    spec: str, directory: Path, sets: dict[str, int]
+) -> tuple[Any, tuple[float, float]]:
     """Compile a model. Return the loaded model, and the compile time (s) and memory (MB)."""
     path = directory / f"{Path(spec).stem}.onnx"
     start = time.perf_counter()

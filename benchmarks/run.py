@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 SPECC = [sys.executable, "-m", "specc"]
 
 
-def check(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
+def measure_check_command(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Yield the time of `specc check gpt2` in a new process (goal: 0.35 s)."""
     command = [*SPECC, "check", "gpt2"]
     measure.measure_process(command, directory)
@@ -37,7 +37,7 @@ def check(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Part:
+class Benchmark:
     """A benchmark: the function that yields the lines of its section, the number of rounds, and the
     number of rounds with `--quick` (`few`).
     """
@@ -60,18 +60,18 @@ def _make_section_runner(name: str) -> Callable[[Path, int, bool], Iterator[str]
     return iterate_report_lines
 
 
-PARTS = {
-    "check": Part(check, 20, 5),
-    "families": Part(_make_section_runner("families"), 5),
-    "generation": Part(_make_section_runner("generation"), 6),
-    "loading": Part(_make_section_runner("loading"), 3, 1),
-    "lowbits": Part(_make_section_runner("lowbits"), 8),
-    "recipes": Part(_make_section_runner("recipes"), 1),
-    "seven": Part(_make_section_runner("large_models"), 3, 1),
-    "local": Part(_make_section_runner("local"), 10, 3),
-    "experts": Part(_make_section_runner("experts"), 10, 3),
-    "map": Part(_make_section_runner("map"), 4000, 400),
-    "recurrence": Part(_make_section_runner("recurrence"), 10, 5),
+BENCHMARKS = {
+    "check": Benchmark(measure_check_command, 20, 5),
+    "families": Benchmark(_make_section_runner("families"), 5),
+    "generation": Benchmark(_make_section_runner("generation"), 6),
+    "loading": Benchmark(_make_section_runner("loading"), 3, 1),
+    "lowbits": Benchmark(_make_section_runner("lowbits"), 8),
+    "recipes": Benchmark(_make_section_runner("recipes"), 1),
+    "seven": Benchmark(_make_section_runner("large_models"), 3, 1),
+    "local": Benchmark(_make_section_runner("local"), 10, 3),
+    "experts": Benchmark(_make_section_runner("experts"), 10, 3),
+    "map": Benchmark(_make_section_runner("map"), 4000, 400),
+    "recurrence": Benchmark(_make_section_runner("recurrence"), 10, 5),
 }
 """Benchmarks in the order of the results page. The meaning of a round depends on the benchmark; in
 `map`, a round is a data row.
@@ -80,7 +80,7 @@ PARTS = {
 
 def run_section(name: str, quick: bool) -> str:
     """Run a benchmark. Print and return its section of the results."""
-    part, lines = PARTS[name], []
+    part, lines = BENCHMARKS[name], []
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
         for line in part.lines(Path(temporary), part.get_rounds(quick), quick):
@@ -109,13 +109,13 @@ def _try_section(name: str, quick: bool) -> str:
 def main() -> None:
     """Run the requested benchmarks, and report the failed benchmarks at the end."""
     parser = argparse.ArgumentParser(description=__doc__)
-    every = ",".join(PARTS)
+    every = ",".join(BENCHMARKS)
     parser.add_argument("--only", default=every, help=f"comma-separated, of {every} (default: all)")
     parser.add_argument("--quick", action="store_true", help="small sizes, to test the benchmarks")  # fmt: skip
     parser.add_argument("--out", type=Path, default=HERE / "results.md", help="where sections are replaced; not with --quick")  # fmt: skip
     given = parser.parse_args()
     wanted = given.only.split(",")
-    if unknown := set(wanted) - set(PARTS):
+    if unknown := set(wanted) - set(BENCHMARKS):
         parser.error(f"--only takes {every}, not {', '.join(sorted(unknown))}")
     failed = []
     for name in wanted:
@@ -125,7 +125,9 @@ def main() -> None:
             continue
         if not given.quick:
             before = given.out.read_text("utf-8") if given.out.exists() else ""
-            given.out.write_text(measure.replace_sections(before, {name: section}, PARTS), "utf-8")
+            given.out.write_text(
+                measure.replace_sections(before, {name: section}, BENCHMARKS), "utf-8"
+            )
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
 

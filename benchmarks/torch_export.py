@@ -88,19 +88,19 @@ def export_past(directory: str, out: str, opset: str) -> None:
 def export_family(name: str, directory: str, out: str) -> None:
     """Export a model family with dynamic batch size and lengths, decoders with KV caches."""
     family = FAMILIES[name]
-    if family.kind == "writes":
+    if family.kind == "decoder":
         export_past(directory, out, OPSETS.get(name, "20"))
         return
     inputs = {n: torch.from_numpy(v) for n, v in make_family_inputs(name, 16, 2).items()}
-    is_translator = family.kind == "translates"
-    if is_translator:
+    is_seq2seq = family.kind == "seq2seq"
+    if is_seq2seq:
         inputs["decoder_input_ids"] = torch.ones((2, 4), dtype=torch.int64)
     free = torch.export.Dim.DYNAMIC
     # images and spectrograms have fixed sizes
     axes = tuple({0: free, 1: free} if v.dim() == 2 else {0: free} for v in inputs.values())
     # the exporter (2.13) fails for T5 with fused attention, because of a view of a non-tensor value
     model = family.model.from_pretrained(
-        Path(directory), attn_implementation="eager" if is_translator else "sdpa"
+        Path(directory), attn_implementation="eager" if is_seq2seq else "sdpa"
     )
     # the growing KV cache of an encoder-decoder model cannot be exported
     model.config.use_cache = False

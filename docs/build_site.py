@@ -54,7 +54,7 @@ def draw_attention(name: str, path: Path) -> str:
     with tempfile.TemporaryDirectory() as directory:
         if name in TRAINED_INPUTS:
             return _draw_trained(name, path, Path(directory))
-        return _drawn_small(name, path, Path(directory))
+        return _draw_untrained(name, path, Path(directory))
 
 
 def _draw_trained(name: str, path: Path, directory: Path) -> str:
@@ -69,7 +69,7 @@ def _draw_trained(name: str, path: Path, directory: Path) -> str:
     return f"Attention of the trained model for the input `{shown}`."
 
 
-def _drawn_small(name: str, path: Path, directory: Path) -> str:
+def _draw_untrained(name: str, path: Path, directory: Path) -> str:
     """Plot the attention of a small model with random weights and input. Return the caption."""
     sets, model = SMALL_CONFIGS[name], directory / "model.onnx"
     specc.compile(name, model, set=sets, init=0)
@@ -147,7 +147,7 @@ nav:
 """
 
 
-def stage_pages(drawn: bool) -> None:
+def write_pages(drawn: bool) -> None:
     """Write all pages to build/docs with rewritten links."""
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(
@@ -345,7 +345,7 @@ def main() -> None:
     parser.add_argument("--undrawn", action="store_true", help="leave drawings out")
     given = parser.parse_args()
     (ROOT / "build").mkdir(exist_ok=True)
-    stage_pages(not given.undrawn)
+    write_pages(not given.undrawn)
     config = write_config()
     shutil.rmtree(SITE, ignore_errors=True)
     command = [given.zensical, "build", "--clean", "-f", str(config)]

@@ -27,7 +27,7 @@ tokens of greedy decoding and of beam search with four beams, which must all be 
 """
 
 
-def rows(lines: list[dict[str, Any]]) -> list[str]:
+def render_rows(lines: list[dict[str, Any]]) -> list[str]:
     """Return a table row per built-in spec and graph, sorted by name, without specs of tests."""
     shipped = {file.name.partition(".")[0] for file in SPECS.iterdir()}
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
@@ -54,5 +54,5 @@ def _worst(ones: list[dict[str, Any]]) -> str:
 
 if __name__ == "__main__":
     recorded = Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()
-    table = "\n".join(rows([json.loads(line) for line in recorded]))
+    table = "\n".join(render_rows([json.loads(line) for line in recorded]))
     PAGE.write_text(HEAD + table + "\n", encoding="utf-8")

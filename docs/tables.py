@@ -353,8 +353,8 @@ def render_pages() -> dict[Path, str]:
     """Return the contents of every generated file, by file path."""
     return {
         ROOT / "docs" / "models.md": render_models_page(),
-        ROOT / "specs" / "schema.json": json_schema.json_schema_text(),
-        EXTENSION / "syntaxes" / "specc.tmLanguage.json": textmate_grammar.textmate_grammar_text(),
+        ROOT / "specs" / "schema.json": json_schema.render_json_schema(),
+        EXTENSION / "syntaxes" / "specc.tmLanguage.json": textmate_grammar.render_textmate_json(),
         ROOT / "docs" / "ops.md": render_ops_page(),
         ROOT / "docs" / "builtins.md": render_builtins_page(),
         ROOT / "docs" / "api.md": render_api_page(),

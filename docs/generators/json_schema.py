@@ -7,12 +7,12 @@ from typing import TypeAlias
 from docs.generators.json_schema_parts import (
     VALUE_SCHEMAS,
     Schema,
-    any_of_schemas,
-    call_schema,
-    config_schema,
     describe_schema,
-    mapping_schema,
-    schema_ref,
+    make_any_of_schema,
+    make_call_schemas,
+    make_config_schema,
+    make_mapping_schema,
+    make_schema_ref,
 )
 from specc.diagnostics.render import extract_docstring_summary
 from specc.driver.quantize_section import KINDS_BY_NAME, KV_CACHE_TYPES, LM_HEAD_BITS, UNQUANTIZED
@@ -31,15 +31,15 @@ Definitions: TypeAlias = dict[str, Schema]
 
 SCALAR_SCHEMA: Schema = {"type": ["string", "number", "boolean"]}
 NAME_SCHEMA: Schema = {"type": "string", "pattern": r"^\s*[A-Za-z_][A-Za-z0-9_]*\s*$"}
-NAMES_SCHEMA = any_of_schemas(NAME_SCHEMA, {"type": "array", "items": NAME_SCHEMA})
-TEXTS_SCHEMA = any_of_schemas(SCALAR_SCHEMA, {"type": "array", "items": SCALAR_SCHEMA})
+NAMES_SCHEMA = make_any_of_schema(NAME_SCHEMA, {"type": "array", "items": NAME_SCHEMA})
+TEXTS_SCHEMA = make_any_of_schema(SCALAR_SCHEMA, {"type": "array", "items": SCALAR_SCHEMA})
 TYPE_NAMES = (*STATIC_KINDS, *TENSOR_DTYPES, "list", "pair", "choice")
 TYPE_SCHEMA: Schema = {"type": "string", "pattern": rf"^\s*({'|'.join(sorted(set(TYPE_NAMES)))})\b"}
 
 
-EXPRESSION_SCHEMA = schema_ref("expression")
-STATEMENTS_SCHEMA = any_of_schemas(
-    {"type": "array", "items": schema_ref("statement")}, {"type": "null"}
+EXPRESSION_SCHEMA = make_schema_ref("expression")
+STATEMENTS_SCHEMA = make_any_of_schema(
+    {"type": "array", "items": make_schema_ref("statement")}, {"type": "null"}
 )
 
 NO_VALUE = "no config value of this spec; a new one has its type: `{type: int}`"
@@ -48,7 +48,7 @@ NO_VALUE = "no config value of this spec; a new one has its type: `{type: int}`"
 def build_json_schema() -> Schema:
     """Return the JSON Schema of YAML specs."""
     parents = {
-        name: config_schema(build_program(SpecLibrary().open_spec(name), SpecLibrary()))
+        name: make_config_schema(build_program(SpecLibrary().open_spec(name), SpecLibrary()))
         for name in find_builtin_specs()
     }
     shared = _shared(parents)
@@ -80,7 +80,7 @@ def _extends_rule(name: str, definition: str) -> Schema:
     """Return the rule that a spec with `extends: name` may set the config values of `name`."""
     return {
         "if": {"properties": {"extends": {"const": name}}, "required": ["extends"]},
-        "then": {"properties": {"config": schema_ref(definition)}},
+        "then": {"properties": {"config": make_schema_ref(definition)}},
     }
 
 
@@ -92,7 +92,7 @@ def _config_rule() -> Schema:
         "properties": {"items": {"items": {"not": {"required": ["use"]}}}},
     }
     plain = {"anyOf": [{"not": {"anyOf": others}}, _only(listed)]}
-    return {"if": plain, "then": {"properties": {"config": schema_ref("declarations")}}}
+    return {"if": plain, "then": {"properties": {"config": make_schema_ref("declarations")}}}
 
 
 def _only(listed: Schema) -> Schema:
@@ -110,25 +110,25 @@ def _definitions() -> Definitions:
             "type": "object",
             "minProperties": 1,
             "maxProperties": 1,
-            "properties": call_schema(EXPRESSION_SCHEMA, SCALAR_SCHEMA),
-            "additionalProperties": any_of_schemas({"type": "object"}, {"type": "null"}),
+            "properties": make_call_schemas(EXPRESSION_SCHEMA, SCALAR_SCHEMA),
+            "additionalProperties": make_any_of_schema({"type": "object"}, {"type": "null"}),
         },
         "field": _field(),
         # the YAML language server shows `errorMessage`, which other programs ignore
         "new field": {**_field(), "errorMessage": NO_VALUE},
-        "declarations": _entries(schema_ref("field")),
+        "declarations": _entries(make_schema_ref("field")),
         **VALUE_SCHEMAS,
-        "value": any_of_schemas(SCALAR_SCHEMA, {"type": "array"}, {"type": "object"}),
+        "value": make_any_of_schema(SCALAR_SCHEMA, {"type": "array"}, {"type": "object"}),
         "item": _chosen(ITEM_SCHEMAS),
         "statement": _statement(),
         "rule": _chosen(_rules()),
-        "used": mapping_schema(USE_PROPERTIES | {"file": TEXTS_SCHEMA}, ("file", "as")),
-        "generated": mapping_schema(
+        "used": make_mapping_schema(USE_PROPERTIES | {"file": TEXTS_SCHEMA}, ("file", "as")),
+        "generated": make_mapping_schema(
             {"of": NAME_SCHEMA, "from": NAME_SCHEMA}, ("of", "from"), EXPRESSION_SCHEMA
         ),
-        "input": any_of_schemas(
+        "input": make_any_of_schema(
             TYPE_SCHEMA,
-            mapping_schema({"type": TYPE_SCHEMA, "default": EXPRESSION_SCHEMA}, ("type",)),
+            make_mapping_schema({"type": TYPE_SCHEMA, "default": EXPRESSION_SCHEMA}, ("type",)),
         ),
     }
 
@@ -136,19 +136,19 @@ def _definitions() -> Definitions:
 def _expression() -> Schema:
     text = "a value as text, a list of values, or a call as a map: `{linear: {in: x, out: d}}`"
     listed = {"type": "array", "items": EXPRESSION_SCHEMA}
-    return describe_schema(any_of_schemas(SCALAR_SCHEMA, listed, schema_ref("call")), text)
+    return describe_schema(make_any_of_schema(SCALAR_SCHEMA, listed, make_schema_ref("call")), text)
 
 
 def _field() -> Schema:
     """Return the schema of the declaration of a config value."""
-    record = mapping_schema({"record": _entries(schema_ref("field"))}, ("record",))
+    record = make_mapping_schema({"record": _entries(make_schema_ref("field"))}, ("record",))
     keys = {
-        "type": any_of_schemas(TYPE_SCHEMA, record),
+        "type": make_any_of_schema(TYPE_SCHEMA, record),
         "from": TEXTS_SCHEMA,
-        "default": schema_ref("value"),
+        "default": make_schema_ref("value"),
         "doc": SCALAR_SCHEMA,
     }
-    return mapping_schema(keys, ("type",))
+    return make_mapping_schema(keys, ("type",))
 
 
 def _entries(value: Schema) -> Schema:
@@ -180,7 +180,7 @@ def _rules() -> dict[str, Schema]:
 
 def _form(form: yaml_keys.Form[ast.Node], needed: Sequence[str]) -> Schema:
     """Return the schema of the keys of a construct, of which the keys `needed` are required."""
-    return mapping_schema(
+    return make_mapping_schema(
         {k.name: KEY_SCHEMAS.get(k.kind, SCALAR_SCHEMA) for k in form.keys}, needed
     )
 
@@ -191,11 +191,11 @@ def _statement() -> Schema:
         kind: describe_schema(_form(form, (kind, *form.required)), STATEMENT_DOCS[kind])
         for kind, form in yaml_keys.STATEMENT_CONSTRUCTS.items()
     }
-    typed = mapping_schema({"type": SCALAR_SCHEMA, "is": EXPRESSION_SCHEMA}, ("type", "is"))
+    typed = make_mapping_schema({"type": SCALAR_SCHEMA, "is": EXPRESSION_SCHEMA}, ("type", "is"))
     let = {
         "minProperties": 1,
         "maxProperties": 1,
-        "additionalProperties": any_of_schemas(typed, EXPRESSION_SCHEMA),
+        "additionalProperties": make_any_of_schema(typed, EXPRESSION_SCHEMA),
     }
     worded = {"anyOf": [{"required": [kind]} for kind in kinds]}
     return {
@@ -208,12 +208,12 @@ def _statement() -> Schema:
     }
 
 
-def keyword_docs(words: Iterable[str]) -> dict[str, str]:
+def get_keyword_docs(words: Iterable[str]) -> dict[str, str]:
     """Return the documentation of keywords of the spec language, by keyword."""
     return {word: extract_docstring_summary(KEYWORD_NODES[word].__doc__) for word in words}
 
 
-STATEMENT_DOCS = keyword_docs(yaml_keys.STATEMENT_CONSTRUCTS)
+STATEMENT_DOCS = get_keyword_docs(yaml_keys.STATEMENT_CONSTRUCTS)
 """The documentation of the keywords that begin a statement."""
 KEY_SCHEMAS: dict[yaml_values.ValueKind, Schema] = {
     yaml_values.EXPRESSION: EXPRESSION_SCHEMA,
@@ -230,8 +230,8 @@ USE_PROPERTIES: dict[str, Schema] = {
     "under": SCALAR_SCHEMA,
 }
 BLOCK_PROPERTIES: dict[str, Schema] = {
-    "in": {"type": ["object", "null"], "additionalProperties": schema_ref("input")},
-    "out": any_of_schemas(TYPE_SCHEMA, {"type": "object", "additionalProperties": TYPE_SCHEMA}),
+    "in": {"type": ["object", "null"], "additionalProperties": make_schema_ref("input")},
+    "out": make_any_of_schema(TYPE_SCHEMA, {"type": "object", "additionalProperties": TYPE_SCHEMA}),
     "do": STATEMENTS_SCHEMA,
     "doc": SCALAR_SCHEMA,
 }
@@ -256,23 +256,31 @@ TOP_KEYS: dict[str, Schema] = {
     "model": SCALAR_SCHEMA,
     "doc": SCALAR_SCHEMA,
     "extends": {"type": "string"},
-    "use": any_of_schemas({"type": "array", "items": schema_ref("used")}, {"type": "null"}),
-    "config": _entries(schema_ref("value")),
+    "use": make_any_of_schema(
+        {"type": "array", "items": make_schema_ref("used")}, {"type": "null"}
+    ),
+    "config": _entries(make_schema_ref("value")),
     "dims": TEXTS_SCHEMA,
-    "require": any_of_schemas(
+    "require": make_any_of_schema(
         {
             "type": "array",
-            "items": any_of_schemas(
+            "items": make_any_of_schema(
                 SCALAR_SCHEMA,
-                mapping_schema({"that": EXPRESSION_SCHEMA, "because": SCALAR_SCHEMA}, ("that",)),
+                make_mapping_schema(
+                    {"that": EXPRESSION_SCHEMA, "because": SCALAR_SCHEMA}, ("that",)
+                ),
             ),
         },
         {"type": "null"},
     ),
-    "items": any_of_schemas({"type": "array", "items": schema_ref("item")}, {"type": "null"}),
+    "items": make_any_of_schema(
+        {"type": "array", "items": make_schema_ref("item")}, {"type": "null"}
+    ),
     "reading": {"type": ["object", "null"], "additionalProperties": EXPRESSION_SCHEMA},
-    "weights": any_of_schemas({"type": "array", "items": schema_ref("rule")}, {"type": "null"}),
-    "generate": {"type": ["object", "null"], "additionalProperties": schema_ref("generated")},
+    "weights": make_any_of_schema(
+        {"type": "array", "items": make_schema_ref("rule")}, {"type": "null"}
+    ),
+    "generate": {"type": ["object", "null"], "additionalProperties": make_schema_ref("generated")},
     "quantize": QUANTIZE_SCHEMA,
     "stream": {"type": ["object", "null"], "additionalProperties": NAME_SCHEMA},
 }
@@ -281,33 +289,33 @@ TOP_DOCS = {
     "model": "what the model is called",
     "doc": "what it is",
     "extends": "the spec whose config gets values here: a built-in one by name, or a file",
-    **keyword_docs(("use", "config", "dims", "require", "reading", "weights", "generate")),
-    **keyword_docs(("quantize", "stream")),
+    **get_keyword_docs(("use", "config", "dims", "require", "reading", "weights", "generate")),
+    **get_keyword_docs(("quantize", "stream")),
     "items": "blocks, graphs, masks, scores, biases and normalizers, in order",
 }
 ITEM_SCHEMAS: dict[str, Schema] = {
-    "block": mapping_schema(BLOCK_PROPERTIES | {"block": NAME_SCHEMA}, ("block", "out", "do")),
-    "graph": mapping_schema(
+    "block": make_mapping_schema(BLOCK_PROPERTIES | {"block": NAME_SCHEMA}, ("block", "out", "do")),
+    "graph": make_mapping_schema(
         BLOCK_PROPERTIES | GRAPH_PROPERTIES | {"graph": NAME_SCHEMA}, ("graph", "out", "do")
     ),
     **{
-        kind: mapping_schema(
+        kind: make_mapping_schema(
             {kind: SCALAR_SCHEMA, "is": EXPRESSION_SCHEMA, "doc": SCALAR_SCHEMA}, (kind, "is")
         )
         for kind in ast.DEFINITION_KINDS
     },
-    "use": mapping_schema(USE_PROPERTIES | {"use": TEXTS_SCHEMA}, ("use", "as")),
-    "require": mapping_schema(
+    "use": make_mapping_schema(USE_PROPERTIES | {"use": TEXTS_SCHEMA}, ("use", "as")),
+    "require": make_mapping_schema(
         {"require": EXPRESSION_SCHEMA, "because": SCALAR_SCHEMA}, ("require",)
     ),
     **{
-        key: mapping_schema({key: TOP_KEYS[key]}, (key,))
+        key: make_mapping_schema({key: TOP_KEYS[key]}, (key,))
         for key in (*("config", "dims", "reading", "weights", "generate", "quantize"), "stream")
     },
 }
 
 
-def json_schema_text() -> str:
+def render_json_schema() -> str:
     """Return the content of specs/schema.json, with one definition or rule per line."""
     whole = dict(build_json_schema())
     definitions, rules = whole.pop("definitions"), whole.pop("allOf")

@@ -14,7 +14,7 @@ from specc.syntax.yaml.yaml_layout import IGNORED_KEYS
 Schema: TypeAlias = Mapping[str, object]
 
 
-def any_of_schemas(*schemas: Schema) -> Schema:
+def make_any_of_schema(*schemas: Schema) -> Schema:
     """Return a schema that accepts the values of any of several schemas."""
     return {"anyOf": list(schemas)}
 
@@ -24,7 +24,7 @@ def describe_schema(schema: Schema, text: str) -> Schema:
     return {**schema, "description": text}
 
 
-def mapping_schema(
+def make_mapping_schema(
     keys: Mapping[str, Schema], needed: Sequence[str] = (), other: Schema | None = None
 ) -> Schema:
     """Return the schema of a mapping with the given keys; further keys must match `other`."""
@@ -36,7 +36,7 @@ def mapping_schema(
     }
 
 
-def call_schema(expression: Schema, scalar: Schema) -> dict[str, Schema]:
+def make_call_schemas(expression: Schema, scalar: Schema) -> dict[str, Schema]:
     """Return the schema of each callable with its options. Unknown blocks may have any options."""
     calls: dict[str, Schema] = {}
     for name, options in list_callables().items():
@@ -68,25 +68,25 @@ EXPRESSION_STRING_SCHEMA: Schema = {
 }
 """Schema of an expression that may evaluate to a number, i.e. not a boolean or a quoted string."""
 VALUE_SCHEMAS: dict[str, Schema] = {
-    "int": any_of_schemas({"type": "integer"}, EXPRESSION_STRING_SCHEMA),
-    "float": any_of_schemas({"type": "number"}, EXPRESSION_STRING_SCHEMA),
-    "bool": any_of_schemas({"type": "boolean"}, {"type": "string", "pattern": "[A-Za-z]"}),
+    "int": make_any_of_schema({"type": "integer"}, EXPRESSION_STRING_SCHEMA),
+    "float": make_any_of_schema({"type": "number"}, EXPRESSION_STRING_SCHEMA),
+    "bool": make_any_of_schema({"type": "boolean"}, {"type": "string", "pattern": "[A-Za-z]"}),
     "text": SCALAR_SCHEMA,
     "longer": {"type": "string", "pattern": r"[ .(\[]"},
 }
 """Schemas of literals, and of expressions with more than one token (`longer`)."""
 
 
-def config_schema(program: Program) -> Schema:
+def make_config_schema(program: Program) -> Schema:
     """Return the schema of `config:` in a derived spec: inherited values and new fields."""
     schema = _of(program)
-    texts = any_of_schemas(SCALAR_SCHEMA, {"type": "array", "items": SCALAR_SCHEMA})
+    texts = make_any_of_schema(SCALAR_SCHEMA, {"type": "array", "items": SCALAR_SCHEMA})
     return {
         **schema,
         "type": ["object", "null"],
         "patternProperties": {"^expect ": texts},
         "properties": {**_mapping(schema["properties"]), IGNORED_KEYS: texts},
-        "additionalProperties": schema_ref("new field"),
+        "additionalProperties": make_schema_ref("new field"),
     }
 
 
@@ -102,7 +102,9 @@ def _of(program: Program) -> Schema:
     words = [f.name for f in fields if f.type.name == "choice"]
     properties: dict[str, Schema] = {}
     for part in program.used_specs:
-        properties[part.name] = any_of_schemas(*(_of(one) for one in part.programs), SCALAR_SCHEMA)
+        properties[part.name] = make_any_of_schema(
+            *(_of(one) for one in part.programs), SCALAR_SCHEMA
+        )
     for field in fields:
         properties[field.name] = _described(field, words)
     return {"type": "object", "properties": properties, "additionalProperties": False}
@@ -121,15 +123,15 @@ def _about(field: ast.Field) -> str:
 def _value(kind: ast.TypeName, words: Sequence[str]) -> Schema:
     """Return the schema of the values of a config type."""
     found = _kinds(kind, words)
-    return any_of_schemas(*found, {"enum": ["none"]}) if kind.optional else any_of_schemas(*found)
+    return make_any_of_schema(*found, *([{"enum": ["none"]}] if kind.optional else []))
 
 
 def _kinds(kind: ast.TypeName, words: Sequence[str]) -> tuple[Schema, ...]:
     match kind.name:
         case "int" | "float" | "bool" | "text":
-            return (schema_ref(kind.name),)
+            return (make_schema_ref(kind.name),)
         case "choice":
-            return {"enum": [*kind.names, *words]}, schema_ref("longer")
+            return {"enum": [*kind.names, *words]}, make_schema_ref("longer")
         case "list" | "pair":
             assert kind.element_type is not None  # the grammar requires an element type
             item = _value(kind.element_type, words)
@@ -141,9 +143,9 @@ def _kinds(kind: ast.TypeName, words: Sequence[str]) -> tuple[Schema, ...]:
             record: Schema = {"type": "object", "properties": inner}
             return {**record, "additionalProperties": False}, {"type": "string"}
         case _:
-            return (schema_ref("value"),)
+            return (make_schema_ref("value"),)
 
 
-def schema_ref(name: str) -> Schema:
+def make_schema_ref(name: str) -> Schema:
     """Return a reference to a definition of the schema."""
     return {"$ref": f"#/definitions/{name}"}

@@ -142,7 +142,7 @@ def build_lalr_table() -> TableJson:
     order = order_states(rows, [parser["start_states"][s] for s in START_SYMBOLS])
     state_at = {state: n for n, state in enumerate(order)}
 
-    def numbered(action: int | str) -> int:
+    def get_action_number(action: int | str) -> int:
         return state_at[action] if isinstance(action, int) else ~rule_at[action]
 
     fixed = {p.value: name for name, p in terminals.items() if p.type == "str"}
@@ -151,7 +151,9 @@ def build_lalr_table() -> TableJson:
         "symbols": symbols,
         "rules": [rules[key] for key in sorted(rules)],
         "states": [
-            pack_state_row({symbols.index(n): numbered(a) for n, a in sorted(rows[s].items())})
+            pack_state_row(
+                {symbols.index(n): get_action_number(a) for n, a in sorted(rows[s].items())}
+            )
             for s in order
         ],
         "starts": {s: state_at[parser["start_states"][s]] for s in START_SYMBOLS},

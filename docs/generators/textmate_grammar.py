@@ -113,6 +113,6 @@ def _names() -> list[Pattern]:
     ]
 
 
-def textmate_grammar_text() -> str:
+def render_textmate_json() -> str:
     """Return the content of the TextMate grammar file."""
     return json.dumps(build_textmate_grammar(), indent=2, ensure_ascii=False) + "\n"

@@ -19,7 +19,7 @@ def test_ratio_of_medians() -> None:
     found = measure.estimate_ratio([2.0, 2.0, 9.0], [1.0, 1.0, 1.0])
     assert found.value == 2.0
     assert found.low == 2.0
-    assert not found.no_worse
+    assert not found.is_no_worse
 
 
 def test_common_noise_cancels() -> None:
@@ -29,8 +29,8 @@ def test_common_noise_cancels() -> None:
 
 
 def test_no_worse_if_the_interval_contains_one() -> None:
-    assert measure.Ratio(1.1, 1.0, 1.2).no_worse
-    assert not measure.Ratio(1.1, 1.01, 1.2).no_worse
+    assert measure.Ratio(1.1, 1.0, 1.2).is_no_worse
+    assert not measure.Ratio(1.1, 1.01, 1.2).is_no_worse
 
 
 def test_process_cost() -> None:

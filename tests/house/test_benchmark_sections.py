@@ -44,10 +44,10 @@ def test_page_without_marks_is_rewritten() -> None:
 
 
 def test_goal_limits() -> None:
-    assert Goal("faster", 2.3, 2.3).reached
-    assert not Goal("faster", 2.3, 2.29).reached
-    assert Goal("size", 0.27, 0.27, at_most=True).reached
-    assert not Goal("size", 0.27, 0.28, at_most=True).reached
+    assert Goal("faster", 2.3, 2.3).is_reached
+    assert not Goal("faster", 2.3, 2.29).is_reached
+    assert Goal("size", 0.27, 0.27, at_most=True).is_reached
+    assert not Goal("size", 0.27, 0.28, at_most=True).is_reached
     assert list(format_goals([])) == []
     assert list(format_goals([Goal("size", 0.27, 0.3, at_most=True)]))[2:] == [
         "| size | at most 0.27 | 0.3 | not reached |",

@@ -17,16 +17,16 @@ pytestmark = pytest.mark.parity
 
 
 def test_equal_tokens_with_a_time_for_each(tmp_path: Path) -> None:
-    checkpoint = generation.saved("gpt2", tmp_path / "gpt2", tiny=True)
-    generation.compiled("gpt2", checkpoint, tmp_path / "package", "specc", "ort-cpu")
+    checkpoint = generation.save_checkpoint("gpt2", tmp_path / "gpt2", tiny=True)
+    generation.compile_package("gpt2", checkpoint, tmp_path / "package", "specc", "ort-cpu")
     model = decoders.load_published_model(checkpoint)
-    writers = {
-        "specc": decoders.make_specc_writer(tmp_path / "package"),
-        "dynamic": decoders.make_transformers_writer(model, "dynamic"),
-        "static": decoders.make_transformers_writer(model, "static"),
+    generators = {
+        "specc": decoders.make_specc_generator(tmp_path / "package"),
+        "dynamic": decoders.make_transformers_generator(model, "dynamic"),
+        "static": decoders.make_transformers_generator(model, "static"),
     }
     ids = np.random.default_rng(0).integers(0, 90, (2, 5))
-    made = {name: writer(ids, 6) for name, writer in writers.items()}
+    made = {name: generate(ids, 6) for name, generate in generators.items()}
     for name, trace in made.items():
         assert trace.tokens.shape == (2, 6)
         assert np.array_equal(trace.tokens, made["specc"].tokens), name
@@ -35,9 +35,11 @@ def test_equal_tokens_with_a_time_for_each(tmp_path: Path) -> None:
 
 
 def test_bytes_read_per_token(tmp_path: Path) -> None:
-    checkpoint = generation.saved("gpt2", tmp_path / "gpt2", tiny=True)
+    checkpoint = generation.save_checkpoint("gpt2", tmp_path / "gpt2", tiny=True)
     vocab, width, layers = 100, 64, 2
     block = 12 * width * width + 13 * width
-    assert generation.bytes_a_token(checkpoint) == 4 * (vocab * width + layers * block + 2 * width)
+    assert generation.count_weight_bytes_per_token(checkpoint) == 4 * (
+        vocab * width + layers * block + 2 * width
+    )
     assert generation.count_cache_bytes(checkpoint, 10) == 4 * 2 * 10 * width * layers
     assert generation.measure_memory_bandwidth(2**20, 2) > 0

@@ -16,7 +16,7 @@ import data
 import numpy as np
 from numpy.typing import NDArray
 
-STEPS = 16  # number of training steps per job
+STEPS_PER_JOB = 16  # number of training steps per job
 AHEAD = 4  # number of prepared jobs per process
 
 Ids = NDArray[np.uint8]
@@ -50,7 +50,7 @@ class Alphabet:
 
 @dataclass(frozen=True)
 class BatchJob:
-    """The batches of one job: `STEPS` steps, each with `batch` pairs per half batch."""
+    """The batches of one job: `STEPS_PER_JOB` steps, each with `batch` pairs per half batch."""
 
     alphabet: Alphabet
     batch: int
@@ -67,16 +67,18 @@ class BatchJob:
     def _generate_half_batch(
         self, directions: tuple[data.PairMaker, ...], rng: random.Random
     ) -> HalfBatch:
-        pairs = data.make_training_pairs(directions, STEPS * self.batch, rng)
+        pairs = data.make_training_pairs(directions, STEPS_PER_JOB * self.batch, rng)
         given, wanted = (self.alphabet.encode_texts(texts) for texts in zip(*pairs, strict=True))
-        return given.reshape(STEPS, self.batch, -1), wanted.reshape(STEPS, self.batch, -1)
+        return given.reshape(STEPS_PER_JOB, self.batch, -1), wanted.reshape(
+            STEPS_PER_JOB, self.batch, -1
+        )
 
 
 def prefetch_batches(
     alphabet: Alphabet, batch: int, seed: int, workers: int
 ) -> Iterator[tuple[HalfBatch, HalfBatch]]:
-    """Yield the half batches of `STEPS` steps at a time without end. The order does not depend on
-    the number of worker processes.
+    """Yield the half batches of `STEPS_PER_JOB` steps at a time without end. The order does not
+    depend on the number of worker processes.
     """
     jobs = (BatchJob(alphabet, batch, seed, number) for number in count())
     if not workers:

@@ -25,8 +25,7 @@ from pathlib import Path
 import data
 import numpy as np
 import torch
-from batches import STEPS as TOGETHER
-from batches import Alphabet, HalfBatch, prefetch_batches
+from batches import STEPS_PER_JOB, Alphabet, HalfBatch, prefetch_batches
 from torch import Tensor
 from torch.nn import Module, functional
 
@@ -113,7 +112,7 @@ def iterate_half_batches(
 
     for both in prefetch_batches(build_alphabet(), batch, seed, workers):
         moved = [move_to_device(half) for half in both]
-        for step in range(TOGETHER):
+        for step in range(STEPS_PER_JOB):
             yield [(given[step].long(), wanted[step].long()) for given, wanted in moved]
 
 

@@ -1,7 +1,7 @@
 """Generate with onnxruntime-genai and measure the times. This script runs in a Python environment
 with onnxruntime-genai.
 
-`genai_writer.py DIRECTORY THREADS` reads requests `[prompts, count]` as lines of JSON, and answers
+`genai_process.py DIRECTORY THREADS` reads requests `[prompts, count]` as lines of JSON, and answers
 each request with `[prefill, gaps, tokens]`.
 """
 
@@ -14,13 +14,13 @@ from itertools import pairwise
 from pathlib import Path
 
 
-def write(directory: str, threads: str) -> None:
+def answer_requests(directory: str, threads: str) -> None:
     """Answer requests from stdin until stdin closes."""
     import numpy as np
     import onnxruntime_genai as og
 
     with tempfile.TemporaryDirectory() as place:
-        model = og.Model(_with_threads(Path(directory), Path(place), int(threads)))
+        model = og.Model(_copy_with_threads(Path(directory), Path(place), int(threads)))
         for line in sys.stdin:
             prompts, count = json.loads(line)
             ids = np.array(prompts, np.int32)
@@ -44,7 +44,7 @@ def write(directory: str, threads: str) -> None:
             print(json.dumps([times[0] - began, gaps, made]), flush=True)
 
 
-def _with_threads(directory: Path, place: Path, threads: int) -> str:
+def _copy_with_threads(directory: Path, place: Path, threads: int) -> str:
     """Create a copy of the model (hard links) with a config that sets the number of threads."""
     for path in directory.iterdir():
         if path.suffix == ".json":
@@ -64,4 +64,4 @@ def _same_disk(path: Path, place: Path) -> bool:
 
 
 if __name__ == "__main__":
-    write(*sys.argv[1:])
+    answer_requests(*sys.argv[1:])
