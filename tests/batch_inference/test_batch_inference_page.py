@@ -79,7 +79,7 @@ def test_estimates_below_the_table() -> None:
         f"cost {cores * 0.03:.0f} to {cores * 0.05:.0f} dollars at 0.03 to 0.05 dollars per core hour"
     )
     assert_page_contains(f"The parts need {ROWS * 95 / 1e9:.0f} GB")
-    assert_page_contains(f"need {format_thousands(round(ROWS / 20 / 3600, -3))} core hours")
+    assert_page_contains(f"needs {format_thousands(round(ROWS / 20 / 3600, -3))} core hours")
     assert_page_contains(f"takes {ROWS * 5e-6 / 60:.0f} minutes at 5 µs per row")
     assert_page_contains("`errors.jsonl` has 10⁵ lines (20 MB)")
     assert ROWS / 10_000 * 200 == 20e6
