@@ -227,7 +227,7 @@ def render_completion_script(shell: str, commands: Mapping[str, CommandCompletio
     return SCRIPT_RENDERERS[shell](commands)
 
 
-def add_internal_complete_arguments(parser: ArgumentParser) -> None:
+def add_complete_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc _complete`."""
     parser.add_argument("kind", choices=[*COMPLETED_KINDS.values()])
     parser.add_argument("spec", nargs="?", default="", metavar="SPEC")
