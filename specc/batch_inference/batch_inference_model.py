@@ -158,8 +158,8 @@ class BatchInferenceModel:
         )
 
     @cached_property
-    def formatter(self) -> GraphResultColumns | GeneratedResultColumns:
-        """The formatter of results. Raise E0731 to E0733, or E0879 for invalid outputs."""
+    def result_columns(self) -> GraphResultColumns | GeneratedResultColumns:
+        """The columns of results. Raise E0731 to E0733, or E0879 for invalid outputs."""
         generator = self.model.generator
         if not self.is_generative or generator is None:
             manifest = self.model.default_model.manifest
@@ -187,7 +187,7 @@ class BatchInferenceModel:
 
     def list_result_columns(self) -> tuple[TableColumn, ...]:
         """Return the table columns with the results of a row."""
-        return tuple(self.formatter.iterate_columns())
+        return tuple(self.result_columns.iterate_columns())
 
     @cached_property
     def cost_formulas(self) -> CostFormulas:
@@ -202,19 +202,19 @@ class BatchInferenceModel:
             return scoring_model.manifest.graph
         return self.input_signature.graph
 
-    def compute_rows(self, rows: Sequence[InputRow], first_row: int = 0) -> list[dict[str, object]]:
+    def run_batch(self, rows: Sequence[InputRow], first_row: int = 0) -> list[dict[str, object]]:
         """Compute the results of each row of a batch. Raise E09xx if an input is invalid."""
-        if isinstance(self.formatter, GeneratedResultColumns):
+        if isinstance(self.result_columns, GeneratedResultColumns):
             results = self.generative_model.start_generation(rows, first_row).results()
-            return [self.formatter.format_row(sequences) for sequences in results]
+            return [self.result_columns.format_row(sequences) for sequences in results]
         inputs = self.row_reader.batch_inputs(rows)
         outputs = self._run_outputs(inputs)
-        return self.formatter.format_rows(outputs, rows, self._length_padding)
+        return self.result_columns.format_rows(outputs, rows, self._length_padding)
 
     def _run_outputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return the graph outputs of a batch, and the attention weights if they are requested."""
         model = self.model.default_model
-        formatter = self.formatter
+        formatter = self.result_columns
         if not (isinstance(formatter, GraphResultColumns) and formatter.has_attention_columns):
             return model.run(**inputs)
         outputs, weights = model.attention(**inputs)

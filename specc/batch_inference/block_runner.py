@@ -352,7 +352,7 @@ class BlockInference:
         self.journal.record_started_rows(row_numbers)
         try:
             start_time = time.perf_counter()
-            batch_results = self.model.compute_rows(batch, self.first_row_number)
+            batch_results = self.model.run_batch(batch, self.first_row_number)
             self.statistics.seconds += time.perf_counter() - start_time
             max_length = max(row.get_padded_length(self.padded_inputs) for row in batch)
             self.statistics.multiply_adds += self.model.cost_formulas.estimate_multiply_adds(

@@ -262,7 +262,7 @@ def execute_diff(args: Namespace) -> int:
     difference = diff_architectures(a, b)
     if not print_json_result(_difference_to_json(a, b, difference)):
         print("\n".join(map(escape_text, format_difference(a, b, difference))))
-    return 0 if difference.is_same else DIFFERENCE_STATUS
+    return 0 if difference.is_empty else DIFFERENCE_STATUS
 
 
 def _difference_to_json(
@@ -272,7 +272,7 @@ def _difference_to_json(
     return {
         "a": a.name,
         "b": b.name,
-        "same": difference.is_same,
+        "same": difference.is_empty,
         "reason": difference.reason,
         "changes": [*map(vars, difference.changes)],
     }

@@ -86,7 +86,7 @@ def execute_compile(args: Namespace) -> int:
         if remark != format_shadowing_note(args.spec):
             terminal.print_note(remark)
     for path, size in report.files:
-        terminal.print_result_line(f"{escape_text(path)}  {format_size(size)}")
+        terminal.print_result_line(f"{escape_text(path)}  {format_byte_count(size)}")
     return 0
 
 
@@ -137,7 +137,7 @@ def _check_option_combinations(args: Namespace) -> None:
         )
 
 
-def format_size(size: float) -> str:
+def format_byte_count(size: float) -> str:
     """Format a byte count with a unit, as in `1.5 GB`."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:

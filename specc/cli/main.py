@@ -212,7 +212,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def entry() -> NoReturn:
+def run_and_exit() -> NoReturn:
     """Run the `specc` command and exit. Characters that the terminal cannot encode are escaped."""
     # the parent process may have closed stdout or stderr
     if sys.stdout is None or sys.stderr is None:

@@ -157,7 +157,7 @@ def execute_map(args: Namespace) -> int:
     try:
         report = run_job(job, progress_line.show_report)
     finally:
-        progress_line.end_line()
+        progress_line.finish()
     status = int(bool(report.rows) and report.errors == report.rows)
     if print_json_result(map_report_to_json(report)):
         return status
@@ -226,7 +226,7 @@ class _JobProgressLine:
             print(f"\r{text:<{self.width}}", end="", file=sys.stderr, flush=True)
             self.width = len(text)
 
-    def end_line(self) -> None:
+    def finish(self) -> None:
         """Print a newline after the progress line."""
         if self.width:
             print(file=sys.stderr)

@@ -14,7 +14,7 @@ from specc.cli.run_task_inputs import (
     parse_json_values,
     raise_missing_file,
     raise_too_many_arguments,
-    read_lines,
+    read_text_lines,
 )
 from specc.cli.terminal import STDIN_NAME
 from specc.diagnostics.diagnostic import Failed, raise_error
@@ -70,7 +70,7 @@ class _InputCollector:
     """Collects the inputs on a command line: values by input name, files read, image sizes."""
 
     model: ModelInputs
-    pieces: dict[str, list["ArgumentValue"]] = field(default_factory=dict)
+    values_by_input: dict[str, list["ArgumentValue"]] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
     sizes: list[ImageSize] = field(default_factory=list)
 
@@ -102,7 +102,7 @@ class _InputCollector:
         return self._add_value(name, numbers)
 
     def _add_value(self, name: str, value: "ArgumentValue") -> None:
-        self.pieces.setdefault(name, []).append(value)
+        self.values_by_input.setdefault(name, []).append(value)
 
     def _read_arrays(self, name: str, argument: str) -> None:
         """Assign named arrays of a file to the inputs of the same name, unnamed ones to `name`."""
@@ -171,7 +171,7 @@ class _InputCollector:
     def _read_lines(self, argument: str) -> list[str]:
         if argument == STDIN_NAME and STDIN_NAME in self.files:
             raise_error("E0910", "`-` (stdin) can be passed to one input only")
-        lines = read_lines(argument)
+        lines = read_text_lines(argument)
         self.files.append(argument.removeprefix("@"))
         return lines
 
@@ -204,7 +204,9 @@ def parse_input_arguments(model: ModelInputs, arguments: Sequence[str]) -> Parse
             raise_too_many_arguments(argument, model.required_inputs, is_batch=len(missing) > 1)
         collector.add_argument(target, argument)
     return ParsedInputs(
-        _batch_inputs(model, collector.pieces), tuple(collector.files), tuple(collector.sizes)
+        _batch_inputs(model, collector.values_by_input),
+        tuple(collector.files),
+        tuple(collector.sizes),
     )
 
 
@@ -224,14 +226,16 @@ def _fits_input(model: ModelInputs, target: str, argument: str) -> bool:
 
 
 def _batch_inputs(
-    model: ModelInputs, pieces: Mapping[str, Sequence[ArgumentValue]]
+    model: ModelInputs, values_by_input: Mapping[str, Sequence[ArgumentValue]]
 ) -> dict[str, Array]:
     """Return one array per input. A mask passed by the user replaces the computed mask."""
-    elements = {name: _list_elements(values) for name, values in pieces.items()}
+    elements = {name: _list_elements(values) for name, values in values_by_input.items()}
     prepared = prepare_images(model.graph, model.preprocessing, elements)
     arrays = {n: value for n, value in prepared.items() if isinstance(value, np.ndarray)}
-    for name in [name for name in pieces if name not in arrays]:
-        input_arrays = [piece for piece in pieces[name] if not isinstance(piece, _BatchElements)]
+    for name in [name for name in values_by_input if name not in arrays]:
+        input_arrays = [
+            value for value in values_by_input[name] if not isinstance(value, _BatchElements)
+        ]
         input_elements = prepared[name]
         assert isinstance(input_elements, list)
         for key, array in _batch_values(model, name, input_arrays, input_elements).items():
@@ -240,11 +244,11 @@ def _batch_inputs(
     return arrays
 
 
-def _list_elements(pieces: Sequence[ArgumentValue]) -> list[object]:
-    """Return the batch elements of all `pieces` that are not arrays. If some elements are lists of
+def _list_elements(values: Sequence[ArgumentValue]) -> list[object]:
+    """Return the batch elements of all `values` that are not arrays. If some elements are lists of
     images, a single image becomes a list of one image.
     """
-    elements = [x for piece in pieces if isinstance(piece, _BatchElements) for x in piece.elements]
+    elements = [x for value in values if isinstance(value, _BatchElements) for x in value.elements]
     if not any(isinstance(x, list) for x in elements):
         return [*elements]
     return [[x] if isinstance(x, Path) else x for x in elements]

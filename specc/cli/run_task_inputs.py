@@ -62,7 +62,7 @@ MAX_TEXT = 2**20
 """Maximum size in bytes of a text file or stdin."""
 
 
-def read_lines(argument: str) -> list[str]:
+def read_text_lines(argument: str) -> list[str]:
     """Return the lines of stdin or `@FILE`. Raise E0802 or E0112 if unreadable or not UTF-8."""
     if argument == STDIN_NAME:
         data = read_standard_input(MAX_TEXT)
@@ -151,7 +151,7 @@ def _iterate_values(slot: TaskSlot, argument: str, files: list[Path]) -> Iterato
     elif argument == STDIN_NAME or argument.startswith("@"):
         if argument != STDIN_NAME:
             files.append(Path(argument[1:]))
-        yield from read_lines(argument)
+        yield from read_text_lines(argument)
     elif argument.lower().endswith(".json"):
         files.append(Path(argument))
         items = load_strict_json(read_bytes(argument, MAX_TEXT_BYTES), argument)

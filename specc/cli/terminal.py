@@ -189,7 +189,7 @@ class ProgressLine:
         if now - self.start_time > PROGRESS_DELAY and now - self.last_redraw_time > REDRAW_INTERVAL:
             self._show_line(now)
 
-    def end_line(self) -> None:
+    def finish(self) -> None:
         """Print the final count and end the progress line, if the line is visible."""
         if self.last_redraw_time:
             self._show_line(time.monotonic())
@@ -230,7 +230,7 @@ def show_write_progress(title: str) -> Iterator[None]:
         yield
     finally:
         WRITE_PROGRESS.reset(previous)
-        line.end_line()
+        line.finish()
 
 
 def iterate_with_counter(items: Iterator[Item], label: str) -> Iterator[Item]:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from specc import backend
 from specc.backend import CompilerBackend, WeightStorage
 from specc.diagnostics.diagnostic import raise_error
-from specc.driver import precision, reading_section
+from specc.driver import precision, preprocessing_section
 from specc.driver.compile_options import CompileOptions
 from specc.driver.quantize_section import QuantizeRequest, merge_quantize_options
 from specc.driver.spec_loader import LoadedSpec, elaborate_spec, iterate_sibling_graphs
@@ -136,7 +136,7 @@ def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
     of the first stage that fails.
     """
     weights = options.weights or spec.checkpoint
-    directories = reading_section.find_tokenizer_directories(weights, spec.config_file)
+    directories = preprocessing_section.find_tokenizer_directories(weights, spec.config_file)
     language = get_adapter_language(options.adapter)
     configured = apply_generation_config(elaborate_spec(spec, options.graph), directories)
     model = configured.model_definition
@@ -162,13 +162,15 @@ def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
             values=values,
             directories=directories,
             preprocessing=add_checkpoint_task(
-                reading_section.build_preprocessing_config(
+                preprocessing_section.build_preprocessing_config(
                     spec.program, model, directories, language
                 ),
                 spec.program,
                 model,
                 spec.reader.config_file,
-                reading_section.find_tokenizer_directories(*map(str, directories), spec.repository),
+                preprocessing_section.find_tokenizer_directories(
+                    *map(str, directories), spec.repository
+                ),
             ),
             remarks=configured.remarks,
             **choices,
@@ -201,7 +203,9 @@ def list_job_input_files(job: CompileJob) -> list[Path]:
     """Return every input file of the compilation, so that outputs do not overwrite input files."""
     files = [
         *job.spec.library.modules,
-        *reading_section.list_preprocessing_files(job.spec.program, job.model, job.directories),
+        *preprocessing_section.list_preprocessing_files(
+            job.spec.program, job.model, job.directories
+        ),
     ]
     if isinstance(job.values, CheckpointBinding):
         checkpoint = job.values.checkpoint
@@ -276,9 +280,9 @@ class LoweringJob(CompileJob):
         half = self.half_dtype
         return pass_pipeline.convert_derived_to_half_precision(derived, half) if half else derived
 
-    def quantize_source(self, source: ModelSource) -> ModelSource:
+    def quantize_model_source(self, source: ModelSource) -> ModelSource:
         """Return `source` with the weights of `quantization_decision` quantized in all graphs."""
-        return precision.quantize_source(source, self.quantization_decision.plan)
+        return precision.quantize_model_source(source, self.quantization_decision.plan)
 
 
 STORED_RECIPE = "int4 weights: the codes and scales of the checkpoint"

@@ -8,7 +8,7 @@ from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.artifact.generation_metadata import ChunkConfig, GenerationMetadata
 from specc.backend import ExtraFile, PackageGraph, PackageMetadata, WrittenModel
 from specc.diagnostics.diagnostic import raise_error
-from specc.driver import precision, reading_section
+from specc.driver import precision, preprocessing_section
 from specc.driver.compile_job import LoweringJob, list_job_input_files
 from specc.driver.compile_options import CompileReport
 from specc.driver.export_profiles import RETURNED_LOGITS, apply_profile
@@ -258,7 +258,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         source = job.convert_dtype(job.simplified_graph)
         metadata = describe_graph(job, job.manifest_graph, is_full_forward=True, sources=True)
     written_model = job.compiler.write_model(
-        job.quantize_source(source),
+        job.quantize_model_source(source),
         path,
         job.stored_parameters,
         target=job.target,
@@ -288,7 +288,7 @@ def write_package(job: LoweringJob) -> CompileReport:
     companions = tuple(read_companion_files(options.io_names, job.directories, used_names))
     written_model = job.compiler.write_package(
         {
-            role: replace(package_graph, graph=job.quantize_source(package_graph.graph))
+            role: replace(package_graph, graph=job.quantize_model_source(package_graph.graph))
             for role, package_graph in contents.graphs.items()
         },
         normalize_output_path(options.output),
@@ -317,7 +317,7 @@ def build_report(job: LoweringJob, written_model: WrittenModel, *remarks: str) -
     warnings = job.values.warnings if isinstance(job.values, CheckpointBinding) else ()
     remarks = (
         *job.spec.remarks,
-        *reading_section.describe_preprocessing_files(job.model, job.directories),
+        *preprocessing_section.describe_preprocessing_files(job.model, job.directories),
         *job.remarks,
         *job.quantize.remarks,
         *([job.int4_method] if job.int4_method else []),

@@ -85,14 +85,18 @@ def find_encoder_directory(directory: str) -> str:
     by the first entry of modules.json.
     """
     path = Path(directory)
-    if not directory or not os.path.lexists(path / MODULES_FILE) or has_file(path, CONFIG_FILE):
+    if (
+        not directory
+        or not os.path.lexists(path / MODULES_FILE)
+        or contains_file(path, CONFIG_FILE)
+    ):
         return directory
     modules = _read_modules(path)
     has_path = bool(modules) and modules[0].get("path")
     return str(_resolve_module_directory(path, modules[0])) if has_path else directory
 
 
-def has_file(directory: Path, name: str) -> bool:
+def contains_file(directory: Path, name: str) -> bool:
     """Return True if a directory contains a file with the given name."""
     return os.path.lexists(directory / name)
 
@@ -105,7 +109,7 @@ def build_sentence_transformers_spec(
     the directory is not supported.
     """
     root = Path(directory)
-    if not directory or not has_file(root, MODULES_FILE):
+    if not directory or not contains_file(root, MODULES_FILE):
         return None
     modules = _read_modules(root)
     kinds = [_get_module_class(root, str(m.get("type", ""))) for m in modules]

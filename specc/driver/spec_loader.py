@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from specc.analysis.length_limits import has_context_length
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Source, raise_error
 from specc.diagnostics.render import format_repr, render_html_table
-from specc.driver import reading_section
+from specc.driver import preprocessing_section
 from specc.driver.config_compatibility import (
     check_model_type,
     warn_limited_contexts,
@@ -271,10 +271,10 @@ def _warn_unreachable_tokens(spec: LoadedSpec, model: ModelDefinition) -> tuple[
     Vocabularies next to weights are exempt, because general word lists have many unused entries.
     """
     try:
-        preprocessing = reading_section.build_preprocessing_config(spec.program, model)
+        preprocessing = preprocessing_section.build_preprocessing_config(spec.program, model)
     except Failed:
         return ()
-    return tuple(reading_section.warn_unreachable_tokens(spec.program, preprocessing))
+    return tuple(preprocessing_section.warn_unreachable_tokens(spec.program, preprocessing))
 
 
 def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
@@ -286,7 +286,7 @@ def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
         model.graph,
         lambda: iterate_sibling_graphs(spec, model.graph.name),
     )
-    if errors := reading_section.check_reading_section(spec.program, model):
+    if errors := preprocessing_section.check_preprocessing_section(spec.program, model):
         raise Failed(*errors)
 
 

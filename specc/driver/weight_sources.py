@@ -9,7 +9,7 @@ from math import prod
 
 from specc.artifact.package_index_and_checksums import WeightFileMetadata
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
-from specc.driver import reading_section
+from specc.driver import preprocessing_section
 from specc.driver.spec_loader import LoadedSpec, elaborate_spec, iterate_sibling_graphs
 from specc.driver.weights_section import (
     evaluate_weight_rules,
@@ -304,7 +304,7 @@ def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = ""
     Raise the errors of `specc compile`.
     """
     weights = sources.checkpoint or spec.checkpoint
-    directories = reading_section.find_tokenizer_directories(weights, spec.config_file)
+    directories = preprocessing_section.find_tokenizer_directories(weights, spec.config_file)
     spec = replace(spec, reader=replace(spec.reader, is_training=True))
     model = apply_generation_config(elaborate_spec(spec, graph), directories).model_definition
     if sources.init is None and not weights and not find_spec_weights_file(spec.program):
@@ -322,7 +322,9 @@ def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = ""
         values=arrays,
         ties=ties,
         defaults=model.defaults,
-        preprocessing=reading_section.build_preprocessing_config(spec.program, model, directories),
+        preprocessing=preprocessing_section.build_preprocessing_config(
+            spec.program, model, directories
+        ),
         generation=model.generation,
         warnings=(*spec.warnings, *warnings, *model.warnings),
     )

@@ -52,8 +52,8 @@ class ArchitectureDifference:
     reason: str = ""
 
     @property
-    def is_same(self) -> bool:
-        """Return True if both architectures have the same graph."""
+    def is_empty(self) -> bool:
+        """Return True if the architectures do not differ."""
         return not self.changes and not self.reason
 
 
@@ -335,7 +335,7 @@ def format_difference(
     a: ComparedArchitecture, b: ComparedArchitecture, difference: ArchitectureDifference
 ) -> list[str]:
     """Format the differences of two architectures as lines of aligned columns."""
-    if difference.is_same:
+    if difference.is_empty:
         return [f"{a.name} and {b.name} are the same architecture"]
     header = [f"{a.name} → {b.name}"]
     if difference.reason:

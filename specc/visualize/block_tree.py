@@ -151,7 +151,7 @@ class _BlockBuilder:
             outer = path_of_first if len(summary.members) > 1 else outer
         child_block = self.build_block(summary, ".".join(merged_names), path_of_first, outer)
         members = tuple(f"{path}.{name}".lstrip(".") for name in members_of_part)
-        return replace(_merge_equal_blocks(child_block, repeats), members=members)
+        return replace(_repeat_block(child_block, repeats), members=members)
 
     def _make_scope(self, node: Node) -> str:
         return get_first_scope(self.graph, node)
@@ -191,7 +191,7 @@ def format_dims(dims: Sequence[Dim], sizes: Mapping[str, int]) -> str:
     return f"[{', '.join(format_dim_formula(d, sizes) for d in dims)}]"
 
 
-def _merge_equal_blocks(block: Block, repeats: int) -> Block:
+def _repeat_block(block: Block, repeats: int) -> Block:
     """Return a block that represents `repeats` blocks equal to `block`."""
     return replace(
         block,

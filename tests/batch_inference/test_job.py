@@ -128,7 +128,7 @@ def test_killed_job_loses_and_repeats_no_row(
 
 def crash_at_rows(monkeypatch: pytest.MonkeyPatch, numbers: set[int]) -> None:
     """Crash every process that computes one of these rows."""
-    real = BatchInferenceModel.compute_rows
+    real = BatchInferenceModel.run_batch
 
     def compute_or_crash(
         self: BatchInferenceModel, rows: list[InputRow], first: int = 0
@@ -137,7 +137,7 @@ def crash_at_rows(monkeypatch: pytest.MonkeyPatch, numbers: set[int]) -> None:
             raise SimulatedCrash
         return real(self, rows, first)
 
-    monkeypatch.setattr(BatchInferenceModel, "compute_rows", compute_or_crash)
+    monkeypatch.setattr(BatchInferenceModel, "run_batch", compute_or_crash)
 
 
 @pytest.mark.parametrize(

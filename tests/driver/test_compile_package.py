@@ -11,7 +11,7 @@ from support.verification_lines import list_package_lines
 
 import specc
 from specc.backend import PackageGraph, PackageMetadata
-from specc.driver import reading_section as readings
+from specc.driver import preprocessing_section
 from specc.driver.compile_job import add_taps
 from specc.driver.compile_options import PACKAGE_GRAPHS
 from specc.driver.spec_loader import elaborate_spec, open_spec
@@ -32,7 +32,7 @@ def test_package_equals_two_models(name: str, tmp_path: Path) -> None:
     spec = open_spec(name, config_settings=[f"{k}={v}" for k, v in config.items()])
     model = elaborate_spec(spec)
     graphs = {"score": model.graph, "inside": add_taps(model.graph, (TAPS[name],))}
-    preprocessing = readings.build_preprocessing_config(spec.program, model)
+    preprocessing = preprocessing_section.build_preprocessing_config(spec.program, model)
     parts = {
         role: PackageGraph(
             graph, f"{role}.onnx", build_manifest_text(model, graph, preprocessing, {}, {"seed": 5})

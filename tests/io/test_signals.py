@@ -36,7 +36,7 @@ def stays(given):
 import specc.cli.catalog_commands
 specc.cli.catalog_commands.execute_list = stays
 sys.argv = ["specc", "list"]
-main.entry()
+main.run_and_exit()
 """
 
 

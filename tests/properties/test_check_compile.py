@@ -28,7 +28,7 @@ from specc.analysis.analysis_report import analyze_graph
 from specc.diagnostics.diagnostic import Failed, Source
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileOptions
-from specc.driver.reading_section import FILE_ERROR_CODES
+from specc.driver.preprocessing_section import FILE_ERROR_CODES
 from specc.driver.spec_loader import LoadedSpec, check_spec, open_spec
 from specc.driver.weight_sources import WeightSources, load_parameters
 from specc.driver.weights_section import count_untied_parameters

@@ -37,7 +37,7 @@ OP_GRID = {
 """Packages with one file per group of ops: their basenames repeat on purpose."""
 REGISTRIES = {"evaluate", "lower", "word", "register_builtin"}
 """Decorators that register the rule of an op or of a built-in function."""
-ENTRY_POINTS = {"main", "entry", "compile", "load", "check", "open", "run"}
+ENTRY_POINTS = {"main", "compile", "load", "check", "open", "run"}
 """Names of commands and of functions of the `specc` package."""
 NOT_MODULE_NAMES = frozenset(
     [

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specc.driver import reading_section as readings
+from specc.driver import preprocessing_section
 from specc.driver import weight_sources as loading
 from specc.driver.weights_section import list_parameters_with_sizes, read_weight_rules
 from specc.frontend.config_values import ConfigReader
@@ -284,4 +284,4 @@ def elaborate_mutant(mutant: SpecMutant, *, thorough: bool = False) -> None:
     config = evaluate_and_check_config(context, program, reader)
     rules = read_weight_rules(context, program, Env(module=program.module, config=config))
     loading.initialize_parameters(model.graph, list_parameters_with_sizes(model.graph), rules, 0)
-    readings.build_preprocessing_config(program, model)
+    preprocessing_section.build_preprocessing_config(program, model)

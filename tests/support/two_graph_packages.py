@@ -8,7 +8,7 @@ from typing import Any
 
 from specc.artifact.manifest import METADATA_KEY, Manifest
 from specc.backend import EmittedModel, MetadataTexts, PackageGraph, PackageMetadata, WrittenModel
-from specc.driver import reading_section
+from specc.driver import preprocessing_section
 from specc.driver import weight_sources as loading
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileOptions
@@ -100,7 +100,7 @@ def write_pair_package(
     values = bind_pair_weights(spec, [m.graph for m in models.values()], seed, weights)
     parts = {}
     for name, model in models.items():
-        preprocessing = reading_section.build_preprocessing_config(spec.program, model)
+        preprocessing = preprocessing_section.build_preprocessing_config(spec.program, model)
         build_metadata = build_manifest_text(
             model, model.graph, preprocessing, {}, {} if weights else {"seed": seed}
         )

@@ -45,9 +45,9 @@ def diff_after_replacement(directory: Path, old: str, new: str) -> ArchitectureD
 
 
 def test_equal_specs_have_no_difference(tmp_path: Path) -> None:
-    assert diff_architectures(make_side(SPEC, tmp_path), make_side(SPEC, tmp_path)).is_same
+    assert diff_architectures(make_side(SPEC, tmp_path), make_side(SPEC, tmp_path)).is_empty
     # comments are ignored
-    assert diff_after_replacement(tmp_path, "  return x", "  # the end\n  return x").is_same
+    assert diff_after_replacement(tmp_path, "  return x", "  # the end\n  return x").is_empty
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_config_changes_and_their_effects(tmp_path: Path) -> None:
 def test_wiring_alone_is_a_difference(tmp_path: Path) -> None:
     """The same blocks, one of which reads something else."""
     found = diff_after_replacement(tmp_path, "(mlp(x, hidden", "(mlp(2.0 * x, hidden")
-    assert not found.is_same
+    assert not found.is_empty
     assert found.changes
 
 

@@ -65,7 +65,7 @@ _NO_VOCABULARY = object()
 
 
 @dataclass(frozen=True)
-class _ReadingContext:
+class _PreprocessingContext:
     """The location of a `reading` entry, and data shared by all entries. `directory` is the
     directory of the spec, which file paths are relative to. `paths` are the directories given at
     compile time, `language` is the language of an adapter, and `files` caches the contents of
@@ -90,7 +90,7 @@ def build_preprocessing_config(
     """
     spans = _find_entry_spans(program)
     spec_directories = {m.path: m.directory for m in program.chain}
-    base = _ReadingContext(Path(), None, tuple(paths), language)
+    base = _PreprocessingContext(Path(), None, tuple(paths), language)
 
     def read_record(name: str, data: Any, parse_record: Any) -> Any:
         context = replace(base, directory=spec_directories[data["home"]], span=spans.get(name))
@@ -125,7 +125,7 @@ def _find_entry_spans(program: Program) -> dict[str, Span | None]:
     return {entry.name: entry.span for item in items for entry in item.entries}
 
 
-def check_reading_section(program: Program, model: ModelDefinition) -> list[Diagnostic]:
+def check_preprocessing_section(program: Program, model: ModelDefinition) -> list[Diagnostic]:
     """Return the errors of the `reading` section of a spec, except errors about missing files."""
     empty = replace(model, input_configs={}, output_formats={})
     entries = [replace(empty, input_configs={n: d}) for n, d in model.input_configs.items()]
@@ -238,7 +238,7 @@ def _parse_output_reading(
     return parse_output_record(value, path, raise_error_at, files)
 
 
-def _resolve_arguments(data: Mapping[str, Any], context: _ReadingContext) -> dict[str, Any]:
+def _resolve_arguments(data: Mapping[str, Any], context: _PreprocessingContext) -> dict[str, Any]:
     """Convert a preprocessing call to a JSON-compatible record in which positional arguments are
     named fields, as in `text(characters("x.vocab"))` or `choice(labels)`.
     """
@@ -280,7 +280,7 @@ def _check_labels(labels: object, kind: str, span: Span | None) -> list[str]:
 
 
 def _resolve_text(
-    vocabulary: Any, options: dict[str, Any], context: _ReadingContext
+    vocabulary: Any, options: dict[str, Any], context: _PreprocessingContext
 ) -> dict[str, Any]:
     if not isinstance(vocabulary, dict):
         examples = 'text(characters("x.vocab")), text(words("x.vocab")), text(bytes()), '
@@ -291,7 +291,7 @@ def _resolve_text(
     return {**record, **other_options}
 
 
-def _resolve_vocabulary(source: object, context: _ReadingContext) -> list[str]:
+def _resolve_vocabulary(source: object, context: _PreprocessingContext) -> list[str]:
     if isinstance(source, list):
         return _check_vocabulary_texts(source, context.span)
     return _read_vocabulary_file(_resolve_path(str(source), context), str(source), context.span)
@@ -316,7 +316,7 @@ def _read_vocabulary_file(path: Path, name: str, span: Span | None) -> list[str]
     return list(read_vocabulary(decode_spec(data, name)))
 
 
-def _resolve_words(args: list[Any], context: _ReadingContext) -> dict[str, Any]:
+def _resolve_words(args: list[Any], context: _PreprocessingContext) -> dict[str, Any]:
     """Return the vocabulary of a file or list, or the vocabulary next to the weights. Return
     `absent` for an empty list or a missing vocabulary, because the user can provide a vocabulary
     later.
@@ -332,7 +332,7 @@ def _resolve_words(args: list[Any], context: _ReadingContext) -> dict[str, Any]:
 
 
 def _resolve_transcript(
-    args: list[Any], options: dict[str, Any], context: _ReadingContext
+    args: list[Any], options: dict[str, Any], context: _PreprocessingContext
 ) -> dict[str, Any]:
     """Return the fields of a transcript with its tokens, or `absent` if no tokens are found."""
     if args:
@@ -342,7 +342,7 @@ def _resolve_transcript(
     return {**options, **({"absent": _NO_VOCABULARY} if fields is None else fields)}
 
 
-def _resolve_tokenizer(args: list[Any], context: _ReadingContext) -> dict[str, Any]:
+def _resolve_tokenizer(args: list[Any], context: _PreprocessingContext) -> dict[str, Any]:
     """Return the fields of a tokenizer, or `absent` if there is no tokenizer."""
     if len(args) > 1 or not all(isinstance(a, str) for a in args):
         fix = (
@@ -360,7 +360,7 @@ def _resolve_tokenizer(args: list[Any], context: _ReadingContext) -> dict[str, A
     return {"file": file.sha256, **({"chat": to_json_value(chat)} if chat else {})}
 
 
-def _resolve_path(name: str, context: _ReadingContext) -> Path:
+def _resolve_path(name: str, context: _PreprocessingContext) -> Path:
     """Resolve a file path. Raise E0803 if the path is outside the directory of the spec."""
     try:
         path = (context.directory / name).resolve()
