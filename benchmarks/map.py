@@ -174,7 +174,7 @@ def _compute_overhead(table: MapBenchmark) -> float:
     job = _make_job(table, "timed", {})
     plan, out = plan_job(job), Path(job.out)
     shutil.rmtree(out, ignore_errors=True)
-    plan.write(out)
+    plan.write_file(out)
     blocks = BlockRunner.open(plan, out)
     blocks.run_block(0)
     MODEL_CPU_SECONDS[0], began = 0.0, time.process_time()

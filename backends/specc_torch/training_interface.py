@@ -67,7 +67,7 @@ def module(
     training_spec = open_training_spec(opened_spec, sources, graph)
     return SpecModule(
         training_spec.graph,
-        training_spec.values,
+        training_spec.parameter_values,
         ties=training_spec.ties,
         defaults=training_spec.defaults,
         training_batches=TrainingCollator(

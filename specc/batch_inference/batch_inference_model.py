@@ -55,7 +55,7 @@ class GenerativeBatchModel:
             has_scores=is_beam_search,
             has_log_probs=settings.log_probs,
             returns_several_sequences=is_beam_search and settings.num_return_sequences > 1,
-            codebooks=self.generator.codebooks,
+            codebook_count=self.generator.codebooks,
         )
 
     def make_continuous_batch(

@@ -117,7 +117,7 @@ MAX_CRASHES = 3
 class BlockProgress:
     """A progress message of a worker: completed rows, a completed block, or its readiness."""
 
-    rows: int = 0
+    row_count: int = 0
     statistics: BlockStatistics | None = None
     is_worker_ready: bool = False
 
@@ -168,7 +168,7 @@ class LocalEngine:
     consecutive_crashes: int = 0
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
-    def run(self, block_numbers: Iterable[int]) -> Iterator[BlockProgress]:
+    def run_blocks(self, block_numbers: Iterable[int]) -> Iterator[BlockProgress]:
         """Compute blocks in any order, and yield progress. Raise the first error of a worker."""
         self.pending_blocks.extend(block_numbers)
         with self.selector:
@@ -225,7 +225,7 @@ class LocalEngine:
                 yield BlockProgress(is_worker_ready=True)
             case {"rows": int() as rows}:
                 worker.reported_rows += rows
-                yield BlockProgress(rows=rows)
+                yield BlockProgress(row_count=rows)
             case {"done": dict() as statistics}:
                 self.consecutive_crashes = 0
                 yield BlockProgress(statistics=BlockStatistics.from_fields(JsonFields(statistics)))
@@ -239,7 +239,7 @@ class LocalEngine:
         self.live_workers.remove(worker)
         if worker.block_number is None:
             return
-        yield BlockProgress(rows=-worker.reported_rows)
+        yield BlockProgress(row_count=-worker.reported_rows)
         self.pending_blocks.appendleft(worker.block_number)
         has_started_row = (
             worker.is_ready and self._read_journal(worker.block_number) != worker.initial_journal
@@ -319,7 +319,7 @@ class RayEngine:
     address: str
     gpus_per_worker: float
 
-    def run(self, block_numbers: Sequence[int]) -> Iterator[BlockProgress]:
+    def run_blocks(self, block_numbers: Sequence[int]) -> Iterator[BlockProgress]:
         """Compute blocks in any order. Raise E0888 if Ray or the Ray cluster is unavailable."""
         ray = self._start_ray()
         yield BlockProgress(is_worker_ready=True)
@@ -338,7 +338,7 @@ class RayEngine:
                 if "failed" in results:
                     raise _decode_failure(results["failed"])
                 statistics = BlockStatistics.from_fields(JsonFields(results))
-                yield BlockProgress(rows=statistics.row_count, statistics=statistics)
+                yield BlockProgress(row_count=statistics.row_count, statistics=statistics)
         finally:
             ray.shutdown()
 

@@ -43,8 +43,8 @@ class JobReport:
     errors: int = 0
     null_rows: int = 0
     """Number of rows with NaN or infinity, which JSON Lines files store as null."""
-    positions: int = 0
-    padding: int = 0
+    position_count: int = 0
+    padding_count: int = 0
     start_time: float = field(default_factory=time.monotonic)
     ready_time: float | None = None
     """Time when the first worker was ready, or None before that."""
@@ -90,15 +90,15 @@ class JobReport:
     @property
     def padding_ratio(self) -> float:
         """The ratio of padding positions to valid positions in batches."""
-        return self.padding / max(self.positions - self.padding, 1)
+        return self.padding_count / max(self.position_count - self.padding_count, 1)
 
     def add_block(self, statistics: BlockStatistics) -> None:
         """Add the statistics of a completed block."""
         self.blocks += 1
         self.errors += len(statistics.errors)
         self.null_rows += statistics.null_row_count
-        self.positions += statistics.position_count
-        self.padding += statistics.padding_count
+        self.position_count += statistics.position_count
+        self.padding_count += statistics.padding_count
 
 
 ProgressCallback = Callable[[JobReport], None]
@@ -115,7 +115,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
         check_plan_matches(existing_plan, plan, out)
     else:
         _check_empty(out)
-        plan.write(out)
+        plan.write_file(out)
     _check_writable(out)
     report = JobReport(plan=plan, out=out, start_time=start_time)
     remaining_blocks = []
@@ -132,7 +132,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
     on_progress(report)
     with _note_complete_parts(report):
         for progress in _run_engine(request, plan, out, remaining_blocks):
-            report.rows += progress.rows
+            report.rows += progress.row_count
             if progress.is_worker_ready and report.ready_time is None:
                 report.ready_time = time.monotonic()
             if progress.statistics is not None:
@@ -195,17 +195,17 @@ def _run_engine(
     if not block_numbers:
         return
     if request.engine == "ray":
-        yield from _make_ray_engine(request, out).run(block_numbers)
+        yield from _make_ray_engine(request, out).run_blocks(block_numbers)
     elif request.engine == "serial":
         runner = BlockRunner.open(plan, out)
         yield BlockProgress(is_worker_ready=True)
         for number in block_numbers:
             statistics = runner.run_block(number)
-            yield BlockProgress(rows=statistics.row_count, statistics=statistics)
+            yield BlockProgress(row_count=statistics.row_count, statistics=statistics)
     else:
-        yield from LocalEngine(out=out, worker_count=request.workers or count_available_cpus()).run(
-            block_numbers
-        )
+        yield from LocalEngine(
+            out=out, worker_count=request.workers or count_available_cpus()
+        ).run_blocks(block_numbers)
 
 
 def count_available_cpus() -> int:

@@ -78,7 +78,7 @@ class JobPlan:
     has_batch_shared_scales: bool = False
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         """The total number of rows in the data set."""
         return sum(b.row_count for b in self.blocks)
 
@@ -102,7 +102,7 @@ class JobPlan:
             data[name] = [(column.name, str(column.type)) for column in data[name]]
         return {name: to_json_value(value) for name, value in data.items()}
 
-    def write(self, out: Path) -> None:
+    def write_file(self, out: Path) -> None:
         """Write the plan file to the output directory."""
         # file names may contain undecodable bytes, which must be preserved
         text = json.dumps(self.to_json(), ensure_ascii=False, indent=1)

@@ -251,7 +251,7 @@ def _iterate_notes(plan: JobPlan) -> Iterator[str]:
 
 def format_progress(report: JobReport) -> str:
     """Format the progress of a job: rows, rows per second, padding, errors, estimated time left."""
-    total = report.plan.rows
+    total = report.plan.row_count
     seconds_left = (
         (total - report.rows) / report.rows_per_second if report.rows_per_second > 0 else 0
     )

@@ -89,7 +89,7 @@ class CompileJob:
     options: CompileOptions
     model: ModelDefinition
     graph: Graph
-    values: CheckpointBinding | RandomInitWeights
+    parameter_source: CheckpointBinding | RandomInitWeights
     directories: tuple[Path, ...]
     preprocessing: PreprocessingConfig
     compiler: CompilerBackend
@@ -123,7 +123,7 @@ class CompileJob:
         return self.options.weights_as or "auto"
 
     @property
-    def sources(self) -> dict[str, str]:
+    def spec_sources(self) -> dict[str, str]:
         """Return the source text of each spec file of the model, by file path."""
         modules = self.spec.library.modules.values()
         return {m.path: m.file.span.source.text for m in modules if m.file.span}
@@ -150,16 +150,16 @@ def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
         init_missing=options.init_missing,
         adapter=options.adapter,
     )
-    with closing(load_parameters(spec, graph, sources)) as values:
+    with closing(load_parameters(spec, graph, sources)) as parameter_source:
         # quantized weights keep the layout that they have in the checkpoint
         if not choices["quantize"].weight_request:
-            graph, values = keep_checkpoint_layout(graph, values)
+            graph, parameter_source = keep_checkpoint_layout(graph, parameter_source)
         yield CompileJob(
             spec=spec,
             options=options,
             model=model,
             graph=graph,
-            values=values,
+            parameter_source=parameter_source,
             directories=directories,
             preprocessing=add_checkpoint_task(
                 preprocessing_section.build_preprocessing_config(
@@ -167,7 +167,7 @@ def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
                 ),
                 spec.program,
                 model,
-                spec.reader.config_file,
+                spec.config_reader.config_file,
                 preprocessing_section.find_tokenizer_directories(
                     *map(str, directories), spec.repository
                 ),
@@ -207,8 +207,8 @@ def list_job_input_files(job: CompileJob) -> list[Path]:
             job.spec.program, job.model, job.directories
         ),
     ]
-    if isinstance(job.values, CheckpointBinding):
-        checkpoint = job.values.checkpoint
+    if isinstance(job.parameter_source, CheckpointBinding):
+        checkpoint = job.parameter_source.checkpoint
         files += [checkpoint.path, *(file.path for file in checkpoint.all_files)]
     files += list_adapter_config_files(job.options.adapter)
     if job.spec.config_file:
@@ -300,11 +300,13 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
         and not job.quantize.dequantizes_checkpoint
         and job.target.quantized_operators
     )
-    stored_codes = find_copyable_quantized_weights(job.values) if keeps_stored_codes else {}
+    stored_codes = (
+        find_copyable_quantized_weights(job.parameter_source) if keeps_stored_codes else {}
+    )
     graph = pass_pipeline.simplify_graph(
         job.graph, fuses_loops=weight_request is None and not stored_codes
     )
-    ties = find_tied_parameters(job.values)
+    ties = find_tied_parameters(job.parameter_source)
     if stored_codes:
         decision = precision.plan_quantized_storage(graph, ties, stored_codes)
     else:
@@ -317,9 +319,9 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
             lambda: iterate_sibling_graphs(job.spec, job.graph.name),
         )
     plan = decision.plan
-    scales = make_scale_source(job.values) if plan and stored_codes else None
+    scales = make_scale_source(job.parameter_source) if plan and stored_codes else None
     folds = find_norm_folds(graph, ties, plan) if job.quantize.folds_norms else ()
-    unquantized = NormFoldedWeights(job.values, folds) if folds else job.values
+    unquantized = NormFoldedWeights(job.parameter_source, folds) if folds else job.parameter_source
     return LoweringJob(
         **{f.name: getattr(job, f.name) for f in fields(CompileJob)},
         simplified_graph=graph,

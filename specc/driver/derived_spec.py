@@ -26,11 +26,11 @@ class DerivedSpec:
 
     name: str
     extends: str
-    values: Mapping[str, str] = field(default_factory=dict)
+    config_values: Mapping[str, str] = field(default_factory=dict)
     header_comments: tuple[str, ...] = ()
     footer_comments: tuple[str, ...] = ()
     omits_defaults: bool = False
-    """True if the spec contains only `values`, without the defaults of the other fields."""
+    """True if the spec contains only `config_values`, without the defaults of the other fields."""
     comment_separator: str = ": "
     """The separator between a config name and its value in a comment."""
 
@@ -81,7 +81,7 @@ def _iterate_entries(program: Program, derived_spec: DerivedSpec) -> Iterator["a
         written_values: dict[str, str] = {}
         for path, config_field in _flatten_fields(entry, name):
             text, is_written = _format_value(program, derived_spec, path, config_field)
-            if not text or (derived_spec.omits_defaults and path not in derived_spec.values):
+            if not text or (derived_spec.omits_defaults and path not in derived_spec.config_values):
                 continue
             if is_written:
                 written_values[path] = text
@@ -92,7 +92,7 @@ def _iterate_entries(program: Program, derived_spec: DerivedSpec) -> Iterator["a
             yield ast.Assign(
                 name, _build_value(written_values, name), comments=ast.Comments(trailing=entry.doc)
             )
-    yield from _iterate_used_spec_values(derived_spec.values, fields)
+    yield from _iterate_used_spec_values(derived_spec.config_values, fields)
 
 
 def _iterate_used_spec_values(
@@ -135,8 +135,8 @@ def _format_value(
     """Return the source text of a field's value, and whether the config section sets the value. A
     default that is computed from other fields is a comment instead.
     """
-    if path in derived_spec.values:
-        return derived_spec.values[path], True
+    if path in derived_spec.config_values:
+        return derived_spec.config_values[path], True
     if path in program.assignments:
         return format_expression(program.assignments[path].value), True
     if entry.default is None:

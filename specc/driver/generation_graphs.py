@@ -202,10 +202,10 @@ def get_random_init_info(job: CompileJob) -> RandomInitInfo | None:
     """Return the seed of randomly initialized weights (all weights, or a new task head), or None if
     no weight is randomly initialized.
     """
-    if not isinstance(job.values, CheckpointBinding):
+    if not isinstance(job.parameter_source, CheckpointBinding):
         seed = job.options.init
         return None if seed is None else RandomInitInfo(seed)
-    head = job.values.head_weights
+    head = job.parameter_source.head_weights
     return RandomInitInfo(head.seed, len(head.parameters)) if head is not None else None
 
 

@@ -60,7 +60,9 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
     calibration = job.quantize.calibration
     # weights that the checkpoint already stores in quantized form are not calibrated
     plan = {} if job.int4_method else job.quantization_decision.plan
-    targets = find_calibration_targets(job.simplified_graph, plan, find_tied_parameters(job.values))
+    targets = find_calibration_targets(
+        job.simplified_graph, plan, find_tied_parameters(job.parameter_source)
+    )
     cache_option = job.quantize.kv_cache
     obstacle = explain_missing_int8_cache(job) if cache_option.dtype else ""
     if obstacle and cache_option.span is None:
@@ -104,7 +106,7 @@ def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
         samples: Iterable[Sample] = _read_calibration_data(calibration, inputs)
         remark = f"`{escape_text(Path(calibration.data_file).name)}`"
     else:
-        count = calibration.samples or DEFAULT_SAMPLES
+        count = calibration.sample_count or DEFAULT_SAMPLES
         samples = generate_samples(path, inputs, count)
         remark = f"{count} self-generated samples"
     scales = measure_kv_cache_scales(path, samples)
@@ -131,7 +133,7 @@ def explain_missing_int8_cache(job: LoweringJob) -> str:
     calibration = job.quantize.calibration
     # a model that cannot generate calibration data can still be calibrated with a file
     if (
-        calibration.samples == 0
+        calibration.sample_count == 0
         and (calibration.flag or calibration.span)
         and not calibration.data_file
     ):
@@ -147,7 +149,7 @@ def _explain_unused_calibration(calibration: CalibrationSource) -> tuple[str, ..
     error, because another graph of the spec may have int4 layers.
     """
     # `samples = 0` disables calibration, so there is no remark
-    if not calibration.samples and not calibration.data_file:
+    if not calibration.sample_count and not calibration.data_file:
         return ()
     option = calibration.flag or (
         "calibration_data" if calibration.data_file else "calibration_samples"
@@ -187,19 +189,19 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
         name = escape_text(Path(calibration.data_file).name)
         remark = f"int4 weights: GPTQ, calibrated on `{name}`"
         return lambda: _read_calibration_data(calibration, input_signature), remark
-    if calibration.samples == 0:
+    if calibration.sample_count == 0:
         return None, fallback
-    if calibration.samples is None and isinstance(job.values, RandomInitWeights):
+    if calibration.sample_count is None and isinstance(job.parameter_source, RandomInitWeights):
         return None, f"{fallback}: the weights are random"
-    if job.model.generation is None and calibration.samples is None:
+    if job.model.generation is None and calibration.sample_count is None:
         return None, f"{fallback}; `--calibration-data FILE` calibrates them (GPTQ)"
-    count = DEFAULT_SAMPLES if calibration.samples is None else calibration.samples
+    count = DEFAULT_SAMPLES if calibration.sample_count is None else calibration.sample_count
     try:
         path = _write_generator(job, directory)
         samples = list(generate_samples(path, input_signature, count))
     except Failed:
         # without samples, an explicit request for samples is an error
-        if calibration.samples is not None:
+        if calibration.sample_count is not None:
             raise
         return None, f"{fallback}: the model cannot generate calibration text"
     remark = f"int4 weights: GPTQ, calibrated on {count} self-generated samples"
@@ -245,7 +247,9 @@ def _choose_generator_precision(job: LoweringJob) -> QuantizeOptions:
 
 def _has_large_weights(job: LoweringJob) -> bool:
     """Return True if the size of the weights in float32 exceeds `LARGE_WEIGHT_BYTES`."""
-    weight_count = sum(prod(parameter.shape) for parameter in job.values.parameters.values())
+    weight_count = sum(
+        prod(parameter.shape) for parameter in job.parameter_source.parameters.values()
+    )
     return 4 * weight_count > LARGE_WEIGHT_BYTES
 
 
@@ -253,7 +257,7 @@ def _quantize_weights(
     job: LoweringJob, targets: CalibrationTargets, samples: RestartSamples, directory: Path
 ) -> dict[str, PrequantizedWeight]:
     """Quantize the weights in `targets` by GPTQ, with the layer inputs for `samples`."""
-    plan, shapes = job.quantization_decision.plan, job.values.parameters
+    plan, shapes = job.quantization_decision.plan, job.parameter_source.parameters
     weight_count = sum(prod(shapes[n].shape) for n in targets.experts)
     # 0.5 bytes per weight, and 0.25 bytes per weight for scales at the smallest group size
     check_free_disk_space(directory, weight_count * 3 // 4 + _estimate_factor_bytes(targets))

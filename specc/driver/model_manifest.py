@@ -22,7 +22,7 @@ def describe_graph(
     for a single model file, which stores the spec sources; a package stores them in its index.
     """
     # a spec file without a span is listed by name, without its source text
-    files = {module.path: "" for module in job.spec.library.modules.values()} | job.sources
+    files = {module.path: "" for module in job.spec.library.modules.values()} | job.spec_sources
     return partial(
         build_manifest,
         job,
@@ -75,7 +75,7 @@ def build_manifest(
         streaming=model.streaming if is_full_forward else None,
         sources=sources,
         weights=describe_weight_sources(
-            job.values,
+            job.parameter_source,
             job.options.init,
             emitted_model.weight_files,
             hash_contents=job.options.hash == "full",

@@ -294,7 +294,7 @@ def write_package(job: LoweringJob) -> CompileReport:
         normalize_output_path(options.output),
         job.stored_parameters,
         target=job.target,
-        metadata=PackageMetadata(job.model.name, contents.generation_metadata, job.sources),
+        metadata=PackageMetadata(job.model.name, contents.generation_metadata, job.spec_sources),
         opset=job.opset,
         weights_as=job.weights_as,
         dtype=options.dtype,
@@ -314,7 +314,9 @@ def write_package(job: LoweringJob) -> CompileReport:
 
 def build_report(job: LoweringJob, written_model: WrittenModel, *remarks: str) -> CompileReport:
     """Build the report on the written files; `remarks` precede the remarks on weights."""
-    warnings = job.values.warnings if isinstance(job.values, CheckpointBinding) else ()
+    warnings = (
+        job.parameter_source.warnings if isinstance(job.parameter_source, CheckpointBinding) else ()
+    )
     remarks = (
         *job.spec.remarks,
         *preprocessing_section.describe_preprocessing_files(job.model, job.directories),
@@ -328,7 +330,7 @@ def build_report(job: LoweringJob, written_model: WrittenModel, *remarks: str) -
         *remarks,
         *_describe_weight_storage(job, written_model),
         *describe_memory_shortage(
-            *count_weight_bytes(job.stored_parameters), count_parameters(job.values)
+            *count_weight_bytes(job.stored_parameters), count_parameters(job.parameter_source)
         ),
     )
     return CompileReport(

@@ -101,12 +101,12 @@ class QuantizeOptions:
 
 @value_class()
 class CalibrationSource:
-    """The source of calibration inputs: `samples` self-generated sequences, the file `data_file`,
-    or the default source if neither field is set. `flag` is the command-line flag that set the
-    source, or "" if the spec set the source at `span`.
+    """The source of calibration inputs: `sample_count` self-generated sequences, the file
+    `data_file`, or the default source if neither field is set. `flag` is the command-line flag that
+    set the source, or "" if the spec set the source at `span`.
     """
 
-    samples: int | None = None
+    sample_count: int | None = None
     data_file: str = ""
     flag: str = ""
     span: Span | None = None
@@ -299,7 +299,7 @@ def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
     if count is None or count > MAX_SAMPLES:
         title = f"`calibration_samples` must be an integer from 0 to {MAX_SAMPLES}"
         raise_invalid_quantize_entry(entry, title, ("64",))
-    return CalibrationSource(samples=count, span=entry.span)
+    return CalibrationSource(sample_count=count, span=entry.span)
 
 
 def _read_calibration_file(entry: ast.QuantizeEntry, module: SpecNamespace) -> CalibrationSource:

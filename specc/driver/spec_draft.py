@@ -87,7 +87,7 @@ def draft_spec(
     derived_spec = DerivedSpec(
         name=name,
         extends=spec.spec_name,
-        values={**chosen_specs, **reproduced},
+        config_values={**chosen_specs, **reproduced},
         header_comments=header_comments,
         omits_defaults=True,
         comment_separator=comment_separator,
@@ -273,10 +273,12 @@ def _evaluate_derived_config(
     its graph. Return None if the config is invalid or lacks required values.
     """
     with suppress(Failed):
-        derived_spec = DerivedSpec(name=name, extends=base, values=values, omits_defaults=True)
+        derived_spec = DerivedSpec(
+            name=name, extends=base, config_values=values, omits_defaults=True
+        )
         spec = open_spec_argument(format_dsl(format_derived_spec(derived_spec)) if values else base)
-        context = create_context(spec.library, spec.program, reader=spec.reader)
-        config = evaluate_and_check_config(context, spec.program, spec.reader)
+        context = create_context(spec.library, spec.program, reader=spec.config_reader)
+        config = evaluate_and_check_config(context, spec.program, spec.config_reader)
         return dict(_flatten_config({n: value_to_plain_data(value) for n, value in config.items()}))
     return None
 

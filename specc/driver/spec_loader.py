@@ -61,7 +61,7 @@ class LoadedSpec:
 
     program: Program
     library: SpecLibrary
-    reader: ConfigReader
+    config_reader: ConfigReader
     spec_name: str
     config_file: str = ""
     remarks: tuple[str, ...] = ()
@@ -175,21 +175,21 @@ def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
     # the spec must read every key only if the file has a model_type that the spec declares
     return replace(
         spec,
-        reader=replace(
-            spec.reader, hf_config_lookup=spec.library.read_hf_config_field, config_file=data
+        config_reader=replace(
+            spec.config_reader, hf_config_lookup=spec.library.read_hf_config_field, config_file=data
         ),
         quantization=quantization,
         remarks=spec.remarks + (quantization.remarks if quantization else ()),
         warnings=(
             *(warn_unread_keys(spec.program, data) if family else ()),
-            *([] if spec.reader.max_length else warn_limited_contexts(spec.program, data)),
+            *([] if spec.config_reader.max_length else warn_limited_contexts(spec.program, data)),
         ),
     )
 
 
 def _choose_default_graph(spec: LoadedSpec) -> str:
     """Return the graph for the config's `architectures`, or "" for the spec's first graph."""
-    file = spec.reader.config_file
+    file = spec.config_reader.config_file
     return model_family.find_graph_for_architecture(spec.program, file) if file else ""
 
 
@@ -242,7 +242,7 @@ def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
     # check the values of `quantize` entries; checking patterns requires a complete config
     merge_quantize_options(spec.program, QuantizeOptions())
     try:
-        model = elaborate_model(spec.program, spec.library, spec.reader, graph)
+        model = elaborate_model(spec.program, spec.library, spec.config_reader, graph)
     except Failed as failed:
         # a valid spec may lack config values that a checkpoint provides
         if any(d.code != "E0401" for d in failed.diagnostics):
@@ -256,13 +256,13 @@ def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
     _check_context_used(spec, model)
     unused = (*_check_shares(spec, trials, model), *find_unused_names(spec.program))
     warnings = (*spec.warnings, *unused, *model.warnings, *_warn_unreachable_tokens(spec, model))
-    tied_model = mark_ties(spec.program, spec.library, spec.reader, model)
+    tied_model = mark_ties(spec.program, spec.library, spec.config_reader, model)
     return SpecCheckResult(trials, tied_model, (), warnings, spec.remarks)
 
 
 def _check_symbolically(spec: LoadedSpec, graph: str) -> list[SymbolicTrial]:
     """Elaborate the spec with symbolic dimensions and return the symbolic trials."""
-    has_file = spec.reader.config_file is not None
+    has_file = spec.config_reader.config_file is not None
     return check_spec_symbolically(spec.program, spec.library, graph, has_config_file=has_file)
 
 
@@ -282,7 +282,7 @@ def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
     check_weight_rules(
         spec.program,
         spec.library,
-        spec.reader,
+        spec.config_reader,
         model.graph,
         lambda: iterate_sibling_graphs(spec, model.graph.name),
     )
@@ -292,7 +292,7 @@ def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
 
 def _check_context_used(spec: LoadedSpec, model: ModelDefinition) -> None:
     """Raise E0435 if a context length is given but has no effect on the model."""
-    if (length := spec.reader.max_length) and not has_context_length(length, model.graph):
+    if (length := spec.config_reader.max_length) and not has_context_length(length, model.graph):
         title = (
             f"`--context-length {length}` has no effect: the rotary frequencies of this model do "
             "not depend on the sequence length"
@@ -309,7 +309,7 @@ def iterate_sibling_graphs(spec: LoadedSpec, graph: str) -> Iterator[Graph]:
         if name not in spec.graphs:
             spec.graphs[name] = None
             with suppress(Failed):
-                model = elaborate_model(spec.program, spec.library, spec.reader, name)
+                model = elaborate_model(spec.program, spec.library, spec.config_reader, name)
                 spec.graphs[name] = model.graph
         if (other_graph := spec.graphs[name]) is not None:
             yield other_graph
@@ -324,7 +324,7 @@ def elaborate_spec(spec: LoadedSpec, graph: str = "") -> ModelDefinition:
     graph = graph or _choose_default_graph(spec)
     trials = [] if spec.program.is_builtin else _check_symbolically(spec, graph)
     try:
-        model = elaborate_model(spec.program, spec.library, spec.reader, graph)
+        model = elaborate_model(spec.program, spec.library, spec.config_reader, graph)
     except Failed:
         if not trials:
             _check_symbolically(spec, graph)
@@ -335,7 +335,7 @@ def elaborate_spec(spec: LoadedSpec, graph: str = "") -> ModelDefinition:
         _check_shares(spec, trials, model)
     warnings_of_model = (*model.warnings, *_warn_unreachable_tokens(spec, model))
     model = replace(model, warnings=(*find_unused_names(spec.program), *warnings_of_model))
-    return mark_ties(spec.program, spec.library, spec.reader, model)
+    return mark_ties(spec.program, spec.library, spec.config_reader, model)
 
 
 def _check_shares(

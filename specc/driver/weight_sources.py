@@ -95,7 +95,7 @@ def load_parameters(
     Raise E0523 if no weight source is given.
     """
     with extend_recursion_limit(spec.program.module.file.span):
-        rules, config = evaluate_weight_rules(spec.program, spec.library, spec.reader)
+        rules, config = evaluate_weight_rules(spec.program, spec.library, spec.config_reader)
     parameters = list_parameters_with_sizes(graph, config)
     rules = select_graph_rules(
         rules,
@@ -283,13 +283,13 @@ def _describe_weight_origin(
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec:
-    """A spec opened for training. `values` are the parameters that are not tied to another
-    parameter, and `ties` maps each tied parameter to the parameter whose values it shares.
-    `defaults` computes the defaults of optional inputs.
+    """A spec opened for training. `parameter_values` are the values of all parameters that are not
+    tied to another parameter, and `ties` maps each tied parameter to the parameter whose values it
+    shares. `defaults` computes the defaults of optional inputs.
     """
 
     graph: Graph
-    values: Arrays
+    parameter_values: Arrays
     ties: Mapping[str, str]
     defaults: Graph | None
     preprocessing: PreprocessingConfig
@@ -305,7 +305,7 @@ def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = ""
     """
     weights = sources.checkpoint or spec.checkpoint
     directories = preprocessing_section.find_tokenizer_directories(weights, spec.config_file)
-    spec = replace(spec, reader=replace(spec.reader, is_training=True))
+    spec = replace(spec, config_reader=replace(spec.config_reader, is_training=True))
     model = apply_generation_config(elaborate_spec(spec, graph), directories).model_definition
     if sources.init is None and not weights and not find_spec_weights_file(spec.program):
         # training may start from random weights
@@ -319,7 +319,7 @@ def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = ""
     return TrainingSpec(
         # the graph is simplified as in a compiled model: loop-invariant nodes move out of loops
         graph=pass_pipeline.simplify_graph(model.graph, fuses_loops=False),
-        values=arrays,
+        parameter_values=arrays,
         ties=ties,
         defaults=model.defaults,
         preprocessing=preprocessing_section.build_preprocessing_config(

@@ -165,11 +165,11 @@ def test_killed_workers_are_replaced(
     small: Path, data: Path, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
     job = make_job(small, data, tmp_path)
-    plan_job(job).write(tmp_path)
+    plan_job(job).write_file(tmp_path)
     engine = LocalEngine(out=tmp_path, worker_count=2)
     killed = 0
-    for progress in engine.run(range(4)):
-        if progress.rows > 0 and killed < 2:
+    for progress in engine.run_blocks(range(4)):
+        if progress.row_count > 0 and killed < 2:
             killed += 1
             engine.live_workers[0].process.send_signal(signal.SIGKILL)
     assert killed == 2
@@ -241,10 +241,10 @@ def test_output_directory_of_another_job(
 def test_workers_that_fail_to_start(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan_job(make_job(small, data, tmp_path)).write(tmp_path)
+    plan_job(make_job(small, data, tmp_path)).write_file(tmp_path)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(Failed, match="E0883"):
-        list(LocalEngine(out=tmp_path, worker_count=2).run(range(4)))
+        list(LocalEngine(out=tmp_path, worker_count=2).run_blocks(range(4)))
 
 
 def test_missing_ray(
@@ -269,10 +269,10 @@ def test_workers_that_exit_early(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are not restarted forever."""
-    plan_job(make_job(small, data, tmp_path)).write(tmp_path)
+    plan_job(make_job(small, data, tmp_path)).write_file(tmp_path)
     dies = tmp_path / "dies"
     dies.write_text("#!/bin/sh\necho '{\"ready\": true}'\n")
     dies.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(dies))
     with pytest.raises(Failed, match="block 0"):
-        list(LocalEngine(out=tmp_path, worker_count=1).run([0]))
+        list(LocalEngine(out=tmp_path, worker_count=1).run_blocks([0]))

@@ -194,7 +194,7 @@ def test_data_changed_after_planning(small: Path, data: Path, tmp_path: Path) ->
     mine = tmp_path / "rows.jsonl"
     mine.write_bytes(data.read_bytes())
     job = make_job(small, mine, tmp_path / "out")
-    plan_job(job).write(tmp_path / "out")
+    plan_job(job).write_file(tmp_path / "out")
     mine.write_bytes(data.read_bytes()[:-5])
     plan = read_plan(tmp_path / "out")
     assert plan is not None

@@ -47,7 +47,9 @@ def test_activations_of_every_iteration(tmp_path: Path, monkeypatch: pytest.Monk
     options = CompileOptions(output="", init=3, precision=asked)
     with open_job(open_spec(str(tmp_path / "m.specc")), options) as opened:
         job = plan_lowering(opened)
-        weights = {n: read_parameter(job.values, n) for n in job.values.parameters}
+        weights = {
+            n: read_parameter(job.parameter_source, n) for n in job.parameter_source.parameters
+        }
         readers = find_calibration_targets(job.simplified_graph, job.quantization_decision.plan, {})
     assert readers.experts.keys() == job.quantization_decision.plan.keys()
     wanted = collect_activations(weights)

@@ -260,5 +260,7 @@ def test_null_is_none_or_false_or_absent(
     (tmp_path / "config.json").write_text(json.dumps(file))
     (tmp_path / "m.specc").write_text(NULL_SPEC)
     spec = open_spec(str(tmp_path / "m.specc"), config=str(tmp_path / "config.json"))
-    found = evaluate_and_check_config(create_context(spec.library), spec.program, spec.reader)
+    found = evaluate_and_check_config(
+        create_context(spec.library), spec.program, spec.config_reader
+    )
     assert {name: found[name] for name in expected} == expected

@@ -93,7 +93,7 @@ def describe_spec(name: str, sets: dict[str, Any]) -> str:
     try:
         spec = open_spec(name, config_settings=given)
         context = create_context(spec.library)
-        config = evaluate_and_check_config(context, spec.program, spec.reader)
+        config = evaluate_and_check_config(context, spec.program, spec.config_reader)
     except Failed as failed:
         return ", ".join(d.code for d in failed.diagnostics)
     env = Env(module=spec.program.module, config=config)
@@ -104,7 +104,7 @@ def describe_spec(name: str, sets: dict[str, Any]) -> str:
 def describe_graph(spec: LoadedSpec, graph: str) -> str:
     """Return the meaning of one graph of a spec, or the codes of its errors."""
     try:
-        model = elaborate_model(spec.program, spec.library, spec.reader, graph)
+        model = elaborate_model(spec.program, spec.library, spec.config_reader, graph)
     except Failed as failed:
         return ", ".join(d.code for d in failed.diagnostics)
     whole = [format_ir(g) for g in (model.graph, model.defaults) if g]

@@ -202,9 +202,9 @@ def evaluate_spec_outputs(
     hf_model.float().save_pretrained(directory / "saved")
     (directory / "saved" / "config.json").write_text(json.dumps(settings))
     spec = open_spec(family.spec, config=str(directory / "saved"))
-    model = elaborate_model(spec.program, spec.library, spec.reader)
+    model = elaborate_model(spec.program, spec.library, spec.config_reader)
     context = create_context(spec.library)
-    config = evaluate_and_check_config(context, spec.program, spec.reader)
+    config = evaluate_and_check_config(context, spec.program, spec.config_reader)
     rules = read_weight_rules(context, spec.program, Env(module=spec.program.module, config=config))
     values = loading.bind_checkpoint(
         list_parameters_with_sizes(model.graph),

@@ -76,7 +76,7 @@ def _made(
     found = open_spec(spec, config=config, config_settings=given, context_length=max_tokens)
     model = elaborate_spec(found, graph)
     context = create_context(found.library)
-    values = evaluate_and_check_config(context, found.program, found.reader)
+    values = evaluate_and_check_config(context, found.program, found.config_reader)
     env = Env(module=found.program.module, config=values)
     rules = select_graph_rules(
         read_weight_rules(context, found.program, env),

@@ -119,7 +119,7 @@ def bind_pair_weights(
     """Return the weights of all graphs together."""
     wanted = {w.name: w for graph in graphs for w in list_parameters_with_sizes(graph)}
     context = create_context(spec.library)
-    config = evaluate_and_check_config(context, spec.program, spec.reader)
+    config = evaluate_and_check_config(context, spec.program, spec.config_reader)
     rules = read_weight_rules(context, spec.program, Env(module=spec.program.module, config=config))
     if weights:
         return loading.bind_checkpoint(list(wanted.values()), rules, weights)
