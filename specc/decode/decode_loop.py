@@ -84,10 +84,9 @@ def iterate_decode_steps(
     `padding_mask` bool[batch n] is the padding mask of the prompt; the decoder session has its own.
     The model is never run on the last token of a sequence. Log-probabilities are computed from the
     model's logits, before penalty, temperature and filters. The seed and the batch index, or the
-    index in `sample_indices`, determine the sampling of a sequence.
-
-    A sequence with the delay d in `settings.delay_pattern` begins with d tokens of
-    `delayed_tokens`, int64 [batch, longest delay]. `search_beams` implements beam search.
+    index in `sample_indices`, determine the sampling of a sequence. A sequence with the delay d in
+    `settings.delay_pattern` begins with d tokens of `delayed_tokens`, int64 [batch, longest delay].
+    `search_beams` implements beam search.
     """
     assert settings.strategy in ("greedy", "sample"), "a beam search has no single next token"
     assert prompt.ndim == 2, "a prompt has the shape [batch, tokens]"
@@ -95,9 +94,8 @@ def iterate_decode_steps(
         return
     has_ended = np.zeros(len(prompt), np.bool_)
     logits = check_logits(session.step(prompt), ~has_ended)
-    seen = find_repetition_penalty_tokens(
-        prompt, logits.shape[1], settings.repetition_penalty, padding_mask
-    )
+    penalty, vocab_size = settings.repetition_penalty, logits.shape[1]
+    seen = find_repetition_penalty_tokens(prompt, vocab_size, penalty, padding_mask)
     lengths = count_prompt_tokens(prompt, padding_mask)
     sequences = list_prompt_tokens(prompt, padding_mask) if settings.needs_previous_tokens else []
     indices = sample_indices if settings.strategy == "sample" else ()
