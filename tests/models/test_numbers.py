@@ -185,17 +185,17 @@ def test_batches_contain_encoded_pairs(
         int(encode_text_ids(chr(c), record)[0]) if chr(c) in known else -1 for c in range(256)
     )
     texts = ["dreißig", "en 305", "one hundred and twenty-one", "0"]
-    rows = batches.Alphabet(ids, 0, record.end_token_id).rows(texts)
+    rows = batches.Alphabet(ids, 0, record.end_token_id).encode_texts(texts)
     assert rows.shape == (4, 27)
     for row, text in zip(rows, texts, strict=True):
         np.testing.assert_array_equal(row[: len(text) + 1], encode_text_ids(text, record))
         assert not row[len(text) + 1 :].any()
     jobs = [
-        batches.Job(batches.Alphabet(ids, 0, record.end_token_id), 3, 5, number)
+        batches.BatchJob(batches.Alphabet(ids, 0, record.end_token_id), 3, 5, number)
         for number in (0, 0, 1)
     ]
-    first, again, other = (job.made() for job in jobs)
-    assert [x.shape[:2] for half in first for x in half] == [(batches.STEPS, 3)] * 4
+    first, again, other = (job.generate_batches() for job in jobs)
+    assert [x.shape[:2] for half in first for x in half] == [(batches.STEPS_PER_JOB, 3)] * 4
     assert all(
         np.array_equal(a, b)
         for f, g in zip(first, again, strict=True)
