@@ -40,17 +40,17 @@ Shape: TypeAlias = tuple[int, ...]
 @value_class(slots=True)
 class EmittedModel:
     """Information about an emitted model for its metadata. `initializer_names` maps each parameter
-    to its initializer. `attention_notes` locate the attention weights of each layer by `scope`,
-    `dtype`, `weights` (a value) or `node` (the output of an `Attention` node), and `guard` if the
-    node is inside an `If`. `weight_files` maps relative paths to the metadata of weight files.
+    to its initializer. `attention_weight_locations` locate the attention weights of each layer by
+    `scope`, `dtype`, `weights` (a value) or `node` (the output of an `Attention` node), and `guard`
+    if the node is inside an `If`. `weight_files` maps paths to the metadata of weight files.
     """
 
     initializer_names: Mapping[str, str]
-    attention_notes: tuple[Mapping[str, str], ...]
+    attention_weight_locations: tuple[Mapping[str, str], ...]
     weight_files: Mapping[str, "WeightFileMetadata"]
 
 
-MetadataTexts: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
+MetadataBuilder: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
 """A function that returns the metadata entries of an emitted model by key."""
 
 
@@ -60,7 +60,7 @@ class PackageGraph:
 
     graph: "ModelSource"
     file: str
-    metadata: MetadataTexts | None = None
+    metadata: MetadataBuilder | None = None
 
 
 @value_class()
@@ -127,7 +127,7 @@ class CompilerBackend(Protocol):
         opset: int,
         weights_as: WeightStorage,
         dtype: str,
-        metadata: MetadataTexts | None,
+        metadata: MetadataBuilder | None,
         load: bool,
         side_files: Sequence[tuple[str, bytes]],
     ) -> WrittenModel:
@@ -370,7 +370,7 @@ def load_reference() -> ReferenceBackend:
     return cast(ReferenceBackend, _import_backend("numpy", ReferenceBackend))
 
 
-def find_missing_names(package: ModuleType, protocol: type) -> set[str]:
+def find_missing_members(package: ModuleType, protocol: type) -> set[str]:
     """Return the names of a protocol that a package neither defines nor lists in `__all__`."""
     # `isinstance` with a protocol ignores the `__getattr__` of a module since Python 3.12
     names = {name for name in vars(protocol) if not name.startswith("_")}
@@ -387,7 +387,7 @@ def _import_backend(name: str, protocol: type) -> ModuleType:
             f"the {name} backend needs the package `{error.name}`, which is not installed",
             helps=[f"pip install -e '.[{name}]'" if name == "torch" else "pip install -e ."],
         )
-    assert not (missing := find_missing_names(package, protocol)), f"{package} lacks {missing}"
+    assert not (missing := find_missing_members(package, protocol)), f"{package} lacks {missing}"
     return package
 
 

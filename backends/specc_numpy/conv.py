@@ -8,8 +8,8 @@ import numpy as np
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph_interpreter import (
+    count_conv_transpose_positions,
     count_mask_positions,
-    count_transposed_positions,
     count_window_elements,
     count_windows,
     evaluate_length,
@@ -56,7 +56,7 @@ def conv_transpose(
     x, groups = swap_channels(op.kernel, x), evaluate_length(op.groups, env)
     batch, channels, *sizes = x.shape
     output_channels = weight.shape[1] * groups
-    output_sizes = count_transposed_positions(op, sizes)
+    output_sizes = count_conv_transpose_positions(op, sizes)
     grouped_input = x.reshape(batch, groups, channels // groups, prod(sizes))
     kernels = weight.reshape(groups, channels // groups, weight.shape[1], *op.kernel)
     scattered_sizes = [

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from specc.ir import ops
 from specc.ir.graph_interpreter import (
+    count_conv_transpose_positions,
     count_mask_positions,
-    count_transposed_positions,
     count_window_elements,
     count_windows,
 )
@@ -77,7 +77,7 @@ def conv_transpose(
     f[b t i], f[i p k], f[o]? -> f[b u o]
     """
     x, groups = _swap_channels(op.kernel, x), context.evaluate_length(op.groups)
-    output_sizes = count_transposed_positions(op, x.shape[2:])
+    output_sizes = count_conv_transpose_positions(op, x.shape[2:])
     if 0 in x.shape:
         result = x.new_zeros(x.shape[0], weight.shape[1] * groups, *output_sizes)
     else:

@@ -19,7 +19,7 @@ from specc.analysis.time_axis import collect_related_symbols
 from specc.analysis.value_ranges import is_zero_everywhere
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir import ops
-from specc.ir.dependence import find_dependences, get_read_length
+from specc.ir.dependence import find_dependences, get_operand_axis_size
 from specc.ir.dim import Dim, DimError, divide_dims_exactly
 from specc.ir.graph import Graph, Node, NodeResults, Value
 from specc.ir.op import Op
@@ -113,7 +113,7 @@ class _BatchAxis:
 
     def _has_batch_attribute(self, op: Op) -> bool:
         """Return True if an attribute of an op contains the batch size."""
-        return any(map(self.is_batch_dependent, op.iterate_lengths()))
+        return any(map(self.is_batch_dependent, op.iterate_attribute_dims()))
 
     def _is_crossing_batch(self, node: Node, results: NodeResults) -> bool:
         """Return True if a node mixes positions of the batch axis, or creates a batch axis."""
@@ -124,7 +124,7 @@ class _BatchAxis:
             if self.is_batch_dependent(d)
         }
         for dependence in find_dependences(node, results):
-            if not self.is_batch_dependent(get_read_length(node, dependence)):
+            if not self.is_batch_dependent(get_operand_axis_size(node, dependence)):
                 continue
             result_axis = dependence.result, dependence.result_axis
             if (

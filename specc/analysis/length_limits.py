@@ -15,8 +15,8 @@ from specc.ir.dim import Dim, DimFunction, mod_dims
 from specc.ir.graph import Graph
 from specc.ir.length_constraints import (
     ROPE_TABLE,
-    collect_length_constraints,
-    iterate_nested_nodes,
+    collect_dim_constraints,
+    iterate_all_nodes,
     iterate_position_limits,
     list_nonnegative_dims,
 )
@@ -78,7 +78,7 @@ def find_divisibility_constraints(graph: Graph) -> dict[str, str]:
     quotients, and the values are formatted remainders.
     """
     constraints: dict[str, str] = {}
-    for constraint in collect_length_constraints(graph):
+    for constraint in collect_dim_constraints(graph):
         for quotient in _iterate_dim_quotients(constraint.length):
             remainder = mod_dims(*quotient.args)
             if remainder.number is None:
@@ -88,7 +88,7 @@ def find_divisibility_constraints(graph: Graph) -> dict[str, str]:
 
 def _iterate_dim_quotients(length: Dim) -> Iterator[DimFunction]:
     """Yield the exact quotients in a size expression, including nested quotients."""
-    for part in length.iterate_functions():
+    for part in length.iterate_opaque_functions():
         yield from (p for a in part.args for p in _iterate_dim_quotients(a))
         if part.fn == "/":
             yield part
@@ -141,7 +141,7 @@ def _is_monotone(length: Dim) -> bool:
     """Return True for a sum of symbolic dimensions and their floor divisions by constants."""
     monotone_parts = all(
         part.fn == "//" and _is_monotone(part.args[0]) and part.args[1].number
-        for part in length.iterate_functions()
+        for part in length.iterate_opaque_functions()
     )
     return monotone_parts and all(c >= 0 for monomial, c in length.terms if monomial)
 
@@ -166,7 +166,7 @@ def find_min_lengths(graph: Graph) -> Mapping[str, int]:
     cached.
     """
     min_lengths = _find_min_window_lengths(graph)
-    for node, _ in iterate_nested_nodes(graph):
+    for node, _ in iterate_all_nodes(graph):
         if isinstance(node.op, ops.ArgMax) and (operand := node.args[0]):
             length = operand.type.shape[node.op.axis].substitute(graph.length_equations)
             for symbol, minimum in _iterate_min_symbol(length):
@@ -187,7 +187,7 @@ def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
     """
     min_lengths: dict[str, int] = {}
     nonempty_symbols: set[str] = set()
-    for node, results in iterate_nested_nodes(graph):
+    for node, results in iterate_all_nodes(graph):
         if not isinstance(node.op, ops.SlidingWindowOp | ops.DownsamplePaddingMask):
             continue
         margins = [d.substitute(graph.length_equations) for d in list_nonnegative_dims(node)]

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from specc.ir import ops
-from specc.ir.dependence import Dependence, find_dependences, get_read_length
+from specc.ir.dependence import Dependence, find_dependences, get_operand_axis_size
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.length_constraints import is_never_negative, iterate_nested_nodes
+from specc.ir.length_constraints import is_never_negative, iterate_all_nodes
 from specc.ir.op import Op
 from specc.ir.types import SAME_POSITION, Interval
 
@@ -74,7 +74,7 @@ class PaddingOffsets:
         """Restrict a dependence to padded positions; return None if it reads no padded position."""
         if dependence.kind != "all":
             return dependence
-        length = get_read_length(node, dependence)
+        length = get_operand_axis_size(node, dependence)
         if self.is_nearest_upsampling(node, dependence.operand_axis):
             return replace(dependence, kind="same", result_axis=dependence.operand_axis)
         if isinstance(node.op, ops.Merge | ops.Split):
@@ -177,14 +177,14 @@ def _follow_joined_positions(
 def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]:
     """Return the sizes of padded axes, including the sizes after windows and slices."""
     padded_lengths = {offsets.padded_length, *offsets.concatenated_lengths, *offsets.merged_lengths}
-    for node, results in iterate_nested_nodes(graph):
+    for node, results in iterate_all_nodes(graph):
         for dependence in find_dependences(node, results):
             reads_all = dependence.kind == "all"
             if reads_all:
                 dependence = offsets.restrict_dependence(node, dependence) or dependence
             if dependence.kind == "strided" or (reads_all and dependence.kind == "same"):
                 assert dependence.result_axis is not None, "a window has a result axis"
-                if get_read_length(node, dependence) in padded_lengths:
+                if get_operand_axis_size(node, dependence) in padded_lengths:
                     padded_lengths.add(results[0].shape[dependence.result_axis])
     return frozenset(padded_lengths)
 
@@ -251,7 +251,7 @@ def find_padding_offsets(graph: Graph, padding_mask: Value, side: str) -> Paddin
     padded_length = padding_mask.shape[-1]
     offsets, ambiguous_lengths = {padded_length: Dim.from_value(0)}, set[Dim]()
     merged: dict[Dim, tuple[Dim, ...]] = {}
-    for node, _ in iterate_nested_nodes(graph):
+    for node, _ in iterate_all_nodes(graph):
         if (lengths := _find_merged_lengths(node, offsets, padded_length)) is not None:
             merged_length = multiply_dims(lengths)
             if merged.setdefault(merged_length, lengths) != lengths:

@@ -51,7 +51,7 @@ from specc.analysis.padding_position_ids import (
 from specc.analysis.padding_rotary_embedding import RotationFact, infer_rotation
 from specc.analysis.padding_values import infer_padding_facts, infer_zero_sides
 from specc.ir import ops
-from specc.ir.dependence import Dependence, find_dependences, get_read_length
+from specc.ir.dependence import Dependence, find_dependences, get_operand_axis_size
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 
@@ -151,7 +151,7 @@ class PaddingDataflow:
 
     def is_reading_padded_axis(self, node: Node, dependence: Dependence) -> bool:
         """Return True if a dependence reads a padded axis."""
-        return get_read_length(node, dependence) in self.padded_lengths
+        return get_operand_axis_size(node, dependence) in self.padded_lengths
 
     def make_padded_read(
         self,
@@ -161,7 +161,7 @@ class PaddingDataflow:
         operand_facts: Sequence[PaddingFacts],
     ) -> PaddedRead:
         """Return the read of padded positions by `dependence`, with the layout of its axis."""
-        length = get_read_length(node, dependence)
+        length = get_operand_axis_size(node, dependence)
         offset = self.offsets.offsets.get(length, Dim.from_value(0))
         facts = operand_facts[dependence.operand]
         return PaddedRead(

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 from specc.analysis.padding_position_ids import NO_PADDING_COUNT, PaddingCount, merge_padding_counts
 from specc.analysis.padding_rotary_embedding import RotationFact
 from specc.diagnostics.value_class import value_class
-from specc.ir.dependence import Dependence, get_read_length
+from specc.ir.dependence import Dependence, get_operand_axis_size
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.op import Op
@@ -288,7 +288,7 @@ class PaddedRead:
     @property
     def read_length(self) -> Dim:
         """The size of the axis that is read."""
-        return get_read_length(self.node, self.dependence)
+        return get_operand_axis_size(self.node, self.dependence)
 
     @property
     def fill_constant(self) -> float | None:

@@ -50,7 +50,7 @@ from math import lcm
 from typing import TypeAlias
 
 from specc.ir import ops
-from specc.ir.dependence import find_dependences, get_read_length
+from specc.ir.dependence import find_dependences, get_operand_axis_size
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value, collect_required_nodes, substitute_graph_symbols
 from specc.ir.length_constraints import is_never_negative
@@ -163,7 +163,7 @@ def resolve_concat_or_slice(
     """Return the positions of the time axis that an op reads if it is a concatenation or a
     selection by constant indices. Return None for other ops, or if the result has no time axis.
     """
-    length = get_read_length(node, dependence)
+    length = get_operand_axis_size(node, dependence)
     prefix_length = time_axis.get_prefix_length(length)
     match node.op:
         case _ if prefix_length is None:
@@ -228,7 +228,7 @@ def count_positions_ahead(node: Node, dependence: Dependence, time_axis: TimeAxi
         return None
     result_type = node.infer_types()[dependence.result]
     result = time_axis.get_layout(result_type.shape[dependence.result_axis])
-    operand = time_axis.get_layout(get_read_length(node, dependence))
+    operand = time_axis.get_layout(get_operand_axis_size(node, dependence))
     if result is None or operand is None or operand.rate != result.rate * dependence.stride:
         return None
     # The receptive field of a window includes the positions before its first output.
@@ -337,7 +337,7 @@ def _find_largest_stride(graph: Graph, padding_mask: Value) -> int:
         for dependence in find_dependences(node, results):
             if dependence.kind != "strided" or dependence.result_axis is None:
                 continue
-            stride = strides.get(get_read_length(node, dependence))
+            stride = strides.get(get_operand_axis_size(node, dependence))
             if stride is not None:
                 length = results[dependence.result].shape[dependence.result_axis]
                 strides[length] = max(strides.get(length, 1), stride * dependence.stride)

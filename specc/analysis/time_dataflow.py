@@ -67,7 +67,7 @@ from specc.analysis.time_dataflow_facts import (
     violates_prefix_causality,
 )
 from specc.ir import ops
-from specc.ir.dependence import Dependence, find_dependences, get_read_length
+from specc.ir.dependence import Dependence, find_dependences, get_operand_axis_size
 from specc.ir.graph import Graph, Node, NodeResults
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interval
 
@@ -187,7 +187,7 @@ def _follow_dependence(
         return [CausalityViolation(node, "all", dependence.operand)]
     # Intervals are summed along a path and merged over paths. Intervals are measured in input
     # positions: one position after a stride corresponds to several input positions.
-    rate = time_axis.get_rate(get_read_length(node, dependence))
+    rate = time_axis.get_rate(get_operand_axis_size(node, dependence))
     input_offsets = offsets.scale(time_axis.chunk_size // max(rate, 1))
     time_reads.intervals[result_axis] = time_reads.intervals[result_axis] | (
         state.axes[dependence.operand_axis] + input_offsets

@@ -197,7 +197,7 @@ def find_dependent_length(body: Graph, dependent_symbols: frozenset[str]) -> Nod
         has_nested_use = isinstance(node.op, ops.Scan) and find_dependent_length(
             node.op.body, dependent_symbols
         )
-        if has_nested_use or _has_symbol(node.op.iterate_lengths(), dependent_symbols):
+        if has_nested_use or _has_symbol(node.op.iterate_attribute_dims(), dependent_symbols):
             return node
     return None
 
@@ -219,7 +219,9 @@ def has_time_axis_length(node: Node, time_axis: TimeAxis) -> bool:
             return False  # `Resize` depends on the size through its dependences
         case _:
             is_allowed = False
-    return not is_allowed and _has_symbol(node.op.iterate_lengths(), time_axis.dependent_symbols)
+    return not is_allowed and _has_symbol(
+        node.op.iterate_attribute_dims(), time_axis.dependent_symbols
+    )
 
 
 def _has_symbol(lengths: Iterable[Dim], dependent_symbols: frozenset[str]) -> bool:

@@ -162,7 +162,7 @@ class Manifest:
     contains the generation settings, `graph` has only the inputs of the spec, and `scoring_graph`
     computes the logits. `precision` describes quantized weights as JSON-compatible values, and
     `quantized` is its parsed form; `graph` uses the dequantized weights. `attentions` locates the
-    attention weights of each layer (`attention_notes` in `specc.backend`).
+    attention weights of each layer (`attention_weight_locations` in `specc.backend`).
     """
 
     name: str

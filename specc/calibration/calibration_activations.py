@@ -14,7 +14,7 @@ from specc.ir.ops.quantized import QuantizationPlan
 from specc.transforms.graph_quantization import expand_recurrent_layers
 from specc.transforms.weight_uses import find_matrix_product, find_underlying_weight
 
-WeightNames: TypeAlias = Mapping[Value, str]
+WeightPathState: TypeAlias = Mapping[Value, str]
 """The names of weights by the value that represents each weight in a graph or loop body."""
 
 
@@ -26,7 +26,7 @@ class WeightMatrix(NamedTuple):
 
 
 def add_activation_outputs(
-    graph: Graph, names: WeightNames
+    graph: Graph, names: WeightPathState
 ) -> tuple[Graph, Mapping[WeightMatrix, list[Value]]]:
     """Return a copy of the graph whose outputs include the activations that the weights in `names`
     multiply, and a mapping from each weight matrix to its activations in the copy.
@@ -57,7 +57,7 @@ class _GraphCopier:
     copies: dict[Value, Value] = field(default_factory=dict)
     activations_of: dict[WeightMatrix, list[Value]] = field(default_factory=dict)
 
-    def copy_nodes(self, graph: Graph, names: WeightNames) -> None:
+    def copy_nodes(self, graph: Graph, names: WeightPathState) -> None:
         """Copy the nodes of a graph; record the activations of weights in `names`."""
         for node, results in graph.nodes:
             for name, x in _find_product(node, names):
@@ -80,7 +80,7 @@ class _GraphCopier:
         if value not in values:
             values.append(value)
 
-    def _copy_loop(self, node: Node, op: ops.Scan, names: WeightNames) -> tuple[Value, ...]:
+    def _copy_loop(self, node: Node, op: ops.Scan, names: WeightPathState) -> tuple[Value, ...]:
         """Copy a loop with scan outputs for activations added; return the original results."""
         inner = _GraphCopier(builder := GraphBuilder(), builder.copy_inputs_and_parameters(op.body))
         inner.copy_nodes(op.body, _tap_body(node, op, names))
@@ -136,7 +136,7 @@ class _GraphCopier:
         return replace(op, body=body)
 
 
-def _tap_body(node: Node, op: ops.Scan, names: WeightNames) -> WeightNames:
+def _tap_body(node: Node, op: ops.Scan, names: WeightPathState) -> WeightPathState:
     """Return the names of the weights that a loop captures, keyed by value of the loop body."""
     body_names = {}
     for inner, outer in op.map_captures(node.operands).items():
@@ -146,12 +146,12 @@ def _tap_body(node: Node, op: ops.Scan, names: WeightNames) -> WeightNames:
     return body_names
 
 
-def _iterate_products(body: Graph, names: WeightNames) -> Iterator[tuple[str, Value]]:
+def _iterate_products(body: Graph, names: WeightPathState) -> Iterator[tuple[str, Value]]:
     """Yield the name and the activation of each weight in `names` that a MatMul of `body` uses."""
     return (product for node, _ in body.nodes for product in _find_product(node, names))
 
 
-def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
+def _find_product(node: Node, names: WeightPathState) -> list[tuple[str, Value]]:
     """Return the weight name and the activation of a MatMul node in a list, or []."""
     product = find_matrix_product(node)
     weight = find_underlying_weight(node.args[product.matrix_operand]) if product else None

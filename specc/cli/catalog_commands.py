@@ -19,7 +19,7 @@ from specc.io.safe_read import escape_text
 from specc.library.spec_files import (
     SpecLibrary,
     find_builtin_specs,
-    map_error_pages,
+    find_error_pages,
     read_page_title,
     read_spec_file,
 )
@@ -306,7 +306,7 @@ def add_explain_arguments(parser: ArgumentParser) -> None:
 def execute_explain(args: Namespace) -> int:
     """Print the documentation page of a diagnostic code."""
     code = normalize_code(args.code)
-    pages = map_error_pages()
+    pages = find_error_pages()
     if code not in pages:
         suggestion = find_similar_name(code, pages)
         code_range = f"codes range from {min(pages)} to {max(pages)}"

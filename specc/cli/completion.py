@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import open_spec
-from specc.library.spec_files import find_builtin_specs, map_error_pages
+from specc.library.spec_files import find_builtin_specs, find_error_pages
 
 COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 """The kind of candidates that `specc _complete` prints, by the `dest` of an option or argument."""
@@ -246,7 +246,7 @@ def _list_candidates(kind: str, spec: str) -> list[str]:
     if kind == "specs":
         return sorted(find_builtin_specs())
     if kind == "codes":
-        return sorted(map_error_pages())
+        return sorted(find_error_pages())
     try:
         fields = open_spec(spec).program.map_fields_by_path() if spec else {}
     except Failed:

@@ -35,9 +35,9 @@ from specc.diagnostics.machine_formats import diagnostic_to_json
 from specc.driver.option_kinds import BOOLEAN_OPTION, Option
 from specc.driver.spec_loader import LoadedSpec, iterate_sibling_graphs, open_spec
 from specc.frontend.standalone_spec import (
-    build_renamed_standalone_spec,
     build_standalone_spec,
-    list_dropped_sources,
+    build_standalone_spec_with_renames,
+    list_overridden_sources,
     merge_extends_chain,
 )
 from specc.frontend.symbolic_check import check_spec_symbolically
@@ -215,7 +215,7 @@ def expand_spec(
 
 def _note_dropped_sources(spec: LoadedSpec) -> Iterator[str]:
     """Yield a note on the fields that no longer read config.json, because the spec sets a value."""
-    if paths := list_dropped_sources(spec.program):
+    if paths := list_overridden_sources(spec.program):
         yield (
             f"these config values no longer read config.json, because the spec sets them: "
             f"{', '.join(paths)}; --keep-from keeps their `from`"
@@ -228,7 +228,9 @@ def _iterate_candidate_files(
     """Yield candidates for the expanded spec with notes, the most self-contained first."""
     program, library = spec.program, spec.library
     yield build_standalone_spec(program, library, keeps_sources=keeps_sources), ()
-    file, new_names = build_renamed_standalone_spec(program, library, keeps_sources=keeps_sources)
+    file, new_names = build_standalone_spec_with_renames(
+        program, library, keeps_sources=keeps_sources
+    )
     yield (
         file,
         tuple(

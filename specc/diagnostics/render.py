@@ -22,7 +22,7 @@ def escape_control_characters(text: str) -> str:
     return "".join(c if c.isprintable() or c == " " else f"\\u{{{ord(c):x}}}" for c in text)
 
 
-def measure_display_width(text: str) -> int:
+def get_display_width(text: str) -> int:
     """Return the display width in columns of a string without control characters."""
     if text.isascii():
         return len(text)
@@ -43,7 +43,7 @@ def expand_source_line(line: str) -> tuple[str, list[int]]:
             else escape_control_characters(character)
         )
         pieces.append(text)
-        columns.append(columns[-1] + measure_display_width(text))
+        columns.append(columns[-1] + get_display_width(text))
     return "".join(pieces), columns
 
 
@@ -184,7 +184,7 @@ class SourceLineExcerpt:
         for character in self.text:
             if self.start <= column < stop:
                 shown_text += character
-            column += measure_display_width(character)
+            column += get_display_width(character)
         end = "…" if self.is_truncated_right or column > stop else ""
         return ("…" if self.is_truncated_left else "") + shown_text + end
 
@@ -352,7 +352,7 @@ def render_html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
     return f"<table><caption>{_escape_html_cell(title)}</caption>{lines}</table>"
 
 
-def format_io_types(types: Mapping[str, object]) -> str:
+def format_value_types(types: Mapping[str, object]) -> str:
     """Format the types of inputs or outputs: `pixels f32[batch, 3, 224, 224], keep bool[b, n]`."""
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
 

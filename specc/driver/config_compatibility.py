@@ -7,13 +7,17 @@ from pathlib import Path
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, raise_error
 from specc.frontend.config_json import JsonMember, JsonObject, JsonScalar
-from specc.frontend.hf_config import find_context_limits, find_unread_keys, iterate_known_keys
+from specc.frontend.hf_config import (
+    find_unread_config_keys,
+    iterate_handled_config_keys,
+    warn_about_rope_context_limits,
+)
 from specc.frontend.spec_modules import Program
 from specc.frontend.used_specs import (
     MODEL_TYPE_KEY,
     get_config_section,
+    label_use_in_errors,
     list_config_entries,
-    show_use_in_errors,
 )
 from specc.huggingface.model_family import suggest_spec_for_config_value
 from specc.syntax import ast
@@ -33,7 +37,7 @@ def check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool =
     )
     for part in program.used_specs:
         if (section := get_config_section(part, data)) is not None:
-            with show_use_in_errors(part.use):
+            with label_use_in_errors(part.use):
                 check_model_type(part.program, section, is_used_spec=True)
     return any(e.key == MODEL_TYPE_KEY for e in expected)
 
@@ -75,8 +79,8 @@ def warn_unread_keys(
     """
     sources = {key for part in program.used_specs for key in part.use.sources}
     entries = [*list_config_entries(program), ast.IgnoredKeys((*sources, *outer_keys))]
-    yield from find_unread_keys(entries, data)
-    known_keys = set(iterate_known_keys(entries))
+    yield from find_unread_config_keys(entries, data)
+    known_keys = set(iterate_handled_config_keys(entries))
     for part in program.used_specs:
         if (section := get_config_section(part, data)) is not None:
             prefixes = [f"{key}." for key in part.use.sources]
@@ -86,7 +90,7 @@ def warn_unread_keys(
 
 def warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
     """Yield W0436 for each part of the config whose RoPE settings limit the context length."""
-    yield from find_context_limits(list_config_entries(program), data)
+    yield from warn_about_rope_context_limits(list_config_entries(program), data)
     for part in program.used_specs:
         if (section := get_config_section(part, data)) is not None:
             yield from warn_limited_contexts(part.program, section)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from specc.artifact.manifest import DOC_METADATA_KEY, METADATA_KEY, Manifest
-from specc.backend import EmittedModel, MetadataTexts
+from specc.backend import EmittedModel, MetadataBuilder
 from specc.driver import precision
 from specc.driver.compile_job import LoweringJob
 from specc.driver.generation_graphs import build_input_signature, get_decode_settings
@@ -16,7 +16,7 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 
 def describe_graph(
     job: LoweringJob, graph: Graph, *, is_full_forward: bool, sources: bool = False
-) -> MetadataTexts:
+) -> MetadataBuilder:
     """Return the metadata of a graph. If `is_full_forward` is false, the graph is a derived graph,
     whose inputs have no preprocessing and which cannot generate tokens by itself. `sources` is true
     for a single model file, which stores the spec sources; a package stores them in its index.
@@ -32,7 +32,7 @@ def describe_graph(
     )
 
 
-def describe_generator(job: LoweringJob, source: StandaloneGeneratorGraph) -> MetadataTexts:
+def describe_generator(job: LoweringJob, source: StandaloneGeneratorGraph) -> MetadataBuilder:
     """Return the metadata of a standalone generator."""
     signature, decode_settings = (
         build_input_signature(job, source.graph),
@@ -88,7 +88,7 @@ def build_manifest(
         else {},
         target=job.target.name,
         opset=job.opset,
-        attentions=emitted_model.attention_notes if decode_settings is None else (),
+        attentions=emitted_model.attention_weight_locations if decode_settings is None else (),
         decoding=decode_settings,
         scoring_graph=scoring_graph,
     )

@@ -293,7 +293,9 @@ def describe_weight_precision(
 
 def describe_attention_forms(graph: str, emitted_model: EmittedModel) -> Iterator[str]:
     """Yield a description of the lowering for each run of equally lowered attention layers."""
-    lowerings = ((a["how"], a["scope"]) for a in emitted_model.attention_notes if "how" in a)
+    lowerings = (
+        (a["how"], a["scope"]) for a in emitted_model.attention_weight_locations if "how" in a
+    )
     for how, entries in groupby(lowerings, key=lambda lowering: lowering[0]):
         scopes = [scope for _, scope in entries]
         scope_texts = scopes if len(scopes) < 3 else [scopes[0], "…", scopes[-1]]

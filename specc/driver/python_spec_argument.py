@@ -10,7 +10,7 @@ from pathlib import Path
 from specc.diagnostics.diagnostic import Failed, Source, raise_error
 from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.io.safe_read import escape_text
-from specc.library.spec_files import prefix_builtin_name
+from specc.library.spec_files import disambiguate_spec_path
 from specc.syntax.dsl.dsl_lexer import MAX_NESTING
 from specc.syntax.parse import translate_advice
 
@@ -42,7 +42,7 @@ def open_spec_argument(
     cannot be written as a literal of the spec language.
     """
     # a `Path` is a file path even if it equals the name of a built-in spec
-    spec_name = spec if isinstance(spec, str) else prefix_builtin_name(str(spec))
+    spec_name = spec if isinstance(spec, str) else disambiguate_spec_path(str(spec))
     # a path does not contain line breaks
     is_source_text = isinstance(spec, str) and "\n" in spec
     return open_spec(

@@ -17,10 +17,10 @@ from specc.driver.weight_sources import WeightSources, load_parameters
 from specc.driver.weights_section import mark_ties
 from specc.frontend.config_json import JsonObject
 from specc.frontend.config_values import ConfigReader
-from specc.frontend.section_evaluation import value_to_plain_data
+from specc.frontend.section_evaluation import value_to_json
 from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
-from specc.frontend.used_specs import choose_used_specs
+from specc.frontend.used_specs import select_used_spec_alternatives
 from specc.huggingface.model_family import (
     count_known_keys,
     find_graph_for_architecture,
@@ -121,7 +121,7 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, Mod
     graph.
     """
     library = SpecLibrary()
-    program = choose_used_specs(build_program(library.open_spec(base), library), data)
+    program = select_used_spec_alternatives(build_program(library.open_spec(base), library), data)
     reader = ConfigReader(hf_config_lookup=library.read_hf_config_field, config_file=data)
     spec = LoadedSpec(program, library, reader, base)
     graph = ""
@@ -279,7 +279,7 @@ def _evaluate_derived_config(
         spec = open_spec_argument(format_dsl(format_derived_spec(derived_spec)) if values else base)
         context = create_context(spec.library, spec.program, reader=spec.config_reader)
         config = evaluate_and_check_config(context, spec.program, spec.config_reader)
-        return dict(_flatten_config({n: value_to_plain_data(value) for n, value in config.items()}))
+        return dict(_flatten_config({n: value_to_json(value) for n, value in config.items()}))
     return None
 
 

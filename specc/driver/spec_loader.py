@@ -37,7 +37,7 @@ from specc.frontend.spec_modules import (
 from specc.frontend.spec_to_graph import elaborate_model
 from specc.frontend.symbolic_check import SymbolicTrial, check_spec_symbolically
 from specc.frontend.unused_names import check_share_rules, find_unused_names
-from specc.frontend.used_specs import choose_used_specs, has_hf_config_fields
+from specc.frontend.used_specs import has_hf_config_fields, select_used_spec_alternatives
 from specc.huggingface import model_family
 from specc.huggingface.hub_download import download_model
 from specc.io.safe_read import escape_text
@@ -45,7 +45,7 @@ from specc.ir.graph import Graph
 from specc.ir.model import ModelDefinition
 from specc.library.spec_files import (
     SpecLibrary,
-    find_shadowed_path,
+    find_path_shadowed_by_builtin,
     format_shadowing_note,
     is_builtin_spec,
 )
@@ -121,7 +121,7 @@ def open_spec(
         config = weights
         remarks += (f"config values are from {model_family.describe_config(weights)}",)
     data = _load_config(config, wrapped)
-    program = program if data is None else choose_used_specs(program, data)
+    program = program if data is None else select_used_spec_alternatives(program, data)
     program = assign_config_values(program, parse_config_settings(config_settings))
     reader, remarks = ConfigReader(max_length=context_length), download_remarks + remarks
     loaded = LoadedSpec(program, library, reader, spec_name, config, remarks, checkpoint=encoder)
@@ -133,7 +133,7 @@ def open_spec(
 def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
     """Return notes on the origin of a named spec. Raise E0222 if `checkpoint_spec` is set."""
     if checkpoint_spec:
-        path = escape_text(find_shadowed_path(name))
+        path = escape_text(find_path_shadowed_by_builtin(name))
         hint = f"`{name}` names the built-in spec; write `{path}` for the directory"
         raise_error(
             "E0222",

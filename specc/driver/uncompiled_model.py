@@ -22,9 +22,9 @@ def check_model_is_compiled(model: str | Path) -> None:
     # imported here, because a compiled model runs without the spec library
     from specc.library.spec_files import (
         SPEC_SUFFIXES,
+        disambiguate_spec_path,
         find_builtin_specs,
         get_specs_directory,
-        prefix_builtin_name,
     )
 
     if not os.path.lexists(path):
@@ -46,7 +46,7 @@ def check_model_is_compiled(model: str | Path) -> None:
         _raise_uncompiled(
             "E0926",
             f"`{escape_text(name)}` is a checkpoint, not a compiled model",
-            f"{escape_text(prefix_builtin_name(name))} -o {output}",
+            f"{escape_text(disambiguate_spec_path(name))} -o {output}",
         )
 
 

@@ -6,21 +6,21 @@ from typing import NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.declared_types import (
-    ValueContext,
+    ValueDescription,
+    check_tensor_type,
     convert_to_declared_type,
     is_tensor_type,
-    match_tensor_type,
 )
 from specc.frontend.elaboration_context import (
     EMPTY_NAMES,
     Context,
     Env,
-    ErrorScope,
-    PendingCall,
+    ErrorCollectorContext,
     SpecNamespace,
+    UnevaluatedCall,
 )
 from specc.frontend.elaboration_state import record_value
-from specc.frontend.expressions import select_branch
+from specc.frontend.expressions import select_conditional_branch
 from specc.frontend.foreign_names import raise_unknown_option
 from specc.frontend.name_lookup import evaluate_with_expected_type
 from specc.frontend.node_builder import add_op
@@ -35,7 +35,7 @@ from specc.frontend.spec_values import (
     take_first_result,
 )
 from specc.frontend.statements import Returned, run_statements
-from specc.frontend.used_specs import show_call_in_errors
+from specc.frontend.used_specs import label_call_in_errors
 from specc.frontend.weight_sharing import register_share_rules
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -88,7 +88,7 @@ BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, Env]]
 """The argument of each parameter by name, and the scope in which the argument is evaluated."""
 
 
-def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Results:
+def call_block(context: Context, target: BlockFunction, call: UnevaluatedCall) -> Results:
     """Call a block with the weight scope of `call.inner_env`. Return the results of the block."""
     block, module, expr = target.block, target.module, call.expr
     is_other_file = module.root is not call.caller.module.root and not module.is_standard
@@ -96,10 +96,10 @@ def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Re
     context.check_step_estimate(block, module, env.config, expr.span)
     bind_arguments(context, block, _collect_arguments(target, call), env)
     with (
-        enter_block(context, block, expr, call.caller),
-        context.enter_call(expr.span, is_standard=module.is_standard),
-        context.weights.sharing.push_call(expr, call.explicit_scope),
-        show_call_in_errors(context, expr.span if is_other_file else None, expr.function.path),
+        push_block_call(context, block, expr, call.caller),
+        context.track_user_call(expr.span, is_standard=module.is_standard),
+        context.weights.sharing.push_call(expr, call.explicit_weight_scope),
+        label_call_in_errors(context, expr.span if is_other_file else None, expr.function.path),
     ):
         if target.weight_scope is None and is_other_file:
             file_env = Env(module=module, config=env.config, scope=env.scope)
@@ -110,7 +110,7 @@ def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Re
     return results
 
 
-def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) -> Env:
+def _make_block_env(context: Context, target: BlockFunction, call: UnevaluatedCall) -> Env:
     """Return the scope of a block's body, which contains the names of the block's file."""
     module, caller, bound_env = target.module, call.caller, target.env
     is_same_file = module.root is caller.module.root
@@ -145,7 +145,7 @@ def _find_bound_env(target: BlockFunction) -> Env | None:
 
 
 def _get_block_config(
-    context: Context, module: SpecNamespace, call: PendingCall, config_env: Env | None
+    context: Context, module: SpecNamespace, call: UnevaluatedCall, config_env: Env | None
 ) -> Mapping[str, SpecValue]:
     """Return the config of the block's file: the values that the call sets, or if the call sets
     none, the values in a scope of this file.
@@ -160,7 +160,7 @@ def _get_block_config(
     return context.evaluator.configure_used_spec(context, module, config, expr.span)
 
 
-def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArguments:
+def _collect_arguments(target: BlockFunction, call: UnevaluatedCall) -> BoundArguments:
     """Return the argument of each parameter. Arguments of the call override options that were bound
     when the block was passed as a value. Raise E0201, E0211 or E0212 for invalid arguments.
     """
@@ -177,7 +177,9 @@ def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArgumen
 
 
 @contextmanager
-def enter_block(context: Context, block: ast.Block, expr: ast.Call, caller: Env) -> Iterator[None]:
+def push_block_call(
+    context: Context, block: ast.Block, expr: ast.Call, caller: Env
+) -> Iterator[None]:
     """A context manager for a block call. Raise E0210 for recursion and E0110 for deep nesting."""
     stack = context.call_stack
     # the key includes the location, because blocks of two files may have the same name
@@ -203,7 +205,7 @@ def enter_block(context: Context, block: ast.Block, expr: ast.Call, caller: Env)
 
 
 def _pair_arguments(
-    block: ast.Block, call: PendingCall
+    block: ast.Block, call: UnevaluatedCall
 ) -> list[tuple[ast.BlockParameter, ast.Expr]]:
     """Pair each argument with its parameter. Raise E0201, E0211 or E0212 for invalid arguments."""
     options = [o for o in call.options if o.name != "config"]
@@ -237,7 +239,7 @@ def bind_arguments(
     before tensors. Each argument is evaluated in the scope of the call. All errors are raised
     together.
     """
-    errors = ErrorScope()
+    errors = ErrorCollectorContext()
     # the declared type of a tensor may name static parameters: `x: float[batch, width]`
     for are_tensors in (False, True):
         arguments: list[ParameterArgument] = []
@@ -280,7 +282,9 @@ def _evaluate_argument(
     """Evaluate an argument. The name of a choice value is evaluated to this choice value."""
     choice_names = param.type.names if param.type.name == "choice" else ()
     if choice_names:
-        expr = select_branch(context, expr, caller)  # such as `half if old else interleaved`
+        expr = select_conditional_branch(
+            context, expr, caller
+        )  # such as `half if old else interleaved`
     if isinstance(expr, ast.Name) and expr.path in choice_names and expr.path not in caller.names:
         return ChoiceValue(expr.path, choice_names)
     return take_first_result(evaluate_with_expected_type(context, param.type, expr, caller))
@@ -296,13 +300,13 @@ def _bind_parameter(
 ) -> None:
     """Convert an argument to its declared type, and bind it. Raise E0203 or a shape error."""
     description = f"`{param.name}` of `{block.name}`"
-    value_context = ValueContext(description, expr.span, block.name)
+    value_context = ValueDescription(description, expr.span, block.name)
     if _is_declared_choice(param, value):
         env.names[param.name] = value
     elif value is None and param.type.optional:
         env.names[param.name] = None
     elif is_tensor_type(param.type):
-        env.names[param.name] = match_tensor_type(context, param.type, value, env, value_context)
+        env.names[param.name] = check_tensor_type(context, param.type, value, env, value_context)
     elif param.type.name == "choice" and value is POISON:
         raise_error(
             "E0203", f"{description} must be one of {', '.join(param.type.names)}", expr.span
@@ -365,9 +369,9 @@ def check_block_results(
     tensors = []
     for param, value, span in zip(block.results, values, spans, strict=True):
         description = f"the result `{param.name}`" if param.name else "the result"
-        value_context = ValueContext(description, span)
+        value_context = ValueDescription(description, span)
         tensors.append(
-            match_tensor_type(context, param.type, take_first_result(value), env, value_context)
+            check_tensor_type(context, param.type, take_first_result(value), env, value_context)
         )
     return Results(tuple(tensors), tuple(p.name for p in block.results))
 

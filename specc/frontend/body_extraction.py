@@ -207,7 +207,7 @@ class EarlyExit:
         iteration. Raise E0730 if a scan output lacks the leading axes of the flag.
         """
         finished_flags = previous_carries[self.carry_index]
-        self.check_axes(
+        self.check_leading_axes(
             Tensor(finished_flags), {n: Tensor(v) for n, v in collected.items()}, "collected"
         )
         zeroed_outputs = {}
@@ -229,7 +229,9 @@ class EarlyExit:
             mask = add_op(context, ops.Insert(axis), mask, span=self.span)
         return add_op(context, ops.Where(), mask, finished, unfinished, span=self.span)
 
-    def check_axes(self, finished: Tensor, other_tensors: Mapping[str, Tensor], role: str) -> None:
+    def check_leading_axes(
+        self, finished: Tensor, other_tensors: Mapping[str, Tensor], role: str
+    ) -> None:
         """Raise E0730 if a tensor lacks leading axes of `finished`. `role` is e.g. "carried"."""
         rank = finished.type.rank
         for name, value in other_tensors.items():
@@ -283,5 +285,5 @@ def find_early_exit(statement: ast.Scan, initial_carries: Mapping[str, Tensor]) 
         label = f"this is {format_type(finished_flags.type)}"
         raise_error("E0729", title, span, label, helps=["carry a comparison: `done = p > 0.99`"])
     early_exit = EarlyExit(list(initial_carries).index(name), name, span)
-    early_exit.check_axes(finished_flags, initial_carries, "carried")
+    early_exit.check_leading_axes(finished_flags, initial_carries, "carried")
     return early_exit

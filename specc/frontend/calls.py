@@ -8,8 +8,8 @@ from specc.diagnostics.diagnostic import Failed, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import call_block
 from specc.frontend.builtins.registry import Builtin, BuiltinParameter, CallSite
-from specc.frontend.elaboration_context import Context, Env, ErrorScope, PendingCall
-from specc.frontend.expressions import evaluate_value, select_branch
+from specc.frontend.elaboration_context import Context, Env, ErrorCollectorContext, UnevaluatedCall
+from specc.frontend.expressions import evaluate_value, select_conditional_branch
 from specc.frontend.foreign_names import raise_unknown_option
 from specc.frontend.mask_and_bias_definitions import bind_definition
 from specc.frontend.name_lookup import (
@@ -31,7 +31,7 @@ from specc.frontend.parameter_kinds import (
     convert_to_kind,
     list_choice_values,
 )
-from specc.frontend.runtime_scalars import require_attribute_number
+from specc.frontend.runtime_scalars import require_op_attribute
 from specc.frontend.spec_values import (
     MISSING,
     POISON,
@@ -57,7 +57,9 @@ def evaluate_argument(
 ) -> SpecValue:
     """Evaluate an argument to a value of the kinds `kinds`, e.g. a number, choice or function."""
     if list_choice_values(kinds):
-        expr = select_branch(context, expr, env)  # such as `half if old else interleaved`
+        expr = select_conditional_branch(
+            context, expr, env
+        )  # such as `half if old else interleaved`
     if isinstance(expr, ast.Name) and (
         choice := _match_choice_value(context, expr, kinds, description, env)
     ):
@@ -70,7 +72,7 @@ def evaluate_argument(
         return value
     if isinstance(value, RuntimeNumber) and not {FLOAT_KIND, NUMBER_KIND, ANY_KIND} & {*kinds}:
         # a number known only at run time in place of an integer is a separate error
-        require_attribute_number(context, value, description, expr.span)
+        require_op_attribute(context, value, description, expr.span)
     return _require_known_number(
         context,
         convert_to_kind(value, kinds, description, expr.span),
@@ -120,11 +122,11 @@ def _require_known_number(
             _require_known_number(context, v, (FLOAT_KIND,), description, span) for v in value
         )
     if FLOAT_KIND in kinds and isinstance(value, Number):
-        return require_attribute_number(context, value, description, span)
+        return require_op_attribute(context, value, description, span)
     return value
 
 
-def call_builtin(context: Context, target: BuiltinFunction, call: PendingCall) -> EvalResult:
+def call_builtin(context: Context, target: BuiltinFunction, call: UnevaluatedCall) -> EvalResult:
     """Call a built-in function with the arguments of `call`. Raise E0211 for a missing argument,
     E0212 for a repeated argument, and E0309 or E0310 for an undefined dimension.
     """
@@ -140,7 +142,7 @@ def call_builtin(context: Context, target: BuiltinFunction, call: PendingCall) -
     leading_names = [s.name for s in builtin.parameters if s.is_positional and builtin.is_variadic]
     leading_values = [values.pop(name) for name in leading_names if name in values]
     try:
-        with context.weights.sharing.push_call(expr, call.explicit_scope):
+        with context.weights.sharing.push_call(expr, call.explicit_weight_scope):
             return builtin.evaluate(site, *leading_values, *variadic_arguments, **values)
     except DimError as error:
         code = "E0309" if isinstance(error, DimLimitError) else "E0310"
@@ -159,7 +161,7 @@ def _evaluate_arguments(
     All arguments are evaluated before an error is raised, so that all errors of a call are reported
     at once.
     """
-    errors = ErrorScope()
+    errors = ErrorCollectorContext()
     variadic_arguments: list[SpecValue] = []
     for parameter, expr in pairs:
         description = (
@@ -178,7 +180,7 @@ def _evaluate_arguments(
 
 
 def _pair_with_parameters(
-    builtin: Builtin, call: PendingCall, site: CallSite
+    builtin: Builtin, call: UnevaluatedCall, site: CallSite
 ) -> list[tuple[BuiltinParameter, ast.Expr]]:
     """Pair each argument with its parameter, and record its span in `site`."""
     positional = [s for s in builtin.parameters if s.is_positional]
@@ -205,7 +207,7 @@ def _raise_too_many_inputs(builtin: Builtin, input_count: int, span: Span | None
 
 
 def _pair_options(
-    builtin: Builtin, call: PendingCall, site: CallSite, bound_names: Collection[str]
+    builtin: Builtin, call: UnevaluatedCall, site: CallSite, bound_names: Collection[str]
 ) -> list[tuple[BuiltinParameter, ast.Expr]]:
     """Pair options with parameters. Raise E0212 for an option that is repeated or positional."""
     pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
@@ -283,7 +285,7 @@ def _dispatch_call(
         )
     if expr.weights:
         inner_env = inner_env.append_scope(resolve_weight_path(context, expr.weights, env))
-    pending = PendingCall(target=target, expr=expr, args=args, caller=env, inner_env=inner_env)
+    pending = UnevaluatedCall(target=target, expr=expr, args=args, caller=env, inner_env=inner_env)
     match target:
         case BuiltinFunction():
             return call_builtin(context, target, pending)
@@ -300,7 +302,7 @@ def _dispatch_call(
 
 def evaluate_function_value(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
     """Evaluate an expression to a function value, e.g. `layer_norm(eps=1e-5)`, `gelu` or `none`."""
-    expr = select_branch(context, expr, env)
+    expr = select_conditional_branch(context, expr, env)
     match expr:
         case ast.Name(path=path) if path in NAMED_CONSTANTS:
             return NAMED_CONSTANTS[path]

@@ -7,8 +7,8 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Origin, Span, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.frontend.config_json import JsonObject
-from specc.frontend.declared_types import ValueContext, convert_to_declared_type
-from specc.frontend.elaboration_context import Context, Env, ErrorScope, SpecNamespace
+from specc.frontend.declared_types import ValueDescription, convert_to_declared_type
+from specc.frontend.elaboration_context import Context, Env, ErrorCollectorContext, SpecNamespace
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.foreign_names import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS
 from specc.frontend.name_lookup import evaluate_with_expected_type, resolve_name
@@ -109,7 +109,7 @@ def evaluate_config(
     env = Env(module=program.module, config={}, config_file=reader.config_file)
     values: dict[str, SpecValue] = dict(used_configs or {})
     env.config = values  # the default of a field can read the preceding fields
-    errors = ErrorScope()
+    errors = ErrorCollectorContext()
     user_spec = program.chain[0] if program.chain else program.module
     evaluation = _ConfigEvaluation(context, program.assignments, reader, user_spec)
     for entry in program.iterate_fields():
@@ -276,7 +276,7 @@ def _convert_to_field_type(
     span: Span | None = None,
 ) -> SpecValue:
     """Convert an expression to the type of a field. `span` is the span of an assignment."""
-    value_context = ValueContext(f"`{path}`", span or expr.span)
+    value_context = ValueDescription(f"`{path}`", span or expr.span)
     if entry.type.name == "choice" and isinstance(expr, ast.Name):
         if expr.path in entry.type.names:
             return ChoiceValue(expr.path, entry.type.names)

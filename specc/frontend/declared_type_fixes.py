@@ -37,7 +37,7 @@ FOREIGN_TYPES: Mapping[str, str] = {
 """The help messages for type names of other languages, by lowercase name."""
 
 
-def explain_undeclared_length(dim: ast.Name, env: Env) -> Diagnostic:
+def make_undeclared_dim_error(dim: ast.Name, env: Env) -> Diagnostic:
     """Return E0202 for an undeclared dimension in a declared type."""
     declared_names = env.module.root.dims
     length_names = [*declared_names, *(n for n, v in env.config.items() if isinstance(v, Dim))]
@@ -50,7 +50,7 @@ def explain_undeclared_length(dim: ast.Name, env: Env) -> Diagnostic:
     return Diagnostic("E0202", title, primary, helps=helps)
 
 
-def suggest_tensor(value: SpecValue, type: ast.TypeName) -> list[str]:
+def suggest_tensor_expression(value: SpecValue, type: ast.TypeName) -> list[str]:
     """Suggest a tensor expression of a declared type in place of a value that is not a tensor."""
     match value:
         case DefinitionFunction() | CombinedMask():

@@ -10,9 +10,9 @@ from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.declared_type_fixes import (
     FOREIGN_TENSOR_TYPES,
     FOREIGN_TYPES,
-    explain_undeclared_length,
+    make_undeclared_dim_error,
     suggest_dtype_conversion,
-    suggest_tensor,
+    suggest_tensor_expression,
 )
 from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.foreign_names import resolve_hf_activation
@@ -70,7 +70,7 @@ TENSOR_DTYPES = {"float": "f32", "int": "i64", "bool": "bool", "keep": "bool"}
 
 
 @dataclass(frozen=True, slots=True)
-class ValueContext:
+class ValueDescription:
     """The description, location and called block of a value, for messages."""
 
     description: str
@@ -99,7 +99,11 @@ def check_type_name(type: ast.TypeName) -> None:
 
 
 def convert_to_declared_type(
-    context: Context, type: ast.TypeName, value: SpecValue, env: Env, value_context: ValueContext
+    context: Context,
+    type: ast.TypeName,
+    value: SpecValue,
+    env: Env,
+    value_context: ValueDescription,
 ) -> SpecValue:
     """Convert `value` to the declared compile-time type, or raise E0203."""
     description, span = value_context.description, value_context.span
@@ -127,7 +131,7 @@ def _convert_items(
     element: ast.TypeName,
     value: SpecValue,
     env: Env,
-    value_context: ValueContext,
+    value_context: ValueDescription,
 ) -> SpecValue:
     """Convert each item of a list or pair. A single value becomes both items of a pair."""
     items = value if isinstance(value, tuple) else (value, value)
@@ -140,11 +144,13 @@ def _convert_items(
     if expected:
         title = f"{value_context.description} must be {expected}"
         raise_error("E0203", title, value_context.span, helps=helps)
-    item_context = ValueContext(f"an item of {value_context.description}", value_context.span)
+    item_context = ValueDescription(f"an item of {value_context.description}", value_context.span)
     return tuple(convert_to_declared_type(context, element, v, env, item_context) for v in items)
 
 
-def _check_function_name(type: ast.TypeName, value: SpecValue, value_context: ValueContext) -> None:
+def _check_function_name(
+    type: ast.TypeName, value: SpecValue, value_context: ValueDescription
+) -> None:
     """Raise E0203 if a built-in function has the wrong declared type, like `gelu` as a norm."""
     if type.name not in FUNCTION_TYPES or not isinstance(value, BuiltinFunction):
         return
@@ -194,7 +200,7 @@ def _raise_undeclared_lengths(dims: Sequence[ast.Name], env: Env) -> NoReturn:
     """Raise E0202 for undeclared dimensions. Declare them to report each only once."""
     for name in dims:
         env.dims[name.path] = Dim.symbol(name.path)  # report the dimension only once for all inputs
-    raise Failed(*(explain_undeclared_length(d, env) for d in dims))
+    raise Failed(*(make_undeclared_dim_error(d, env) for d in dims))
 
 
 def _evaluate_input_length(
@@ -245,14 +251,18 @@ def _evaluate_length(context: Context, expr: ast.Expr, env: Env) -> Dim:
     raise_error("E0303", f"a length must {expected}", expr.span)
 
 
-def match_tensor_type(
-    context: Context, type: ast.TypeName, value: SpecValue, env: Env, value_context: ValueContext
+def check_tensor_type(
+    context: Context,
+    type: ast.TypeName,
+    value: SpecValue,
+    env: Env,
+    value_context: ValueDescription,
 ) -> Tensor:
     """Check a tensor against a declared type, and bind dimension names that are not yet bound."""
     if not isinstance(value, Tensor):
         declaration = type.span.text if type.span else ""
         title = f"{value_context.description} must be a tensor, {declaration}"
-        label, helps = f"this is {describe_value(value)}", suggest_tensor(value, type)
+        label, helps = f"this is {describe_value(value)}", suggest_tensor_expression(value, type)
         raise_error("E0203", title, value_context.span, label, helps=helps)
     related_labels = Label.list_from_span(type.span, "declared here")
     if value.type.dtype != get_declared_dtype(type):
@@ -301,7 +311,7 @@ class _TypeMatcher:
     type: ast.TypeName
     tensor: Tensor
     env: Env
-    value_context: ValueContext
+    value_context: ValueDescription
 
     def match_ellipsis(self, lengths: tuple[Dim, ...]) -> None:
         """Match `...`, which stands for the same dimensions everywhere in a block."""

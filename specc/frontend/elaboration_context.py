@@ -1,5 +1,5 @@
 """The context of an elaboration (`Context`), the names in scope (`Env`), the modules of spec files
-(`SpecNamespace`), and calls with unevaluated arguments (`PendingCall`).
+(`SpecNamespace`), and calls with unevaluated arguments (`UnevaluatedCall`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,11 +14,11 @@ from specc.frontend.config_json import JsonObject
 from specc.frontend.elaboration_state import (
     BUDGET_EXCEEDED,
     ErrorLog,
-    LengthSymbols,
-    ResourceUse,
+    ResourceCounters,
     StepBudget,
+    SymbolicDims,
     ValueFacts,
-    WeightNames,
+    WeightPathState,
     count_value_items,
 )
 from specc.frontend.spec_values import (
@@ -43,7 +43,7 @@ MAX_GRAPH_NODES = 200_000
 MAX_LAYERS = 4096
 
 
-def raise_unresolved_structure(error: UnresolvedValueError) -> NoReturn:
+def raise_dynamic_graph_structure(error: UnresolvedValueError) -> NoReturn:
     """Raise E0207 for a graph structure that depends on a dimension known only at run time."""
     names = ", ".join(f"`{s}`" for s in sorted(error.symbols))
     helps = [
@@ -200,9 +200,9 @@ class Context:
     evaluator: Evaluator
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     errors: ErrorLog = field(default_factory=ErrorLog)
-    symbols: LengthSymbols = field(default_factory=LengthSymbols)
-    resources: ResourceUse = field(default_factory=ResourceUse)
-    weights: WeightNames = field(default_factory=WeightNames)
+    symbols: SymbolicDims = field(default_factory=SymbolicDims)
+    resources: ResourceCounters = field(default_factory=ResourceCounters)
+    weights: WeightPathState = field(default_factory=WeightPathState)
     facts: ValueFacts = field(default_factory=ValueFacts)
     call_stack: list[str] = field(default_factory=list)
     scope: str = ""
@@ -231,7 +231,7 @@ class Context:
         self.evaluator.check_step_estimate(self.resources.steps, item, module, config, span)
 
     @contextmanager
-    def enter_call(self, span: Span | None, *, is_standard: bool) -> Iterator[None]:
+    def track_user_call(self, span: Span | None, *, is_standard: bool) -> Iterator[None]:
         """A context manager for a call at `span`. Errors in a block of std (`is_standard`) are
         shown at the user's call that led to the block.
         """
@@ -240,7 +240,7 @@ class Context:
         try:
             yield
         except Failed as failed:
-            raise Failed(*map(self.show_at_user_call, failed.diagnostics)) from None
+            raise Failed(*map(self.relocate_to_user_call, failed.diagnostics)) from None
         finally:
             self.errors.user_call = outer_call
 
@@ -255,7 +255,7 @@ class Context:
         finally:
             self.facts.position_ids = outer_ids
 
-    def locate_at_user_call(self, span: Span | None) -> Span | None:
+    def add_user_call_to_span(self, span: Span | None) -> Span | None:
         """Add the user's call to a span in std, and the current normalizer to any span."""
         if span is None:
             return span
@@ -265,9 +265,9 @@ class Context:
             return span
         return span if span.caller else replace(span, caller=self.errors.user_call)
 
-    def show_at_user_call(self, error: Diagnostic) -> Diagnostic:
+    def relocate_to_user_call(self, error: Diagnostic) -> Diagnostic:
         """Relocate an error in std to the user's call that led to this error."""
-        span = self.locate_at_user_call(error.primary.span) if error.primary else None
+        span = self.add_user_call_to_span(error.primary.span) if error.primary else None
         if error.primary is None or span is None or span == error.primary.span:
             return error
         return replace(error, primary=Label(span, error.primary.text))
@@ -301,7 +301,7 @@ class Context:
 
     def report_errors(self, *errors: Diagnostic) -> None:
         """Record errors, up to a limit. An error that loop iterations repeat is recorded once."""
-        for error in map(self.show_at_user_call, errors):
+        for error in map(self.relocate_to_user_call, errors):
             if self._is_reported(error):
                 continue
             if len(self.errors.diagnostics) >= MAX_ERRORS:
@@ -328,13 +328,13 @@ class Context:
             overflow_note = Diagnostic("E0100", f"{errors.dropped_count} more errors are not shown")
             raise Failed(*errors.diagnostics, *([overflow_note] if errors.dropped_count else []))
 
-    def collect_errors(self) -> "ErrorScope":
+    def collect_errors(self) -> "ErrorCollectorContext":
         """Return a context manager that reports errors in its block instead of raising them."""
-        return ErrorScope(self)
+        return ErrorCollectorContext(self)
 
 
 @dataclass
-class ErrorScope:
+class ErrorCollectorContext:
     """A context manager that collects errors. Errors are also reported to the `context`, if any."""
 
     context: Context | None = None
@@ -361,7 +361,7 @@ class ErrorScope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PendingCall:
+class UnevaluatedCall:
     """A call whose arguments have not been evaluated yet.
 
     `expr` is the call in the source. `args` are the positional arguments (for `apply(f, x)`, the
@@ -381,6 +381,6 @@ class PendingCall:
         return self.expr.options
 
     @property
-    def explicit_scope(self) -> str:
+    def explicit_weight_scope(self) -> str:
         """The weight scope if the call or the applied function has a weight path, otherwise ""."""
         return self.inner_env.scope if self.target.weight_path or self.expr.weights else ""

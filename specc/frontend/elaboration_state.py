@@ -146,7 +146,7 @@ class ErrorLog:
 
     `dropped_count` is the number of errors beyond the limit. `user_call` is the span of the user's
     call that led to the std code under evaluation, and `normalizer` is the name of the normalizer
-    whose weights are being computed. `Context.locate_at_user_call` adds both to spans.
+    whose weights are being computed. `Context.add_user_call_to_span` adds both to spans.
     """
 
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -156,7 +156,7 @@ class ErrorLog:
 
 
 @dataclass(kw_only=True, slots=True)
-class LengthSymbols:
+class SymbolicDims:
     """The symbolic dimensions of an elaboration.
 
     With `is_symbolic`, config values are symbols, too. `dynamic_names` are the symbols that are
@@ -172,7 +172,7 @@ class LengthSymbols:
 
 
 @dataclass(kw_only=True, slots=True)
-class ResourceUse:
+class ResourceCounters:
     """The resources that an elaboration uses, for the limits E0216, E0223 and E0308.
 
     `weight_sizes` contains the element counts of the weights of known size, and
@@ -187,7 +187,7 @@ class ResourceUse:
 
 
 @dataclass(kw_only=True, slots=True)
-class WeightNames:
+class WeightPathState:
     """The state that weight paths and weight sharing need.
 
     `placeholders` contains the parsed placeholders of weight paths, keyed by the span of the string
@@ -247,7 +247,7 @@ RECORDED_VALUES: ContextVar[ElaborationRecords | None] = ContextVar("records", d
 
 
 @contextmanager
-def record_elaboration_values(*, is_symbolic: bool) -> Iterator[None]:
+def record_elaboration(*, is_symbolic: bool) -> Iterator[None]:
     """A context manager that starts the record of an elaboration, if recording is enabled."""
     records = RECORDED_VALUES.get()
     if records is None:

@@ -9,7 +9,10 @@ from typing import Any
 from specc.diagnostics.diagnostic import Span, raise_error
 from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.elaboration_state import OPERATION_COST, record_value
-from specc.frontend.mask_and_bias_definitions import is_pair_indexed, read_at_pair_indices
+from specc.frontend.mask_and_bias_definitions import (
+    index_with_index_variables,
+    uses_index_variables,
+)
 from specc.frontend.name_lookup import resolve_name
 from specc.frontend.node_builder import add_op
 from specc.frontend.operators import (
@@ -190,10 +193,10 @@ def _evaluate_choice_value(
 
 
 def _evaluate_conditional(context: Context, expr: ast.Conditional, env: Env) -> EvalResult:
-    return evaluate_expression(context, select_branch(context, expr, env), env)
+    return evaluate_expression(context, select_conditional_branch(context, expr, env), env)
 
 
-def select_branch(context: Context, expr: ast.Expr, env: Env) -> ast.Expr:
+def select_conditional_branch(context: Context, expr: ast.Expr, env: Env) -> ast.Expr:
     """Return the unevaluated branch of `a if c else b`, or any other expression unchanged."""
     while isinstance(expr, ast.Conditional):
         is_true = evaluate_condition(context, expr.condition, env, "the condition of `if`")
@@ -237,8 +240,8 @@ def _evaluate_index(context: Context, expr: ast.Index, env: Env) -> SpecValue:
     if not isinstance(base, Tensor):
         raise_error("E0203", f"{describe_value(base)} cannot be indexed", expr.span)
     # in a definition, `keep[j]` reads `keep` at an index variable; elsewhere `j` is a regular name
-    if is_pair_indexed(expr, env):
-        return read_at_pair_indices(context, base, expr, env)
+    if uses_index_variables(expr, env):
+        return index_with_index_variables(context, base, expr, env)
     return _index_tensor(context, base, expr, env)
 
 

@@ -252,9 +252,9 @@ TRAINING_KEY_SUFFIXES = (
 """The suffixes of keys that affect only training, such as dropout."""
 
 
-def find_unread_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[Diagnostic]:
+def find_unread_config_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[Diagnostic]:
     """Return a list with W0418 for the keys of a config.json that a spec does not read, or []."""
-    known_keys = set(iterate_known_keys(entries))
+    known_keys = set(iterate_handled_config_keys(entries))
     unread_keys = dict(_iterate_unread_keys(known_keys, data, ""))
     return [_make_unread_warning(unread_keys, known_keys)] if unread_keys else []
 
@@ -283,7 +283,9 @@ def _has_prefix(known_key: str, path: str) -> bool:
     return all(pattern in ("*", part) for part, pattern in pairs if part != "*")
 
 
-def find_context_limits(entries: list[ast.ConfigEntry], data: JsonObject) -> Iterator[Diagnostic]:
+def warn_about_rope_context_limits(
+    entries: list[ast.ConfigEntry], data: JsonObject
+) -> Iterator[Diagnostic]:
     """Yield W0436 for each field whose RoPE frequencies depend on the context length."""
     for entry in entries:
         if not isinstance(entry, ast.Field):
@@ -328,7 +330,7 @@ def _has_no_effect(key: str, member: JsonMember) -> bool:
     return key in NO_EFFECT_VALUES and value == default and type(value) is type(default)
 
 
-def iterate_known_keys(entries: list[ast.ConfigEntry]) -> Iterator[str]:
+def iterate_handled_config_keys(entries: list[ast.ConfigEntry]) -> Iterator[str]:
     """Yield the config.json keys that a spec reads, expects or ignores, as dotted paths."""
     for entry in entries:
         match entry:

@@ -23,7 +23,7 @@ from specc.frontend.spec_values import (
 )
 from specc.ir.dim import Dim, DimError, DimFunction, DimLimitError
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.length_constraints import iterate_nested_nodes, list_nonnegative_dims
+from specc.ir.length_constraints import iterate_all_nodes, list_nonnegative_dims
 from specc.ir.shape_binding import find_length_sources
 from specc.syntax import ast
 
@@ -54,7 +54,7 @@ def _assume_equality(config: dict[str, SpecValue], left: Dim, right: Dim) -> dic
 Assumption: TypeAlias = Callable[[dict[str, SpecValue], Dim, Dim], dict[str, SpecValue]]
 
 
-def apply_requirement(
+def substitute_requirement_equalities(
     context: Context, condition: ast.Expr, config: dict[str, SpecValue], env: Env
 ) -> dict[str, SpecValue]:
     """Return the config under the assumption that `condition` holds. The equalities `a == b` and
@@ -65,12 +65,12 @@ def apply_requirement(
             # each part of a conjunction may use the preceding parts
             for part in _split_conjunction(condition):
                 inner = Env(module=env.module, config=config)
-                config = apply_requirement(context, part, config, inner)
+                config = substitute_requirement_equalities(context, part, config, inner)
         case ast.Binary(op="|", left=a, right=b):
             # if `shared` is true, `not shared | vocab == target_vocab` requires the other part
             for condition, other in ((a, b), (b, a)):
                 if _try_evaluate(context, condition, env) is False:
-                    return apply_requirement(context, other, config, env)
+                    return substitute_requirement_equalities(context, other, config, env)
         case ast.Compare(ops=("==",), operands=(a, b)):
             return _apply_equality(context, a, b, config, env)
     return config
@@ -196,7 +196,7 @@ def _substitute_length(length: Dim, values: Mapping[str, Dim], equation: ast.Equ
         raise_error(code, f"`{equation.name}`: {error}", equation.span)
 
 
-def reject_unknown_lengths(graph: Graph, dims: Collection[str], span: Span | None) -> None:
+def check_dims_are_determined(graph: Graph, dims: Collection[str], span: Span | None) -> None:
     """Raise E0311 if an operation needs a dimension of `dims` that no input determines."""
     types = {name: value.type for name, value in graph.inputs.items()}
     known_symbols = find_length_sources(types, graph.length_equations).keys()
@@ -204,7 +204,7 @@ def reject_unknown_lengths(graph: Graph, dims: Collection[str], span: Span | Non
     if not unknown_symbols:
         return
     axes = {d for t in types.values() for d in t.shape}
-    for node, results in iterate_nested_nodes(graph):
+    for node, results in iterate_all_nodes(graph):
         for length in _list_required_dims(node, results):
             missing_symbols = sorted(length.symbols() & unknown_symbols)
             if missing_symbols and length not in axes:
@@ -214,7 +214,7 @@ def reject_unknown_lengths(graph: Graph, dims: Collection[str], span: Span | Non
 def _list_required_dims(node: Node, results: Iterable[Value]) -> list[Dim]:
     """Return the dimensions that must be known to execute a node."""
     result_lengths = (d for r in results for d in r.type.shape)
-    return [*result_lengths, *list_nonnegative_dims(node), *node.op.iterate_lengths()]
+    return [*result_lengths, *list_nonnegative_dims(node), *node.op.iterate_attribute_dims()]
 
 
 def _raise_unknown_length(

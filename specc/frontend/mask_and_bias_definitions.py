@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Failed, Label, Span, raise_error
-from specc.frontend.declared_types import ValueContext, convert_to_declared_type
+from specc.frontend.declared_types import ValueDescription, convert_to_declared_type
 from specc.frontend.elaboration_context import EMPTY_NAMES, Context, Env
 from specc.frontend.elaboration_state import EXPANSION_COST
 from specc.frontend.foreign_names import raise_unknown_option
@@ -25,7 +25,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.syntax import ast
 
-PairIndices: TypeAlias = Mapping[str, Tensor]
+IndexVariables: TypeAlias = Mapping[str, Tensor]
 """The tensors of the index variables `h`, `i` and `j` of a definition."""
 
 PAIR_RANK = 4
@@ -40,7 +40,7 @@ BATCH_INDEX_NAME = "b"
 
 def make_score_indices(
     context: Context, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
-) -> PairIndices:
+) -> IndexVariables:
     """Return the index variables of a definition: the position ids `i` [q, 1] of the queries and
     `j` [k] of the keys. If the query has no position axis, there is no `i`. `queries` and `keys`
     are tensors with the index of their position axis.
@@ -67,7 +67,7 @@ def _make_position_ids(
     return context.facts.position_ids[role]
 
 
-def is_pair_indexed(expr: ast.Index, env: Env) -> bool:
+def uses_index_variables(expr: ast.Index, env: Env) -> bool:
     """Return True if an index uses `h`, `i` or `j`, or uses `b` and no value is named `b`."""
     if not env.pair_indices:
         return False
@@ -77,7 +77,7 @@ def is_pair_indexed(expr: ast.Index, env: Env) -> bool:
     return BATCH_INDEX_NAME in index_names and BATCH_INDEX_NAME not in {*env.names, *env.config}
 
 
-def read_at_pair_indices(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
+def index_with_index_variables(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
     """Index a tensor with index variables: `keep[j]` of bool[b, k] is bool[b, 1, 1, k], or bool[b,
     1, k] for scores without heads, and `size[b]` of int[b] is int[b, 1, 1, 1]. A tensor without a
     batch axis has the same values for all batch elements.
@@ -121,7 +121,7 @@ def _check_pair_read(base: Tensor, expr: ast.Index, env: Env, index_names: Seque
         raise_error("E0603", title, expr.span, helps=helps)
 
 
-def expand_to_scores(
+def expand_to_mask_rank(
     context: Context, value: Tensor, span: Span | None, score_rank: int = PAIR_RANK
 ) -> Tensor:
     """Convert a tensor to a mask or bias with all four axes. If a tensor has as many axes as the
@@ -188,7 +188,7 @@ def _evaluate_definition_argument(
     # an untyped parameter accepts any value; a tensor is checked when it is used
     if param.type is None or isinstance(value, Tensor):
         return value
-    value_context = ValueContext(f"`{param.name}`", expr.span)
+    value_context = ValueDescription(f"`{param.name}`", expr.span)
     return convert_to_declared_type(context, param.type, value, env, value_context)
 
 
@@ -214,7 +214,7 @@ def enter_definition(context: Context, function: DefinitionFunction) -> Iterator
         # the weights of a definition belong to the call that bound it, so that two attention layers
         # with the same bias use the same table without a `share` rule
         with (
-            context.enter_call(function.span, is_standard=function.module.is_standard),
+            context.track_user_call(function.span, is_standard=function.module.is_standard),
             context.weights.sharing.enter_definition(function),
         ):
             yield
@@ -242,7 +242,7 @@ def _move_error_to_definition(error: Failed, function: DefinitionFunction) -> Fa
 def expand_definition(
     context: Context,
     function: DefinitionFunction,
-    pair_indices: PairIndices,
+    pair_indices: IndexVariables,
     names: Mapping[str, SpecValue],
     scope: str,
     *,
@@ -266,7 +266,7 @@ def _get_definition_config(function: DefinitionFunction) -> Mapping[str, SpecVal
 def _evaluate_definition(
     context: Context,
     function: DefinitionFunction,
-    pair_indices: PairIndices,
+    pair_indices: IndexVariables,
     names: Mapping[str, SpecValue],
     scope: str,
     *,
@@ -299,7 +299,7 @@ def _evaluate_definition(
 def expand_mask(
     context: Context,
     mask: SpecValue,
-    pair_indices: PairIndices,
+    pair_indices: IndexVariables,
     scope: str,
     span: Span | None,
     score_rank: int = PAIR_RANK,
@@ -317,7 +317,7 @@ def expand_mask(
                 title = f"a mask must be boolean, got {describe_value(tensor)}"
                 raise_error("E0601", title, span, helps=["compare it: `x > 0`"])
             _check_mask_axes(tensor, pair_indices, span)
-            return expand_to_scores(context, tensor, span, score_rank)
+            return expand_to_mask_rank(context, tensor, span, score_rank)
         case CombinedMask(op, parts):
             # all operands are expanded to the same axes; `all` and `none` remain bools
             masks = [expand_mask(context, p, pair_indices, scope, span, score_rank) for p in parts]
@@ -330,7 +330,7 @@ def expand_mask(
     raise_error("E0601", f"{describe_value(mask)} is not a mask", span)
 
 
-def _check_mask_axes(mask: Tensor, pair_indices: PairIndices, span: Span | None) -> None:
+def _check_mask_axes(mask: Tensor, pair_indices: IndexVariables, span: Span | None) -> None:
     """Raise E0601 if a padding mask [batch, key] is used as a mask [query, key]."""
     if len(mask.shape) != 2 or "i" not in pair_indices:
         return
@@ -366,7 +366,7 @@ def _merge_masks(context: Context, op: str, masks: list[MaskValue], span: Span |
 def expand_bias(
     context: Context,
     bias: SpecValue,
-    pair_indices: PairIndices,
+    pair_indices: IndexVariables,
     scope: str,
     span: Span | None,
     score_rank: int = PAIR_RANK,
@@ -386,4 +386,4 @@ def expand_bias(
         bias, score_rank = expand_definition(context, bias, pair_indices, {}, bias_scope), PAIR_RANK
     if not isinstance(bias, Tensor) or bias.type.dtype == "bool":
         raise_error("E0602", f"a bias must be a float tensor, got {describe_value(bias)}", span)
-    return expand_to_scores(context, bias, span, score_rank)
+    return expand_to_mask_rank(context, bias, span, score_rank)

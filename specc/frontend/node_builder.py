@@ -16,7 +16,7 @@ from specc.ir.op import Op
 from specc.ir.types import ShapeError
 
 
-def check_weight_length(context: Context, dim: Dim, name: str, span: Span | None) -> None:
+def check_weight_dim(context: Context, dim: Dim, name: str, span: Span | None) -> None:
     """Raise E0308 at `span` if a weight dimension is 0 or depends on an input."""
     # symbolic config values are allowed, because they are numbers when weights are created
     if context.has_dynamic_symbol(dim.symbols()):
@@ -100,10 +100,10 @@ def add_node(
     node_scope = context.scope if scope is None else scope
     try:
         results = context.builder.add_node(
-            op, *values, scope=node_scope, span=context.locate_at_user_call(span)
+            op, *values, scope=node_scope, span=context.add_user_call_to_span(span)
         )
     except ShapeError as error:
-        operation = MismatchedOperation(
+        operation = ShapeMismatch(
             op, operands, operator_span or span, op_name, context.symbols.dynamic_names
         )
         raise Failed(explain_shape_mismatch(error, operation)) from None
@@ -200,7 +200,7 @@ def check_float32_range(value: float, span: Span | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class MismatchedOperation:
+class ShapeMismatch:
     """An op whose operand shapes do not match. `name` is the name of the op in the source."""
 
     op: Op
@@ -210,7 +210,7 @@ class MismatchedOperation:
     dynamic_lengths: frozenset[str]
 
 
-def explain_shape_mismatch(error: ShapeError, operation: MismatchedOperation) -> Diagnostic:
+def explain_shape_mismatch(error: ShapeError, operation: ShapeMismatch) -> Diagnostic:
     """Return the diagnostic of a shape error, which is E0302 for different sizes, or E0301."""
     operands, span = operation.operands, operation.span
     tensors = [o for n in error.operands if n < len(operands) and (o := operands[n]) is not None]
@@ -241,7 +241,7 @@ def _insert_operand_names(title: str, operands: Sequence[Tensor | None]) -> str:
 
 
 def _explain_length_mismatch(
-    dims: Sequence[Dim], tensors: Sequence[Tensor], operation: MismatchedOperation
+    dims: Sequence[Dim], tensors: Sequence[Tensor], operation: ShapeMismatch
 ) -> Diagnostic:
     """Return E0302 for two axis sizes that should be equal, with the type and origin of both."""
     labels: dict[Span, Label] = {}
@@ -285,7 +285,7 @@ def _describe_mismatch(dims: Sequence[Dim], op_name: str) -> tuple[str, str]:
 
 
 def _suggest_shape_fixes(
-    dims: Sequence[Dim], tensors: Sequence[Tensor], operation: MismatchedOperation
+    dims: Sequence[Dim], tensors: Sequence[Tensor], operation: ShapeMismatch
 ) -> list[str]:
     """Suggest fixes for a shape mismatch: a new axis, cross-attention, or an equation."""
     equality_fixes = _suggest_equal_lengths(dims, operation.dynamic_lengths)

@@ -8,7 +8,7 @@ from specc.diagnostics.diagnostic import Span, raise_error
 from specc.frontend import runtime_scalars
 from specc.frontend.elaboration_context import Context
 from specc.frontend.node_builder import add_constant, add_log_sigmoid, add_node, add_op
-from specc.frontend.runtime_scalars import get_known_float, get_number_symbols
+from specc.frontend.runtime_scalars import get_number_symbols, get_static_float
 from specc.frontend.spec_values import (
     BlockFunction,
     BuiltinFunction,
@@ -189,7 +189,7 @@ def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> Non
     helps = ["convert to float, which supports every exponent: `cast(x, to=float)`"]
     is_runtime = isinstance(exponent, Tensor)
     if isinstance(exponent, Number):
-        number = get_known_float(exponent)
+        number = get_static_float(exponent)
         if number is not None and number < 0:
             title = f"an integer to the power of {number:g} is not an integer"
             raise_error("E0206", title, expr.span, helps=helps)
@@ -370,7 +370,7 @@ def _compare_numbers(op: str, left: Number, right: Number, expr: ast.Compare) ->
         # the sign of the difference decides comparisons such as `n + 1 > n`, which hold for every
         # `n`
         left, right = left - right, Dim.from_value(0)
-    a, b = get_known_float(left), get_known_float(right)
+    a, b = get_static_float(left), get_static_float(right)
     if a is None or b is None:
         raise UnresolvedValueError(get_number_symbols(left) | get_number_symbols(right), expr.span)
     return COMPARISONS[op][1](a, b)

@@ -121,7 +121,7 @@ def _match_score(value: SpecValue) -> SpecValue | Missing:
     match value:
         case DefinitionFunction() if value.kind == "score":
             return value
-        case BuiltinFunction() if value.builtin.is_pairwise():
+        case BuiltinFunction() if value.builtin.requires_two_tensors():
             return value
     return MISSING
 

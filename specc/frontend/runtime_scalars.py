@@ -54,7 +54,7 @@ MAX_FORMULA_LENGTH = 60
 """Maximum length of a formula in messages. Of a longer formula, only the symbols are shown."""
 
 
-def get_known_float(value: Number) -> float | None:
+def get_static_float(value: Number) -> float | None:
     """Return a number as a float, or None if it is not known at compile time."""
     if isinstance(value, Dim):
         return None if value.number is None else float(value.number)
@@ -70,7 +70,7 @@ def get_number_symbols(value: Number) -> frozenset[str]:
 
 def convert_to_float(context: Context, value: Number, span: Span | None) -> float | RuntimeNumber:
     """Convert a number to a float, or to a RuntimeNumber if it depends on symbols."""
-    number = get_known_float(value)
+    number = get_static_float(value)
     if number is not None:
         return number
     if isinstance(value, Dim):
@@ -81,7 +81,7 @@ def convert_to_float(context: Context, value: Number, span: Span | None) -> floa
 
 def apply_unary_function(context: Context, fn: str, x: Number, span: Span | None) -> Number:
     """Apply a unary function to a number. Raise ArithmeticError or ValueError if undefined."""
-    number = get_known_float(x)
+    number = get_static_float(x)
     if number is not None:
         result = UNARY_FUNCTIONS[fn](number)
         return Dim.from_value(int(result)) if fn in ROUNDING_FUNCTIONS else float(result)
@@ -105,7 +105,7 @@ def compute_arithmetic(
     """Apply an operator to two numbers that are not both known integers. Raise ValueError,
     OverflowError or ZeroDivisionError if the result is undefined.
     """
-    a, b = get_known_float(left), get_known_float(right)
+    a, b = get_static_float(left), get_static_float(right)
     if a is not None and b is not None:
         result = BINARY_OPERATORS[fn][1](a, b)
         # Python returns a complex number for (-8) ** 0.5
@@ -115,7 +115,7 @@ def compute_arithmetic(
     return _add_computed_number(context, ops.Arith(fn), fn, [left, right], span)
 
 
-def require_attribute_number(
+def require_op_attribute(
     context: Context, value: Number, description: str, span: Span | None
 ) -> float | RuntimeNumber:
     """Return a number for use as an op attribute, i.e. a float, or a RuntimeNumber if the number
@@ -130,7 +130,7 @@ def require_attribute_number(
     return convert_to_float(context, value, span)
 
 
-def cast_to_attribute(number: float | RuntimeNumber) -> float:
+def cast_to_float_attribute(number: float | RuntimeNumber) -> float:
     """Cast a number to the type of a float attribute, without converting a RuntimeNumber."""
     return number  # type: ignore[return-value]  # a symbolic graph is never run
 
@@ -139,7 +139,7 @@ def convert_to_scalar_tensor(
     context: Context, value: Number, dtype: str, span: Span | None
 ) -> Tensor:
     """Convert a number to a scalar tensor of a float type."""
-    number = get_known_float(value)
+    number = get_static_float(value)
     if number is not None:
         return add_constant(context, number, dtype, span)
     if isinstance(value, Dim) and not _has_quotient(value):
@@ -234,7 +234,7 @@ def _convert_atom_to_f64(context: Context, atom: str | DimFunction, span: Span |
 
 def _has_quotient(dim: Dim) -> bool:
     """Return True if a term of the dimension has a factor `a / b`."""
-    return any(part.fn == "/" for part in dim.iterate_functions())
+    return any(part.fn == "/" for part in dim.iterate_opaque_functions())
 
 
 def _format_formula(fn: str, args: list[Number]) -> str:

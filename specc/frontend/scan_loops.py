@@ -79,7 +79,7 @@ def _check_scanned_tensor(
     if not isinstance(value, Tensor):
         raise_error("E0304", f"`scan`: expected a tensor, got {describe_value(value)}", expr.span)
     if length is None or length not in value.shape:
-        source = format_length_source(statement.along)
+        source = format_along_dim(statement.along)
         title = f"the scanned tensor has no axis of length `{source}`"
         lengths = value.shape[1:] or value.shape
         helps = [f"write the length of an axis: `along {d}`" for d in lengths[:1]]
@@ -91,7 +91,7 @@ def _check_scanned_tensor(
     raise_error("E0304", title, expr.span, f"this is {format_type(value.type)}", helps=helps)
 
 
-def format_length_source(along: ast.Expr | None) -> str:
+def format_along_dim(along: ast.Expr | None) -> str:
     """Return the source text of the dimension after `along`, or a description without `along`."""
     if isinstance(along, ast.Name):
         return along.path
@@ -108,7 +108,7 @@ def evaluate_scan_mask(
     if value is None:
         return None
     if not isinstance(value, Tensor) or value.type.dtype != "bool" or value.shape[-1] != length:
-        length_text = format_length_source(statement.along)
+        length_text = format_along_dim(statement.along)
         title = f"`keep` must be a padding mask bool[batch, {length_text}]"
         raise_error("E0305", title, statement.keep.span, f"this is {describe_value(value)}")
     return value
@@ -165,7 +165,10 @@ def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: Ru
     scope = env.scope or _get_state_scope(op)
     results = iter(add_node(context, op, operands, statement.span, scope, "scan"))
     env.names.update(
-        {name: rebuild_carry(value, results) for name, value in initial_carries.items()}
+        {
+            name: unflatten_loop_carried_value(value, results)
+            for name, value in initial_carries.items()
+        }
     )
     env.names.update(zip(statement.collect, results, strict=True))
 
@@ -203,7 +206,10 @@ def _build_scan_body(
     # names bound in the body are local, except the names of loop-carried values and scan outputs
     carry_tensors = (Tensor(v, statement.span) for v in carries.values())
     names = env.names | {n: Tensor(v, statement.span) for n, v in inputs.items()}
-    names |= {name: rebuild_carry(value, carry_tensors) for name, value in initial_carries.items()}
+    names |= {
+        name: unflatten_loop_carried_value(value, carry_tensors)
+        for name, value in initial_carries.items()
+    }
     body_env = replace(env, names=names)
     with context.scope_position_ids():
         returned = run_body(context, statement.body, body_env)
@@ -236,25 +242,25 @@ def _list_next_carries(
     ]
 
 
-def flatten_carry(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:
+def flatten_loop_carried_value(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, tensor) for each tensor of a loop-carried value, which may be a nested list."""
     if isinstance(value, Tensor):
         yield name, value
     else:
         for n, item in enumerate(value):
-            yield from flatten_carry(f"{name}[{n}]", item)
+            yield from flatten_loop_carried_value(f"{name}[{n}]", item)
 
 
 def _flatten_carries(carries: Mapping[str, CarryValue]) -> list[tuple[str, Tensor]]:
     """Return (name, tensor) for each tensor of all loop-carried values."""
-    return [t for name, value in carries.items() for t in flatten_carry(name, value)]
+    return [t for name, value in carries.items() for t in flatten_loop_carried_value(name, value)]
 
 
-def rebuild_carry(value: CarryValue, tensors: Iterator[Tensor]) -> CarryValue:
+def unflatten_loop_carried_value(value: CarryValue, tensors: Iterator[Tensor]) -> CarryValue:
     """Return a loop-carried value with the structure of `value` and the tensors `tensors`."""
     if isinstance(value, Tensor):
         return next(tensors)
-    return tuple(rebuild_carry(item, tensors) for item in value)
+    return tuple(unflatten_loop_carried_value(item, tensors) for item in value)
 
 
 def _get_initial_carry(statement: ast.Scan, name: str, env: Env) -> CarryValue:

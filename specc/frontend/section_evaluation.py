@@ -31,7 +31,7 @@ from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 
 
-def value_to_plain_data(value: EvalResult, span: Span | None = None) -> object:
+def value_to_json(value: EvalResult, span: Span | None = None) -> object:
     """Convert a compile-time value to a JSON-compatible value. Strings, floats and bools are
     unchanged. Raise UnresolvedValueError at `span` if the value is a symbol.
     """
@@ -41,9 +41,9 @@ def value_to_plain_data(value: EvalResult, span: Span | None = None) -> object:
         case ChoiceValue(choice):
             return choice
         case tuple(items):
-            return [value_to_plain_data(item) for item in items]
+            return [value_to_json(item) for item in items]
         case Record(fields):
-            return {name: value_to_plain_data(field) for name, field in fields.items()}
+            return {name: value_to_json(field) for name, field in fields.items()}
         case Rope(theta, kind, parameters):
             return {"theta": theta, "kind": kind, **dict(parameters)}
         case BuiltinFunction(name=name):
@@ -59,11 +59,11 @@ def value_to_plain_data(value: EvalResult, span: Span | None = None) -> object:
 
 def _format_combined_mask(mask: CombinedMask) -> str:
     """Format a combined mask in spec syntax, as in `(causal & visible)`."""
-    parts = [str(value_to_plain_data(part)) for part in mask.parts]
+    parts = [str(value_to_json(part)) for part in mask.parts]
     return f"not {parts[0]}" if mask.op == "not" else f"({f' {mask.op} '.join(parts)})"
 
 
-def expression_to_plain_data(context: Context, expr: ast.Expr, env: Env) -> object:
+def expression_to_json(context: Context, expr: ast.Expr, env: Env) -> object:
     """Convert an expression of `reading` or `generate` to JSON-compatible values. A call becomes a
     mapping with the name, inputs and options of the call.
 
@@ -72,17 +72,17 @@ def expression_to_plain_data(context: Context, expr: ast.Expr, env: Env) -> obje
     """
     match expr:
         case ast.Call():
-            return _call_to_data(expr, lambda inner: expression_to_plain_data(context, inner, env))
+            return _call_to_data(expr, lambda inner: expression_to_json(context, inner, env))
         case ast.ListLiteral():
-            return [expression_to_plain_data(context, item, env) for item in expr.items]
+            return [expression_to_json(context, item, env) for item in expr.items]
         case ast.Name():
             return _name_to_data(context, expr, env)
         case ast.Binary(op="/"):
-            left = expression_to_plain_data(context, expr.left, env)
-            right = expression_to_plain_data(context, expr.right, env)
+            left = expression_to_json(context, expr.left, env)
+            right = expression_to_json(context, expr.right, env)
             if isinstance(left, int | float) and isinstance(right, int | float) and right:
                 return _divide_numbers(left, right)
-    return value_to_plain_data(context.evaluate(expr, env), expr.span)
+    return value_to_json(context.evaluate(expr, env), expr.span)
 
 
 def _divide_numbers(left: int | float, right: int | float) -> int | float:
@@ -109,7 +109,7 @@ def _name_to_data(context: Context, name: ast.Name, env: Env) -> object:
     # `config.labels` is converted to its value, and an undefined name to a string
     if value is POISON and "." in name.path:
         value = resolve_name(context, name, env, is_quiet=True)
-    return name.path if value is POISON else value_to_plain_data(value, name.span)
+    return name.path if value is POISON else value_to_json(value, name.span)
 
 
 def get_vocabulary_sizes(graph: Graph, input_name: str, output_name: str) -> VocabularySizes:
@@ -171,7 +171,7 @@ def _locate_setting(setting: ast.Setting) -> dict[str, Span | None]:
 def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
     """Convert an expression to JSON-compatible values, or to None if it depends on symbols."""
     try:
-        return expression_to_plain_data(context, expr, env)
+        return expression_to_json(context, expr, env)
     except UnresolvedValueError:
         if not context.symbols.is_symbolic:
             raise
@@ -341,7 +341,7 @@ def _evaluate_reading(
     context: Context, entry: ast.InputPreprocessing | ast.OutputPostprocessing, env: Env
 ) -> dict[str, object]:
     """Convert a `reading` entry to JSON-compatible values. Raise E0203 unless it is a call."""
-    entry_data = expression_to_plain_data(context, entry.value, env)
+    entry_data = expression_to_json(context, entry.value, env)
     if not isinstance(entry_data, dict):
         title = "expected `image(…)`, `text(…)`, `choice(…)` or `numbers()`"
         raise_error("E0203", title, entry.span)

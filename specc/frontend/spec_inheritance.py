@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from specc.diagnostics.diagnostic import Label, Span, raise_error
-from specc.frontend.elaboration_context import ErrorScope, SpecNamespace
+from specc.frontend.elaboration_context import ErrorCollectorContext, SpecNamespace
 from specc.syntax import ast
 
 Entry = TypeVar("Entry", bound=ast.ConfigEntry)
@@ -67,7 +67,7 @@ def check_derived_spec_names(module: SpecNamespace, base: SpecNamespace) -> None
             for name, span in iterate_item_names(item):
                 spans_by_name.setdefault(name, span)
         ancestor = ancestor.extended
-    errors = ErrorScope()
+    errors = ErrorCollectorContext()
     for item in module.file.items:
         for name, span in iterate_item_names(item):
             with errors:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from specc.diagnostics.diagnostic import Label, Source, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.elaboration_context import ErrorScope, Library, SpecNamespace
+from specc.frontend.elaboration_context import ErrorCollectorContext, Library, SpecNamespace
 from specc.frontend.spec_inheritance import (
     check_derived_spec_items,
     check_derived_spec_names,
@@ -57,14 +57,14 @@ class Program:
             program.is_builtin for used_spec in self.used_specs for program in used_spec.programs
         )
 
-    def get_identity(self) -> Hashable:
+    def get_cache_key(self) -> Hashable:
         """Return a key for caches, made of syntax trees, config values and used specs."""
         assignments = {
             (path, a.value, id(a.module.file) if a.module else 0)
             for path, a in self.assignments.items()
         }
         used_specs = [
-            (used_spec.selected, *(program.get_identity() for program in used_spec.programs))
+            (used_spec.selected, *(program.get_cache_key() for program in used_spec.programs))
             for used_spec in self.used_specs
         ]
         trees = [id(module.file) for module in self.chain]
@@ -77,7 +77,7 @@ class Program:
         """
         fields: dict[str, ast.Field] = {}
         for used_spec in self.used_specs:
-            if used_spec.is_unresolved or (include_alternatives and len(used_spec.programs) > 1):
+            if used_spec.is_unselected or (include_alternatives and len(used_spec.programs) > 1):
                 fields[used_spec.name] = used_spec.field
             for program in used_spec.programs if include_alternatives else (used_spec.program,):
                 inner_fields = program.map_fields_by_path(include_alternatives=include_alternatives)
@@ -124,7 +124,7 @@ class UsedSpec:
         return self.use.paths[self.selected or 0]
 
     @property
-    def is_unresolved(self) -> bool:
+    def is_unselected(self) -> bool:
         """True if there are several alternatives and none is selected yet."""
         return self.selected is None and len(self.programs) > 1
 
@@ -135,7 +135,7 @@ class UsedSpec:
         first = ast.Name(self.use.path)
         return ast.Field(name=self.name, type=kind, default=first, span=self.use.span)
 
-    def select_spec(self, name: str) -> "UsedSpec | None":
+    def select_alternative(self, name: str) -> "UsedSpec | None":
         """Select the alternative with the path `name`, or with the file name `name` without suffix.
         Return None for an unknown alternative.
         """
@@ -150,7 +150,7 @@ def build_module(file: ast.File, path: str, *, is_standard: bool = False) -> Spe
     """Build the module of a spec file. Raise E0217 if a name is duplicated."""
     module = SpecNamespace(file=file, path=path, is_standard=is_standard)
     spans_by_name: dict[str, Span | None] = {}
-    errors = ErrorScope()
+    errors = ErrorCollectorContext()
     for item in file.items:
         for name, span in iterate_item_names(item):
             with errors:
@@ -253,7 +253,7 @@ def _select_used_specs(program: Program) -> Program:
             case None:
                 selected: UsedSpec | None = used_spec
             case ast.Name(path=text) | ast.TextLiteral(value=text):
-                selected = used_spec.select_spec(text)
+                selected = used_spec.select_alternative(text)
             case _:
                 selected = None
         if selected is None:
@@ -338,7 +338,7 @@ def collect_field_paths(
 def _check_assigned_names(program: Program) -> None:
     """Raise E0201 if a value is assigned to an unknown config field."""
     fields = program.map_fields_by_path(include_alternatives=True)
-    errors = ErrorScope()
+    errors = ErrorCollectorContext()
     for path, assignment in program.assignments.items():
         if path in fields:
             continue

@@ -10,38 +10,38 @@ from specc.frontend.block_calls import check_block_results
 from specc.frontend.calls import evaluate_call, evaluate_function_value
 from specc.frontend.config_values import ConfigReader, evaluate_config
 from specc.frontend.declared_types import (
-    ValueContext,
+    ValueDescription,
+    check_tensor_type,
     is_tensor_type,
-    match_tensor_type,
     resolve_input_type,
 )
 from specc.frontend.elaboration_context import (
     Context,
     Env,
-    ErrorScope,
+    ErrorCollectorContext,
     Evaluator,
     Library,
     SpecNamespace,
-    raise_unresolved_structure,
+    raise_dynamic_graph_structure,
 )
 from specc.frontend.elaboration_state import (
-    LengthSymbols,
-    ResourceUse,
+    ResourceCounters,
+    SymbolicDims,
     extend_recursion_limit,
-    record_elaboration_values,
+    record_elaboration,
 )
 from specc.frontend.expressions import evaluate_expression
 from specc.frontend.length_assumptions import (
-    apply_requirement,
+    check_dims_are_determined,
     evaluate_equations,
-    reject_unknown_lengths,
+    substitute_requirement_equalities,
 )
 from specc.frontend.section_evaluation import (
     evaluate_generate_section,
     evaluate_reading_section,
     evaluate_stream_section,
     list_graphs,
-    value_to_plain_data,
+    value_to_json,
 )
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
 from specc.frontend.spec_values import (
@@ -57,7 +57,7 @@ from specc.frontend.spec_values import (
 )
 from specc.frontend.statements import check_requirement, run_statements
 from specc.frontend.step_estimate import StepEstimator
-from specc.frontend.used_specs import enter_used_spec, iterate_used_specs, show_use_in_errors
+from specc.frontend.used_specs import iterate_used_specs, label_use_in_errors, prepare_used_spec
 from specc.frontend.weight_sharing import register_share_rules
 from specc.ir.dim import DimLimitError
 from specc.ir.graph import Graph, GraphBuilder, Input, Value
@@ -88,12 +88,12 @@ def create_context(
             call=evaluate_call,
             evaluate_function=evaluate_function_value,
             configure_used_spec=_configure_used_spec,
-            check_step_estimate=StepEstimator(library).check_budget,
+            check_step_estimate=StepEstimator(library).check_remaining_steps,
         ),
-        symbols=LengthSymbols(
+        symbols=SymbolicDims(
             is_symbolic=reader.is_symbolic, dynamic_names=lengths, max_length=reader.max_length
         ),
-        resources=ResourceUse(steps=reader.steps),
+        resources=ResourceCounters(steps=reader.steps),
         is_training=reader.is_training,
     )
 
@@ -107,13 +107,13 @@ def elaborate_model(
     try:
         with (
             extend_recursion_limit(program.module.file.span),
-            record_elaboration_values(is_symbolic=reader.is_symbolic),
+            record_elaboration(is_symbolic=reader.is_symbolic),
         ):
             return _elaborate_graph(program, library, reader, graph)
     except UnresolvedValueError as structure_error:
         if reader.is_symbolic:
             raise
-        raise_unresolved_structure(structure_error)
+        raise_dynamic_graph_structure(structure_error)
     except DimLimitError as error:
         raise_error("E0309", str(error), program.module.file.span)
 
@@ -144,7 +144,7 @@ def _elaborate_graph(
         defaults=defaults,
         generation=generation,
         streaming=evaluate_stream_section(program, block, generation),
-        shared_scopes=context.weights.sharing.needed_paths,
+        shared_scopes=context.weights.sharing.used_share_paths,
         warnings=warnings,
     )
     if reader.is_symbolic:  # the manifest contains only known numbers
@@ -157,7 +157,7 @@ def _elaborate_graph(
         output_formats=evaluate_reading_section(
             context, program, block, env, ast.OutputPostprocessing
         ),
-        config={k: value_to_plain_data(v) for k, v in config.items()},
+        config={k: value_to_json(v) for k, v in config.items()},
     )
 
 
@@ -180,7 +180,9 @@ def evaluate_and_check_config(
                 check_requirement(context, item, env, assignment_spans)
         # assume that a requirement holds if it depends on symbols
         except UnresolvedValueError:
-            _merge_values(config, apply_requirement(context, item.condition, config, env))
+            _merge_values(
+                config, substitute_requirement_equalities(context, item.condition, config, env)
+            )
     if context.errors.diagnostics:
         # report only violated requirements, because other errors may be consequences of the
         # violations
@@ -194,10 +196,10 @@ def _evaluate_config_values(
 ) -> dict[str, SpecValue]:
     """Evaluate the configs and requirements of the used specs, and then the config of the spec."""
     configs: dict[str, SpecValue] = {}
-    errors = ErrorScope()
+    errors = ErrorCollectorContext()
     for used_spec in program.used_specs:
-        with errors, show_use_in_errors(used_spec.use):
-            used_program, used_reader = enter_used_spec(used_spec, program, reader)
+        with errors, label_use_in_errors(used_spec.use):
+            used_program, used_reader = prepare_used_spec(used_spec, program, reader)
             values = evaluate_and_check_config(context, used_program, used_reader)
             used_config = UsedSpecConfig(used_program.module, used_reader.config_file)
             configs[used_spec.name] = Record(values, used_reader.path, used_config)
@@ -254,7 +256,7 @@ def _build_graph(
     graph = context.builder.build_graph(
         block.name, outputs, min_lengths=min_lengths, length_equations=length_equations
     )
-    reject_unknown_lengths(graph, program.module.dims, block.span)
+    check_dims_are_determined(graph, program.module.dims, block.span)
     return graph
 
 
@@ -306,8 +308,8 @@ def _build_defaults_graph(
         with context.collect_errors():
             assert param.default is not None  # `with_default` contains only inputs with a default
             value = take_first_result(evaluate_expression(context, param.default, env))
-            value_context = ValueContext(f"the default of `{param.name}`", param.default.span)
-            tensor = match_tensor_type(context, param.type, value, env, value_context)
+            value_context = ValueDescription(f"the default of `{param.name}`", param.default.span)
+            tensor = check_tensor_type(context, param.type, value, env, value_context)
             outputs[param.name] = tensor.value
     context.raise_reported_errors()
     graph = context.builder.build_graph(DEFAULTS_GRAPH_NAME, outputs)

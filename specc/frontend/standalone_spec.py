@@ -30,7 +30,7 @@ def build_standalone_spec(
     return replace(file, items=(*file.items, *_iterate_std_items(file, library)))
 
 
-def build_renamed_standalone_spec(
+def build_standalone_spec_with_renames(
     program: Program, library: Library, *, keeps_sources: bool = False
 ) -> tuple[ast.File, dict[str, str]]:
     """Build a standalone file of a program. Return the file, and the new names of renamed config
@@ -149,7 +149,7 @@ def _list_assigned_configs(program: Program, keeps_sources: bool) -> list[ast.Co
     ]
 
 
-def list_dropped_sources(program: Program) -> list[str]:
+def list_overridden_sources(program: Program) -> list[str]:
     """Return the paths of fields with a `from` clause to which a derived spec assigns a value."""
     return [
         path

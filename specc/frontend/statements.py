@@ -5,10 +5,10 @@ from typing import Any, TypeAlias
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span, raise_error
 from specc.frontend.declared_types import (
-    ValueContext,
+    ValueDescription,
+    check_tensor_type,
     convert_to_declared_type,
     is_tensor_type,
-    match_tensor_type,
 )
 from specc.frontend.elaboration_context import MAX_LAYERS, Context, Env
 from specc.frontend.elaboration_state import record_value
@@ -69,11 +69,11 @@ def _bind_targets(context: Context, statement: ast.Let, value: EvalResult, env: 
     for target, item in zip(statement.targets, _split_values(statement, value), strict=False):
         if target.name == "_":
             continue
-        value_context = ValueContext(f"`{target.name}`", statement.value.span)
+        value_context = ValueDescription(f"`{target.name}`", statement.value.span)
         if target.type is None:
             env.names[target.name] = item
         elif is_tensor_type(target.type):
-            env.names[target.name] = match_tensor_type(
+            env.names[target.name] = check_tensor_type(
                 context, target.type, item, env, value_context
             )
         else:
@@ -199,7 +199,7 @@ def check_requirement(
         raise_error("E0203", title, condition.span)
     if is_satisfied:
         return
-    names = sorted({n.path for n in collect_value_names(condition)})
+    names = sorted({n.path for n in collect_variable_names(condition)})
     values = {n: env.names.get(n, env.config.get(n)) for n in names}
     value_texts = _format_values(values)
     primary, related_labels = _make_requirement_labels(condition, values, assignment_spans)
@@ -252,7 +252,7 @@ def format_config_value(value: SpecValue) -> str:
     return str(value) if isinstance(value, Dim | float | str) else describe_value(value)
 
 
-def collect_value_names(expr: ast.Expr) -> list[ast.Name]:
+def collect_variable_names(expr: ast.Expr) -> list[ast.Name]:
     """Return every value name in an expression, except the names of called functions."""
     # compare by identity, because `f(f)` contains `f` only once as a value
     called = {id(n.function) for n in walk_tree(expr) if isinstance(n, ast.Call)}

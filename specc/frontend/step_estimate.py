@@ -40,7 +40,7 @@ class StepEstimator:
     estimates: dict[tuple[int, int], tuple[int, SpecItem, Config]] = field(default_factory=dict)
     active_items: list[SpecItem] = field(default_factory=list)
 
-    def check_budget(
+    def check_remaining_steps(
         self,
         steps: StepBudget,
         item: SpecItem,

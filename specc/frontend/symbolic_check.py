@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span
 from specc.diagnostics.render import format_repr
 from specc.diagnostics.value_class import value_class
 from specc.frontend.config_values import ConfigReader, get_first_trial_value, is_derived_field
-from specc.frontend.elaboration_context import Library, raise_unresolved_structure
+from specc.frontend.elaboration_context import Library, raise_dynamic_graph_structure
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
@@ -22,7 +22,7 @@ from specc.frontend.spec_values import (
     UnresolvedValueError,
     format_value,
 )
-from specc.frontend.used_specs import apply_trial_specs
+from specc.frontend.used_specs import select_trial_alternatives
 from specc.ir.dim import Dim
 from specc.ir.model import ModelDefinition
 from specc.syntax import ast
@@ -56,7 +56,7 @@ def check_spec_symbolically(
     checks these sizes against the config file.
     """
     if program.is_builtin:
-        identity = (program.get_identity(), graph, has_config_file)
+        identity = (program.get_cache_key(), graph, has_config_file)
         key = _BuiltinCheckKey(identity, program, library, graph, has_config_file)
         return [*_check_builtin_model(key)]
     return _run_check(program, library, graph, has_config_file=has_config_file)
@@ -196,7 +196,7 @@ def _run_trials(
     fixed_values: dict[str, SpecValue] = {}
     runner = _TrialRunner(program, library, graph, StepBudget(), derives_integers)
     try:
-        model = runner.elaborate_fixing_fields(fixed_values)
+        model = runner.elaborate_with_trial_sizes(fixed_values)
     except Failed as failed:
         raise Failed(*_add_trial_sizes(failed, fixed_values)) from None
     trials = [SymbolicTrial({k: format_value(v) for k, v in fixed_values.items()}, model)]
@@ -209,7 +209,7 @@ def _run_trials(
     for path, value in alternatives[:MAX_TRIALS]:
         trial_model = model
         # the first trial had this value, so its model is the same
-        if path in fixed_values or value != get_first_choice(fields[path]):
+        if path in fixed_values or value != get_first_trial_choice(fields[path]):
             try:
                 trial_model = runner.elaborate_alternative(fixed_values, path, value)
             except Failed as failed:
@@ -251,7 +251,7 @@ class _TrialRunner:
             trial_values=fixed_values,
             steps=self.steps,
         )
-        program = apply_trial_specs(self.program, fixed_values)
+        program = select_trial_alternatives(self.program, fixed_values)
         return elaborate_model(program, self.library, reader, self.graph)
 
     def elaborate_alternative(
@@ -265,7 +265,7 @@ class _TrialRunner:
         fields = self.program.map_fields_by_path()
         defaults = collect_default_numbers({p: fields[p] for p in other_values if p in fields})
         try:
-            return self.elaborate_fixing_fields(other_values | {path: value})
+            return self.elaborate_with_trial_sizes(other_values | {path: value})
         except Failed as failed:
             has_other_sizes = not other_values.items() >= defaults.items()
             is_rejected = all(map(_is_requirement_error, failed.diagnostics))
@@ -273,9 +273,9 @@ class _TrialRunner:
                 return self.elaborate_alternative(other_values | defaults, path, value)
             raise Failed(*_add_trial_sizes(failed, {path: value})) from None
 
-    def elaborate_fixing_fields(self, fixed_values: dict[str, SpecValue]) -> ModelDefinition:
+    def elaborate_with_trial_sizes(self, fixed_values: dict[str, SpecValue]) -> ModelDefinition:
         """Elaborate with valid sizes of structural fields, and add the sizes to `fixed_values`."""
-        fields = apply_trial_specs(self.program, fixed_values).map_fields_by_path()
+        fields = select_trial_alternatives(self.program, fixed_values).map_fields_by_path()
         free_fields: dict[str, ast.Field] = {}
         defaults: dict[str, SpecValue] = {}
         sizes: Iterator[dict[str, SpecValue]] = iter(())
@@ -324,7 +324,7 @@ def _find_free_fields(
     paths = [p for s in error.symbols for p in FIELD_PATH.findall(s)]
     free_fields = {p: fields[p] for p in paths if p in fields and p not in fixed_values}
     if not free_fields:
-        raise_unresolved_structure(error)
+        raise_dynamic_graph_structure(error)
     return free_fields
 
 
@@ -388,7 +388,7 @@ def iterate_alternatives(
                 yield path, Dim.from_value(2)
 
 
-def get_first_choice(entry: ast.Field) -> SpecValue:
+def get_first_trial_choice(entry: ast.Field) -> SpecValue:
     """Return the value of a bool or choice field in the first trial, or None for other fields."""
     if entry.default is None:
         return None if entry.type.optional else get_first_trial_value(entry.type)

@@ -15,7 +15,7 @@ from specc.syntax import ast
 
 
 @contextmanager
-def show_use_in_errors(use: ast.Use) -> Iterator[None]:
+def label_use_in_errors(use: ast.Use) -> Iterator[None]:
     """A context manager that adds a label at the `use` statement to errors of the used spec."""
     try:
         yield
@@ -26,7 +26,7 @@ def show_use_in_errors(use: ast.Use) -> Iterator[None]:
 
 
 @contextmanager
-def show_call_in_errors(context: Context, span: Span | None, name: str) -> Iterator[None]:
+def label_call_in_errors(context: Context, span: Span | None, name: str) -> Iterator[None]:
     """A context manager that adds a label at the call `span` to errors in a used file."""
     count, text = len(context.errors.diagnostics), f"`{name}` is called here"
     try:
@@ -90,18 +90,18 @@ def _raise_missing_section(
     )
 
 
-def choose_used_specs(program: Program, data: JsonObject) -> Program:
+def select_used_spec_alternatives(program: Program, data: JsonObject) -> Program:
     """Select an alternative of each used spec by the config file. Raise E0228 if none matches."""
     used_specs: list[UsedSpec] = []
     for used_spec in program.used_specs:
         section = get_config_section(used_spec, data)
         selected_spec = used_spec
-        if section and used_spec.is_unresolved:
+        if section and used_spec.is_unselected:
             selected_spec = _choose_by_type(used_spec, section.find_non_null(MODEL_TYPE_KEY))
         if section is not None:
             programs = list(selected_spec.programs)
-            with show_use_in_errors(used_spec.use):
-                programs[selected_spec.selected or 0] = choose_used_specs(
+            with label_use_in_errors(used_spec.use):
+                programs[selected_spec.selected or 0] = select_used_spec_alternatives(
                     selected_spec.program, section
                 )
             selected_spec = replace(selected_spec, programs=tuple(programs))
@@ -140,7 +140,7 @@ def list_model_types(program: Program) -> tuple[str, ...]:
     )
 
 
-def apply_trial_specs(
+def select_trial_alternatives(
     program: Program, fixed_values: Mapping[str, SpecValue], path: str = ""
 ) -> Program:
     """Select the trial alternative of each used spec whose alternative is not selected yet."""
@@ -149,17 +149,17 @@ def apply_trial_specs(
         spec_path = f"{path}{used_spec.name}"
         choice = fixed_values.get(spec_path)
         selected = used_spec
-        if used_spec.is_unresolved and isinstance(choice, ChoiceValue):
-            selected = used_spec.select_spec(choice.value) or used_spec
+        if used_spec.is_unselected and isinstance(choice, ChoiceValue):
+            selected = used_spec.select_alternative(choice.value) or used_spec
         programs = list(selected.programs)
-        programs[selected.selected or 0] = apply_trial_specs(
+        programs[selected.selected or 0] = select_trial_alternatives(
             selected.program, fixed_values, f"{spec_path}."
         )
         used_specs.append(replace(selected, programs=tuple(programs)))
     return replace(program, used_specs=tuple(used_specs))
 
 
-def enter_used_spec(
+def prepare_used_spec(
     used_spec: UsedSpec, program: Program, reader: ConfigReader
 ) -> tuple[Program, ConfigReader]:
     """Return the program of a used spec, with the using spec's values, and its config reader."""

@@ -120,7 +120,7 @@ def _make_placeholder_fragment(expression: str, span: Span | None) -> Fragment:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class CallPathElement:
+class CallFrame:
     """An element of a call path: a call, a loop iteration or the expansion of a definition.
     `source` is the call, loop or definition, and `scope` is the weight scope that the element
     enters, or "".
@@ -142,7 +142,7 @@ CallPathSource: TypeAlias = ast.Call | ast.Repeat | ast.ListComprehension | Defi
 
 LOOP_NODES = (ast.Repeat, ast.ListComprehension)
 CALL_PATH_NODES = (ast.Call, *LOOP_NODES)
-CallPath: TypeAlias = tuple[CallPathElement, ...]
+CallStack: TypeAlias = tuple[CallFrame, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,27 +168,27 @@ class ShareRule:
 class WeightSharing:
     """A record of the calls that use each weight, and of the `share` paths that calls need."""
 
-    call_path: CallPath = ()
-    needed_paths: dict[str, bool] = field(default_factory=dict)
+    call_path: CallStack = ()
+    used_share_paths: dict[str, bool] = field(default_factory=dict)
     _rules: list[ShareRule] = field(default_factory=list)
-    _first_uses: dict[str, CallPath] = field(default_factory=dict)
-    _definition_paths: dict[int, CallPath] = field(default_factory=dict)
+    _first_uses: dict[str, CallStack] = field(default_factory=dict)
+    _definition_paths: dict[int, CallStack] = field(default_factory=dict)
 
     def add_share_rule(self, path: str, scope: str, *, is_from_used_spec: bool = False) -> None:
         """Allow calls to share the weights that match `path` below `scope`, until the current call
-        or iteration ends. Rules of used specs are not recorded in `needed_paths`.
+        or iteration ends. Rules of used specs are not recorded in `used_share_paths`.
         """
         self._rules.append(
             ShareRule(NamePattern(path), scope, len(self.call_path), is_from_used_spec)
         )
         if not self.call_path and not is_from_used_spec:
-            self.needed_paths[path] = False
+            self.used_share_paths[path] = False
 
     @contextmanager
     def push_call(self, source: CallPathSource, scope: str = "") -> Iterator[None]:
         """A context manager that adds a call or loop iteration to the call path."""
         outer_path, rule_count = self.call_path, len(self._rules)
-        self.call_path = (*outer_path, CallPathElement(source, scope))
+        self.call_path = (*outer_path, CallFrame(source, scope))
         try:
             yield
         finally:
@@ -197,17 +197,14 @@ class WeightSharing:
 
     def record_definition(self, definition: DefinitionFunction, scope: str) -> None:
         """Record the call path at which a definition is bound, because its weights belong there."""
-        self._definition_paths[id(definition)] = (
-            *self.call_path,
-            CallPathElement(definition, scope),
-        )
+        self._definition_paths[id(definition)] = (*self.call_path, CallFrame(definition, scope))
 
     @contextmanager
     def enter_definition(self, definition: DefinitionFunction) -> Iterator[None]:
         """A context manager that restores the call path at which `definition` was bound."""
         outer_path = self.call_path
         if path := self._definition_paths.get(id(definition)):
-            self.call_path = (*path[:-1], CallPathElement(definition, path[-1].scope))
+            self.call_path = (*path[:-1], CallFrame(definition, path[-1].scope))
         try:
             yield
         finally:
@@ -232,12 +229,12 @@ class WeightSharing:
             raise Failed(
                 explain_unshared_weight(name, first_use[divergence:], call_path[divergence:])
             )
-        self.needed_paths.update(
+        self.used_share_paths.update(
             {r.path.text: True for r in rules if not r.depth and not r.is_from_used_spec}
         )
 
 
-def _find_divergence(first: CallPath, second: CallPath) -> int | None:
+def _find_divergence(first: CallStack, second: CallStack) -> int | None:
     """Return the index at which two call paths diverge, or None for the same definition."""
     for n, (first_step, second_step) in enumerate(zip(first, second, strict=False)):
         if first_step is not second_step:
@@ -248,12 +245,12 @@ def _find_divergence(first: CallPath, second: CallPath) -> int | None:
     return None
 
 
-def _collect_scopes(path: CallPath) -> set[str]:
+def _collect_scopes(path: CallStack) -> set[str]:
     """Return all weight scopes that the elements of a call path enter."""
     return {step.scope for step in path} - {""}
 
 
-def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Diagnostic:
+def explain_unshared_weight(name: str, first: CallStack, second: CallStack) -> Diagnostic:
     """Return E0526 for a weight that two calls use. The call paths begin where they diverge."""
     first_step, second_step = first[0], second[0]
     share_help = f"to share one set of weights write: {_suggest_share_rule(first, second)}"
@@ -285,7 +282,7 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
     )
 
 
-def _suggest_share_rule(first: CallPath, second: CallPath) -> str:
+def _suggest_share_rule(first: CallStack, second: CallStack) -> str:
     """Return a `share` rule for a scope that both calls enter, or for the weight itself."""
     call = next(s for s in second if s.scope or not isinstance(s.source, LOOP_NODES))
     if call.scope not in _collect_scopes(first):
@@ -337,14 +334,14 @@ def get_expert_weight(
     *outer_stacks, stack = stacks
     if parameter.name not in stack.expert_values:
         stack.expert_values[parameter.name] = Value(parameter.type)
-        stacked_parameter = stack_parameter(parameter, stack.expert_count)
+        stacked_parameter = stack_expert_parameter(parameter, stack.expert_count)
         stack.stacked_values[parameter.name] = get_expert_weight(
             builder, outer_stacks, stacked_parameter
         )
     return stack.expert_values[parameter.name]
 
 
-def stack_parameter(parameter: Parameter, expert_count: Dim) -> Parameter:
+def stack_expert_parameter(parameter: Parameter, expert_count: Dim) -> Parameter:
     """Return a parameter that stacks the weights of all experts along a new first axis."""
     name, bracket, rest = parameter.initializer.partition("(")
     return replace(

@@ -120,7 +120,7 @@ def collect_computed_symbols(graph: Graph) -> set[str]:
     symbols = set[str]()
     for node, results in graph.nodes:
         symbols |= collect_value_symbols(results)
-        symbols.update(*(length.symbols() for length in node.op.iterate_lengths()))
+        symbols.update(*(length.symbols() for length in node.op.iterate_attribute_dims()))
         for value in node.op.get_attributes().values():
             symbols |= collect_computed_symbols(value) if isinstance(value, Graph) else set()
     return symbols

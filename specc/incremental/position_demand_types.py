@@ -20,7 +20,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, NodeResults, Value
 from specc.ir.op import Op
-from specc.ir.signature import assign_axis_marks, assign_result_axes
+from specc.ir.signature import assign_operand_axes, assign_result_axes
 
 NEWEST_ONLY = -1.0
 """The demand for the last position only."""
@@ -146,7 +146,9 @@ def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames]
     operands: list[AxisNames] = []
     for n, (term, arg) in enumerate(rule.pair_operands(types)):
         marks = (
-            assign_axis_marks(term, arg.rank, node.op.get_first_variadic_rank(), n) if arg else ()
+            assign_operand_axes(term, arg.rank, node.op.get_first_variadic_group_rank(), n)
+            if arg
+            else ()
         )
         for mark, dims in marks:
             widths[mark.name] = max(widths.get(mark.name, 0), len(dims))

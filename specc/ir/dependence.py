@@ -38,7 +38,7 @@ __all__ = [
     "DependenceMask",
     "find_dependences",
     "find_op_dependences",
-    "get_read_length",
+    "get_operand_axis_size",
     "trace_axes",
 ]
 
@@ -51,7 +51,7 @@ def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tupl
     )
 
 
-def get_read_length(node: Node, dependence: Dependence) -> Dim:
+def get_operand_axis_size(node: Node, dependence: Dependence) -> Dim:
     """Return the size of the operand axis of `node` to which `dependence` belongs."""
     return node.get_operand(dependence.operand).shape[dependence.operand_axis]
 

@@ -106,11 +106,11 @@ class Dim:
         """Return all symbols of the dimension, including symbols inside opaque functions."""
         if self._symbols is None:
             names = {a for monomial, _ in self.terms for a, _ in monomial if isinstance(a, str)}
-            inner = (a.symbols() for part in self.iterate_functions() for a in part.args)
+            inner = (a.symbols() for part in self.iterate_opaque_functions() for a in part.args)
             self._symbols = frozenset(names).union(*inner)
         return self._symbols
 
-    def iterate_functions(self) -> Iterator[DimFunction]:
+    def iterate_opaque_functions(self) -> Iterator[DimFunction]:
         """Yield the opaque functions in the terms, without nested opaque functions."""
         for monomial, _ in self.terms:
             for atom, _ in monomial:

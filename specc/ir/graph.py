@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, TypeVar
 
 from specc.diagnostics.diagnostic import Span
-from specc.diagnostics.render import format_io_types, format_repr
+from specc.diagnostics.render import format_repr, format_value_types
 from specc.diagnostics.value_class import value_class
 from specc.ir.dim import Dim
 from specc.ir.op import Op
@@ -155,7 +155,7 @@ class Graph:
         """Format the inputs and outputs, as in `predict: x f32[batch, 2] -> y f32[batch, 1]`."""
         inputs = {name: value.type for name, value in self.inputs.items()}
         outputs = {name: value.type for name, value in self.outputs.items()}
-        return f"{self.name}: {format_io_types(inputs)} -> {format_io_types(outputs)}"
+        return f"{self.name}: {format_value_types(inputs)} -> {format_value_types(outputs)}"
 
     def get_origin(self, node: Node | None) -> NodeOrigin:
         """Return the origin of a node. The default is an empty origin."""

@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph, Node, Value, collect_required_nodes
-from specc.ir.shape_binding import bind_symbols
+from specc.ir.shape_binding import infer_symbol_sizes
 from specc.ir.types import KIND_BY_DTYPE, KIND_DESCRIPTIONS
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ def bind_inputs(
         for name, v in named_values
         if v in bound_arrays
     ]
-    return bound_arrays, bind_symbols(sizes, graph.length_equations, graph.min_lengths)
+    return bound_arrays, infer_symbol_sizes(sizes, graph.length_equations, graph.min_lengths)
 
 
 def _check_no_input_missing(
@@ -296,7 +296,7 @@ def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
     return [op.compute_length(Dim.from_value(size), n).evaluate({}) for n, size in enumerate(sizes)]
 
 
-def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> list[int]:
+def count_conv_transpose_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> list[int]:
     """Return the output sizes of a transposed convolution. Raise E0912 for a negative size."""
     counts = [
         op.compute_length(Dim.from_value(size), n).evaluate({}) for n, size in enumerate(sizes)

@@ -61,7 +61,7 @@ def _iterate_input_errors(
             yield f"{input_kind} `{name}` is {value.type} and {types[name]}"
 
 
-def is_length_dependent(node: Node) -> bool:
+def returns_dynamic_size(node: Node) -> bool:
     """Return True if a node returns a dynamic size, or the position ids of a dynamic axis."""
     match node:
         case Node(Extent(axis=axis), (Value() as x,)):
@@ -108,7 +108,7 @@ def _iterate_body_errors(body: Graph) -> Iterator[str]:
     """Yield the errors of the body of a loop or of a mixture of experts."""
     if body.parameters:
         yield "the body of a loop has parameters"
-    if any(is_length_dependent(n) for n, _ in body.nodes):
+    if any(returns_dynamic_size(n) for n, _ in body.nodes):
         yield (
             "the body of a loop computes position indices, which would restart at 0 if the loop "
             "processes only some of the positions"

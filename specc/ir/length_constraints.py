@@ -114,7 +114,7 @@ MAX_TRIES = 1_500
 
 
 @dataclass(frozen=True)
-class LengthConstraint:
+class DimConstraint:
     """A dimension that must have an integer value, and be non-negative if it counts positions."""
 
     length: Dim
@@ -128,7 +128,7 @@ class LengthConstraint:
             return False
 
 
-def find_valid_lengths(
+def find_valid_dim_sizes(
     graph: Graph,
     preferred_lengths: Mapping[str, int],
     max_lengths: Mapping[str, int] | None = None,
@@ -139,9 +139,7 @@ def find_valid_lengths(
     preferred size is not in `excluded`.
     """
     constraints = [
-        d
-        for d in collect_length_constraints(graph)
-        if d.length.symbols() <= preferred_lengths.keys()
+        d for d in collect_dim_constraints(graph) if d.length.symbols() <= preferred_lengths.keys()
     ]
     if all(d.is_satisfied(preferred_lengths) for d in constraints):
         return dict(preferred_lengths)
@@ -183,11 +181,16 @@ def _iterate_quotients(graph: Graph) -> Iterator[DimFunction]:
     """Yield the floor divisions in the shapes of all values of a graph."""
     values = (*graph.inputs.values(), *(r for _, results in graph.nodes for r in results))
     dims = (d for v in values for d in v.shape)
-    return (function for dim in dims for function in dim.iterate_functions() if function.fn == "//")
+    return (
+        function
+        for dim in dims
+        for function in dim.iterate_opaque_functions()
+        if function.fn == "//"
+    )
 
 
 @lru_cache(maxsize=8)
-def collect_length_constraints(graph: Graph) -> frozenset[LengthConstraint]:
+def collect_dim_constraints(graph: Graph) -> frozenset[DimConstraint]:
     """Collect all constraints on the axis sizes of a graph, expressed in free symbolic dimensions.
     The result is cached, because sizes are chosen many times for the same graph.
     """
@@ -195,11 +198,11 @@ def collect_length_constraints(graph: Graph) -> frozenset[LengthConstraint]:
     counts |= {limit.max_positions - limit.length for limit in iterate_position_limits(graph)}
     # an attribute may be negative, but must have a value without division by zero or remainder
     attributes: set[Dim] = set()
-    for node, results in iterate_nested_nodes(graph):
+    for node, results in iterate_all_nodes(graph):
         counts.update(list_nonnegative_dims(node), *(r.shape for r in results))
-        attributes.update(node.op.iterate_lengths())
+        attributes.update(node.op.iterate_attribute_dims())
     constraints = (
-        LengthConstraint(dim.substitute(graph.length_equations), is_position_count)
+        DimConstraint(dim.substitute(graph.length_equations), is_position_count)
         for dims, is_position_count in ((counts, True), (attributes, False))
         for dim in dims
     )
@@ -207,12 +210,12 @@ def collect_length_constraints(graph: Graph) -> frozenset[LengthConstraint]:
     return frozenset(d for d in constraints if d.length.number is None and d.length.name is None)
 
 
-def iterate_nested_nodes(graph: Graph) -> Iterator[tuple[Node, tuple[Value, ...]]]:
+def iterate_all_nodes(graph: Graph) -> Iterator[tuple[Node, tuple[Value, ...]]]:
     """Yield the nodes of a graph and of its loop bodies, with their results."""
     for node, results in graph.nodes:
         yield node, results
         if isinstance(node.op, ops.Scan):
-            yield from iterate_nested_nodes(node.op.body)
+            yield from iterate_all_nodes(node.op.body)
 
 
 def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
@@ -253,7 +256,7 @@ def _list_length_slacks(
     return tuple(op.compute_length_slack(window_lengths[n], n) for n in range(len(op.kernel)))
 
 
-def _is_coupled(symbol: str, open_constraints: Iterable[LengthConstraint]) -> bool:
+def _is_coupled(symbol: str, open_constraints: Iterable[DimConstraint]) -> bool:
     """Return True if a constraint combines `symbol` with other symbols."""
     symbol_sets = [d.length.symbols() for d in open_constraints]
     return any(symbol in symbols and len(symbols) > 1 for symbols in symbol_sets)
@@ -270,11 +273,11 @@ def _iterate_nearby_lengths(
 def _search_lengths(
     symbols: list[str],
     candidate_lengths: Mapping[str, list[int]],
-    open_constraints: Iterable[LengthConstraint],
+    open_constraints: Iterable[DimConstraint],
 ) -> dict[str, int] | None:
     """Return the first sizes that satisfy all constraints, or None after MAX_TRIES steps."""
     # check a constraint as soon as all its symbols have sizes, to prune the search early
-    constraints_by_index: list[list[LengthConstraint]] = [[] for _ in symbols]
+    constraints_by_index: list[list[DimConstraint]] = [[] for _ in symbols]
     for constraint in open_constraints:
         last_index = max(map(symbols.index, constraint.length.symbols()))
         constraints_by_index[last_index].append(constraint)

@@ -71,7 +71,7 @@ class Op:
         """Return the signature. Ops whose signature depends on attributes override this method."""
         return self.signature
 
-    def get_first_variadic_rank(self) -> int | None:
+    def get_first_variadic_group_rank(self) -> int | None:
         """Return the number of axes in the first of two variadic groups of axes, or None."""
         axis: int | None = self.__dict__.get("axis")
         return axis
@@ -82,7 +82,7 @@ class Op:
         for every node.
         """
         signature = self.get_signature()
-        axes = signature.bind_axes(args, self.get_first_variadic_rank())
+        axes = signature.bind_axes(args, self.get_first_variadic_group_rank())
         self.infer_result_axes(axes)
         return signature.build_results(axes)
 
@@ -95,7 +95,7 @@ class Op:
         """Return the compile-time attributes by name, in declaration order."""
         return {f.name: self.__dict__[f.name] for f in fields(self)}  # type: ignore[arg-type]
 
-    def iterate_lengths(self) -> Iterator[Dim]:
+    def iterate_attribute_dims(self) -> Iterator[Dim]:
         """Yield the dimensions among the attributes, including dimensions in tuples."""
         for value in self.get_attributes().values():
             for part in value if isinstance(value, tuple) else (value,):

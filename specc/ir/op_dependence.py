@@ -21,7 +21,7 @@ from specc.ir.ops import (
     MatMul,
     WeightedSum,
 )
-from specc.ir.signature import SignatureAxis, assign_axis_marks, assign_result_axes
+from specc.ir.signature import SignatureAxis, assign_operand_axes, assign_result_axes
 from specc.ir.types import (
     EMPTY_INTERVAL,
     FULL_INTERVAL,
@@ -127,7 +127,7 @@ def iterate_op_dependences(
     """Yield all dependences between the operands and the results of an op."""
     signature = op.get_signature()
     operand_marks: list[AxisMarks] = [
-        assign_axis_marks(term, arg.rank, op.get_first_variadic_rank(), n) if arg else ()
+        assign_operand_axes(term, arg.rank, op.get_first_variadic_group_rank(), n) if arg else ()
         for n, (term, arg) in enumerate(signature.pair_operands(args))
     ]
     # the operands determine the number of result axes that a variadic group covers

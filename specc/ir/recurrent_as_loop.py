@@ -108,7 +108,7 @@ def compute_cell(
             projection = f.add_linear(states[0], w["u"], w.get("c"))
             return [f.add_op(activation, f.add_op("add", input, projection))]
         case ops.Gru():
-            z, new = compute_gru_gates(f, op, input, states[0], w)
+            z, new = build_gru_gates(f, op, input, states[0], w)
             # equal to `z · old + (1 - z) · new`, with one multiplication less
             gated, base = (states[0], new) if op.update == "old" else (new, states[0])
             return [f.add_op("add", base, f.add_op("mul", z, f.add_op("sub", gated, base)))]
@@ -132,7 +132,7 @@ def _split_gru_weights(
     return weights
 
 
-def compute_gru_gates(
+def build_gru_gates(
     f: CellBuilder, op: ops.Gru, input: Value, h: Value, w: CellCaptures
 ) -> tuple[Value, Value]:
     """Return the update gate and the candidate state of a GRU for the hidden state `h`."""

@@ -27,7 +27,7 @@ class _ShapeEquation:
         return f"`{self.name}` has length {self.size} along axis {self.axis + 1}"
 
 
-def bind_symbols(
+def infer_symbol_sizes(
     arrays: Iterable[tuple[str, Type, tuple[int, ...]]],
     length_equations: Mapping[str, Dim] | None = None,
     min_lengths: Mapping[str, int] | None = None,

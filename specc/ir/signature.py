@@ -151,7 +151,7 @@ class AxisBindings:
         mismatch = next((a, b) for a, b in zip(bound_dims, dims, strict=True) if a != b)
         raise make_length_mismatch(name, mismatch[0], first_operand, mismatch[1], operand)
 
-    def broadcast_loose_axes(self) -> None:
+    def broadcast_marked_axes(self) -> None:
         """Broadcast axes marked with `#`. Raise ShapeError if sizes other than 1 differ."""
         for name, operand_dims in self.broadcastable.items():
             if fixed_dims := self.dims.get(name):
@@ -252,13 +252,13 @@ class Signature:
                     raise ShapeError(f"operand {n + 1} is missing", (n,))
                 continue
             _bind_dtype(axes, term, arg, n)
-            for mark, dims in assign_axis_marks(term, arg.rank, axis, n):
+            for mark, dims in assign_operand_axes(term, arg.rank, axis, n):
                 lengths = tuple(arg.shape[i] for i in dims)
                 if mark.is_broadcastable:
                     axes.broadcastable.setdefault(mark.name, []).append((lengths, n))
                 else:
                     axes.bind_name(mark.name, lengths, n)
-        axes.broadcast_loose_axes()
+        axes.broadcast_marked_axes()
         return axes
 
     def build_results(self, axes: AxisBindings) -> tuple[Type, ...]:
@@ -273,7 +273,7 @@ def _parse_signature(text: str) -> Signature:
 
 
 @lru_cache(maxsize=4096)
-def assign_axis_marks(
+def assign_operand_axes(
     term: SignatureTerm, rank: int, axis: int | None, operand: int
 ) -> tuple[tuple[SignatureAxis, range], ...]:
     """Return the range of axes that each axis of `term` covers in a tensor of rank `rank`."""

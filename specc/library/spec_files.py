@@ -79,21 +79,21 @@ def is_builtin_spec(spec: str) -> bool:
     return spec in find_builtin_specs()
 
 
-def prefix_builtin_name(name: str) -> str:
+def disambiguate_spec_path(name: str) -> str:
     """Return `./llama` for a path `llama` that is the name of a built-in spec, else the path."""
     return os.path.join(".", name) if is_builtin_spec(name) else name
 
 
-def find_shadowed_path(spec: str) -> str:
+def find_path_shadowed_by_builtin(spec: str) -> str:
     """Return the path, such as `./llama`, of an existing file named like a built-in spec, or ""."""
     if is_builtin_spec(spec) and os.path.lexists(spec):
-        return prefix_builtin_name(spec)
+        return disambiguate_spec_path(spec)
     return ""
 
 
 def format_shadowing_note(spec: str) -> str:
     """Return a note about a file or directory that has the same name as a built-in spec, or ""."""
-    path = find_shadowed_path(spec)
+    path = find_path_shadowed_by_builtin(spec)
     return path and (
         f"`{spec}` is the built-in spec; write `{path}` for the file or directory with that name"
     )
@@ -267,7 +267,7 @@ class SpecLibrary:
         return read_hf_config_field(context, entry, env)
 
 
-def map_error_pages() -> dict[str, Path]:
+def find_error_pages() -> dict[str, Path]:
     """Return the paths of the documentation pages by diagnostic code."""
     package_directory = Path(__file__).parents[1] / "_errors"
     directory = (

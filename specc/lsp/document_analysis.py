@@ -307,7 +307,7 @@ def _list_blocks_before(items: Iterable[ast.Item], offset: int) -> list[ast.Bloc
 
 
 @dataclass(frozen=True)
-class FixEdit:
+class QuickFixEdit:
     """A replacement of the characters `start` to `end`. `title` describes the edit to the user."""
 
     title: str
@@ -321,14 +321,14 @@ class FixEdit:
 
 
 @dataclass
-class FixTrial:
+class QuickFixTester:
     """A check whether an edit removes a diagnostic of a document."""
 
     analysis: DocumentAnalysis
     diagnostic: Diagnostic
     unsaved: Mapping[Path, str]
 
-    def is_diagnostic_removed(self, edit: FixEdit) -> bool:
+    def is_diagnostic_removed(self, edit: QuickFixEdit) -> bool:
         """Return True if an edit removes the diagnostic without introducing an error."""
         result = self._analyze_graph(edit.apply_to_text(self.analysis.source.text))
         counts_before, counts_after = _count_diagnostics(self.analysis), _count_diagnostics(result)
@@ -363,7 +363,9 @@ class FixTrial:
         return 0
 
 
-def _is_in_inserted_text(result: DocumentAnalysis, diagnostic: Diagnostic, edit: FixEdit) -> bool:
+def _is_in_inserted_text(
+    result: DocumentAnalysis, diagnostic: Diagnostic, edit: QuickFixEdit
+) -> bool:
     """Return True if a diagnostic is located in the text that an edit inserted."""
     span = diagnostic.primary.span if diagnostic.primary else None
     if span is None or not result.is_in_document(span):

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specc.diagnostics.diagnostic import Diagnostic
-from specc.lsp.document_analysis import DocumentAnalysis, FixEdit, analyze_incrementally
+from specc.lsp.document_analysis import DocumentAnalysis, QuickFixEdit, analyze_incrementally
 from specc.lsp.quick_fixes import find_quick_fixes
 
 MAX_FIXED_MESSAGES = 20
 """Maximum number of diagnostics per document for which quick fixes are tried."""
 
-DiagnosticWithFixes = tuple[Diagnostic, tuple[FixEdit, ...]]
+DiagnosticWithFixes = tuple[Diagnostic, tuple[QuickFixEdit, ...]]
 
 
 @dataclass(kw_only=True)

@@ -18,7 +18,7 @@ from specc.lsp.document_analysis import (
     resolve_used_file,
 )
 from specc.syntax import ast
-from specc.syntax.dsl.dsl_printer import format_header, format_simple_node, format_statement
+from specc.syntax.dsl.dsl_printer import format_header, format_node_without_body, format_statement
 from specc.syntax.dsl.expression_printer import format_type_name, join_pieces
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -279,7 +279,7 @@ def _find_item_hover(analysis: DocumentAnalysis, name: str, _: int) -> HoverInfo
 
 def make_item_hover(item: ast.Block | ast.Definition) -> HoverInfo:
     """Return the hover of a block or a definition."""
-    pieces = format_header(item) if isinstance(item, ast.Block) else format_simple_node(item)
+    pieces = format_header(item) if isinstance(item, ast.Block) else format_node_without_body(item)
     name_span = item.name_span or item.span
     return HoverInfo(code=join_pieces(pieces), doc=item.doc, definition=name_span)
 

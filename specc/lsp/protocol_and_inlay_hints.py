@@ -10,7 +10,7 @@ from lsprotocol import types as lsp
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 from specc.diagnostics.render import escape_control_characters
-from specc.lsp.document_analysis import DocumentAnalysis, FixEdit
+from specc.lsp.document_analysis import DocumentAnalysis, QuickFixEdit
 from specc.lsp.dsl_completion import CompletionItem
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
@@ -240,7 +240,7 @@ def _get_symbol_fields(item: ast.Item) -> tuple[str, str, str] | None:
 
 
 def to_code_action(
-    uri: str, lines: DocumentLines, diagnostic: lsp.Diagnostic, edit: FixEdit
+    uri: str, lines: DocumentLines, diagnostic: lsp.Diagnostic, edit: QuickFixEdit
 ) -> lsp.CodeAction:
     """Convert a quick fix of `diagnostic` in the document `uri` to a code action."""
     change = lsp.TextEdit(to_range(lines, edit.start, edit.end), edit.text)

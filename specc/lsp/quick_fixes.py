@@ -9,8 +9,8 @@ from specc.diagnostics.diagnostic import Diagnostic, Span
 from specc.diagnostics.suggest import find_similar_name
 from specc.lsp.document_analysis import (
     DocumentAnalysis,
-    FixEdit,
-    FixTrial,
+    QuickFixEdit,
+    QuickFixTester,
     find_enclosing_item,
     find_nodes_at_offset,
 )
@@ -27,14 +27,14 @@ PLACEHOLDER_NAME = re.compile(r"(?<![\w.\"])x(?![\w(=\"])")
 MAX_WORDS = 3  # maximum number of names that one suggestion replaces
 
 
-def replace_span(span: Span, text: str) -> FixEdit:
+def replace_span(span: Span, text: str) -> QuickFixEdit:
     """Return the edit that replaces the text of a span."""
-    return FixEdit(f"write `{text}`", span.start, span.end, text)
+    return QuickFixEdit(f"write `{text}`", span.start, span.end, text)
 
 
 def propose_insertions(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str, *, is_addition: bool
-) -> Iterator[FixEdit]:
+) -> Iterator[QuickFixEdit]:
     """Yield edits that insert suggested code, the most likely first. `spans[0]` is the error."""
     # `… @ name` appends a name to existing code; the content of any other ellipsis is unknown
     code = code.removeprefix("… ")
@@ -54,10 +54,10 @@ def propose_insertions(
         start, end = _find_line(analysis.source.text, spans[0].start)
         line = analysis.source.text[start:end]
         indent = line[: len(line) - len(line.lstrip())]
-        yield FixEdit(f"write `{code}`", start, end, f"{indent}{code}\n")
+        yield QuickFixEdit(f"write `{code}`", start, end, f"{indent}{code}\n")
 
 
-def propose_removals(spans: Sequence[Span]) -> Iterator[FixEdit]:
+def propose_removals(spans: Sequence[Span]) -> Iterator[QuickFixEdit]:
     """Yield edits that remove the text of a span, a comma next to it, or its lines."""
     for span in spans:
         source, title = span.source.text, f"remove `{span.text}`"
@@ -65,17 +65,17 @@ def propose_removals(spans: Sequence[Span]) -> Iterator[FixEdit]:
         comma_after = re.compile(r"\s*,\s*").match(source, end)
         comma_before = re.search(r"\s*,\s*$", source[:start])
         if comma_after:
-            yield FixEdit(title, start, comma_after.end(), "")
+            yield QuickFixEdit(title, start, comma_after.end(), "")
         if comma_before:
-            yield FixEdit(title, comma_before.start(), end, "")
-        yield FixEdit(title, start, end, "")
+            yield QuickFixEdit(title, comma_before.start(), end, "")
+        yield QuickFixEdit(title, start, end, "")
         first_line_start, last_line_end = _find_line(source, start)[0], _find_line(source, end)[1]
-        yield FixEdit(title, first_line_start, last_line_end, "")
+        yield QuickFixEdit(title, first_line_start, last_line_end, "")
 
 
 def _propose_option_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str
-) -> Iterator[FixEdit]:
+) -> Iterator[QuickFixEdit]:
     """Yield edits that set or add an option such as `mask=causal` in calls near the error."""
     option = OPTION_TEXT.fullmatch(code)
     if option is None:
@@ -87,12 +87,12 @@ def _propose_option_edits(
             yield from _append_option(call, code)
 
 
-def _append_option(call: ast.Call, code: str) -> Iterator[FixEdit]:
+def _append_option(call: ast.Call, code: str) -> Iterator[QuickFixEdit]:
     """Yield the edit that appends the option `code` to a call, if the call has parentheses."""
     closer = _find_end_of_inputs(call)
     if closer is not None:
         comma = ", " if call.args or call.options else ""
-        yield FixEdit(f"add `{code}`", closer, closer, f"{comma}{code}")
+        yield QuickFixEdit(f"add `{code}`", closer, closer, f"{comma}{code}")
 
 
 def _iterate_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]:
@@ -125,7 +125,7 @@ def _find_end_of_inputs(call: ast.Call) -> int | None:
     return start + closer if closer >= 0 else None
 
 
-def _propose_declaration_edits(analysis: DocumentAnalysis, code: str) -> Iterator[FixEdit]:
+def _propose_declaration_edits(analysis: DocumentAnalysis, code: str) -> Iterator[QuickFixEdit]:
     """Yield edits that declare an input or a config value, such as `keep: keep[b, n] right`."""
     match = DECLARATION_TEXT.fullmatch(code)
     if match is None or analysis.file is None:
@@ -135,17 +135,17 @@ def _propose_declaration_edits(analysis: DocumentAnalysis, code: str) -> Iterato
         if not isinstance(node, ast.BlockParameter | ast.Field) or node.name != match[1]:
             continue
         if node.span and node.type.span:  # keep the default value
-            yield FixEdit(title, node.span.start, node.type.span.end, code)
+            yield QuickFixEdit(title, node.span.start, node.type.span.end, code)
     for item in analysis.items:
         if isinstance(item, ast.Config) and item.span:
             closer = item.span.end - 1
-            yield FixEdit(title, closer, closer, f"  {code} ")
+            yield QuickFixEdit(title, closer, closer, f"  {code} ")
     yield from _insert_above(analysis, f"config {{ {code} }}", title)
 
 
 def _propose_item_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str
-) -> Iterator[FixEdit]:
+) -> Iterator[QuickFixEdit]:
     """Yield edits that add an item, a `where` clause of a graph, or a `return` statement."""
     title = f"add `{code}`"
     if analysis.file is None or not spans:
@@ -157,38 +157,38 @@ def _propose_item_edits(
         yield from _propose_block_edits(block.span, code, title)
 
 
-def _insert_item(analysis: DocumentAnalysis, code: str, title: str) -> Iterator[FixEdit]:
+def _insert_item(analysis: DocumentAnalysis, code: str, title: str) -> Iterator[QuickFixEdit]:
     """Yield edits that add an item to the document."""
     if analysis.syntax == "yaml":
         # YAML keys are unordered
         end = len(analysis.source.text)
-        yield FixEdit(title, end, end, f"{code}\n")
+        yield QuickFixEdit(title, end, end, f"{code}\n")
     else:
         yield from _insert_above(analysis, code, title)
 
 
-def _propose_block_edits(span: Span, code: str, title: str) -> Iterator[FixEdit]:
+def _propose_block_edits(span: Span, code: str, title: str) -> Iterator[QuickFixEdit]:
     """Yield edits that add a `where` clause or a `return` statement to a block."""
     start, text = span.start, span.text
     if code.startswith("where ") and "{" in text:
         offset = start + text.index("{")
-        yield FixEdit(title, offset, offset, f"{code} ")
+        yield QuickFixEdit(title, offset, offset, f"{code} ")
     if code.startswith("return ") and text.endswith("}"):
-        yield FixEdit(title, start + len(text) - 1, start + len(text) - 1, f"  {code}\n")
+        yield QuickFixEdit(title, start + len(text) - 1, start + len(text) - 1, f"  {code}\n")
 
 
-def _insert_above(analysis: DocumentAnalysis, line: str, title: str) -> Iterator[FixEdit]:
+def _insert_above(analysis: DocumentAnalysis, line: str, title: str) -> Iterator[QuickFixEdit]:
     """Yield an edit that inserts a line above the first block or definition."""
     for item in analysis.items:
         if isinstance(item, ast.Block | ast.Definition) and item.span:
             offset = _find_line(analysis.source.text, item.span.start)[0]
-            yield FixEdit(title, offset, offset, f"{line}\n\n")
+            yield QuickFixEdit(title, offset, offset, f"{line}\n\n")
             return
 
 
 def _propose_mask_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str
-) -> Iterator[FixEdit]:
+) -> Iterator[QuickFixEdit]:
     """Yield edits that append `& causal` to the mask of a call."""
     for call in _iterate_calls(analysis, spans) if code.startswith("& ") else ():
         for option in call.options:
@@ -199,20 +199,20 @@ def _propose_mask_edits(
                 yield replace_span(value, f"{text} {code}")
 
 
-def _propose_insertion_edits(span: Span, code: str, *, is_addition: bool) -> Iterator[FixEdit]:
+def _propose_insertion_edits(span: Span, code: str, *, is_addition: bool) -> Iterator[QuickFixEdit]:
     """Yield edits that replace the text of a label, or insert code after or before the text."""
     if not is_addition and not code.startswith("@ "):
         yield replace_span(span, code)
     else:
         title = f"add `{code}`"
         blank = " " if code[0].isalnum() or code[0] == "@" else ""
-        yield FixEdit(title, span.end, span.end, blank + code)
-        yield FixEdit(title, span.start, span.start, f"{code}\n")
+        yield QuickFixEdit(title, span.end, span.end, blank + code)
+        yield QuickFixEdit(title, span.start, span.start, f"{code}\n")
 
 
 def _propose_call_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str
-) -> Iterator[FixEdit]:
+) -> Iterator[QuickFixEdit]:
     """Yield edits that replace a call with a call of the same function, as in `tokenizer("a")`."""
     name = CALLED_NAME.match(code)
     for call in _iterate_calls(analysis, spans) if name else ():
@@ -222,12 +222,12 @@ def _propose_call_edits(
 
 def _propose_placeholder_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str
-) -> Iterator[FixEdit]:
+) -> Iterator[QuickFixEdit]:
     """Yield edits that insert `last(x)`, where `x` is the text or the argument at the error."""
     if not spans or not PLACEHOLDER_NAME.search(code):
         return
 
-    def make_edit(target: Span, replacement: Span) -> FixEdit:
+    def make_edit(target: Span, replacement: Span) -> QuickFixEdit:
         return replace_span(target, PLACEHOLDER_NAME.sub(lambda _: replacement.text, code))
 
     error_span = spans[0]
@@ -244,14 +244,14 @@ def _list_argument_spans(call: ast.Call, error_span: Span) -> list[Span]:
     return [a.span for a in call.args if is_inside and a.span]
 
 
-def _propose_word_edits(span: Span, code: str) -> Iterator[FixEdit]:
+def _propose_word_edits(span: Span, code: str) -> Iterator[QuickFixEdit]:
     """Yield edits that replace a name with code that contains it, as in `insert(x, axis=1)`."""
     names = dict.fromkeys(PLAIN_WORD.findall(code))
     for name in [*names][:MAX_WORDS]:
         for match in re.finditer(rf"(?<![\w.]){re.escape(name)}(?![\w(=])", span.text):
             if match.group() != span.text:
                 start = span.start + match.start()
-                yield FixEdit(f"write `{code}`", start, start + len(name), code)
+                yield QuickFixEdit(f"write `{code}`", start, start + len(name), code)
 
 
 def _find_line(text: str, offset: int) -> tuple[int, int]:
@@ -286,12 +286,12 @@ MAX_SUGGESTIONS = 4  # maximum number of quick fixes offered per diagnostic
 
 def find_quick_fixes(
     analysis: DocumentAnalysis, diagnostic: Diagnostic, unsaved: Mapping[Path, str] | None = None
-) -> list[FixEdit]:
+) -> list[QuickFixEdit]:
     """Return up to MAX_SUGGESTIONS edits that remove `diagnostic` from a document and cause no new
     error. `unsaved` are the texts of other open documents by path.
     """
-    trial = FixTrial(analysis, diagnostic, unsaved or {})
-    text, fixes = analysis.source.text, dict[str, FixEdit]()
+    trial = QuickFixTester(analysis, diagnostic, unsaved or {})
+    text, fixes = analysis.source.text, dict[str, QuickFixEdit]()
     edits_by_text = {
         e.apply_to_text(text): e for e in islice(propose_edits(analysis, diagnostic), MAX_INSPECTED)
     }
@@ -305,7 +305,7 @@ def find_quick_fixes(
     return [*fixes.values()]
 
 
-def propose_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterator[FixEdit]:
+def propose_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterator[QuickFixEdit]:
     """Yield edits that may follow the suggestions of a diagnostic, the most likely first."""
     for fix in diagnostic.fixes:
         if analysis.is_in_document(fix.span):
@@ -324,7 +324,7 @@ def _list_label_spans(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> lis
     return [label.span for label in labels if label and analysis.is_in_document(label.span)]
 
 
-def _follow_name_suggestions(diagnostic: Diagnostic, span: Span) -> Iterator[FixEdit]:
+def _follow_name_suggestions(diagnostic: Diagnostic, span: Span) -> Iterator[QuickFixEdit]:
     """Yield edits that replace a name with the names that the messages suggest."""
     for advice in (diagnostic.title, *diagnostic.helps):
         for suggestion in NAME_SUGGESTION.findall(advice):
@@ -333,7 +333,7 @@ def _follow_name_suggestions(diagnostic: Diagnostic, span: Span) -> Iterator[Fix
 
 def _follow_advice(
     analysis: DocumentAnalysis, advice: str, spans: Sequence[Span]
-) -> Iterator[FixEdit]:
+) -> Iterator[QuickFixEdit]:
     """Yield edits that may follow the suggestion of a help message."""
     if REMOVAL_START.match(advice):
         yield from propose_removals(spans)
@@ -359,7 +359,7 @@ def _iterate_help_fragments(advice: str, *, is_parsed: bool) -> Iterator[tuple[s
         )
 
 
-def _rename_name(diagnostic: Diagnostic, span: Span, suggestion: str) -> Iterator[FixEdit]:
+def _rename_name(diagnostic: Diagnostic, span: Span, suggestion: str) -> Iterator[QuickFixEdit]:
     """Yield edits that replace a misspelled name with the suggested name."""
     if NAME_CHARACTERS.fullmatch(span.text):
         yield replace_span(span, suggestion)
@@ -369,4 +369,4 @@ def _rename_name(diagnostic: Diagnostic, span: Span, suggestion: str) -> Iterato
         is_similar = find_similar_name(last_part, [suggestion]) == suggestion
         if is_similar and last_part != suggestion and last_part in diagnostic.title:
             start = span.start + span.text.index(name) + len(name) - len(last_part)
-            yield FixEdit(f"write `{suggestion}`", start, start + len(last_part), suggestion)
+            yield QuickFixEdit(f"write `{suggestion}`", start, start + len(last_part), suggestion)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias
 
-from specc.diagnostics.render import format_io_types, format_repr
+from specc.diagnostics.render import format_repr, format_value_types
 from specc.diagnostics.value_class import value_class
 from specc.io.json_io import (
     AnyRecord,
@@ -227,7 +227,7 @@ class PreprocessingConfig:
         input_types = {name: type(record).__name__ for name, record in self.inputs}
         output_types = {name: type(record).__name__ for name, record in self.outputs}
         return format_repr(
-            f"reading: {format_io_types(input_types)}; shown: {format_io_types(output_types)}"
+            f"reading: {format_value_types(input_types)}; shown: {format_value_types(output_types)}"
         )
 
     def with_task(self, task: Task) -> "PreprocessingConfig":

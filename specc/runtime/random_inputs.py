@@ -12,7 +12,7 @@ from specc.artifact.generation_metadata import GenerationMetadata
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
-from specc.ir.length_constraints import find_total_strides, find_valid_lengths
+from specc.ir.length_constraints import find_total_strides, find_valid_dim_sizes
 from specc.ir.model import PAST_LENGTH_INPUT, find_default_sources, resolve_missing_inputs
 from specc.runtime.decoder_sessions import NUMPY_DTYPES
 from specc.runtime.index_ranges import find_compared_ids, find_valid_id_ranges
@@ -71,7 +71,7 @@ def choose_axis_sizes(
             graph.min_lengths.get(symbol, 1),
             minima.get(symbol, 1),
         )
-    valid_sizes = find_valid_lengths(graph, sizes, maxima)
+    valid_sizes = find_valid_dim_sizes(graph, sizes, maxima)
     if valid_sizes is None:
         return sizes
     strides, has_empty = find_total_strides(graph), _has_empty_input(graph, valid_sizes)
@@ -82,7 +82,7 @@ def choose_axis_sizes(
         for symbol, stride in strides.items()
         if symbol in valid_sizes
     }
-    return find_valid_lengths(graph, valid_sizes | strided_sizes, maxima) or valid_sizes
+    return find_valid_dim_sizes(graph, valid_sizes | strided_sizes, maxima) or valid_sizes
 
 
 def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:

@@ -34,7 +34,7 @@ class CommentAttacher:
         self.starts = [c.start for c in comments]
         self._is_attached = [False] * len(comments)
 
-    def take_comments(self, start: int, stop: int) -> tuple[str, ...]:
+    def pop_comments(self, start: int, stop: int) -> tuple[str, ...]:
         """Remove the unattached comments in a range of offsets and return their texts."""
         return tuple(c.text for c in self._take_unattached(start, stop))
 
@@ -134,19 +134,19 @@ def attach_file_comments(
     The syntax tree represents comments above the header and after its first line. Comments after
     other lines of the header are moved above the header.
     """
-    leading = attacher.take_comments(0, start)
+    leading = attacher.pop_comments(0, start)
     newline_offset = attacher.text.find("\n", start, header_end)
     first_line_comments = (
-        attacher.take_comments(start, newline_offset) if newline_offset >= 0 else ()
+        attacher.pop_comments(start, newline_offset) if newline_offset >= 0 else ()
     )
-    leading += first_line_comments[1:] + attacher.take_comments(start, header_end)
+    leading += first_line_comments[1:] + attacher.pop_comments(start, header_end)
     body = attacher.attach_comments(file.items, header_end, len(attacher.text))
     trailing = [*first_line_comments[:1], *([body.trailing] if body.trailing else [])]
     comments = ast.Comments((*leading, *trailing[1:]), trailing[0] if trailing else "")
     return replace(file, items=body.children, comments=comments, end=body.end)
 
 
-def move_header_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[str, ...]]:
+def move_opening_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[str, ...]]:
     """Return children and final comments with the opening comment moved to the first child."""
     if not body.trailing:
         return body.children, body.end

@@ -82,9 +82,9 @@ def translate_advice(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     if not any(map(_is_about_yaml, results)):
         return results
     # YAML modules are imported only for YAML files
-    from specc.syntax.yaml.yaml_printer import translate_advice_to_yaml
+    from specc.syntax.yaml.yaml_printer import translate_help_to_yaml
 
-    return [translate_advice_to_yaml(d) if _is_about_yaml(d) else d for d in results]
+    return [translate_help_to_yaml(d) if _is_about_yaml(d) else d for d in results]
 
 
 def _is_about_yaml(diagnostic: Diagnostic) -> bool:

@@ -28,7 +28,7 @@ from specc.ir.graph import (
 )
 from specc.ir.op import Op
 from specc.ir.ops.recurrent import RNN_ACTIVATIONS
-from specc.ir.recurrent_as_loop import CellBuilder, CellCaptures, compute_cell, compute_gru_gates
+from specc.ir.recurrent_as_loop import CellBuilder, CellCaptures, build_gru_gates, compute_cell
 from specc.ir.types import ShapeError, Type
 from specc.transforms.split_scan import split_scan
 
@@ -116,7 +116,7 @@ class _PatternBuilder(CellBuilder):
 
     def _mix_gru_states(self, op: ops.Gru, x: Value, h: Value, weights: CellCaptures) -> Value:
         """Return the next state as `z * h + (1 - z) * candidate`, as in `specs/std`."""
-        z, candidate = compute_gru_gates(self, op, x, h, weights)
+        z, candidate = build_gru_gates(self, op, x, h, weights)
         complement = self.add_op("sub", self.add_input("one"), z)
         # The update gate is the fraction of the old state that is kept or, depending on
         # `op.update`, replaced.

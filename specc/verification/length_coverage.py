@@ -18,7 +18,7 @@ from specc.analysis.value_ranges import get_viewed_op
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, sum_dims
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.length_constraints import find_valid_lengths, iterate_nested_nodes
+from specc.ir.length_constraints import find_valid_dim_sizes, iterate_all_nodes
 from specc.runtime.random_inputs import choose_axis_sizes
 from specc.transforms.chunk_scan import CHUNK_LENGTH
 
@@ -62,7 +62,7 @@ def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
             thresholds.setdefault(symbol, set()).add(scaled)
 
     positions: dict[Value, frozenset[_PositionCount]] = {}
-    for node, results in iterate_nested_nodes(graph):
+    for node, results in iterate_all_nodes(graph):
         counts = _find_position_counts(node, positions)
         if counts:
             positions |= dict.fromkeys(results, counts)
@@ -166,7 +166,7 @@ def _iterate_constants(node: Node) -> Iterator[int]:
 
 def _iterate_clip_bounds(length: Dim) -> Iterator[int]:
     """Yield the constants in the minima and maxima of a dimension."""
-    for part in length.iterate_functions():
+    for part in length.iterate_opaque_functions():
         if part.fn in ("min", "max"):
             yield from (c for a in part.args for m, c in a.terms if not m)
 
@@ -337,4 +337,4 @@ def find_nearby_lengths(
             else max(graph.min_lengths.get(symbol, 0), graph_min_lengths.get(symbol, 0))
         )
         sizes[symbol] = max(min_length, min([length, *limits]))
-    return find_valid_lengths(graph, sizes, graph_max_lengths)
+    return find_valid_dim_sizes(graph, sizes, graph_max_lengths)

@@ -14,7 +14,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
-from specc.ir.length_constraints import find_valid_lengths
+from specc.ir.length_constraints import find_valid_dim_sizes
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 from specc.verification.tolerance import RELATIVE_TOLERANCE
@@ -254,4 +254,4 @@ def choose_comparison_sizes(graph: Graph) -> dict[str, int]:
         )
         for symbol in typical_sizes
     }
-    return find_valid_lengths(graph, preferred_lengths, max_lengths) or typical_sizes
+    return find_valid_dim_sizes(graph, preferred_lengths, max_lengths) or typical_sizes

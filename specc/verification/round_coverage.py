@@ -15,7 +15,7 @@ from specc.io.memory_check import get_free_memory
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
-from specc.ir.length_constraints import iterate_nested_nodes
+from specc.ir.length_constraints import iterate_all_nodes
 from specc.runtime.index_ranges import find_valid_id_ranges
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import (
@@ -316,7 +316,7 @@ def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:
     """Return True if the graph has an integer result, an integer input that is not a table index, a
     top-k or an argmax.
     """
-    if any(isinstance(node.op, ops.TopK | ops.ArgMax) for node, _ in iterate_nested_nodes(graph)):
+    if any(isinstance(node.op, ops.TopK | ops.ArgMax) for node, _ in iterate_all_nodes(graph)):
         return True
     index_inputs = _find_index_inputs(graph, sizes)
     other_inputs = [
@@ -355,7 +355,7 @@ def _list_boolean_inputs(graph: Graph) -> list[Value]:
 def _find_largest_bound(graph: Graph) -> float:
     """Return the largest constant that floats are clipped to or compared with, or 0."""
     largest = 0.0
-    for node, _ in iterate_nested_nodes(graph):
+    for node, _ in iterate_all_nodes(graph):
         match node.op:
             case ops.Compare() | ops.Arith("min" | "max"):
                 for value in node.args:

@@ -30,9 +30,9 @@ def test_packages_implement_the_protocols() -> None:
 def test_package_without_a_function_is_no_backend() -> None:
     incomplete = ModuleType("lacking")
     vars(incomplete)["__all__"] = [n for n in specc_onnx.__all__ if n != "write_model"]
-    assert backend.find_missing_names(incomplete, backend.CompilerBackend) == {"write_model"}
+    assert backend.find_missing_members(incomplete, backend.CompilerBackend) == {"write_model"}
     vars(incomplete)["write_model"] = specc_onnx.write_model
-    assert not backend.find_missing_names(incomplete, backend.CompilerBackend)
+    assert not backend.find_missing_members(incomplete, backend.CompilerBackend)
 
 
 @pytest.mark.parametrize(

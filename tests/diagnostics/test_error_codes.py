@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Failed, compute_exit_status, get_error_
 from specc.driver.spec_loader import LoadedSpec, check_spec
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program
-from specc.library.spec_files import SpecLibrary, map_error_pages, read_page_title
+from specc.library.spec_files import SpecLibrary, find_error_pages, read_page_title
 from specc.syntax.parse import decode_spec, parse_spec
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +92,7 @@ GOLDEN = sorted((ROOT / "tests" / "golden").glob("errors*/[EW]0*.txt"))
 
 def test_codes_and_pages_agree() -> None:
     assert sorted(find_used_codes()) == sorted(PAGES)
-    assert list(map_error_pages()) == sorted(PAGES)
+    assert list(find_error_pages()) == sorted(PAGES)
 
 
 def test_page_headings() -> None:

@@ -52,7 +52,7 @@ def check_padding_mask(window: tuple[int, ...], side: str) -> None:
     """The mask of `there` positions, padded by any number on the right, or by whole strides on the
     left."""
     op = make_conv(*window)
-    keep = ops.DownsamplePaddingMask(op.stride[0], op.get_lag(0))
+    keep = ops.DownsamplePaddingMask(op.stride[0], op.get_output_lag(0))
     for there in range(1, 14):
         if not count_windows(window, there):
             continue

@@ -10,7 +10,7 @@ from support.golden_cases import split_sections, write_case_file
 from support.suggested_fixes import APPLIED_FIXES
 
 from specc.diagnostics.diagnostic import Diagnostic
-from specc.lsp.document_analysis import DocumentAnalysis, FixEdit, analyze_incrementally
+from specc.lsp.document_analysis import DocumentAnalysis, QuickFixEdit, analyze_incrementally
 from specc.lsp.quick_fixes import find_quick_fixes
 
 EXACT = sorted({*APPLIED_FIXES, *(guess[0] for guess in find_guesses())})
@@ -62,7 +62,7 @@ def find_diagnostics(path: Path) -> Iterator[tuple[DocumentAnalysis, Diagnostic]
                 yield known, fault
 
 
-def collect_quick_fixes(name: str, directory: Path) -> list[tuple[Path, Diagnostic, FixEdit]]:
+def collect_quick_fixes(name: str, directory: Path) -> list[tuple[Path, Diagnostic, QuickFixEdit]]:
     """Return every quick fix for the messages of a case."""
     return [
         (path, fault, edit)
@@ -72,7 +72,7 @@ def collect_quick_fixes(name: str, directory: Path) -> list[tuple[Path, Diagnost
     ]
 
 
-def check_fix_helps(path: Path, fault: Diagnostic, edit: FixEdit) -> None:
+def check_fix_helps(path: Path, fault: Diagnostic, edit: QuickFixEdit) -> None:
     """The edit removes the message or reduces its count."""
     text = path.read_text(encoding="utf-8")
     before, after = (

@@ -19,10 +19,10 @@ from specc.diagnostics.diagnostic import Failed
 from specc.driver.config_compatibility import warn_unread_keys
 from specc.frontend.config_json import decode_config_source, parse_config_json
 from specc.frontend.config_values import ConfigReader
-from specc.frontend.section_evaluation import value_to_plain_data
+from specc.frontend.section_evaluation import value_to_json
 from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
-from specc.frontend.used_specs import choose_used_specs
+from specc.frontend.used_specs import select_used_spec_alternatives
 from specc.ir.ir_printer_and_lexer import IR_HEADER, format_ir
 from specc.library.spec_files import SpecLibrary, find_builtin_specs
 from specc.syntax import ast
@@ -95,7 +95,7 @@ def read_config_values(data: dict[str, Any]) -> ConfigReader:
 def values(program: Program, reader: ConfigReader) -> dict[str, object]:
     """Return all config values, as in a manifest."""
     found = evaluate_and_check_config(create_context(LIBRARY), program, reader)
-    return {name: value_to_plain_data(value) for name, value in found.items()}
+    return {name: value_to_json(value) for name, value in found.items()}
 
 
 def keep_only_types(written: dict[str, Any]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def test_absent_keys_have_class_defaults(spec: str, type: str) -> None:
     silent = read_config_values(said)
     told = read_config_values(json.loads(whole.to_json_string(use_diff=False)))
     assert told.config_file is not None
-    program = choose_used_specs(program, told.config_file)
+    program = select_used_spec_alternatives(program, told.config_file)
     if spec not in WITH_UNREAD_KEYS:
         assert not [*warn_unread_keys(program, told.config_file)]
     ours, theirs = values(program, silent), values(program, told)
@@ -173,7 +173,7 @@ def format_model(program: Program, data: dict[str, Any]) -> str:
     reader = read_config_values(data)
     assert reader.config_file is not None
     try:
-        used = choose_used_specs(program, reader.config_file)
+        used = select_used_spec_alternatives(program, reader.config_file)
         return format_ir(elaborate_model(used, LIBRARY, reader).graph)
     except Failed as failed:
         return failed.diagnostics[0].title

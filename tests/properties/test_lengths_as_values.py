@@ -86,7 +86,7 @@ def test_thousands_of_length_expressions_have_the_python_values(start: int, tmp_
 def test_a_planted_placeholder_is_detected(
     stand_in: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    knows: Callable[[Any], float | None] = runtime_scalars.get_known_float
+    knows: Callable[[Any], float | None] = runtime_scalars.get_static_float
 
     def guess(value: Any) -> float | None:
         if not isinstance(value, Dim) or value.number is not None:
@@ -96,7 +96,7 @@ def test_a_planted_placeholder_is_detected(
         except DimError:  # a quotient with a remainder for placeholder lengths
             return float(stand_in)
 
-    monkeypatch.setattr(runtime_scalars, "get_known_float", guess)
+    monkeypatch.setattr(runtime_scalars, "get_static_float", guess)
     assert any(list_wrong_expressions(seed, tmp_path, compiled=False) for seed in range(6))
 
 

@@ -73,7 +73,9 @@ class WindowStack:
                 op = ops.AveragePool(kernel, stride, pads, (0,), counted)
                 self.x = self.one(op, self.x)
         if not op.is_position_preserving(0):
-            self.keep = self.one(ops.DownsamplePaddingMask(stride[0], op.get_lag(0)), self.keep)
+            self.keep = self.one(
+                ops.DownsamplePaddingMask(stride[0], op.get_output_lag(0)), self.keep
+            )
 
     def thin(self, start: int, step: int) -> None:
         """Return `x[:, start::step]` and the same of the padding mask."""

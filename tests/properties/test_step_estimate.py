@@ -64,7 +64,7 @@ def iterate_audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str,
     foreseen: list[int] = []
     found: list[tuple[str, int, int]] = []
     expect, call_block, inside = (
-        StepEstimator.check_budget,
+        StepEstimator.check_remaining_steps,
         calls.call_block,
         mask_and_bias_definitions.enter_definition,
     )
@@ -87,7 +87,7 @@ def iterate_audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str,
         found.append((held.name, foreseen[at], context.resources.steps.spent - before))
 
     with monkeypatch.context() as patch:
-        patch.setattr(StepEstimator, "check_budget", noting)
+        patch.setattr(StepEstimator, "check_remaining_steps", noting)
         patch.setattr(calls, "call_block", called)
         patch.setattr(mask_and_bias_definitions, "enter_definition", expanded)
         yield found

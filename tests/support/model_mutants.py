@@ -16,7 +16,7 @@ import specc
 from specc import backend
 from specc.analysis.length_limits import find_length_limits
 from specc.ir.array import Array
-from specc.ir.length_constraints import find_valid_lengths
+from specc.ir.length_constraints import find_valid_dim_sizes
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 from specc.verification.round_coverage import SubgraphCoverage, iterate_round_inputs
 from specc.verification.rounding_errors import (
@@ -196,7 +196,7 @@ class MutantJudge:
             long = rng.choice(list(least)) if least else ""
             sizes = {s: int(rng.integers(1, 400 if s == long and n % 2 else 30)) for s in least}
             sizes = {s: max(least[s], min(k, bounds.get(s, k))) for s, k in sizes.items()}
-            found = find_valid_lengths(self.graph, sizes, bounds)
+            found = find_valid_dim_sizes(self.graph, sizes, bounds)
             if found is None:
                 continue
             inputs = make_random_inputs(self.graph, found, rng, (0.7, 0.02, 1.0)[n % 3])

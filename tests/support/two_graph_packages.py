@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from specc.artifact.manifest import METADATA_KEY, Manifest
-from specc.backend import EmittedModel, MetadataTexts, PackageGraph, PackageMetadata, WrittenModel
+from specc.backend import EmittedModel, MetadataBuilder, PackageGraph, PackageMetadata, WrittenModel
 from specc.driver import preprocessing_section
 from specc.driver import weight_sources as loading
 from specc.driver.compile_model import compile_model
@@ -61,7 +61,7 @@ def build_manifest_text(
     preprocessing: PreprocessingConfig,
     sources: Mapping[str, str],
     weights: Mapping[str, Any],
-) -> MetadataTexts:
+) -> MetadataBuilder:
     """Return the manifest of a compiled graph."""
 
     def built(emitted_model: EmittedModel) -> dict[str, str]:
@@ -79,7 +79,7 @@ def build_manifest_text(
             initializers=held,
             target="onnx",
             opset=23,
-            attentions=emitted_model.attention_notes,
+            attentions=emitted_model.attention_weight_locations,
         )
         return {METADATA_KEY: manifest.dump()}
 

@@ -80,7 +80,7 @@ def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[
     """Return True if the operands and results of a node have the same dimensions in all steps."""
     # `Range(past)` has no operands, but its result changes in every step.
     lengths = [d for result in results for d in result.type.shape]
-    lengths += node.op.iterate_lengths()
+    lengths += node.op.iterate_attribute_dims()
     return all(d.symbols() <= fixed_symbols for d in lengths)
 
 

@@ -219,9 +219,9 @@ def weighted_sum(op: ops.WeightedSum, g: Emitter, weights: Tensor, values: Tenso
 
 def _record_attention_note(g: Emitter, dtype: str, facts: Mapping[str, str]) -> None:
     """Record the names of values from which the attention weights of a layer can be computed, in
-    `BuiltModel.attention_notes`. Layers inside loops are not recorded.
+    `BuiltModel.attention_weight_locations`. Layers inside loops are not recorded.
     """
     if len(g.bodies.open_bodies) == 1:
-        g.attention_notes += (
+        g.attention_weight_locations += (
             {"scope": scope, "dtype": dtype, **facts} for scope in g.site.scopes or ("attention",)
         )

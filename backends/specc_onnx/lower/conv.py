@@ -222,7 +222,7 @@ class _EmptyWindowGuard:
         """Emit `x` with each window axis that is empty at run time zero-padded to one window."""
         name = self._emit_length_checks(x)
         for n in self._list_empty_axes(x):
-            window_length = max(self.op.get_lag(n) + 1, 1)
+            window_length = max(self.op.get_output_lag(n) + 1, 1)
             padded_input = Tensor(name, x.type)
             name = emit_min_length_padding(self.g, padded_input, self.first_axis + n, window_length)
         return name

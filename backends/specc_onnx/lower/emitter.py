@@ -167,7 +167,7 @@ float f32, a sequence of integers i64[n]), or None if it is absent."""
 @dataclass(kw_only=True)
 class Emitter:
     """Builds ONNX nodes for one target and opset. `lengths` computes dynamic dimensions, and `site`
-    is the IR node being lowered. `attention_notes` list sources of attention weights.
+    is the IR node being lowered. `attention_weight_locations` list sources of attention weights.
     """
 
     target: Target
@@ -179,7 +179,7 @@ class Emitter:
     layouts: LayoutCache = field(default_factory=LayoutCache)
     facts: GraphFacts = field(default_factory=GraphFacts)
     site: LoweringSite = field(default_factory=LoweringSite)
-    attention_notes: list[dict[str, str]] = field(default_factory=list)
+    attention_weight_locations: list[dict[str, str]] = field(default_factory=list)
 
     @property
     def innermost_body(self) -> GraphBody:

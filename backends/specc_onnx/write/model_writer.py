@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 from specc.artifact.manifest import DOC_METADATA_KEY
 from specc.artifact.package_index_and_checksums import WeightFileMetadata, read_weight_file_metadata
-from specc.backend import EmittedModel, MetadataTexts, WeightStorage, WrittenModel
+from specc.backend import EmittedModel, MetadataBuilder, WeightStorage, WrittenModel
 from specc.io.atomic_write import OutputDirectory, check_free_disk_space, sanitize_file_stem
 from specc.io.file_type_detection import find_unused_sidecar_files
 from specc.ir.graph import Graph
@@ -43,7 +43,7 @@ def write_model(
     opset: int = onnx_targets.DEFAULT_OPSET,
     weights_as: WeightStorage = "auto",
     dtype: str = "",
-    metadata: MetadataTexts | None = None,
+    metadata: MetadataBuilder | None = None,
     load: bool = True,
     side_files: Sequence[tuple[str, bytes]] = (),
 ) -> WrittenModel:
@@ -156,7 +156,7 @@ def write_prepared_graphs(
     stem: str,
     prepared: PreparedGraphs,
     values: ParameterSource,
-    entries: Sequence[tuple[str, MetadataTexts | None]],
+    entries: Sequence[tuple[str, MetadataBuilder | None]],
 ) -> str | None:
     """Write the shared weights, then each graph to its entry (file name, metadata). Return the name
     of the weight file, or None if all weights are inline or linked.
@@ -192,7 +192,9 @@ def _describe_built_model(built_model: BuiltModel, placement: WeightPlacement) -
         # a standalone generator may not use every weight
         if stored_name in built_model.weights:
             initializer_names[name] = built_model.weights[stored_name].name
-    return EmittedModel(initializer_names, built_model.attention_notes, placement.weight_files)
+    return EmittedModel(
+        initializer_names, built_model.attention_weight_locations, placement.weight_files
+    )
 
 
 def write_weight_file(

@@ -122,12 +122,12 @@ class BuiltModel:
     """A built ONNX model without the data of its weights.
 
     `weights` maps each stored parameter to its initializer (dtype and shape, no data).
-    `attention_notes` list the values from which attention weights can be computed: `scope` and
-    `dtype`, then `weights` (a value) or `node` (the result of an `Attention`), with `guard` if the
-    node is inside an `If`. `types` are the IR types of inputs, outputs and stored weights by name;
-    `length_inputs` maps symbolic dimensions to scalar inputs that contain their sizes.
-    `branch_length_thresholds` maps symbolic dimensions to the sizes above which the model takes a
-    different branch.
+    `attention_weight_locations` list the values from which attention weights can be computed:
+    `scope` and `dtype`, then `weights` (a value) or `node` (the result of an `Attention`), with
+    `guard` if the node is inside an `If`. `types` are the IR types of inputs, outputs and stored
+    weights by name; `length_inputs` maps symbolic dimensions to scalar inputs that contain their
+    sizes. `branch_length_thresholds` maps symbolic dimensions to the sizes above which the model
+    takes a different branch.
     """
 
     model: ModelProto
@@ -135,7 +135,7 @@ class BuiltModel:
     target: Target
     opset: int
     weights: Mapping[str, TensorProto]
-    attention_notes: tuple[Mapping[str, str], ...]
+    attention_weight_locations: tuple[Mapping[str, str], ...]
     types: Mapping[str, Type]
     length_inputs: Mapping[str, str]
     branch_length_thresholds: Mapping[str, int]
@@ -222,7 +222,7 @@ def finish_model(
         target=g.target,
         opset=g.opset,
         weights=stored_weights,
-        attention_notes=_list_attention_notes(g, names),
+        attention_weight_locations=_list_attention_notes(g, names),
         types=types,
         length_inputs=g.lengths.length_inputs,
         branch_length_thresholds=g.facts.branch_length_thresholds,
@@ -256,7 +256,7 @@ def _list_attention_notes(
     """Return the attention notes whose values exist in the final model, with final names."""
     return tuple(
         {k: final_names[v] if k in NAMED_NOTE_FIELDS else v for k, v in note.items()}
-        for note in g.attention_notes
+        for note in g.attention_weight_locations
         if all(note[key] in final_names for key in NAMED_NOTE_FIELDS & note.keys())
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from specc.ir.array import Array
-from specc.ir.signature import Signature, assign_axis_marks
+from specc.ir.signature import Signature, assign_operand_axes
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN
 from specc_onnx.write.onnx_value_types import (
     FOLDED_DTYPES,
@@ -71,7 +71,7 @@ class OperatorSignature:
         axis_lengths: dict[str, tuple[int, ...]] = {}
         for name, term in zip(node.input, Signature.parse(self.signature).operands, strict=False):
             if name and (sizes := inferred_types.get_static_shape(name)) is not None:
-                for axis, axes in assign_axis_marks(term, len(sizes), None, 0):
+                for axis, axes in assign_operand_axes(term, len(sizes), None, 0):
                     _bind_length(axis_lengths, axis.name, tuple(sizes[n] for n in axes), name)
         known_lengths = {
             name: lengths[0] for name, lengths in axis_lengths.items() if len(lengths) == 1

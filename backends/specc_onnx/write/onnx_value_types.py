@@ -15,7 +15,7 @@ from specc.ir.array import Array
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
 from specc.ir.ir_printer_and_lexer import parse_dim
-from specc.ir.length_constraints import find_valid_lengths
+from specc.ir.length_constraints import find_valid_dim_sizes
 
 MAX_FOLDED_ELEMENTS = 4096
 """Maximum number of elements of a constant-folded value."""
@@ -133,14 +133,14 @@ def choose_distinct_lengths(
     static_lengths = {d.number for d in all_dims if d.number is not None}
     symbols = sorted({s for d in all_dims for s in d.symbols()} - graph.length_equations.keys())
     primes = _choose_primes(symbols, static_lengths, graph, lower_limits or {}, upper_limits or {})
-    lengths = find_valid_lengths(graph, primes, excluded={*primes.values(), *static_lengths})
+    lengths = find_valid_dim_sizes(graph, primes, excluded={*primes.values(), *static_lengths})
     if not lengths:
         # If `max_position_embeddings` is small, there may be too few valid sizes to assign a
         # distinct one to each symbolic dimension.
         smallest_lengths = {
             s: max(n, graph.min_lengths.get(s, 0)) for n, s in enumerate(symbols, 1)
         }
-        lengths = find_valid_lengths(graph, smallest_lengths)
+        lengths = find_valid_dim_sizes(graph, smallest_lengths)
     if not lengths:
         return {}
     return lengths | {

@@ -11,24 +11,24 @@ from specc.frontend.builtins.attention_normalizers import (
     SOFTMAX_NORMALIZER,
     evaluate_bias_option,
     evaluate_mask_option,
-    get_definition_scope,
-    match_score_rank,
+    get_definition_weight_scope,
     normalize_scores,
+    squeeze_heads_axis_for_scores,
 )
-from specc.frontend.builtins.registry import ONE, CallSite, expand_batch, register_builtin
+from specc.frontend.builtins.registry import ONE, CallSite, broadcast_batch_axis, register_builtin
 from specc.frontend.builtins.tensor import make_filled_tensor
 from specc.frontend.mask_and_bias_definitions import (
+    IndexVariables,
     MaskValue,
-    PairIndices,
     expand_bias,
     expand_definition,
     expand_mask,
-    expand_to_scores,
+    expand_to_mask_rank,
     make_score_indices,
 )
 from specc.frontend.parameter_kinds import Anything, Mask, Normalizer, Scalar, Score
 from specc.frontend.runtime_scalars import (
-    cast_to_attribute,
+    cast_to_float_attribute,
     compute_arithmetic,
     convert_to_float,
     convert_to_scalar_tensor,
@@ -76,7 +76,7 @@ def attend(
     site.check_range(scale, "scale", -math.inf)
     batch = next((x.shape[0] for x in (q, k, v) if x.shape and x.shape[0] != 1), ONE)
     qkv = [
-        expand_batch(site, _expand_to_heads(site, x, name), batch)
+        broadcast_batch_axis(site, _expand_to_heads(site, x, name), batch)
         for x, name in ((q, "q"), (k, "k"), (v, "v"))
     ]
     query_axis = 2 if len(q.shape) > 2 else None  # a query [batch, d]
@@ -85,8 +85,8 @@ def attend(
     bias = evaluate_bias_option(site, add, pair_indices, len(q.shape))
     mask_operand = _make_mask_operand(site, expanded_mask)
     qkv[0], score_scale = _fold_scale(site, qkv[0], scale)
-    with explain_width_mismatch(site, "attend", q, k):
-        op = ops.Attend(cast_to_attribute(score_scale), cap)
+    with raise_width_mismatch_error(site, "attend", q, k):
+        op = ops.Attend(cast_to_float_attribute(score_scale), cap)
         out, weights = site.add_node(op, *qkv, mask_operand, bias, sinks)
     return Results(
         (_drop_added_axes(site, out, q), _drop_added_axes(site, weights, q)), ATTENTION_RESULTS
@@ -138,7 +138,7 @@ def _make_mask_operand(site: CallSite, mask: MaskValue) -> Tensor | None:
         return mask
     if mask:
         return None
-    return expand_to_scores(site.context, site.add_constant(False, "bool"), site.span)
+    return expand_to_mask_rank(site.context, site.add_constant(False, "bool"), site.span)
 
 
 @register_builtin(weights=True)
@@ -219,11 +219,11 @@ class _AttentionWeightOptions:
         if _is_normalizer(self.normalize, "uniform"):  # the normalizer does not read the scores
             scores = make_filled_tensor(site, 1.0, (*query.shape[:-1], k.shape[-2]))
         else:
-            scores = compute_scores(site, self.score, query, k, pair_indices)
+            scores = compute_attention_scores(site, self.score, query, k, pair_indices)
         if self.bias is not None:
             bias = evaluate_bias_option(site, self.bias, pair_indices, len(q.shape))
             assert bias is not None  # every value except `none` is a bias
-            bias = match_score_rank(site, bias, len(scores.shape))
+            bias = squeeze_heads_axis_for_scores(site, bias, len(scores.shape))
             scores = site.add_arithmetic("add", scores, bias)
         scores = self._add_noise(site, scores, has_length=len(q.shape) != 2)
         mask = evaluate_mask_option(site, self.mask, pair_indices, len(q.shape))
@@ -257,14 +257,14 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     span = site.argument_spans.get("of")
     match of:
         case BuiltinFunction():
-            return compute_scores(site, of, q, k, pair_indices)
+            return compute_attention_scores(site, of, q, k, pair_indices)
         case DefinitionFunction() if of.kind == "score":
-            return compute_scores(site, of, q, k, pair_indices)
+            return compute_attention_scores(site, of, q, k, pair_indices)
         case CombinedMask() | DefinitionFunction(definition=ast.Definition(kind="mask")):
             mask = expand_mask(site.context, of, pair_indices, site.scope, span)
             if isinstance(mask, bool):
                 mask = site.add_constant(mask, "bool")
-            return expand_to_scores(site.context, mask, site.span)
+            return expand_to_mask_rank(site.context, mask, site.span)
     bias = expand_bias(site.context, of, pair_indices, site.scope, span)
     if bias is None:
         title = "`grid`: expected a score, a bias or a mask, got none"
@@ -272,20 +272,20 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     return bias
 
 
-def compute_scores(
-    site: CallSite, score: Score, q: Tensor, k: Tensor, pair_indices: PairIndices
+def compute_attention_scores(
+    site: CallSite, score: Score, q: Tensor, k: Tensor, pair_indices: IndexVariables
 ) -> Tensor:
     """Compute the scores [batch, (heads,) q, k] of all pairs of a query and a key."""
     # the operands are [… q, 1, d] and [… 1, k, d], so that a score of two vectors broadcasts over
     # all pairs
     query = site.insert_axis(q, len(q.shape) - 1)
     key = site.insert_axis(k, len(k.shape) - 2)
-    with explain_width_mismatch(site, score.name, q, k):
+    with raise_width_mismatch_error(site, score.name, q, k):
         if isinstance(score, BuiltinFunction):
             value = take_first_result(score.builtin.evaluate(site, query, key))
         else:
             names = {"q": query, "k": key}
-            scope, has_heads = get_definition_scope(site, score), len(q.shape) == 4
+            scope, has_heads = get_definition_weight_scope(site, score), len(q.shape) == 4
             value = expand_definition(
                 site.context, score, pair_indices, names, scope, has_head_axis=has_heads
             )
@@ -307,7 +307,7 @@ def compute_scores(
 
 
 @contextmanager
-def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
+def raise_width_mismatch_error(site: CallSite, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
     """A context manager that raises E0607 for errors because query and key width differ."""
     try:
         yield

@@ -8,8 +8,8 @@ from math import inf
 from specc.diagnostics.diagnostic import Failed, Label
 from specc.frontend.builtins.registry import CallSite, register_builtin
 from specc.frontend.mask_and_bias_definitions import (
+    IndexVariables,
     MaskValue,
-    PairIndices,
     expand_bias,
     expand_definition,
     expand_mask,
@@ -63,7 +63,7 @@ def normalize_scores(
     scores: Tensor,
     mask: MaskValue,
     normalize: Normalizer,
-    pair_indices: PairIndices,
+    pair_indices: IndexVariables,
 ) -> Tensor:
     """Normalize scores [batch, (heads,) q, k] to attention weights over the visible keys of each
     query.
@@ -94,14 +94,14 @@ def normalize_scores(
 def _make_visible_mask(site: CallSite, mask: MaskValue, score_rank: int) -> Tensor:
     """Convert a mask to a tensor that broadcasts to scores with `score_rank` axes."""
     if isinstance(mask, Tensor):
-        return match_score_rank(site, mask, score_rank)
+        return squeeze_heads_axis_for_scores(site, mask, score_rank)
     # if all or no keys are visible, a mask [1, 1] broadcasts to any scores
     visible = site.add_constant(mask, "bool")
     return site.insert_axis(site.insert_axis(visible, 0), 0)
 
 
 def _apply_definition(
-    site: CallSite, normalizer: DefinitionFunction, scores: Tensor, pair_indices: PairIndices
+    site: CallSite, normalizer: DefinitionFunction, scores: Tensor, pair_indices: IndexVariables
 ) -> Tensor:
     """Apply a normalizer definition to scores that are -inf at masked keys. Raise E0608 or E0609 if
     the definition takes no scores, or does not return a tensor with the type of the scores.
@@ -118,7 +118,11 @@ def _apply_definition(
     outer_name, context.errors.normalizer = context.errors.normalizer, normalizer.name
     try:
         value = expand_definition(
-            context, bound_normalizer, pair_indices, {}, get_definition_scope(site, normalizer)
+            context,
+            bound_normalizer,
+            pair_indices,
+            {},
+            get_definition_weight_scope(site, normalizer),
         )
     finally:
         context.errors.normalizer = outer_name
@@ -147,7 +151,7 @@ def _softmax_over_queries(site: CallSite, scores: Tensor, mask: Tensor) -> Tenso
     )
 
 
-def match_score_rank(site: CallSite, tensor: Tensor, rank: int) -> Tensor:
+def squeeze_heads_axis_for_scores(site: CallSite, tensor: Tensor, rank: int) -> Tensor:
     """Remove the heads axis of a mask or bias with four axes if the scores have no heads axis (rank
     3). Raise E0603 if the mask or bias has one value per head.
     """
@@ -235,7 +239,7 @@ def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
 
 
 def evaluate_mask_option(
-    site: CallSite, mask: SpecValue, pair_indices: PairIndices, score_rank: int
+    site: CallSite, mask: SpecValue, pair_indices: IndexVariables, score_rank: int
 ) -> MaskValue:
     """Evaluate the option `mask` to a mask tensor for scores with `score_rank` axes, or to a bool
     if all keys or no keys are visible.
@@ -246,7 +250,7 @@ def evaluate_mask_option(
 
 
 def evaluate_bias_option(
-    site: CallSite, add: SpecValue, pair_indices: PairIndices, score_rank: int
+    site: CallSite, add: SpecValue, pair_indices: IndexVariables, score_rank: int
 ) -> Tensor | None:
     """Evaluate the option `add` to a bias tensor, or None."""
     span = site.argument_spans.get("add")
@@ -254,7 +258,7 @@ def evaluate_bias_option(
         return expand_bias(site.context, add, pair_indices, site.scope, span, score_rank)
 
 
-def get_definition_scope(site: CallSite, function: Score) -> str:
+def get_definition_weight_scope(site: CallSite, function: Score) -> str:
     """Return the weight scope of a score or normalizer, which by default is that of the call."""
     if not function.weight_path:
         return site.scope

@@ -9,7 +9,7 @@ from specc.frontend.builtins.window_options import (
     PaddingOption,
     SizeOption,
     SlidingWindow,
-    WindowOperand,
+    WindowedInput,
 )
 from specc.frontend.spec_values import Results, Tensor, describe_value
 from specc.ir import ops
@@ -45,7 +45,7 @@ def conv(
     Weights: `weight` [out, channels / groups, kernel], `bias` [out]. `weight=` and `bias=` accept
     tensors in place of stored weights.
     """
-    operand = WindowOperand(site, x)
+    operand = WindowedInput(site, x)
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
     window = operand.make_window(sizes, stride, dilation, padding)
     _check_groups(site, operand.channels, groups)
@@ -86,7 +86,7 @@ def conv_transpose(
     of `conv`. Weights: `weight` [channels, out / groups, kernel], `bias` [out]. `weight=` and
     `bias=` accept tensors in place of stored weights.
     """
-    operand = WindowOperand(site, x)
+    operand = WindowedInput(site, x)
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
     window = operand.make_transposed_window(sizes, stride, dilation, padding, output_padding)
     _check_groups(site, operand.channels, groups)
@@ -113,7 +113,7 @@ def max_pool(
     `stride` defaults to the kernel size. All other options are those of `conv`. Padding counts as
     -inf. With `ceil_mode`, the last window may extend past the end.
     """
-    window = WindowOperand(site, x).make_pool_window(kernel, stride, dilation, padding)
+    window = WindowedInput(site, x).make_pool_window(kernel, stride, dilation, padding)
     window = window.pad_overhang() if ceil_mode else window
     return site.add_op(ops.MaxPool(*window.op_attributes), x)
 
@@ -135,14 +135,14 @@ def average_pool(
     The options are those of `max_pool`. With `count_include_pad`, the mean includes padded zeros.
     `count_include_pad` is required if there is padding.
     """
-    window = WindowOperand(site, x).make_pool_window(kernel, stride, ONE, padding)
+    window = WindowedInput(site, x).make_pool_window(kernel, stride, ONE, padding)
     # the defaults of frameworks differ, and results differ only at the borders, so a wrong default
     # would go unnoticed
     if count_include_pad is None and any((*window.pad_before, *window.pad_after)):
         helps = ["write `count_include_pad=true`, PyTorch's default, or `count_include_pad=false`"]
         title = "missing option `count_include_pad` of `average_pool` (required with padding)"
         site.raise_error("E0211", title, "padding", helps=helps)
-    overhang = window.get_max_overhang() if ceil_mode else (0,) * len(window.kernel)
+    overhang = window.get_max_end_overhang() if ceil_mode else (0,) * len(window.kernel)
     kernels, strides, _, pads = window.op_attributes
     op = ops.AveragePool(kernels, strides, pads, overhang, bool(count_include_pad))
     return site.add_op(op, x)
@@ -169,13 +169,13 @@ def conv_keep(
     if len(keep.shape) != 2 or keep.type.dtype != "bool":
         title = "`conv_keep` takes a padding mask, bool[batch, time]"
         site.raise_error("E0301", title, "keep", f"this is {describe_value(keep)}")
-    operand = WindowOperand(site, keep, is_mask=True)
+    operand = WindowedInput(site, keep, is_mask=True)
     window = operand.make_window(kernel, stride, dilation, padding)
     window = window.pad_overhang() if ceil_mode else window
     return _compute_output_mask(site, ops.MaxPool(*window.op_attributes), keep)
 
 
-def _mask_input(site: CallSite, operand: WindowOperand, keep: Tensor) -> Tensor:
+def _mask_input(site: CallSite, operand: WindowedInput, keep: Tensor) -> Tensor:
     """Replace the values at padded positions with zeros."""
     if len(operand.x.shape) != 3:
         title = "`keep` masks the time axis of [batch, time, channels]; a feature map has none"
@@ -189,7 +189,7 @@ def _compute_output_mask(site: CallSite, op: ops.SlidingWindowOp, keep: Tensor) 
     # a position-preserving op has the same positions in the output axis and the input axis
     if op.is_position_preserving(0):
         return keep
-    return site.add_op(ops.DownsamplePaddingMask(op.stride[0], op.get_lag(0)), keep)
+    return site.add_op(ops.DownsamplePaddingMask(op.stride[0], op.get_output_lag(0)), keep)
 
 
 def _get_bias(site: CallSite, bias: bool | Tensor, out: Dim, has_own_weight: bool) -> Tensor | None:
@@ -201,7 +201,7 @@ def _get_bias(site: CallSite, bias: bool | Tensor, out: Dim, has_own_weight: boo
 
 
 def _make_kernel(
-    operand: WindowOperand,
+    operand: WindowedInput,
     out: Dim | None,
     groups: Dim,
     window: SlidingWindow,
@@ -235,7 +235,7 @@ def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
 
 
 def _get_kernel_sizes(
-    operand: WindowOperand, out: Dim | None, kernel: SizeOption | None, weight: Tensor | None
+    operand: WindowedInput, out: Dim | None, kernel: SizeOption | None, weight: Tensor | None
 ) -> SizeOption:
     """Return the kernel sizes from `kernel` or `weight`. Raise E0212 if both options are set."""
     if weight is None:

@@ -18,7 +18,7 @@ from specc.frontend.builtins.registry import (
 from specc.frontend.node_builder import add_constant, add_log_sigmoid
 from specc.frontend.operators import convert_operands, convert_to_tensor
 from specc.frontend.parameter_kinds import ANY_KIND, Anything
-from specc.frontend.runtime_scalars import get_known_float, is_integer_number
+from specc.frontend.runtime_scalars import get_static_float, is_integer_number
 from specc.frontend.spec_values import (
     MISSING,
     Number,
@@ -244,7 +244,7 @@ def where(site: CallSite, condition: Tensor, then: Anything, otherwise: Anything
 @register_builtin()
 def clip(site: CallSite, x: Tensor, *, low: Anything = None, high: Anything = None) -> Tensor:
     """Clamp values between `low` and `high`."""
-    minimum, maximum = (get_known_float(b) if isinstance(b, Number) else None for b in (low, high))
+    minimum, maximum = (get_static_float(b) if isinstance(b, Number) else None for b in (low, high))
     if minimum is not None and maximum is not None and minimum > maximum:
         title = f"`clip`: `low` {minimum:g} is above `high` {maximum:g}"
         site.raise_error("E0417", title, "low")

@@ -14,7 +14,7 @@ from specc.frontend.builtins.registry import (
 )
 from specc.frontend.builtins.tensor import get_fill_value
 from specc.frontend.parameter_kinds import Anything
-from specc.frontend.runtime_scalars import require_attribute_number
+from specc.frontend.runtime_scalars import require_op_attribute
 from specc.frontend.spec_values import (
     Number,
     Results,
@@ -215,7 +215,7 @@ def _check_antialias(
 def _require_factor(site: CallSite, factor: Number) -> float:
     """Return a positive factor as a float. Raise UnresolvedValueError for a symbolic factor."""
     span = site.argument_spans.get("factor")
-    number = require_attribute_number(site.context, factor, "`factor` of `resize`", span)
+    number = require_op_attribute(site.context, factor, "`factor` of `resize`", span)
     if isinstance(number, RuntimeNumber):
         raise UnresolvedValueError(number.symbols, span)
     if not 0 < number < math.inf:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from specc.frontend.builtins.registry import LAST_AXIS, CallSite, register_builtin
 from specc.frontend.operators import convert_to_tensor
-from specc.frontend.runtime_scalars import get_known_float
+from specc.frontend.runtime_scalars import get_static_float
 from specc.frontend.spec_values import Tensor, describe_value
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly
@@ -34,7 +34,7 @@ def dropout(site: CallSite, x: Tensor, p: float) -> Tensor:
     """
     _check_float_tensor(site, x)
     site.check_range(p, "p", 0.0, 1.0)
-    rate = get_known_float(p)
+    rate = get_static_float(p)
     if not site.context.is_training or not rate:
         return x
     return site.add_op(ops.Dropout(rate, len(site.context.builder.nodes)), x)

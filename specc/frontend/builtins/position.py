@@ -13,7 +13,7 @@ from specc.frontend.rope_frequencies import (
     explain_invalid_rope,
     get_max_rope_length,
 )
-from specc.frontend.runtime_scalars import cast_to_attribute, require_attribute_number
+from specc.frontend.runtime_scalars import cast_to_float_attribute, require_op_attribute
 from specc.frontend.spec_values import Rope, RopeNumber, Tensor, describe_value
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -204,7 +204,7 @@ def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head_width: Dim
     # the model stores one frequency per feature pair, so the number of rotated features must be
     # static
     description = f"the number of features that `{rope.kind}` rotates"
-    require_attribute_number(site.context, width, description, site.argument_spans.get("x"))
+    require_op_attribute(site.context, width, description, site.argument_spans.get("x"))
     # for a single feature pair, the exponent of the scaled theta is infinite
     if rope.kind in ("dynamic", "ntk_alpha") and width == 2:
         site.raise_error("E0203", f"`{rope.kind}` needs more than 2 rotated features, got 2", "dim")
@@ -261,7 +261,7 @@ def rotate(
     frequencies, factor = _compute_frequencies(site, rope, width, lengths, order)
     max_length = get_max_rope_length(rope)
     pair_axes = _assign_pair_axes(lengths, order)
-    theta = cast_to_attribute(rope.theta)
+    theta = cast_to_float_attribute(rope.theta)
     if width.number and width.number % 2 and rope.kind == "default" and dim is not None:
         # like transformers, rotate one more feature, with the frequencies of the odd width
         frequencies = tuple(theta ** (-n / width.number) for n in range(0, width.number, 2))

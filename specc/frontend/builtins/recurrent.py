@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specc.frontend.builtins.nn import FAN_IN_INIT, ZEROS_INIT
-from specc.frontend.builtins.registry import ONE, CallSite, expand_batch, register_builtin
+from specc.frontend.builtins.registry import ONE, CallSite, broadcast_batch_axis, register_builtin
 from specc.frontend.parameter_kinds import Activation
 from specc.frontend.spec_values import Results, Tensor, describe_value
 from specc.ir import ops
@@ -179,7 +179,7 @@ class _LayerStack:
         site, directions = self.site, REVERSED_BY_DIRECTION[self.direction]
         self._check_operands(x)
         # each layer has separate weights, so the number of layers must be known
-        count = site.require_count(self.layers, "layers")
+        count = site.require_count_in_range(self.layers, "layers")
         states_by_option = [
             self._make_initial_states(state, count * len(directions), option, x.shape[0])
             for state, option in zip(initial_states, ("start", "start_cell"), strict=False)
@@ -245,7 +245,7 @@ class _LayerStack:
         """
         if start is None:
             return [None] * count
-        start = expand_batch(self.site, start, batch)
+        start = broadcast_batch_axis(self.site, start, batch)
         # the usual shape for a single layer
         if len(start.shape) == 2 and count == 1:
             return [start]

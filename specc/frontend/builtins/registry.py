@@ -8,19 +8,14 @@ from typing import NoReturn, TypeVar
 
 from specc.diagnostics.diagnostic import Label, Origin, Span, raise_error
 from specc.frontend.elaboration_context import MAX_LAYERS, Context, Env, join_weight_path
-from specc.frontend.node_builder import (
-    add_constant,
-    add_node,
-    check_weight_length,
-    check_weight_size,
-)
+from specc.frontend.node_builder import add_constant, add_node, check_weight_dim, check_weight_size
 from specc.frontend.parameter_kinds import (
     TENSOR_KIND,
     Anything,
     ParameterKinds,
     get_annotated_kinds,
 )
-from specc.frontend.runtime_scalars import convert_to_float, get_known_float, truncate_to_integer
+from specc.frontend.runtime_scalars import convert_to_float, get_static_float, truncate_to_integer
 from specc.frontend.spec_values import (
     MISSING,
     EvalResult,
@@ -84,7 +79,7 @@ class Builtin:
         """True if the function accepts any number of inputs."""
         return any(s.is_variadic for s in self.parameters)
 
-    def is_pairwise(self) -> bool:
+    def requires_two_tensors(self) -> bool:
         """True if the function requires exactly two tensors, like `dot`."""
         required = [p for p in self.parameters if isinstance(p.default, Missing)]
         return len(required) == 2 and all(
@@ -190,7 +185,7 @@ class CallSite:
                 Origin(option_span, f"`{option}=` of the weight `{name}`") if option_span else None
             )
             dim = Dim.from_value(length)
-            check_weight_length(self.context, dim, name, option_span or self.span)
+            check_weight_dim(self.context, dim, name, option_span or self.span)
             dims.append(dim.with_origin(origin) if origin else dim)
         stacks = self.context.weights.expert_stacks
         stored_shape = get_stacked_shape(stacks, dims)
@@ -199,7 +194,7 @@ class CallSite:
             name=name,
             type=Type("f32", tuple(dims)),
             initializer=initial,
-            span=self.context.locate_at_user_call(self.span),
+            span=self.context.add_user_call_to_span(self.span),
             declared_by=self.call.function.path,
         )
         existing_weight = self.context.builder.parameter_facts.get(name)
@@ -209,7 +204,7 @@ class CallSite:
         self.context.weights.sharing.register_weight(name)
         return Tensor(get_expert_weight(self.context.builder, stacks, weight), self.span)
 
-    def require_count(self, value: Dim, option: str) -> int:
+    def require_count_in_range(self, value: Dim, option: str) -> int:
         """Return a compile-time count. Raise E0216 for a count below 1 or above 4096."""
         number = self.require_integer(value, option)
         if not 1 <= number <= MAX_LAYERS:
@@ -227,7 +222,7 @@ class CallSite:
         """Raise E0417 if `value` is known at compile time, and is not finite or is out of range."""
         if value is None:
             return
-        number = get_known_float(value)
+        number = get_static_float(value)
         if number is None or (math.isfinite(number) and minimum <= number <= maximum):
             return
         expected = f"from {minimum:g} to {maximum:g}"
@@ -313,13 +308,13 @@ def at_least(site: CallSite, x: Anything, least: Anything) -> EvalResult:
     """Return `x`, or raise E0417 if `x` is below `least`, to check arguments of definitions."""
     if not isinstance(x, Number) or not isinstance(least, Number):
         site.raise_error("E0203", f"`at_least`: expected two numbers, got {describe_value(x)}", "x")
-    number, minimum = get_known_float(x), get_known_float(least)
+    number, minimum = get_static_float(x), get_static_float(least)
     if number is None or minimum is None or number >= minimum:
         return x
     site.raise_error("E0417", f"{x} is below the minimum, {least}", "x")
 
 
-def expand_batch(site: CallSite, x: Tensor, batch: Dim) -> Tensor:
+def broadcast_batch_axis(site: CallSite, x: Tensor, batch: Dim) -> Tensor:
     """Expand a tensor of batch size 1 to the batch size of other operands."""
     is_single = len(x.shape) > 1 and x.shape[0] == 1 and batch != 1
     return site.add_op(ops.Expand(0, batch), x) if is_single else x

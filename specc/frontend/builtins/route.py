@@ -22,7 +22,7 @@ from specc.ir import ops
 from specc.ir.dependence import AxisTrace, trace_axes
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, NodeOrigin, Value, collect_required_nodes
-from specc.ir.ir_verifier import is_length_dependent
+from specc.ir.ir_verifier import returns_dynamic_size
 from specc.ir.types import SAME_POSITION, Type
 from specc.syntax import ast
 
@@ -50,7 +50,7 @@ def _find_token_count_readers(
     """Yield the nodes of an expert body that read the number of routed tokens. The body must not
     read the number of routed tokens, because it depends on all sequences of the batch.
     """
-    yield from (node for node, _ in body.nodes if is_length_dependent(node))
+    yield from (node for node, _ in body.nodes if returns_dynamic_size(node))
     for node in collect_required_nodes(captured):
         attributes = node.op.get_attributes().values()
         if any(isinstance(v, Dim) and length in v.symbols() for v in attributes):

@@ -12,7 +12,7 @@ from specc.frontend.builtins.registry import (
 )
 from specc.frontend.node_builder import check_float32_range
 from specc.frontend.parameter_kinds import Anything
-from specc.frontend.runtime_scalars import cast_to_attribute, require_attribute_number
+from specc.frontend.runtime_scalars import cast_to_float_attribute, require_op_attribute
 from specc.frontend.spec_values import (
     Number,
     Results,
@@ -32,7 +32,9 @@ from specc.ir.signature import (
 )
 
 
-def compile_rearrange(site: CallSite, x: Tensor, pattern: str, sizes: tuple[Dim, ...]) -> list[Op]:
+def build_rearrange_ops(
+    site: CallSite, x: Tensor, pattern: str, sizes: tuple[Dim, ...]
+) -> list[Op]:
     """Return the ops that rearrange `x` by a pattern. Raise E0306 for an invalid pattern."""
     parsed = _parse_rearrange(site, x, pattern)
     # from the last axis to the first, because removing an axis shifts the axes after it
@@ -165,7 +167,7 @@ def rearrange(site: CallSite, x: Tensor, pattern: str, *, sizes: tuple[Dim, ...]
     name in each pair of parentheses. A `1` on the left side removes an axis of length 1, and a `1`
     on the right side adds an axis.
     """
-    for op in compile_rearrange(site, x, pattern, sizes):
+    for op in build_rearrange_ops(site, x, pattern, sizes):
         x = site.add_op(op, x)
     return x
 
@@ -240,7 +242,7 @@ def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_
 def chunk(site: CallSite, x: Tensor, count: Dim, *, axis: Dim = LAST_AXIS) -> Results:
     """Split an axis into `count` equal chunks: `q, k, v = chunk(x, 3)`."""
     axis_index = site.resolve_axis(x, axis)
-    count_value = site.require_count(count, "count")
+    count_value = site.require_count_in_range(count, "count")
     try:
         piece = divide_dims_exactly(x.shape[axis_index], count_value)
     except DimError as error:
@@ -279,7 +281,7 @@ def get_fill_value(site: CallSite, x: Tensor, fill: SpecValue, option: str) -> f
     if isinstance(fill, bool):
         value = fill
     elif isinstance(fill, Number):
-        value = require_attribute_number(site.context, fill, description, span)
+        value = require_op_attribute(site.context, fill, description, span)
     else:
         title = f"{description}: expected a number, got {describe_value(fill)}"
         site.raise_error("E0203", title, option)
@@ -290,7 +292,7 @@ def get_fill_value(site: CallSite, x: Tensor, fill: SpecValue, option: str) -> f
         value = int(value)
     elif not isinstance(value, RuntimeNumber | bool):
         check_float32_range(value, span)
-    return cast_to_attribute(value)
+    return cast_to_float_attribute(value)
 
 
 @register_builtin()

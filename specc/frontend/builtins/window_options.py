@@ -43,7 +43,7 @@ class SlidingWindow:
         pairs = zip(self.kernel, self.dilation, strict=True)
         return tuple((k - 1) * d for k, d in pairs)
 
-    def get_max_overhang(self) -> AxisNumbers:
+    def get_max_end_overhang(self) -> AxisNumbers:
         """Return the maximum number of positions by which the last window may extend past the end,
         per axis, if it starts inside the input or the padding before it.
         """
@@ -52,11 +52,11 @@ class SlidingWindow:
 
     def pad_overhang(self) -> "SlidingWindow":
         """Return the window with end padding for the maximum overhang of the last window."""
-        return replace(self, pad_after=add_axis_numbers(self.pad_after, self.get_max_overhang()))
+        return replace(self, pad_after=add_elementwise(self.pad_after, self.get_max_end_overhang()))
 
 
 @dataclass(frozen=True)
-class WindowOperand:
+class WindowedInput:
     """The input `x` of a convolution or pooling. With `is_mask`, `x` is a padding mask."""
 
     site: CallSite
@@ -133,7 +133,7 @@ class WindowOperand:
                 self.site.raise_error("E0323", title, "output_padding", helps=helps)
         negative_paddings = tuple(-n for n in output_paddings)
         return replace(
-            window, pad_before=before, pad_after=add_axis_numbers(after, negative_paddings)
+            window, pad_before=before, pad_after=add_elementwise(after, negative_paddings)
         )
 
     def _make_unpadded_window(
@@ -271,6 +271,6 @@ def _compute_causal_padding(site: CallSite, span: int, stride: int) -> tuple[int
     return (before,)
 
 
-def add_axis_numbers(a: AxisNumbers, b: AxisNumbers) -> AxisNumbers:
+def add_elementwise(a: AxisNumbers, b: AxisNumbers) -> AxisNumbers:
     """Add two tuples elementwise."""
     return tuple(m + n for m, n in zip(a, b, strict=True))

@@ -70,7 +70,7 @@ class SlidingWindowOp(PaddedWindow):
         """Return the distance between the first and last position of a window on axis `n`."""
         return self.dilations[n] * (self.kernel[n] - 1)
 
-    def get_lag(self, n: int) -> int:
+    def get_output_lag(self, n: int) -> int:
         """Return the lag on window axis `n`: output t exists if input `t · stride + lag` exists."""
         return self.get_window_extent(n) - self.padding_before[n] - self.end_padding[n]
 
@@ -82,14 +82,14 @@ class SlidingWindowOp(PaddedWindow):
 
     def is_position_preserving(self, n: int) -> bool:
         """Return True if operand and result have equal sizes and stride 1 on window axis `n`."""
-        return self.stride[n] == 1 and not self.get_lag(n)
+        return self.stride[n] == 1 and not self.get_output_lag(n)
 
     def compute_length(self, length: Dim, n: int) -> Dim:
         """Return the result size of window axis `n` for an operand axis of size `length`."""
         # return an unchanged size as is, because a quotient would hide that both sizes are equal
         if self.is_position_preserving(n):
             return length
-        return floor_divide_dims(length - (1 + self.get_lag(n)), self.stride[n]) + 1
+        return floor_divide_dims(length - (1 + self.get_output_lag(n)), self.stride[n]) + 1
 
     def compute_length_slack(self, length: Dim, n: int) -> Dim:
         """Return a dimension that is negative if an operand axis of size `length` is invalid,
@@ -100,7 +100,7 @@ class SlidingWindowOp(PaddedWindow):
             return min_dims(self.compute_length(length, n), length) - 1
         return self.compute_length(length, n) - min_dims(length, 1)
 
-    def mark_axes(self) -> tuple[list[str], list[str]]:
+    def get_marked_axis_names(self) -> tuple[list[str], list[str]]:
         """Return the window axes of the operand with marks, and the window axes of the result."""
         marked_axes, result_names = [], []
         for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
@@ -186,7 +186,7 @@ class Conv(
     def get_signature(self) -> Signature:
         """Build the signature for sequences or images, with integer offsets in the marks."""
         other_operands = f", f[o j {KERNEL_AXES[len(self.kernel)]}], f[o]?"
-        marked_axes, result_names = self.mark_axes()
+        marked_axes, result_names = self.get_marked_axis_names()
         return _build_window_signature("i", marked_axes, other_operands, "o", result_names)
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
@@ -274,7 +274,7 @@ class Pooling(SlidingWindowOp):
 
     def get_signature(self) -> Signature:
         """Build the signature for sequences or images, with integer offsets in the marks."""
-        marked_axes, result_names = self.mark_axes()
+        marked_axes, result_names = self.get_marked_axis_names()
         return _build_window_signature("c", marked_axes, "", "c", result_names)
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
@@ -284,7 +284,7 @@ class Pooling(SlidingWindowOp):
         """Return a dim that is negative if `length` is too short or a window reads only padding."""
         missed_length = self._find_missed_length(n)
         # if the padding exceeds the window extent, a window may read only padding
-        if self.get_lag(n) < 0:
+        if self.get_output_lag(n) < 0:
             return length - (missed_length + 1)
         slack = super().compute_length_slack(length, n)
         if not missed_length:
@@ -341,9 +341,9 @@ class AveragePool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
 
 class DownsamplePaddingMask(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
     """The padding mask after a convolution or pooling with `stride` and `lag` (see
-    `SlidingWindowOp.get_lag`). Position t is valid if all positions `t · stride` to `t · stride +
-    lag` are valid, or for a negative lag if any position `t · stride + lag` to `t · stride` is
-    valid.
+    `SlidingWindowOp.get_output_lag`). Position t is valid if all positions `t · stride` to `t ·
+    stride + lag` are valid, or for a negative lag if any position `t · stride + lag` to `t ·
+    stride` is valid.
     """
 
     stride: int

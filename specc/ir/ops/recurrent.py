@@ -40,7 +40,7 @@ class RecurrentLayer:
 
     def get_signature(self) -> Signature:
         """Return the signature of the layer, which depends on the direction."""
-        return make_reverse_signature(self.signature) if self.reverse else self.signature
+        return reverse_signature(self.signature) if self.reverse else self.signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ class Lstm(
 
 
 @lru_cache(maxsize=8)
-def make_reverse_signature(forward: Signature) -> Signature:
+def reverse_signature(forward: Signature) -> Signature:
     """Return the signature of a layer in reverse direction."""
     return Signature.parse(forward.text.replace("t>", "t~"))
 

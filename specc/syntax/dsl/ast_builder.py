@@ -153,7 +153,7 @@ def register_rule(name: str) -> Callable[[R], R]:
     return register
 
 
-def drop_absent_options(children: Iterable[T | None]) -> tuple[T, ...]:
+def drop_absent_symbols(children: Iterable[T | None]) -> tuple[T, ...]:
     """Return the children that are not None, the placeholder for an absent optional symbol."""
     return tuple(c for c in children if c is not None)
 
@@ -168,7 +168,7 @@ class TupleRule:
 
     def __call__(self, b: AstBuilder, span: Span, *children: object) -> tuple[object, ...]:
         """Return the children without absent optional symbols."""
-        present_children = drop_absent_options(children)
+        present_children = drop_absent_symbols(children)
         if self.unique:
             b.report_duplicates(self.unique, present_children)
         return tuple(map(b.convert_child, present_children))
@@ -200,7 +200,7 @@ class NodeRule(Generic[N]):
     def __call__(self, b: AstBuilder, span: Span, *children: object) -> N:
         """Return the node built from its children."""
         size = len(self.fields)
-        head, rest = children[:size], drop_absent_options(children[size:])
+        head, rest = children[:size], drop_absent_symbols(children[size:])
         values = {**self.constants, "span": span}
         for name, child in zip(self.fields, head, strict=True):
             values |= self._read_field(b, name, child)

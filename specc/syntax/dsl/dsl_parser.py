@@ -56,7 +56,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     # raise errors of the lexer first, because the parser would only report the token that replaces
     # an invalid character
     if lexer_result.errors:
-        raise Failed(*limit_diagnostics(lexer_result.errors))
+        raise Failed(*truncate_diagnostics(lexer_result.errors))
     builder = AstBuilder(fragment, lexer_result.tokens, lexer_result.comments)
 
     def make_limit_error(code: str, first: int) -> Diagnostic:
@@ -79,7 +79,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     )
     value = parser.parse()
     if builder.errors:
-        raise Failed(*limit_diagnostics(builder.errors))
+        raise Failed(*truncate_diagnostics(builder.errors))
     # the value of a start symbol is always the result of its own callback
     return cast(T, value)
 
@@ -99,7 +99,7 @@ def find_restart_points(fragment: Fragment, lexer_result: LexerResult) -> list[i
     ]
 
 
-def limit_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
+def truncate_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
     """Return the first 20 errors by position, with the number of omitted errors as a note."""
     sorted_errors = sorted(
         errors, key=lambda error: error.primary.span.start if error.primary else 0
@@ -170,13 +170,13 @@ def _find_expected_keywords(
     allowed, a word is a keyword only if tokens may follow it that may not follow a name.
     """
     keywords = terminals & {kind for text, kind in table.keywords.items() if text.isalpha()}
-    if (name_states := table.shift_token(states, "NAME", end)) is None:
+    if (name_states := table.simulate_shift(states, "NAME", end)) is None:
         return keywords
     name_followers = table.find_expected_terminals(name_states, end)
     return frozenset(
         kind
         for kind in keywords
-        if (keyword_states := table.shift_token(states, kind, end)) is not None
+        if (keyword_states := table.simulate_shift(states, kind, end)) is not None
         and table.find_expected_terminals(keyword_states, end) - name_followers
     )
 
@@ -189,7 +189,7 @@ def _run_parser(
     tried_points: set[int] = set()
     index = 0
     while index < len(tokens):
-        next_states = table.shift_token(states, tokens[index].kind, end)
+        next_states = table.simulate_shift(states, tokens[index].kind, end)
         if next_states is not None:
             states = next_states
             index += 1
@@ -214,5 +214,5 @@ def _compute_states_after_header(table: LalrTable, start: str) -> list[int]:
     """Return the parser states after the tokens of a valid file header."""
     states, end = [table.start_states[start]], table.end_terminals[start]
     for kind in HEADER_TERMINALS:
-        states = table.shift_token(states, kind, end) or states
+        states = table.simulate_shift(states, kind, end) or states
     return states

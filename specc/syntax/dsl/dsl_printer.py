@@ -93,7 +93,7 @@ def format_statement(node: ast.Commentable, indent: int) -> list[str]:
     if isinstance(node, ast.Field):
         return leading_lines + append_comment(format_field_lines(node, indent), node.comments)
     return leading_lines + append_comment(
-        break_lines(format_simple_node(node), indent), node.comments
+        break_lines(format_node_without_body(node), indent), node.comments
     )
 
 
@@ -116,7 +116,7 @@ def format_section(node: ast.Commentable, indent: int) -> list[str]:
     if not children and not end:
         return append_comment([f"{' ' * indent}{head} {{}}"], node.comments)
     if len(children) <= max_on_line and not end and not _has_any_comment(children):
-        entries = "  ".join(join_pieces(format_simple_node(c)) for c in children)
+        entries = "  ".join(join_pieces(format_node_without_body(c)) for c in children)
         line = f"{' ' * indent}{head} {{ {entries} }}"
         if len(line) <= MAX_LINE_WIDTH:
             return append_comment([line], node.comments)
@@ -179,7 +179,7 @@ SECTION_LAYOUTS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable
 """The layout of each section class: header, maximum number of entries on one line, and entries."""
 
 
-def format_simple_node(node: ast.Commentable) -> Pieces:
+def format_node_without_body(node: ast.Commentable) -> Pieces:
     """Format a statement, item or section entry without a body."""
     return SIMPLE_NODE_LAYOUTS[type(node)](node)
 
@@ -189,7 +189,7 @@ def format_clause(keyword: str, value: ast.Expr | None) -> Pieces:
     return [] if value is None else [SPACE_BREAK, f"{keyword} ", *format_expression_pieces(value)]
 
 
-def format_words(words: Iterable[str]) -> Pieces:
+def format_comma_separated(words: Iterable[str]) -> Pieces:
     """Format words separated by commas, with possible line breaks after the commas."""
     return join_with_commas([word] for word in words)
 
@@ -209,7 +209,7 @@ def format_use(node: ast.Use) -> Pieces:
 def format_quantize_entry(node: ast.QuantizeEntry) -> Pieces:
     """Format an entry of a `quantize` section, as in `int4 = ["*.mlp.*"]`."""
     words = [format_quantize_word(v.value) for v in node.values]
-    value: Pieces = [*words] if len(words) == 1 else ["[", *format_words(words), "]"]
+    value: Pieces = [*words] if len(words) == 1 else ["[", *format_comma_separated(words), "]"]
     return [f"{quote_unless_name(node.name)} = ", *value]
 
 
@@ -231,7 +231,7 @@ SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
         *((",", SPACE_BREAK, quote_text(n.because)) if n.because else ()),
     ],
     ast.Use: format_use,
-    ast.Dims: lambda n: ["dims ", *format_words(map(format_dim_name, n.names))],
+    ast.Dims: lambda n: ["dims ", *format_comma_separated(map(format_dim_name, n.names))],
     ast.Definition: lambda n: [
         f"{n.kind} ",
         *format_definition_header(n.name, n.params),
@@ -245,10 +245,10 @@ SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.Expect: lambda n: [
         f"expect {quote_text(n.key)} in ",
         "(",
-        *format_words(map(quote_unless_name, n.values)),
+        *format_comma_separated(map(quote_unless_name, n.values)),
         ")",
     ],
-    ast.IgnoredKeys: lambda n: ["ignore ", *format_words(map(quote_text, n.keys))],
+    ast.IgnoredKeys: lambda n: ["ignore ", *format_comma_separated(map(quote_text, n.keys))],
     ast.QuantizeEntry: format_quantize_entry,
     ast.OutputPostprocessing: lambda n: [f"show {n.name} = ", *format_expression_pieces(n.value)],
     ast.Assign: format_assignment,
@@ -346,7 +346,7 @@ def _format_results(results: Sequence[ast.BlockParameter]) -> Pieces:
 
 def format_keyword_list(keyword: str, names: Sequence[str]) -> Pieces:
     """Format a clause such as `carry s, c`, or return no pieces if `names` is empty."""
-    return [SPACE_BREAK, f"{keyword} ", *format_words(names)] if names else []
+    return [SPACE_BREAK, f"{keyword} ", *format_comma_separated(names)] if names else []
 
 
 REVERSE_LAYOUT: Pieces = [SPACE_BREAK, "reverse"]

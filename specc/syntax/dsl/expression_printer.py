@@ -55,7 +55,7 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
         return [" " * indent + join_pieces(pieces)]
     # greedy: fill the line until the width is exceeded, then break the line at its candidate with
     # the best score, i.e. the least nested line break
-    chunk_widths = measure_chunks(pieces)
+    chunk_widths = measure_unbreakable_widths(pieces)
     lines: list[str] = []
     line = [" " * indent]
     column = indent
@@ -110,7 +110,7 @@ def format_comment_lines(texts: Iterable[str], indent: int) -> list[str]:
     return [" " * indent + f"# {text}".rstrip() for text in texts]
 
 
-def measure_chunks(pieces: Pieces) -> list[int]:
+def measure_unbreakable_widths(pieces: Pieces) -> list[int]:
     """Return, for each index in `pieces`, the number of columns up to the next line break."""
     widths = [0] * (len(pieces) + 1)
     for n in range(len(pieces) - 1, -1, -1):

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.suggest import format_suggestion
 from specc.syntax import ast
-from specc.syntax.comments import attach_file_comments, move_header_comment
+from specc.syntax.comments import attach_file_comments, move_opening_comment
 from specc.syntax.dsl.ast_builder import (
     FOREIGN_LITERALS,
     LITERAL_WORDS,
@@ -15,7 +15,7 @@ from specc.syntax.dsl.ast_builder import (
     AstBuilder,
     NodeRule,
     TupleRule,
-    drop_absent_options,
+    drop_absent_symbols,
     register_rule,
 )
 from specc.syntax.dsl.dsl_lexer import Token
@@ -100,7 +100,7 @@ def _build_reference(b: AstBuilder, span: Span, name: ast.Name) -> ast.Name:
 def _build_call(
     b: AstBuilder, span: Span, function: ast.Name, *arguments: Argument | None
 ) -> ast.Call:
-    present_arguments: tuple[Argument, ...] = drop_absent_options(arguments)
+    present_arguments: tuple[Argument, ...] = drop_absent_symbols(arguments)
     args = tuple(a for a in present_arguments if not isinstance(a, ast.Option))
     options = tuple(a for a in present_arguments if isinstance(a, ast.Option))
     b.report_duplicates("the option", options)
@@ -170,7 +170,7 @@ RULE_CALLBACKS |= {
     "repeat_head": TupleRule(),
     "when": NodeRule(ast.When, "condition body+end+trailing otherwise+else_end"),
     # the tree cannot represent a comment after `else {`
-    "otherwise": lambda b, span, body: move_header_comment(body),
+    "otherwise": lambda b, span, body: move_opening_comment(body),
     "return": NodeRule(ast.Return, "values"),
     "require": NodeRule(ast.Require, "condition because"),
     # config
@@ -211,7 +211,7 @@ RULE_CALLBACKS |= {
     ),
     "body": lambda b, span, opener, *rest: b.build_body(opener, rest),
     "one_result": lambda b, span, kind: (ast.BlockParameter("", kind, span=span),),
-    "made_for": lambda b, span, *names: tuple(n.value for n in drop_absent_options(names)),
+    "made_for": lambda b, span, *names: tuple(n.value for n in drop_absent_symbols(names)),
     "definition": NodeRule(ast.Definition, "kind name+params+name_span doc value"),
     "definition_head": lambda b, span, name, params: (
         b.check_bound_name(name),
@@ -219,7 +219,7 @@ RULE_CALLBACKS |= {
         b.get_span(name),
     ),
     "expect": lambda b, span, key, *values: ast.Expect(
-        b.unescape_string(key), tuple(t.value for t in drop_absent_options(values)), span=span
+        b.unescape_string(key), tuple(t.value for t in drop_absent_symbols(values)), span=span
     ),
     "rounds": lambda b, span, name, values: ast.QuantizeEntry(
         name.value, values if isinstance(values, tuple) else (values,), span=span

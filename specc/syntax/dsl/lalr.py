@@ -70,7 +70,7 @@ class LalrTable:
         assert not isinstance(row, int), "a reduce state reads no token"
         return row.get(origin)
 
-    def follow_unit_rules(self, state_below: int, action: int, kind: str) -> int:
+    def reduce_unit_productions(self, state_below: int, action: int, kind: str) -> int:
         """Return the state on top of `state_below` after a chain of unit reductions, e.g. from a
         name to an atom, a power, a product and a sum.
         """
@@ -90,12 +90,12 @@ class LalrTable:
                 )
         return self.chain_cache[key]
 
-    def shift_token(self, states: Sequence[int], kind: str, end: int) -> list[int] | None:
+    def simulate_shift(self, states: Sequence[int], kind: str, end: int) -> list[int] | None:
         """Return the states after all reductions before a token `kind` and the shift of the token,
         or for $END, after the reductions to the state `end`. Return None for an unexpected token.
 
         LALR tables merge states, so the table may allow a reduction after which the token is
-        unexpected. Therefore `shift_token` simulates the reductions without building nodes.
+        unexpected. Therefore `simulate_shift` simulates the reductions without building nodes.
         """
         stack = list(states)
         while (action := self.get_action(stack[-1], kind)) is not None:
@@ -116,7 +116,7 @@ class LalrTable:
         """Return the terminals that may follow `states`. `end` is the accepting state."""
         terminals = {*self.keywords.values(), "NAME", "NUMBER", "STRING", "$END"}
         return frozenset(
-            kind for kind in terminals if self.shift_token(states, kind, end) is not None
+            kind for kind in terminals if self.simulate_shift(states, kind, end) is not None
         )
 
 
@@ -210,7 +210,8 @@ class LalrParser:
     def can_accept(self, states: Sequence[int], kind: str) -> bool:
         """Return True if a token of the terminal `kind` may follow the states `states`."""
         return (
-            self.table.shift_token(states, kind, self.table.end_terminals[self.start]) is not None
+            self.table.simulate_shift(states, kind, self.table.end_terminals[self.start])
+            is not None
         )
 
     def list_expected_terminals(self) -> frozenset[str]:
@@ -225,7 +226,7 @@ class LalrParser:
             if entry.last_token - entry.first_token < dsl_lexer.MAX_EXPRESSION_TOKENS:
                 # two thirds of the reductions are unit productions, so a chain of unit reductions
                 # is cached
-                self.states[-1] = self.table.follow_unit_rules(self.states[-2], action, kind)
+                self.states[-1] = self.table.reduce_unit_productions(self.states[-2], action, kind)
                 return
             self.states.pop()
         else:
@@ -240,7 +241,7 @@ class LalrParser:
             is_expression
             and entry.last_token - entry.first_token >= dsl_lexer.MAX_EXPRESSION_TOKENS
         ):
-            self.stop_at_limit("E0111", entry.first_token)
+            self.report_limit_exceeded("E0111", entry.first_token)
         state = self.table.get_goto_state(self.states[-1], rule.origin)
         assert state is not None
         self.states.append(state)
@@ -253,23 +254,23 @@ class LalrParser:
             if present_entries
             else (-1, -1)
         )
-        children = splice_children(rule, entries)
+        children = flatten_children(rule, entries)
         depth = compute_expression_depth(rule, entries)
         if rule.is_list:
             return StackEntry(children, first, last, depth)
         if rule.passes_single_child and len(children) == 1:
             return StackEntry(children[0], first, last, depth)
         if depth > dsl_lexer.MAX_EXPRESSION_DEPTH and first >= 0 and not self.is_stopped:
-            self.stop_at_limit("E0110", first)
+            self.report_limit_exceeded("E0110", first)
         return StackEntry(self.build(rule.callback, children, first, last), first, last, depth)
 
-    def stop_at_limit(self, code: str, first_token: int) -> None:
+    def report_limit_exceeded(self, code: str, first_token: int) -> None:
         """Report an exceeded limit at token `first_token`, and stop parsing."""
         self.errors.append(self.build_limit_error(code, first_token))
         self.is_stopped = True
 
 
-def splice_children(rule: LalrRule, entries: list[StackEntry]) -> list[object]:
+def flatten_children(rule: LalrRule, entries: list[StackEntry]) -> list[object]:
     """Return the children of a rule, with repetitions flattened and None for absent symbols."""
     children: list[object] = []
     selectors = rule.children

@@ -141,9 +141,9 @@ class SyntaxErrorExplainer:
             or explain_missing_header(error)
             or explain_foreign_syntax(error)
             or explain_reserved_word(error)
-            or explain_misplaced_doc(error)
+            or explain_misplaced_docstring(error)
             or explain_unfinished_line(error)
-            or explain_bare_name(error)
+            or explain_name_without_assignment(error)
             or explain_expected_tokens(error, self.description)
         )
 
@@ -198,7 +198,7 @@ def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
     )
 
 
-def explain_misplaced_doc(error: UnexpectedToken) -> Diagnostic | None:
+def explain_misplaced_docstring(error: UnexpectedToken) -> Diagnostic | None:
     """Return E0117 for a docstring at a position that allows no docstring, or None."""
     is_between_items = error.expected_terminals >= ITEM_TERMINALS
     is_in_body = {"RETURN", "RBRACE"} <= error.expected_terminals
@@ -254,7 +254,7 @@ def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
     )
 
 
-def explain_bare_name(error: UnexpectedToken) -> Diagnostic | None:
+def explain_name_without_assignment(error: UnexpectedToken) -> Diagnostic | None:
     """Return E0101 for a name that is parsed as the target of an assignment without `=`, or None.
     Either an operator is missing before the name, or a result has no name.
     """

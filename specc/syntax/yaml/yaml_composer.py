@@ -9,7 +9,7 @@ import yaml
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Source, Span, raise_error
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_lexer import Comment
-from specc.syntax.dsl.dsl_parser import limit_diagnostics
+from specc.syntax.dsl.dsl_parser import truncate_diagnostics
 
 PYYAML_REASONS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("cannot start any token",), "a character reserved by YAML", "put the string in quotes"),
@@ -190,7 +190,7 @@ def compose_yaml(source: Source) -> tuple[YamlNode | None, list[Comment]]:
     except yaml.YAMLError as error:
         raise Failed(explain_yaml_error(source, error)) from None
     if composer.errors:
-        raise Failed(*limit_diagnostics(composer.errors))
+        raise Failed(*truncate_diagnostics(composer.errors))
     return composer.root, find_yaml_comments(source, composer.scalars)
 
 
@@ -313,7 +313,7 @@ class YamlComposer:
                 )
             )
             if len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
-                raise Failed(*limit_diagnostics(self.errors))
+                raise Failed(*truncate_diagnostics(self.errors))
         mapping.keys.setdefault(node.value, node)
         return node
 

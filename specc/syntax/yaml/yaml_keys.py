@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.syntax import ast
-from specc.syntax.comments import move_header_comment
+from specc.syntax.comments import move_opening_comment
 from specc.syntax.dsl.dsl_parser import TARGETS, TYPES
 from specc.syntax.dsl.expression_printer import format_type_name
 from specc.syntax.yaml import yaml_reader
@@ -126,7 +126,11 @@ class Form(Generic[T]):
                     values[fields[0]] = value
         if not is_complete:
             return None
-        span = yaml_reader.compute_node_extent(reader, node) if self.has_body else node.span
+        span = (
+            yaml_reader.compute_node_span_with_comments(reader, node)
+            if self.has_body
+            else node.span
+        )
         return self.node(**values, span=span)
 
     def to_yaml(self, node: ast.Node) -> YamlMap:
@@ -152,7 +156,7 @@ def parse_yaml_statements(reader: YamlReader, entry: YamlEntry) -> Statements:
     nodes = reader.read_sequence(entry.value, f"`{entry.name}`", example)
     statements = [s for n in nodes if (s := parse_yaml_statement(reader, n)) is not None]
     body = yaml_reader.collect_yaml_body(reader, entry, statements)
-    return move_header_comment(body)
+    return move_opening_comment(body)
 
 
 def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | None:
@@ -165,7 +169,7 @@ def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | 
     if keyword is not None:
         return STATEMENT_CONSTRUCTS[keyword].parse(reader, node)
     if "until" not in keys:
-        return parse_yaml_let(reader, node)
+        return parse_yaml_assignment(reader, node)
     _report_unbounded_loop(reader, node.entries[keys.index("until")].key.span)
     return None
 
@@ -177,7 +181,7 @@ def _report_unbounded_loop(reader: YamlReader, span: Span) -> None:
     reader.report_error("E0728", "this loop has no bound", span, label, fix)
 
 
-def parse_yaml_let(reader: YamlReader, node: YamlMapping) -> ast.Let | None:
+def parse_yaml_assignment(reader: YamlReader, node: YamlMapping) -> ast.Let | None:
     """Parse an assignment: `x: f(y)`, `a, b: f(y)` or `x: {type: float[b], is: f(y)}`."""
     if len(node.entries) > 1:
         report_extra_key(reader, node.entries)

@@ -7,7 +7,7 @@ from specc.diagnostics.diagnostic import Failed, Source, Span
 from specc.syntax import ast
 from specc.syntax.comments import attach_file_comments, get_node_span
 from specc.syntax.dsl.dsl_lexer import check_source_characters
-from specc.syntax.dsl.dsl_parser import DIM_NAME, SOURCE, limit_diagnostics
+from specc.syntax.dsl.dsl_parser import DIM_NAME, SOURCE, truncate_diagnostics
 from specc.syntax.yaml import yaml_reader
 from specc.syntax.yaml.yaml_composer import (
     YamlEntry,
@@ -332,7 +332,7 @@ def parse_yaml(source: Source) -> ast.File:
     reader = YamlReader(source, comments)
     file = parse_yaml_file(reader, root)
     if reader.errors:
-        raise Failed(*limit_diagnostics(reader.errors))
+        raise Failed(*truncate_diagnostics(reader.errors))
     return file
 
 

@@ -82,7 +82,7 @@ def get_top_key(item: ast.Item) -> str:
             return type(item).__name__.lower()
 
 
-def group_neighbors(items: Sequence[ast.Item]) -> list[ItemGroup]:
+def group_adjacent_items(items: Sequence[ast.Item]) -> list[ItemGroup]:
     """Group adjacent items that share a top-level key."""
     groups: list[ItemGroup] = []
     for item in items:
@@ -114,7 +114,7 @@ def partition_items(
     items: Sequence[ast.Item],
 ) -> tuple[list[ItemGroup], ItemGroup, list[ItemGroup]]:
     """Partition items into groups under top-level keys, below `items:`, and under further keys."""
-    remaining = group_neighbors(items)
+    remaining = group_adjacent_items(items)
     used_keys = {"items"}
     first_groups: list[ItemGroup] = []
     last_groups: list[ItemGroup] = []
@@ -260,7 +260,7 @@ TYPED_PIECE = re.compile(r"\w+: (?:int|float|bool|text|list|choice|mask|score|bi
 YAML_PIECE = re.compile(r"\s*[{-]|\w+:\s")
 
 
-def translate_advice_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
+def translate_help_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
     """Translate the DSL code in the notes and help messages of a diagnostic to YAML."""
     text = diagnostic.primary.span.text if diagnostic.primary else ""
     is_in_map = YAML_PIECE.match(text) is not None

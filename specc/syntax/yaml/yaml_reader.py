@@ -16,7 +16,7 @@ from specc.syntax import ast
 from specc.syntax.comments import CommentAttacher, CommentedBody, T
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_lexer import Comment, Fragment
-from specc.syntax.dsl.dsl_parser import limit_diagnostics
+from specc.syntax.dsl.dsl_parser import truncate_diagnostics
 from specc.syntax.yaml.yaml_composer import (
     YamlEntry,
     YamlMapping,
@@ -58,7 +58,7 @@ class YamlReader(ErrorCollector):
         """Report errors. Stop parsing at the limit MAX_COLLECTED_ERRORS."""
         super().add(*errors)
         if len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
-            raise Failed(*limit_diagnostics(self.errors))
+            raise Failed(*truncate_diagnostics(self.errors))
 
     def read_mapping(self, node: YamlNode, subject: str, example: str) -> list[YamlEntry]:
         """Return the entries of a map. An empty value is an empty map."""
@@ -220,18 +220,18 @@ def make_section(
         **other_fields,
         comments=ast.Comments(trailing=body.trailing),
         end=body.end,
-        span=compute_entry_extent(reader, entry),
+        span=compute_entry_span_with_comments(reader, entry),
     )
 
 
-def compute_entry_extent(reader: YamlReader, entry: YamlEntry) -> Span:
+def compute_entry_span_with_comments(reader: YamlReader, entry: YamlEntry) -> Span:
     """Return the span from a key to the end of its value, including comments."""
     key, value = entry.key.span, entry.value.span
     end = max(key.end, value.end, find_value_end(reader, entry))
     return Span(reader.source, key.start, end)
 
 
-def compute_node_extent(reader: YamlReader, node: YamlNode) -> Span:
+def compute_node_span_with_comments(reader: YamlReader, node: YamlNode) -> Span:
     """Return the span of a node, including the comments at the end of the node."""
     end = max(node.span.end, find_node_end(reader, node))
     return Span(reader.source, node.span.start, end)

@@ -66,7 +66,7 @@ def parse_yaml_type(reader: YamlReader, node: YamlNode, subject: str = "a type")
     return parse_yaml_fragment(reader, node, TYPE, subject) or MISSING_TYPE
 
 
-def parse_yaml_sided_type(reader: YamlReader, node: YamlNode) -> ast.TypeName:
+def parse_yaml_padding_mask_type(reader: YamlReader, node: YamlNode) -> ast.TypeName:
     """Parse a type with an optional padding side, as in `keep[batch, n] left`."""
     return parse_yaml_fragment(reader, node, SIDED_TYPE, "a type") or MISSING_TYPE
 
@@ -228,7 +228,7 @@ def parse_flag(reader: YamlReader, entry: YamlEntry, subject: str) -> bool:
     return text == "true"
 
 
-def make_header_kind(
+def make_string_kind(
     start: StartSymbol[tuple[object, ...]], to_yaml: Callable[..., str]
 ) -> ValueKind:
     """Return the kind of a string that is parsed as the grammar symbol `start` and sets several
@@ -247,11 +247,11 @@ def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParam
     name = parse_yaml_name(reader, entry.key, "the name of an input")
     span, value, default = entry.key.span.extend_to(entry.value.span), entry.value, None
     if not isinstance(value, YamlMapping):
-        return ast.BlockParameter(name, parse_yaml_sided_type(reader, value), span=span)
+        return ast.BlockParameter(name, parse_yaml_padding_mask_type(reader, value), span=span)
     entries = reader.read_known_keys(value, ("type", "default"), "an input", ("type",))
     declared_type = MISSING_TYPE
     if "type" in entries:
-        declared_type = parse_yaml_sided_type(reader, entries["type"].value)
+        declared_type = parse_yaml_padding_mask_type(reader, entries["type"].value)
     if "default" in entries:
         default = parse_yaml_expression(reader, entries["default"].value)
     return ast.BlockParameter(name, declared_type, default, span=span)
@@ -265,7 +265,7 @@ def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Pa
     return tuple(
         ast.BlockParameter(
             parse_yaml_name(reader, e.key, "the name of a result"),
-            parse_yaml_sided_type(reader, e.value),
+            parse_yaml_padding_mask_type(reader, e.value),
             span=e.key.span.extend_to(e.value.span),
         )
         for e in node.entries
@@ -342,15 +342,15 @@ EQUATIONS = ValueKind(
     ),
 )
 ARCHITECTURES = ValueKind(TEXTS.parse, NAMES.to_yaml)
-REPEAT_OVER = make_header_kind(
+REPEAT_OVER = make_string_kind(
     REPEAT_HEAD, lambda name, iterable: f"{name} in {format_expression(iterable)}"
 )
-SCAN_OVER = make_header_kind(
+SCAN_OVER = make_string_kind(
     SCAN_HEAD,
     lambda names, sequences: (
         f"{', '.join(names)} in {', '.join(map(format_expression, sequences))}"
     ),
 )
-SIGNATURE = make_header_kind(
+SIGNATURE = make_string_kind(
     DEFINITION_HEAD, lambda name, params, _: join_pieces(format_definition_header(name, params))
 )

@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly
 from specc.ir.graph import Graph, GraphBuilder, Input, Parameter
-from specc.ir.shape_binding import bind_symbols
+from specc.ir.shape_binding import infer_symbol_sizes
 from specc.ir.types import Type
 
 B, T, N = Dim.symbol("batch"), Dim.symbol("seq"), Dim.symbol("n")
@@ -76,11 +76,10 @@ def test_errors_name_invalid_inputs(inputs: dict[str, np.ndarray], message: str)
 
 def test_lengths_are_solved_from_sums_and_multiples() -> None:
     given = [("x", Type.of("f32", 2 * N + 1, T), (9, 3)), ("y", Type.of("f32", N + T), (7,))]
-    assert bind_symbols(given) == {"n": 4, "seq": 3}
-    assert bind_symbols([("x", Type.of("f32", T), (6,))], {"half": divide_dims_exactly(T, 2)}) == {
-        "seq": 6,
-        "half": 3,
-    }
+    assert infer_symbol_sizes(given) == {"n": 4, "seq": 3}
+    assert infer_symbol_sizes(
+        [("x", Type.of("f32", T), (6,))], {"half": divide_dims_exactly(T, 2)}
+    ) == {"seq": 6, "half": 3}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +91,7 @@ def test_lengths_are_solved_from_sums_and_multiples() -> None:
 )
 def test_inconsistent_lengths_are_rejected(shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(Failed, match=message):
-        bind_symbols([("x", Type.of("f32", 2 * N + 1, T), shape)], {"seq": N})
+        infer_symbol_sizes([("x", Type.of("f32", 2 * N + 1, T), shape)], {"seq": N})
 
 
 def build_counting_body() -> Graph:

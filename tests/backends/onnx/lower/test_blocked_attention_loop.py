@@ -220,7 +220,7 @@ def test_layers_share_the_mask_of_the_short_branch() -> None:
 def test_weights_of_blocked_attention_are_exposed(opset: int) -> None:
     graph = LocalAttentionCase(low=0, high=15, slopes=True).graph()
     built = build_model(graph, get_target("onnx"), opset)
-    names = add_attention_outputs(built.model, built.attention_notes)
+    names = add_attention_outputs(built.model, built.attention_weight_locations)
     assert list(names) == ["layer.attention"]
     inputs = sample_inputs(graph, 2, 150)
     y, weights = open_silent_session(built.model).run(["y", *names.values()], inputs)

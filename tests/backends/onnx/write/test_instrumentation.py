@@ -33,7 +33,7 @@ def test_weights_of_every_attention_are_exposed(opset: int, least: dict[str, int
     built = build_model(graph, get_target("onnx"), opset)
     for name, tensor in built.weights.items():
         tensor.raw_data = values[name].tobytes()
-    names = add_attention_outputs(built.model, built.attention_notes)
+    names = add_attention_outputs(built.model, built.attention_weight_locations)
     assert list(names) == ["layers.0.self_attn", "layers.1.self_attn"]
     given = {"tokens": np.random.default_rng(0).integers(0, 11, (2, 5))}
     wanted = specc_numpy.evaluate_graph(add_weight_outputs(graph), given, values)
@@ -53,7 +53,7 @@ def test_existing_weights_output_is_unchanged() -> None:
         specc_numpy.evaluate_graph(graph, given, values),
         open_silent_session(built.model).run(None, given),
     )
-    names = add_attention_outputs(built.model, built.attention_notes)
+    names = add_attention_outputs(built.model, built.attention_weight_locations)
     assert set(names) == {"layers.0.self_attn", "layers.1.self_attn"}
     got = open_silent_session(built.model).run(list(names.values()), given)
     assert [a.shape for a in got] == [(1, 4, 3, 3)] * 2
@@ -72,6 +72,6 @@ def test_attention_in_two_scopes_is_listed_under_both() -> None:
     }
     twice = replace(graph, node_origins=made)
     built = build_model(twice, get_target("onnx"))
-    assert [a["scope"] for a in built.attention_notes] == ["a", "b"]
-    names = add_attention_outputs(built.model, built.attention_notes)
+    assert [a["scope"] for a in built.attention_weight_locations] == ["a", "b"]
+    names = add_attention_outputs(built.model, built.attention_weight_locations)
     assert names["a"] == names["b"]

@@ -186,7 +186,7 @@ def test_model_contains_its_metadata(tmp_path: Path) -> None:
 
     def texts(emitted_model: EmittedModel) -> dict[str, str]:
         return {
-            "specc": json.dumps([dict(a) for a in emitted_model.attention_notes]),
+            "specc": json.dumps([dict(a) for a in emitted_model.attention_weight_locations]),
             "beside": json.dumps(list(emitted_model.weight_files)),
         }
 
