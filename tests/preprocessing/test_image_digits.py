@@ -46,14 +46,14 @@ def test_samples_equal_held_out_digits(script, digits):
 
 @pytest.mark.parity
 def test_script_reproduces_the_files(script):
-    for name, values in script.samples().items():
+    for name, values in script.choose_samples().items():
         on_disk = np.asarray(Pillow.open(FOLDER / f"{name}.png"))
-        np.testing.assert_array_equal(on_disk, script.picture(values))
+        np.testing.assert_array_equal(on_disk, script.render_digit(values))
 
 
 def test_image_round_trip(script, digits):
     for values in digits.images[5:60:11]:
         stream = io.BytesIO()
-        Pillow.fromarray(script.picture(values)).save(stream, "PNG")
+        Pillow.fromarray(script.render_digit(values)).save(stream, "PNG")
         result = normalize_image(decode_image(stream.getvalue(), "x"), DIGIT)[0, 0]
         assert np.abs(result - values / 16).max() <= HALF_LEVEL
