@@ -73,7 +73,7 @@ def train(model: Module, steps: int, seed: int) -> None:
             total = 0.0
 
 
-def generate_answers(model: specc.api.Model, written: Sequence[str]) -> list[str]:
+def generate_answers(model: specc.Model, written: Sequence[str]) -> list[str]:
     """Generate answers with the compiled model by greedy decoding."""
     found = model.generate(list(written), strategy="greedy").results()
     return [best.text or "" for best, *_ in found]
