@@ -244,7 +244,7 @@ API = {
         "specc/model.py": ("Model",),
         "specc/runtime/inference_model.py": ("InferenceModel.close", "InferenceModel.weights"),
         "specc/runtime/generation_stream.py": ("GenerationStream", "GenerationResult"),
-        "specc/diagnostics/diagnostic.py": ("Failed", "Diagnostic"),
+        "specc/diagnostics/diagnostic.py": ("SpeccError", "Diagnostic"),
     },
     "specc_torch": {
         "backends/specc_torch/training_interface.py": (

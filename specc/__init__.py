@@ -7,7 +7,7 @@
 [[1.0]]
 
 `check` validates a spec, `compile` compiles a spec to ONNX, and `load` opens a compiled model as a
-`Model`. Errors are raised as `Failed`. See docs/api.md.
+`Model`. Errors are raised as `SpeccError`. See docs/api.md.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from specc.version import __version__
 
 if TYPE_CHECKING:
-    from specc.api import Diagnostic, Failed, GenerationResult, Model, check, compile, load
+    from specc.api import Diagnostic, GenerationResult, Model, SpeccError, check, compile, load
 
 __all__ = [
     "Diagnostic",
-    "Failed",
     "GenerationResult",
     "Model",
+    "SpeccError",
     "__version__",
     "check",
     "compile",

@@ -4,14 +4,14 @@
     specc.compile("vit", "vit.onnx", weights="checkpoint/")
     specc.load("vit.onnx").run(pixel_values=array)
 
-Invalid arguments and inputs raise `specc.Failed`, whose `diagnostics` contain code, message,
+Invalid arguments and inputs raise `specc.SpeccError`, whose `diagnostics` contain code, message,
 location and help.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.driver import spec_loader as driver
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import (
@@ -26,7 +26,7 @@ from specc.io.safe_read import escape_text
 from specc.model import GenerationResult, Model
 from specc.model_loading import load
 
-__all__ = ["Diagnostic", "Failed", "GenerationResult", "Model", "check", "compile", "load"]
+__all__ = ["Diagnostic", "GenerationResult", "Model", "SpeccError", "check", "compile", "load"]
 
 
 @translate_errors_to_spec_syntax()
@@ -40,7 +40,7 @@ def check(
     <specc check: xor, predict: x f32[batch, 2] -> y f32[batch, 1], ...>
     >>> specc.check("specc: 1\nmodel: mine\nextends: vit\nconfig: {lyers: 2}\n")
     Traceback (most recent call last):
-    specc.diagnostics.diagnostic.Failed: error[E0201]: the config of `vit` has no `lyers`
+    specc.diagnostics.diagnostic.SpeccError: error[E0201]: the config of `vit` has no `lyers`
     ...
     """
     check_argument_kinds(ARGUMENT_KINDS, {"spec": spec, "config": config, "set": set})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Unpack, overload
 
 from specc.decode.generation_settings import GenerationArguments
-from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.driver.option_kinds import (
     COUNT_OPTION,
     PATH_OPTION,
@@ -33,7 +33,7 @@ from specc.runtime.streaming_inference import InputStream
 if TYPE_CHECKING:
     from specc.batch_inference.job import JobReport
 
-__all__ = ["Diagnostic", "Failed", "GenerationResult", "Model"]
+__all__ = ["Diagnostic", "GenerationResult", "Model", "SpeccError"]
 
 Results: TypeAlias = dict[str, Array]
 """Arrays by output name."""

@@ -32,7 +32,7 @@ def test_strings_are_expressions() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1, 2}, b"4"])
 def test_unsupported_config_values(value: object) -> None:
-    with pytest.raises(specc.Failed, match="E0203"):
+    with pytest.raises(specc.SpeccError, match="E0203"):
         specc.check("vit", set={"d": value})
 
 
@@ -44,12 +44,12 @@ def test_numpy_config_values() -> None:
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
 def test_seed_range(seed: int, tmp_path: Path) -> None:
-    with pytest.raises(specc.Failed, match="E0525"):
+    with pytest.raises(specc.SpeccError, match="E0525"):
         specc.compile("vit", tmp_path / "m.onnx", init=seed)
 
 
 def test_init_and_weights_conflict(tmp_path: Path) -> None:
-    with pytest.raises(specc.Failed, match="E0525"):
+    with pytest.raises(specc.SpeccError, match="E0525"):
         specc.compile("digits", tmp_path / "m.onnx", init=0, weights=tmp_path)
 
 
@@ -60,7 +60,7 @@ def test_check_result() -> None:
 
 
 def test_unknown_spec() -> None:
-    with pytest.raises(specc.Failed) as failed:
+    with pytest.raises(specc.SpeccError) as failed:
         specc.check("gpt3")
     assert failed.value.diagnostics[0].code == "E0222"
 
@@ -94,7 +94,7 @@ def test_graphs_argument(tmp_path: Path) -> None:
 def test_invalid_graphs(parts: object, tmp_path: Path) -> None:
     if parts == "":  # an empty string selects no package
         return
-    with pytest.raises(specc.Failed, match="E0754"):
+    with pytest.raises(specc.SpeccError, match="E0754"):
         specc.compile(write_generative_spec(tmp_path), tmp_path / "x", init=0, graphs=parts)  # type: ignore[arg-type]
     assert not (tmp_path / "x").exists()
 
@@ -106,7 +106,7 @@ def test_invalid_graphs(parts: object, tmp_path: Path) -> None:
      ({"num_beams": 2, "temperature": 0.5}, "generate", "E0733"), ({"width": 2}, "all", "E0731")],
 )  # fmt: skip
 def test_invalid_generation_config(settings: object, parts: str, code: str, tmp_path: Path) -> None:
-    with pytest.raises(specc.Failed, match=code):
+    with pytest.raises(specc.SpeccError, match=code):
         specc.compile(
             write_generative_spec(tmp_path),
             tmp_path / "x",
@@ -126,7 +126,7 @@ def test_invalid_generation_config(settings: object, parts: str, code: str, tmp_
 def test_wrong_argument_types(argument: str, value: object, tmp_path: Path) -> None:
     given: dict[str, object] = {"spec": "xor", "output": tmp_path / "x.onnx", "init": 0}
     given[argument] = value
-    with pytest.raises(specc.Failed, match=rf"E0820\]: `{argument}`"):
+    with pytest.raises(specc.SpeccError, match=rf"E0820\]: `{argument}`"):
         specc.compile(**given)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
@@ -134,7 +134,7 @@ def test_wrong_argument_types(argument: str, value: object, tmp_path: Path) -> N
 @pytest.mark.parametrize("path", [None, 5, b"xor", ["xor"]])
 def test_invalid_paths(path: object) -> None:
     for ask in (specc.check, specc.load):
-        with pytest.raises(specc.Failed, match="E0820"):
+        with pytest.raises(specc.SpeccError, match="E0820"):
             ask(path)  # type: ignore[operator]
 
 
@@ -146,14 +146,14 @@ def test_numpy_integers(tmp_path: Path) -> None:
 def test_masked_arrays_are_rejected(tmp_path: Path) -> None:
     specc.compile("xor", tmp_path / "x.onnx")
     masked = np.ma.array(np.ones((1, 2), np.float32), mask=[[True, False]])
-    with pytest.raises(specc.Failed, match=r"E0907.*masked"):
+    with pytest.raises(specc.SpeccError, match=r"E0907.*masked"):
         specc.load(tmp_path / "x.onnx").run(x=masked)
 
 
 def test_invalid_pad_token(tmp_path: Path) -> None:
     spec = write_generative_spec(tmp_path)
     specc.compile(spec, tmp_path / "x", init=0, graphs="step")
-    with pytest.raises(specc.Failed, match=r"E0732.*pad"):
+    with pytest.raises(specc.SpeccError, match=r"E0732.*pad"):
         specc.load(tmp_path / "x").generate([[1]], pad=99)
 
 

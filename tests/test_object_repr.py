@@ -120,7 +120,7 @@ def test_model_repr(directory: Path) -> None:
 
 def test_error_text() -> None:
     text = WRITER.replace("linear(h", "linaer(h")
-    with pytest.raises(specc.Failed) as failed:
+    with pytest.raises(specc.SpeccError) as failed:
         specc.check(text)
     said = str(failed.value)
     assert "error[E0204]" in said
@@ -132,7 +132,7 @@ def test_error_text() -> None:
 def test_error_text_of_yaml(tmp_path: Path) -> None:
     """The text equals that of the command line."""
     (tmp_path / "m.yaml").write_text("specc: 1\nmodel: m\nextends: vit\nconfig:\n  lyers: 2\n")
-    with pytest.raises(specc.Failed) as failed:
+    with pytest.raises(specc.SpeccError) as failed:
         specc.check(tmp_path / "m.yaml")
     told = subprocess.run(
         [sys.executable, "-m", "specc", "check", str(tmp_path / "m.yaml")],
@@ -146,7 +146,7 @@ def test_help_shows_the_public_names() -> None:
     for name in ("class Failed", "class Model", "check(", "compile(", "load("):
         assert name in page
     assert "_set_seed" not in page
-    assert {"Failed", "Model", "check", "compile", "load"} <= set(dir(specc))
+    assert {"SpeccError", "Model", "check", "compile", "load"} <= set(dir(specc))
     with pytest.raises(AttributeError):
         specc.chekc  # type: ignore[attr-defined]  # noqa: B018
 
@@ -218,7 +218,7 @@ def test_spec_text_resolves_paths_from_the_working_directory(
     (tmp_path / "base.specc").write_text(WRITER)
     text = "specc: 1\nmodel: mine\nextends: base\n"
     assert specc.check(text).model is not None
-    with pytest.raises(specc.Failed, match="E0803"):
+    with pytest.raises(specc.SpeccError, match="E0803"):
         specc.check(text.replace("base", "../base.specc"))
 
 
@@ -233,7 +233,7 @@ def test_model_is_closed_after_with(directory: Path) -> None:
         lambda: model.run(pixel_values=pixels), lambda: model.generate([[1]]), lambda: model.weights(),
         lambda: model.attention(pixel_values=pixels), lambda: model.manifest, lambda: list(model.run([{"pixel_values": pixels}])),
     ):  # fmt: skip
-        with pytest.raises(specc.Failed, match="E0949"):
+        with pytest.raises(specc.SpeccError, match="E0949"):
             ask()
     assert "closed" in repr(model)
     model.close()
@@ -245,7 +245,7 @@ def test_closing_a_package_ends_its_streams(directory: Path) -> None:
         begun = model.generate([[1, 2]])
         next(iter(begun))
     assert begun.results()[0][0].tokens == whole
-    with pytest.raises(specc.Failed, match="E0949"):
+    with pytest.raises(specc.SpeccError, match="E0949"):
         model.generate([[1]])
 
 
@@ -277,13 +277,13 @@ def test_batches_are_run_lazily(model: Model) -> None:
 def test_error_names_the_batch(model: Model) -> None:
     results = model.run([{"ids": [[1]]}, {"ids": [[9]]}])
     next(results)
-    with pytest.raises(specc.Failed, match=r"E0913[\s\S]*batch 2"):
+    with pytest.raises(specc.SpeccError, match=r"E0913[\s\S]*batch 2"):
         next(results)
 
 
 @pytest.mark.parametrize("given", [{"ids": [[1]]}, np.ones((1, 2)), "text", 5, [[1, 2]], None])
 def test_invalid_batches(model: Model, given: object) -> None:
-    with pytest.raises(specc.Failed, match="E0910"):
+    with pytest.raises(specc.SpeccError, match="E0910"):
         list(model.run(given))  # type: ignore[arg-type]
 
 
@@ -317,6 +317,6 @@ def test_concurrent_compile_and_check(tmp_path: Path) -> None:
 
 
 def test_errors_can_be_pickled() -> None:
-    with pytest.raises(specc.Failed) as failed:
+    with pytest.raises(specc.SpeccError) as failed:
         specc.check("gpt3")
     assert str(pickle.loads(pickle.dumps(failed.value))) == str(failed.value)

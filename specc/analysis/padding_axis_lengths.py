@@ -64,7 +64,7 @@ class PaddingOffsets:
             has_positions_after and self.padding_side != "left"
         )
 
-    def has_interior_result_padding(self, value: Value, dependence: Dependence) -> bool:
+    def result_has_interior_padding(self, value: Value, dependence: Dependence) -> bool:
         """Return True if the axis of `value` in a dependence may have padding in its interior."""
         if dependence.result_axis is None or dependence.kind == "all":
             return False

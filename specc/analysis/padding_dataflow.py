@@ -28,12 +28,12 @@ from specc.analysis.padding_loops import (
 from specc.analysis.padding_masked_scores import is_condition_always_true
 from specc.analysis.padding_order_and_windows import (
     can_keep_padding_facts,
+    combines_sorted_and_unsorted_axes,
     find_order_dependent_roll,
     find_reversed_axes,
     find_rolled_axes,
     find_sort_index_operands,
     has_mixed_axis_order,
-    has_mixed_sort_order,
     is_copying_padding,
     is_gather_in_sort_order,
     is_padding_sorted_first,
@@ -172,7 +172,7 @@ class PaddingDataflow:
             is_merged=length in self.offsets.merged_lengths,
             has_interior_padding=self.offsets.has_interior_padding(length),
             valid_end_counts=(offset.number, self.offsets.count_positions_after(length).number),
-            has_interior_result_padding=self.offsets.has_interior_result_padding(value, dependence),
+            result_has_interior_padding=self.offsets.result_has_interior_padding(value, dependence),
             repeat_count=self.offsets.count_repeats(length) or 1,
         )
 
@@ -286,7 +286,7 @@ class PaddingDataflow:
         for read in reads:  # dependences along other axes never reach a padded position
             if not is_unaffected_by_padding(read):
                 return PaddingSource(node, is_shifted=read.is_shifted, read=read)
-        is_mixed = not self._has_equal_sort_order and has_mixed_sort_order(result)
+        is_mixed = not self._has_equal_sort_order and combines_sorted_and_unsorted_axes(result)
         return PaddingSource(node) if is_mixed else None
 
     def _find_earlier_source(

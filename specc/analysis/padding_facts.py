@@ -51,8 +51,8 @@ class PaddingFacts:
     order, with padded positions last. `reversed_axes` were reversed by `flip`, including their
     padding. `rolled_axes` were rotated by `roll`, including their padding; each has the source to
     report if an op reads single positions. `infinity_mask` is the mask of the `where` that filled
-    in infinity, if it is the only origin of NaN. `padding_source` is the source through which
-    padded positions affect valid positions.
+    in infinity, if it is the only origin of NaN. `padding_source` is the op through
+    which padded positions affect valid positions.
     """
 
     zero_pad_axes: frozenset[int] = frozenset()
@@ -259,7 +259,7 @@ class PaddedRead:
     operands and the side of the padding.
 
     If `has_interior_padding`, padding separates always-valid positions of the operand, with
-    `valid_end_counts` positions before and after the padding. `has_interior_result_padding` is the
+    `valid_end_counts` positions before and after the padding. `result_has_interior_padding` is the
     same for the result. If `is_merged`, the batch axis and the position axis were merged, or the
     position axis was concatenated with itself. Each padded position corresponds to `repeat_count`
     adjacent positions.
@@ -272,7 +272,7 @@ class PaddedRead:
     is_merged: bool = False
     has_interior_padding: bool = False
     valid_end_counts: tuple[int | None, int | None] = (0, 0)
-    has_interior_result_padding: bool = False
+    result_has_interior_padding: bool = False
     repeat_count: int = 1
 
     @property

@@ -60,7 +60,7 @@ class PaddingViolation:
         """Return True if padding is between always-valid positions and other valid positions."""
         padded_read = self.padding_source.read
         return padded_read is not None and (
-            padded_read.has_interior_padding or padded_read.has_interior_result_padding
+            padded_read.has_interior_padding or padded_read.result_has_interior_padding
         )
 
     def is_padded(self, value: Value) -> bool:

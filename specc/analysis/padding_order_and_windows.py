@@ -186,7 +186,7 @@ def find_sorted_axes(result: PaddedResult) -> frozenset[int]:
     return frozenset(sorted_axes)
 
 
-def has_mixed_sort_order(result: PaddedResult) -> bool:
+def combines_sorted_and_unsorted_axes(result: PaddedResult) -> bool:
     """Return True if an elementwise op combines a sorted axis (ranks) with an unsorted axis."""
     return any(
         not _counts_sort_indices(result, k)
@@ -309,7 +309,7 @@ def _is_same_at_ends(read: PaddedRead) -> bool:
 def is_shift_unaffected(read: PaddedRead) -> bool:
     """Return True if padding does not affect an op (a window, `pad`, …) that resizes an axis."""
     op = read.op
-    if read.is_shifted or read.has_interior_result_padding:
+    if read.is_shifted or read.result_has_interior_padding:
         return False
     if isinstance(op, ops.Slice):
         return read.fill_constant is not None or _is_one_sided_slice(read)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.atomic_write import FileDigest
 from specc.io.json_io import (
@@ -348,7 +348,7 @@ def read_previous_index(directory: Path) -> PackageIndex | None:
     """Return the index of the package that a compilation replaces, or None if it is invalid."""
     try:
         return read_package_index(directory)
-    except Failed:
+    except SpeccError:
         return None
 
 

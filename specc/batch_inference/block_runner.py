@@ -30,7 +30,7 @@ from specc.batch_inference.row_batches import (
     group_by_shape,
     make_batches,
 )
-from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.io.json_io import parse_strict_json
 from specc.io.output_paths import raise_os_error
 from specc.io.safe_read import escape_text
@@ -311,7 +311,7 @@ class BlockInference:
             (first_row_number + row.row_number, row) for row in rows
         ):
             row_number = index - first_row_number
-            if isinstance(sequences, Failed):
+            if isinstance(sequences, SpeccError):
                 self._record_error(row_number, sequences.diagnostics[0])
             else:
                 self.statistics.multiply_adds += self._count_generation_multiply_adds(
@@ -360,7 +360,7 @@ class BlockInference:
             )
             for row, value in zip(batch, batch_results, strict=True):
                 self.results[row.row_number] = value
-        except Failed as failed:
+        except SpeccError as failed:
             return self._retry_rows(batch, failed.diagnostics[0])
         return None
 

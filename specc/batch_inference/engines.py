@@ -20,7 +20,7 @@ from typing import IO, Any, NoReturn, TextIO
 
 from specc.batch_inference.block_runner import BlockRunner
 from specc.batch_inference.job_files import PLAN_DIRECTORY, BlockStatistics, read_plan
-from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.io.json_io import JsonFields
 from specc.io.safe_read import escape_text
 from specc.version import __version__
@@ -47,7 +47,7 @@ def run_worker(directory: str) -> None:
             statistics = runner.run_block(number, reporter.count_rows)
             reporter.report_counted_rows()
             _send_report(output, done=statistics.to_json())
-    except Failed as failed:
+    except SpeccError as failed:
         _send_report(output, failed=_encode_failure(failed))
     except BrokenPipeError:
         os._exit(1)  # the parent process has terminated
@@ -93,15 +93,15 @@ def _iterate_requests() -> Iterator[int]:
         yield number
 
 
-def _encode_failure(error: Failed) -> list[object]:
+def _encode_failure(error: SpeccError) -> list[object]:
     """Return the first diagnostic of a failure as JSON data."""
     diagnostic = error.diagnostics[0]
     return [diagnostic.code, diagnostic.title, list(diagnostic.notes), list(diagnostic.helps)]
 
 
-def _decode_failure(data: Any) -> Failed:
+def _decode_failure(data: Any) -> SpeccError:
     code, title, notes, helps = data
-    return Failed(Diagnostic(code, title, notes=tuple(notes), helps=tuple(helps)))
+    return SpeccError(Diagnostic(code, title, notes=tuple(notes), helps=tuple(helps)))
 
 
 def _send_report(output: TextIO, **report: object) -> None:
@@ -303,7 +303,7 @@ class RayActor:
             try:
                 self.runner = self.runner or BlockRunner.open(self.plan, self.out)
                 results.append(json.dumps(self.runner.run_block(int(block_number)).to_json()))
-            except Failed as failed:
+            except SpeccError as failed:
                 results.append(json.dumps({"failed": _encode_failure(failed)}))
         return {"results": results}
 

@@ -20,7 +20,7 @@ from specc.batch_inference.job_files import (
     read_plan,
 )
 from specc.batch_inference.job_planner import JobRequest, plan_job
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import NOTHING_WRITTEN, raise_os_error
@@ -154,7 +154,7 @@ def _note_complete_parts(report: JobReport) -> Iterator[None]:
     """A context manager that adds the number of completed part files to the notes of errors."""
     try:
         yield
-    except Failed as failed:
+    except SpeccError as failed:
         complete = f"{report.blocks} of {len(report.plan.blocks)} parts are complete"
         note = f"{complete}: run the same command to compute the others"
         diagnostics = (
@@ -164,7 +164,7 @@ def _note_complete_parts(report: JobReport) -> Iterator[None]:
             )
             for diagnostic in failed.diagnostics
         )
-        raise Failed(*diagnostics) from None
+        raise SpeccError(*diagnostics) from None
 
 
 def _make_ray_engine(request: JobRequest, out: Path) -> RayEngine:

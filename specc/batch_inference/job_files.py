@@ -21,7 +21,7 @@ from specc.batch_inference.file_format import (
     to_python_value,
 )
 from specc.batch_inference.parquet import encode_parquet
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.atomic_write import write_file_atomically
 from specc.io.json_io import InvalidJsonError, JsonFields, Record, parse_strict_json, to_json_value
 from specc.io.safe_read import describe_os_error, escape_text, raise_unreadable_file
@@ -272,7 +272,7 @@ def read_block_statistics(plan: JobPlan, out: Path, block_number: int) -> BlockS
         text = (out / PLAN_DIRECTORY / f"{block_number:06}.json").read_text("utf-8")
         return BlockStatistics.from_fields(JsonFields(json.loads(text)))
     # a block with invalid statistics is computed again
-    except (OSError, ValueError, Failed):
+    except (OSError, ValueError, SpeccError):
         return None
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from specc.analysis.model_cost import count_multiply_adds
 from specc.batch_inference.file_format import ColumnValues, UnreadableRow
 from specc.batch_inference.job_files import BatchLimits
-from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.ir import ops
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim, DimError, multiply_dims, sum_dims
@@ -96,7 +96,7 @@ class RowReader:
         for value in values:
             try:
                 results.append(self._convert_array(name, value))
-            except Failed as failed:
+            except SpeccError as failed:
                 results.append(failed.diagnostics[0])
         return results
 
@@ -106,7 +106,7 @@ class RowReader:
         input_type = self.input_signature.graph.inputs[name].type
         # compare exact types, because a bool is an int in Python
         value_types = {*map(type, values)}
-        with suppress(Failed, OverflowError):
+        with suppress(SpeccError, OverflowError):
             if isinstance(record, TEXT_CONFIGS) and value_types == {str}:
                 return encode_texts([v for v in values if isinstance(v, str)], record)
             if (
@@ -125,7 +125,7 @@ class RowReader:
             f"the column `{self.input_columns[name]}`",
         )
         if value is None:
-            raise Failed(Diagnostic("E0878", f"{column} is empty here"))
+            raise SpeccError(Diagnostic("E0878", f"{column} is empty here"))
         if isinstance(record, ImageConfig):
             if not is_multi_image_input(graph, preprocessing, name):
                 return _decode_pixels(value, record)
@@ -137,7 +137,7 @@ class RowReader:
         if array.ndim != type.rank - 1:
             title = f"{column} has {_format_axes(array.ndim)} here"
             note = f"`{name}` needs {_format_axes(type.rank - 1)}"
-            raise Failed(Diagnostic("E0911", title, notes=(note,)))
+            raise SpeccError(Diagnostic("E0911", title, notes=(note,)))
         # values are converted separately, because a single array would cast all values to one type
         return cast_without_value_change(array, type.dtype, name)
 
@@ -198,14 +198,16 @@ def _decode_pixels(value: object, record: ImageConfig) -> Array:
     """Decode an image from a table value: a file path, or bytes."""
     if record.sizing not in ("", "square"):
         title = "images whose number of tokens depends on their size cannot be read from a column"
-        raise Failed(Diagnostic("E0911", title, helps=("pass them to `model.generate` in Python",)))
+        raise SpeccError(
+            Diagnostic("E0911", title, helps=("pass them to `model.generate` in Python",))
+        )
     # the `datasets` library stores images as a dict with bytes or path
     if isinstance(value, dict):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, bytes):
         return preprocess_pixels(decode_image(value, "the image"), record).values
     if not isinstance(value, str):
-        raise Failed(Diagnostic("E0903", "expected a file path or an image"))
+        raise SpeccError(Diagnostic("E0903", "expected a file path or an image"))
     return preprocess_image(value, record, "").values
 
 

@@ -234,7 +234,7 @@ class CalibrationTargets:
 
     @property
     def values(self) -> tuple[Value, ...]:
-        """The activations of all weights, without duplicates."""
+        """The input activations of all calibrated linear layers, without duplicates."""
         return tuple(dict.fromkeys(v for activations in self.tap_points for v in activations))
 
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 import numpy as np
 
 from specc.calibration.gram_matrices import Sample
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.safe_read import MAX_ARRAY_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
 from specc.ir.graph import Graph
@@ -70,9 +70,9 @@ def _read_object(line: bytes, location: str) -> Mapping[str, object]:
     helps = ('each line must be an object such as `{"input_ids": [1, 2, 3]}`',)
     try:
         value = load_strict_json(line, location)
-    except Failed as failed:
+    except SpeccError as failed:
         # replace the help text about arrays, because the line must be a JSON object
-        raise Failed(*(replace(d, helps=helps) for d in failed.diagnostics)) from None
+        raise SpeccError(*(replace(d, helps=helps) for d in failed.diagnostics)) from None
     if not isinstance(value, dict):
         raise_error(
             "E0854", f"{location} is not an object that maps input names to values", helps=helps
@@ -96,7 +96,7 @@ def _prepare_sequences(
             _raise_mismatch(location, f"`{escape_text(name)}` is empty", input_signature)
     try:
         arrays = input_signature.prepare(values)
-    except Failed as failed:
+    except SpeccError as failed:
         _raise_mismatch(location, failed.diagnostics[0].title, input_signature)
     for name, array in arrays.items():
         is_mask = bool(input_signature.graph.input_facts[name].padding_side)

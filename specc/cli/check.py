@@ -6,7 +6,7 @@ from specc.analysis.analysis_report import AnalysisReport, analyze_graph
 from specc.analysis.model_cost import format_parameter_count
 from specc.cli import terminal
 from specc.cli.options import add_spec_arguments, open_spec_from_arguments
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import LoadedSpec, SpecCheckResult, check_spec
 from specc.driver.weights_section import count_untied_parameters
 from specc.ir.model import ModelDefinition
@@ -25,7 +25,7 @@ def execute_check(args: Namespace) -> int:
     model = check_result.model or check_result.trials[0].model
     report = _analyze_model(model)
     if report.errors:
-        raise Failed(*report.errors)
+        raise SpeccError(*report.errors)
     terminal.print_diagnostics([*check_result.warnings, *report.warnings], args.format, args.color)
     if terminal.print_json_result(_report_to_json(spec, check_result, report)):
         return 0

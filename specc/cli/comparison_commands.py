@@ -17,7 +17,7 @@ from specc.cli.options import (
     read_compiled_manifest,
 )
 from specc.cli.terminal import iterate_with_counter, print_json_result
-from specc.diagnostics.diagnostic import ErrorCategory, Failed, compute_exit_status, raise_error
+from specc.diagnostics.diagnostic import ErrorCategory, SpeccError, compute_exit_status, raise_error
 from specc.diagnostics.machine_formats import diagnostic_to_json
 from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
@@ -125,7 +125,7 @@ def execute_verify(args: Namespace) -> int:
             _check_coverage(verify_results)
         if args.baseline:
             _compare_baseline(args, model, verify_results)
-    except Failed as failed:
+    except SpeccError as failed:
         status = compute_exit_status(d.code for d in failed.diagnostics)
         is_difference = status in (ErrorCategory.MISMATCH.value, ErrorCategory.INCONCLUSIVE.value)
         if not (is_difference and terminal.print_json_result(verify_results.to_json(failed))):
@@ -146,7 +146,7 @@ class VerifyResults:
     layer_errors: list[tuple[str, float]] = field(default_factory=list)
     output_errors: list[dict[str, object]] = field(default_factory=list)
 
-    def to_json(self, failed: Failed | None = None) -> dict[str, object]:
+    def to_json(self, failed: SpeccError | None = None) -> dict[str, object]:
         """Convert the results to a JSON object, with the diagnostics of an error if any."""
         return {
             "agrees": self.agrees,
@@ -175,7 +175,7 @@ def _compare_rounds(args: Namespace, model: InferenceModel, verify_results: Veri
         for round in iterate_with_counter(rounds, "comparing rounds"):
             terminal.print_result_line(str(round))
             verify_results.rounds.append(round)
-    except Failed as failed:
+    except SpeccError as failed:
         status = compute_exit_status(d.code for d in failed.diagnostics)
         verify_results.agrees = False if status == ErrorCategory.MISMATCH.value else None
         raise

@@ -4,7 +4,7 @@ from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import open_spec
 from specc.library.spec_files import find_builtin_specs, find_error_pages
 
@@ -249,7 +249,7 @@ def _list_candidates(kind: str, spec: str) -> list[str]:
         return sorted(find_error_pages())
     try:
         fields = open_spec(spec).program.map_fields_by_path() if spec else {}
-    except Failed:
+    except SpeccError:
         return []
     return [f"{name}=" for name in fields]
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 from specc.cli import terminal
 from specc.cli.options import UsageError, describe_unknown_option, find_option_group
 from specc.cli.terminal import print_diagnostics
-from specc.diagnostics.diagnostic import Diagnostic, ErrorCategory, Failed, compute_exit_status
+from specc.diagnostics.diagnostic import Diagnostic, ErrorCategory, SpeccError, compute_exit_status
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.platform import (
     ProcessTerminatedError,
@@ -277,7 +277,7 @@ def _run_command(
 
 def _report_failure(error: Exception, arguments: argparse.Namespace) -> int:
     """Print the error with which a command failed, and return the exit status for that error."""
-    if isinstance(error, Failed):
+    if isinstance(error, SpeccError):
         print_diagnostics(error.diagnostics, arguments.format, arguments.color)
         return get_exit_code(error.diagnostics)
     if isinstance(error, OSError | MemoryError):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from specc.artifact.package_index_and_checksums import is_package_directory
 from specc.cli.terminal import STDIN_NAME, print_note, read_spec_from_stdin
 from specc.decode.setting_table import STRATEGIES
-from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
@@ -244,7 +244,7 @@ OPTIONS_OF_OTHER_TOOLS: Mapping[str, str] = {
 """Options of transformers, vLLM, llama.cpp and optimum, with the equivalent specc options."""
 
 
-class UsageError(Failed):
+class UsageError(SpeccError):
     """The error for an invalid command line (E0983)."""
 
     def __init__(self, command: str, message: str, example: str = "") -> None:

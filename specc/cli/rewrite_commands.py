@@ -26,8 +26,8 @@ from specc.cli.terminal import (
 )
 from specc.diagnostics.diagnostic import (
     Diagnostic,
-    Failed,
     Source,
+    SpeccError,
     compute_exit_status,
     raise_error,
 )
@@ -101,7 +101,7 @@ def _report_formatted(
     if print_json_result(result):
         return compute_exit_status(error.code for error in errors)
     if errors:
-        raise Failed(*errors)
+        raise SpeccError(*errors)
     if text is not None:
         sys.stdout.write(text)
     return 0
@@ -267,7 +267,7 @@ def _build_graphs_of_file(file: ast.File, spec: LoadedSpec) -> list[str]:
     path = spec.program.module.path
     try:
         return _format_graphs(open_spec(Source(path, format_dsl(file)), library=spec.library))
-    except Failed:
+    except SpeccError:
         return []
 
 

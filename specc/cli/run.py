@@ -30,7 +30,7 @@ from specc.cli.run_outputs import (
 )
 from specc.cli.run_task_inputs import add_example_command, has_array_arguments
 from specc.cli.terminal import get_output_settings, print_json_result, print_note
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
     STRING_LIST_OPTION,
@@ -157,7 +157,7 @@ def execute_run(args: Namespace) -> int:
     task = get_model_task(model) if args.chat is None and not args.chunk_size else None
     try:
         return _run_model(model, task, args, settings)
-    except Failed as failed:
+    except SpeccError as failed:
         if args.inputs or args.image:
             raise
         raise add_example_command(failed, args.model, input_signature, task) from None

@@ -17,7 +17,7 @@ from specc.cli.run_task_inputs import (
     read_text_lines,
 )
 from specc.cli.terminal import STDIN_NAME
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import MAX_IMAGE_BYTES, MAX_TEXT_BYTES, escape_text, read_bytes
@@ -109,7 +109,7 @@ class _InputCollector:
         self.files.append(argument)
         try:
             arrays = dict(_read_values(argument))
-        except Failed as failed:
+        except SpeccError as failed:
             record = self.model.preprocessing.get_input_config(name)
             if failed.diagnostics[0].code != "E0802" or not isinstance(record, TEXT_CONFIGS):
                 raise

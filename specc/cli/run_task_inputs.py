@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from specc.cli.terminal import STDIN_NAME, read_standard_input
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, read_bytes
 from specc.preprocessing.array_files import load_strict_json
@@ -69,7 +69,7 @@ def read_text_lines(argument: str) -> list[str]:
     else:
         try:
             data = read_bytes(argument[1:], MAX_TEXT)
-        except Failed as failed:
+        except SpeccError as failed:
             if failed.diagnostics[0].code != "E0802":
                 raise
             raise_missing_file(argument)
@@ -90,7 +90,7 @@ PAIR_LENGTH = 2
 
 
 def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Sequence[str]) -> bool:
-    """Return True if an argument is an array of a graph input, which bypasses tokenization."""
+    """Return True if an argument supplies the array of a graph input, without tokenization."""
     for argument in arguments:
         name, equals, _ = argument.partition("=")
         if (equals and name in input_names) or argument.lower().endswith(NUMPY_SUFFIXES):
@@ -213,7 +213,9 @@ SLOT_EXAMPLES = {
 """Example command-line values of task parameters. Other parameters have a generic text example."""
 
 
-def add_example_command(error: Failed, path: str, model: ModelInputs, task: Task | None) -> Failed:
+def add_example_command(
+    error: SpeccError, path: str, model: ModelInputs, task: Task | None
+) -> SpeccError:
     """Return the error with an example command line for each diagnostic about missing inputs."""
     if task:
         arguments = [SLOT_EXAMPLES.get(s.name, '"a text"') for s in task.slots if not s.is_optional]
@@ -226,7 +228,7 @@ def add_example_command(error: Failed, path: str, model: ModelInputs, task: Task
         names = [name for name in model.required_inputs if name not in computed_names]
         arguments = [_make_example_argument(model, name) for name in names]
     example = f"example: `specc run {escape_text(path)} {' '.join(arguments)}`"
-    return Failed(
+    return SpeccError(
         *(replace(d, helps=(example,)) if d.code == "E0910" else d for d in error.diagnostics)
     )
 

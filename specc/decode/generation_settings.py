@@ -15,12 +15,12 @@ from specc.decode.settings_errors import (
     check_spec_settings,
     convert_to_list,
     find_sequence_count_error,
-    find_value_error,
+    find_setting_error,
     make_conflict_error,
     make_unknown_setting_error,
     parse_strategy,
 )
-from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 
 
 class GenerationArguments(TypedDict, total=False):
@@ -150,10 +150,10 @@ def merge_settings(
     """
     checked_settings = {k: v for k, v in caller_settings.items() if v is not None}
     if errors := [*check_spec_settings(spec_settings), *_iterate_setting_errors(checked_settings)]:
-        raise Failed(*errors)
+        raise SpeccError(*errors)
     values = _merge_values(spec_settings, checked_settings)
     if errors := _find_conflicts(values["strategy"], checked_settings, values):
-        raise Failed(*errors)
+        raise SpeccError(*errors)
     return GenerationSettings(
         **{name: _to_plain_values(name, value) for name, value in values.items()}
     )
@@ -167,7 +167,7 @@ def _iterate_setting_errors(given_settings: Mapping[str, object]) -> Iterator[Di
             yield make_unknown_setting_error(name, names, "generation setting")
     for name, value in given_settings.items():
         if name in OPTIONS_BY_NAME and (
-            error := find_value_error(OPTIONS_BY_NAME[name], name, value)
+            error := find_setting_error(OPTIONS_BY_NAME[name], name, value)
         ):
             yield error
 

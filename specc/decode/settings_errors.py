@@ -18,7 +18,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 
 
-def find_value_error(
+def find_setting_error(
     option: GenerationOption, setting_name: str, value: object, span: Span | None = None
 ) -> Diagnostic | None:
     """Return the error E0732 if `value` is invalid for a setting, or else None."""
@@ -200,7 +200,7 @@ def check_spec_settings(
             errors += _find_strategy_errors(value, span_by_name)
         elif value is not None:
             errors.append(
-                find_value_error(
+                find_setting_error(
                     GENERAL_OPTIONS[setting_name],
                     setting_name,
                     value,
@@ -219,7 +219,7 @@ def _find_strategy_errors(
     if kind not in STRATEGIES:
         span = spans.get("strategy name", spans.get("strategy"))
         if not isinstance(kind, str):
-            return [find_value_error(OPTIONS_BY_NAME["strategy"], "strategy", kind, span)]
+            return [find_setting_error(OPTIONS_BY_NAME["strategy"], "strategy", kind, span)]
         return [make_unknown_setting_error(kind, STRATEGIES, "strategy", span)]
     errors = [
         _find_option_error(kind, setting_name, value, spans)
@@ -255,7 +255,7 @@ def _find_option_error(
         )
     if value is None:
         return None
-    return find_value_error(options[setting_name], setting_name, value, span)
+    return find_setting_error(options[setting_name], setting_name, value, span)
 
 
 def parse_strategy(setting: object) -> tuple[object, Mapping[str, object]]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.decode.generation_settings import GenerationSettings
-from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.diagnostics.value_class import value_class
 from specc.weights.random_stream import derive_stream_key, derive_substream_key, generate_word
 
@@ -81,14 +81,14 @@ def check_logits(
     return logits
 
 
-def make_invalid_logits_error(sequence_index: int, *notes: str) -> Failed:
+def make_invalid_logits_error(sequence_index: int, *notes: str) -> SpeccError:
     """Return E0961 for the sequence `sequence_index`, whose maximum logit is not finite."""
     title = f"the logits of the next token of sequence {sequence_index + 1} are NaN or infinite"
     helps = (
         "compare the model with the reference: specc verify MODEL.onnx",
         "check the weights for NaN",
     )
-    return Failed(Diagnostic("E0961", title, notes=notes, helps=helps))
+    return SpeccError(Diagnostic("E0961", title, notes=notes, helps=helps))
 
 
 @value_class(slots=True, kw_only=True)

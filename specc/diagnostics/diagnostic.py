@@ -1,4 +1,4 @@
-"""Source texts, source spans, diagnostics with labels and fixes, the exception `Failed`, and the
+"""Source texts, source spans, diagnostics with labels and fixes, the exception SpeccError, and the
 process exit code of each diagnostic code.
 """
 
@@ -175,14 +175,14 @@ class ErrorCollector:
         self.add(Diagnostic(code, title, Label(span, label), tuple(related_labels), helps=helps))
 
 
-class Failed(Exception):
+class SpeccError(Exception):
     """The exception for errors in specs, weights, models and inputs, with their `diagnostics`."""
 
     def __init__(self, *diagnostics: Diagnostic) -> None:
         super().__init__(*(f"{d.code}: {d.title}" for d in diagnostics))
         self.diagnostics = diagnostics
 
-    def __reduce__(self) -> tuple[type["Failed"], tuple[Diagnostic, ...]]:
+    def __reduce__(self) -> tuple[type["SpeccError"], tuple[Diagnostic, ...]]:
         """Pickle the exception with its diagnostics instead of the messages in `args`."""
         return type(self), self.diagnostics
 
@@ -204,9 +204,9 @@ def raise_error(
     notes: Iterable[str] = (),
     helps: Iterable[str] = (),
 ) -> NoReturn:
-    """Raise `Failed` with one error."""
+    """Raise `SpeccError` with one error."""
     primary = Label(span, label) if span else None
-    raise Failed(
+    raise SpeccError(
         Diagnostic(code, title, primary, tuple(related_labels), tuple(notes), tuple(helps))
     )
 

@@ -132,7 +132,7 @@ class CompileJob:
 @contextmanager
 def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
     """A context manager that elaborates the spec, chooses the target, opens the weights and builds
-    the preprocessing config. Weight files are closed on exit. Raise `Failed` with the diagnostics
+    the preprocessing config. Weight files are closed on exit. Raise SpeccError with the diagnostics
     of the first stage that fails.
     """
     weights = options.weights or spec.checkpoint

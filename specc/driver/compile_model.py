@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.driver.compile_job import CompileJob, open_job, plan_lowering
 from specc.driver.compile_options import PACKAGE_GRAPHS, CompileOptions, CompileReport
 from specc.driver.export_profiles import check_profile
@@ -51,7 +51,7 @@ def _explain_no_generate_graph(job: CompileJob) -> str:
     try:
         get_vocabulary_size(job.model.graph, get_generate_section(job.model))
         check_exportable_settings(merge_job_settings(job))
-    except Failed as failed:
+    except SpeccError as failed:
         return failed.diagnostics[0].title
     return ""
 
@@ -66,8 +66,8 @@ def compile_model(spec: LoadedSpec, options: CompileOptions) -> CompileReport:
     4. Calibrate int4 weights (GPTQ) and the scales of an int8 KV cache.
     5. Derive the encoder and the decode step, lower and verify each graph, and write the files.
 
-    Raise `Failed` with the diagnostics of the first stage that fails. No file is written if a stage
-    fails.
+    Raise SpeccError with the diagnostics of the first stage that fails. No file is written if a
+    stage fails.
     """
     check_profile(options.io_names)
     with open_job(spec, options) as requested_job:

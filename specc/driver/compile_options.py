@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from specc.backend import WeightStorage
-from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.diagnostics.render import format_repr, format_thousands, render_html_table
 from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
@@ -149,7 +149,7 @@ class CompileReport:
 def _parse_graphs(text: str) -> tuple[str, ...]:
     try:
         return parse_graph_names(text)
-    except Failed as failed:
+    except SpeccError as failed:
         raise ArgumentTypeError(failed.diagnostics[0].title) from None
 
 

@@ -17,7 +17,7 @@ from specc.artifact.generation_metadata import (
 from specc.artifact.manifest import RECORDED_SETTINGS, UNSUPPORTED_SETTINGS, RandomInitInfo
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.settings_errors import VocabularySizes
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.driver.compile_job import CompileJob, LoweringJob
 from specc.incremental.step_plan import OutputPositions
 from specc.ir.graph import Graph
@@ -28,7 +28,7 @@ from specc.ir.model import (
     DerivedGraphs,
     GenerateSection,
     ModelDefinition,
-    StandaloneGeneratorGraph,
+    StandaloneGeneratorSource,
     count_codebooks,
     extract_tokenwise_default,
     has_token_logits,
@@ -278,7 +278,7 @@ def find_non_time_length_bounds(job: CompileJob, graph: Graph) -> dict[str, Leng
     return {name: bound for name, bound in bounds.items() if name != time_symbol}
 
 
-def get_decode_settings(job: CompileJob, source: StandaloneGeneratorGraph) -> dict[str, object]:
+def get_decode_settings(job: CompileJob, source: StandaloneGeneratorSource) -> dict[str, object]:
     """Return the metadata of a standalone generator: its generation settings, maximum length and
     vocabulary size, and whether an empty prompt is allowed (`begins`).
     """
@@ -302,7 +302,7 @@ def get_decode_settings(job: CompileJob, source: StandaloneGeneratorGraph) -> di
 
 def build_standalone_generator(
     job: CompileJob, graph: Graph, derived: DerivedGraphs | None = None
-) -> StandaloneGeneratorGraph:
+) -> StandaloneGeneratorSource:
     """Build a standalone generator. `derived` are the encoder and step graphs of `graph`, or None
     if they are not derived yet.
     """
@@ -323,7 +323,7 @@ def build_standalone_generator(
         has_repetition_penalty=settings.repetition_penalty != 1,
         **{name: value for name, value in setting_values.items() if name in names},
     )
-    return StandaloneGeneratorGraph(full_graph, derived, decoding, job.model.defaults)
+    return StandaloneGeneratorSource(full_graph, derived, decoding, job.model.defaults)
 
 
 def check_exportable_settings(settings: GenerationSettings) -> None:
@@ -350,7 +350,7 @@ def _check_token_settings(
     vocabulary = VocabularySizes(bound.number if bound is not None else None, size)
     for name, value in settings.items():
         if error := vocabulary.check_token_id(name, value):
-            raise Failed(error)
+            raise SpeccError(error)
 
 
 def merge_job_settings(job: CompileJob) -> GenerationSettings:

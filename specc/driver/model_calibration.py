@@ -24,7 +24,7 @@ from specc.calibration.calibration_data import (
     read_calibration_samples,
 )
 from specc.calibration.gram_matrices import RestartSamples, Sample, quantize_with_calibration
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.driver.compile_job import LoweringJob, plan_lowering, reopen_job
 from specc.driver.output_writer import write_package
 from specc.driver.quantize_option_errors import raise_no_int8_cache
@@ -199,7 +199,7 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
     try:
         path = _write_generator(job, directory)
         samples = list(generate_samples(path, input_signature, count))
-    except Failed:
+    except SpeccError:
         # without samples, an explicit request for samples is an error
         if calibration.sample_count is not None:
             raise

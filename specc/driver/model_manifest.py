@@ -10,7 +10,7 @@ from specc.driver.compile_job import LoweringJob
 from specc.driver.generation_graphs import build_input_signature, get_decode_settings
 from specc.driver.weight_sources import describe_weight_sources
 from specc.ir.graph import Graph
-from specc.ir.model import StandaloneGeneratorGraph
+from specc.ir.model import StandaloneGeneratorSource
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 
 
@@ -32,7 +32,7 @@ def describe_graph(
     )
 
 
-def describe_generator(job: LoweringJob, source: StandaloneGeneratorGraph) -> MetadataBuilder:
+def describe_generator(job: LoweringJob, source: StandaloneGeneratorSource) -> MetadataBuilder:
     """Return the metadata of a standalone generator."""
     signature, decode_settings = (
         build_input_signature(job, source.graph),
@@ -102,7 +102,7 @@ def _find_initializers(
     plan = job.quantization_decision.plan
     # the initializer of a quantized parameter contains its codes
     initializer_names = {
-        n: plan[n].format_codes_name(n) if n in plan else n for n in graph.parameters
+        n: plan[n].make_codes_tensor_name(n) if n in plan else n for n in graph.parameters
     }
     return {
         n: emitted_model.initializer_names[i]

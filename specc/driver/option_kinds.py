@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.io.safe_read import escape_text
 
 
@@ -176,4 +176,4 @@ def check_argument_kinds(
             f"`{name}` is {kinds[name].description}, not {value_texts[name]}"
             for name in invalid_names
         ]
-        raise Failed(*(Diagnostic(code, title) for title in titles))
+        raise SpeccError(*(Diagnostic(code, title) for title in titles))

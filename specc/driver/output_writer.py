@@ -38,7 +38,7 @@ from specc.ir.model import (
     GenerateSection,
     KVBufferGraph,
     ModelSource,
-    StandaloneGeneratorGraph,
+    StandaloneGeneratorSource,
     StreamSection,
 )
 from specc.ir.types import SAME_POSITION
@@ -138,7 +138,7 @@ def build_package_graphs(job: LoweringJob) -> PackageContents:
 
 def build_generator(
     job: LoweringJob, derived: DerivedGraphs | None = None
-) -> StandaloneGeneratorGraph:
+) -> StandaloneGeneratorSource:
     """Build a standalone generator in the compute dtype of the target. `derived` are the encoder
     and step of the simplified graph, or None if they are not derived yet.
     """

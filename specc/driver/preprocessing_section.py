@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.spec_modules import Program
 from specc.huggingface.image_processor_config import (
@@ -134,7 +134,7 @@ def check_preprocessing_section(program: Program, model: ModelDefinition) -> lis
     for entry in entries:
         try:
             build_preprocessing_config(program, entry)
-        except Failed as failed:
+        except SpeccError as failed:
             errors += [d for d in failed.diagnostics if d.code not in FILE_ERROR_CODES]
     return errors
 

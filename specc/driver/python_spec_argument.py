@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from numbers import Integral, Real
 from pathlib import Path
 
-from specc.diagnostics.diagnostic import Failed, Source, raise_error
+from specc.diagnostics.diagnostic import Source, SpeccError, raise_error
 from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import disambiguate_spec_path
@@ -23,8 +23,8 @@ def translate_errors_to_spec_syntax() -> Iterator[None]:
     """A context manager that translates the help of errors from Python to the spec language."""
     try:
         yield
-    except Failed as failed:
-        raise Failed(*translate_advice(failed.diagnostics)) from failed.__cause__
+    except SpeccError as failed:
+        raise SpeccError(*translate_advice(failed.diagnostics)) from failed.__cause__
 
 
 def open_spec_argument(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
@@ -86,7 +86,7 @@ def check_patterns_match(
         spec_patterns = list(find_unmatched_patterns(spec_patterns, other_names))
     unmatched = [p for p in unmatched_patterns if p in spec_patterns or p not in spans]
     if unmatched:
-        raise Failed(*(_make_no_match_error(p, names, spans.get(p)) for p in unmatched))
+        raise SpeccError(*(_make_no_match_error(p, names, spans.get(p)) for p in unmatched))
 
 
 def _make_no_match_error(pattern: str, names: tuple[str, ...], span: Span | None) -> Diagnostic:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.driver.config_compatibility import warn_unread_keys
 from specc.driver.derived_spec import DerivedSpec, format_derived_spec
 from specc.driver.python_spec_argument import open_spec_argument
@@ -107,7 +107,7 @@ def _collect_tensor_names(directory: str) -> frozenset[str]:
     try:
         with closing(open_weights(directory)) as checkpoint:
             return frozenset(checkpoint.tensors)
-    except Failed as failed:
+    except SpeccError as failed:
         # a draft needs only config.json, so missing weights are allowed, but unreadable weights are
         # an error
         if any(d.code not in ("E0802", "E0518") for d in failed.diagnostics):
@@ -125,7 +125,7 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, Mod
     reader = ConfigReader(hf_config_lookup=library.read_hf_config_field, config_file=data)
     spec = LoadedSpec(program, library, reader, base)
     graph = ""
-    with suppress(Failed):  # a spec of another model family does not declare the class
+    with suppress(SpeccError):  # a spec of another model family does not declare the class
         graph = find_graph_for_architecture(program, data)
     # skip the symbolic check, which built-in specs pass
     model = elaborate_model(program, library, reader, graph)
@@ -149,7 +149,7 @@ def _find_nearest_spec(
     patterns = _extract_name_patterns(names)
     scored_specs: list[tuple[tuple[float, int, bool], LoadedSpec, ModelDefinition]] = []
     for base in candidates[:MAX_CANDIDATES]:
-        with suppress(Failed):
+        with suppress(SpeccError):
             spec, model, graph = _elaborate_with_config(base, data)
             shared_count = len(patterns & _extract_name_patterns(frozenset(model.graph.parameters)))
             key = (shared_count / max(len(patterns), 1), known_key_counts[base], bool(graph))
@@ -272,7 +272,7 @@ def _evaluate_derived_config(
     """Return the checked config of a spec that extends `base` with `values`, without elaborating
     its graph. Return None if the config is invalid or lacks required values.
     """
-    with suppress(Failed):
+    with suppress(SpeccError):
         derived_spec = DerivedSpec(
             name=name, extends=base, config_values=values, omits_defaults=True
         )
@@ -292,7 +292,7 @@ def _iterate_binding_errors(
         return
     try:
         load_parameters(spec, model.graph, WeightSources()).close()
-    except Failed as failed:
+    except SpeccError as failed:
         lines = ["; ".join([d.title, *d.notes]) for d in failed.diagnostics]
         yield from (f"tensors: {line}" for line in lines[:MAX_LISTED_LINES])
         if len(lines) > MAX_LISTED_LINES:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from specc.analysis.length_limits import has_context_length
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Source, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError, raise_error
 from specc.diagnostics.render import format_repr, render_html_table
 from specc.driver import preprocessing_section
 from specc.driver.config_compatibility import (
@@ -243,7 +243,7 @@ def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
     merge_quantize_options(spec.program, QuantizeOptions())
     try:
         model = elaborate_model(spec.program, spec.library, spec.config_reader, graph)
-    except Failed as failed:
+    except SpeccError as failed:
         # a valid spec may lack config values that a checkpoint provides
         if any(d.code != "E0401" for d in failed.diagnostics):
             raise
@@ -272,7 +272,7 @@ def _warn_unreachable_tokens(spec: LoadedSpec, model: ModelDefinition) -> tuple[
     """
     try:
         preprocessing = preprocessing_section.build_preprocessing_config(spec.program, model)
-    except Failed:
+    except SpeccError:
         return ()
     return tuple(preprocessing_section.warn_unreachable_tokens(spec.program, preprocessing))
 
@@ -287,7 +287,7 @@ def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
         lambda: iterate_sibling_graphs(spec, model.graph.name),
     )
     if errors := preprocessing_section.check_preprocessing_section(spec.program, model):
-        raise Failed(*errors)
+        raise SpeccError(*errors)
 
 
 def _check_context_used(spec: LoadedSpec, model: ModelDefinition) -> None:
@@ -308,7 +308,7 @@ def iterate_sibling_graphs(spec: LoadedSpec, graph: str) -> Iterator[Graph]:
     for name in (block.name for block in blocks if block.name != graph):
         if name not in spec.graphs:
             spec.graphs[name] = None
-            with suppress(Failed):
+            with suppress(SpeccError):
                 model = elaborate_model(spec.program, spec.library, spec.config_reader, name)
                 spec.graphs[name] = model.graph
         if (other_graph := spec.graphs[name]) is not None:
@@ -325,7 +325,7 @@ def elaborate_spec(spec: LoadedSpec, graph: str = "") -> ModelDefinition:
     trials = [] if spec.program.is_builtin else _check_symbolically(spec, graph)
     try:
         model = elaborate_model(spec.program, spec.library, spec.config_reader, graph)
-    except Failed:
+    except SpeccError:
         if not trials:
             _check_symbolically(spec, graph)
         raise
@@ -345,5 +345,5 @@ def _check_shares(
     all_models = [*(trial.model for trial in trials), *models]
     diagnostics = check_share_rules(spec.program, spec.library, all_models)
     if errors := [d for d in diagnostics if d.severity == "error"]:
-        raise Failed(*errors)
+        raise SpeccError(*errors)
     return tuple(diagnostics)

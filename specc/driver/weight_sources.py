@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from specc.artifact.package_index_and_checksums import WeightFileMetadata
-from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.driver import preprocessing_section
 from specc.driver.spec_loader import LoadedSpec, elaborate_spec, iterate_sibling_graphs
 from specc.driver.weights_section import (
@@ -338,10 +338,10 @@ def _load_for_training(
     """
     try:
         return load_parameters(spec, graph, sources)
-    except Failed as failed:
+    except SpeccError as failed:
         first, *others = failed.diagnostics
         if first.code != "E0802" or sources.checkpoint or spec.checkpoint:
             raise
         fix = "to train from scratch, pass a seed: module(…, init=0)"
         helps = (fix, *first.helps)
-        raise Failed(replace(first, helps=helps), *others) from None
+        raise SpeccError(replace(first, helps=helps), *others) from None

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Failed, Span, raise_error
+from specc.diagnostics.diagnostic import Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import call_block
 from specc.frontend.builtins.registry import Builtin, BuiltinParameter, CallSite
@@ -67,7 +67,7 @@ def evaluate_argument(
     value = _evaluate_by_kinds(context, expr, kinds, env)
     # the error has already been reported, so no diagnostic is raised
     if value is POISON:
-        raise Failed
+        raise SpeccError
     if isinstance(value, Tensor) and TENSOR_KIND in kinds:
         return value
     if isinstance(value, RuntimeNumber) and not {FLOAT_KIND, NUMBER_KIND, ANY_KIND} & {*kinds}:

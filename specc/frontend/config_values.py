@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Origin, Span, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Label, Origin, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.frontend.config_json import JsonObject
 from specc.frontend.declared_types import ValueDescription, convert_to_declared_type
@@ -246,7 +246,7 @@ def _evaluate_derived(
     try:
         value = _convert_to_field_type(evaluation.context, entry.default, entry, path, env)
     # a trial evaluates such defaults with numbers, and reports their errors
-    except (UnresolvedValueError, Failed):
+    except (UnresolvedValueError, SpeccError):
         return None
     return value if isinstance(value, Dim) and value.number is None else None
 
@@ -285,7 +285,7 @@ def _convert_to_field_type(
             return convert_to_declared_type(context, entry.type, expr.path, env, value_context)
     try:
         value = take_first_result(evaluate_with_expected_type(context, entry.type, expr, env))
-    except Failed as failed:
+    except SpeccError as failed:
         if isinstance(expr, ast.Name):
             _explain_unknown_name(context, failed, entry, expr, env)
         raise
@@ -298,7 +298,7 @@ def _convert_to_field_type(
 
 
 def _explain_unknown_name(
-    context: Context, error: Failed, entry: ast.Field, name: ast.Name, env: Env
+    context: Context, error: SpeccError, entry: ast.Field, name: ast.Name, env: Env
 ) -> None:
     """Raise E0202 for an unknown name, with the names or values that the field accepts."""
     kind = entry.type.name
@@ -327,7 +327,7 @@ def _raise_unknown_value(diagnostic: Diagnostic, entry: ast.Field, name: ast.Nam
     example = f'"{name.path}"' if kind == "text" else _get_example(entry, name.path)
     expectation = f"`{entry.name}` expects {kind}, for example {example}"
     suggestions = [help for help in diagnostic.helps if help.startswith("did you mean")]
-    raise Failed(replace(diagnostic, helps=(*suggestions, expectation)))
+    raise SpeccError(replace(diagnostic, helps=(*suggestions, expectation)))
 
 
 def _get_example(entry: ast.Field, unknown_name: str) -> str:
@@ -360,7 +360,7 @@ def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> N
             notes.append(f"{file} has {', '.join(nested_keys[:4])}")
             helps.insert(0, _suggest_sources([*nested_keys[:2], *keys]))
     primary = Label.from_span(entry.span, "declared here, without a default")
-    raise Failed(Diagnostic("E0401", title, primary, notes=tuple(notes), helps=tuple(helps)))
+    raise SpeccError(Diagnostic("E0401", title, primary, notes=tuple(notes), helps=tuple(helps)))
 
 
 def _suggest_sources(keys: Iterable[str]) -> str:

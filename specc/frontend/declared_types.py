@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Origin, Span, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Label, Origin, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.declared_type_fixes import (
     FOREIGN_TENSOR_TYPES,
@@ -200,7 +200,7 @@ def _raise_undeclared_lengths(dims: Sequence[ast.Name], env: Env) -> NoReturn:
     """Raise E0202 for undeclared dimensions. Declare them to report each only once."""
     for name in dims:
         env.dims[name.path] = Dim.symbol(name.path)  # report the dimension only once for all inputs
-    raise Failed(*(make_undeclared_dim_error(d, env) for d in dims))
+    raise SpeccError(*(make_undeclared_dim_error(d, env) for d in dims))
 
 
 def _evaluate_input_length(
@@ -225,7 +225,7 @@ def _is_known_length(context: Context, dim: ast.Name, env: Env) -> bool:
     """Return True if the name of a dimension is defined in `env`."""
     try:
         context.evaluate(dim, env)
-    except Failed as failed:
+    except SpeccError as failed:
         return not any(d.code == "E0202" for d in failed.diagnostics)
     return True
 
@@ -370,7 +370,7 @@ class _TypeMatcher:
         text = _format_type_source(expr)
         expected = f"{declared} is declared" if text == str(declared) else f"`{text}` is {declared}"
         value_span = self.value_context.span
-        raise Failed(
+        raise SpeccError(
             Diagnostic(
                 "E0302",
                 f"{description} has length {actual}, but {expected}",

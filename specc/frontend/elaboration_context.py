@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn, Protocol, TypeAlias, TypeVar
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
 from specc.frontend.config_json import JsonObject
 from specc.frontend.elaboration_state import (
     BUDGET_EXCEEDED,
@@ -136,11 +136,11 @@ class SpecNamespace:
             return self.items[name], self
         return self.extended.find_definition(name) if self.extended else None
 
-    def find_use(self, alias: str) -> "tuple[ast.Use, SpecNamespace] | None":
+    def find_use_statement(self, alias: str) -> "tuple[ast.Use, SpecNamespace] | None":
         """Return the `use` statement with the alias `alias` and its module, or None."""
         if alias in self.uses:
             return self.uses[alias], self
-        return self.extended.find_use(alias) if self.extended else None
+        return self.extended.find_use_statement(alias) if self.extended else None
 
     def list_names(self) -> tuple[str, ...]:
         """Return the names of all blocks and definitions of this module and its base spec."""
@@ -239,8 +239,8 @@ class Context:
         self.errors.user_call = (outer_call or span) if is_standard else None
         try:
             yield
-        except Failed as failed:
-            raise Failed(*map(self.relocate_to_user_call, failed.diagnostics)) from None
+        except SpeccError as failed:
+            raise SpeccError(*map(self.relocate_to_user_call, failed.diagnostics)) from None
         finally:
             self.errors.user_call = outer_call
 
@@ -326,7 +326,9 @@ class Context:
         errors = self.errors
         if errors.diagnostics:
             overflow_note = Diagnostic("E0100", f"{errors.dropped_count} more errors are not shown")
-            raise Failed(*errors.diagnostics, *([overflow_note] if errors.dropped_count else []))
+            raise SpeccError(
+                *errors.diagnostics, *([overflow_note] if errors.dropped_count else [])
+            )
 
     def collect_errors(self) -> "ErrorCollectorContext":
         """Return a context manager that reports errors in its block instead of raising them."""
@@ -345,17 +347,17 @@ class ErrorCollectorContext:
         """Enter a `with` block whose errors are collected."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        diagnostics = error.diagnostics if isinstance(error, Failed) else ()
+        diagnostics = error.diagnostics if isinstance(error, SpeccError) else ()
         if self.context is not None:
             self.context.report_errors(*diagnostics)
         self.errors += diagnostics
         self.is_poisoned |= isinstance(error, AlreadyReportedError)
-        return isinstance(error, Failed | AlreadyReportedError)
+        return isinstance(error, SpeccError | AlreadyReportedError)
 
     def raise_collected(self) -> None:
         """Raise all collected errors, or AlreadyReportedError if all have already been reported."""
         if self.errors:
-            raise Failed(*self.errors)
+            raise SpeccError(*self.errors)
         if self.is_poisoned:
             raise AlreadyReportedError
 

@@ -45,7 +45,7 @@ NAMES_PER_STEP = 64
 
 
 def evaluate_expression(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
-    """Evaluate an expression. Raise Failed, or AlreadyReportedError for a reported error."""
+    """Evaluate an expression. Raise SpeccError, or AlreadyReportedError for a reported error."""
     context.count_steps(expr.span)
     # the parser creates only these node classes, so a KeyError is a bug in specc
     value = EXPRESSION_EVALUATORS[type(expr)](context, expr, env)

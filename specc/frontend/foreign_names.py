@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Fix, Label, Span, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Fix, Label, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import (
     find_similar_name,
     format_suggestion,
@@ -259,7 +259,7 @@ def suggest_for_foreign_operation(name: str, known_names: Collection[str]) -> st
     return REPLACEMENTS_BY_NAME.get(normalize_identifier(name), "")
 
 
-def suggest_for_library_path(path: str, known_names: Collection[str]) -> str:
+def suggest_builtin_for_qualified_name(path: str, known_names: Collection[str]) -> str:
     """Return a suggestion for a path of another library, such as `nn.Linear`, or ""."""
     base, _, name = path.rpartition(".")
     if base.partition(".")[0] == "self":
@@ -315,7 +315,7 @@ def raise_unknown_option(
         fixes = (Fix(span, similar_option),) if span else ()
     title = f"unknown option `{option.name}` of `{callee}`"
     primary = Label.from_span(span, "unknown option")
-    raise Failed(Diagnostic("E0201", title, primary, helps=helps, fixes=fixes))
+    raise SpeccError(Diagnostic("E0201", title, primary, helps=helps, fixes=fixes))
 
 
 def _find_similar_option(name: str, known_options: Collection[str]) -> str:
@@ -359,7 +359,7 @@ def resolve_hf_activation(context: Context, name: str, env: Env, span: Span | No
     spec_name = ast.Name(HF_ACTIVATION_ALIASES.get(name, name), span=span)
     try:
         value = context.evaluate(spec_name, env)
-    except Failed as failed:
+    except SpeccError as failed:
         # suggest names that config.json files use instead of names in specs
         if any(d.code != "E0202" for d in failed.diagnostics):
             raise

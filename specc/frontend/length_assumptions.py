@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from specc.diagnostics.diagnostic import Failed, Span, raise_error
+from specc.diagnostics.diagnostic import Span, SpeccError, raise_error
 from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.expressions import evaluate_expression, evaluate_value
 from specc.frontend.spec_values import (
@@ -115,7 +115,7 @@ def _try_evaluate(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
     try:
         return evaluate_value(context, expr, env)
     # a condition that cannot be evaluated yet has no effect, and is checked later
-    except (Failed, UnresolvedValueError):
+    except (SpeccError, UnresolvedValueError):
         return None
 
 

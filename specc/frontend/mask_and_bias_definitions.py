@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeAlias
 
-from specc.diagnostics.diagnostic import Failed, Label, Span, raise_error
+from specc.diagnostics.diagnostic import Label, Span, SpeccError, raise_error
 from specc.frontend.declared_types import ValueDescription, convert_to_declared_type
 from specc.frontend.elaboration_context import EMPTY_NAMES, Context, Env
 from specc.frontend.elaboration_state import EXPANSION_COST
@@ -218,13 +218,13 @@ def enter_definition(context: Context, function: DefinitionFunction) -> Iterator
             context.weights.sharing.enter_definition(function),
         ):
             yield
-    except Failed as failed:
+    except SpeccError as failed:
         raise _move_error_to_definition(failed, function) from None
     finally:
         context.call_stack.pop()
 
 
-def _move_error_to_definition(error: Failed, function: DefinitionFunction) -> Failed:
+def _move_error_to_definition(error: SpeccError, function: DefinitionFunction) -> SpeccError:
     """Relocate E0417 in a definition to the call that bound the arguments of the definition."""
     diagnostic, span = error.diagnostics[0], function.span
     if (
@@ -236,7 +236,7 @@ def _move_error_to_definition(error: Failed, function: DefinitionFunction) -> Fa
         return error
     labels = (Label(diagnostic.primary.span, "checked here"), *diagnostic.related_labels)
     title, primary = f"`{function.name}`: {diagnostic.title}", Label(span, "passed here")
-    return Failed(replace(diagnostic, title=title, primary=primary, related_labels=labels))
+    return SpeccError(replace(diagnostic, title=title, primary=primary, related_labels=labels))
 
 
 def expand_definition(

@@ -15,8 +15,8 @@ from specc.frontend.declared_types import is_function_type
 from specc.frontend.elaboration_context import Context, Env, SpecNamespace, join_weight_path
 from specc.frontend.foreign_names import (
     FOREIGN_LIBRARIES,
+    suggest_builtin_for_qualified_name,
     suggest_for_foreign_operation,
-    suggest_for_library_path,
 )
 from specc.frontend.mask_and_bias_definitions import bind_definition
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES
@@ -162,7 +162,7 @@ def _make_function_value(
 def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | None:
     """Return an item such as `v.encoder` of a file that `use` names `v`, or None."""
     alias, _, item_name = name.path.partition(".")
-    if (use_and_module := env.module.find_use(alias)) is None:
+    if (use_and_module := env.module.find_use_statement(alias)) is None:
         return None
     use, user = use_and_module
     match env.config.get(alias):
@@ -298,7 +298,7 @@ def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Functi
             return value
         title = f"`{name.path}` is {describe_value(value)} and cannot be called"
         raise_error("E0205", title, name.span)
-    fix = suggest_for_library_path(name.path, _list_functions(context, env))
+    fix = suggest_builtin_for_qualified_name(name.path, _list_functions(context, env))
     helps, label = [fix or LIST_HELP], "operations are functions in specs"
     is_library = alias in FOREIGN_LIBRARIES
     if is_library and (owner is POISON or (fix and not isinstance(owner, Tensor))):

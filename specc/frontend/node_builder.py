@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
 from specc.frontend.elaboration_context import MAX_GRAPH_NODES, Context
 from specc.frontend.elaboration_state import MAX_CONSTANT_ELEMENTS
 from specc.frontend.spec_values import Tensor, format_type
@@ -106,7 +106,7 @@ def add_node(
         operation = ShapeMismatch(
             op, operands, operator_span or span, op_name, context.symbols.dynamic_names
         )
-        raise Failed(explain_shape_mismatch(error, operation)) from None
+        raise SpeccError(explain_shape_mismatch(error, operation)) from None
     except DimLimitError as error:
         raise_error("E0309", f"`{op_name}`: {error}", span)
     is_constant = _record_value_facts(context, op, values, results)

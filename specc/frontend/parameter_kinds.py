@@ -30,8 +30,8 @@ from specc.ir.dim import Dim
 
 @dataclass(frozen=True, eq=False)
 class SimpleKind:
-    """A kind of values of one class or role. `convert` returns MISSING for a value of another kind,
-    and `name` is the name of the kind in messages. Instances are compared by identity.
+    """A parameter kind that accepts the values of one Python class, such as integers. `convert`
+    returns MISSING for other values, and messages show `name`. Instances are compared by identity.
     """
 
     name: str

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from specc.decode.settings_errors import VocabularySizes, check_spec_settings, find_codebook_error
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Span, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.expressions import require_integer
@@ -142,9 +142,9 @@ def evaluate_generation_settings(
         else:
             settings[setting.name] = _evaluate_known_data(context, value, env)
     if errors := check_spec_settings(settings, spans, item.span):
-        raise Failed(*errors)
+        raise SpeccError(*errors)
     if codebooks is not None and (error := find_codebook_error(settings, codebooks, spans)):
-        raise Failed(error)
+        raise SpeccError(error)
     out_of_range = {
         name: diagnostic
         for name, value in settings.items()
@@ -152,7 +152,7 @@ def evaluate_generation_settings(
     }
     stop = out_of_range.pop("stop", None)
     if out_of_range:
-        raise Failed(*out_of_range.values())
+        raise SpeccError(*out_of_range.values())
     return settings, (replace(stop, code="W0755", severity="warning"),) if stop else ()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from specc.diagnostics.diagnostic import Failed, Span, raise_error
+from specc.diagnostics.diagnostic import Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import check_block_results
 from specc.frontend.calls import evaluate_call, evaluate_function_value
@@ -101,8 +101,8 @@ def create_context(
 def elaborate_model(
     program: Program, library: Library, reader: ConfigReader, graph: str = ""
 ) -> ModelDefinition:
-    """Elaborate a program to a model. Raise Failed with all errors. In symbolic elaboration, raise
-    UnresolvedValueError if the structure of the graph depends on symbols.
+    """Elaborate a program to a model. Raise SpeccError with all errors. In symbolic elaboration,
+    raise UnresolvedValueError if the structure of the graph depends on symbols.
     """
     try:
         with (
@@ -164,7 +164,7 @@ def _elaborate_graph(
 def evaluate_and_check_config(
     context: Context, program: Program, reader: ConfigReader
 ) -> dict[str, SpecValue]:
-    """Evaluate the config of a spec and check its requirements. Raise Failed with the violated
+    """Evaluate the config of a spec and check its requirements. Raise SpeccError with the violated
     requirements (E0404), or with all other errors if no requirement is violated.
     """
     config = _evaluate_config_values(context, program, reader)
@@ -187,7 +187,7 @@ def evaluate_and_check_config(
         # report only violated requirements, because other errors may be consequences of the
         # violations
         requirement_errors = [d for d in context.errors.diagnostics if d.code == "E0404"]
-        raise Failed(*(requirement_errors or context.errors.diagnostics))
+        raise SpeccError(*(requirement_errors or context.errors.diagnostics))
     return config
 
 
@@ -241,7 +241,7 @@ def _build_graph(
     config: dict[str, SpecValue],
     reader: ConfigReader,
 ) -> Graph:
-    """Build the IR graph of `block`. Raise Failed with all errors in inputs and statements."""
+    """Build the IR graph of `block`. Raise SpeccError with all errors in inputs and statements."""
     env = _add_inputs(context, program, block, config, reader)
     context.raise_reported_errors()
     results = Results(())

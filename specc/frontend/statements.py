@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
 from specc.frontend.declared_types import (
     ValueDescription,
     check_tensor_type,
@@ -205,7 +205,7 @@ def check_requirement(
     primary, related_labels = _make_requirement_labels(condition, values, assignment_spans)
     title = statement.because or "a requirement of this spec is not met"
     notes = (value_texts,) if value_texts else ()
-    raise Failed(Diagnostic("E0404", title, primary, tuple(related_labels), notes))
+    raise SpeccError(Diagnostic("E0404", title, primary, tuple(related_labels), notes))
 
 
 def _format_values(values: Mapping[str, SpecValue]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from functools import lru_cache
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError
 from specc.diagnostics.render import format_repr
 from specc.diagnostics.value_class import value_class
 from specc.frontend.config_values import ConfigReader, get_first_trial_value, is_derived_field
@@ -45,7 +45,7 @@ class SymbolicTrial:
 def check_spec_symbolically(
     program: Program, library: Library, graph: str = "", *, has_config_file: bool = False
 ) -> list[SymbolicTrial]:
-    """Elaborate a spec with symbolic config values. Raise Failed with all errors. An error that
+    """Elaborate a spec with symbolic config values. Raise SpeccError with all errors. An error that
     occurs only in some trials has a note with the trial values.
 
     Integers with a computed default (`side = image / patch`) are first independent symbols, to find
@@ -85,20 +85,20 @@ def _run_check(
 ) -> list[SymbolicTrial]:
     try:
         return _check_free_then_derived(program, library, graph)
-    except Failed as failed:
+    except SpeccError as failed:
         # an assigned size may match the config file but not the defaults, so shape errors and
         # violated requirements are possible
         is_size_error = all(
             _is_requirement_error(d) or d.code.startswith("E03") for d in failed.diagnostics
         )
         if has_config_file and program.assignments and is_size_error:
-            with suppress(Failed):
+            with suppress(SpeccError):
                 return _check_free_then_derived(replace(program, assignments={}), library, graph)
         return _check_without_overrides(program, library, graph, failed)
 
 
 def _check_without_overrides(
-    program: Program, library: Library, graph: str, error: Failed
+    program: Program, library: Library, graph: str, error: SpeccError
 ) -> list[SymbolicTrial]:
     """Repeat the check without assigned values that equal the computed default of their field, as
     in `side = 8` with `image / patch` = 32 / 4. Raise the error `error` again if the repeated check
@@ -114,7 +114,7 @@ def _check_without_overrides(
     reduced_program = replace(program, assignments=remaining_assignments)
     try:
         trials = _check_free_then_derived(reduced_program, library, graph)
-    except Failed:
+    except SpeccError:
         raise error from None
     if _has_same_values(library, program, reduced_program, overrides):
         return trials
@@ -128,7 +128,7 @@ def _check_without_overrides(
 def _raise_override_error(diagnostic: Diagnostic, path: str, span: Span, default: str) -> NoReturn:
     """Raise the error `diagnostic` at the value assigned to a derived field."""
     primary, label = diagnostic.primary, f"by default, `{path}` is {default}"
-    raise Failed(
+    raise SpeccError(
         replace(
             diagnostic,
             title=f"`{path}` does not match the fields it is computed from: {diagnostic.title}",
@@ -148,7 +148,7 @@ def _has_same_values(
             evaluate_and_check_config(create_context(library), p, ConfigReader())
             for p in (program, other)
         )
-    except (Failed, UnresolvedValueError):
+    except (SpeccError, UnresolvedValueError):
         return False
     return all(_get_value(values, path) == _get_value(other_values, path) for path in paths)
 
@@ -164,7 +164,7 @@ def _check_free_then_derived(program: Program, library: Library, graph: str) -> 
     """Run the trials with all integers as symbols, and after shape errors with derived integers."""
     try:
         return _run_trials(program, library, graph, derives_integers=False)
-    except Failed as failed:
+    except SpeccError as failed:
         derived_fields = _map_derived_fields(program)
         if not derived_fields or not _is_shape_error(failed):
             raise
@@ -184,7 +184,7 @@ def _map_derived_fields(program: Program) -> dict[str, str]:
     }
 
 
-def _is_shape_error(error: Failed) -> bool:
+def _is_shape_error(error: SpeccError) -> bool:
     """Return True if all errors are shape errors (E03xx)."""
     return all(d.code.startswith("E03") for d in error.diagnostics)
 
@@ -197,8 +197,8 @@ def _run_trials(
     runner = _TrialRunner(program, library, graph, StepBudget(), derives_integers)
     try:
         model = runner.elaborate_with_trial_sizes(fixed_values)
-    except Failed as failed:
-        raise Failed(*_add_trial_sizes(failed, fixed_values)) from None
+    except SpeccError as failed:
+        raise SpeccError(*_add_trial_sizes(failed, fixed_values)) from None
     trials = [SymbolicTrial({k: format_value(v) for k, v in fixed_values.items()}, model)]
     errors: list[Diagnostic] = []
     # skip the sizes of the first trial
@@ -212,16 +212,16 @@ def _run_trials(
         if path in fixed_values or value != get_first_trial_choice(fields[path]):
             try:
                 trial_model = runner.elaborate_alternative(fixed_values, path, value)
-            except Failed as failed:
+            except SpeccError as failed:
                 errors += failed.diagnostics
                 continue
         trials.append(SymbolicTrial({path: format_value(value)}, trial_model))
     if errors := [d for d in errors if not _is_requirement_error(d)]:
-        raise Failed(*errors[:20])
+        raise SpeccError(*errors[:20])
     return trials
 
 
-def _add_trial_sizes(error: Failed, sizes: Mapping[str, SpecValue]) -> list[Diagnostic]:
+def _add_trial_sizes(error: SpeccError, sizes: Mapping[str, SpecValue]) -> list[Diagnostic]:
     """Add a note with the sizes of a trial, which the spec does not contain, to its errors."""
     if not sizes:
         return list(error.diagnostics)
@@ -266,12 +266,12 @@ class _TrialRunner:
         defaults = collect_default_numbers({p: fields[p] for p in other_values if p in fields})
         try:
             return self.elaborate_with_trial_sizes(other_values | {path: value})
-        except Failed as failed:
+        except SpeccError as failed:
             has_other_sizes = not other_values.items() >= defaults.items()
             is_rejected = all(map(_is_requirement_error, failed.diagnostics))
             if is_rejected and has_other_sizes and not isinstance(value, Dim):
                 return self.elaborate_alternative(other_values | defaults, path, value)
-            raise Failed(*_add_trial_sizes(failed, {path: value})) from None
+            raise SpeccError(*_add_trial_sizes(failed, {path: value})) from None
 
     def elaborate_with_trial_sizes(self, fixed_values: dict[str, SpecValue]) -> ModelDefinition:
         """Elaborate with valid sizes of structural fields, and add the sizes to `fixed_values`."""
@@ -279,7 +279,7 @@ class _TrialRunner:
         free_fields: dict[str, ast.Field] = {}
         defaults: dict[str, SpecValue] = {}
         sizes: Iterator[dict[str, SpecValue]] = iter(())
-        first_violation: Failed | None = None
+        first_violation: SpeccError | None = None
         while True:
             try:
                 return self._elaborate_trial(fixed_values)
@@ -288,7 +288,7 @@ class _TrialRunner:
                 defaults = collect_default_numbers(free_fields)
                 sizes = iterate_trial_sizes(free_fields)
                 fixed_values.update(next(sizes))
-            except Failed as failed:
+            except SpeccError as failed:
                 # other sizes can help only if a `require` statement is violated
                 if not all(map(_is_requirement_error, failed.diagnostics)):
                     raise failed from None
@@ -305,7 +305,7 @@ class _TrialRunner:
                 fixed_values.update(next_sizes)
 
 
-def _find_fields_of_violated_requirements(failed: Failed, paths: Iterable[str]) -> list[str]:
+def _find_fields_of_violated_requirements(failed: SpeccError, paths: Iterable[str]) -> list[str]:
     """Return the paths of the fields that the violated requirements name."""
     texts = [d.primary.span.text for d in failed.diagnostics if d.primary]
     names = {name for text in texts for name in FIELD_PATH.findall(text)}

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError
 from specc.diagnostics.suggest import format_suggestion, suggest_similar_name
 from specc.frontend.elaboration_context import Library
 from specc.frontend.spec_inheritance import iterate_config_entries
@@ -351,7 +351,7 @@ def _iterate_other_graphs(
     """Yield the trials of each other graph of a spec, except graphs with errors."""
     for item in program.module.items.values():
         if isinstance(item, ast.Block) and item.kind == "graph" and item.name != elaborated_graph:
-            with suppress(Failed):
+            with suppress(SpeccError):
                 trials = check_spec_symbolically(program, library, item.name)
                 yield [t.model for t in trials]
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
 from specc.frontend.config_json import JsonMember, JsonObject, JsonScalar
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.elaboration_context import Context, Env, join_weight_path
@@ -19,10 +19,10 @@ def label_use_in_errors(use: ast.Use) -> Iterator[None]:
     """A context manager that adds a label at the `use` statement to errors of the used spec."""
     try:
         yield
-    except Failed as failed:
+    except SpeccError as failed:
         text = f"`{use.name}` is used here"
         labeled = [add_related_label(d, use.span, text) for d in failed.diagnostics]
-        raise Failed(*labeled) from None
+        raise SpeccError(*labeled) from None
 
 
 @contextmanager
@@ -31,8 +31,8 @@ def label_call_in_errors(context: Context, span: Span | None, name: str) -> Iter
     count, text = len(context.errors.diagnostics), f"`{name}` is called here"
     try:
         yield
-    except Failed as failed:
-        raise Failed(*[add_related_label(d, span, text) for d in failed.diagnostics]) from None
+    except SpeccError as failed:
+        raise SpeccError(*[add_related_label(d, span, text) for d in failed.diagnostics]) from None
     finally:
         reported = context.errors.diagnostics[count:]
         context.errors.diagnostics[count:] = [add_related_label(d, span, text) for d in reported]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Source, Span, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Label, Source, Span, SpeccError, raise_error
 from specc.frontend.spec_values import (
     ChoiceValue,
     DefinitionFunction,
@@ -226,7 +226,7 @@ class WeightSharing:
             r for r in self._rules if r.depth <= divergence and any(map(r.is_applicable_to, scopes))
         ]
         if not rules:
-            raise Failed(
+            raise SpeccError(
                 explain_unshared_weight(name, first_use[divergence:], call_path[divergence:])
             )
         self.used_share_paths.update(

@@ -293,7 +293,7 @@ class JsonFields:
         """Return a reader for a field that is a nested object."""
         return JsonFields(self.get_required(key), (*self.path, key), self.report_error, self.shared)
 
-    def reject_unknown(self) -> None:
+    def reject_unknown_keys(self) -> None:
         """Raise an error if the object has fields that were not read."""
         for key in sorted(self._unread):
             self.raise_invalid(key, "is unknown")
@@ -396,5 +396,5 @@ def _get_field_reader(hint: object) -> Reader:
 def parse_tagged_record(fields: JsonFields, kinds: Mapping[str, type[AnyRecord]]) -> AnyRecord:
     """Parse a record whose class is named by the JSON field `kind`."""
     record = kinds[fields.read_choice("kind", tuple(kinds))].from_fields(fields)
-    fields.reject_unknown()
+    fields.reject_unknown_keys()
     return record

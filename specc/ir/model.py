@@ -214,9 +214,9 @@ class DecodingConfig:
 
 
 @value_class()
-class StandaloneGeneratorGraph:
-    """The graphs from which a standalone generator is built: the graph of the spec, the derived
-    graphs, and the generation settings. `defaults` computes inputs that the generator lacks.
+class StandaloneGeneratorSource:
+    """The input for building a standalone generator: the graph of the spec, the derived graphs, and
+    the generation settings. `defaults` computes inputs that the generator lacks.
     """
 
     graph: Graph
@@ -225,7 +225,7 @@ class StandaloneGeneratorGraph:
     defaults: Graph | None = None
 
 
-ModelSource: TypeAlias = Graph | KVBufferGraph | StandaloneGeneratorGraph
+ModelSource: TypeAlias = Graph | KVBufferGraph | StandaloneGeneratorSource
 """The source of a model file: a graph, a decode step with in-place KV caches, or a standalone
 generator.
 """

@@ -53,7 +53,7 @@ class RearrangePattern:
         """The axis names on the right side, ignoring parentheses."""
         return [name for axis in self.right for name in axis]
 
-    def find_unbalanced_names(self) -> list[str]:
+    def find_one_sided_axis_names(self) -> list[str]:
         """Return the axis names that do not occur exactly once on each side."""
         left_names, right_names = self.left_names, self.right_names
         names = {*left_names, *right_names}

@@ -14,9 +14,9 @@ from pathlib import Path
 from specc.analysis.analysis_report import analyze_graph
 from specc.diagnostics.diagnostic import (
     Diagnostic,
-    Failed,
     Source,
     Span,
+    SpeccError,
     merge_duplicate_diagnostics,
 )
 from specc.driver.spec_loader import LoadedSpec, SpecCheckResult, check_spec, open_spec
@@ -71,7 +71,7 @@ class DocumentAnalysis:
 
     def find_used_module(self, alias: str) -> SpecNamespace | None:
         """Return the module that `use … as alias` names, or None if it cannot be read."""
-        user = self.module.find_use(alias) if self.module else None
+        user = self.module.find_use_statement(alias) if self.module else None
         return resolve_used_file(self, user[1], user[0]) if user else None
 
     @cached_property
@@ -137,7 +137,7 @@ def analyze_incrementally(
         analysis = replace(analysis, syntax=detect_syntax(source), file=parse_spec(source))
         analysis = replace(analysis, module=library.load_module(path, str(path)))
         spec = open_spec(str(path), library=library)
-    except Failed as failed:
+    except SpeccError as failed:
         yield replace(analysis, diagnostics=tuple(translate_advice(failed.diagnostics)))
         return
     analysis = replace(analysis, spec=spec)
@@ -163,7 +163,7 @@ def _add_graph(analysis: DocumentAnalysis, spec: LoadedSpec, graph: str) -> Docu
         # warnings are reported only for the default graph, because some warnings depend on values
         # that commands set for other graphs
         diagnostics += [] if graph else _iterate_graph_diagnostics(check_result)
-    except Failed as failed:
+    except SpeccError as failed:
         diagnostics += failed.diagnostics
     finally:
         RECORDED_VALUES.reset(context_token)
@@ -206,7 +206,7 @@ def resolve_used_file(
     analysis: DocumentAnalysis, module: SpecNamespace, use: ast.Use
 ) -> SpecNamespace | None:
     """Return the module that a `use` names, or None if it cannot be read."""
-    with suppress(Failed):
+    with suppress(SpeccError):
         return analysis.library.load_used_module(use.path, module, None)
     return None
 

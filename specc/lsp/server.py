@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from lsprotocol import types as lsp
 from pygls.lsp.server import LanguageServer
 
-from specc.diagnostics.diagnostic import Failed, Source
+from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.lsp import dsl_completion, protocol_and_inlay_hints, yaml_completion
 from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.documents import OpenDocument, OpenDocuments
@@ -124,7 +124,7 @@ class RequestHandlers:
             return None
         try:
             file = parse_spec(Source(str(document.path), document.text))
-        except Failed:
+        except SpeccError:
             return None
         text = format_dsl(file) if document.path.suffix == ".specc" else format_yaml(file)
         if text == document.text:

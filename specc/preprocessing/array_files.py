@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.json_io import (
     NO_LIMITS,
     InvalidJsonError,
@@ -157,7 +157,7 @@ def convert_nested_lists(value: object, location: str, *, pad_left: bool = False
     flat: list[bool | int | float] = []
     try:
         _flatten_lists(value, shape, (), flat, location)
-    except Failed as failed:
+    except SpeccError as failed:
         padded_lists = _pad_lists(value, pad_left)
         if not padded_lists:
             raise
@@ -167,7 +167,7 @@ def convert_nested_lists(value: object, location: str, *, pad_left: bool = False
             else ""
         )
         fix = f"pad the shorter ones{example}, and pass a padding mask as the input of type `keep`"
-        raise Failed(replace(failed.diagnostics[0], helps=(fix,))) from None
+        raise SpeccError(replace(failed.diagnostics[0], helps=(fix,))) from None
     return np.array(flat, _choose_list_dtype(flat, location)).reshape(shape)
 
 

@@ -42,8 +42,8 @@ class ChatTemplate:
         if len(child.names()) > MAX_TOKENS:
             fields.raise_invalid("tokens", "is too large")
         tokens = {name: child.get_required(name) for name in child.names()}
-        child.reject_unknown()
-        fields.reject_unknown()
+        child.reject_unknown_keys()
+        fields.reject_unknown_keys()
         texts = {n: t for n, t in tokens.items() if isinstance(t, str) and n.isidentifier()}
         if len(texts) != len(tokens):
             fields.raise_invalid("tokens", "is not a map of strings")
@@ -64,7 +64,7 @@ def parse_messages(value: object) -> list[dict[str, Json]]:
 
 
 def _parse_message(number: int, message: object) -> dict[str, Json]:
-    """Parse one message of a chat. `number` is its index in error messages."""
+    """Parse message `number` of a chat; error messages contain the number."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         _raise_invalid_chat(f"message {number} has no `role`")
     if "content" not in message:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
@@ -76,7 +76,7 @@ def check_inputs(
             array = cast_without_value_change(
                 np.asarray(arrays_by_name[spec.name]), spec.dtype, spec.name
             )
-        except Failed as failed:
+        except SpeccError as failed:
             errors.errors.extend(failed.diagnostics)
             continue
         arrays[spec.name] = array
@@ -91,7 +91,7 @@ def check_inputs(
         _check_computed_dims(spec, arrays[spec.name], errors, evaluate_dim)
     _check_bounds(errors, bounds or {}, evaluate_dim)
     if errors.errors:
-        raise Failed(*errors.errors)
+        raise SpeccError(*errors.errors)
     return arrays
 
 

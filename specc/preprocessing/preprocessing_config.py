@@ -204,7 +204,7 @@ class Task(Record):
 
     def check_fields(self, fields: JsonFields) -> None:
         """Raise an error if a task in the metadata has unknown fields."""
-        fields.reject_unknown()
+        fields.reject_unknown_keys()
 
 
 MAX_INPUTS_OR_OUTPUTS = 1000  # maximum number of preprocessing records for inputs or outputs
@@ -297,7 +297,7 @@ class PreprocessingConfig:
             inputs.shared = parse_tokenizer_files(fields.read_object("tokenizers"))
             outputs.shared = inputs.shared
         task = Task.from_fields(fields.read_object("task")) if fields.has_field("task") else None
-        fields.reject_unknown()
+        fields.reject_unknown_keys()
         for section in (inputs, outputs):
             max_name_length = max(map(len, section.names()), default=0)
             if len(section.names()) > MAX_INPUTS_OR_OUTPUTS or max_name_length > MAX_TOKEN:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.array_files import convert_nested_lists
@@ -124,7 +124,7 @@ def _convert_array(value: Any, name: str) -> Array:
             if {"__array__", "__array_interface__"} & {*methods}
             else np.from_dlpack(value)
         )
-    except Failed:
+    except SpeccError:
         raise
     except Exception as error:  # other libraries may raise any type of exception
         raise_error(

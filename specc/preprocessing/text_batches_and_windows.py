@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
@@ -60,7 +60,7 @@ def batch_texts(
     sequences: list[Array] = []
     for ids in try_encode_texts(texts, record, name):
         if isinstance(ids, Diagnostic):
-            raise Failed(ids)
+            raise SpeccError(ids)
         sequences.append(ids)
     return batch_sequences(graph, name, sequences, generated_input=generated_input)
 
@@ -82,7 +82,7 @@ def try_encode_texts(
             continue
         try:
             results.append(encode_text_ids(text, record))
-        except Failed as failed:
+        except SpeccError as failed:
             error = failed.diagnostics[0]
             results.append(replace(error, notes=(*error.notes, *notes)))
     return results

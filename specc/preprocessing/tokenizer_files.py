@@ -112,7 +112,7 @@ def _parse_file(sha: str, fields: JsonFields) -> TokenizerFile:
         return _parse_embedded_file(sha, fields)
     name = _read_file_name(fields)
     size = fields.read_int("bytes", 1, MAX_BYTES)
-    fields.reject_unknown()
+    fields.reject_unknown_keys()
     return TokenizerFile(sha, size, "", name)
 
 
@@ -124,7 +124,7 @@ def _parse_embedded_file(sha: str, fields: JsonFields) -> TokenizerFile:
     file = TokenizerFile.from_text(text)
     if file.sha256 != sha or file.size > MAX_BYTES:
         fields.raise_invalid("json", "does not match its recorded hash")
-    fields.reject_unknown()
+    fields.reject_unknown_keys()
     return file
 
 

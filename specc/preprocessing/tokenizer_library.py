@@ -11,7 +11,7 @@ from math import prod
 from threading import Thread
 from typing import Any, NoReturn, TypeVar
 
-from specc.diagnostics.diagnostic import Failed, Span, raise_error
+from specc.diagnostics.diagnostic import Span, SpeccError, raise_error
 from specc.io.platform import discard_native_stderr
 from specc.io.safe_read import escape_text
 from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, JsonTokenizer, TokenizerFile
@@ -383,7 +383,7 @@ def _convert_errors(report_error: Callable[[str], NoReturn]) -> Iterator[None]:
     try:
         with discard_native_stderr():
             yield
-    except (Failed, MemoryError):
+    except (SpeccError, MemoryError):
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":

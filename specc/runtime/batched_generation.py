@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import SupportsIndex
 
 from specc.decode.generation_settings import GenerationSettings
-from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.io.safe_read import escape_text
 from specc.runtime.batch_slots import make_batching_key, stack_prompts
 from specc.runtime.continuous_batching import (
@@ -62,7 +62,7 @@ def _generate_in_order(
                     prompt_index,
                     generator.start_generation(make_prompt_inputs(generator, prompt), settings),
                 )
-            except Failed as failed:
+            except SpeccError as failed:
                 results[prompt_index] = _add_prompt_index(failed, prompt_index)
 
     next_index = 0
@@ -72,7 +72,7 @@ def _generate_in_order(
         ended_sequences = make_continuous_batch(generator, batch_size).generate(start_streams())
     for ended_index, result in ended_sequences:
         results[ended_index] = (
-            _add_prompt_index(result, ended_index) if isinstance(result, Failed) else result[0]
+            _add_prompt_index(result, ended_index) if isinstance(result, SpeccError) else result[0]
         )
         while next_index in results:
             yield results.pop(next_index)
@@ -124,7 +124,7 @@ def _generate_prompts(prompts: Sequence[IndexedPrompt]) -> Iterator[EndedSequenc
     indices = [index for index, _ in prompts]
     try:
         results = _join_prompts([stream for _, stream in prompts], indices).results()
-    except Failed as failed:
+    except SpeccError as failed:
         if len(prompts) == 1:
             yield indices[0], failed
             return
@@ -186,7 +186,7 @@ def _check_batch_size(batch_size: object) -> int:
     )
 
 
-def _add_prompt_index(error: Failed, prompt_index: int) -> Diagnostic:
+def _add_prompt_index(error: SpeccError, prompt_index: int) -> Diagnostic:
     """Return the diagnostic of a failed prompt, with the index of the prompt added."""
     first = error.diagnostics[0]
     return replace(first, notes=(*first.notes, f"prompt {prompt_index + 1}"))

@@ -20,7 +20,7 @@ from specc.decode.token_selection import (
     make_invalid_logits_error,
     make_uniforms_for_positions,
 )
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.runtime.batch_slots import (
     count_initial_padding_positions,
     merge_batches,
@@ -40,7 +40,7 @@ prefilled together, because a prefill takes as long as a step."""
 T = TypeVar("T")
 """The type of a prompt before preparation, e.g. a mapping of input names to values."""
 
-EndedSequence: TypeAlias = tuple[int, list[GenerationResult] | Failed]
+EndedSequence: TypeAlias = tuple[int, list[GenerationResult] | SpeccError]
 """The index of a sequence, with its results (best first) or its error."""
 
 
@@ -199,7 +199,7 @@ class ContinuousBatch(Generic[T]):
         self.on_start([*active_indices, *(index for index, _ in new_inputs)])
         try:
             session, stream, logits = self._prefill_sequences([prompt for _, prompt in new_inputs])
-        except Failed as failed:
+        except SpeccError as failed:
             yield from self._retry_one_by_one(new_inputs, failed)
             return
         vocab = logits.shape[1]
@@ -252,7 +252,7 @@ class ContinuousBatch(Generic[T]):
         slots = [self.slots[n] for n in active]
         try:
             logits = self._feed_tokens(self.session, tokens)
-        except Failed as failed:
+        except SpeccError as failed:
             self.slots, self.session = [], None
             inputs = [(slot.sequence_index, slot.input) for slot in slots]
             yield from self._retry_one_by_one(inputs, failed)
@@ -269,7 +269,7 @@ class ContinuousBatch(Generic[T]):
         return np.asarray(session.step(tokens), np.float32)
 
     def _retry_one_by_one(
-        self, inputs: Sequence[tuple[int, T]], error: Failed
+        self, inputs: Sequence[tuple[int, T]], error: SpeccError
     ) -> Iterator[EndedSequence]:
         """Retry each sequence of a failed batch individually."""
         if len(inputs) == 1 and not self.slots:

@@ -15,7 +15,7 @@ from specc.decode.decode_loop import DelayedPrompt, delay_prompt
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.settings_errors import VocabularySizes, find_codebook_error
 from specc.decode.token_selection import Bools, Ints
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.ir.array import Array, Arrays
 from specc.ir.model import (
     GenerateSection,
@@ -328,7 +328,7 @@ def _infer_batch_size(input_signature: ModelInputs, inputs: Mapping[str, object]
 def check_generation_settings(model: GenerativeModel, settings: GenerationSettings) -> None:
     """Raise E0732 or E0733 if the model does not support a setting."""
     if error := find_codebook_error(asdict(settings), model.codebooks):
-        raise Failed(error)
+        raise SpeccError(error)
     sequence_input, batch = model.input_signature.sequence_input, model.input_signature.batch_size
     token_settings = {
         "pad": settings.pad,
@@ -338,7 +338,7 @@ def check_generation_settings(model: GenerativeModel, settings: GenerationSettin
     }
     for name, token in token_settings.items():
         if error := model.vocabulary_sizes.check_token_id(name, token):
-            raise Failed(error)
+            raise SpeccError(error)
     feature = "guidance" if settings.guidance_scale != 1 else "beam search"
     needs_batch = feature == "guidance" or settings.strategy == "beam"
     if needs_batch and batch.number is not None:

@@ -18,7 +18,7 @@ from specc.decode.detokenizer import (
     truncate_at_stop_string,
 )
 from specc.decode.token_selection import DecodeStepOutput
-from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.diagnostics.render import format_repr
 from specc.ir.array import Array, Arrays
 from specc.runtime.generation_request import GenerationRequest
@@ -80,7 +80,7 @@ class GenerationStream(GenerationRequest):
     logged_steps: list[DecodeStepOutput] = field(default_factory=list)
     hypotheses: list[list[BeamHypothesis]] | None = None
     step_iterator: Iterator[DecodeStepOutput] | None = field(default=None, repr=False)
-    error: Failed | None = None
+    error: SpeccError | None = None
 
     def __repr__(self) -> str:
         batch_size = len(self.prompt)
@@ -146,14 +146,14 @@ class GenerationStream(GenerationRequest):
             )
         try:
             step = next(self.step_iterator, None)
-        except Failed as error:
+        except SpeccError as error:
             self.error = error
             raise
         except BaseException:
             # Ctrl-C during a step leaves the KV caches in an inconsistent state
             title = "generation was interrupted"
             helps = ("call `generate` again",)
-            self.error = Failed(Diagnostic("E0962", title, helps=helps))
+            self.error = SpeccError(Diagnostic("E0962", title, helps=helps))
             raise
         self.logged_steps += [step] if step else []
         return step is not None

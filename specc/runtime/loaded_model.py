@@ -12,7 +12,7 @@ from specc import backend
 from specc.artifact import package_index_and_checksums
 from specc.artifact.manifest import METADATA_KEY, Manifest, parse_manifest
 from specc.backend import Computation, ModelFile, QuantizedMatMul, Session
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.memory_check import check_free_memory
 from specc.io.safe_read import escape_text
@@ -276,10 +276,10 @@ def _run_batches(
             _raise_not_batches()
         try:
             results = model.run(**batch)
-        except Failed as failed:
+        except SpeccError as failed:
             first, *others = failed.diagnostics
             where = f"in batch {number}"
-            raise Failed(replace(first, notes=(*first.notes, where)), *others) from None
+            raise SpeccError(replace(first, notes=(*first.notes, where)), *others) from None
         yield results
 
 

@@ -21,7 +21,7 @@ from specc.artifact.package_index_and_checksums import (
     read_package_index,
 )
 from specc.backend import ModelFile
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.atomic_write import FileDigest
 from specc.io.safe_read import (
     UnreadableFileError,
@@ -61,7 +61,7 @@ def open_package_files(directory: Path, *, verify_contents: bool = False) -> Pac
             if verify_contents:
                 read_package_index(directory, verifies_contents=True)
             return files
-        except Failed:
+        except SpeccError:
             new_index = read_package_index(directory)
             if new_index == index:
                 raise

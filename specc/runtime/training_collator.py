@@ -8,7 +8,7 @@ from typing import NamedTuple, NoReturn, cast
 import numpy as np
 
 from specc.decode.generation_settings import merge_settings
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
@@ -65,10 +65,10 @@ def _convert_examples(values: list[object], convert: Callable[[object], Array]) 
     for number, value in enumerate(values):
         try:
             arrays.append(convert(value))
-        except Failed as failed:
+        except SpeccError as failed:
             note = f"in row {number} of the batch"
             diagnostics = (replace(d, notes=(*d.notes, note)) for d in failed.diagnostics)
-            raise Failed(*diagnostics) from None
+            raise SpeccError(*diagnostics) from None
     return arrays
 
 

@@ -92,7 +92,7 @@ class QuantizedParameters:
         zeros = () if self.zero_points is None else (self.zero_points,)
         return self.codes, self.scales, *zeros
 
-    def convert_parts(self, convert: Callable[[str, Value], Value]) -> "QuantizedParameters":
+    def convert_parameters(self, convert: Callable[[str, Value], Value]) -> "QuantizedParameters":
         """Return the weight with each part replaced by `convert(name, parameter)`."""
         zeros = self.zero_points
         return replace(
@@ -140,7 +140,7 @@ def _make_quantized_weight(
             replace(parameter, name=rename(parameter.name), type=type, tied_to=tied)
         )
 
-    codes = add_part(format.format_codes_name, Type.of(format.dtype, *codes_shape))
+    codes = add_part(format.make_codes_tensor_name, Type.of(format.dtype, *codes_shape))
     quantized = QuantizedParameters(
         codes, add_part(format.format_scales_name, Type.of("f32", *scales_shape)), format
     )
@@ -199,7 +199,7 @@ class _WeightQuantizer:
     def _slice_weight(self, op: ops.Slice, weight: QuantizedParameters) -> QuantizedParameters:
         """Slice codes, scales and zero points along the last (layout `columns`) or first axis."""
         is_last_axis = weight.format.layout == "columns"
-        return weight.convert_parts(
+        return weight.convert_parameters(
             lambda _, v: self.builder.add_op(replace(op, axis=v.rank - 1 if is_last_axis else 0), v)
         )
 
@@ -302,7 +302,7 @@ def _add_quantized_body_inputs(
             f"{name} {labels.get(part, part)}", replace(input_facts, type=type)
         )
 
-    return quantized_weight.convert_parts(add_input)
+    return quantized_weight.convert_parameters(add_input)
 
 
 STATE_SCALE_SUFFIX = ":scale"

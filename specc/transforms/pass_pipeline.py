@@ -22,7 +22,7 @@ from specc.analysis.causality import (
 )
 from specc.analysis.time_axis import compute_chunk_size, substitute_chunked_length
 from specc.analysis.time_dataflow import trace_time_dataflow
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.incremental.step_graph import DecodeGraph, add_encoder_graph, derive_step_graph
 from specc.incremental.step_plan import OutputPositions
 from specc.ir import ops
@@ -160,9 +160,9 @@ def _run_causality_check(state: PassState) -> PassState:
         else check_streaming_causality(graph, symbol, time_input, names, length)
     )
     if errors:
-        raise Failed(*errors)
+        raise SpeccError(*errors)
     if errors := check_default_causality(graph, state.defaults, symbol, time_input, names):
-        raise Failed(*errors)
+        raise SpeccError(*errors)
     outputs: dict[str, OutputPositions] = dict.fromkeys(names, state.logits_positions)
     flow = trace_time_dataflow(graph, symbol, length)
     for name, value in graph.outputs.items():
@@ -241,7 +241,7 @@ DERIVE_PASSES = ("chunk", "prove", "step", "encode")
 
 
 def run_passes(state: PassState, names: Sequence[str]) -> PassState:
-    """Run the passes named `names` on `state`, in the order of `ALL_PASSES`."""
+    """Run the passes listed in `names` on `state`, in the order of `ALL_PASSES`."""
     verified_graphs: tuple[Graph, ...] = ()
     for each_pass in ALL_PASSES:
         if each_pass.name in names:

@@ -307,7 +307,7 @@ class _FormatChooser:
         )
 
     def _choose_format(self, kind: QuantizationKind, uses: WeightUses) -> QuantizationFormat:
-        """Return the format of a quantization kind in the layout of the target."""
+        """Return the storage format of a quantization kind, in the weight layout of the target."""
         is_per_channel = self.layout == "columns" and _needs_row_layout(kind, uses)
         if is_per_channel or kind in ("int8", "int8-tensor"):
             # integer MatMul kernels read `[in, out]`; embedding tables and expert weights are

@@ -38,7 +38,7 @@ class LengthThreshold:
     length: int
     stride: int = 1
 
-    def compute_length_beyond(self, positions: int) -> int:
+    def compute_length_above(self, positions: int) -> int:
         """Return the axis size whose number of positions exceeds the constant by `positions`."""
         return self.length + positions * self.stride
 
@@ -257,11 +257,11 @@ def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[
     """Yield lists of axis sizes in order of preference; one entry of each list is used."""
 
     def choose_unblocked_length(symbol: str, threshold: LengthThreshold) -> int:
-        length = threshold.compute_length_beyond(POSITIONS_BEYOND_THRESHOLD)
+        length = threshold.compute_length_above(POSITIONS_BEYOND_THRESHOLD)
         return min([length, *(b.length for b in blocks.get(symbol, ()))])
 
     def choose_blocked_length(symbol: str, threshold: LengthThreshold) -> int:
-        return threshold.compute_length_beyond(POSITIONS_BEYOND_THRESHOLD)
+        return threshold.compute_length_above(POSITIONS_BEYOND_THRESHOLD)
 
     constants = _limit_thresholds(constants)
     all_thresholds = {
@@ -304,7 +304,7 @@ def find_skipped_lengths(
     constants, blocks = find_length_thresholds(graph), _find_block_thresholds(graph)
     for symbol in sorted({*constants, *blocks} & max_compared.keys()):
         for threshold in sorted([*constants.get(symbol, ()), *blocks.get(symbol, ())]):
-            min_length = threshold.compute_length_beyond(1)
+            min_length = threshold.compute_length_above(1)
             if max_compared[symbol] >= min_length:
                 continue
             nearby_sizes = find_nearby_lengths(

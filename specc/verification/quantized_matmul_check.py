@@ -119,7 +119,7 @@ def _compute_group_matmul_error(
 
 
 def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
-    """Return `(x - zero_point) @ w`, with one zero point per loop iteration."""
+    """Return `(x - zero_point) @ w`; a product in a loop has one zero point per iteration."""
     broadcast_shape = (*zero_point.shape, *[1] * (x.ndim - zero_point.ndim))
     centered = x.astype(np.float64) - zero_point.reshape(broadcast_shape)
     products: Array = _flatten_leading_axes(centered) @ w

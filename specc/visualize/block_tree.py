@@ -135,7 +135,7 @@ class _BlockBuilder:
         )
 
     def _make_child(self, summary: ScopeSummary, path: str) -> Block:
-        """Create the block of a nested scope, which is merged with its child if it has only one."""
+        """Create the block of a nested scope; merge a block that has one child with this child."""
         merged_names, repeats, members_of_part = [summary.name], 1, summary.members
         outer = path_of_first = f"{path}.{summary.members[0]}".lstrip(".")
         while (

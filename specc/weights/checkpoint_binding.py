@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Span
+from specc.diagnostics.diagnostic import Diagnostic, Span, SpeccError
 from specc.weights import binding_errors
 from specc.weights.binding_errors import MissingParameter
 from specc.weights.checkpoint_files import Checkpoint
@@ -83,7 +83,7 @@ def bind_parameters(
         checkpoint, naming, len(by_name), uninitialized, mismatches, unused, reasons=reasons
     )
     if errors:
-        raise Failed(*errors)
+        raise SpeccError(*errors)
     bound_parameters, warnings = _choose_dtypes(bound, exprs, rules, checkpoint)
     if initialization is not None and head_weights is not None:
         warnings.append(

@@ -50,7 +50,7 @@ class WeightsWithKVCacheScales(ParameterOverrides):
         """Return True if a parameter is a KV cache scale."""
         return name in self.scales
 
-    def iterate_overridden_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the KV cache scales as bytes."""
         yield _view_bytes(self.scales[name].astype(np.float32, copy=False))
 
@@ -127,7 +127,7 @@ def quantize_to_files(
 ) -> PrequantizedWeight:
     """Quantize a weight with GPTQ and write files with `stem`. Raise E0810 to E0815 on failure."""
     quantized = QuantizedWeights(values, {name: format}, get_factor=get_factor)
-    parts = format.format_codes_name(name), format.format_scales_name(name)
+    parts = format.make_codes_tensor_name(name), format.format_scales_name(name)
     paths = stem.with_suffix(".numbers"), stem.with_suffix(".scales")
     for part, path in zip(parts, paths, strict=True):
         try:
@@ -198,7 +198,7 @@ class QuantizedWeights(ParameterOverrides):
         """Return True for codes, scales and zero points of a quantized weight."""
         return name in self.parts
 
-    def iterate_overridden_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the codes, scales or zero points of a weight as bytes."""
         weight, kind = self.parts[name]
         if weight in self.prequantized:

@@ -324,7 +324,7 @@ def plan_rearrange(
         raise WeightExpressionError(str(error)) from None
     for side in (pattern.left_names, pattern.right_names):
         _check_distinct(side)
-    if unbalanced_names := pattern.find_unbalanced_names():
+    if unbalanced_names := pattern.find_one_sided_axis_names():
         raise WeightExpressionError(f"`{unbalanced_names[0]}` is on only one side of the pattern")
     if len(pattern.left) != len(shape):
         axes = f"the pattern is for {len(pattern.left)} axes"

@@ -7,7 +7,7 @@ from support.padding_specs import POOLED_SHAPE, SEQUENCE_SHAPE, write_padding_sp
 from support.random_padded_specs import elaborate_padded_spec, write_spec
 
 from specc.analysis.padding_check import check_padding
-from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 
 CASES = (
     ("sum(x, axis=1)", POOLED_SHAPE, ""),
@@ -164,7 +164,7 @@ def test_advice_fixes_random_specs(many: int) -> None:
         text = write_spec(seed).text
         try:
             found = check_padding(elaborate_padded_spec(text))
-        except Failed:
+        except SpeccError:
             continue
         for said in found:
             made = apply_advice(said) if said.helps else None

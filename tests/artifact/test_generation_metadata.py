@@ -7,7 +7,7 @@ import pytest
 
 import specc
 from specc.artifact.package_index_and_checksums import INDEX_FILE
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 TEXT = """specc 1
 model m
@@ -32,6 +32,6 @@ def test_state_without_an_initial_size(tmp_path: Path) -> None:
     )
     states[0]["rows"] = None
     (directory / INDEX_FILE).write_text(json.dumps(index))
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         specc.load(directory).generate([[1]]).results()
     assert [d.code for d in failed.value.diagnostics] == ["E0831"]

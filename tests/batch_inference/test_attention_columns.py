@@ -10,7 +10,7 @@ import pytest
 import specc
 from specc.batch_inference.job import run_job
 from specc.batch_inference.job_planner import JobRequest
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 TEXTS = ["a", "abcdef", "xyz", "ab", "abcabcabc"]
 
@@ -56,7 +56,7 @@ def test_parquet_type_of_the_column(small: Path, tmp_path: Path) -> None:
 
 
 def test_unknown_attention(small: Path, tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="E0879") as failed:
+    with pytest.raises(SpeccError, match="E0879") as failed:
         execute_map(small, tmp_path, "attention.lok")
     assert failed.value.diagnostics[0].notes == ("attention layers: look",)
     assert not (tmp_path / "out").exists()

@@ -16,7 +16,7 @@ from specc.batch_inference.batch_inference_model import BatchInferenceModel
 from specc.batch_inference.file_format import ColumnType, TableColumn
 from specc.batch_inference.job_files import encode_part
 from specc.batch_inference.row_batches import InputRow
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.array import Array
 from specc.preprocessing.preprocessing_records import ByteTokenizer, CharTokenizer
 from specc.preprocessing.text_codec import encode_text_ids, encode_texts
@@ -60,7 +60,7 @@ def test_text_batches_equal_single_texts(texts: list[str]) -> None:
     ):
         knows = isinstance(record, ByteTokenizer) or record.unknown_token_id is not None
         if not knows and "é" in "".join(texts):
-            with pytest.raises(Failed, match="U\\+00E9"):
+            with pytest.raises(SpeccError, match="U\\+00E9"):
                 encode_texts(texts, record)
             continue
         alone = [encode_text_ids(text, record) for text in texts]

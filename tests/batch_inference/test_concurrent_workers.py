@@ -14,7 +14,7 @@ from specc.batch_inference.data_files import find_data_files
 from specc.batch_inference.job import run_job
 from specc.batch_inference.job_files import read_plan
 from specc.batch_inference.job_planner import JobRequest, plan_job
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 HOLDS = """
 import sys
@@ -93,7 +93,7 @@ def test_data_that_is_not_a_regular_file(tmp_path: Path, name: str) -> None:
     """Reading a pipe would block, and would be empty the second time."""
     os.mkfifo(tmp_path / "pipe.txt")
     (tmp_path / "loop.csv").symlink_to("loop.csv")
-    with pytest.raises(Failed, match="E0802"):
+    with pytest.raises(SpeccError, match="E0802"):
         find_data_files([str(tmp_path / name) if name else ""])
 
 
@@ -111,11 +111,11 @@ def test_io_errors_while_reading(
     (out / "_specc").mkdir(parents=True)
     monkeypatch.setattr("specc.batch_inference.data_files.read_lines", raise_io_error)
     monkeypatch.setattr("specc.batch_inference.data_files.read_block_bytes", raise_io_error)
-    with pytest.raises(Failed, match=r"E0802.*input/output error"):
+    with pytest.raises(SpeccError, match=r"E0802.*input/output error"):
         plan_job(make_job_request(small, data, out)) if where == "plan" else blocks.run_block(0)
 
 
 def test_unreadable_plan(tmp_path: Path) -> None:
     (tmp_path / "_specc" / "plan.json").mkdir(parents=True)
-    with pytest.raises(Failed, match="E0802"):
+    with pytest.raises(SpeccError, match="E0802"):
         read_plan(tmp_path)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from specc.batch_inference import data_files
 from specc.batch_inference.data_files import find_data_files, open_data_file
 from specc.batch_inference.file_format import UnreadableRow
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\x00"), max_size=9)
 ENDS = st.sampled_from(["\n", "\r\n"])
@@ -102,7 +102,7 @@ def test_image_directory(tmp_path: Path) -> None:
 def test_invalid_files(tmp_path: Path, name: str, content: bytes, code: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         open_data_file(path).read_columns()
     assert failed.value.diagnostics[0].code == code
 
@@ -111,7 +111,7 @@ def test_oversized_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(data_files, "MAX_ROW_BYTES", 1000)
     path = tmp_path / "t.txt"
     path.write_bytes(b"a" * 2000)
-    with pytest.raises(Failed, match="E0871"):
+    with pytest.raises(SpeccError, match="E0871"):
         open_data_file(path).split_into_blocks(0, 9)
 
 
@@ -133,9 +133,9 @@ def test_table_directories(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x\n1\n")
     assert [p.name for p in find_data_files([str(tmp_path)])] == ["a.csv", "b.csv"]
     (tmp_path / "none").mkdir()
-    with pytest.raises(Failed, match="E0873"):
+    with pytest.raises(SpeccError, match="E0873"):
         find_data_files([str(tmp_path / "none")])
-    with pytest.raises(Failed, match="E0802"):
+    with pytest.raises(SpeccError, match="E0802"):
         find_data_files([str(tmp_path / "absent.csv")])
 
 
@@ -147,7 +147,7 @@ def test_csv_quotes_inside_values(tmp_path: Path) -> None:
     rows = [('5" disk', "1"), ("x", "2\n"), ("y", "3")]
     assert all(read_all(path, ["a", "b"], size) == rows for size in (1, 2, 9))
     path.write_bytes(b"a,b\rx,1\ry,2\r")
-    with pytest.raises(Failed, match="E0872"):
+    with pytest.raises(SpeccError, match="E0872"):
         open_data_file(path).read_columns()
 
 
@@ -167,7 +167,7 @@ def test_parquet_values_without_a_python_type(tmp_path: Path) -> None:
     assert isinstance(bad, UnreadableRow)
     assert (good, at) == ("a", "1970-01-01 00:00:01.234567891")
     pq.write_table(pa.table([text[1:], text[1:]], names=["a", "a"]), path)
-    with pytest.raises(Failed, match="E0870"):
+    with pytest.raises(SpeccError, match="E0870"):
         open_data_file(path).read_columns()
 
 

@@ -25,7 +25,7 @@ from specc.batch_inference.job import run_job
 from specc.batch_inference.job_files import BatchLimits
 from specc.batch_inference.job_planner import plan_job
 from specc.batch_inference.row_batches import InputRow
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 
 def test_rows_equal_single_runs(small: Path, data: Path, tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_output_directory_of_another_job(
 ) -> None:
     run_job(make_job(small, data, tmp_path))
     before = hash_parts(tmp_path)
-    with pytest.raises(Failed, match="E0875") as failed:
+    with pytest.raises(SpeccError, match="E0875") as failed:
         run_job(make_job(small, data, tmp_path, **change))
     assert named in "".join(failed.value.diagnostics[0].notes)
     assert hash_parts(tmp_path) == before
@@ -243,7 +243,7 @@ def test_workers_that_fail_to_start(
 ) -> None:
     plan_job(make_job(small, data, tmp_path)).write_file(tmp_path)
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(Failed, match="E0883"):
+    with pytest.raises(SpeccError, match="E0883"):
         list(LocalEngine(out=tmp_path, worker_count=2).run_blocks(range(4)))
 
 
@@ -251,7 +251,7 @@ def test_missing_ray(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(Failed, match="E0888"):
+    with pytest.raises(SpeccError, match="E0888"):
         run_job(make_job(small, data, tmp_path / "out", engine="ray"))
     assert not (tmp_path / "out").exists()
 
@@ -274,5 +274,5 @@ def test_workers_that_exit_early(
     dies.write_text("#!/bin/sh\necho '{\"ready\": true}'\n")
     dies.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(dies))
-    with pytest.raises(Failed, match="block 0"):
+    with pytest.raises(SpeccError, match="block 0"):
         list(LocalEngine(out=tmp_path, worker_count=1).run_blocks([0]))

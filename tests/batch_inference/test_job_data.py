@@ -18,7 +18,7 @@ from specc.batch_inference.job import JobReport, run_job
 from specc.batch_inference.job_files import BatchLimits, get_file_state, read_plan
 from specc.batch_inference.job_planner import JobRequest, plan_job
 from specc.cli.main import main
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.array_files import convert_nested_lists
 
 
@@ -51,7 +51,7 @@ def test_all_parts_have_one_schema(small: Path, tmp_path: Path) -> None:
 def test_errors_of_a_job(small: Path, data: Path, tmp_path: Path) -> None:
     def check_fails(code: str, **more: object) -> None:
         job = vars(make_job(small, data, tmp_path / "out")) | more
-        with pytest.raises(Failed, match=code):
+        with pytest.raises(SpeccError, match=code):
             run_job(JobRequest(**job))  # type: ignore[arg-type]
         assert not (tmp_path / "out").exists()
 
@@ -71,7 +71,7 @@ def test_errors_of_a_job(small: Path, data: Path, tmp_path: Path) -> None:
 
 
 def test_maximum_number_of_errors(small: Path, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="E0887"):
+    with pytest.raises(SpeccError, match="E0887"):
         run_job(make_job(small, data, tmp_path, max_errors=0))
     assert run_job(make_job(small, data, tmp_path, max_errors=1)).errors == 1
 
@@ -131,7 +131,7 @@ def test_json_files_with_different_columns(small: Path, tmp_path: Path) -> None:
         assert {r["text"]: r["k"] for r in rows} == {"a": None, "b": 1}
     (tmp_path / "d.csv").write_text("text\nc\n")
     job = make_job(small, tmp_path, tmp_path / "csv")
-    with pytest.raises(Failed, match="E0884"):
+    with pytest.raises(SpeccError, match="E0884"):
         run_job(JobRequest(**{**vars(job), "data": [*files, str(tmp_path / "d.csv")]}))
 
 
@@ -154,7 +154,7 @@ def test_number_types_do_not_depend_on_other_rows(small: Path, tmp_path: Path) -
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(f'{{"text": [{x}]}}\n' for x in ("1", "1.5", "true", "2")))
     report = run_job(make_job(small, rows, tmp_path / "out", limits=BatchLimits()))
-    with pytest.raises(Failed, match="is NaN"):
+    with pytest.raises(SpeccError, match="is NaN"):
         convert_nested_lists([1.0, float("nan")], "a row")
     found = [str(row["error"])[:5] for row in read_rows(tmp_path / "out")]
     assert (report.errors, found) == (2, ["None", "E0907", "E0907", "None"])
@@ -172,7 +172,7 @@ def test_generation_settings_are_checked_first(tmp_path: Path) -> None:
         ({"settings": {"num_return_sequences": 3, "num_beams": 2}}, "E0733"),
         ({"raw_outputs": ["logits"]}, "E0879"),
     ]:
-        with pytest.raises(Failed, match=code):
+        with pytest.raises(SpeccError, match=code):
             plan_job(JobRequest(**{**vars(job), **more}))  # type: ignore[arg-type]
     plan = plan_job(JobRequest(**{**vars(job), "settings": {"num_return_sequences": 2}}))
     assert "score" in [column.name for column in plan.result_columns]
@@ -183,10 +183,10 @@ def test_changed_model_or_data(small: Path, data: Path, tmp_path: Path) -> None:
     mine.write_bytes(data.read_bytes())
     run_job(make_job(small, mine, tmp_path / "out"))
     specc.compile(small.parent / "small.specc", model, init=1)
-    with pytest.raises(Failed, match="E0875"):
+    with pytest.raises(SpeccError, match="E0875"):
         run_job(make_job(model, mine, tmp_path / "out"))
     os.utime(mine, (1, 1))
-    with pytest.raises(Failed, match="E0875"):
+    with pytest.raises(SpeccError, match="E0875"):
         run_job(make_job(small, mine, tmp_path / "out"))
 
 
@@ -198,7 +198,7 @@ def test_data_changed_after_planning(small: Path, data: Path, tmp_path: Path) ->
     mine.write_bytes(data.read_bytes()[:-5])
     plan = read_plan(tmp_path / "out")
     assert plan is not None
-    with pytest.raises(Failed, match="E0881"):
+    with pytest.raises(SpeccError, match="E0881"):
         BlockRunner.open(plan, tmp_path / "out").run_block(0)
 
 
@@ -225,9 +225,9 @@ def test_invalid_arguments(
     """The Python API validates every argument; nothing is written."""
     with specc.load(small) as model:
         given = {"out": tmp_path / "out", "engine": "serial", **asked}
-        with pytest.raises(Failed, match=f"E0970.*{next(iter(asked))}"):
+        with pytest.raises(SpeccError, match=f"E0970.*{next(iter(asked))}"):
             model.map(data, **given)  # type: ignore[arg-type]
-        with pytest.raises(Failed, match="E0970"):
+        with pytest.raises(SpeccError, match="E0970"):
             model.map(out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -18,7 +18,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.batch_inference.job import run_job
 from specc.batch_inference.job_planner import JobRequest
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 pytest.importorskip("ray", reason="make scale installs Ray")
 pytestmark = [
@@ -59,7 +59,7 @@ def test_resume_a_job_of_another_engine(small: Path, data: Path, tmp_path: Path)
 
 
 def test_unreachable_cluster(small: Path, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="E0888"):
+    with pytest.raises(SpeccError, match="E0888"):
         run_and_hash(small, data, tmp_path, engine="ray", address="127.0.0.1:1")
 
 

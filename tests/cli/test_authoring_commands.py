@@ -8,7 +8,7 @@ import pytest
 
 from specc.cli import main as cli
 from specc.cli.authoring_commands import make_spec_name
-from specc.diagnostics.diagnostic import Failed, Source
+from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.driver.derived_spec import SCHEMA_FILE, DerivedSpec, format_derived_spec
 from specc.driver.python_spec_argument import open_spec_argument
 from specc.driver.spec_draft import draft_spec
@@ -221,7 +221,7 @@ def test_draft_without_weights(unknown_checkpoint: Path) -> None:
 )
 def test_draft_of_an_invalid_config(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(Failed, match=r"E04|E0948") as failed:
+    with pytest.raises(SpeccError, match=r"E04|E0948") as failed:
         draft_spec(str(tmp_path), "mine", ": ")
     assert "\x1b" not in str(failed.value)
 

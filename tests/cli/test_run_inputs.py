@@ -14,7 +14,7 @@ import specc
 from specc.api import Model
 from specc.cli.main import main
 from specc.cli.run_inputs import parse_input_arguments
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 TEXT = """specc 1
 model m
@@ -110,7 +110,7 @@ def test_arguments_follow_the_table_of_the_docs(
     Path("bad").write_bytes(b"\xff\xfe\xff")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"in1\nin2\n")))
     if isinstance(wanted, str):
-        with pytest.raises(Failed, match=wanted) as failed:
+        with pytest.raises(SpeccError, match=wanted) as failed:
             parse_input_arguments(model.input_signature, words)
         assert wanted != "E0802" or len(failed.value.diagnostics[0].helps) == 2
         return
@@ -157,7 +157,7 @@ def test_python_array_likes(model: Model) -> None:
     assert np.array_equal(
         model.run(ids=Column(["ab", "cd"]))["y"], model.run(ids=["ab", "cd"])["y"]
     )
-    with pytest.raises(Failed, match="E0907"):
+    with pytest.raises(SpeccError, match="E0907"):
         model.run(ids=Column([[1, 2], [3]]))
 
 

@@ -11,7 +11,7 @@ from support.golden_cases import run_golden_case
 from support.parameter_sweeps import sample_sweep
 from support.suggested_fixes import APPLIED_FIXES, OTHER_ADVICE
 
-from specc.diagnostics.diagnostic import Failed, Source
+from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.syntax.parse import parse_spec
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -73,7 +73,7 @@ def count_case_messages(
     if (GOLDEN / "errors-syntax" / f"{name}.txt").is_file():
         try:
             parse_spec(Source(file, case))
-        except Failed as failed:
+        except SpeccError as failed:
             return Counter(f"{d.code}: {d.title}" for d in failed.diagnostics)
         return Counter()
     directory.mkdir()

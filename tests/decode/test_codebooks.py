@@ -23,7 +23,7 @@ from specc.decode.token_selection import (
     make_uniforms_for_positions,
     sample_token,
 )
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 CODEBOOKS, VOCAB, PAD, START = 3, 7, 8, 9
 DELAYS = (0, 1, 3)
@@ -166,11 +166,11 @@ def test_unsupported_settings(settings: Mapping[str, Any], codebooks: int, code:
 
 @pytest.mark.parametrize("delays", [[-1], [2000], ["a"], 3, [0.5]])
 def test_invalid_delays(delays: Any) -> None:
-    with pytest.raises(Failed, match="E0732"):
+    with pytest.raises(SpeccError, match="E0732"):
         merge_settings({}, delay_pattern=delays)
 
 
 def test_delays_need_enough_steps() -> None:
     check_delays(make_settings(), 4)
-    with pytest.raises(Failed, match="E0733"):
+    with pytest.raises(SpeccError, match="E0733"):
         check_delays(make_settings(), 3)

@@ -17,7 +17,7 @@ from support.toy_models import (
 from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import Bools, Ints
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 VOCAB = 7
 SAMPLED = GenerationSettings(
@@ -186,7 +186,7 @@ def test_nonfinite_logits(wrong: float, strategy: str) -> None:
         return [wrong, wrong if wrong < 0 else 0.0]
 
     settings = GenerationSettings(strategy=strategy, max_tokens=9)  # type: ignore[arg-type]
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         list(iterate_decode_steps(TableDecoder(table), np.array([[1]]), settings))
     assert [d.code for d in caught.value.diagnostics] == ["E0961"]
 

@@ -7,13 +7,13 @@ import pytest
 
 from specc.decode.generation_settings import GenerationArguments, GenerationSettings, merge_settings
 from specc.decode.setting_table import GENERATION_OPTIONS
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 BEAM = {"start": 1, "stop": 2, "strategy": {"kind": "beam", "num_beams": 12, "length_penalty": 0.6}}
 
 
 def get_errors(said: dict[str, Any], **given: Any) -> list[tuple[str, str]]:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         merge_settings(said, **given)
     return [(d.code, d.title) for d in caught.value.diagnostics]
 
@@ -91,7 +91,7 @@ def test_messages_name_the_range() -> None:
      ("eos_token_id", "stop"), ("topk", "top_k"), ("do_sample", "strategy")],
 )  # fmt: skip
 def test_unknown_setting_suggests_a_name(name: str, meant: str) -> None:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         merge_settings({}, **{name: 1})
     (found,) = caught.value.diagnostics
     assert (found.code, found.helps) == ("E0731", (f"did you mean `{meant}`?",))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specc.analysis.analysis_report import analyze_graph
-from specc.diagnostics.diagnostic import Failed, compute_exit_status, get_error_category
+from specc.diagnostics.diagnostic import SpeccError, compute_exit_status, get_error_category
 from specc.driver.spec_loader import LoadedSpec, check_spec
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program
@@ -167,7 +167,7 @@ def get_check_codes(name: str, text: str) -> set[str]:
         found = check_spec(
             LoadedSpec(build_program(module, library), library, ConfigReader(), name)
         )
-    except Failed as failed:
+    except SpeccError as failed:
         return {d.code for d in failed.diagnostics}
     model = found.model or found.trials[0].model
     grows = model.generation

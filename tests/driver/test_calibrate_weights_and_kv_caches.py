@@ -194,7 +194,7 @@ def test_invalid_calibration_arrays(
     """The message names the file and the batch element, and no model is written."""
     (tmp_path / "in").mkdir()
     np.savez(tmp_path / "in" / "x.npz", **arrays)  # type: ignore[arg-type]
-    with pytest.raises(specc.Failed, match="E0854") as failed:
+    with pytest.raises(specc.SpeccError, match="E0854") as failed:
         specc.compile(
             spec,
             tmp_path / "m.onnx",

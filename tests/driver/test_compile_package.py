@@ -129,7 +129,7 @@ def test_graphs_all_exports_the_supported_graphs(name: str, tmp_path: Path) -> N
     named = said.partition("not exported: ")[2].partition(";")[0].split(", ")
     assert sorted([*named, *wanted]) == sorted({*PACKAGE_GRAPHS} & {*named, *wanted})
     assert specc.load(tmp_path / "p").package
-    with pytest.raises(specc.Failed):
+    with pytest.raises(specc.SpeccError):
         specc.compile(name, tmp_path / "q", init=1, set=config, graphs=["generate", "score"])
     assert not (tmp_path / "q").exists()
 
@@ -157,7 +157,7 @@ def test_unsupported_generation_setting_omits_one_graph(tmp_path: Path) -> None:
         for name in ("p", "q")
     ]
     assert texts[0] == texts[1]
-    with pytest.raises(specc.Failed, match="E0733"):
+    with pytest.raises(specc.SpeccError, match="E0733"):
         specc.compile("gpt2", tmp_path / "r", graphs=["generate"], **given)
 
 
@@ -208,7 +208,7 @@ def test_pointer_network_omits_the_generate_graph(tmp_path: Path) -> None:
     ]
     assert tokens[0] == tokens[1]
     assert [len(row) for row in tokens[0]] == [5, 5]
-    with pytest.raises(specc.Failed) as failed:
+    with pytest.raises(specc.SpeccError) as failed:
         specc.compile(tmp_path / "m.specc", tmp_path / "g.onnx", init=1, graphs="generate")
     assert [d.code for d in failed.value.diagnostics] == ["E0703"]
     assert not (tmp_path / "g.onnx").exists()

@@ -116,13 +116,13 @@ def test_inputs_come_from_arrays_and_json(spec: Path, tmp_path: Path) -> None:
 
 
 def test_unmatched_tap(spec: Path, tmp_path: Path) -> None:
-    with pytest.raises(specc.Failed, match="E0408"):
+    with pytest.raises(specc.SpeccError, match="E0408"):
         specc.compile(spec, tmp_path / "m.onnx", init=0, taps=["decoder.*"])
     assert not (tmp_path / "m.onnx").exists()
 
 
 def test_missing_weights_suggests_three_options(spec: Path, tmp_path: Path) -> None:
-    with pytest.raises(specc.Failed) as failed:
+    with pytest.raises(specc.SpeccError) as failed:
         specc.compile(spec, tmp_path / "m.onnx")
     (found,) = failed.value.diagnostics
     assert found.code == "E0523"
@@ -134,7 +134,7 @@ def test_nan_in_linked_weights(spec: Path, tmp_path: Path) -> None:
     weights = {n: np.array(a) for n, a in specc.load(tmp_path / "m.onnx").weights().items()}
     weights["words.weight"][3, 1] = np.nan
     write_safetensors(tmp_path / "w.safetensors", weights, {})
-    with pytest.raises(specc.Failed, match="E0507") as failed:
+    with pytest.raises(specc.SpeccError, match="E0507") as failed:
         specc.compile(
             spec, tmp_path / "linked.onnx", weights=tmp_path / "w.safetensors", set={"vocab": 40000}
         )

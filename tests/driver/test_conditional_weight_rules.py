@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import specc
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.weights.formats.safetensors import write_safetensors
 
 DSL = """\
@@ -51,5 +51,5 @@ def test_conditional_rules(name: str, text: str, tmp_path: Path) -> None:
         made = tmp_path / f"{old}.onnx"
         specc.compile(spec, made, weights=path, set={"old": old})
         assert np.allclose(specc.load(made).run(x=x)["y"], x @ weight.T)
-    with pytest.raises(Failed, match="E0501"):
+    with pytest.raises(SpeccError, match="E0501"):
         specc.compile(spec, tmp_path / "n.onnx", weights=tmp_path / "true.safetensors")

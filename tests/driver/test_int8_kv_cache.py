@@ -173,7 +173,7 @@ def test_scales_from_calibration_data(tmp_path: Path, capsys: pytest.CaptureFixt
     given = ["--graphs", "step", "--calibration-data", str(tmp_path / "x.jsonl")]
     assert compile_int8_cache(tmp_path / "m", "gpt2", *given) == 0
     assert "calibrated on `x.jsonl`" in capsys.readouterr().err
-    with pytest.raises(specc.Failed, match="E0820"):
+    with pytest.raises(specc.SpeccError, match="E0820"):
         specc.compile("gpt2", tmp_path / "n", init=0, graphs="step", kv_cache="int4")
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import specc
 from specc.artifact.manifest import RandomInitInfo
 from specc.cli.main import main
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.weights_section import list_parameters_with_sizes
 from specc.weights.formats.safetensors import write_safetensors
@@ -117,7 +117,7 @@ def test_missing_base_weights_are_an_error(left_out: str, why: str, tmp_path: Pa
         if not (n.startswith(start) if star else n == start)
     }
     directory = save_checkpoint(tmp_path, tensors)
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         specc.compile(
             directory, tmp_path / "m.onnx", graph="sequence_classification", init_missing=7
         )
@@ -129,7 +129,7 @@ def test_missing_base_weights_are_an_error(left_out: str, why: str, tmp_path: Pa
 
 def test_partial_head_is_an_error(tmp_path: Path) -> None:
     tensors = {**make_base_checkpoint(tmp_path), "classifier.weight": np.zeros((2, 8), "f4")}
-    with pytest.raises(Failed, match=r"E0501.*classifier\.bias"):
+    with pytest.raises(SpeccError, match=r"E0501.*classifier\.bias"):
         specc.compile(
             save_checkpoint(tmp_path, tensors),
             tmp_path / "m.onnx",
@@ -141,7 +141,7 @@ def test_partial_head_is_an_error(tmp_path: Path) -> None:
 def test_unused_tensor_is_an_error(tmp_path: Path) -> None:
     """An unused tensor remains an error, because it may be the head under another name."""
     tensors = {**make_base_checkpoint(tmp_path), "clasifier.weight": np.zeros((2, 8), "f4")}
-    with pytest.raises(Failed, match=r"E0505"):
+    with pytest.raises(SpeccError, match=r"E0505"):
         specc.compile(
             save_checkpoint(tmp_path, tensors),
             tmp_path / "m.onnx",
@@ -158,5 +158,5 @@ def test_complete_checkpoint_has_no_warning(tmp_path: Path) -> None:
 
 
 def test_init_and_init_missing_conflict(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="E0525"):
+    with pytest.raises(SpeccError, match="E0525"):
         specc.compile("gpt2", tmp_path / "m.onnx", init=1, init_missing=7)

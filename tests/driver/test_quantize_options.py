@@ -78,7 +78,7 @@ def test_every_option_has_an_effect_or_a_remark(
     specc.compile("m.specc", "plain.onnx", init=0, quantize=kind)
     try:
         made = specc.compile("m.specc", "m.onnx", init=0, quantize=kind, **OPTIONS[option])
-    except specc.Failed as failed:
+    except specc.SpeccError as failed:
         (told,) = failed.diagnostics
         assert told.code in ("E0753", "E0951")
         # an error mentions the option

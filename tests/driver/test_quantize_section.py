@@ -203,7 +203,7 @@ def test_section_without_quantization(words: str, tmp_path: Path) -> None:
     ),
 )
 def test_invalid_values(words: str, tmp_path: Path) -> None:
-    with pytest.raises(specc.Failed, match="E0858"):
+    with pytest.raises(specc.SpeccError, match="E0858"):
         specc.check(write_spec(tmp_path, f"{HEAD}quantize {{ {words} }}\n"))
 
 
@@ -211,7 +211,7 @@ def test_invalid_values(words: str, tmp_path: Path) -> None:
 def test_unsupported_group_size(size: int, tmp_path: Path) -> None:
     words = f"quantize {{ default = int4  group_size = {size} }}\n"
     spec = write_spec(tmp_path, HEAD + words)
-    with pytest.raises(specc.Failed, match="E0853") as failed:
+    with pytest.raises(specc.SpeccError, match="E0853") as failed:
         specc.check(spec)
     (one,) = failed.value.diagnostics
     assert one.primary
@@ -224,13 +224,13 @@ def test_pattern_of_another_graph(tmp_path: Path) -> None:
     words = 'quantize { default = int8  exclude = "classifier" }\n'
     specc.check(write_spec(tmp_path, HEAD + words))
     wrong = 'quantize { default = int8  exclude = "clasifier" }\n'
-    with pytest.raises(specc.Failed, match="E0850"):
+    with pytest.raises(specc.SpeccError, match="E0850"):
         specc.check(write_spec(tmp_path, HEAD + wrong))
 
 
 def test_unmatched_pattern_suggests_a_pattern(tmp_path: Path) -> None:
     words = 'quantize { default = int8  exclude = "h.*.attn.c_atn" }\n'
-    with pytest.raises(specc.Failed) as failed:
+    with pytest.raises(specc.SpeccError) as failed:
         specc.check(write_spec(tmp_path, HEAD + words))
     assert failed.value.diagnostics[0].helps == ("did you mean `h.*.attn.c_attn`?",)
 
@@ -316,7 +316,7 @@ def test_calibration_samples_in_the_spec(
     ],
 )
 def test_invalid_calibration_inputs(words: str, code: str, tmp_path: Path) -> None:
-    with pytest.raises(specc.Failed, match=code):
+    with pytest.raises(specc.SpeccError, match=code):
         read_quantize_request(write_spec(tmp_path, HEAD + INPUTS.format(words)))
 
 
@@ -338,6 +338,6 @@ def test_missing_calibration_data(
 def test_calibration_data_is_not_overwritten(tmp_path: Path) -> None:
     inputs = write_spec(tmp_path, '{"input_ids": [1, 2]}\n', "x.onnx")
     spec = write_spec(tmp_path, HEAD + SMALL + INPUTS.format('calibration_data = "x.onnx"'))
-    with pytest.raises(specc.Failed, match="E08"):
+    with pytest.raises(specc.SpeccError, match="E08"):
         specc.compile(spec, inputs, init=0, force=True)
     assert inputs.read_text().startswith("{")

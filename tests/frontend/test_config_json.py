@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import specc
 from specc.cli.main import main
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Source
+from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError
 from specc.frontend.config_json import (
     JsonList,
     JsonObject,
@@ -36,7 +36,7 @@ def read(text: str) -> JsonObject:
 
 
 def parse_invalid(text: str) -> Diagnostic:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         read(text)
     (found,) = failed.value.diagnostics
     return found
@@ -201,7 +201,7 @@ def test_undecodable_bytes_are_rejected() -> None:
         b'{"a": "\xff"}',
         b"PK\x03\x04",
     ):
-        with pytest.raises(Failed, match="E0410"):
+        with pytest.raises(SpeccError, match="E0410"):
             decode_config_source(data, "config.json")
 
 
@@ -216,7 +216,7 @@ def test_config_files_and_directories(tmp_path: Path) -> None:
     assert not has_config_json(str(tmp_path / "model.safetensors"))
     assert not has_config_json("")
     for path in (tmp_path / "absent", "/dev/zero", "a\0b"):
-        with pytest.raises(Failed, match="E0802"):
+        with pytest.raises(SpeccError, match="E0802"):
             load_config_json(path)
 
 
@@ -245,7 +245,7 @@ def test_parser_agrees_with_python_json(
 def test_accepted_texts_are_valid_json(text: str) -> None:
     try:
         found = read(text).to_plain()
-    except Failed:
+    except SpeccError:
         return
     assert found == json.loads(text)
 

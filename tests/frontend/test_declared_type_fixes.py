@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Source
+from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 
 SPEC = """specc 1
@@ -24,7 +24,7 @@ def check(value: str, type_text: str) -> Sequence[Diagnostic]:
     text = SPEC.format(type=type_text, value=value)
     try:
         elaborate_spec(open_spec(Source("m.specc", text)))
-    except Failed as failed:
+    except SpeccError as failed:
         return failed.diagnostics
     return ()
 
@@ -60,7 +60,7 @@ def test_functions_and_lists_are_explained(value: str, help_: str) -> None:
 
 def test_single_item_for_a_list_is_put_in_brackets() -> None:
     text = SPEC.format(type="float[batch, n]", value="x").replace("[1, 2]", "3")
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         elaborate_spec(open_spec(Source("m.specc", text)))
     (diagnostic,) = failed.value.diagnostics
     assert diagnostic.code == "E0203"

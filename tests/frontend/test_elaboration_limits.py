@@ -5,7 +5,7 @@ import time
 import pytest
 from support.parameter_sweeps import sample_sweep
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program
 from specc.frontend.spec_to_graph import elaborate_model
@@ -35,7 +35,7 @@ def elaborate_invalid(
     body: str, before: str = "", inputs: str = "x: float[batch, n, 4]"
 ) -> Diagnostic:
     start = time.process_time()
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         model(body, before, inputs)
     assert time.process_time() - start < 10, "refused, but late"
     return failed.value.diagnostics[0]

@@ -7,7 +7,7 @@ import pytest
 from support.parameter_sweeps import sample_sweep
 
 from specc.cli.main import main
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import check_spec, open_spec
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.foreign_names import (
@@ -67,9 +67,9 @@ def test_suggested_code_compiles(piece: str, name: str, tmp_path: Path) -> None:
 
 
 def test_invalid_code_fails_the_check(tmp_path: Path) -> None:
-    with pytest.raises(Failed):
+    with pytest.raises(SpeccError):
         checked(tmp_path, "z = split(x, into=[3, 4], axis=2)")
-    with pytest.raises(Failed):
+    with pytest.raises(SpeccError):
         checked(tmp_path, "z = swish(x)")
 
 
@@ -83,7 +83,7 @@ def test_foreign_names_are_not_defined_in_specs() -> None:
 
 
 def check_statement(tmp_path: Path, value: str) -> str:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         checked(tmp_path, f"z = {value}")
     found = failed.value.diagnostics[0]
     return " ".join((found.code, found.title, *found.helps))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import check_spec, open_spec
 from specc.frontend.config_json import decode_config_source, parse_config_json
 from specc.frontend.config_values import ConfigReader
@@ -168,7 +168,7 @@ def test_rope_parameters_and_rope_scaling_agree() -> None:
     ids=json.dumps,
 )
 def test_invalid_rope_settings_are_rejected(config: dict[str, Any]) -> None:
-    with pytest.raises(Failed, match="E0403"):
+    with pytest.raises(SpeccError, match="E0403"):
         settings(config)
 
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
 
 Array = NDArray[Any]
@@ -23,7 +23,7 @@ def written(directory: Path, text: str, name: str = "spec.specc") -> str:
 
 def check_invalid(directory: Path, text: str, *sets: str) -> Diagnostic:
     """Return the first error of a spec."""
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         check_spec(open_spec(written(directory, text), config_settings=sets))
     return failed.value.diagnostics[0]
 
@@ -399,7 +399,7 @@ def test_invalid_pairs_are_rejected(
     sets: tuple[str, ...], published: str, code: str, tmp_path: Path
 ) -> None:
     config = written(tmp_path, published, "config.json") if published else ""
-    with pytest.raises(Failed, match=code):
+    with pytest.raises(SpeccError, match=code):
         check_spec(open_spec(written(tmp_path, PAIRS), config=config, config_settings=sets))
 
 

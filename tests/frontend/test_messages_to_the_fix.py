@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed, Source
+from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.driver.spec_loader import check_spec, open_spec
 from specc.syntax.dsl.unexpected_token import MODULE_CALLS
 
@@ -49,7 +49,7 @@ def check(body: str, weights: str = "") -> list[str]:
     """Return the helps of the first error; empty if `check` accepts the spec."""
     try:
         check_spec(open_spec(Source("m.specc", f"{HEAD}  {body}\n}}\n{weights}")))
-    except Failed as failed:
+    except SpeccError as failed:
         (diagnostic,) = failed.diagnostics
         return [*diagnostic.helps]
     return []
@@ -80,14 +80,14 @@ def test_poisoned_value_reports_no_second_error(use: str) -> None:
 @pytest.mark.parametrize(("name", "value", "example"), [("layers", "two", "2"), ("d", "big", "8")])
 def test_name_in_place_of_a_number(name: str, value: str, example: str) -> None:
     spec = Source("m.specc", f"{HEAD}  return x\n}}\n")
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         check_spec(open_spec(spec, config_settings=[f"{name}={value}"]))
     assert failed.value.diagnostics[0].helps == (f"`{name}` expects int, for example {example}",)
 
 
 def test_name_in_place_of_a_number_in_the_spec() -> None:
     text = HEAD.replace("layers: int = 2", "layers: int = two")
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         check_spec(open_spec(Source("m.specc", f"{text}  return x\n}}\n")))
     assert failed.value.diagnostics[0].helps == ("`layers` expects int, for example 12",)
 
@@ -97,7 +97,7 @@ def test_name_in_place_of_a_number_in_the_spec() -> None:
 )
 def test_definition_outside_of_yaml_items(key: str, item: str) -> None:
     text = f"specc: 1\nmodel: m\ndims: [batch]\n{key}: g\n"
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         check_spec(open_spec(Source("m.yaml", text)))
     helps = failed.value.diagnostics[0].helps
     assert helps == (f"write it as an entry of `items:`: `- {item}: …`",)
@@ -110,7 +110,7 @@ def test_inputs_outside_of_a_graph(word: str) -> None:
         f"specc 1\nmodel m\ndims batch\n{word} {{\n  x: float[batch]\n}}\n",
         f"specc: 1\nmodel: m\ndims: [batch]\n{word}: {{x: 'float[batch]'}}\n",
     ):
-        with pytest.raises(Failed) as failed:
+        with pytest.raises(SpeccError) as failed:
             check_spec(open_spec(Source("m.yaml" if ":" in text[:6] else "m.specc", text)))
         (help_text,) = failed.value.diagnostics[0].helps
         assert "of a graph" in help_text or "belong to a graph" in help_text
@@ -120,7 +120,7 @@ def test_inputs_outside_of_a_graph(word: str) -> None:
 @pytest.mark.parametrize(("written", "advised"), [("int", "int[]"), ("float", "float[]"), ("bool", "bool[]")])  # fmt: skip
 def test_scalar_input(written: str, advised: str) -> None:
     text = HEAD.replace("(x:", "(t: TYPE, x:") + "  return x * float(t)\n}\n"
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         check_spec(open_spec(Source("m.specc", text.replace("TYPE", written))))
     assert f"`{advised}`" in failed.value.diagnostics[0].helps[0]
     check_spec(open_spec(Source("m.specc", text.replace("TYPE", advised))))
@@ -128,7 +128,7 @@ def test_scalar_input(written: str, advised: str) -> None:
 
 @pytest.mark.parametrize("path", ["m.safetensors", "pytorch_model.bin", "a/b.PT"])
 def test_weights_file_as_spec_is_rejected(path: str) -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         open_spec(path)
     assert failed.value.diagnostics[0].code == "E0222"
     assert "directory" in failed.value.diagnostics[0].helps[0]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 
 HEAD = """specc 1
@@ -129,7 +129,7 @@ def check(path: Path, text: str) -> list[str]:
     path.write_text(text)
     try:
         elaborate_spec(open_spec(str(path)))
-    except Failed as failed:
+    except SpeccError as failed:
         return [h for d in failed.diagnostics for h in d.helps] + [""]
     return []
 
@@ -234,7 +234,7 @@ def test_call_with_a_dot_names_the_value(statement: str, title: str, tmp_path: P
     path = tmp_path / "m.specc"
     assert not check(path, text.replace("BODY", "return part.norm(x) @ a"))
     path.write_text(text.replace("BODY", f"{statement}\n  return x"))
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         elaborate_spec(open_spec(str(path)))
     (diagnostic,) = caught.value.diagnostics
     assert title in diagnostic.title
@@ -275,7 +275,7 @@ items:
 """
     path = tmp_path / f"m.{suffix}"
     path.write_text(text)
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         elaborate_spec(open_spec(str(path)))
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.code == "E0202"

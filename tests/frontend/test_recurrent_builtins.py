@@ -11,7 +11,7 @@ from support.elaborated_specs import (
     sample_spec_weights,
 )
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import check_spec, open_spec
 
 SPEC = """\
@@ -145,7 +145,7 @@ def test_operands_of_batch_size_1_broadcast(call: str, operand: str, tmp_path: P
 def test_invalid_operands_are_rejected_at_the_call(
     call: str, code: str, said: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(Failed) as refused:
+    with pytest.raises(SpeccError) as refused:
         spec(tmp_path, call)
     (fault,) = refused.value.diagnostics
     assert fault.code == code, fault.title

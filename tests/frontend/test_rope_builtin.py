@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specc.artifact.generation_metadata import find_length_bounds
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
@@ -119,7 +119,7 @@ def test_dynamic_scaling_increases_theta(longest: int, grown: float, tmp_path: P
 
 
 def test_unused_context_length_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="E0435"):
+    with pytest.raises(SpeccError, match="E0435"):
         angles(tmp_path, "", "rope(theta=100.0)", longest=40)
 
 
@@ -135,7 +135,7 @@ def test_unused_context_length_is_rejected(tmp_path: Path) -> None:
 )
 def test_invalid_rope_options_are_rejected(usual: str, code: str, tmp_path: Path) -> None:
     longest = 64 if "beyond" in usual else 0
-    with pytest.raises(Failed, match=code):
+    with pytest.raises(SpeccError, match=code):
         angles(tmp_path, "", usual, longest=longest)
 
 
@@ -198,7 +198,7 @@ def test_invalid_config_settings_are_rejected(
 ) -> None:
     lengths = {"max_position_embeddings": 64} if "dynamic" not in str(config) else {}
     (tmp_path / "config.json").write_text(json.dumps({**lengths, **config}))
-    with pytest.raises(Failed, match=code):
+    with pytest.raises(SpeccError, match=code):
         angles(
             tmp_path,
             f"from rope_config(theta=10.0{source})",
@@ -255,7 +255,7 @@ def test_position_axes_of_feature_pairs(
 def test_invalid_position_axes_are_rejected(
     at: str, options: str, code: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(Failed, match=code):
+    with pytest.raises(SpeccError, match=code):
         rotation(tmp_path, at, options)
 
 
@@ -274,7 +274,7 @@ def test_axial_frequencies_start_again_on_each_axis(tmp_path: Path) -> None:
 
 
 def test_axial_frequencies_need_several_axes(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="E0203"):
+    with pytest.raises(SpeccError, match="E0203"):
         angles(tmp_path, "", AXIAL)
 
 

@@ -10,7 +10,7 @@ from support.onnx_sessions import assert_outputs_match, open_silent_session
 
 import specc
 import specc_numpy
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
 from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target
@@ -85,7 +85,7 @@ def test_integer_from_lengths_combines_with_integers(tmp_path: Path) -> None:
     ],
 )
 def test_run_time_lengths_are_rejected_as_attributes(body: str, code: str, tmp_path: Path) -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         check_spec(open_spec(spec(tmp_path, body)))
     assert [d.code for d in failed.value.diagnostics] == [code]
     assert failed.value.diagnostics[0].primary
@@ -99,7 +99,7 @@ return x * (d ** -0.5) * sum(a) / whole"""
     path = spec(tmp_path, body.replace("sum(a)", "sum(sum(sum(sum(a))), axis=0)"), config=config)
     assert check_spec(open_spec(path)).missing
     assert check_spec(open_spec(path, config_settings=["whole=2.0"])).model
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         check_spec(open_spec(path, config_settings=["whole=2.0", "d=4"]))
     assert "features, not 1" in failed.value.diagnostics[0].title
 
@@ -125,7 +125,7 @@ def test_forbidden_sizes_are_not_tried(config: str, body: str, tmp_path: Path) -
 
 def test_unsatisfiable_requirement_is_reported_once(tmp_path: Path) -> None:
     config = 'config { n: int }\nrequire n > 1000000, "more"'
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         check_spec(open_spec(spec(tmp_path, "return x if n > 4 else -x", config=config)))
     assert [d.code for d in failed.value.diagnostics] == ["E0404"]
 

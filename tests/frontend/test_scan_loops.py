@@ -11,7 +11,7 @@ from support.verification_lines import list_model_lines
 
 import specc
 import specc_numpy
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
@@ -109,7 +109,7 @@ def test_weight_names_match_pytorch(tmp_path: Path) -> None:
 
 
 def test_gru_requires_reset_option(tmp_path: Path) -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         elaborate_spec(open_spec(written(tmp_path, "gru(x, hidden=hidden)")))
     assert failed.value.diagnostics[0].code == "E0211"
 
@@ -197,6 +197,6 @@ def test_carried_list_keeps_its_structure(body: str, said: str, tmp_path: Path) 
         f" scan row in x along n carry states collect y {{ y = row {body} }} return y }}",
         encoding="utf-8",
     )
-    with pytest.raises(specc.Failed, match="E0305") as failed:
+    with pytest.raises(specc.SpeccError, match="E0305") as failed:
         specc.check(path)
     assert re.search(said, failed.value.diagnostics[0].title)

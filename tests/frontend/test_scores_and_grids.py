@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 
 Array = NDArray[Any]
@@ -81,7 +81,7 @@ def test_builtin_score_equals_its_definition(tmp_path: Path) -> None:
 
 
 def test_function_of_three_tensors_is_not_a_score(tmp_path: Path) -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         computed(tmp_path, "attend_by(where, x, y, y, mask=all)", "float[batch, q, 4]")
     assert failed.value.diagnostics[0].code == "E0203"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver import spec_loader
 from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
 from specc.frontend import symbolic_check
@@ -24,9 +24,9 @@ def test_builtin_spec_is_checked_once() -> None:
 
 def test_compile_does_not_check_builtin_spec_symbolically(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only messages about an invalid config need the symbolic check."""
-    with pytest.raises(Failed) as checked:
+    with pytest.raises(SpeccError) as checked:
         check_spec(open_spec("gpt2", config_settings=["heads=5"]))
-    with pytest.raises(Failed) as elaborated:
+    with pytest.raises(SpeccError) as elaborated:
         elaborate_spec(open_spec("gpt2", config_settings=["heads=5"]))
     assert [*map(str, elaborated.value.diagnostics)] == [*map(str, checked.value.diagnostics)]
     monkeypatch.delattr(spec_loader, "check_spec_symbolically")
@@ -80,7 +80,7 @@ def test_open_document_overrides_the_cache() -> None:
     used = find_builtin_specs()["vit"].resolve()
     text = used.read_text(encoding="utf-8").replace("patch_embed(", "pathc_embed(")
     library = SpecLibrary(unsaved_texts={used: text})
-    with pytest.raises(Failed):
+    with pytest.raises(SpeccError):
         run_trials(open_spec(name, library=library))
     assert not library.open_spec("vit").is_builtin
     assert not library.open_spec("gpt2").is_builtin
@@ -92,7 +92,7 @@ def test_user_files_are_read_again(tmp_path: Path) -> None:
     path = str(tmp_path / "m.specc")
     assert run_trials(open_spec(path))
     (tmp_path / "other.specc").write_text(OTHER.format("rleu"))
-    with pytest.raises(Failed):
+    with pytest.raises(SpeccError):
         run_trials(open_spec(path))
 
 

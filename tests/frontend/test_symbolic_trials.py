@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.small_configs import SMALL_CONFIGS
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.frontend import symbolic_check
 from specc.frontend.symbolic_check import SymbolicTrial, check_spec_symbolically
@@ -79,7 +79,7 @@ def test_error_of_a_trial_shows_its_sizes(tmp_path: Path) -> None:
     """The spec does not contain the number 1, which only the trial uses."""
     path = tmp_path / "turned.specc"
     path.write_text(TURNED.replace("MORE", ""), encoding="utf-8")
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         trials_of(str(path))
     found = failed.value.diagnostics[0]
     assert found.code == "E0203"
@@ -115,7 +115,7 @@ def test_remaining_operand_of_or_is_required(condition: str, tmp_path: Path) -> 
     tried = [t.trial_values for t in trials_of(str(path))]
     assert {"shared": "true"} in tried
     path.write_text(ONE_OF % "not shared | a >= b")
-    with pytest.raises(Failed, match="E030"):
+    with pytest.raises(SpeccError, match="E030"):
         trials_of(str(path))
 
 
@@ -132,7 +132,7 @@ def test_choice_that_needs_larger_sizes_is_tried(tmp_path: Path) -> None:
     text = ONE_OF.replace("b: int = 4", "b: int = 4  layers: int = 8") % "not shared | layers > 4"
     text = text.replace("{ return", "{\n  repeat i in layers { x = x + 1.0 }\n  return")
     path.write_text(text)
-    with pytest.raises(Failed, match="E030"):
+    with pytest.raises(SpeccError, match="E030"):
         trials_of(str(path))
 
 
@@ -166,5 +166,5 @@ def test_assigned_length_may_match_only_the_config_file(tmp_path: Path) -> None:
     sixteen = open_spec(str(spec), config=str(file), config_settings=["rows=16"])
     assert elaborate_spec(sixteen).graph.parameters
     for sets, config in ((["rows=16"], ""), (["rows=1"], str(file))):
-        with pytest.raises(Failed, match="E0320"):
+        with pytest.raises(SpeccError, match="E0320"):
             elaborate_spec(open_spec(str(spec), config=config, config_settings=sets))

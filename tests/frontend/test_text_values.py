@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
@@ -20,7 +20,7 @@ def graph_of(
 
 
 def code_of(directory: Path, body: str, **more: str) -> str:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         graph_of(directory, body, **more)
     return failed.value.diagnostics[0].code
 

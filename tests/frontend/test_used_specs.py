@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import specc
-from specc.diagnostics.diagnostic import Failed, Source
+from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
 from specc.ir.ir_printer_and_lexer import format_ir
 from specc.syntax.dsl.dsl_printer import format_dsl as as_specc
@@ -129,7 +129,7 @@ def test_spec_is_selected_with_values(
 def test_invalid_selection_is_rejected(said: str, directory: Path) -> None:
     text = f'specc 1\nmodel own\nextends "outer.specc"\nconfig {{ text = {said} }}'
     (directory / "own.specc").write_text(text)
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         elaborate_spec(open_spec(str(directory / "own.specc")))
     assert failed.value.diagnostics[0].code in ("E0201", "E0203", "E0101")
 
@@ -178,7 +178,7 @@ def test_model_type_selects_the_spec(
 def test_section_errors_are_shown_in_the_section(
     config: dict[str, object], code: str, place: str, directory: Path
 ) -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         elaborate_spec(spec_of(directory, {"model_type": "outer", **config}))
     (fault,) = failed.value.diagnostics
     assert fault.code == code
@@ -198,7 +198,7 @@ def test_unread_keys_are_reported_in_the_section(directory: Path) -> None:
 def test_error_of_second_alternative_is_reported(directory: Path) -> None:
     wrong = LARGE.replace("linear(x, out=d) @ layer\n}", "linear(x, out=wide) @ layer\n}")
     (directory / "large.specc").write_text(wrong)
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         check_spec(spec_of(directory))
     assert "with text = large.specc" in failed.value.diagnostics[0].notes
 
@@ -271,7 +271,7 @@ def test_missing_weight_rule_is_rejected(rule: str, code: str, directory: Path) 
     (directory / "small.specc").write_text(SMALL.replace(f"  {rule}\n", ""))
     old = {"inner.text.base.old.x": np.zeros(3, np.float32)}
     write_safetensors(directory / "m.safetensors", {**tensors(), **old})
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         specc.compile(
             str(directory / "outer.specc"),
             directory / "m.onnx",
@@ -318,7 +318,7 @@ def test_requirements_of_used_spec_are_checked(directory: Path) -> None:
     must = 'require d % 2 == 0, "d is even"\ndims batch'
     (directory / "small.specc").write_text(SMALL.replace("dims batch", must))
     assert check_spec(spec_of(directory)).model is not None
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         elaborate_spec(spec_of(directory, sets=["text.d=3"]))
     (fault,) = failed.value.diagnostics
     assert (fault.code, fault.title) == ("E0404", "d is even")

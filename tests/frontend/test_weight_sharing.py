@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program
@@ -39,7 +39,7 @@ def codes(body: str, before: str = "", after: str = "") -> list[str]:
         found = check_spec(opened(body, before, after)).warnings
         # the blocks that a case does not call are unused
         return [d.code for d in found if d.code != "W0202"]
-    except Failed as failed:
+    except SpeccError as failed:
         return [d.code for d in failed.diagnostics]
 
 
@@ -77,7 +77,7 @@ block both(x: float[batch, n, 8], norm: norm) -> float[batch, n, 8] { return app
 
 @pytest.mark.parametrize("name", SLIPS)
 def test_two_calls_with_one_name_are_rejected(name: str) -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         check_spec(opened(SLIPS[name], BLOCKS))
     (found,) = failed.value.diagnostics
     assert found.code == "E0526"
@@ -168,7 +168,7 @@ def test_share_rule_of_a_used_file(tmp_path: Path) -> None:
     (tmp_path / "two.specc").write_text(
         outer % "x = v.encode(x) @ tower\nreturn v.encode(x) @ tower"
     )
-    with pytest.raises(Failed, match="E0526"):
+    with pytest.raises(SpeccError, match="E0526"):
         elaborate_spec(open_spec(str(tmp_path / "two.specc")))
 
 
@@ -247,7 +247,7 @@ WEIGHTS
 def test_advice_for_yaml_is_accepted(under: str, weights: str, tmp_path: Path) -> None:
     path = tmp_path / "m.yaml"
     path.write_text(YAML.replace("UNDER", "").replace("WEIGHTS", ""))
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         check_spec(open_spec(str(path)))
     advice = " ".join(translate_advice(failed.value.diagnostics)[0].helps)
     assert (under or weights) in advice

@@ -22,7 +22,7 @@ for name, text in given.items():
         record = JsonTokenizer(file=check_tokenizer_file(text.encode(), "tokenizer.json"))
         ids = encode_text_ids("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab \\u00e9 \\u4e2d word, word ", record)
         code = len(decode_text(ids, record)) * 0
-    except Failed as failed:
+    except SpeccError as failed:
         code = failed.diagnostics[0].code
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
     result[name] = code, round(time.process_time() - start, 2), grown

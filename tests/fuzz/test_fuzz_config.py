@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.parameter_sweeps import sample_sweep
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import LoadedSpec, check_spec, open_spec
 from specc.frontend.config_json import decode_config_source, parse_config_json
 from specc.frontend.config_values import ConfigReader
@@ -45,7 +45,7 @@ def assert_read_or_refused(name: str, data: bytes) -> None:
                 name,
             )
         )
-    except Failed as failed:
+    except SpeccError as failed:
         assert failed.diagnostics
     except Exception as error:
         error.add_note(f"{name}: {data!r}")

@@ -12,7 +12,7 @@ import pytest
 
 from specc.api import compile
 from specc.artifact import manifest
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.runtime.loaded_model import load_model
 
 SPEC = """specc 1
@@ -65,7 +65,7 @@ def text_of(model: Path) -> str:
 def assert_read_or_refused(text: str) -> None:
     try:
         manifest.parse_manifest(text, "m.onnx")
-    except Failed as failed:
+    except SpeccError as failed:
         assert failed.diagnostics
     except Exception as error:
         error.add_note(text[:2000])
@@ -114,5 +114,5 @@ def test_mutated_model_files_are_read_or_refused(model: Path, tmp_path: Path) ->
         path.write_bytes(made[: rng.choice([len(made), rng.randrange(len(made))])])
         try:
             load_model(str(path))
-        except Failed as failed:
+        except SpeccError as failed:
             assert failed.diagnostics

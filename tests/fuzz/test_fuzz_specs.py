@@ -4,7 +4,7 @@ import pytest
 from support.parameter_sweeps import sample_sweep
 from support.spec_mutants import elaborate_mutant, make_mutant
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.diagnostics.machine_formats import format_json_lines
 from specc.diagnostics.render import render_diagnostics
 
@@ -16,7 +16,7 @@ def assert_elaborated_or_refused(seed: int) -> None:
     given = make_mutant(seed)
     try:
         elaborate_mutant(given, thorough=seed % 10 == 0)
-    except Failed as failed:
+    except SpeccError as failed:
         assert failed.diagnostics
         assert render_diagnostics(failed.diagnostics)
         assert format_json_lines(failed.diagnostics)

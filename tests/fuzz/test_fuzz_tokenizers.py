@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
 from support.tokenizer_files import KINDS, LINES, train_tokenizer
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.text_codec import decode_text, encode_text_ids
 from specc.preprocessing.tokenizer_files import JsonTokenizer
 from specc.preprocessing.tokenizer_library import check_tokenizer_file
@@ -52,7 +52,7 @@ def assert_read_or_refused(data: bytes) -> None:
         record = JsonTokenizer(file=check_tokenizer_file(data, "tokenizer.json"))
         for text in LINES:
             decode_text([0, 1, *encode_text_ids(text, record), 7], record)
-    except Failed as failed:
+    except SpeccError as failed:
         assert {d.code for d in failed.diagnostics} <= {"E0941", "E0908", "E0916"}
     except BaseException as error:
         error.add_note(data.decode(errors="replace")[:2000])

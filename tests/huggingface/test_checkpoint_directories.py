@@ -10,7 +10,7 @@ import pytest
 from support.hf_outputs import OutputArchive, write_checkpoint
 
 import specc
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import open_spec
 from specc.weights.formats.safetensors import open_safetensors, write_safetensors
 
@@ -78,7 +78,7 @@ def test_snapshot_of_the_cache(checkpoint: Path, tmp_path: Path) -> None:
 
 
 def get_advice(spec: object) -> str:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         open_spec(str(spec))
     (d,) = failed.value.diagnostics
     assert d.code == "E0222"

@@ -12,7 +12,7 @@ from hypothesis import settings as settings_of_test
 from hypothesis import strategies as st
 
 from specc.decode.generation_settings import merge_settings
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.huggingface import generation_config
 from specc.huggingface.generation_config import (
@@ -129,7 +129,7 @@ def test_ignored_settings_are_reported(tmp_path: Path) -> None:
     ],
 )
 def test_unsupported_settings(keys: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="E0847"):
+    with pytest.raises(SpeccError, match="E0847"):
         apply_config(tmp_path, {}, **keys)
 
 
@@ -142,13 +142,13 @@ def test_wrong_types(key: str, tmp_path: Path) -> None:
     kind, _ = KEY_TYPES[key]
     for value in ODD:
         if type(value) is not kind:
-            with pytest.raises(Failed, match=f"E0847(.|\n)*{key}"):
+            with pytest.raises(SpeccError, match=f"E0847(.|\n)*{key}"):
                 apply_config(tmp_path, {}, **{key: value})
 
 
 @pytest.mark.parametrize("beams", [0, -1, -(2**70)])
 def test_invalid_num_beams(beams: int, tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="E0847"):
+    with pytest.raises(SpeccError, match="E0847"):
         apply_config(tmp_path, {}, num_beams=beams)
 
 
@@ -210,7 +210,7 @@ def test_tokens_beyond_the_vocabulary_are_ignored_and_reported(
 
 @pytest.mark.parametrize("key", ["forced_eos_token_id", "decoder_start_token_id"])
 def test_tokens_beyond_the_vocabulary_cannot_be_generated(key: str, tmp_path: Path) -> None:
-    with pytest.raises(Failed, match=f"E0847.*{key}"):
+    with pytest.raises(SpeccError, match=f"E0847.*{key}"):
         apply_config_with_vocabulary(tmp_path, {key: 10**9})
 
 

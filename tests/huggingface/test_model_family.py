@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import specc
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
 from specc.driver.weights_section import list_parameters_with_sizes
 from specc.huggingface.model_family import (
@@ -66,7 +66,7 @@ def test_architecture_as_a_string(value: object, tmp_path: Path) -> None:
 def test_invalid_architectures(value: object, tmp_path: Path) -> None:
     text = json.dumps({**TINY, "architectures": value})
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
-    with pytest.raises(Failed, match="E0420"):
+    with pytest.raises(SpeccError, match="E0420"):
         elaborate_spec(open_spec(str(tmp_path)))
 
 
@@ -101,7 +101,7 @@ def test_unsupported_architectures_of_timm(architecture: object, tmp_path: Path)
     (tmp_path / "config.json").write_text(json.dumps(config))
     name = architecture if isinstance(architecture, str) else ""
     title = f"unsupported timm architecture `{name}`" if name else "has no `architecture`"
-    with pytest.raises(Failed, match=f"E0419.*{title}") as failed:
+    with pytest.raises(SpeccError, match=f"E0419.*{title}") as failed:
         find_spec_for_checkpoint(str(tmp_path))
     near = {"resnet50d": "resnet50"}.get(name)
     assert (near is None) or any(f"`{near}`" in text for text in failed.value.diagnostics[0].helps)
@@ -111,7 +111,7 @@ def test_unsupported_architectures_of_timm(architecture: object, tmp_path: Path)
 def test_unsupported_model_types(kind: str, tmp_path: Path) -> None:
     assert kind not in map_supported_model_types()
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}), encoding="utf-8")
-    with pytest.raises(Failed, match=kind) as failed:
+    with pytest.raises(SpeccError, match=kind) as failed:
         find_spec_for_checkpoint(str(tmp_path))
     assert failed.value.diagnostics[0].code == "E0419"
     assert failed.value.diagnostics[0].notes == (UNSUPPORTED_TYPES[kind],)
@@ -119,7 +119,7 @@ def test_unsupported_model_types(kind: str, tmp_path: Path) -> None:
 
 def test_weights_without_config(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "model.safetensors", {})
-    with pytest.raises(Failed, match=r"has no config\.json") as failed:
+    with pytest.raises(SpeccError, match=r"has no config\.json") as failed:
         open_spec(str(tmp_path))
     assert failed.value.diagnostics[0].code == "E0222"
 
@@ -133,7 +133,7 @@ def test_sources_contain_only_the_selected_spec(tmp_path: Path) -> None:
 
 def test_explicit_graph_overrides_the_architecture(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path, architectures=["DistilBertModel"])
-    with pytest.raises(Failed, match="E0501"):  # whose head is not in the file
+    with pytest.raises(SpeccError, match="E0501"):  # whose head is not in the file
         specc.compile(str(directory), tmp_path / "m.onnx", graph="masked_lm")
     assert not (tmp_path / "m.onnx").exists()
 
@@ -230,7 +230,7 @@ def test_invalid_repeated_lists(parts: str, tmp_path: Path) -> None:
     spec = SPEC.replace("rows: int", 'kinds: list[text] from repeated("k") = ["z"]\n rows: int')
     (tmp_path / "m.specc").write_text(spec, encoding="utf-8")
     (tmp_path / "config.json").write_text(f'{{"k": {parts}}}', encoding="utf-8")
-    with pytest.raises(Failed, match="E0403"):
+    with pytest.raises(SpeccError, match="E0403"):
         elaborate_spec(open_spec(str(tmp_path / "m.specc"), config=str(tmp_path / "config.json")))
 
 
@@ -240,5 +240,5 @@ def test_custom_spec_with_a_checkpoint_directory(tmp_path: Path) -> None:
     (tmp_path / "ck" / "config.json").write_text('{"rows": 7}', encoding="utf-8")
     found = open_spec(str(tmp_path / "ck"), checkpoint_spec=str(tmp_path / "m.specc"))
     assert elaborate_spec(found).config["rows"] == 7
-    with pytest.raises(Failed, match="E0222"):
+    with pytest.raises(SpeccError, match="E0222"):
         open_spec(str(tmp_path / "m.specc"), checkpoint_spec=str(tmp_path / "m.specc"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.sentence_transformers import POOLING_EQUATIONS
 from specc.driver.spec_loader import check_spec, open_spec
 
@@ -56,7 +56,7 @@ def get_outcome(directory: Path, files: dict[str, Any]) -> tuple[str, ...]:
         (directory / name).write_text(json.dumps(content))
     try:
         spec = open_spec(str(directory))
-    except Failed as failed:
+    except SpeccError as failed:
         return (failed.diagnostics[0].code,)
     texts = [m.file.span.source.text for m in spec.library.modules.values() if m.file.span]
     return (*texts, *spec.remarks)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.io import atomic_write as output
 from specc.io import platform
 from specc.io.atomic_write import OutputDirectory, write_file_atomically
@@ -49,7 +49,7 @@ def read_files(directory: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted(directory.iterdir())}
 
 
-def get_error_code(failed: pytest.ExceptionInfo[Failed]) -> str:
+def get_error_code(failed: pytest.ExceptionInfo[SpeccError]) -> str:
     return failed.value.diagnostics[0].code
 
 
@@ -119,7 +119,7 @@ def test_failing_call_keeps_the_old_file(
         except KeyboardInterrupt:
             failures += 1
             expected = None  # both are allowed: an interrupt may follow the last rename
-        except Failed as fault:
+        except SpeccError as fault:
             failures += 1
             expected = complete if "is complete" in str(fault) else before
         else:
@@ -149,7 +149,7 @@ def test_failing_call_keeps_the_old_package(
                 patch.setattr(module, "os", faulty)
             try:
                 write_version(directory, b"2")
-            except (Failed, KeyboardInterrupt):
+            except (SpeccError, KeyboardInterrupt):
                 assert read_files(directory) == before
         if faulty.left > 0:
             break
@@ -172,7 +172,7 @@ def test_failing_last_fsync_keeps_hashed_files(
 
     monkeypatch.setattr(output.os, "fsync", fsync)
     with (
-        pytest.raises(Failed, match=r"E0815\]: .* is complete, but flushing"),
+        pytest.raises(SpeccError, match=r"E0815\]: .* is complete, but flushing"),
         OutputDirectory(tmp_path) as out,
     ):
         part = out.write_hash_named_file("weights", ".bin", [b"1"])
@@ -212,7 +212,7 @@ def test_full_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
     monkeypatch.setattr(output, "os", FullDeviceOS())
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         write_file_atomically(tmp_path / "a.bin", [b"x"])
     assert get_error_code(failed) == "E0813"
 
@@ -229,7 +229,7 @@ def test_path_errors_have_codes(tmp_path: Path) -> None:
         "a\0b": "E0815",
         "x" * 300: "E0815",
     }.items():
-        with pytest.raises(Failed) as failed:
+        with pytest.raises(SpeccError) as failed:
             write_file_atomically(tmp_path / path, [b"x"])
         assert get_error_code(failed) == code, path
     assert sorted(list_names(tmp_path)) == ["file", "folder", "nowhere"]
@@ -241,7 +241,7 @@ def test_removed_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         write_file_atomically("a.bin", [b"x"])
     assert get_error_code(failed) == "E0810"
 
@@ -251,7 +251,7 @@ def list_names(directory: Path) -> list[str]:
 
 
 def test_devices_are_not_replaced() -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         write_file_atomically("/dev/null", [b"x"])
     assert get_error_code(failed) == "E0811"
 
@@ -260,7 +260,7 @@ def test_read_only_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         output, "os", FailingOS(4, lambda: OSError(errno.EROFS, "Read-only file system"))
     )
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         write_file_atomically(tmp_path / "a.bin", [b"x"])
     assert get_error_code(failed) == "E0812"
 
@@ -268,7 +268,7 @@ def test_read_only_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_output_path_of_an_input(tmp_path: Path) -> None:
     (tmp_path / "w").write_bytes(b"weights")
     (tmp_path / "link").symlink_to("w")
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         reject_input_overwrite(tmp_path / "link", [tmp_path / "absent", tmp_path / "w"])
     assert get_error_code(failed) == "E0814"
     reject_input_overwrite(tmp_path / "new", [tmp_path / "w"])

@@ -10,7 +10,7 @@ from support.resource_limits import run_with_limits
 
 import specc
 from specc.artifact.package_index_and_checksums import PackageIndex, parse_package_index
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.io.safe_read import UnreadableFileError, read_regular_file
 from specc.preprocessing.array_files import convert_nested_lists
 
@@ -27,7 +27,7 @@ def make_cyclic_list() -> list[Any]:
 
 
 def get_error_code(run: Any) -> str:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         run()
     return failed.value.diagnostics[0].code
 
@@ -91,7 +91,7 @@ from specc.diagnostics.diagnostic import Failed
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     load(given)
-except Failed as failed:
+except SpeccError as failed:
     result = [failed.diagnostics[0].code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before]
 """
     found, kilobytes = run_with_limits(code, values=str(path), seconds=20, megabytes=6000)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specc.cli.main import main
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.io import output_paths, platform
 from specc.io.atomic_write import write_file_atomically
 
@@ -132,14 +132,14 @@ def test_replacing_an_open_file_is_retried(tmp_path: Path, monkeypatch: pytest.M
     assert (times[0], (tmp_path / "a.txt").read_bytes()) == (3, b"new")
     # a file that stays open causes an error and remains unchanged
     times[0] = -10
-    with pytest.raises(Failed, match="E0812"):
+    with pytest.raises(SpeccError, match="E0812"):
         write_file_atomically(tmp_path / "a.txt", [b"newer"])
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
     assert (tmp_path / "a.txt").read_bytes() == b"new"
     # other errors are not retried
     times[0] = 1
     monkeypatch.setattr(platform, "IS_WINDOWS", False)
-    with pytest.raises(Failed, match="E0812"):
+    with pytest.raises(SpeccError, match="E0812"):
         write_file_atomically(tmp_path / "a.txt", [b"newer"])
     assert times[0] == 2
 

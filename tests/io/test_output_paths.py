@@ -12,7 +12,7 @@ from support.parameter_sweeps import sample_sweep
 
 import specc
 from specc.cli import main as cli
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.io import file_type_detection
 from specc.io.output_paths import (
     ARRAYS_OUTPUT,
@@ -143,7 +143,7 @@ def get_outcome(act: Callable[[], object]) -> str:
     """Return the error code, or YES."""
     try:
         act()
-    except Failed as failed:
+    except SpeccError as failed:
         return failed.diagnostics[0].code
     return YES
 
@@ -308,7 +308,7 @@ def test_commands_follow_the_table(
 )
 def test_suffix_of_another_format(kind: OutputKind, name: str, tmp_path: Path) -> None:
     for force in (False, True):
-        with pytest.raises(Failed, match=r"E0816\]: .*"):
+        with pytest.raises(SpeccError, match=r"E0816\]: .*"):
             resolve_output_path(tmp_path / name, kind, force=force)
 
 

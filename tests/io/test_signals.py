@@ -11,7 +11,7 @@ import pytest
 
 from specc.cli import catalog_commands as list_command
 from specc.cli.main import main
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.io import platform
 from specc.io.atomic_write import create_temporary_directory
 
@@ -106,5 +106,5 @@ def test_signal_masked_by_an_import_error(
 def test_missing_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
-    with pytest.raises(Failed, match="E0810"), create_temporary_directory():
+    with pytest.raises(SpeccError, match="E0810"), create_temporary_directory():
         pass

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from docs.generators import json_schema
-from specc.diagnostics.diagnostic import Failed, Source
+from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.library.spec_files import find_builtin_specs, get_specs_directory, read_spec_file
 from specc.syntax import ast
 from specc.syntax.parse import parse_spec
@@ -144,7 +144,7 @@ def test_mistakes_are_rejected(text: str) -> None:
     assert find_violations(text)
     if "out: float" not in text:
         return
-    with pytest.raises(Failed):
+    with pytest.raises(SpeccError):
         parse_spec(Source("a.yaml", text))
 
 

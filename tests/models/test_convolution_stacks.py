@@ -23,7 +23,7 @@ from support.elaborated_specs import (
 import specc
 from specc.analysis.length_limits import find_min_lengths
 from specc.analysis.padding_check import check_padding
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.runtime.random_inputs import choose_axis_sizes
 
 Array = NDArray[Any]
@@ -139,7 +139,7 @@ def test_an_input_shorter_than_the_window_is_refused(rows: int, tmp_path: Path) 
     spec = made(tmp_path, make_stack("wav2vec2"))
     weights = sample_spec_weights(spec)
     given = make_batch(np.random.default_rng(2), [rows], rows)
-    with pytest.raises(Failed) as refused:
+    with pytest.raises(SpeccError) as refused:
         run_reference(spec, weights, given)
     assert [d.code for d in refused.value.diagnostics] == ["E0912"]
     with pytest.raises((Fail, InvalidArgument)):
@@ -199,7 +199,7 @@ def test_left_padding_must_be_a_multiple_of_the_strides(tmp_path: Path) -> None:
     for before in range(25):
         there[:, :before] = False
         if before % 12:
-            with pytest.raises(Failed, match="E0325"):
+            with pytest.raises(SpeccError, match="E0325"):
                 model.run(sound=sound, there=there)
             continue
         found = model.run(sound=sound, there=there)["heard"]
@@ -269,5 +269,5 @@ def test_generation_from_audio_in_a_batch_equals_that_alone(tmp_path: Path) -> N
             (one,) = model.generate(**alone(given, row)).results()
             assert list(one[0].tokens) == tokens
         shifted = {"sound": given["sound"], "there": np.roll(given["there"], 5, axis=1)}
-        with pytest.raises(Failed, match="E0325"):
+        with pytest.raises(SpeccError, match="E0325"):
             model.generate(**shifted).results()

@@ -12,7 +12,7 @@ from support.derived_graphs import derive_encoder_and_step
 from specc.diagnostics.diagnostic import Source
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.weight_sources import WeightSources, load_parameters
-from specc.ir.model import DecodingConfig, StandaloneGeneratorGraph
+from specc.ir.model import DecodingConfig, StandaloneGeneratorSource
 from specc.library.spec_files import find_builtin_specs
 from specc.preprocessing.vocabulary import read_vocabulary
 from specc.transforms.fuse_scan import fuse_scan
@@ -47,7 +47,7 @@ def written(directory: Path, decoding: DecodingConfig, name: str = "dates") -> P
     values = load_parameters(spec, graph, WeightSources())
     path = directory / f"{name}.onnx"
     write_model(
-        StandaloneGeneratorGraph(graph, derived, decoding, model.defaults),
+        StandaloneGeneratorSource(graph, derived, decoding, model.defaults),
         path,
         values,
         target=get_target("ort-cpu"),

@@ -30,7 +30,7 @@ def test_every_attention_is_plotted(spec: str, tmp_path: Path) -> None:
     graph = model.manifest.graph
     given = make_random_inputs(graph, choose_axis_sizes(graph, 2), np.random.default_rng(0))
     if not locate_attention_nodes(graph):
-        with pytest.raises(specc.Failed, match="E0931"):
+        with pytest.raises(specc.SpeccError, match="E0931"):
             capture_attention(model, given, scope="*")
         return
     seen = capture_attention(model, given, scope="*")

@@ -224,7 +224,7 @@ def test_an_invalid_precision_record_is_refused(field: str, value: object, tmp_p
     data["precision"]["rounded"][name][field] = data["stored"][name] if value == "w" else value
     text.value = json.dumps(data)
     save_with_hash(model, path)
-    with pytest.raises(specc.Failed, match=r"E0917|E0925"):
+    with pytest.raises(specc.SpeccError, match=r"E0917|E0925"):
         specc.load(path).weights()
 
 
@@ -237,7 +237,7 @@ def test_a_precision_record_of_an_unknown_weight_is_refused(tmp_path: Path) -> N
     rounded[next(n for n in data["stored"] if "ln_f.weight" in n)] = next(iter(rounded.values()))
     text.value = json.dumps(data)
     save_with_hash(model, path)
-    with pytest.raises(specc.Failed, match="E0917"):
+    with pytest.raises(specc.SpeccError, match="E0917"):
         specc.load(path)
 
 

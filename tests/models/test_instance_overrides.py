@@ -16,7 +16,7 @@ from support.elaborated_specs import (
 )
 from support.paper_equations import Array, Arrays, assert_matches_equations, layer_norm, linear
 
-from specc.diagnostics.diagnostic import Failed, Source
+from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.syntax.dsl.dsl_printer import format_dsl as write_dsl
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_printer import format_yaml
@@ -254,7 +254,7 @@ def test_invalid_overrides_are_refused(item: str, code: str | None, tmp_path: Pa
     if code is None:
         elaborate_with_config(str(path))
         return
-    with pytest.raises(Failed, match=code):
+    with pytest.raises(SpeccError, match=code):
         elaborate_with_config(str(path))
 
 

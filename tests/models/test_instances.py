@@ -11,7 +11,7 @@ from support.elaborated_specs import (
     sample_spec_weights,
 )
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 INSTANCE = """\
 specc: 1
@@ -74,7 +74,7 @@ def test_yaml_values_equal_command_line_values(tmp_path: Path) -> None:
 )
 def test_invalid_instances_are_refused(line: str, wrong: str, code: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(INSTANCE.replace(line, wrong))
-    with pytest.raises(Failed) as refused:
+    with pytest.raises(SpeccError) as refused:
         elaborate_with_config(str(tmp_path / "mine.yaml"))
     assert code in {d.code for d in refused.value.diagnostics}, [
         str(d.code) + d.title for d in refused.value.diagnostics

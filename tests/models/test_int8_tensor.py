@@ -14,7 +14,7 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli.main import main
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.verification.quantized_matmul_check import compare_quantized_matmuls
 
 LATER = pytest.mark.parity
@@ -104,5 +104,5 @@ def test_a_wrong_product_is_detected(role: str, tmp_path: Path) -> None:
     name = layers[0].value_names[role]
     results[name] = results[name].copy()
     results[name].flat[0] += 9 if role == "u" else 1e-2
-    with pytest.raises(Failed, match="E0855"):
+    with pytest.raises(SpeccError, match="E0855"):
         compare_quantized_matmuls(layers, results, "")

@@ -10,7 +10,7 @@ import pytest
 from support.elaborated_specs import elaborate_with_config, run_reference
 from support.paper_equations import Array, Arrays, assert_matches_equations
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 KERNELS: dict[str, Callable[[Array, float], float]] = {
     "gaussian": lambda u, w: float(np.exp(-0.5 * (w * np.linalg.norm(u)) ** 2)),
@@ -59,7 +59,7 @@ def test_the_spec_agrees_with_the_estimator(kernel: str, width: float) -> None:
 def test_other_settings_agree_with_their_definition(kernel: str) -> None:
     """A logarithm is used as declared; that of the Gaussian cannot be used as a kernel."""
     if kernel == "gaussian":
-        with pytest.raises(Failed, match="E0404"):
+        with pytest.raises(SpeccError, match="E0404"):
             elaborate_with_config("kernel_regression", kernel=kernel, exponent=False)
         return
     given = {

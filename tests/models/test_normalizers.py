@@ -16,7 +16,7 @@ from support.elaborated_specs import (
 )
 
 from specc.analysis.padding_check import check_padding
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 Array = NDArray[np.float64]
 SPEC = """specc 1
@@ -170,7 +170,7 @@ def test_a_normalizer_may_use_another_one(tmp_path: Path) -> None:
     model = elaborate_with_config(spec(tmp_path, own, heads=False), normalize="mine")
     found = run_reference(model, {}, inputs)["weights"]
     assert_arrays_close(found, normalize_rows(mine, inputs), "mine", tolerance=1e-9)
-    with pytest.raises(Failed, match="E0211") as caught:
+    with pytest.raises(SpeccError, match="E0211") as caught:
         elaborate_with_config(
             spec(tmp_path, "normalizer mine(s) = sparsemax(s)\n"), normalize="mine"
         )
@@ -189,7 +189,7 @@ def test_parameters_of_a_normalizer_are_weights(tmp_path: Path) -> None:
     [("sparsmax", "E0202"), ("dot", "E0203"), ("sampled", "E0606"), ("topk", "E0211")],
 )
 def test_invalid_normalizers_are_refused(tmp_path: Path, name: str, code: str) -> None:
-    with pytest.raises(Failed, match=code):
+    with pytest.raises(SpeccError, match=code):
         elaborate_with_config(spec(tmp_path), normalize=name)
 
 

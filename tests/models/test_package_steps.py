@@ -157,7 +157,7 @@ def test_generation_does_not_depend_on_the_prefill_chunk_size() -> None:
         )
         assert model.generate(**prompt).results()[0][0].tokens == wanted
     for wrong in (-1, True, "4", None):
-        with pytest.raises(specc.Failed, match="E0820"):
+        with pytest.raises(specc.SpeccError, match="E0820"):
             specc.load(path, prefill_chunk_size=wrong)
 
 

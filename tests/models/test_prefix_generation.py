@@ -209,5 +209,5 @@ def test_prefix_positions_use_the_position_table(tokens: int, tmp_path: Path) ->
     made = model.generate(ids=[[1, 2]], max_tokens=20, stop=[]).results()
     # the last generated token is not an input and needs no position
     assert len(made[0][0].tokens) == 8 - tokens - 2 + 1
-    with pytest.raises(specc.Failed, match="E0943"):
+    with pytest.raises(specc.SpeccError, match="E0943"):
         model.generate(ids=[[1] * (9 - tokens)])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import specc
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.frontend.foreign_names import KNOWN_ACTIVATIONS
 
 SPEC = """specc 1
@@ -61,5 +61,5 @@ def test_every_activation_of_transformers_is_supported_or_refused(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["xielu", "d", "x", "", "\x1b[31m", "linear(8)"])
 def test_an_unknown_activation_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(Failed, match=r"E0403|E0203"):
+    with pytest.raises(SpeccError, match=r"E0403|E0203"):
         applied(name, tmp_path)

@@ -124,7 +124,7 @@ def small(spec: str, path: Path, kind: str, *given: str) -> Path:
 
 def test_a_pattern_excludes_experts_from_quantization(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(SPEC)
-    with pytest.raises(specc.Failed, match="E0852"):
+    with pytest.raises(specc.SpeccError, match="E0852"):
         specc.compile(
             tmp_path / "m.specc",
             tmp_path / "m.onnx",

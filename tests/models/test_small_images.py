@@ -2,7 +2,7 @@
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import check_spec, open_spec
 
 pytestmark = pytest.mark.parity
@@ -19,6 +19,6 @@ SEEING = {
 def test_a_too_small_image_is_reported_by_its_config_value(spec: str, side: int) -> None:
     if (spec, side) == ("dinov2", 15):
         side = 13  # an image of 15 pixels contains one patch of 14
-    with pytest.raises(Failed, match="E0404") as failed:
+    with pytest.raises(SpeccError, match="E0404") as failed:
         check_spec(open_spec(spec, config_settings=[f"{SEEING[spec]}={side}"]))
     assert "E0320" not in [d.code for d in failed.value.diagnostics]

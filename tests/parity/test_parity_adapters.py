@@ -135,7 +135,7 @@ def test_unsupported_adapters_are_refused_by_name(name: str, tmp_path: Path) -> 
     model = randomize_weights(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)))
     model.save_pretrained(tmp_path / "base")
     adapted(model, given(), seed=1).save_pretrained(tmp_path / "adapter")
-    with pytest.raises(specc.Failed, match="E0529") as failed:
+    with pytest.raises(specc.SpeccError, match="E0529") as failed:
         specc.compile(tmp_path / "base", tmp_path / "m.onnx", adapter=tmp_path / "adapter")
     primary = failed.value.diagnostics[0].primary
     assert primary is not None
@@ -152,7 +152,7 @@ def test_tied_weights_are_changed_for_one_user(modules: list[str], tmp_path: Pat
     adapted(model, {"target_modules": modules}, seed=2).save_pretrained(
         tmp_path / "adapter", save_embedding_layers=False
     )
-    with pytest.raises(specc.Failed, match="E0531"):
+    with pytest.raises(specc.SpeccError, match="E0531"):
         specc.compile(tmp_path / "base", tmp_path / "m.onnx", adapter=tmp_path / "adapter")
 
 

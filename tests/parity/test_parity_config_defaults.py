@@ -15,7 +15,7 @@ from support.hf_encoder_decoder_cases import TRANSLATORS
 from support.hf_text_cases import DECODERS, ENCODERS
 from transformers import CONFIG_MAPPING
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.config_compatibility import warn_unread_keys
 from specc.frontend.config_json import decode_config_source, parse_config_json
 from specc.frontend.config_values import ConfigReader
@@ -175,7 +175,7 @@ def format_model(program: Program, data: dict[str, Any]) -> str:
     try:
         used = select_used_spec_alternatives(program, reader.config_file)
         return format_ir(elaborate_model(used, LIBRARY, reader).graph)
-    except Failed as failed:
+    except SpeccError as failed:
         return failed.diagnostics[0].title
 
 
@@ -183,7 +183,7 @@ def is_same_model(program: Program, data: dict[str, Any], complete: dict[str, An
     """Whether two configs have the same values or give the same graph."""
     try:
         ours, theirs = (values(program, read_config_values(x)) for x in (data, complete))
-    except Failed:
+    except SpeccError:
         pass  # invalid, maybe both
     else:
         if ours == theirs:

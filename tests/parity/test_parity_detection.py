@@ -20,7 +20,7 @@ from support.published_models import open_weighted_spec, randomize_weights, reco
 
 import specc
 from specc.cli.main import main
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 
@@ -359,7 +359,7 @@ def test_prompts_with_other_patches_are_rejected(tmp_path: Path) -> None:
     """The class would broadcast image embeddings and prompts of different grids."""
     settings = SAM | {"prompt_encoder_config": SAM["prompt_encoder_config"] | {"patch_size": 16}}
     randomize(transformers.SamModel(transformers.SamConfig(**settings))).save_pretrained(tmp_path)
-    with pytest.raises(Failed, match=r"E0404.*prompt_encoder_config"):
+    with pytest.raises(SpeccError, match=r"E0404.*prompt_encoder_config"):
         open_weighted_spec(str(tmp_path), tmp_path)
 
 

@@ -26,7 +26,7 @@ from support.padded_batches import (
 from support.published_models import assert_matches_float32, open_weighted_spec
 
 import specc
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 pytestmark = pytest.mark.parity
 
@@ -537,7 +537,7 @@ def test_big_bird_refuses_block_sparse_attention(tmp_path: Path) -> None:
     case_of(Family("BigBird", tiny), "Model", {}).save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path).compiled
     ours.run(input_ids=np.ones((1, 11), int))
-    with pytest.raises(Failed, match=r"E0912.*at most 11"):
+    with pytest.raises(SpeccError, match=r"E0912.*at most 11"):
         ours.run(input_ids=np.ones((1, 12), int))
 
 

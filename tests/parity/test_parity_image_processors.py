@@ -143,7 +143,7 @@ def test_values_per_channel(key: str, tmp_path: Path) -> None:
             wanted = theirs(picture, return_tensors="np")["pixel_values"]
         assert np.abs(read_image(str(path), record) - wanted).max() <= 1e-5
     file.write_text(json.dumps({"size": 16, key: [0.5, 0.5]}))
-    with pytest.raises(specc.Failed, match="E0422"):
+    with pytest.raises(specc.SpeccError, match="E0422"):
         specc.compile(tmp_path, tmp_path / "m.onnx", force=True)
 
 

@@ -17,7 +17,7 @@ from support.hf_cases import ModelCase
 
 import specc
 from specc.cli.main import main
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 pytestmark = pytest.mark.parity
 
@@ -104,13 +104,13 @@ def test_unsuitable_adapters_are_refused(
     theirs = saved(tmp_path)
     tensors = {n: t.detach().clone() for n, t in theirs._get_adapters().items()}
     save_file(change(tensors), tmp_path / "adapter.fra.safetensors")
-    with pytest.raises(Failed, match="E0531"):
+    with pytest.raises(SpeccError, match="E0531"):
         compiled(tmp_path, 13)
 
 
 def test_vocabulary_size_mismatch_is_reported(tmp_path: Path) -> None:
     saved(tmp_path)
-    with pytest.raises(Failed, match="E0503") as caught:
+    with pytest.raises(SpeccError, match="E0503") as caught:
         compiled(tmp_path, 13)
     # by the file that has them, and with the value that would fit
     assert "adapter.fra.safetensors contains `lm_head" in str(caught.value)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.huggingface.model_family import (
     count_known_keys,
     find_spec_for_checkpoint,
@@ -36,7 +36,7 @@ def config_of(kind: str) -> dict[str, Any]:
 def named(config: dict[str, Any], directory: Path) -> str:
     """Return the type that E0419 names for a config.json."""
     (directory / "config.json").write_text(json.dumps(config))
-    with pytest.raises(Failed, match="E0419") as failed:
+    with pytest.raises(SpeccError, match="E0419") as failed:
         find_spec_for_checkpoint(str(directory))
     found = failed.value.diagnostics[0].helps[0]
     return found.split("`")[1] if "most similar" in found else ""

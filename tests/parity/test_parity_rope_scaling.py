@@ -21,7 +21,7 @@ from support.padded_batches import PaddingMask, Side, TokenIds, make_samples
 from support.published_models import assert_matches_float32, open_weighted_spec
 
 import specc
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 pytestmark = pytest.mark.parity
 
@@ -116,7 +116,7 @@ def test_short_and_long_factors(case: ModelCase, longest: int, tmp_path: Path) -
     model = specc.load(tmp_path / "model.onnx", threads=1)
     rows = (longest or FEW) + 1
     ids, keep = np.ones((1, rows), int), np.ones((1, rows), bool)
-    with pytest.raises(Failed, match="E0912") as refused:
+    with pytest.raises(SpeccError, match="E0912") as refused:
         model.run(input_ids=ids, attention_mask=keep)
     assert any("--context-length" in note for d in refused.value.diagnostics for note in d.notes)
 

@@ -14,7 +14,7 @@ from support.elaborated_specs import assert_arrays_close
 from support.hf_cases import ModelCase
 from support.published_models import open_weighted_spec
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 pytestmark = pytest.mark.parity
 
@@ -85,7 +85,7 @@ def test_a_summary_over_choices_is_refused(kind: str, tmp_path: Path) -> None:
     ModelCase(config=config, model=model, tiny={**GPT, "summary_type": kind}).save_checkpoint(
         tmp_path
     )
-    with pytest.raises(Failed, match="only summary_type cls_index"):
+    with pytest.raises(SpeccError, match="only summary_type cls_index"):
         open_weighted_spec(str(tmp_path), tmp_path)
 
 

@@ -15,7 +15,7 @@ from support.published_models import (
     randomize_statistics,
 )
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 pytestmark = pytest.mark.parity
 
@@ -152,7 +152,7 @@ def test_speaker_embeddings_with_an_adapter_are_rejected(tmp_path: Path) -> None
         config="Wav2Vec2Config", model="Wav2Vec2ForXVector", tiny={**TINY, **SPEAKER, **SHORT}
     )
     case.save_checkpoint(tmp_path)
-    with pytest.raises(Failed, match=r"E0404.*add_adapter"):
+    with pytest.raises(SpeccError, match=r"E0404.*add_adapter"):
         open_weighted_spec(str(tmp_path), tmp_path)
 
 

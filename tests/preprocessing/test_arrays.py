@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.array_files import (
     cast_without_value_change,
     convert_nested_lists,
@@ -19,7 +19,7 @@ from specc.preprocessing.array_files import (
 
 
 def get_error_code(action) -> str:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         action()
     return caught.value.diagnostics[0].code
 
@@ -102,7 +102,7 @@ def test_damaged_files_raise_only_failed(tmp_path):
             for place in rng.integers(0, len(hurt), 3):
                 hurt[place] = rng.integers(0, 256)
             path.write_bytes(bytes(hurt[: rng.integers(1, len(hurt) + 1)]))
-            with contextlib.suppress(Failed):
+            with contextlib.suppress(SpeccError):
                 read_arrays(str(path))
 
 
@@ -145,7 +145,7 @@ def test_file_size_limit(tmp_path, monkeypatch):
     ],
 )
 def test_json_errors_name_the_position(text, why):
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         parse_json_arrays(text.encode(), "x.json")
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.code == "E0906"
@@ -212,6 +212,6 @@ def test_json_round_trip_keeps_values():
 def test_tuples_and_error_names() -> None:
     assert convert_nested_lists([(1, 2), (3, 4)], "ids").tolist() == [[1, 2], [3, 4]]
     with pytest.raises(
-        Failed, match=r"cannot read numbers from what is given: \[0\] is not a number"
+        SpeccError, match=r"cannot read numbers from what is given: \[0\] is not a number"
     ):
         convert_nested_lists(["a"], "what is given")

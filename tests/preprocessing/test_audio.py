@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.huggingface.processor_files import (
     list_unused_preprocessor_keys,
     read_audio_options,
@@ -43,7 +43,7 @@ def sample_audio(length: int) -> np.ndarray:
 
 
 def get_error_code(action) -> str:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         action()
     return caught.value.diagnostics[0].code
 

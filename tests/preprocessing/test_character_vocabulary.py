@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specc.diagnostics.diagnostic import Failed, Source
+from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.preprocessing.preprocessing_records import ByteTokenizer, CharTokenizer
 from specc.preprocessing.text_codec import decode_text, encode_text_ids, pad_token_sequences
 from specc.preprocessing.vocabulary import format_vocabulary_line, read_vocabulary
@@ -15,7 +15,7 @@ characters = st.characters(exclude_categories=["Cs"])
 
 
 def get_diagnostic(action):
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         action()
     return caught.value.diagnostics[0]
 

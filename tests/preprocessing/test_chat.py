@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.huggingface.repository_files import read_chat_template
 from specc.preprocessing import chat_template
 from specc.preprocessing.chat_template import ChatTemplate, parse_messages, render_chat_template
@@ -23,7 +23,7 @@ def render(template: str, messages: Any = HELLO, **tokens: str) -> str:
 
 
 def get_error_note(template: str, messages: Any = HELLO) -> str:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         render(template, messages)
     (diagnostic,) = failed.value.diagnostics
     assert diagnostic.code == "E0423"
@@ -87,7 +87,7 @@ def test_template_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )  # fmt: skip
 def test_invalid_messages(given: object) -> None:
-    with pytest.raises(Failed, match="E0425"):
+    with pytest.raises(SpeccError, match="E0425"):
         parse_messages(given)
 
 
@@ -105,7 +105,7 @@ def test_template_errors_name_the_line(template: str, line: int) -> None:
 
 def test_missing_jinja(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "find_spec", lambda name: None)
-    with pytest.raises(Failed, match="E0426"):
+    with pytest.raises(SpeccError, match="E0426"):
         render("x")
 
 
@@ -150,7 +150,7 @@ DAMAGED = [
 @pytest.mark.parametrize("text", DAMAGED)
 def test_damaged_tokenizer_config(text: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(Failed, match="E0423"):
+    with pytest.raises(SpeccError, match="E0423"):
         read_chat_template(tmp_path, None)
 
 
@@ -169,5 +169,5 @@ def test_template_is_part_of_the_model() -> None:
 def test_invalid_template_record(data: object) -> None:
     file = TokenizerFile.from_text("{}")
     record = {"kind": "tokenizer", "file": file.sha256, "chat": data}
-    with pytest.raises(Failed, match="E0915"):
+    with pytest.raises(SpeccError, match="E0915"):
         parse_input_record(record, files={file.sha256: file})

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import DetectionOutput
 from specc.preprocessing.result_formatting import decode_detections, format_results
@@ -52,11 +52,11 @@ def test_one_table_per_image() -> None:
 def test_wrong_number_of_labels(labels: tuple[str, ...]) -> None:
     preprocessing = PreprocessingConfig(outputs=(("logits", DetectionOutput(labels=labels)),))
     outputs = {"logits": np.zeros((1, 2, 3), np.float32), "pred_boxes": BOXES[None]}
-    with pytest.raises(Failed, match="E0916"):
+    with pytest.raises(SpeccError, match="E0916"):
         format_results(preprocessing, outputs, [SIZE])
 
 
 def test_missing_boxes() -> None:
     preprocessing = PreprocessingConfig(outputs=(("logits", DetectionOutput()),))
-    with pytest.raises(Failed, match="E0916"):
+    with pytest.raises(SpeccError, match="E0916"):
         format_results(preprocessing, {"logits": np.zeros((1, 2, 3), np.float32)}, [SIZE])

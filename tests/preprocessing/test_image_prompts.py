@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.chat_template import add_image_parts, list_message_images
 from specc.preprocessing.image_prompts import replace_placeholders
 from specc.preprocessing.tokenizer_files import JsonTokenizer, TokenizerFile
@@ -40,7 +40,7 @@ def test_plain_placeholders_are_replaced_by_the_tokenizer() -> None:
 )
 @pytest.mark.parametrize("record", [TILED, PLAIN])
 def test_other_numbers_of_images(record: JsonTokenizer, text: str, count: int, title: str) -> None:
-    with pytest.raises(Failed, match="E0991") as failed:
+    with pytest.raises(SpeccError, match="E0991") as failed:
         replace_placeholders(text, record, [(1, 1)] * count)
     assert failed.value.diagnostics[0].title == title
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specc.batch_inference.row_batches import _decode_pixels
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.huggingface.image_processor_config import read_image_options
 from specc.preprocessing.image_tiles_and_patches import flatten_patches, preprocess_pixels
 from specc.preprocessing.preprocessing_config import parse_input_record
@@ -25,7 +25,7 @@ def test_extreme_aspect_ratios(options: dict[str, Any], size: tuple[int, int]) -
     pytest.importorskip("PIL.Image")
     record = parse_input_record(options)
     assert isinstance(record, ImageConfig)
-    with pytest.raises(Failed, match="E0990"):
+    with pytest.raises(SpeccError, match="E0990"):
         preprocess_pixels(np.zeros((*size, 1), np.uint8), record)
 
 
@@ -33,7 +33,7 @@ def test_columns_of_data_sets() -> None:
     """`specc map` reads no images of different sizes."""
     record = parse_input_record(AREA)
     assert isinstance(record, ImageConfig)
-    with pytest.raises(Failed, match="E0911"):
+    with pytest.raises(SpeccError, match="E0911"):
         _decode_pixels("a.png", record)
 
 
@@ -68,6 +68,6 @@ def test_settings_that_contradict_the_model(file: dict[str, Any], key: str, tmp_
     path.write_text(json.dumps(settings))
     assert read_image_options(AREA, [tmp_path], None)["bounds"] == [[64, 128]]
     path.write_text(json.dumps(settings | file))
-    with pytest.raises(Failed, match="E0422") as failed:
+    with pytest.raises(SpeccError, match="E0422") as failed:
         read_image_options(AREA, [tmp_path], None)
     assert f'"{key}"' in failed.value.diagnostics[0].title

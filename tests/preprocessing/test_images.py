@@ -10,7 +10,7 @@ import pytest
 from PIL import Image as Pillow
 from support.image_files import read_image
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing import images as module
 from specc.preprocessing.images import (
     decode_image,
@@ -35,7 +35,7 @@ def sample_pixels(*shape: int) -> np.ndarray:
 
 
 def get_error_code(action) -> str:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         action()
     return caught.value.diagnostics[0].code
 
@@ -184,7 +184,7 @@ def test_damaged_images_raise_only_failed():
             hurt = bytearray(data)
             for place in RNG.integers(0, len(hurt), 3):
                 hurt[place] = RNG.integers(0, 256)
-            with contextlib.suppress(Failed):
+            with contextlib.suppress(SpeccError):
                 decode_image(bytes(hurt), "x")
 
 
@@ -212,7 +212,7 @@ def test_missing_files_directories_and_devices(tmp_path):
 
 def test_missing_pillow(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         decode_image(b"", "x")
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.code == "E0902"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.preprocessing.input_checks import InputSpec, LengthBound, check_inputs
 
 SOURCE = InputSpec("source", "i64", ("batch", "src"), id_limit=100)
@@ -13,7 +13,7 @@ PIXELS = InputSpec("pixels", "f32", ("batch", 1, 8, 8))
 
 
 def get_errors(specs, given, **options) -> tuple[Diagnostic, ...]:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         check_inputs(specs, given, **options)
     return caught.value.diagnostics
 

@@ -4,7 +4,7 @@ centered on black."""
 import numpy as np
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.images import normalize_image
 from specc.preprocessing.preprocessing_records import ImageConfig
 
@@ -60,7 +60,7 @@ def test_no_normalized_pixel_is_0() -> None:
 
 @pytest.mark.parametrize("size", [(40, 64), (64, 96), (95, 95)])
 def test_image_larger_than_its_frame(size: tuple[int, int]) -> None:
-    with pytest.raises(Failed, match="E0990") as failed:
+    with pytest.raises(SpeccError, match="E0990") as failed:
         normalize_image(sample_image(90, 48), make_padded_record(size))
     assert "resized to 96 × 51" in str(failed.value)
     assert "--set image=[96, " in str(failed.value)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.preprocessing_config import (
     PreprocessingConfig,
     adapt_labels_to_rank,
@@ -64,7 +64,7 @@ def test_input_without_a_record_is_an_array():
 
 
 def get_record_error(value: object) -> str:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         PreprocessingConfig.from_json(value)
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.code == "E0915"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
@@ -153,7 +153,7 @@ REFUSED = {
 def test_lossy_conversions(kind: str) -> None:
     make, said = REFUSED[kind]
     value = make()
-    with pytest.raises(Failed, match=said):
+    with pytest.raises(SpeccError, match=said):
         convert_to_array(convert_input(value, "x"), "x")
 
 
@@ -164,7 +164,7 @@ def test_exception_in_a_protocol_method() -> None:
 
         __dlpack__ = __dlpack_device__
 
-    with pytest.raises(Failed, match=r"E0907.*cannot be converted") as failed:
+    with pytest.raises(SpeccError, match=r"E0907.*cannot be converted") as failed:
         convert_input(BrokenTensor(), "x")
     assert "\x1b" not in str(failed.value)
 

@@ -11,7 +11,7 @@ import specc
 from specc.api import Model
 from specc.batch_inference.row_batches import RowReader
 from specc.cli.run_inputs import parse_input_arguments
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 SPEC = """specc 1
 model s
@@ -106,14 +106,14 @@ def test_in_a_table(model: Model) -> None:
     ],
 )
 def test_ambiguous_image_lists(texts: list[str], pictures: Any, code: str, model: Model) -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         model.run(ids=texts, pixels=pictures)
     assert failed.value.diagnostics[0].code == code
 
 
 @pytest.mark.parametrize("word", ["[]", "[1]", '["51.png", 2]'])
 def test_list_without_paths(word: str, model: Model) -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         parse_input_arguments(model.input_signature, ["x", word])
     assert failed.value.diagnostics[0].code == "E0906"
 
@@ -121,6 +121,6 @@ def test_list_without_paths(word: str, model: Model) -> None:
 def test_model_without_an_image_mask(tmp_path: Path) -> None:
     blind = compile_model(tmp_path, "", "pixels[:, :, 0, 0, 0]")
     assert blind.run(ids=["x", "y"], pixels=[PATHS[:1], PATHS[1:2]])["y"].shape == (2, 1)
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         blind.run(ids=["x", "y"], pixels=[PATHS[:2], PATHS[2:]])
     assert failed.value.diagnostics[0].code == "E0912"

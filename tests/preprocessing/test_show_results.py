@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
     ByteTokenizer,
@@ -151,12 +151,12 @@ def test_class_map():
     ],
 )
 def test_outputs_that_do_not_match_their_record(record, value):
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         format_output("x", record, value)
     assert caught.value.diagnostics[0].code == "E0916"
 
 
 def test_missing_output():
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         format_results(PreprocessingConfig(outputs=(("y", NumbersOutput()),)), {"x": np.array(1)})
     assert caught.value.diagnostics[0].code == "E0916"

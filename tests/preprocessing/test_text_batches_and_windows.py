@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
@@ -39,6 +39,6 @@ def test_errors_name_the_text(texts: list[object], code: str, note: str) -> None
     n = Dim.symbol("n")
     made.add_input("ids", Input(Type("i64", (Dim.symbol("b"), n))))
     graph = made.build_graph("g", {})
-    with pytest.raises(Failed, match=code) as failed:
+    with pytest.raises(SpeccError, match=code) as failed:
         encode_text_inputs(graph, PreprocessingConfig((("ids", RECORD),)), {"ids": texts})
     assert failed.value.diagnostics[0].notes[-1] == note

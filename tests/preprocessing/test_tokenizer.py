@@ -12,7 +12,7 @@ pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip inst
 from support.tokenizer_files import KINDS, LINES, train_tokenizer
 
 from specc.decode.detokenizer import CONTEXT, WINDOW, Detokenizer
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.preprocessing_records import ByteTokenizer, TextOutput
 from specc.preprocessing.result_formatting import format_output
 from specc.preprocessing.text_codec import decode_text, encode_text_ids, get_token_label
@@ -33,7 +33,7 @@ def make_changed_record(kind: str, **parts) -> JsonTokenizer:
 
 
 def get_error_code(action) -> str:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         action()
     return caught.value.diagnostics[0].code
 

@@ -12,7 +12,7 @@ from support.tokenizer_files import LINES, train_tokenizer
 import specc
 from specc.artifact.manifest import Manifest
 from specc.cli.main import main
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.preprocessing_records import NumbersOutput
 from specc.preprocessing.text_codec import decode_text, encode_text_ids
 from specc.preprocessing.tokenizer_files import MAX_BYTES, MAX_EMBEDDED_BYTES, JsonTokenizer
@@ -45,7 +45,7 @@ def write_spec(
 
 
 def get_diagnostic(action):
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         action()
     return caught.value.diagnostics[0]
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 from support.tokenizer_files import train_tokenizer
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing import tokenizer_library
 from specc.preprocessing.tokenizer_files import JsonTokenizer
 from specc.preprocessing.tokenizer_library import (
@@ -64,7 +64,7 @@ def test_exponential_replacements(pattern: dict[str, str], where: str) -> None:
     step = make_replacements(40, "aa", pattern)
     if where == "decoder":
         step = {"type": "Sequence", "decoders": step["normalizers"]}
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         check_tokenizer_file(make_tokenizer_file(**{where: step}), "tokenizer.json")
     assert failed.value.diagnostics[0].code == "E0941"
 
@@ -122,7 +122,7 @@ def make_added_tokens(content: str, count: int) -> list[dict[str, Any]]:
     ],
 )
 def test_oversized_vocabularies(parts: dict[str, Any]) -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         check_tokenizer_file(make_tokenizer_file(**parts), "tokenizer.json")
     assert failed.value.diagnostics[0].code == "E0941"
 
@@ -164,7 +164,7 @@ def test_tokenization_time_limit(
     record = JsonTokenizer(
         file=check_tokenizer_file(make_tokenizer_file(**parts), "tokenizer.json")
     )
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         tokenize_text(text, record)
     assert failed.value.diagnostics[0].code == "E0941"
     assert why in failed.value.diagnostics[0].title
@@ -219,7 +219,7 @@ record = JsonTokenizer(file=check_tokenizer_file(sys.stdin.buffer.read(), "token
 for text in ("a", "a" * 1000):
     try:
         tokenize_text(text, record)
-    except Failed as failed:
+    except SpeccError as failed:
         print(failed.diagnostics[0].code, flush=True)
     os.write(2, b"later\\n")
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import TextOutput
 from specc.preprocessing.text_codec import encode_text_ids
@@ -37,7 +37,7 @@ READING = PreprocessingConfig(
 
 
 def get_error_code(action) -> str:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         action()
     (diagnostic,) = caught.value.diagnostics
     return diagnostic.code

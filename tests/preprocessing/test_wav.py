@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.audio import parse_wav
 
 SAMPLES = np.array([[0.5, -0.25], [-1.0, 0.75], [0.0, 0.125]])
@@ -44,7 +44,7 @@ def make_wav(
 
 
 def get_error_code(data: bytes) -> str:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         parse_wav(data, "x.wav")
     return caught.value.diagnostics[0].code
 
@@ -124,6 +124,6 @@ def get_outcome(data: bytes) -> str:
     """Return the error code, or an empty string."""
     try:
         parse_wav(data, "x.wav")
-    except Failed as failed:
+    except SpeccError as failed:
         return failed.diagnostics[0].code
     return ""

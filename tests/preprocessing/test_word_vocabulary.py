@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import specc
-from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.preprocessing.preprocessing_records import WordTokenizer
 from specc.preprocessing.text_codec import decode_text, encode_text_ids, get_token_label
 from specc.preprocessing.vocabulary import SPECIAL_TOKEN, encode_words, find_unreachable_words
@@ -21,7 +21,7 @@ known = st.sampled_from([w for w in LISTED if w[0] not in "<["])
 
 
 def get_diagnostic(text: str, record: WordTokenizer) -> Diagnostic:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         encode_text_ids(text, record)
     return caught.value.diagnostics[0]
 
@@ -107,13 +107,13 @@ def test_vocabulary_next_to_the_weights(tmp_path: Path) -> None:
     assert made.tolist() == [[3, 4], [3, 4]]
 
     (tmp_path / "n.vocab").write_text("four\n", "utf-8")
-    with pytest.raises(Failed, match="E0203"):
+    with pytest.raises(SpeccError, match="E0203"):
         specc.compile(SPEC, out, weights=tmp_path)
 
     for name in ("m.vocab", "n.vocab"):
         (tmp_path / name).unlink()
     specc.compile(SPEC, out, weights=tmp_path)
-    with pytest.raises(Failed, match="E0906"):
+    with pytest.raises(SpeccError, match="E0906"):
         specc.load(out).run(ids="one")
 
 
@@ -129,6 +129,6 @@ def test_unreachable_words() -> None:
             )
             try:
                 read = encode_words(word, record)
-            except Failed:
+            except SpeccError:
                 read = []
             assert (read == [number]) == (not told), word

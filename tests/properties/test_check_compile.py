@@ -25,7 +25,7 @@ from support.spec_mutants import (
 )
 
 from specc.analysis.analysis_report import analyze_graph
-from specc.diagnostics.diagnostic import Failed, Source
+from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileOptions
 from specc.driver.preprocessing_section import FILE_ERROR_CODES
@@ -62,7 +62,7 @@ def check_accepts(spec: LoadedSpec) -> bool:
             if grows
             else analyze_graph(model.graph)
         )
-    except Failed:
+    except SpeccError:
         return False
     return not proved.errors and (count_untied_parameters(model.graph).number or 0) <= LARGEST
 
@@ -73,7 +73,7 @@ def list_compile_codes(spec: LoadedSpec, directory: Path) -> list[str]:
         compile_model(
             spec, CompileOptions(output=str(directory / "model.onnx"), init=0, no_load=True)
         )
-    except Failed as failed:
+    except SpeccError as failed:
         return [d.code for d in failed.diagnostics if d.code not in FILE_ERROR_CODES]
     return []
 
@@ -84,7 +84,7 @@ def make_mutated_spec(given: SpecMutant) -> LoadedSpec | None:
         module = build_module(parse_spec(decode_spec(given.data, given.name)), given.name)
         module.directory = get_specs_directory() / "models"
         program = build_program(module, open_library())
-    except Failed:
+    except SpeccError:
         return None
     fixed = SMALL_CONFIGS.get(given.name.removesuffix(".specc"), {})
     values = {
@@ -150,7 +150,7 @@ def assert_accepted_text_compiles(text: str, directory: Path) -> bool:
     """Check the text of a spec: return whether `check_spec` accepts it; then it compiles."""
     try:
         spec = open_spec(Source("spec", text))
-    except Failed:
+    except SpeccError:
         return False
     if not check_accepts(spec):
         return False
@@ -226,7 +226,7 @@ def test_message_examples_that_check_accepts_compile(case: Path, tmp_path: Path)
     path.write_text(found.group(2), encoding="utf-8")
     try:
         spec = open_spec(str(path))
-    except Failed:
+    except SpeccError:
         return
     if check_accepts(spec):
         assert list_compile_codes(spec, tmp_path) == []
@@ -289,7 +289,7 @@ def with_line(line: str, more: str, directory: Path) -> LoadedSpec:
 @pytest.mark.parametrize("more", ["", OTHER], ids=["one graph", "two"])
 @pytest.mark.parametrize("line", WRONG)
 def test_check_reports_the_errors_of_compile(line: str, more: str, tmp_path: Path) -> None:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         check_spec(with_line(line, more, tmp_path))
     assert [d.code for d in caught.value.diagnostics] == [WRONG[line]]
     assert all(d.primary for d in caught.value.diagnostics)
@@ -371,7 +371,7 @@ def test_weight_rules_apply_to_graphs_that_contain_the_weights(
 )
 @pytest.mark.parametrize("graph", ["g", "h"])
 def test_a_weight_rule_for_no_graph_is_refused(rule: str, graph: str, tmp_path: Path) -> None:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         check_spec(two_heads(rule, tmp_path), graph)
     (fault,) = caught.value.diagnostics
     assert fault.code == "E0510"

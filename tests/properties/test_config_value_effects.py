@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.small_configs import SMALL_CONFIGS
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.driver.weights_section import read_weight_rules
 from specc.frontend.elaboration_context import Env
@@ -94,7 +94,7 @@ def describe_spec(name: str, sets: dict[str, Any]) -> str:
         spec = open_spec(name, config_settings=given)
         context = create_context(spec.library)
         config = evaluate_and_check_config(context, spec.program, spec.config_reader)
-    except Failed as failed:
+    except SpeccError as failed:
         return ", ".join(d.code for d in failed.diagnostics)
     env = Env(module=spec.program.module, config=config)
     rules = repr(read_weight_rules(context, spec.program, env))
@@ -105,7 +105,7 @@ def describe_graph(spec: LoadedSpec, graph: str) -> str:
     """Return the meaning of one graph of a spec, or the codes of its errors."""
     try:
         model = elaborate_model(spec.program, spec.library, spec.config_reader, graph)
-    except Failed as failed:
+    except SpeccError as failed:
         return ", ".join(d.code for d in failed.diagnostics)
     whole = [format_ir(g) for g in (model.graph, model.defaults) if g]
     return repr((whole, model.generation, model.input_configs, model.output_formats))

@@ -9,7 +9,7 @@ import pytest
 
 import specc_numpy
 from specc.artifact import generation_metadata
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.dim import DimError
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
@@ -49,11 +49,11 @@ def list_disagreeing_lengths(directory: Path, form: str) -> list[tuple[int, int]
             has = said = True
             try:
                 specc_numpy.evaluate_graph(graph, given, weights)
-            except (Failed, DimError, ValueError):
+            except (SpeccError, DimError, ValueError):
                 has = False
             try:
                 input_signature.prepare(given)
-            except Failed as fault:
+            except SpeccError as fault:
                 said = "E0935" not in str(fault)
             if has != said:
                 found.append((n, m))

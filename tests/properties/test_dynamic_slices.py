@@ -16,7 +16,7 @@ import pytest
 from support.verification_lines import list_model_lines
 
 import specc
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import check_spec, open_spec
 from specc.runtime.inference_model import open_compiled_model
 
@@ -110,7 +110,7 @@ def check_specs(seed: int, directory: Path) -> None:
     target = ("onnx", "ort-cpu")[seed // len(KINDS) % 2]
     try:
         specc.compile(path, directory / "m.onnx", init=0, target=target, force=True)
-    except Failed:  # an index out of range, or of unknown type
+    except SpeccError:  # an index out of range, or of unknown type
         return
     model = specc.load(directory / "m.onnx")
     for n, m in SIZES:
@@ -118,7 +118,7 @@ def check_specs(seed: int, directory: Path) -> None:
         wanted = compute_expected(kind, compute_value(number, n, m), x)
         inputs = {"x": x, "z": np.zeros((2, m, 1), "f4")}
         if wanted is None:
-            with pytest.raises(Failed):
+            with pytest.raises(SpeccError):
                 model.run(**inputs)
             continue
         given = model.run(**inputs)["y"]
@@ -184,7 +184,7 @@ def test_slices_inside_loops_equal_python_slices(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(2, 3, 30, 4)).astype("f4")
     np.testing.assert_allclose(model.run(x=x)["y"], x[:, :, 5:29].sum((1, 2)), rtol=1e-4, atol=1e-4)
     for n in (24, 26, 29):  # positions before the first, after the last, and fractions are invalid
-        with pytest.raises(Failed):
+        with pytest.raises(SpeccError):
             model.run(x=x[:, :, :1].repeat(n, 2))
 
 
@@ -205,6 +205,6 @@ def test_check_reports_positions_that_never_exist(made: str, type: str, tmp_path
         f"(y: float{type}) {{\n  return {made}\n}}\n",
         encoding="utf-8",
     )
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         check_spec(open_spec(str(path)))
     assert [d.code for d in caught.value.diagnostics] == ["E0301"]

@@ -19,7 +19,7 @@ from support.reference_generation import GeneratedText, ReferenceGenerator
 
 import specc
 import specc_numpy
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 ROWS = 2
 
@@ -198,7 +198,7 @@ def find_difference(seed: int, directory: Path) -> str:
     said = {n: v for n, v in asked.items() if n not in fixed}
     try:
         written["one file"] = one.generate(**given, **said, **more).results()
-    except Failed as failed:  # alone it knows neither start token nor padding
+    except SpeccError as failed:  # alone it knows neither start token nor padding
         hidden = (
             begun and spec.is_valid_token is not None and not spec.is_valid_token(spec.start or 0)
         )
@@ -241,7 +241,7 @@ def test_a_standalone_generator_refuses_a_default_over_all_tokens(tmp_path: Path
     default = "= cumsum(ids == 2, axis=1) <= 1 & ids != 3 &"
     spec.write_text(text.replace("= ids != 3 &", default))
     specc.compile(spec, tmp_path / "p", init=0, graphs="score,step")
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         specc.compile(spec, tmp_path / "one.onnx", init=0, graphs="generate")
     assert [d.code for d in failed.value.diagnostics] == ["E0944"]
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from support.onnx_sessions import assert_outputs_match, open_silent_session
 
 import specc_numpy
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target
@@ -151,7 +151,7 @@ def list_differences(
         inputs = make_inputs(graph, rows, low, high, rng)
         try:
             want = specc_numpy.evaluate_graph(graph, inputs, weights)
-        except Failed:
+        except SpeccError:
             want = None
         try:
             got = session.run(None, inputs)
@@ -211,7 +211,7 @@ def list_integer_differences(seed: int, directory: Path) -> list[str]:
     text = f"a * 0 + {make_integer_expression(rng)}"
     try:
         graph = build_graph("a: int[n], b: int[n]", "int[n]", text, directory)
-    except Failed:  # division by 0
+    except SpeccError:  # division by 0
         return [] if "//" in text or "%" in text else [f"{text}: refused"]
     return [f"{text}: {d}" for d in list_differences(graph, [(n, -4, 4) for n in (0, 1, 6)], seed)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 
 ROPE = "attention(x, heads=2, mask=all, rope=rope({}), position_ids=positions(x), pairs=half) @ a"
@@ -69,6 +69,6 @@ def test_check_rejects_invalid_attribute_values(value: str, tmp_path: Path) -> N
     codes = {""}
     try:
         elaborate_spec(open_spec(str(path)))
-    except Failed as failed:
+    except SpeccError as failed:
         codes = {d.code for d in failed.diagnostics}
     assert codes == {CASES[value]}

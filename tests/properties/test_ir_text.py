@@ -12,7 +12,7 @@ from support.op_examples import EXAMPLES, build_example_graph
 from support.random_graphs import make_random_graph, sample_graph_values
 
 import specc_numpy
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.graph import Graph
 from specc.ir.ir_parser import parse_ir
 from specc.ir.ir_printer_and_lexer import format_ir
@@ -74,5 +74,5 @@ def read_or_refuse(text: str) -> tuple[dict[str, Graph], set[str]]:
     """Return the graphs of a text, or the codes of its errors; other exceptions fail."""
     try:
         return parse_ir(text), set()
-    except Failed as refused:
+    except SpeccError as refused:
         return {}, {d.code for d in refused.diagnostics}

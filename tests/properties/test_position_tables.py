@@ -11,7 +11,7 @@ import pytest
 import specc
 import specc_numpy
 from specc.artifact.generation_metadata import compute_max_context_length
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.runtime.model_inputs import build_model_inputs
@@ -52,12 +52,12 @@ def test_length_check_rejects_exactly_the_inputs_without_a_value(
         fine = True
         try:
             specc_numpy.evaluate_graph(graph, given, weights)
-        except Failed as fault:
+        except SpeccError as fault:
             fine = "E0913" not in str(fault)
         if fine:
             input_signature.prepare(given)
         else:
-            with pytest.raises(Failed, match=r"E0912.*must be at most"):
+            with pytest.raises(SpeccError, match=r"E0912.*must be at most"):
                 input_signature.prepare(given)
         # The maximum generated length is one position before the rejected length.
         most = compute_max_context_length(input_signature.length_bounds, "seq", {"src": src})
@@ -103,5 +103,5 @@ def test_generation_ends_at_the_position_limit_of_its_source(
         texts = model.generate(source=[[1] * src], max_tokens=30).results()
         text = texts[0][0]
         assert text.complete or len(text.tokens) == 9 - src
-    with pytest.raises(Failed, match=r"`seq \+ src` is 10, but must be at most 9"):
+    with pytest.raises(SpeccError, match=r"`seq \+ src` is 10, but must be at most 9"):
         model.generate(source=[[1] * 8], ids=[[3, 4]])

@@ -19,7 +19,7 @@ import pytest
 import specc
 import specc_numpy
 from specc.analysis import analysis_report
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 
 VOCAB, LENGTH = 6, 5
@@ -128,7 +128,7 @@ def find_failure(seed: int, directory: Path) -> str:
         specc.compile(
             directory / "m.specc", directory / "p", init=seed, graphs="score,step", target="onnx"
         )
-    except Failed as error:
+    except SpeccError as error:
         codes = {d.code for d in error.diagnostics}
         return "" if codes == {"E0718"} else f"{seed}, {default.text}: {codes}"
     model = specc.load(directory / "p")

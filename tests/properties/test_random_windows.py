@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import specc_numpy
 from specc.analysis import padding_check as proof
 from specc.analysis import padding_dataflow, padding_invariance
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Parameter, Value
@@ -112,7 +112,7 @@ def find_failure(seed: int, side: str) -> bool | None:
     try:
         alone = specc_numpy.evaluate_graph(graph, {"x": x[:, real], "keep": keep[:, real]}, weights)
         padded = specc_numpy.evaluate_graph(graph, {"x": x, "keep": keep}, weights)
-    except Failed:
+    except SpeccError:
         return False  # too few positions for these windows
     found, wanted = padded["y"][padded["rows"]], alone["y"][0]
     return found.shape != wanted.shape or not np.allclose(found, wanted, atol=1e-12)

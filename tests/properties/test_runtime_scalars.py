@@ -19,7 +19,7 @@ from support.onnx_sessions import open_silent_session
 from support.runtime_scalars import CASTS, FLOAT_OPS, FLOATS, INTEGER_OPS, INTEGERS, wrap_int64
 
 import specc_numpy
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target
@@ -169,7 +169,7 @@ def list_random_wrong_results(seed: int, directory: Path) -> list[str]:
         table[f"a * 0 + {text}"] = oracle
     try:
         return list_wrong_results(table, INTEGERS, ("int", "int"), directory)
-    except Failed:  # constant expressions with division by 0 or beyond 2**53
+    except SpeccError:  # constant expressions with division by 0 or beyond 2**53
         return []
 
 
@@ -210,6 +210,6 @@ def test_constants_out_of_range_are_refused(value: str, tmp_path: Path) -> None:
     codes = [""]
     try:
         elaborate_spec(open_spec(str(path)))
-    except Failed as failed:
+    except SpeccError as failed:
         codes = [d.code for d in failed.diagnostics]
     assert codes == [REFUSED[value]]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.io.file_type_detection import PRODUCER_NAME
 from specc.weights.formats.safetensors import open_safetensors, write_safetensors
 
@@ -96,7 +96,7 @@ def test_a_damaged_file_is_read_or_refused_but_never_crashes(
     place.write_bytes(data[:cut])
     try:
         file = open_safetensors(place)
-    except Failed as failed:
+    except SpeccError as failed:
         codes = [d.code for d in failed.diagnostics]
     else:
         codes = ["E0506"]
@@ -114,5 +114,5 @@ def test_a_damaged_file_is_read_or_refused_but_never_crashes(
 @given(data=st.binary(max_size=200))
 def test_arbitrary_bytes_are_read_or_refused(place: Path, data: bytes) -> None:
     place.write_bytes(data)
-    with pytest.raises(Failed):
+    with pytest.raises(SpeccError):
         open_safetensors(place)

@@ -1,4 +1,4 @@
-"""Parsing any text in either syntax raises only `Failed`, with spans inside the file."""
+"""Parsing any text in either syntax raises only `SpeccError`, with spans inside the file."""
 
 import random
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.parameter_sweeps import sample_sweep
 
-from specc.diagnostics.diagnostic import Failed, Source
+from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.diagnostics.machine_formats import format_json_lines, format_sarif
 from specc.diagnostics.render import render_diagnostics
 from specc.syntax.dsl.dsl_parser import parse_dsl
@@ -30,7 +30,7 @@ def assert_parses_or_fails(name: str, data: bytes) -> None:
     """Parse a text; if that fails, render every form of the message."""
     try:
         file = parse_spec(decode_spec(data, name))
-    except Failed as failed:
+    except SpeccError as failed:
         for diagnostic in failed.diagnostics:
             for label in (diagnostic.primary, *diagnostic.related_labels):
                 assert label is None or 0 <= label.span.start <= label.span.end <= len(
@@ -92,7 +92,7 @@ def test_arbitrary_text_is_parsed_or_refused(text: str) -> None:
         for name in ("a.specc", "a.yaml"):
             try:
                 parse_spec(Source(name, start + text))
-            except Failed as failed:
+            except SpeccError as failed:
                 render_diagnostics(failed.diagnostics)
 
 

@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 import specc
 from specc.cli import main as cli
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.weights.formats.safetensors import write_safetensors
 
 SPEC = """specc 1
@@ -118,7 +118,7 @@ def get_load_error(model: Path) -> str:
     """Return the code of the error when a model is opened; "" if it opens."""
     try:
         specc.load(str(model))
-    except Failed as failed:
+    except SpeccError as failed:
         return failed.diagnostics[0].code
     return ""
 

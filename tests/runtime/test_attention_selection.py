@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.attention_maps import make_attention_map
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.runtime.attention_capture import AttentionSelection, parse_number_list, select_maps
 
 MAPS = tuple(
@@ -24,7 +24,7 @@ def test_number_lists_are_parsed(text, meant):
     "text", ["", ",", "a", "-1", "3-1", "1-", "1.5", "٣", "1-99999", "9" * 30, "0x1", "\x1b"]
 )
 def test_invalid_number_lists_are_refused(text):
-    with pytest.raises(Failed, match="E0954"):
+    with pytest.raises(SpeccError, match="E0954"):
         parse_number_list(text, "--heads")
 
 
@@ -56,5 +56,5 @@ def test_selected_heads_keep_their_numbers():
     ],
 )
 def test_missing_scopes_layers_and_heads_are_refused(said, code):
-    with pytest.raises(Failed, match=code):
+    with pytest.raises(SpeccError, match=code):
         select_maps(MAPS, AttentionSelection(**said))

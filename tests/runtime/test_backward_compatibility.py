@@ -61,5 +61,5 @@ def test_external_weights_of_an_old_model_are_compared_with_their_hash(tmp_path:
         shutil.copy(path, tmp_path)
     data = next(tmp_path.glob("*.data"))
     os.truncate(data, data.stat().st_size - 4)
-    with pytest.raises(specc.Failed, match=data.name):
+    with pytest.raises(specc.SpeccError, match=data.name):
         specc.load(tmp_path / "beside.onnx")

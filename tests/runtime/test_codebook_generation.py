@@ -13,7 +13,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.api import Model
 from specc.cli.main import main
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 NAME = "musicgen"
 SETS = SMALL_CONFIGS[NAME]
@@ -55,7 +55,7 @@ def test_stream_yields_delayed_tokens(model: Model) -> None:
         assert result.text is None
         for k, codebook in enumerate(result.codebooks):
             assert steps[k : k + 7, row, k].tolist() == list(codebook)
-    with pytest.raises(Failed, match="E0945"):
+    with pytest.raises(SpeccError, match="E0945"):
         next(stream.pieces())
 
 
@@ -77,7 +77,7 @@ def test_prompts_of_different_lengths(model: Model) -> None:
     ],
 )
 def test_unsupported_settings(model: Model, settings: dict[str, Any], code: str) -> None:
-    with pytest.raises(Failed, match=code):
+    with pytest.raises(SpeccError, match=code):
         model.generate(input_ids=SOURCES, **settings)
 
 
@@ -86,7 +86,7 @@ def test_unsupported_settings(model: Model, settings: dict[str, Any], code: str)
     [({"graphs": "generate"}, "E0703"), ({"graphs": "step", "io_names": "hf"}, "E0752")],
 )
 def test_unsupported_graphs(options: dict[str, Any], code: str, tmp_path: Path) -> None:
-    with pytest.raises(Failed, match=code):
+    with pytest.raises(SpeccError, match=code):
         specc.compile("musicgen_decoder", tmp_path / "m", init=0, **options)
 
 
@@ -98,7 +98,7 @@ def test_spec_with_a_wrong_number_of_delays() -> None:
         "  return stack([x, x * 2.0], axis=2)\n}\n"
         "generate codes of ids from logits { delay_pattern = [0, 1, 2] }\n"
     )
-    with pytest.raises(Failed, match="E0732") as failed:
+    with pytest.raises(SpeccError, match="E0732") as failed:
         specc.check(source)
     assert failed.value.diagnostics[0].primary
 

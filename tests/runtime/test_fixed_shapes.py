@@ -10,7 +10,7 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.api import Model
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.runtime.random_inputs import make_random_inputs
 from specc_onnx.ort_model import can_capture_cuda_graph
 
@@ -71,7 +71,7 @@ def test_threads_take_turns(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_lengths_are_refused(lengths: dict[str, int], words: str, tmp_path: Path) -> None:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         compiled("xor", tmp_path).fixed(**lengths)
     (told,) = caught.value.diagnostics
     assert told.code == "E0981"
@@ -81,7 +81,7 @@ def test_invalid_lengths_are_refused(lengths: dict[str, int], words: str, tmp_pa
 
 def test_another_length_is_refused(tmp_path: Path) -> None:
     fixed = compiled("xor", tmp_path).fixed(batch=2)
-    with pytest.raises(Failed, match="E0912"):
+    with pytest.raises(SpeccError, match="E0912"):
         fixed.run(x=[[0.0, 1.0]])
 
 
@@ -89,7 +89,7 @@ def test_a_length_above_the_position_table_is_refused(tmp_path: Path) -> None:
     """Reported at run time, as for dynamic lengths: a table of 32 positions."""
     model = compiled("bert", tmp_path)
     fixed = model.fixed(batch=1, seq=4)
-    with pytest.raises(Failed, match="E0912"):
+    with pytest.raises(SpeccError, match="E0912"):
         fixed.run(input_ids=[[1] * 5])
 
 

@@ -16,7 +16,7 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.api import Model
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.runtime.batched_generation import (
     generate_in_batches,
     make_continuous_batch,
@@ -71,7 +71,7 @@ def generate_alone(made: Model, number: int, row: object, asked: dict[str, Any])
     assert writer
     text = writer.start_generation(make_prompt_inputs(writer, row), writer.resolve_settings(asked))
     (written,) = generate_in_batches(writer, [(number, text)], 1)
-    assert not isinstance(written[1], Failed)
+    assert not isinstance(written[1], SpeccError)
     return written[1][0]
 
 
@@ -150,7 +150,7 @@ def test_free_slots_are_refilled() -> None:
     texts = [writer.start_generation({"input_ids": [row]}, settings) for row in rows]
     batch = make_continuous_batch(writer, 16)
     ended = dict(batch.generate(enumerate(texts)))
-    results = [found for found in ended.values() if not isinstance(found, Failed)]
+    results = [found for found in ended.values() if not isinstance(found, SpeccError)]
     lengths = [len(ended_row[0].tokens) for ended_row in results]
     fixed = sum(16 * max(lengths[n : n + 16]) for n in range(0, 200, 16))
     assert len(lengths) == 200
@@ -165,7 +165,7 @@ def test_a_runtime_error_is_reported_per_sequence(monkeypatch: pytest.MonkeyPatc
 
     def fed(self: Any, decoder_session: Any, tokens: Any) -> Any:
         if len(tokens) > 1 or (tokens == 16).any():
-            raise Failed(specc.Diagnostic("E0924", "it stopped"))
+            raise SpeccError(specc.Diagnostic("E0924", "it stopped"))
         return real(self, decoder_session, tokens)
 
     monkeypatch.setattr(ContinuousBatch, "_feed_tokens", fed)
@@ -177,21 +177,21 @@ def test_a_runtime_error_is_reported_per_sequence(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("count", [0, -1, 4097, 2.5, True, "many", None])
 def test_an_invalid_batch_size_is_refused(count: Any) -> None:
-    with pytest.raises(Failed, match="E0891"):
+    with pytest.raises(SpeccError, match="E0891"):
         model("gpt2").generate_each([[6]], batch_size=count)
 
 
 @pytest.mark.parametrize("rows", ["a text", b"bytes", {"input_ids": [6]}, None, 5])
 def test_invalid_prompt_lists_are_refused(rows: Any) -> None:
     """A string is not a list of prompts, although it is iterable."""
-    with pytest.raises(Failed, match="E0891"):
+    with pytest.raises(SpeccError, match="E0891"):
         model("gpt2").generate_each(rows)
 
 
 @pytest.mark.parametrize("word", ["suppress_tokens", "bad_words_ids", "stop"])
 def test_an_unknown_token_id_is_refused(word: str) -> None:
     asked: dict[str, Any] = {word: [[6, 10**6]] if word == "bad_words_ids" else [10**6]}
-    with pytest.raises(Failed, match=f"E0732.*`{word}`"):
+    with pytest.raises(SpeccError, match=f"E0732.*`{word}`"):
         model("gpt2").generate(input_ids=[[6]], **asked)
 
 
@@ -204,7 +204,7 @@ def test_an_unknown_input_is_refused(value: Any) -> None:
 
 def test_several_sequences_per_prompt() -> None:
     asked: dict[str, Any] = {"strategy": "beam", "num_return_sequences": 2}
-    with pytest.raises(Failed, match="E0891"):
+    with pytest.raises(SpeccError, match="E0891"):
         model("gpt2").generate_each([[6]], **asked)
     best = list(model("gpt2").generate_each([[6], [7, 8]], strategy="beam", max_tokens=4))
     whole = [model("gpt2").generate([[6]], strategy="beam", max_tokens=4).results()[0][0]]

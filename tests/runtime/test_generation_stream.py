@@ -79,7 +79,7 @@ def test_streamed_text_of_beam_search_ends_before_a_stop_string(tmp_path: Path) 
 
 def test_suppressing_every_token_has_a_code(model: Model) -> None:
     """No beam can continue; a standalone greedy generator refuses the settings."""
-    with pytest.raises(specc.Failed, match=r"E0961|E0733"):
+    with pytest.raises(specc.SpeccError, match=r"E0961|E0733"):
         model.generate("ab", max_tokens=3, num_beams=2, suppress_tokens=list(range(128))).results()
 
 
@@ -96,7 +96,7 @@ def test_an_interrupted_stream_raises_again(model: Model, monkeypatch: pytest.Mo
     )
     with pytest.raises(KeyboardInterrupt):
         writing.results()
-    with pytest.raises(specc.Failed, match="E0962"):
+    with pytest.raises(specc.SpeccError, match="E0962"):
         writing.results()
 
 
@@ -109,7 +109,7 @@ NAMES = ["start", "stop", "pad", "stop_strings", "max_tokens", "strategy", "seed
 
 @pytest.mark.parametrize("given", WRONG, ids=lambda v: repr(v)[:20])
 def test_an_invalid_prompt_has_a_code(model: Model, given: Any) -> None:
-    with pytest.raises(specc.Failed, match=r"E09\d\d"):
+    with pytest.raises(specc.SpeccError, match=r"E09\d\d"):
         model.generate(given, max_tokens=2)
 
 
@@ -119,6 +119,6 @@ def test_an_invalid_setting_has_a_code(model: Model, name: str) -> None:
     for value in values:
         if name == "stop_strings" and isinstance(value, str):
             continue
-        with pytest.raises(specc.Failed, match=r"E073[23]"):
+        with pytest.raises(specc.SpeccError, match=r"E073[23]"):
             model.generate("ab", **{name: value})
             pytest.fail(f"{name} = {value!r} is accepted")

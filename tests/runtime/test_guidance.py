@@ -13,7 +13,7 @@ import specc
 from specc.api import Model
 from specc.artifact.manifest import FIXED_SETTINGS, SCALAR_SETTINGS, UNSUPPORTED_SETTINGS
 from specc.decode.setting_table import GENERATION_OPTIONS
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 SCALE, STEPS = 2.5, 6
 PROMPTS = [[5, 9, 3], [7], [2, 4, 11, 6]]
@@ -142,7 +142,7 @@ def test_codebooks(full_forward: dict[str, Model]) -> None:
 
 def test_model_without_padding_mask(tmp_path: Path) -> None:
     specc.compile(NO_MASK, tmp_path / "m.onnx", init=0)
-    with pytest.raises(Failed, match="needs a padding mask"):
+    with pytest.raises(SpeccError, match="needs a padding mask"):
         specc.load(tmp_path / "m.onnx").generate([[1]], guidance_scale=2).results()
 
 
@@ -153,7 +153,7 @@ def test_standalone_generator_rejects_setting(setting: dict[str, float], tmp_pat
     """A setting that the graph cannot apply is an error, at compile time and at run time."""
     options: dict[str, Any] = {"graphs": "generate", "generation_config": {"strategy": "sample"}}
     model = compile_model("llama", tmp_path / "m.onnx", **options)
-    with pytest.raises(Failed, match="E0733"):
+    with pytest.raises(SpeccError, match="E0733"):
         model.generate([[1]], **setting)
 
 

@@ -17,7 +17,7 @@ from support.verification_lines import list_model_lines
 
 import specc
 from specc.cli import main as cli
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.runtime.loaded_model import load_model
 from specc.verification.rounding_errors import HALF_FORMATS
 from specc.weights.formats.safetensors import write_safetensors
@@ -83,7 +83,7 @@ def test_verify_detects_a_wrong_16_bit_model(tmp_path: Path) -> None:
         return {name: value * 1.05 for name, value in made.items()}
 
     wrong = SimpleNamespace(run=off, outputs=model.session.outputs)
-    with pytest.raises(Failed, match="E0930"):
+    with pytest.raises(SpeccError, match="E0930"):
         list(list_model_lines(replace(model, session=wrong)))
 
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import specc
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 Array = NDArray[Any]
 X = np.random.default_rng(0).standard_normal((3, 5, 4)).astype(np.float32)
@@ -118,7 +118,7 @@ def test_a_position_that_does_not_exist_is_refused(t: int, tmp_path: Path) -> No
     path = tmp_path / "m.specc"
     path.write_text(SPEC.format(body="return x[:, t]"), encoding="utf-8")
     specc.compile(path, tmp_path / "m.onnx", init=0)
-    with pytest.raises(Failed, match="check that computed indices are at least 0"):
+    with pytest.raises(SpeccError, match="check that computed indices are at least 0"):
         specc.load(tmp_path / "m.onnx").run(x=X, t=np.array(t), scale=np.ones(len(X)))
 
 
@@ -138,6 +138,6 @@ def test_a_position_that_does_not_exist_is_refused(t: int, tmp_path: Path) -> No
 def test_invalid_forms_are_refused(body: str, code: str, tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text(SPEC.format(body=body), encoding="utf-8")
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         specc.compile(path, tmp_path / "m.onnx", init=0)
     assert {d.code for d in failed.value.diagnostics} == {code}

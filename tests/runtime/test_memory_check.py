@@ -11,7 +11,7 @@ from support.verification_lines import list_model_lines
 
 import specc
 from specc.cli.main import main
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.io import memory_check
 from specc.runtime.loaded_model import load_model
 from specc.weights.formats.safetensors import write_safetensors
@@ -67,7 +67,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_opened(
 ) -> None:
     set_free_memory(monkeypatch, HELD - 1)
     monkeypatch.setattr("specc_onnx.ort_session.onnxruntime", None)  # no session is opened
-    with pytest.raises(Failed, match=r"E0804.*m\.onnx"):
+    with pytest.raises(SpeccError, match=r"E0804.*m\.onnx"):
         specc.load(halves)
     for words in (["run", str(halves), "[[[0.5]]]"], ["verify", str(halves)]):
         assert main(words) == 3
@@ -81,7 +81,7 @@ def test_the_reference_needs_additional_memory(
 ) -> None:
     model = load_model(str(halves))
     set_free_memory(monkeypatch, 2 * NUMBERS - 1)
-    with pytest.raises(Failed, match="E0804"):
+    with pytest.raises(SpeccError, match="E0804"):
         list(list_model_lines(model))
 
 

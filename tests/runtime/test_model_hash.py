@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 import specc
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 
 
 def change_node(model: onnx.ModelProto) -> None:
@@ -42,6 +42,6 @@ def test_a_changed_model_is_refused(change: object, weights_as: str, tmp_path: P
     assert callable(change)
     change(model)
     path.write_bytes(model.SerializeToString())
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         specc.load(path)
     assert failed.value.diagnostics[0].code == "E0929"

@@ -87,7 +87,7 @@ def test_generation_uses_defaults_of_the_whole_sequence(tmp_path: Path, name: st
 
 
 def test_a_standalone_generator_refuses_defaults_of_uncached_values(tmp_path: Path) -> None:
-    with pytest.raises(specc.Failed) as raised:
+    with pytest.raises(specc.SpeccError) as raised:
         compiled(
             tmp_path,
             "extra: float[batch, n, 3]",
@@ -100,7 +100,7 @@ def test_a_standalone_generator_refuses_defaults_of_uncached_values(tmp_path: Pa
 def test_right_padded_prompts_are_refused(tmp_path: Path) -> None:
     body = "  x, rest = gru(x, hidden=d, reset=after, keep=keep) @ rnn\n"
     model = compiled(tmp_path, "keep: keep[batch, n] right", body)
-    with pytest.raises(specc.Failed, match="padded on the right"):
+    with pytest.raises(specc.SpeccError, match="padded on the right"):
         model.generate(ids=[[3, 5, 7], [1, 2]]).results()
 
 
@@ -136,7 +136,7 @@ def test_defaults_in_the_graph_read_each_other(tmp_path: Path) -> None:
 
 
 def test_circular_defaults_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(specc.Failed) as raised:
+    with pytest.raises(specc.SpeccError) as raised:
         compiled(
             tmp_path,
             "a: int[batch, n] = b + 1, b: int[batch, n] = a - 1",
@@ -160,7 +160,7 @@ def test_recurrent_layers_reject_padding_before_a_token(graphs: str, tmp_path: P
     for padded in ([[5, 6, 7], [5, 0, 0]], [[0, 0, 0]], [[5, 6, 7]]):
         assert len(run(padded)) == (2 if graphs == "score" else len(padded))
     for row in ([0, 5, 6], [5, 0, 6]):
-        with pytest.raises(specc.Failed, match=r"E0912.*`source_keep`.*precedes a token"):
+        with pytest.raises(specc.SpeccError, match=r"E0912.*`source_keep`.*precedes a token"):
             run([[5, 6, 7], row])
 
 
@@ -178,6 +178,6 @@ graph tag(x: float[batch, n, 4], keep: keep[batch, n] right) -> (y: float[batch,
     model, x = specc.load(tmp_path / "m.onnx"), np.ones((2, 3, 4), np.float32)
     assert model.run(x=x, keep=[[True, True, False], [False] * 3])["y"].shape == (2, 3, 6)
     with pytest.raises(
-        specc.Failed, match=r"`keep\[1, 0\]` is false, and the next position is true"
+        specc.SpeccError, match=r"`keep\[1, 0\]` is false, and the next position is true"
     ):
         model.run(x=x, keep=[[True] * 3, [False, True, True]])

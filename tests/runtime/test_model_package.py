@@ -20,7 +20,7 @@ from specc.artifact.package_index_and_checksums import (
 )
 from specc.backend import ExtraFile
 from specc.cli.main import main
-from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.io.safe_read import compute_file_sha256
 from specc.runtime.inference_model import open_compiled_model
 from specc.runtime.model_package import open_package
@@ -35,7 +35,7 @@ def pair(tmp_path: Path) -> Path:
 
 
 def get_error(directory: Path, contents: bool = False) -> Diagnostic:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         open_package(directory, verify_contents=contents)
     (found,) = failed.value.diagnostics
     return found
@@ -99,7 +99,7 @@ def test_weights_are_compared_with_their_hash_on_request(pair: Path) -> None:
 
 def test_other_files_are_compared_when_they_are_read(pair: Path) -> None:
     flip(pair / "tokenizer.json")
-    with pytest.raises(Failed, match=r"E0830\]: `tokenizer\.json`"):
+    with pytest.raises(SpeccError, match=r"E0830\]: `tokenizer\.json`"):
         read_extra_file(open_package(pair), "tokenizer")
 
 
@@ -200,7 +200,7 @@ def test_the_maximum_index_size_is_exact(pair: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_directory_without_an_index_is_refused(tmp_path: Path) -> None:
     assert get_error(tmp_path).code == "E0802"
-    with pytest.raises(Failed, match="E0802"):
+    with pytest.raises(SpeccError, match="E0802"):
         open_compiled_model(str(tmp_path))
 
 
@@ -257,14 +257,14 @@ def test_a_background_error_is_raised_when_the_model_is_opened(pair: Path) -> No
         path.unlink()
     model = package.models["score"]
     model.open_in_background()
-    with pytest.raises(Failed, match="E0923"):
+    with pytest.raises(SpeccError, match="E0923"):
         model.open("cpu")
 
 
 def test_the_default_graph_is_score(pair: Path, tmp_path: Path) -> None:
     package = open_package(pair)
     assert (package.resolve_role(), package.resolve_role("encode")) == ("score", "encode")
-    with pytest.raises(Failed, match="E0832") as failed:
+    with pytest.raises(SpeccError, match="E0832") as failed:
         package.resolve_role("enocde")
     assert failed.value.diagnostics[0].helps == ("did you mean `encode`?",)
     write_pair_package(tmp_path / "pair", graphs=("encode",))

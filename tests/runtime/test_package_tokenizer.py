@@ -103,7 +103,7 @@ def test_a_replaced_tokenizer_is_refused(directory: Path, tmp_path: Path) -> Non
     own = place.read_text()
     place.write_text(own.replace("a", "b", 1))
     try:
-        with pytest.raises(specc.Failed, match="E0942"):
+        with pytest.raises(specc.SpeccError, match="E0942"):
             specc.load(directory / "package")
     finally:
         place.write_text(own)

@@ -24,7 +24,7 @@ def test_the_message_pads_on_the_side_of_the_input(side: str, shown: str, tmp_pa
     path = tmp_path / "m.specc"
     path.write_text(SPEC.replace("SIDE", side), encoding="utf-8")
     specc.compile(path, tmp_path / "m.onnx", init=0)
-    with pytest.raises(specc.Failed) as failed:
+    with pytest.raises(specc.SpeccError) as failed:
         specc.load(tmp_path / "m.onnx").run(x=[[7], [1, 2]])
     (fault,) = failed.value.diagnostics
     assert fault.code == "E0906"

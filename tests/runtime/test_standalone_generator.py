@@ -149,7 +149,7 @@ def test_unused_inputs_are_optional(way: str, tmp_path: Path) -> None:
     memory, exist = np.zeros((1, 3, 4), np.float32), np.ones((1, 3), bool)
     ways = ({}, {"memory": memory}, {"mkeep": exist}, {"memory": memory, "mkeep": exist})
     assert len({tuple(tokens(model, ids=[[3, 4]], max_tokens=5, **more)) for more in ways}) == 1
-    with pytest.raises(specc.Failed, match="E0912"):
+    with pytest.raises(specc.SpeccError, match="E0912"):
         tokens(model, ids=[[3, 4]], memory=memory, mkeep=exist[:, :2])
 
 
@@ -168,7 +168,7 @@ def test_computed_inputs_cannot_be_overridden(
     agrees = {"kinds": [[0, 0, 0]], "seen": [[True, True, False]]}
     given = {"source": [[3, 4, 0]]}
     assert tokens(model, **given, **agrees) == tokens(model, **given)
-    with pytest.raises(specc.Failed, match=what):
+    with pytest.raises(specc.SpeccError, match=what):
         tokens(model, **given, **more)
 
 
@@ -187,7 +187,7 @@ generate text of ids from logits { stop = 0 }
 @pytest.mark.parametrize("parts", ["step", "generate", "all"])
 def test_an_input_with_the_time_axis_is_refused(parts: str, tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(LONGER, encoding="utf-8")
-    with pytest.raises(specc.Failed, match="E0716"):
+    with pytest.raises(specc.SpeccError, match="E0716"):
         specc.compile(tmp_path / "m.specc", tmp_path / "m", init=0, graphs=parts)
     assert not (tmp_path / "m").exists()
     specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=0)
@@ -227,7 +227,7 @@ def test_nan_logits_end_generation(ill: str, strategy: str, tmp_path: Path) -> N
             PROMPT[::2], late=LATE[::2], strategy=strategy, max_tokens=8
         ).results()
         assert [len(row[0].tokens) for row in fine] == [8, 8]
-        with pytest.raises(specc.Failed, match=r"E0961.*sequence 2"):
+        with pytest.raises(specc.SpeccError, match=r"E0961.*sequence 2"):
             model.generate(PROMPT, late=LATE, strategy=strategy, max_tokens=8).results()
     names = {i.name for i in one.default_model.session.session.get_inputs()}
     scalars = {"seed": 0, "top_k": 0, "temperature": 1.0, "top_p": 1.0, "min_p": 0.0}

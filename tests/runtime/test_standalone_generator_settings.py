@@ -62,22 +62,22 @@ def test_generation_ends_at_the_context_length(pair: tuple[Any, Any, dict[str, A
         for r in one.generate(input_ids=np.ones((1, 15), int), max_tokens=50).results()[0]
     )
     assert longest == 6
-    with pytest.raises(specc.Failed, match="E0943"):
+    with pytest.raises(specc.SpeccError, match="E0943"):
         one.generate(input_ids=np.ones((1, 21), int))
 
 
 def test_compiled_settings_cannot_be_changed(pair: tuple[Any, Any, dict[str, Any]]) -> None:
     one, _, said = pair
     other = "beam" if said["strategy"] == "greedy" else "greedy"
-    with pytest.raises(specc.Failed, match="E0733"):
+    with pytest.raises(specc.SpeccError, match="E0733"):
         one.generate(input_ids=[[1]], strategy=other)
-    with pytest.raises(specc.Failed, match="E0733"):
+    with pytest.raises(specc.SpeccError, match="E0733"):
         one.generate(input_ids=[[1]], stop=[3])
 
 
 def test_prompts_of_different_lengths_need_a_package(pair: tuple[Any, Any, dict[str, Any]]) -> None:
     one, _, _ = pair
-    with pytest.raises(specc.Failed, match="E0912"):
+    with pytest.raises(specc.SpeccError, match="E0912"):
         one.generate(input_ids=[[1, 2], [3]]).results()
 
 
@@ -151,7 +151,7 @@ def test_an_unsupported_setting_is_refused(
     tmp_path: Path, settings: dict[str, Any], code: str
 ) -> None:
     one, _ = written(tmp_path)
-    with pytest.raises(specc.Failed, match=code):
+    with pytest.raises(specc.SpeccError, match=code):
         one.generate(ids=[[1, 2]], **settings).results()
 
 
@@ -165,7 +165,7 @@ def test_a_seed_out_of_range_is_refused(tmp_path: Path) -> None:
         graphs=["generate"],
         generation_config={"strategy": "sample"},
     )
-    with pytest.raises(specc.Failed, match="E0732"):
+    with pytest.raises(specc.SpeccError, match="E0732"):
         specc.load(tmp_path / "s.onnx").generate(ids=[[1, 2]], seed=2**63).results()
 
 

@@ -72,14 +72,14 @@ def test_leftover_positions_with_output_are_refused_at_the_end(tmp_path: Path) -
     one, all_ = model(tmp_path, pad="[5, 0]"), given(7)
     assert one.run(**all_)["y"].shape[1] == 4
     stream = one.stream(memory=all_["memory"])
-    with pytest.raises(specc.Failed, match=r"E0979.*last 1 position cannot fill a chunk of 2"):
+    with pytest.raises(specc.SpeccError, match=r"E0979.*last 1 position cannot fill a chunk of 2"):
         stream.push(x=all_["x"], last=True)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_an_invalid_chunk_is_refused(tmp_path: Path, rows: int) -> None:
     stream = model(tmp_path).stream(memory=given(1)["memory"])
-    with pytest.raises(specc.Failed, match="E0976"):
+    with pytest.raises(specc.SpeccError, match="E0976"):
         stream.push(x=given(rows)["x"])
     # a rejected chunk changes no state
     assert stream.push(x=given(4)["x"])["y"].shape == (2, 2, 2)
@@ -87,19 +87,19 @@ def test_an_invalid_chunk_is_refused(tmp_path: Path, rows: int) -> None:
 
 def test_constant_inputs_are_given_at_the_start_only(tmp_path: Path) -> None:
     one, all_ = model(tmp_path), given(4)
-    with pytest.raises(specc.Failed, match=r"E0978.*`x` must not be passed to `stream`"):
+    with pytest.raises(specc.SpeccError, match=r"E0978.*`x` must not be passed to `stream`"):
         one.stream(x=all_["x"])
-    with pytest.raises(specc.Failed, match=r"E0910.*no input `y`"):
+    with pytest.raises(specc.SpeccError, match=r"E0910.*no input `y`"):
         one.stream(y=all_["x"])
     stream = one.stream(memory=all_["memory"])
-    with pytest.raises(specc.Failed, match=r"E0978.*`memory` is constant during a stream"):
+    with pytest.raises(specc.SpeccError, match=r"E0978.*`memory` is constant during a stream"):
         stream.push(x=all_["x"], memory=all_["memory"])
-    with pytest.raises(specc.Failed, match="E0910"):
+    with pytest.raises(specc.SpeccError, match="E0910"):
         stream.push()
-    with pytest.raises(specc.Failed, match="E0910"):
+    with pytest.raises(specc.SpeccError, match="E0910"):
         one.stream().push(x=all_["x"])
     stream.push(x=all_["x"], last=True)
-    with pytest.raises(specc.Failed, match=r"E0978.*has ended"):
+    with pytest.raises(specc.SpeccError, match=r"E0978.*has ended"):
         stream.push(x=all_["x"])
 
 
@@ -109,13 +109,13 @@ def test_constant_inputs_are_given_at_the_start_only(tmp_path: Path) -> None:
 def test_a_chunk_with_another_shape_is_refused(tmp_path: Path, wrong: object) -> None:
     stream = model(tmp_path).stream(memory=given(1)["memory"])
     stream.push(x=given(4)["x"])
-    with pytest.raises(specc.Failed, match="E09"):
+    with pytest.raises(specc.SpeccError, match="E09"):
         stream.push(x=wrong)
 
 
 def test_a_model_without_time_axis_is_refused(tmp_path: Path) -> None:
     specc.compile("xor", tmp_path / "xor.onnx", init=0)
-    with pytest.raises(specc.Failed, match="E0977"):
+    with pytest.raises(specc.SpeccError, match="E0977"):
         specc.load(tmp_path / "xor.onnx").stream()
 
 
@@ -155,9 +155,9 @@ def test_a_generative_model_is_refused(tmp_path: Path) -> None:
     text = SPEC.replace("PAD", "causal").replace("MADE", "x[..., 0]")
     path.write_text(text, encoding="utf-8")
     for asked in ({"graphs": ["generate"]}, {"graphs": ["step"], "io_names": "hf"}):
-        with pytest.raises(specc.Failed, match="E0977"):
+        with pytest.raises(specc.SpeccError, match="E0977"):
             specc.compile(path, tmp_path / "out", init=2, **asked)
-    with pytest.raises(specc.Failed, match="E0977"):
+    with pytest.raises(specc.SpeccError, match="E0977"):
         specc.compile(path, tmp_path / "one.onnx", init=2, graphs=["generate"])
 
 

@@ -136,7 +136,7 @@ def test_rows_of_different_lengths_are_padded_if_the_model_has_a_mask() -> None:
 def test_rows_with_invalid_shapes_are_refused(
     digits: TrainingCollator, rows: list[object], code: str
 ) -> None:
-    with pytest.raises(specc.Failed, match=code):
+    with pytest.raises(specc.SpeccError, match=code):
         digits.make_batch(rows)  # type: ignore[arg-type]
 
 
@@ -149,7 +149,7 @@ def test_rows_with_invalid_shapes_are_refused(
     ],
 )
 def test_texts_without_labels_are_refused(row: dict[str, object], code: str) -> None:
-    with pytest.raises(specc.Failed, match=code):
+    with pytest.raises(specc.SpeccError, match=code):
         lessons(WORDS.replace("SAID", "")).make_batch([row])
 
 
@@ -162,10 +162,10 @@ def test_texts_without_labels_are_refused(row: dict[str, object], code: str) -> 
 )
 def test_an_error_names_the_row(digits: TrainingCollator, wrong: dict[str, object]) -> None:
     right = {"pixel_values": np.zeros((1, 8, 8)), "logits": "7"}
-    with pytest.raises(specc.Failed, match="in row 2 of the batch"):
+    with pytest.raises(specc.SpeccError, match="in row 2 of the batch"):
         digits.make_batch([right, right, wrong])
 
 
 def test_an_error_names_the_row_of_a_text() -> None:
-    with pytest.raises(specc.Failed, match="in row 1 of the batch"):
+    with pytest.raises(specc.SpeccError, match="in row 1 of the batch"):
         lessons(WORDS.replace("SAID", "")).make_batch([{"ids": "ab"}, {"ids": "xyz"}])

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 import specc
 from specc.api import Model
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.model import ModelDefinition as Meant
 
@@ -70,7 +70,7 @@ def compare_checkpoint(directory: Path, home: Path) -> CheckpointRow:
     row = CheckpointRow(str(directory.relative_to(home)))
     try:
         _compare(directory, home, row)
-    except Failed as failed:
+    except SpeccError as failed:
         first = failed.diagnostics[0]
         row.error = f"{first.code}: {first.title}"
     except Exception as error:  # transformers may raise anything; the row reports it

@@ -15,7 +15,7 @@ import torch
 import transformers
 
 import specc_numpy
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver import weight_sources as loading
 from specc.driver.spec_loader import open_spec
 from specc.driver.weights_section import list_parameters_with_sizes, read_weight_rules
@@ -271,6 +271,6 @@ def try_field_value(
         return "no numbers"
     try:
         found = evaluate_spec_outputs(family, config, outputs.model, directory)
-    except Failed:
+    except SpeccError:
         return "refused"
     return "obeyed" if has_close_outputs(found, outputs.results) else ""

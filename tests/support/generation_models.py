@@ -14,7 +14,7 @@ import specc_numpy
 from specc.decode.beam_search import BeamHypothesis, search_beams
 from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
-from specc.ir.model import DecodingConfig, StandaloneGeneratorGraph, resolve_missing_inputs
+from specc.ir.model import DecodingConfig, StandaloneGeneratorSource, resolve_missing_inputs
 from specc_onnx import DEFAULT_OPSET, BuiltModel, build_generation_model, get_target
 from specc_onnx.generate.generator_inputs import GeneratorDefinition
 from specc_onnx.write.onnx_verifier import verify_built_model
@@ -167,7 +167,7 @@ class GenerationCase:
         derived = derive_encoder_and_step(model.graph, self.growing, {self.source: "newest"})
         decoding = make_decoding(self.settings, self.source, self.settings.repetition_penalty != 1)
         inside = None if self.keep is not None else model.defaults
-        whole = StandaloneGeneratorGraph(model.graph, derived, decoding, inside)
+        whole = StandaloneGeneratorSource(model.graph, derived, decoding, inside)
         self.ingredients = GeneratorDefinition.from_graph(whole)
         self.built = build_generation_model(whole, get_target(self.target), self.opset)
         self.model = fill_weights(self.built, self.weights)

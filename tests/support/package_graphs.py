@@ -9,7 +9,7 @@ from specc.ir.model import (
     DerivedGraphs,
     KVBufferGraph,
     ModelDefinition,
-    StandaloneGeneratorGraph,
+    StandaloneGeneratorSource,
     count_codebooks,
 )
 from specc.transforms import pass_pipeline
@@ -71,7 +71,7 @@ def _decoding(strategy: str) -> Callable[[ModelDefinition, str, int], BuiltModel
         )
         decoding = make_decoding(chosen, generation.logits_output, True)
         graph = pass_pipeline.simplify_graph(model.graph)
-        whole = StandaloneGeneratorGraph(graph, derive_graphs(model), decoding, model.defaults)
+        whole = StandaloneGeneratorSource(graph, derive_graphs(model), decoding, model.defaults)
         return build_generation_model(whole, get_target(where), opset)
 
     return made

@@ -18,7 +18,7 @@ from specc.analysis.padding_dataflow import make_padding_dataflow
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddingFacts
 from specc.analysis.query_key_tensors import QueryKeyTensor
 from specc.analysis.time_dataflow import trace_time_dataflow
-from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.incremental.position_demand import compute_position_demand
 from specc.incremental.position_demand_types import NEWEST_ONLY, PositionDemandContext
 from specc.incremental.state_selection import find_recomputable_values
@@ -325,7 +325,7 @@ def _derived(graph: Graph, words: Words, last: str = "encode") -> pass_pipeline.
 def _step(graphs: Graphs, words: Words) -> Iterable[str]:
     try:
         return format_graphs(*_derived(get_main_graph(graphs), words, "step").graphs())
-    except Failed as failed:
+    except SpeccError as failed:
         return _titles(failed.diagnostics, "")
 
 

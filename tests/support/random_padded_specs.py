@@ -16,7 +16,7 @@ import numpy as np
 
 import specc_numpy
 from specc.analysis.padding_check import check_padding
-from specc.diagnostics.diagnostic import Failed, Source
+from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.driver.spec_loader import open_spec
 from specc.frontend.spec_to_graph import elaborate_model
 from specc.ir import ops
@@ -637,5 +637,5 @@ def compare_spec_with_padding(spec: PaddedSpec, seed: int) -> PaddingComparison 
         if warned and not effect and not is_finite_alone(graph, seed):
             return None  # NaN both alone and with padding
         return PaddingComparison(seed, warned, effect)
-    except Failed:
+    except SpeccError:
         return None

@@ -185,7 +185,7 @@ with tempfile.TemporaryDirectory() as folder:
         try:
             check_spec(open_spec(str(path)))
             code = ""
-        except Failed as failed:
+        except SpeccError as failed:
             code = failed.diagnostics[0].code
         result[name] = code, round(time.process_time() - start, 2)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024

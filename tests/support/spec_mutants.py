@@ -257,7 +257,7 @@ def choose_small_value(entry: ast.Field, path: str) -> Dim | None:
 
 
 def elaborate_mutant(mutant: SpecMutant, *, thorough: bool = False) -> None:
-    """Read and elaborate a mutant with few layers. Raise Failed at most.
+    """Read and elaborate a mutant with few layers. Raise SpeccError at most.
 
     A mutant of a std file replaces that file, and a built-in model is elaborated with it.
     """

@@ -2,15 +2,15 @@
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed, Source
+from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.syntax.parse import decode_spec, detect_syntax, parse_spec
 
 DSL = "specc 1\nmodel m\n"
 YAML = "specc: 1\nmodel: m\n"
 
 
-def get_decode_error(data: bytes) -> Failed:
-    with pytest.raises(Failed) as failed:
+def get_decode_error(data: bytes) -> SpeccError:
+    with pytest.raises(SpeccError) as failed:
         decode_spec(data, "a.specc")
     return failed.value
 
@@ -37,7 +37,7 @@ def test_zero_bytes() -> None:
 
 def test_lone_surrogates() -> None:
     for name in ("a.specc", "a.yaml"):
-        with pytest.raises(Failed, match="E0112"):
+        with pytest.raises(SpeccError, match="E0112"):
             parse_spec(Source(name, DSL + "# \ud800"))
 
 

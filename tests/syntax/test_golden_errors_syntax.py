@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed, Source
+from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.diagnostics.render import render_diagnostics
 from specc.syntax.parse import parse_spec
 
@@ -13,7 +13,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "errors"
 
 
 def render_error(name: str, text: str) -> str:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         parse_spec(Source(name, text))
     for diagnostic in failed.value.diagnostics:
         assert (PAGES / f"{diagnostic.code}.md").is_file(), f"no page for {diagnostic.code}"

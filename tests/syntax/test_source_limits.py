@@ -2,7 +2,7 @@
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed, Source
+from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain, walk_tree
 from specc.syntax.dsl import dsl_lexer
@@ -18,7 +18,7 @@ def get_error_code(text: str, name: str = "a.specc") -> str:
     """Return the code of the first error, or an empty string."""
     try:
         parse_spec(Source(name, text))
-    except Failed as failed:
+    except SpeccError as failed:
         return failed.diagnostics[0].code
     return ""
 
@@ -26,7 +26,7 @@ def get_error_code(text: str, name: str = "a.specc") -> str:
 def test_size_of_the_text() -> None:
     assert get_error_code(HEAD + "#" * (dsl_lexer.MAX_SPEC_BYTES - len(HEAD))) == ""
     assert get_error_code(HEAD + "#" * (dsl_lexer.MAX_SPEC_BYTES - len(HEAD) + 1)) == "E0109"
-    with pytest.raises(Failed, match="E0109"):
+    with pytest.raises(SpeccError, match="E0109"):
         decode_spec(b"x" * (dsl_lexer.MAX_SPEC_BYTES + 1), "a.specc")
 
 
@@ -65,7 +65,7 @@ def test_tokens_of_an_expression() -> None:
     assert len(operations) == terms - 1
     assert format_expression(sum_of_all) == "i" + " + i" * (terms - 1)
     assert sum(1 for _ in walk_tree(sum_of_all)) == 2 * terms - 1
-    with pytest.raises(Failed, match="E0111"):
+    with pytest.raises(SpeccError, match="E0111"):
         parse_expression("i" + " + i" * terms)
 
 
@@ -76,14 +76,14 @@ def test_whole_numbers() -> None:
 
 
 def test_at_most_twenty_errors_are_shown() -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         parse_dsl(Source("a", HEAD + "mask )\n" * 25))
     assert len(failed.value.diagnostics) == dsl_lexer.MAX_REPORTED_ERRORS
     assert failed.value.diagnostics[-1].notes == ("5 more errors are not shown",)
 
 
 def test_all_yaml_errors_are_shown() -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         parse_yaml(
             Source("a", "specc: 1\nmodel: m\nconfig: {a: $, b: 'x +', 1: 2}\ndims: [1]\nfoo: 1\n")
         )

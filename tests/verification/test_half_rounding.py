@@ -15,7 +15,7 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc import backend
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.array import Array
 from specc.runtime.loaded_model import LoadedModel, load_model
 from specc.runtime.random_inputs import make_random_inputs
@@ -126,7 +126,7 @@ def test_verify_accepts_rounded_results_only(spec: str, norm: str, tmp_path: Pat
 
     for seed in (1000, 2000):
         verify("", seed)
-    with pytest.raises(Failed, match="E0930"):
+    with pytest.raises(SpeccError, match="E0930"):
         verify(norm, 3000)
 
 
@@ -161,5 +161,5 @@ def test_verify_accepts_tokens_with_nearly_equal_logits(
     for seed in range(3):
         assert [*iterate_generated_rounds(model, seed=seed, rounds=3)]
     scale |= {n: -1.0 for n in model.weights() if "embed" in n}
-    with pytest.raises(Failed, match="E0930"):
+    with pytest.raises(SpeccError, match="E0930"):
         list(iterate_generated_rounds(model, seed=0, rounds=3))

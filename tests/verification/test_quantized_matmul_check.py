@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from specc.backend import QuantizedMatMul
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.array import Array
 from specc.verification.quantized_matmul_check import compare_quantized_matmuls
 
@@ -21,7 +21,7 @@ def test_saturating_int16_products() -> None:
     assert compare_quantized_matmuls([product], {"x": x, "w": w, "y": right}, "") == 0
     pairs = x.astype(np.int32).reshape(3, 4, 2) * 127
     wrong = np.minimum(pairs.sum(-1), 32767).sum(-1) - 128 * 8 * 127
-    with pytest.raises(Failed, match="E0855"):
+    with pytest.raises(SpeccError, match="E0855"):
         compare_quantized_matmuls([product], {"x": x, "w": w, "y": np.stack([wrong, wrong], 1)}, "")
 
 
@@ -31,7 +31,7 @@ def test_rounding_away_from_even() -> None:
     even = np.array([[128, 130, 126, 255]], np.uint8)
     assert compare_quantized_matmuls([product], {"x": x, "y": even}, "") == 0
     away = np.array([[129, 130, 125, 255]], np.uint8)
-    with pytest.raises(Failed, match="E0855"):
+    with pytest.raises(SpeccError, match="E0855"):
         compare_quantized_matmuls([product], {"x": x, "y": away}, "")
 
 
@@ -83,7 +83,7 @@ def test_wrong_weight_is_found(place: int) -> None:
     product = QuantizedMatMul("MatMulNBits", GROUPED, NUMBERS)
     assert compare_quantized_matmuls([product], given, "") <= 1e-5
     given["w"][2, 0, place] += 1
-    with pytest.raises(Failed, match="E0855"):
+    with pytest.raises(SpeccError, match="E0855"):
         compare_quantized_matmuls([product], given, "")
 
 

@@ -13,7 +13,7 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli import main as cli
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.runtime.random_inputs import make_random_inputs
 from specc.verification.model_verification import iterate_rounds
 from specc.verification.round_coverage import SubgraphCoverage
@@ -73,7 +73,7 @@ def test_a_mistake_in_any_subgraph_is_found(name: str, tmp_path: Path) -> None:
             body.node.append(onnx.helper.make_node("Constant", [], ["two"], value=two))
             body.node.append(onnx.helper.make_node("Mul", ["right", "two"], [result]))
         save_with_hash(model, tmp_path / "broken.onnx")
-        with pytest.raises(Failed) as caught:
+        with pytest.raises(SpeccError) as caught:
             list(iterate_rounds(specc.load(tmp_path / "broken.onnx").scoring_model))
         assert caught.value.diagnostics[0].code == "E0930", body.name
         found += 1

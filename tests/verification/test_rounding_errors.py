@@ -14,7 +14,7 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc import backend
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.array import Array
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import make_random_inputs
@@ -159,7 +159,7 @@ def test_overflow_of_float32_is_named(tmp_path: Path) -> None:
         return {n: np.float32(1e20) * w if "up_proj" in n else w for n, w in weights.items()}
 
     path = compile_changed("llama", tmp_path, enlarge, 0, **LLAMA)
-    with pytest.raises(Failed, match="E0980") as failure:
+    with pytest.raises(SpeccError, match="E0980") as failure:
         list(iterate_rounds(specc.load(path).scoring_model))
     assert "the norm sums its square" in str(failure.value)
 
@@ -190,7 +190,7 @@ def test_a_mistake_in_an_ill_conditioned_model_is_found(by: float, tmp_path: Pat
     wrong = specc.load(path).scoring_model
     right = model.weights()
     wrong.weights = lambda: right
-    with pytest.raises(Failed, match="E0930"):
+    with pytest.raises(SpeccError, match="E0930"):
         list(iterate_rounds(wrong))
 
 

@@ -16,7 +16,7 @@ from support.verification_lines import list_opened_lines
 
 import specc
 from specc.cli import main as cli
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.library.spec_files import find_builtin_specs
 from specc.runtime.inference_model import open_compiled_model
 from specc.runtime.loaded_model import LoadedModel
@@ -63,7 +63,7 @@ def test_wrong_weights_and_wrong_choices_are_found(strategy: str, tmp_path: Path
         change(model, right)
         save_with_hash(model, tmp_path / "wrong.onnx")
         wrong = specc.load(tmp_path / "wrong.onnx").scoring_model
-        with pytest.raises(Failed, match="E0930"):
+        with pytest.raises(SpeccError, match="E0930"):
             list(iterate_rounds(_share_weights(wrong, right)))
 
 
@@ -216,7 +216,7 @@ def test_every_package(spec: str, tmp_path: Path) -> None:
 def test_every_generative_spec(spec: str, strategy: str, tmp_path: Path) -> None:
     try:
         path = compile_generator(spec, strategy, tmp_path)
-    except Failed as failed:
+    except SpeccError as failed:
         pytest.skip(failed.diagnostics[0].title)
     assert all(
         one.is_within_tolerance or one.uncovered_subgraphs

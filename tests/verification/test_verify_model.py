@@ -11,7 +11,7 @@ from support.verification_lines import list_model_lines, list_package_lines
 
 import specc
 from specc.cli import main as cli
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
@@ -97,7 +97,7 @@ def test_step_receives_encoder_outputs(tmp_path: Path) -> None:
 def test_undecidable_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = compile_text(SHAKY, tmp_path)
     lines: list[str] = []
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         lines.extend(list_model_lines(specc.load(path).scoring_model))
     assert caught.value.diagnostics[0].code == "E0932"
     assert cli.main(["verify", str(path)]) == 5
@@ -119,14 +119,14 @@ class ScaledSession:
 @pytest.mark.parametrize("by", [3e-5, 1e-3, 1.0])
 def test_wrong_model(by: float, tmp_path: Path) -> None:
     model: LoadedModel = specc.load(compile_text(STEADY, tmp_path)).scoring_model
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         list(list_model_lines(replace(model, session=ScaledSession(model.session, by))))
     assert caught.value.diagnostics[0].code == "E0930"
 
 
 def test_wrong_ill_conditioned_model(tmp_path: Path) -> None:
     model: LoadedModel = specc.load(compile_text(SHAKY, tmp_path)).scoring_model
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         list(list_model_lines(replace(model, session=ScaledSession(model.session, 1e4))))
     assert caught.value.diagnostics[0].code == "E0930"
 

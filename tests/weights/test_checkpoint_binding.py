@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Source, Span
+from specc.diagnostics.diagnostic import Diagnostic, Source, Span, SpeccError
 from specc.weights.checkpoint_binding import bind_parameters
 from specc.weights.checkpoint_files import Checkpoint, open_weights
 from specc.weights.formats.safetensors import write_safetensors
@@ -48,7 +48,7 @@ NO_RULES = WeightRules()
 def get_binding_errors(
     directory: Path, want: list[ModelParameter], tensors: Arrays, rules: WeightRules = NO_RULES
 ) -> list[Diagnostic]:
-    with open_saved(directory, tensors) as checkpoint, pytest.raises(Failed) as failed:
+    with open_saved(directory, tensors) as checkpoint, pytest.raises(SpeccError) as failed:
         bind_parameters(want, rules, checkpoint)
     return list(failed.value.diagnostics)
 
@@ -344,7 +344,7 @@ def test_nan_and_infinity_are_errors(tmp_path: Path, value: float, dtype: Any) -
         rules = WeightRules(loads=(LoadRule("b", ConcatExpr((TensorExpr("b"), TensorExpr("b")))),))
         binding = bind_parameters(make_parameters(a=(3,), b=(6,)), rules, checkpoint)
         for name in "ab":
-            with pytest.raises(Failed, match="E0507") as failed:
+            with pytest.raises(SpeccError, match="E0507") as failed:
                 read_parameter(binding, name)
             assert f"`{name}` in `{tmp_path}/model.safetensors`" in format_diagnostic(
                 failed.value.diagnostics[0]
@@ -359,7 +359,7 @@ def test_bool_bytes(tmp_path: Path) -> None:
         assert read_parameter(binding, "a").tolist() == [True, False]
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\x02")
-    with open_weights(path) as checkpoint, pytest.raises(Failed, match="E0507"):
+    with open_weights(path) as checkpoint, pytest.raises(SpeccError, match="E0507"):
         read_parameter(
             bind_parameters(
                 [ModelParameter(name="a", shape=(2,), dtype="bool")], WeightRules(), checkpoint
@@ -377,6 +377,6 @@ def test_dtype_conversion(tmp_path: Path) -> None:
         )
         assert binding.get_stored_dtype("a") == "bf16"
         assert read_parameter(binding, "a", "f32").dtype == np.float32
-        with pytest.raises(Failed, match="E0517") as failed:
+        with pytest.raises(SpeccError, match="E0517") as failed:
             read_parameter(binding, "b", "f16")
         assert "the largest 70001" in format_diagnostic(failed.value.diagnostics[0])

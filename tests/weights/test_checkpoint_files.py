@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.weights.checkpoint_files import open_weights
 from specc.weights.formats.safetensors import write_safetensors
 
@@ -27,7 +27,7 @@ def write_index(directory: Path, weight_map: object) -> Path:
 
 
 def get_open_error(path: Path) -> str:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         open_weights(path)
     (d,) = failed.value.diagnostics
     return " ".join((d.code, d.title, *d.notes, *d.helps))

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.weights.initializers import Initializer, parse_initializer
 from specc.weights.parameter_sources import make_initial_values
 
@@ -30,7 +30,7 @@ def test_parsing_inverts_printing(initializer: Initializer) -> None:
     ["", "zero", "zeros(1)", "normal", "normal()", "normal(x)", "normal(1e999)", "normal(-1)"],
 )
 def test_invalid_initializers(text: str) -> None:
-    with pytest.raises(Failed, match="E0516"):
+    with pytest.raises(SpeccError, match="E0516"):
         parse_initializer(text)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.huggingface.adapter_config import open_adapter
 from specc.weights import lora
 from specc.weights.checkpoint_files import open_weights
@@ -156,7 +156,7 @@ def test_base_model_prefix(tmp_path: Path) -> None:
 )
 def test_invalid_adapters(brought: Arrays, tmp_path: Path) -> None:
     base = {"m.weight": sample_normal(4, 4), "m.bias": sample_normal(4)}
-    with pytest.raises(Failed, match=r"E053[01]"):
+    with pytest.raises(SpeccError, match=r"E053[01]"):
         open_merged(tmp_path, base, {n: np.asarray(x) for n, x in brought.items()})
 
 
@@ -185,7 +185,7 @@ def test_target_modules(config: dict[str, object], taken: bool, tmp_path: Path) 
         with open_merged(tmp_path, base, brought, **config) as found:
             assert found.adapted_tensors == {"h.1.m.weight"}
         return
-    with pytest.raises(Failed, match="E0530"):
+    with pytest.raises(SpeccError, match="E0530"):
         open_merged(tmp_path, base, brought, **config)
 
 
@@ -194,7 +194,7 @@ def test_target_modules(config: dict[str, object], taken: bool, tmp_path: Path) 
 def test_flags_must_be_bool(key: str, value: object, tmp_path: Path) -> None:
     """peft accepts every truthy Python value."""
     brought = make_factors(sample_normal(3, 4), sample_normal(4, 3))
-    with pytest.raises(Failed, match="E0530"):
+    with pytest.raises(SpeccError, match="E0530"):
         open_merged(tmp_path, {"m.weight": sample_normal(4, 4)}, brought, **{key: value})
 
 
@@ -213,14 +213,14 @@ def test_modules_to_save(tmp_path: Path) -> None:
     said: dict[str, Any] = {"modules_to_save": ["head", "score"]}
     with open_merged(tmp_path, base, saved, **said) as found:
         assert found.adapted_tensors == {"m.weight", "head.weight", "head.bias"}
-    with pytest.raises(Failed, match=r"E0531(.|\n)*lacks head\.bias"):
+    with pytest.raises(SpeccError, match=r"E0531(.|\n)*lacks head\.bias"):
         open_merged(tmp_path, base, half, **said)
-    with pytest.raises(Failed, match="E0531"):
+    with pytest.raises(SpeccError, match="E0531"):
         open_merged(tmp_path, base, brought, **said)
-    with pytest.raises(Failed, match="E0530"):
+    with pytest.raises(SpeccError, match="E0530"):
         open_merged(tmp_path, base, brought, modules_to_save=3)
 
 
 def test_empty_adapter(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="the file has no tensors"):
+    with pytest.raises(SpeccError, match="the file has no tensors"):
         open_merged(tmp_path, {"m.weight": sample_normal(4, 4)}, {})

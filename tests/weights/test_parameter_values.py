@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.weights.checkpoint_binding import bind_parameters
 from specc.weights.checkpoint_files import open_weights
 from specc.weights.formats.safetensors import write_safetensors
@@ -93,7 +93,7 @@ def test_nan_names_the_stacked_tensor(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "a.safetensors", bad)
     with open_weights(tmp_path) as checkpoint:
         binding = bind_parameters([ModelParameter(name="e.w", shape=(3, 2, 3))], rules, checkpoint)
-        with pytest.raises(Failed) as failed:
+        with pytest.raises(SpeccError) as failed:
             read_parameter(binding, "e.w")
     (fault,) = failed.value.diagnostics
     assert fault.code == "E0507"

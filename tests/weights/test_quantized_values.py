@@ -94,7 +94,7 @@ def test_bytes_equal_the_simple_implementation(
     rows = sample_weight().astype(KINDS[dtype])
     form = QuantizationFormat(bits=bits, group_size=block, layout="rows", rounding="none")
     values = QuantizedWeights(StoredWeight(rows, dtype), {"w": form})
-    numbers = b"".join(map(bytes, values.iterate_chunks(form.format_codes_name("w"), "u8")))
+    numbers = b"".join(map(bytes, values.iterate_chunks(form.make_codes_tensor_name("w"), "u8")))
     scales = b"".join(map(bytes, values.iterate_chunks(form.format_scales_name("w"), "f32")))
     assert (numbers, scales) == quantize_simply(rows, bits, block)
     narrow = rows.astype(np.float32)

@@ -14,7 +14,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 import specc_numpy
 from specc.cli.main import main
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.dim import Dim
@@ -335,7 +335,7 @@ def test_overflow_of_a_folded_weight(dtype: str) -> None:
         folded, {"w": ComputeDtypeLimit("f16", "w")}, folded.fold_by_parameter
     )
     for values, kind in ((folded, dtype), (narrow, "f32")):
-        with pytest.raises(Failed) as caught:
+        with pytest.raises(SpeccError) as caught:
             read_parameter(values, "w", kind)
         (told,) = caught.value.diagnostics
         assert told.code == "E0517"

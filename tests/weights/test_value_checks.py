@@ -11,7 +11,7 @@ import pytest
 
 import specc
 from specc.artifact import package_index_and_checksums
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.array import Array
 from specc.weights.formats import safetensors
 from specc.weights.formats.safetensors import write_safetensors
@@ -48,14 +48,14 @@ def test_finite_check_equals_numpy(dtype: str) -> None:
             if finite:
                 check_finite(block, "w")
             else:
-                with pytest.raises(Failed, match="E0507"):
+                with pytest.raises(SpeccError, match="E0507"):
                     check_finite(block, "w")
 
 
 def test_nonfinite_values_are_counted() -> None:
     block = np.ones(1000, ml_dtypes.bfloat16)
     block[[3, 999]] = np.nan, -np.inf
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         check_finite(block, "w")
     assert "2 of the first 1000" in failed.value.diagnostics[0].notes[0]
 
@@ -161,7 +161,7 @@ def compile_quantized(size: float, method: str, directory: Path) -> Array:
 )
 def test_weights_out_of_range_are_not_quantized(size: float, method: str, tmp_path: Path) -> None:
     """Values that would become 0, or whose integer products would overflow."""
-    with pytest.raises(Failed, match="E0517"):
+    with pytest.raises(SpeccError, match="E0517"):
         compile_quantized(size, method, tmp_path)
     assert not (tmp_path / "m.onnx").exists()
 

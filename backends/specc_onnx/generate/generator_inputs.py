@@ -10,7 +10,7 @@ from specc.ir.graph import Graph, Value
 from specc.ir.model import (
     DecodingConfig,
     DerivedGraphs,
-    StandaloneGeneratorGraph,
+    StandaloneGeneratorSource,
     find_default_sources,
     resolve_missing_inputs,
 )
@@ -71,11 +71,11 @@ class TokenSelection:
 
 
 @value_class()
-class GeneratorDefinition(StandaloneGeneratorGraph):
+class GeneratorDefinition(StandaloneGeneratorSource):
     """Graphs, decoding settings and input defaults of a standalone generator."""
 
     @classmethod
-    def from_graph(cls, source: StandaloneGeneratorGraph) -> "GeneratorDefinition":
+    def from_graph(cls, source: StandaloneGeneratorSource) -> "GeneratorDefinition":
         """Return the definition of the standalone generator `source`."""
         return cls(source.graph, source.derived, source.decoding, source.defaults)
 

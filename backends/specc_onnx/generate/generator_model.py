@@ -16,7 +16,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
-from specc.ir.model import DecodeState, StandaloneGeneratorGraph
+from specc.ir.model import DecodeState, StandaloneGeneratorSource
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.generate.generator_decoding_strategies import StrategyInputs, make_decoding_strategy
@@ -50,7 +50,7 @@ from specc_onnx.write.onnx_graph import BuiltModel, add_parameters, finish_model
 
 
 def build_generation_model(
-    source: StandaloneGeneratorGraph,
+    source: StandaloneGeneratorSource,
     target: Target,
     opset: int = onnx_targets.DEFAULT_OPSET,
     storage_dtypes: Mapping[str, str] | None = None,

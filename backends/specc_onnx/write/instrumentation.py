@@ -95,7 +95,7 @@ def add_execution_counts(model: ModelProto) -> tuple[str, ...]:
         counter = _ExecutionCounter(len(names))
         counts = counter.add_counts(model.graph, [])
         model.graph.node.append(helper.make_node("Identity", [counts], [EXECUTION_COUNTS_OUTPUT]))
-        model.graph.output.append(counter.make_counts_info(EXECUTION_COUNTS_OUTPUT))
+        model.graph.output.append(counter.make_counts_value_info(EXECUTION_COUNTS_OUTPUT))
     return names
 
 
@@ -117,7 +117,7 @@ class _ExecutionCounter:
     subgraph_index: int = 0
     name_count: int = 0
 
-    def make_counts_info(self, name: str) -> Any:
+    def make_counts_value_info(self, name: str) -> Any:
         """Return the value info of a tensor i64[size]."""
         return helper.make_tensor_value_info(name, TensorProto.INT64, [self.size])
 
@@ -142,7 +142,7 @@ class _ExecutionCounter:
         result = self._make_name()
         if node.op_type == "If":
             for body in iterate_node_bodies(node):
-                body.output.append(self.make_counts_info(self._add_body_counts(body, [])))
+                body.output.append(self.make_counts_value_info(self._add_body_counts(body, [])))
             node.output.append(result)
             return result
         (body,) = iterate_node_bodies(node)
@@ -158,9 +158,11 @@ class _ExecutionCounter:
         counts = self._add_body_counts(body, [carry])
         zeros = self._make_constant(None, nodes)
         _insert_repeated(node.input, counter_count + carry_count, zeros)
-        _insert_repeated(body.input, counter_count + carry_count, self.make_counts_info(carry))
         _insert_repeated(
-            body.output, carry_count + (node.op_type == "Loop"), self.make_counts_info(counts)
+            body.input, counter_count + carry_count, self.make_counts_value_info(carry)
+        )
+        _insert_repeated(
+            body.output, carry_count + (node.op_type == "Loop"), self.make_counts_value_info(counts)
         )
         _insert_repeated(node.output, carry_count, result)
         return result

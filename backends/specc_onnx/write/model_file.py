@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError, Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from specc.backend import QuantizedMatMul, Subgraphs, WeightFootprint
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.safe_read import (
     UnreadableFileError,
     escape_text,
@@ -173,7 +173,7 @@ class OnnxModelFile:
             return StaticShapeModel.allocate(open_session(), shapes)
         try:
             session = open_session(as_cuda_graph=True)
-        except Failed:
+        except SpeccError:
             # ONNX Runtime does not capture a CUDA graph if shape computations remain on the CPU
             session = open_session()
         return StaticShapeModel.allocate(session, shapes)

@@ -16,7 +16,7 @@ from specc.backend import EmittedModel, MetadataBuilder, WeightStorage, WrittenM
 from specc.io.atomic_write import OutputDirectory, check_free_disk_space, sanitize_file_stem
 from specc.io.file_type_detection import find_unused_sidecar_files
 from specc.ir.graph import Graph
-from specc.ir.model import KVBufferGraph, ModelSource, StandaloneGeneratorGraph
+from specc.ir.model import KVBufferGraph, ModelSource, StandaloneGeneratorSource
 from specc.ir.target import Target
 from specc.weights.external_data import iterate_external_data
 from specc.weights.parameter_sources import ParameterSource
@@ -138,7 +138,7 @@ def _record_linked_checkpoints(
 
 def _get_weight_graph(source: ModelSource) -> Graph:
     """Return a graph with the parameters of `source`."""
-    if isinstance(source, StandaloneGeneratorGraph):
+    if isinstance(source, StandaloneGeneratorSource):
         return GeneratorDefinition.from_graph(source).weight_graph
     return source.graph if isinstance(source, KVBufferGraph) else source
 
@@ -146,7 +146,7 @@ def _get_weight_graph(source: ModelSource) -> Graph:
 def _build_source(
     graph: ModelSource, target: Target, opset: int, placement: WeightPlacement
 ) -> BuiltModel:
-    if isinstance(graph, StandaloneGeneratorGraph):
+    if isinstance(graph, StandaloneGeneratorSource):
         return build_generation_model(graph, target, opset, placement.dtypes, placement.ties)
     return build_model(graph, target, opset, placement.dtypes, placement.ties)
 

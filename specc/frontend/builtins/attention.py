@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Failed, Label, raise_error
+from specc.diagnostics.diagnostic import Label, SpeccError, raise_error
 from specc.frontend.builtins.attention_normalizers import (
     SOFTMAX_NORMALIZER,
     evaluate_bias_option,
@@ -311,7 +311,7 @@ def raise_width_mismatch_error(site: CallSite, score: str, q: Tensor, k: Tensor)
     """A context manager that raises E0607 for errors because query and key width differ."""
     try:
         yield
-    except Failed as failed:
+    except SpeccError as failed:
         if failed.diagnostics[0].code != "E0302" or q.shape[-1] == k.shape[-1]:
             raise  # other mismatches are reported where they occur
         title = (

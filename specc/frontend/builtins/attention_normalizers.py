@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 
-from specc.diagnostics.diagnostic import Failed, Label
+from specc.diagnostics.diagnostic import Label, SpeccError
 from specc.frontend.builtins.registry import CallSite, register_builtin
 from specc.frontend.mask_and_bias_definitions import (
     IndexVariables,
@@ -33,11 +33,11 @@ def _show_errors_at_option(site: CallSite, option: str, code: str) -> Iterator[N
     """A context manager that relocates errors in a definition to the option `option`."""
     try:
         yield
-    except Failed as failed:
+    except SpeccError as failed:
         diagnostic, span = failed.diagnostics[0], site.argument_spans.get(option)
         if diagnostic.code != code or span is None or diagnostic.primary is None:
             raise
-        raise Failed(
+        raise SpeccError(
             replace(
                 diagnostic,
                 primary=Label(span),

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
 from specc.frontend.body_extraction import extract_body_graph
 from specc.frontend.builtins.registry import ONE, CallSite, register_builtin
 from specc.frontend.parameter_kinds import FunctionValue
@@ -277,9 +277,9 @@ def _elaborate_expert(
         env = replace(site.env, names=names, dynamic_lengths=lengths)
         with context.scope_position_ids():
             output = take_first_result(context.evaluator.call(context, inner_call, env))
-    except Failed as failed:
+    except SpeccError as failed:
         token_type = format_type(tokens.type)
-        raise Failed(*(_add_expert_note(d, token_type) for d in failed.diagnostics)) from None
+        raise SpeccError(*(_add_expert_note(d, token_type) for d in failed.diagnostics)) from None
     finally:
         context.weights.expert_stacks.pop()
         context.symbols.dynamic_names = outer_names

@@ -63,7 +63,7 @@ def _parse_rearrange(site: CallSite, x: Tensor, text: str) -> RearrangePattern:
         pattern = parse_rearrange_pattern(text)
     except RearrangePatternError as error:
         site.raise_error("E0306", str(error), "pattern")
-    if unbalanced := pattern.find_unbalanced_names():
+    if unbalanced := pattern.find_one_sided_axis_names():
         title = f"each name must occur once on each side of the pattern: {', '.join(unbalanced)}"
         site.raise_error("E0306", title, "pattern")
     if len(pattern.left) != len(x.shape):

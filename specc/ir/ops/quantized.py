@@ -205,7 +205,7 @@ class QuantizationFormat:
     is_transposed: bool = False
     has_zero_points: bool = False
 
-    def format_codes_name(self, name: str) -> str:
+    def make_codes_tensor_name(self, name: str) -> str:
         """Return the tensor name of the codes, i.e. quantized values, of the weight `name`."""
         return f"{name}:int{self.bits}"
 
@@ -222,7 +222,7 @@ class QuantizationFormat:
         """Return the tensor name of the codes, scales or zero points of the weight `name`."""
         match part:
             case "codes":
-                return self.format_codes_name(name)
+                return self.make_codes_tensor_name(name)
             case "scales":
                 return self.format_scales_name(name)
         return self.format_zero_points_name(name)

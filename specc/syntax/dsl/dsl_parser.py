@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar, cast
 
 import specc.syntax.dsl.grammar_rules  # noqa: F401 — registers callbacks
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Source
+from specc.diagnostics.diagnostic import Diagnostic, Label, Source, SpeccError
 from specc.syntax import ast
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.ast_builder import AstBuilder
@@ -50,13 +50,13 @@ DOTTED: StartSymbol[ast.Name] = StartSymbol("dotted", "a name")
 
 
 def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
-    """Parse a fragment as the start symbol `start`. Raise Failed with E01xx for syntax errors."""
+    """Parse a fragment as the start symbol `start`. Raise SpeccError (E01xx) for syntax errors."""
     table = load_lalr_table()
     lexer_result = tokenize_fragment(fragment, table.keywords)
     # raise errors of the lexer first, because the parser would only report the token that replaces
     # an invalid character
     if lexer_result.errors:
-        raise Failed(*truncate_diagnostics(lexer_result.errors))
+        raise SpeccError(*truncate_diagnostics(lexer_result.errors))
     builder = AstBuilder(fragment, lexer_result.tokens, lexer_result.comments)
 
     def make_limit_error(code: str, first: int) -> Diagnostic:
@@ -79,7 +79,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     )
     value = parser.parse()
     if builder.errors:
-        raise Failed(*truncate_diagnostics(builder.errors))
+        raise SpeccError(*truncate_diagnostics(builder.errors))
     # the value of a start symbol is always the result of its own callback
     return cast(T, value)
 

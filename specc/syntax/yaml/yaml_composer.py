@@ -6,7 +6,7 @@ from typing import NoReturn, TypeAlias
 
 import yaml
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Source, Span, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Label, Source, Span, SpeccError, raise_error
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_lexer import Comment
 from specc.syntax.dsl.dsl_parser import truncate_diagnostics
@@ -188,9 +188,9 @@ def compose_yaml(source: Source) -> tuple[YamlNode | None, list[Comment]]:
         for event in yaml.parse(source.text, Loader=YAML_LOADER):
             composer.process_event(event)
     except yaml.YAMLError as error:
-        raise Failed(explain_yaml_error(source, error)) from None
+        raise SpeccError(explain_yaml_error(source, error)) from None
     if composer.errors:
-        raise Failed(*truncate_diagnostics(composer.errors))
+        raise SpeccError(*truncate_diagnostics(composer.errors))
     return composer.root, find_yaml_comments(source, composer.scalars)
 
 
@@ -313,7 +313,7 @@ class YamlComposer:
                 )
             )
             if len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
-                raise Failed(*truncate_diagnostics(self.errors))
+                raise SpeccError(*truncate_diagnostics(self.errors))
         mapping.keys.setdefault(node.value, node)
         return node
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from specc.diagnostics.diagnostic import Failed, Source, Span
+from specc.diagnostics.diagnostic import Source, Span, SpeccError
 from specc.syntax import ast
 from specc.syntax.comments import attach_file_comments, get_node_span
 from specc.syntax.dsl.dsl_lexer import check_source_characters
@@ -332,7 +332,7 @@ def parse_yaml(source: Source) -> ast.File:
     reader = YamlReader(source, comments)
     file = parse_yaml_file(reader, root)
     if reader.errors:
-        raise Failed(*truncate_diagnostics(reader.errors))
+        raise SpeccError(*truncate_diagnostics(reader.errors))
     return file
 
 

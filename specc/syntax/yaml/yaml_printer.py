@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Source
+from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.dsl.dsl_printer import format_dim_name, has_blank_lines_around
@@ -291,7 +291,7 @@ def rewrite_as_yaml(code: str, *, is_in_map: bool = True) -> str:
     for text, convert in _embed_in_specs(code):
         try:
             file = parse_dsl(Source("advice", text))
-        except Failed:
+        except SpeccError:
             continue
         if not _has_only_docstring(file):
             return _format_flow(convert(file))

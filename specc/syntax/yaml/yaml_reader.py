@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import yaml
 
-from specc.diagnostics.diagnostic import Diagnostic, ErrorCollector, Failed, Label, Source, Span
+from specc.diagnostics.diagnostic import Diagnostic, ErrorCollector, Label, Source, Span, SpeccError
 from specc.diagnostics.suggest import find_similar_name, format_name_list, format_suggestion
 from specc.syntax import ast
 from specc.syntax.comments import CommentAttacher, CommentedBody, T
@@ -58,7 +58,7 @@ class YamlReader(ErrorCollector):
         """Report errors. Stop parsing at the limit MAX_COLLECTED_ERRORS."""
         super().add(*errors)
         if len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
-            raise Failed(*truncate_diagnostics(self.errors))
+            raise SpeccError(*truncate_diagnostics(self.errors))
 
     def read_mapping(self, node: YamlNode, subject: str, example: str) -> list[YamlEntry]:
         """Return the entries of a map. An empty value is an empty map."""

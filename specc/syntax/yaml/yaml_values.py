@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from specc.diagnostics.diagnostic import Failed, Span
+from specc.diagnostics.diagnostic import Span, SpeccError
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import (
     DEFINITION_HEAD,
@@ -56,7 +56,7 @@ def parse_yaml_fragment(
         return None
     try:
         return parse_fragment(scalar_to_fragment(node), start)
-    except Failed as failed:
+    except SpeccError as failed:
         reader.add(*failed.diagnostics)
         return None
 

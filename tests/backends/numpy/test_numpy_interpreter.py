@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import specc_numpy
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly
 from specc.ir.graph import Graph, GraphBuilder, Input, Parameter
@@ -70,7 +70,7 @@ GOOD = {"ids": np.array([[1, 4]]), "scale": np.ones(1)}
     ],
 )
 def test_errors_name_invalid_inputs(inputs: dict[str, np.ndarray], message: str) -> None:
-    with pytest.raises(Failed, match=message.replace("[", r"\[")):
+    with pytest.raises(SpeccError, match=message.replace("[", r"\[")):
         specc_numpy.evaluate_graph(build_lookup_graph(), inputs, TABLE)
 
 
@@ -90,7 +90,7 @@ def test_lengths_are_solved_from_sums_and_multiples() -> None:
     ],
 )
 def test_inconsistent_lengths_are_rejected(shape: tuple[int, ...], message: str) -> None:
-    with pytest.raises(Failed, match=message):
+    with pytest.raises(SpeccError, match=message):
         infer_symbol_sizes([("x", Type.of("f32", 2 * N + 1, T), shape)], {"seq": N})
 
 

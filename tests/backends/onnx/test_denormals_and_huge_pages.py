@@ -18,7 +18,7 @@ from support.local_attention_cases import LocalAttentionCase, sample_inputs
 from support.small_configs import SMALL_CONFIGS
 
 import specc
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.graph import Graph
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 from specc.transforms import pass_pipeline
@@ -96,7 +96,7 @@ def test_opening_and_running_models_keeps_denormals() -> None:
     model.run_interruptibly({"tokens": np.array([[1, 2, 3]])})
     model.run_on_device({"tokens": np.array([[1, 2, 3]])})
     assert compute_denormal() > 0
-    with pytest.raises(Failed):
+    with pytest.raises(SpeccError):
         model.run({"tokens": np.array([[10**6]])})
     assert compute_denormal() > 0
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from support.verification_lines import list_model_lines
 
 import specc
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc_onnx import execution_providers
 from specc_onnx.execution_providers import NodeKey, find_compute_nodes
 
@@ -122,7 +122,7 @@ def test_cpu_fallback_is_rejected_with_node_names() -> None:
     given = build_model_proto(*LENGTHS, *REST).SerializeToString()
     execution_providers.check_node_placement(Session(LENGTHS), given, "m.onnx", "cuda")
     with pytest.raises(
-        Failed, match=r"E0923\]: cuda does not support all nodes of `m\.onnx`"
+        SpeccError, match=r"E0923\]: cuda does not support all nodes of `m\.onnx`"
     ) as caught:
         execution_providers.check_node_placement(
             Session([*LENGTHS, REST[0]]), given, "m.onnx", "cuda"

@@ -14,7 +14,7 @@ import pytest
 from onnx import helper
 from support.decoder_graphs import build_decoder, sample_parameters
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder, Input
@@ -44,7 +44,7 @@ def test_directory_name_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
     model = build_model(
         GraphBuilder().build_graph("g", {}), get_target("onnx")
     ).model.SerializeToString()
-    with pytest.raises(Failed, match=r"E0923(.|\n)*is not UTF-8"):
+    with pytest.raises(SpeccError, match=r"E0923(.|\n)*is not UTF-8"):
         open_ort_model_bytes(model, directory=directory)
 
 
@@ -84,7 +84,7 @@ def test_all_or_selected_outputs_by_name() -> None:
     ],
 )
 def test_errors_name_invalid_inputs(inputs: dict[str, np.ndarray], message: str) -> None:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         open_two_input_model().run(inputs)
     (found,) = caught.value.diagnostics
     assert f"{found.code}: {found.title}" == message
@@ -98,10 +98,10 @@ def test_any_byte_order_and_strides() -> None:
 
 
 def test_unknown_provider_gets_a_suggestion() -> None:
-    with pytest.raises(Failed, match=r"E0921\]: unknown execution provider `cdua`") as caught:
+    with pytest.raises(SpeccError, match=r"E0921\]: unknown execution provider `cdua`") as caught:
         get_ort_provider("cdua")
     assert caught.value.diagnostics[0].helps == ("did you mean `cuda`?",)
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         get_ort_provider("gpu")
     assert caught.value.diagnostics[0].helps == ("did you mean `cuda`?",)
 
@@ -111,7 +111,9 @@ def test_unknown_provider_gets_a_suggestion() -> None:
     reason="needs an ONNX Runtime without CUDA",
 )
 def test_missing_provider_is_an_error_without_fallback(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match=r"E0922\]: the execution provider `cuda` is not available"):
+    with pytest.raises(
+        SpeccError, match=r"E0922\]: the execution provider `cuda` is not available"
+    ):
         open_ort_model(tmp_path / "m.onnx", "cuda")
 
 
@@ -120,7 +122,7 @@ def test_invalid_model_is_a_one_line_error(
 ) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"no protobuf at all")
-    with pytest.raises(Failed, match=r"E0923\]: ONNX Runtime cannot load"):
+    with pytest.raises(SpeccError, match=r"E0923\]: ONNX Runtime cannot load"):
         open_ort_model(path)
     assert capfd.readouterr() == ("", "")
 
@@ -132,7 +134,9 @@ def test_run_time_error_is_a_diagnostic_without_output(capfd: pytest.CaptureFixt
     for name, array in sample_parameters(graph).items():
         built.weights[name].raw_data = array.tobytes()
     model = open_ort_model_bytes(built.model.SerializeToString(), name="decoder.onnx")
-    with pytest.raises(Failed, match=r"E0924\]: `decoder\.onnx` failed while running") as caught:
+    with pytest.raises(
+        SpeccError, match=r"E0924\]: `decoder\.onnx` failed while running"
+    ) as caught:
         model.run({"tokens": np.array([[11]])})
     assert "indices element out of data bounds" in caught.value.diagnostics[0].notes[0]
     assert capfd.readouterr() == ("", "")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import specc
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.ir_printer_and_lexer import format_ir
 
@@ -103,7 +103,7 @@ def test_a_rate_of_zero_drops_nothing_and_of_one_everything() -> None:
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5])
 def test_a_rate_that_is_no_probability_is_an_error(rate: float) -> None:
-    with pytest.raises(Failed, match="E0417"):
+    with pytest.raises(SpeccError, match="E0417"):
         specc_torch.module(make_spec_texts("in a graph")[0], init=0, set={"rate": rate})
 
 

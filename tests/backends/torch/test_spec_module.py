@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import specc_numpy
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.weights.formats.safetensors import open_safetensors
 from specc.weights.initializers import parse_initializer
@@ -107,6 +107,6 @@ def test_half_precision_keeps_its_dtype(module: object, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_inputs_are_diagnostics(module: object, given: dict[str, object], code: str) -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         module(**given)
     assert failed.value.diagnostics[0].code == code

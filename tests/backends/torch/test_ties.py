@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import specc
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.weights.formats.safetensors import write_safetensors
 
@@ -73,7 +73,7 @@ def test_tied_values_may_be_given_once_and_must_agree() -> None:
     again = specc_torch.SpecModule(module.graph, {name: table})
     assert np.array_equal(dict(again.named_spec_parameters())[root].detach(), table)
     assert specc_torch.SpecModule(module.graph, {name: table, root: table.copy()}).ties
-    with pytest.raises(Failed, match="E0416"):
+    with pytest.raises(SpeccError, match="E0416"):
         specc_torch.SpecModule(module.graph, {name: table, root: table + 1})
     assert not specc_torch.SpecModule(module.graph, {name: table, root: table + 1}, ties={}).ties
 

@@ -112,7 +112,7 @@ def test_examples_of_another_library() -> None:
     other = list(specc_torch.Dataset(model, iter(ROWS)).loader(3, shuffle=False))
     for (a, _), (b, _) in zip(one, other, strict=True):
         assert torch.equal(a["pixel_values"], b["pixel_values"])
-    with pytest.raises(specc.Failed, match=r"E0946[\s\S]*to_dict"):
+    with pytest.raises(specc.SpeccError, match=r"E0946[\s\S]*to_dict"):
         specc_torch.Dataset(model, ROWS[0])
 
 
@@ -129,7 +129,7 @@ def test_check_output_fails_before_training(tmp_path: Path) -> None:
     specc_torch.check_output_path(tmp_path / "new.safetensors")
     assert not (tmp_path / "new.safetensors").exists()
     for path, code in (("mine.safetensors", "E0833"), ("x.bin", "E0816"), (".", "E0811")):
-        with pytest.raises(specc.Failed, match=code):
+        with pytest.raises(specc.SpeccError, match=code):
             specc_torch.check_output_path(tmp_path / path)
     specc_torch.check_output_path(tmp_path / "mine.safetensors", force=True)
 
@@ -137,7 +137,7 @@ def test_check_output_fails_before_training(tmp_path: Path) -> None:
 def test_missing_weights_are_initialized_by_a_seed(tmp_path: Path) -> None:
     text = "specc: 1\nmodel: m\nextends: xor\nweights:\n  - from: mine.safetensors\n"
     (tmp_path / "m.yaml").write_text(text)
-    with pytest.raises(specc.Failed, match=r"E0802[\s\S]*init=0"):
+    with pytest.raises(specc.SpeccError, match=r"E0802[\s\S]*init=0"):
         specc_torch.module(tmp_path / "m.yaml")
     model = specc_torch.module(tmp_path / "m.yaml", init=0)
     specc_torch.save(model, tmp_path / "mine.safetensors")
@@ -166,7 +166,7 @@ def test_missing_weights_are_initialized_by_a_seed(tmp_path: Path) -> None:
 )
 def test_errors_have_codes(call: object, code: str) -> None:
     assert callable(call)
-    with pytest.raises(specc.Failed, match=code):
+    with pytest.raises(specc.SpeccError, match=code):
         call()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import specc_numpy
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.hf_decoder_profile import build_decoder
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -174,24 +174,24 @@ def test_position_ids_input() -> None:
     ],
 )
 def test_unsupported_input(beside: tuple[str, ...], why: str) -> None:
-    with pytest.raises(Failed, match=rf"E0752\]: .*: {why}"):
+    with pytest.raises(SpeccError, match=rf"E0752\]: .*: {why}"):
         build_decoder("hf", build_step("[batch, heads, rows, features]", *beside), "scores")
 
 
 def test_shared_keys_and_values() -> None:
     derived = build_step()
     shared = replace(derived, states=derived.states[:1])
-    with pytest.raises(Failed, match="`key` caches only keys, without values"):
+    with pytest.raises(SpeccError, match="`key` caches only keys, without values"):
         build_decoder("hf", shared, "scores")
 
 
 def test_step_without_states() -> None:
-    with pytest.raises(Failed, match="the step graph has no state"):
+    with pytest.raises(SpeccError, match="the step graph has no state"):
         build_decoder("hf", replace(build_step(), states=()), "scores")
 
 
 def test_unsupported_cache_layout() -> None:
     derived = build_step()
     odd = tuple(replace(s, time_axis=3) for s in derived.states)
-    with pytest.raises(Failed, match=r"`key` has the type f32\[batch, 2, past, 3\]"):
+    with pytest.raises(SpeccError, match=r"`key` has the type f32\[batch, 2, past, 3\]"):
         build_decoder("hf", replace(derived, states=odd), "scores")

@@ -3,7 +3,7 @@ the decoder."""
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.hf_encoder_decoder_profile import (
     build_encoder_decoder,
     find_cross_attention,
@@ -131,7 +131,7 @@ def test_encoder_decoder_graphs() -> None:
 
 
 def test_passed_value_must_be_a_key_or_value() -> None:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         build_encoder_decoder(build_step(build_encoder("more")[0]), "logits")
     (found,) = caught.value.diagnostics
     assert found.code == "E0752"

@@ -4,7 +4,7 @@ reason."""
 import pytest
 from support.profiled_models import open_profiled_model
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.driver.export_profiles import check_profile
 
 SMALL: dict[str, dict[str, object]] = {
@@ -19,7 +19,7 @@ SMALL: dict[str, dict[str, object]] = {
 
 
 def get_profile_error(profile: str, spec: str) -> Diagnostic:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         open_profiled_model(profile, spec, **SMALL[spec])
     (found,) = caught.value.diagnostics
     assert found.code == "E0752"
@@ -61,7 +61,7 @@ def test_note_names_the_other_program() -> None:
 
 
 def test_unknown_profile_suggests_a_name() -> None:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         check_profile("gen-ai")
     (found,) = caught.value.diagnostics
     assert (found.code, found.helps) == ("E0751", ("did you mean `genai`?",))

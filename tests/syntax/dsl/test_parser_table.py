@@ -11,7 +11,7 @@ from lark import Lark, Token, Tree
 from lark.exceptions import LarkError
 
 from docs.generators import lalr_table
-from specc.diagnostics.diagnostic import Failed, Source
+from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.syntax.dsl.ast_builder import RULE_CALLBACKS, NodeRule
 from specc.syntax.dsl.dsl_lexer import make_file_fragment, tokenize_fragment
 from specc.syntax.dsl.dsl_parser import find_expected_tokens, parse_dsl
@@ -86,7 +86,7 @@ def test_reductions_equal_lark(path: Path, lark: Lark, monkeypatch: pytest.Monke
 def test_syntax_errors_equal_lark(text: str, lark: Lark) -> None:
     with pytest.raises(LarkError):
         lark.parse(text, start="file")
-    with pytest.raises(Failed):
+    with pytest.raises(SpeccError):
         parse_dsl(Source("a", text))
 
 

@@ -30,7 +30,7 @@ from support.gguf_files import (
 from support.parameter_sweeps import sample_sweep
 
 import specc
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.huggingface.gguf_metadata import read_gguf_tokenizer
 from specc.huggingface.model_family import load_checkpoint_config
 from specc.io.json_io import Json
@@ -179,7 +179,7 @@ def test_tokenizer_of_a_gguf_file(tmp_path: Path) -> None:
     assert found[2] == found[3]
 
 
-def try_open(data: bytes, directory: Path) -> Failed | None:
+def try_open(data: bytes, directory: Path) -> SpeccError | None:
     """Return the error of opening a file; None if it can be opened."""
     path = directory / "m.gguf"
     path.write_bytes(data)
@@ -187,7 +187,7 @@ def try_open(data: bytes, directory: Path) -> Failed | None:
         open_gguf(path).close()
         load_checkpoint_config(str(path))
         read_gguf_tokenizer(path)
-    except Failed as failed:
+    except SpeccError as failed:
         return failed
     return None
 
@@ -280,5 +280,5 @@ def test_hostile_files(data: bytes, code: str, what: str, tmp_path: Path) -> Non
 def test_rows_not_divisible_by_heads(tmp_path: Path) -> None:
     stored = {"blk.0.attn_q.weight": make_float_tensor(np.ones((6, 64), np.float32))}
     file = open_gguf(write_gguf(tmp_path / "m.gguf", ARCHITECTURE, stored))
-    with file, pytest.raises(Failed, match="do not match 4 heads"):
+    with file, pytest.raises(SpeccError, match="do not match 4 heads"):
         file.read_tensor("model.layers.0.self_attn.q_proj.weight")

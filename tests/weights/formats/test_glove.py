@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.weights.formats.glove import read_glove
 
 
@@ -46,7 +46,7 @@ def test_one_vector_per_line(tmp_path: Path) -> None:
     ],
 )
 def test_first_invalid_line_is_reported(text: str | bytes, wanted: str, tmp_path: Path) -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         read_glove(write_vectors(tmp_path, text))
     (d,) = failed.value.diagnostics
     assert d.code == "E0524"
@@ -54,6 +54,6 @@ def test_first_invalid_line_is_reported(text: str | bytes, wanted: str, tmp_path
 
 
 def test_directory_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         read_glove(tmp_path)
     assert failed.value.diagnostics[0].code == "E0802"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.parameter_sweeps import sample_sweep
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.huggingface.quantization_config import CheckpointQuantization, read_quantization_config
 from specc.ir.array import Array
 from specc.library.spec_files import load_config_json
@@ -65,7 +65,7 @@ def test_damaged_tensor(name: str, change: str, tmp_path: Path) -> None:
         )
         with open_weights(tmp_path) as base:
             checkpoint: Checkpoint = base
-            with suppress(Failed):
+            with suppress(SpeccError):
                 checkpoint = DequantizedCheckpoint(base, config.method, config.settings)
             for weight, entry in checkpoint.tensors.items():
                 assert checkpoint.read_tensor(weight).shape == entry.shape
@@ -79,7 +79,7 @@ def test_missing_tensor(name: str, tmp_path: Path) -> None:
     for tensor in [n for n in stored if not n.endswith(unneeded)]:
         rest = {n: a for n, a in stored.items() if n != tensor}
         write_safetensors(tmp_path / "model.safetensors", rest, force=True)
-        with open_weights(tmp_path) as base, pytest.raises(Failed, match="E0532"):
+        with open_weights(tmp_path) as base, pytest.raises(SpeccError, match="E0532"):
             DequantizedCheckpoint(base, config.method, config.settings)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.weights.formats.safetensors import TensorFile, open_safetensors, write_safetensors
 
 A = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
@@ -27,7 +27,7 @@ def write_raw_file(
 
 def get_open_error(path: Path) -> str:
     """Return the code, title, notes and helps of the error of opening a file."""
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(SpeccError) as failed:
         open_safetensors(path)
     (diagnostic,) = failed.value.diagnostics
     return " ".join((diagnostic.code, diagnostic.title, *diagnostic.notes, *diagnostic.helps))
@@ -181,7 +181,7 @@ def test_symlink_is_followed(tmp_path: Path) -> None:
 
 def test_dtypes_without_numpy_equivalent(tmp_path: Path) -> None:
     path = write_raw_file(tmp_path / "a.safetensors", make_header(dtype="F4", shape=[16]))
-    with open_safetensors(path) as file, pytest.raises(Failed, match="E0508"):
+    with open_safetensors(path) as file, pytest.raises(SpeccError, match="E0508"):
         file.get_array("a")
 
 
@@ -208,7 +208,7 @@ def test_concurrent_change_is_detected(tmp_path: Path, how: str, reading: str) -
             path.unlink()
         else:
             write_raw_file(tmp_path / "b", {"a": A}).replace(path)
-        with pytest.raises(Failed, match="E0512"):
+        with pytest.raises(SpeccError, match="E0512"):
             read_tensor(file, reading)
 
 
@@ -216,7 +216,7 @@ def test_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
     path, one = tmp_path / "w.safetensors", {"a": np.ones(3, np.float32)}
     for name, code in (("w.onnx", "E0816"), ("w.safetensors", "E0833")):
         (tmp_path / name).write_bytes(b"precious")
-        with pytest.raises(Failed, match=code):
+        with pytest.raises(SpeccError, match=code):
             write_safetensors(tmp_path / name, one)
         assert (tmp_path / name).read_bytes() == b"precious"
     write_safetensors(path, one, force=True)

@@ -19,8 +19,8 @@ from support.onnx_sessions import open_silent_session
 from support.parameter_sweeps import cover_axes, sample_sweep
 
 import specc_numpy
-from specc.diagnostics.diagnostic import Failed
-from specc.ir.model import DecodingConfig, StandaloneGeneratorGraph
+from specc.diagnostics.diagnostic import SpeccError
+from specc.ir.model import DecodingConfig, StandaloneGeneratorSource
 from specc_onnx import DEFAULT_OPSET, build_generation_model, get_target
 from specc_onnx.generate.generator_loop_body import find_invariant_nodes
 from specc_onnx.lower.onnx_nodes import iterate_node_bodies
@@ -190,7 +190,7 @@ def test_output_name_of_an_input_is_numbered() -> None:
     graph = build_decoder()
     derived = derive_encoder_and_step(graph, "tokens", {"logits": "newest"})
     built = build_generation_model(
-        StandaloneGeneratorGraph(graph, derived, DecodingConfig(logits_output="logits")),
+        StandaloneGeneratorSource(graph, derived, DecodingConfig(logits_output="logits")),
         get_target("onnx"),
     )
     session = open_silent_session(fill_weights(built, sample_parameters(graph)))
@@ -253,7 +253,7 @@ def test_all_opsets_and_targets(where: str, opset: int) -> None:
 def test_oldest_opset_supports_greedy_decoding_only() -> None:
     spec = elaborate_smallest("gpt2")
     check_same_generation(GenerationCase(spec, make_settings(spec), opset=17))
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         GenerationCase(spec, make_settings(spec, "sample"), opset=17)
     assert caught.value.diagnostics[0].code == "E0821"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.onnx_sessions import EmittedModel
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.weights.random_stream import derive_stream_key, derive_substream_key, generate_word
 from specc_onnx.generate import onnx_sampling
 from specc_onnx.lower.emitter import Emitter
@@ -57,6 +57,6 @@ def test_uniform_numbers_are_evenly_distributed() -> None:
 
 def test_opset_without_bitwise_xor_is_rejected() -> None:
     onnx_sampling.check_sampling_opset(18)
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(SpeccError) as caught:
         onnx_sampling.check_sampling_opset(17)
     assert caught.value.diagnostics[0].code == "E0821"

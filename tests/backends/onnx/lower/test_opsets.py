@@ -3,7 +3,7 @@
 import onnx
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc_onnx import get_target
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.onnx_targets import TARGETS
@@ -33,12 +33,12 @@ def test_reductions_take_axes_as_an_input_from_opset_18() -> None:
 
 @pytest.mark.parametrize("opset", [16, 27])
 def test_opset_outside_the_range_is_rejected(opset: int) -> None:
-    with pytest.raises(Failed, match=rf"E0821\]: unsupported opset {opset}: expected 17 to 26"):
+    with pytest.raises(SpeccError, match=rf"E0821\]: unsupported opset {opset}: expected 17 to 26"):
         onnx_targets.check_opset(opset)
 
 
 def test_unknown_target_lists_all_targets() -> None:
-    with pytest.raises(Failed, match=r"E0822\]: unknown target `ort-gpu`") as caught:
+    with pytest.raises(SpeccError, match=r"E0822\]: unknown target `ort-gpu`") as caught:
         get_target("ort-gpu")
     helps = caught.value.diagnostics[0].helps
     assert len(helps) == len(TARGETS)

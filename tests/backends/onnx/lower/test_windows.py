@@ -12,7 +12,7 @@ from support.onnx_sessions import assert_outputs_match, open_silent_session
 from support.parameter_sweeps import sample_sweep
 
 import specc_numpy
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input
@@ -102,6 +102,6 @@ def has_too_few_positions(graph: Graph, given: dict[str, Array]) -> bool:
     """Return True if the reference rejects these inputs because they have too few positions."""
     try:
         specc_numpy.evaluate_graph(graph, given, {})
-    except Failed as refused:
+    except SpeccError as refused:
         return [d.code for d in refused.diagnostics] == ["E0912"]
     return False

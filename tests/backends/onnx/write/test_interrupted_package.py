@@ -15,7 +15,7 @@ from support.two_graph_packages import write_pair_package
 
 from specc.artifact.package_index_and_checksums import INDEX_FILE
 from specc.backend import ExtraFile
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.io import atomic_write as output
 from specc.io import platform
 from specc.runtime.model_package import open_package
@@ -75,7 +75,7 @@ def iterate_failures(
         with patch.context() as context:
             for module in (output, platform):
                 context.setattr(module, "os", faulty)
-            with contextlib.suppress(Failed, KeyboardInterrupt, Stopped, OSError):
+            with contextlib.suppress(SpeccError, KeyboardInterrupt, Stopped, OSError):
                 write_pair_package(directory, seed=1, extra_files=EXTRAS, load=False)
         if faulty.left > 0:
             assert nth > 1, "nothing was made to fail"
@@ -128,7 +128,7 @@ def test_killed_process_leaves_one_package_or_an_error(
     for directory, before in iterate_failures(tmp_path, monkeypatch, call, Stopped(), True):
         try:
             package = open_package(directory, verify_contents=True)
-        except Failed as failed:
+        except SpeccError as failed:
             refused += 1
             (found,) = failed.diagnostics
             assert found.code == "E0830"

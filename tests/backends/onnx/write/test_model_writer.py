@@ -17,7 +17,7 @@ from support.onnx_sessions import assert_outputs_match
 
 import specc_numpy
 from specc.backend import EmittedModel, WrittenModel
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.graph import Graph
 from specc.weights.external_data import MAX_INLINE
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES, get_array_dtype
@@ -164,7 +164,7 @@ def test_unlinkable_weights_are_copied_unless_link_is_required(tmp_path: Path) -
     values = write_checkpoint(graph, sample_parameters(graph), tmp_path / "model.safetensors")
     written = write_to(graph, values, tmp_path / "out" / "m.onnx", weights_as="auto")
     assert not written.plan.linked_tensors
-    with pytest.raises(Failed, match="E0824") as caught:
+    with pytest.raises(SpeccError, match="E0824") as caught:
         write_to(graph, values, tmp_path / "out" / "n.onnx", weights_as="link")
     assert "is outside the output directory" in caught.value.diagnostics[0].notes[0]
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["m.onnx"]
@@ -212,10 +212,10 @@ def test_error_while_weights_are_read_leaves_no_files(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_text("what was there")
 
     def broken(name: str, dtype: str) -> Iterator[memoryview]:
-        raise Failed()
+        raise SpeccError()
 
     values.iterate_chunks = broken  # type: ignore[method-assign]
-    with pytest.raises(Failed):
+    with pytest.raises(SpeccError):
         write_to(graph, values, tmp_path / "m.onnx", weights_as="copy")
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("m.onnx", "what was there")]
 
@@ -225,7 +225,7 @@ def test_too_large_inline_weights_are_rejected_before_reading(tmp_path: Path) ->
     values = Arrays(graph, dict.fromkeys(graph.parameters, np.zeros(0, np.float32)))
     assert sum(4 * np.prod(w.shape, dtype=float) for w in values.parameters.values()) > MAX_INLINE
     with pytest.raises(
-        Failed, match=r"E0823\]: .* GiB of weights exceed the 2 GiB limit of one ONNX file"
+        SpeccError, match=r"E0823\]: .* GiB of weights exceed the 2 GiB limit of one ONNX file"
     ):
         write_to(graph, values, tmp_path / "m.onnx", weights_as="inline")
     assert values.read == []

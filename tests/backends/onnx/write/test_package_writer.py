@@ -21,7 +21,7 @@ from support.verification_lines import list_package_lines
 import specc
 from specc.artifact.package_index_and_checksums import INDEX_FILE
 from specc.backend import ExtraFile
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.runtime.model_package import open_package
 from specc.weights.formats.safetensors import write_safetensors
 
@@ -161,7 +161,7 @@ def test_changed_checkpoint_is_rejected_by_name(tmp_path: Path, checkpoint_path:
     data = bytearray(checkpoint_path.read_bytes())
     data[-1] ^= 1
     checkpoint_path.write_bytes(data)
-    with pytest.raises(Failed, match=r"E0830\]: `weights/model\.safetensors` does not belong"):
+    with pytest.raises(SpeccError, match=r"E0830\]: `weights/model\.safetensors` does not belong"):
         open_package(tmp_path / "pair")
 
 
@@ -227,7 +227,7 @@ def test_foreign_file_is_not_replaced(name: str, tmp_path: Path) -> None:
     (tmp_path / "pair").mkdir()
     (tmp_path / "pair" / name).write_bytes(b"something else")
     with pytest.raises(
-        Failed, match=rf"E0833\]: .*{name}` already exists and would be overwritten"
+        SpeccError, match=rf"E0833\]: .*{name}` already exists and would be overwritten"
     ):
         write_pair_package(tmp_path / "pair", extra_files=[ExtraFile("tokenizer.json", b"[1]")])
     assert read_directory(tmp_path / "pair") == {name: b"something else"}
