@@ -27,7 +27,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Trace:
+class GenerationTrace:
     """The seconds until the first token, the seconds of each further token, and the generated
     tokens i64[batch, count].
     """
@@ -37,7 +37,7 @@ class Trace:
     tokens: Ints
 
 
-Generate = Callable[[Ints, int], Trace]
+Generate = Callable[[Ints, int], GenerationTrace]
 Step = Callable[[Ints], Ints]
 
 
@@ -46,7 +46,7 @@ def make_timed_generator(start: Callable[[Ints], tuple[Ints, Step]]) -> Generate
     most likely next tokens and a function that decodes the next step.
     """
 
-    def generate(ids: Ints, count: int) -> Trace:
+    def generate(ids: Ints, count: int) -> GenerationTrace:
         began = time.perf_counter()
         tokens, step = start(ids)
         times, made = [time.perf_counter()], [tokens]
@@ -55,7 +55,7 @@ def make_timed_generator(start: Callable[[Ints], tuple[Ints, Step]]) -> Generate
             times.append(time.perf_counter())
             made.append(tokens)
         steps = tuple(b - a for a, b in pairwise(times))
-        return Trace(times[0] - began, steps, np.stack(made, axis=1))
+        return GenerationTrace(times[0] - began, steps, np.stack(made, axis=1))
 
     return generate
 
@@ -105,7 +105,7 @@ def load_published_model(checkpoint: Path) -> Any:
 def make_transformers_generator(model: Any, cache: str) -> Generate:
     """Return a generation function of transformers with the `dynamic` or `static` KV cache."""
 
-    def generate(ids: Ints, count: int) -> Trace:
+    def generate(ids: Ints, count: int) -> GenerationTrace:
         clock = _Clock()
         given = torch.from_numpy(ids)
         began = time.perf_counter()
@@ -117,7 +117,7 @@ def make_transformers_generator(model: Any, cache: str) -> Generate:
             )  # fmt: skip
         times = clock.times[1:]
         gaps = tuple(b - a for a, b in pairwise(times))
-        return Trace(times[0] - began, gaps, made[:, ids.shape[1] :].numpy())
+        return GenerationTrace(times[0] - began, gaps, made[:, ids.shape[1] :].numpy())
 
     return generate
 
@@ -130,7 +130,7 @@ def open_session(path: Path, threads: int = THREADS) -> onnxruntime.InferenceSes
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-class WithPast:
+class DecoderWithPast:
     """A decoder-with-past model, exported by any tool, in ONNX Runtime. KV caches stay in the
     runtime between steps. The role of each input follows from its name and rank.
     """
@@ -145,7 +145,7 @@ class WithPast:
         shapes = [inputs[name] for name in self.past]
         self.widths = [(s[1], _width(s[3], path)) for s in shapes]
 
-    def empty(self, batch: int) -> list[Any]:
+    def make_empty_caches(self, batch: int) -> list[Any]:
         """Return empty KV caches for a batch."""
         return [
             onnxruntime.OrtValue.ortvalue_from_numpy(np.empty((batch, heads, 0, width), np.float32))
@@ -177,7 +177,7 @@ class WithPast:
     def start(self, ids: Ints) -> tuple[Ints, Step]:
         """Process prompts. Return the most likely next tokens and a function for a decode step."""
         length = ids.shape[1]
-        logits, states = self.run(ids, length, self.empty(len(ids)))
+        logits, states = self.run(ids, length, self.make_empty_caches(len(ids)))
 
         def step(tokens: Ints) -> Ints:
             nonlocal length, states
@@ -201,7 +201,7 @@ def _width(said: int | str, path: Path) -> int:
 
 def make_export_generator(path: Path) -> Generate:
     """Return a generation function of an exported decoder-with-past model in ONNX Runtime."""
-    return make_timed_generator(WithPast(path).start)
+    return make_timed_generator(DecoderWithPast(path).start)
 
 
 class GenaiProcess:
@@ -215,7 +215,7 @@ class GenaiProcess:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def __call__(self, ids: Ints, count: int) -> Trace:
+    def __call__(self, ids: Ints, count: int) -> GenerationTrace:
         """Send prompts and a token count to the process. Read the times and tokens."""
         assert self.process.stdin
         assert self.process.stdout
@@ -225,7 +225,7 @@ class GenaiProcess:
         if not answer:
             raise SystemExit(f"onnxruntime-genai ended with status {self.process.wait()}")
         prefill, gaps, tokens = json.loads(answer)
-        return Trace(prefill, tuple(gaps), np.array(tokens))
+        return GenerationTrace(prefill, tuple(gaps), np.array(tokens))
 
     def close(self) -> None:
         """Terminate the onnxruntime-genai process."""
@@ -243,7 +243,7 @@ def make_ctranslate2_generator(checkpoint: Path, out: Path, precision: str) -> G
     model = ctranslate2.Generator(str(out), device="cpu", intra_threads=THREADS)
     names = transformers.AutoTokenizer.from_pretrained(checkpoint)
 
-    def generate(ids: Ints, count: int) -> Trace:
+    def generate(ids: Ints, count: int) -> GenerationTrace:
         prompt = names.convert_ids_to_tokens(ids[0].tolist())
         began = time.perf_counter()
         # ignore stop tokens, to generate as many tokens as requested
@@ -253,7 +253,7 @@ def make_ctranslate2_generator(checkpoint: Path, out: Path, precision: str) -> G
             times.append(time.perf_counter())
             tokens.append(one.token_id)
         gaps = tuple(b - a for a, b in pairwise(times))
-        return Trace(times[0] - began, gaps, np.array([tokens], np.int64))
+        return GenerationTrace(times[0] - began, gaps, np.array([tokens], np.int64))
 
     return generate
 

@@ -18,7 +18,7 @@ import measure
 import numpy as np
 import onnxruntime
 import published
-from decoders import Generate, Trace
+from decoders import Generate, GenerationTrace
 
 import specc
 
@@ -35,7 +35,7 @@ GOAL_TIME, GOAL_MEMORY = 10, 0.1
 
 
 @dataclass(frozen=True)
-class Tool:
+class Compiler:
     """A compiler: its executable, and a function that returns its command line for a checkpoint."""
 
     command: Callable[[str, Path, Path], Sequence[str]]
@@ -89,12 +89,12 @@ def _get_program_path(reader: str, program: str) -> Path:
 
 OURS, LINKED = "specc", "specc, weights linked"
 TOOLS = {
-    OURS: Tool(_build_specc_command),
-    LINKED: Tool(_build_linked_command),
-    "torch.onnx": Tool(_build_torch_command),
-    "optimum-onnx": Tool(_build_optimum_command, _get_program_path("optimum", "optimum-cli")),
-    "genai builder": Tool(_build_genai_command, _get_program_path("genai", "python")),
-    "mobius": Tool(_build_mobius_command, _get_program_path("mobius", "mobius")),
+    OURS: Compiler(_build_specc_command),
+    LINKED: Compiler(_build_linked_command),
+    "torch.onnx": Compiler(_build_torch_command),
+    "optimum-onnx": Compiler(_build_optimum_command, _get_program_path("optimum", "optimum-cli")),
+    "genai builder": Compiler(_build_genai_command, _get_program_path("genai", "python")),
+    "mobius": Compiler(_build_mobius_command, _get_program_path("mobius", "mobius")),
 }
 
 
@@ -102,7 +102,7 @@ TOOLS = {
 class CompiledModel:
     """The cost of a compilation, the output directory, and the total size of its files in bytes."""
 
-    cost: measure.Cost
+    cost: measure.ProcessCost
     directory: Path
     size: int
 
@@ -383,7 +383,7 @@ def _make_seq2seq_generator(
 
 def _measure_in_turn(
     generators: Mapping[str, Generate], ids: np.ndarray, rounds: int
-) -> dict[str, list[Trace]]:
+) -> dict[str, list[GenerationTrace]]:
     import generation
 
     return generation.measure_in_turn(generators, ids, COUNT, rounds)

@@ -23,7 +23,7 @@ import measure
 import numpy as np
 import torch
 import transformers
-from decoders import Generate, Trace
+from decoders import Generate, GenerationTrace
 
 ROOT = Path(__file__).parents[1]
 BATCHES = (1, 4)
@@ -149,18 +149,18 @@ def _measure_prefill(
     yield ""
 
 
-def _compute_token_time(traces: list[Trace], count: int) -> float:
+def _compute_token_time(traces: list[GenerationTrace], count: int) -> float:
     """Return the seconds per token after the prompt, as the median over rounds."""
     return statistics.median(s for t in traces for s in t.steps[: count - 1])
 
 
 def measure_in_turn(
     generators: Mapping[str, Generate], ids: np.ndarray, count: int, rounds: int
-) -> dict[str, list[Trace]]:
+) -> dict[str, list[GenerationTrace]]:
     """Return the traces of each program, one per round. The programs alternate, and each program
     pauses and generates two warmup tokens before it is timed.
     """
-    traces: dict[str, list[Trace]] = {name: [] for name in generators}
+    traces: dict[str, list[GenerationTrace]] = {name: [] for name in generators}
     for n in range(rounds):
         for name in list(generators)[:: 1 if n % 2 == 0 else -1]:
             time.sleep(measure.REST)

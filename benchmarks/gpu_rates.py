@@ -108,9 +108,9 @@ def list_generators(
         yield "onnxruntime-genai is not installed: set SPECC_GENAI_PYTHON", "", _generate_nothing
 
 
-def _generate_nothing(ids: decoders.Ints, count: int) -> decoders.Trace:
+def _generate_nothing(ids: decoders.Ints, count: int) -> decoders.GenerationTrace:
     """Generate no tokens, in place of a program that is not available."""
-    return decoders.Trace(0.0, (), np.zeros((len(ids), 0), np.int64))
+    return decoders.GenerationTrace(0.0, (), np.zeros((len(ids), 0), np.int64))
 
 
 def compile_package(name: str, checkpoint: Path, out: Path, dtype: str, names: str) -> str:
@@ -216,7 +216,7 @@ def _format_row(
     program: str,
     dtype: str,
     batch: int,
-    traces: Sequence[decoders.Trace],
+    traces: Sequence[decoders.GenerationTrace],
     numbers: int,
     speed: float,
     first: Mapping[int, np.ndarray],

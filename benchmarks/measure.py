@@ -37,7 +37,7 @@ print(json.dumps([done.returncode, taken, used.ru_utime + used.ru_stime, used.ru
 
 
 @dataclass(frozen=True)
-class Ratio:
+class MedianRatio:
     """The ratio of two medians with its 95 % confidence interval."""
 
     value: float
@@ -67,7 +67,7 @@ def time_in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict
     return times
 
 
-def estimate_ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Ratio:
+def estimate_ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> MedianRatio:
     """Return the median of `ours` divided by the median of `theirs`. The bootstrap resamples
     rounds, because both times of a round have the same noise.
     """
@@ -80,11 +80,11 @@ def estimate_ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0
 
     found = sorted(resample_ratio() for _ in range(DRAWS))
     value = statistics.median(ours) / statistics.median(theirs)
-    return Ratio(value, found[int(0.025 * DRAWS)], found[int(0.975 * DRAWS)])
+    return MedianRatio(value, found[int(0.025 * DRAWS)], found[int(0.975 * DRAWS)])
 
 
 @dataclass(frozen=True)
-class Cost:
+class ProcessCost:
     """The cost of a process: wall time and CPU time in seconds, and peak memory in MB."""
 
     seconds: float
@@ -92,7 +92,7 @@ class Cost:
     megabytes: float
 
 
-def measure_process(command: Sequence[str], compiled: Path | None = None) -> Cost:
+def measure_process(command: Sequence[str], compiled: Path | None = None) -> ProcessCost:
     """Run a command and measure the cost of its process.
 
     `compiled` is the directory for Python bytecode, because installed packages also have bytecode.
@@ -111,7 +111,7 @@ def measure_process(command: Sequence[str], compiled: Path | None = None) -> Cos
     status, seconds, processor, kibibytes = json.loads(done.stdout)
     if status:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-    return Cost(seconds, processor, kibibytes * 1024 / 1e6)
+    return ProcessCost(seconds, processor, kibibytes * 1024 / 1e6)
 
 
 def get_total_memory() -> int:

@@ -102,7 +102,7 @@ TINY_VOCAB = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class ModelFamily:
     """A transformers model with its config at full size and at small size, its task in Optimum, and
     its kind: `encoder`, `decoder` or `seq2seq` (encoder-decoder).
     """
@@ -116,7 +116,7 @@ class Family:
 
 
 FAMILIES = {
-    "BERT-base": Family(
+    "BERT-base": ModelFamily(
         model=transformers.BertModel,
         config=transformers.BertConfig,
         size={},
@@ -124,7 +124,7 @@ FAMILIES = {
         task="feature-extraction",
         kind="encoder",
     ),
-    "ViT-base": Family(
+    "ViT-base": ModelFamily(
         model=transformers.ViTForImageClassification,
         config=transformers.ViTConfig,
         size={"num_labels": 1000},
@@ -132,7 +132,7 @@ FAMILIES = {
         task="image-classification",
         kind="encoder",
     ),
-    "GPT-2": Family(
+    "GPT-2": ModelFamily(
         model=transformers.GPT2LMHeadModel,
         config=transformers.GPT2Config,
         size={},
@@ -140,7 +140,7 @@ FAMILIES = {
         task="text-generation-with-past",
         kind="decoder",
     ),
-    "Qwen2 0.5B": Family(
+    "Qwen2 0.5B": ModelFamily(
         model=transformers.Qwen2ForCausalLM,
         config=transformers.Qwen2Config,
         size={"hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2, "intermediate_size": 4864, "tie_word_embeddings": True, "max_position_embeddings": 4096, "bos_token_id": 151643, "eos_token_id": 151643},
@@ -148,7 +148,7 @@ FAMILIES = {
         task="text-generation-with-past",
         kind="decoder",
     ),
-    "T5-small": Family(
+    "T5-small": ModelFamily(
         model=transformers.T5ForConditionalGeneration,
         config=transformers.T5Config,
         size={"decoder_start_token_id": 0},
@@ -156,7 +156,7 @@ FAMILIES = {
         task="text2text-generation-with-past",
         kind="seq2seq",
     ),
-    "whisper-tiny": Family(
+    "whisper-tiny": ModelFamily(
         model=transformers.WhisperForConditionalGeneration,
         config=transformers.WhisperConfig,
         size={"d_model": 384, "encoder_layers": 4, "decoder_layers": 4, "encoder_attention_heads": 6, "decoder_attention_heads": 6, "encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536},

@@ -47,7 +47,7 @@ Logits = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Loss:
+class ModelLoss:
     """The mean KL divergence from float32 in nats, top-1 agreement and bits per byte over all
     positions, and the total file size in bytes.
     """
@@ -72,7 +72,7 @@ def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[
     yield from _format_table(losses, remarks, ids.size)
 
 
-def _format_table(losses: dict[str, Loss], remarks: list[str], places: int) -> Iterator[str]:
+def _format_table(losses: dict[str, ModelLoss], remarks: list[str], places: int) -> Iterator[str]:
     yield (
         "### Quantization error of a Llama with 10.7 million parameters, trained on the bytes of "
         f"Python's documentation, on {places} held-out bytes\n"
@@ -116,11 +116,11 @@ def _make_models(
         if said := decoders.build_genai_model(python, checkpoint, out, "int4", extra):
             remarks.append(f"{name} fails: {said}")
             continue
-        graph = decoders.WithPast(out / "model.onnx")
+        graph = decoders.DecoderWithPast(out / "model.onnx")
         yield (
             name,
             (
-                lambda ids, g=graph: g.run(ids, ids.shape[1], g.empty(len(ids)))[0],
+                lambda ids, g=graph: g.run(ids, ids.shape[1], g.make_empty_caches(len(ids)))[0],
                 measure_model_size(out),
             ),
         )
@@ -147,14 +147,14 @@ def _compute_log_softmax(logits: NDArray[Any]) -> Logits:
     return wide - np.log(np.exp(wide).sum(-1, keepdims=True))
 
 
-def _compute_loss(exact: Logits, found: Logits, ids: NDArray[np.int64], bytes: int) -> Loss:
+def _compute_loss(exact: Logits, found: Logits, ids: NDArray[np.int64], bytes: int) -> ModelLoss:
     """Compute the loss of the log-probabilities `found` relative to `exact`, both [sequences,
     positions, vocabulary].
     """
     divergence = (np.exp(exact) * (exact - found)).sum(-1).mean()
     same = (exact.argmax(-1) == found.argmax(-1)).mean()
     told = np.take_along_axis(found[:, :-1], ids[:, 1:, None], -1)
-    return Loss(float(divergence), float(same), float(-told.mean() / math.log(2)), bytes)
+    return ModelLoss(float(divergence), float(same), float(-told.mean() / math.log(2)), bytes)
 
 
 def measure_model_size(directory: Path) -> int:

@@ -18,7 +18,7 @@ OPSETS = {"GPT-2": "23"}
 """The exporter's opset by model: 23 has `Attention`, but `RotaryEmbedding` fails for batches."""
 
 
-class WithPast(torch.nn.Module):
+class DecoderWithPast(torch.nn.Module):
     """A decoder as a function of tokens, an attention mask and a flat list of KV caches."""
 
     def __init__(self, model: Any) -> None:
@@ -80,7 +80,7 @@ def export_past(directory: str, out: str, opset: str) -> None:
     free = torch.export.Dim.DYNAMIC
     axes = ({0: free, 1: free}, {0: free, 1: free}, [{0: free, 2: free} for _ in past])
     torch.onnx.export(
-        WithPast(model), inputs, out, dynamo=True, opset_version=int(opset), dynamic_shapes=axes,
+        DecoderWithPast(model), inputs, out, dynamo=True, opset_version=int(opset), dynamic_shapes=axes,
         verbose=False,
     )  # fmt: skip
 

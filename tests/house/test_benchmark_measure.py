@@ -29,8 +29,8 @@ def test_common_noise_cancels() -> None:
 
 
 def test_no_worse_if_the_interval_contains_one() -> None:
-    assert measure.Ratio(1.1, 1.0, 1.2).is_no_worse
-    assert not measure.Ratio(1.1, 1.01, 1.2).is_no_worse
+    assert measure.MedianRatio(1.1, 1.0, 1.2).is_no_worse
+    assert not measure.MedianRatio(1.1, 1.01, 1.2).is_no_worse
 
 
 def test_process_cost() -> None:
