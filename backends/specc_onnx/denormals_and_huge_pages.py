@@ -31,8 +31,9 @@ FENV_BYTES = 256
 """Buffer size in bytes for C's `fenv_t`, which has at most 32 bytes on all platforms."""
 
 FLUSH_CONTROL_BITS = {"x86_64": (28, 0x8040), "aarch64": (0, 1 << 24)}
-"""Offset of the control register (MXCSR, FPCR) in Linux's `fenv_t`, and its flush-to-zero and
-denormals-are-zero bits."""
+"""For each CPU architecture, the offset of the floating-point control register (MXCSR or FPCR) in
+Linux's `fenv_t`, and the register's flush-to-zero and denormals-are-zero bits.
+"""
 
 FLUSH_DENORMALS_OPTION = "session.set_denormal_as_zero"
 """The session option that makes ONNX Runtime flush denormals on the threads of its pool."""

@@ -103,7 +103,8 @@ def convert_weights_to_uint8(model: ModelProto, directory: str = "") -> dict[str
     """Add 128 to the int8 weights of integer products and make 128 their zero point.
 
     Return the converted weights that are external data in `directory`, by initializer name; return
-    None if the model has no such products. Weights that a node computes are converted by nodes.
+    None if the model has no such products. Weights that a node computes are converted at run time
+    by additional nodes.
     """
     constants = {t.name: t for t in model.graph.initializer}
     converted_initializers: dict[str, str] = {}
@@ -135,7 +136,8 @@ def _add_uint8_constants(
     model: ModelProto, directory: str, names: dict[str, str]
 ) -> dict[str, Array]:
     """Add uint8 copies of int8 initializers (`names` maps their names to new names), and the
-    constants of the conversion. Return the values of copies of external data by new name.
+    constants of the conversion. Return, by new name, the values of the copies whose originals are
+    external data.
     """
     constants = {t.name: t for t in model.graph.initializer}
     external_weights = {}

@@ -163,7 +163,7 @@ class OrtModel:
 
 @dataclass(frozen=True)
 class OrtIOBindingRun:
-    """Repeated runs in which some inputs and the `bound_outputs` are bound to device buffers."""
+    """Runs a model repeatedly, with some inputs and the `bound_outputs` bound to device buffers."""
 
     model: OrtModel
     binding: onnxruntime.IOBinding

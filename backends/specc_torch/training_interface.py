@@ -54,7 +54,7 @@ def module(
     those of `specc.compile`. Initial values come from `weights`, from the seed `init`, or from the
     weights that the spec names; otherwise from the seed 0. Raise the errors of `specc.compile`.
     """
-    check_argument_kinds(ARGUMENT_KINDS, locals())  # locals() has only arguments
+    check_argument_kinds(ARGUMENT_KINDS, locals())  # contains only the arguments
     opened_spec = open_spec_argument(
         spec, config=config, config_values=set, weights=str(weights), context_length=int(context)
     )

@@ -141,7 +141,7 @@ class DecodingStrategy(Protocol):
 def make_decoding_strategy(
     g: Emitter, decoding: DecodingConfig, inputs: StrategyInputs
 ) -> DecodingStrategy:
-    """Create the strategy, whose constructor emits loop-invariant nodes into the open graph."""
+    """Create the strategy for `decoding`; its constructor emits loop-invariant nodes."""
     strategy = BeamSearchStrategy if decoding.strategy == "beam" else SingleSequenceStrategy
     return strategy(g, decoding, inputs)
 

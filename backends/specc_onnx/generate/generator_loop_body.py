@@ -253,7 +253,9 @@ def _emit_next_carries(
 def _emit_next_mask(
     context: GenerationContext, name: str, x: Tensor, token: str, selection: TokenSelection
 ) -> str:
-    """Append a position to the padding mask, which is false if the default masks out the token."""
+    """Append a position to the padding mask. The position is false if the default of the mask is
+    false for the token.
+    """
     g, mask = context.g, x.name
     default = find_token_mask_default(context, name)
     batch_axis = context.find_batch_axis(x.type)

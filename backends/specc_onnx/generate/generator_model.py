@@ -284,7 +284,9 @@ def emit_carry(context: GenerationContext, name: str, initial_tensor: Tensor) ->
 
 
 def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarry:
-    """Emit the loop-carried value of a decode state, which is initially empty or from `encode`."""
+    """Emit the loop-carried value of a decode state, which is initially an output of `encode`,
+    empty or zeros.
+    """
     if state.initial_output:
         initial_value = context.repeat_for_beams(
             context.main_tensors[state.initial_output], state.batch_axis

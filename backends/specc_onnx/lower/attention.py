@@ -45,7 +45,9 @@ from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 ATTENTION_FORM = "how"
-"""Metadata key of the lowering of each attention layer: its name, and the reason for the choice."""
+"""Metadata key that maps each attention layer to the name of its lowering and the reason why the
+lowering was chosen.
+"""
 
 
 @lower
@@ -159,7 +161,9 @@ def _get_weight_axes(x: Tensor) -> QueryKeyAxes:
 
 @lower
 def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    """Lower a softmax over unmasked keys; for local-p, compute only the scores of the window."""
+    """Lower a softmax over unmasked keys. For local-p attention, compute only the scores of keys in
+    the window.
+    """
     if center := find_window_center(g, mask):
         return emit_window_weights(g, center, (scores, mask), _emit_masked_softmax)
     return _emit_masked_softmax(g, scores, mask)
@@ -171,7 +175,9 @@ def _emit_masked_softmax(g: Emitter, scores: Tensor, mask: Tensor) -> str:
 
 @lower
 def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    """Lower to a one-hot encoding of the first unmasked key with the maximum score, or zeros."""
+    """Lower to a one-hot encoding of the first unmasked key with the maximum score, or to zeros if
+    all keys are masked.
+    """
     dtype, axis = scores.dtype, scores.rank - 1
     lowest = g.emit_constant(float("-inf"), dtype)
     visible_scores = g.emit_node("Where", mask, scores, lowest)

@@ -109,8 +109,8 @@ def prepare_dense_operands(
     op: ops.Attend, g: Emitter, operands: AttentionOperands, is_long: str
 ) -> tuple[AttentionOperands, dict[str, str]]:
     """Emit the mask and bias of dense attention inside an `If`, so that they are computed only if
-    `is_long` is false. Return the operands with the new mask and bias, and attention notes with
-    their names.
+    `is_long` is false. Return the operands with the new mask and bias, and attention notes with the
+    names of the new mask and bias.
     """
     mask, bias = operands.mask, operands.bias
 
@@ -142,8 +142,8 @@ def _emit_recomputed_full_mask(g: Emitter, x: Tensor) -> Tensor:
 def _emit_short_operand(
     g: Emitter, is_long: str, key: tuple[Value | None, ...], emit_operand: Callable[[], Tensor]
 ) -> Tensor:
-    """Emit an `If` outside the loop. For a short sequence, the `If` returns the result of
-    `emit_operand`; for a long sequence, the `If` returns an unused one-element tensor. Attention
+    """Emit an `If` outside the loop over blocks. For a short sequence, the `If` returns the result
+    of `emit_operand`; for a long sequence, the `If` returns an unused one-element tensor. Attention
     layers with the same mask share the `If`.
     """
     if (is_long, *key) in g.layouts.hoisted_masks:

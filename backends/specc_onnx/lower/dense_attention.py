@@ -25,7 +25,9 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 AttentionEmitter: TypeAlias = Callable[[], list[str]]
-"""Emits attention nodes; returns the name of the output and, if used, of the attention weights."""
+"""A function that emits attention nodes and returns the names of the output and, if used, of the
+attention weights.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,7 +173,9 @@ def _emit_axis_length(g: "Emitter", lengths: DimResolver, source: AxisSource) ->
 
 
 def _emit_dim_from_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> str:
-    """Emit a size such as `a * b`, whose symbols have no source, from an input axis, as i64[1]."""
+    """Emit a size such as `a * b`, whose factors are not known separately, from an input axis, as
+    i64[1].
+    """
     name, axis = next(
         (name, type.shape.index(length)) for name, type in inputs.items() if length in type.shape
     )

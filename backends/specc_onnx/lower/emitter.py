@@ -101,9 +101,9 @@ class NameTable:
 
 @dataclass(slots=True, kw_only=True)
 class ValueTable:
-    """IR values and their ONNX names: `tensors`, set by `lower_nodes`; shared `constants`;
-    `parameters` by their names in the spec; `stored_types` of weights; `narrow_weights`, which maps
-    widened weights to 16-bit initializers; and the `kv_buffers` to which attention appends.
+    """Emitted values. `tensors` maps IR values to ONNX tensors. `stored_types` are the types of
+    weights before a cast. `narrow_weights` maps weights that are cast to a wider type to their
+    initializers. `kv_buffers` are the values to which attention appends.
     """
 
     tensors: dict[Value, Tensor] = field(default_factory=dict)
@@ -128,9 +128,9 @@ class BodyStack:
 
 @dataclass(slots=True)
 class LayoutCache:
-    """Names of values in additional layouts: packed heads `[b, t, h*d]` of values `[b, h, t, d]`,
-    padding mask and time-major output of recurrent layers (`time_major_outputs`), hoisted masks,
-    and the `window_keys` outside of which local-p attention weights are zero.
+    """Emitted values that later nodes may reuse: the packed heads `[b, t, h*d]` of values `[b, h,
+    t, d]`, the padding mask and time-major output of recurrent layers, masks outside loops, and the
+    `window_keys` outside of which local-p attention weights are zero.
     """
 
     packed_heads: dict[str, str] = field(default_factory=dict)
@@ -167,7 +167,7 @@ float f32, a sequence of integers i64[n]), or None if it is absent."""
 @dataclass(kw_only=True)
 class Emitter:
     """Builds ONNX nodes for one target and opset. `lengths` computes dynamic dimensions, and `site`
-    is the IR node being lowered. `attention_weight_locations` list sources of attention weights.
+    is the IR node being lowered. `attention_weight_locations` lists sources of attention weights.
     """
 
     target: Target

@@ -217,7 +217,7 @@ def compute_antialias_weights(
     radius = filter_scale if mode == "bilinear" else 2 * filter_scale
     centers = (np.arange(target_length) + 0.5) * step
     first_positions = np.floor(centers - radius + 0.5)
-    # [positions, points]
+    # axes: filter taps, output positions
     positions = first_positions + np.arange(np.ceil(2 * radius) + 1)[:, None]
     distance = np.abs(positions + 0.5 - centers) / filter_scale
     weights = ANTIALIAS_KERNELS[mode](distance) * ((positions >= 0) & (positions < length))
@@ -245,7 +245,9 @@ output position, divided by the filter scale, to filter weights.
 
 @dataclass(frozen=True)
 class _AxisSampler:
-    """Emits nodes that resize one axis, `index` among the resized axes, to `target_length`."""
+    """Emits nodes that resize one axis to `target_length`; `index` is the index of the axis in
+    `op.factors`.
+    """
 
     g: Emitter
     op: ops.Resize
@@ -353,7 +355,7 @@ class _AxisSampler:
         g, a = self.g, CUBIC_COEFFICIENT
         distance = g.emit_node("Abs", g.emit_node("Sub", fraction, float(step)))
         is_inner = step in (0, 1)
-        # ((a + 2) d - (a + 3)) d d + 1, and ((a d - 5 a) d + 8 a) d - 4 a beyond 1
+        # ((a + 2) d - (a + 3)) d d + 1 for d <= 1, and ((a d - 5 a) d + 8 a) d - 4 a for d > 1
         coefficients = (a + 2, -(a + 3), 0.0, 1.0) if is_inner else (a, -5 * a, 8 * a, -4 * a)
         weight = g.emit_constant(coefficients[0], "f32")
         for coefficient in coefficients[1:]:

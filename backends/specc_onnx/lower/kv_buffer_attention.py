@@ -163,7 +163,7 @@ class _GroupQueryCall:
 
     def emit_call(self, g: Emitter, bias: Tensor | None) -> tuple[str, ...]:
         """Emit the `GroupQueryAttention` node; return its output and the updated buffers."""
-        rotation = [None, None, None]  # optional rotary operands
+        rotation = [None, None, None]  # omit the optional rotary operands
         buffers = [x.past.name for x in self.buffers]
         scales, options = _get_int8_operands(*self.buffers)
         return g.emit_nodes(
@@ -234,7 +234,9 @@ def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
 def _emit_attention_bias(
     g: Emitter, dtype: str, lengths: tuple[Dim, Dim], mask: Tensor | None, bias: Tensor | None
 ) -> Tensor | None:
-    """Combine mask and bias to one bias `[…, *lengths]`, or None; the kernel itself is causal."""
+    """Combine mask and bias into one bias `[…, *lengths]`, or return None if a causal kernel needs
+    no bias.
+    """
     if bias is None and mask is not None and not is_always_true(mask):
         bias = make_typed_tensor(g.emit_constant(0.0, dtype), dtype, (1, 1, 1, 1))
     return emit_combined_mask(g, mask, bias, lengths)

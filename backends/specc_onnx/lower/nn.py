@@ -308,7 +308,9 @@ def _emit_position_column(g: Emitter, positions: Tensor) -> str:
 
 @lower
 def rotate(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor) -> str:
-    """Lower to `RotaryEmbedding` if there is a kernel (none for f64), otherwise to its formula."""
+    """Lower to `RotaryEmbedding` if the target has a kernel for the dtype, otherwise to its
+    formula.
+    """
     if g.has_operator("RotaryEmbedding") and x.dtype in ("f32", "f16"):
         return _emit_rotary_embedding(op, g, x, cosines, sines)
     # Features after the rotated features are unchanged (partial rotary embedding).

@@ -61,7 +61,7 @@ OPERATOR_SINCE: dict[str, int] = {
     "RMSNormalization": 23,
     "RotaryEmbedding": 23,
 }
-"""The opset that introduced an operator, if it is newer than the oldest supported opset."""
+"""Maps each operator that the oldest supported opset lacks to the opset that introduced it."""
 
 BF16_CONV_SINCE = 22
 """The first opset whose convolutions support bfloat16."""

@@ -129,7 +129,8 @@ def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> Wi
     margin = g.emit_node("Add", margin, 1.0)
     length = g.emit_node("Cast", g.emit_length(keys), to=1)
     for kind, operator in (("ReduceMin", "Sub"), ("ReduceMax", "Add")):
-        # With a placeholder at the opposite end, the window of an empty batch is minimal.
+        # The placeholder is the opposite end of the key axis, so that an empty batch has a minimal
+        # window.
         placeholder = length if kind == "ReduceMin" else g.emit_constant(0.0, "f32")
         end = g.emit_node(
             "Floor", g.emit_node(operator, _emit_extreme(g, center, kind, placeholder), margin)

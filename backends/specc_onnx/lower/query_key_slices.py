@@ -283,7 +283,9 @@ def emit_recomputed_mask(
 
 
 def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
-    """Emit a mask that is false for global keys inside the window, which would count twice."""
+    """Emit a mask that is false for global keys inside the window, which would otherwise be counted
+    twice.
+    """
     is_before = g.emit_node("Less", keys.global_positions, keys.start)
     is_after = g.emit_node("GreaterOrEqual", keys.global_positions, keys.stop)
     window_length = g.emit_node("Sub", keys.stop, keys.start)

@@ -243,8 +243,9 @@ FUSED_LAYER_DTYPES = ("f32", "f16")
 """The element types for which ONNX Runtime implements the recurrent operators."""
 
 LSTM_GATE_ORDER, GRU_GATE_ORDER, PEEPHOLE_ORDER = (0, 3, 1, 2), (1, 0, 2), (0, 2, 1)
-"""The index in specc's gate order of each gate in ONNX's order, and the same for peepholes. Specc's
-order is input, forget, cell, output for LSTM, and reset, update, new for GRU.
+"""For each gate in ONNX's order, its index in specc's order; `PEEPHOLE_ORDER` is the same for
+peephole weights. The order of specc is input, forget, cell, output for LSTM, and reset, update, new
+for GRU.
 """
 
 

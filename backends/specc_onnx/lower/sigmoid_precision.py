@@ -102,7 +102,7 @@ def _is_error_small(
 
 def _is_broadcast(gate: Value | None, gated_value: Value | None) -> bool:
     """Return True if one element of `gate` multiplies several elements of `gated_value`. An error
-    of such a gate element affects many elements, and an accurate gate costs little.
+    of a broadcast gate element affects many elements, whereas an accurate gate costs little.
     """
     if gate is None or gated_value is None:
         return False

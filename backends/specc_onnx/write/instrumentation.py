@@ -61,7 +61,9 @@ _Producers = dict[str, NodeProto | TensorProto]
 def _iterate_graph_scopes(
     graph: GraphProto, outer_producers: _Producers
 ) -> Iterator[tuple[GraphProto, _Producers]]:
-    """Yield each graph with its visible nodes and constants, by value name."""
+    """Yield each graph with the nodes and initializers of all values that are visible in the graph,
+    by value name.
+    """
     producers: _Producers = {**outer_producers, **{t.name: t for t in graph.initializer}}
     producers |= {name: node for node in graph.node for name in node.output}
     yield graph, producers
@@ -233,8 +235,8 @@ def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]])
 
 
 def _expose_weights_output(model: ModelProto, note: Mapping[str, str]) -> str | None:
-    """Make the attention weights of a layer a model value. Return its name, or None without the
-    layer.
+    """Make the attention weights of a layer a value of the model. Return the name of the value, or
+    None if the model does not contain the layer.
     """
     # The value of an inlined branch has the name of the `If` result.
     value = note.get("blocks") or note.get("guard") or note.get("node", "")

@@ -62,7 +62,9 @@ def measure_weight_memory(model: ModelProto) -> WeightFootprint:
 
 
 def _find_widened_bits(model: ModelProto) -> dict[str, int]:
-    """Map the name of each value that is cast to its maximum number of bits after a cast."""
+    """Return the maximum number of bits after a cast for each value that is an operand of a
+    cast.
+    """
     widened_bits: dict[str, int] = {}
     nodes = (node for graph in iterate_nested_graphs(model.graph) for node in graph.node)
     for node in nodes:
@@ -288,7 +290,7 @@ def _resolve_model_link(file: OnnxModelFile) -> OnnxModelFile:
 
 
 def parse_model(data: bytes, path: Path) -> OnnxModelFile:
-    """Parse the contents `data` of the file `path`. Raise E0926 if `data` is no ONNX model."""
+    """Parse the contents `data` of the file `path`. Raise E0926 if `data` is not an ONNX model."""
     model = ModelProto()
     try:
         model.ParseFromString(data)
@@ -360,7 +362,7 @@ def _parse_byte_count(text: str) -> int:
 
 HASH_KEY = "specc.seal"
 BLANK_HASH = "0" * 64
-"""The metadata key of the content hash, and the placeholder for which the hash is computed."""
+"""The metadata key of the content hash, and the placeholder for the hash while it is computed."""
 _HASH_PREFIX = bytes([0x0A, len(HASH_KEY)]) + HASH_KEY.encode() + bytes([0x12, len(BLANK_HASH)])
 """The protobuf encoding of the metadata key of the hash and of the size of its value."""
 

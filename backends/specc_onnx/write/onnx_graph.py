@@ -45,7 +45,9 @@ PADDING_SIDE_TEXT = {"left": " on the left", "right": " on the right", "any": ""
 
 
 def add_model_docs(model: ModelProto, graph: Graph, doc: str) -> None:
-    """Set the doc strings of the model and its graph to `doc`, and set those of the inputs."""
+    """Set the doc strings of the model and its graph to `doc`, and describe each input in its doc
+    string.
+    """
     model.doc_string = model.graph.doc_string = doc
     for value in model.graph.input:
         if (facts := graph.input_facts.get(value.name)) is not None:

@@ -49,8 +49,8 @@ class OperatorSignature:
     """The signature of an operator: the axis names of its operands and results. `compute_lengths`
     computes the sizes of named axes from attributes and known sizes. `result_types` are the element
     types of results, as operand indices or, unless `uses_operand_types`, type codes.
-    `operand_types` are required element types by operand index; `required_attributes` are the
-    attribute values of all nodes that specc emits.
+    `operand_types` are required element types by operand index; `required_attributes` are attribute
+    values that a node must have for the signature to apply.
     """
 
     signature: str

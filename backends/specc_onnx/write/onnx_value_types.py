@@ -26,7 +26,7 @@ PartialShape: TypeAlias = tuple[int | None, ...]
 
 
 class UnsoundModelError(Exception):
-    """A bug of specc: it built an invalid model. The message names the value or node."""
+    """An error for an invalid model, i.e. a bug of specc. The message names the value or node."""
 
 
 class OperandMismatchError(Exception):
@@ -103,7 +103,7 @@ class InferredTypes:
 
     @cached_property
     def opset_imports(self) -> list[OperatorSetIdProto]:
-        """The opset imports as ONNX messages."""
+        """The opset imports as ONNX protos."""
         return [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
 
     def get_element_type(self, name: str) -> int:

@@ -239,7 +239,9 @@ def _collect_defined_names(graph: GraphProto) -> set[str]:
 
 
 def _collect_loop_outputs(node: NodeProto, probe_types: Mapping[str, int]) -> dict[str, str]:
-    """Add scan outputs to `node` for values of its body; return the scan outputs by value name."""
+    """Add a scan output to the loop `node` for each value of `probe_types` in its body. Return the
+    names of the scan outputs by value name.
+    """
     (body,) = iterate_node_bodies(node)
     previous_count = len(body.output)
     body_outputs = _add_graph_outputs(body, probe_types)
