@@ -143,7 +143,7 @@ def test_error_text_of_yaml(tmp_path: Path) -> None:
 
 def test_help_shows_the_public_names() -> None:
     page = pydoc.plain(pydoc.render_doc(specc))
-    for name in ("class Failed", "class Model", "check(", "compile(", "load("):
+    for name in ("class SpeccError", "class Model", "check(", "compile(", "load("):
         assert name in page
     assert "_set_seed" not in page
     assert {"SpeccError", "Model", "check", "compile", "load"} <= set(dir(specc))

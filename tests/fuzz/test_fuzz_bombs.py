@@ -14,7 +14,7 @@ import resource, time
 from specc.preprocessing.text_codec import decode_text, encode_text_ids
 from specc.preprocessing.tokenizer_files import JsonTokenizer
 from specc.preprocessing.tokenizer_library import check_tokenizer_file
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 result = {}
 for name, text in given.items():
     start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

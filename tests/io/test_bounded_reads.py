@@ -87,7 +87,7 @@ def test_oversized_file_is_not_read(tmp_path: Path, size: int) -> None:
     code = """
 import resource
 from specc.api import load
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     load(given)

@@ -212,7 +212,7 @@ def test_long_texts_equal_the_library() -> None:
 
 PANIC = """
 import os, sys
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.tokenizer_files import JsonTokenizer
 from specc.preprocessing.tokenizer_library import check_tokenizer_file, tokenize_text
 record = JsonTokenizer(file=check_tokenizer_file(sys.stdin.buffer.read(), "tokenizer.json"))

@@ -170,7 +170,7 @@ CHECK_PROGRAM = """
 import resource, time
 from specc.driver.spec_loader import check_spec, open_spec
 from specc.frontend import elaboration_context, elaboration_state
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import SpeccError
 import tempfile, pathlib
 if given["steps"]:
     elaboration_state.MAX_STEPS = given["steps"]
