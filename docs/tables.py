@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 EXTENSION = ROOT / "editors" / "vscode"
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 CITATION = re.compile(r"\b(19|20)\d\d\b")
+UNQUOTED_COLON = re.compile(r': (?=[^"]*(?:"[^"]*"[^"]*)*$)')
 MODEL_GROUPS = (
     (
         "Large language models",
@@ -129,10 +130,10 @@ def render_model_row(name: str, path: Path) -> str:
     """Return the table row of a built-in model, based on its spec and its parity test."""
     text = path.read_text(encoding="utf-8")
     file = read_spec_file(path, path.name)
-    title, _, rest = extract_head_sentence(text.split("\n\n")[0]).partition(": ")
-    paper, _, detail = rest.partition(": ")
+    head = extract_head_sentence(text.split("\n\n")[0])
+    title, paper, detail = [*UNQUOTED_COLON.split(head, maxsplit=2), "", ""][:3]
     if not CITATION.search(paper):
-        paper, detail = "", rest
+        paper, detail = "", ": ".join(filter(None, (paper, detail)))
     if file.extends:
         title, paper, detail = file.doc or title, "", f"derived from `{file.extends}`"
     model = f"**{title}**" + (f": {link_arxiv(detail)}" if detail else "")

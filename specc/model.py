@@ -213,10 +213,10 @@ class Model(InferenceModel):
         """Generate the next turn of a chat after `messages`: a string or messages (`role`,
         `content`).
 
-        `images` are paths or Pillow images. If no message has a content part `{"type": "image"}`,
-        the images precede the last message. An image part may also name an image file as its
-        `path`. Raise E0423 to E0426 if the model has no usable chat template, and E0991 if the
-        number of images differs from the number of image parts.
+        `images` are paths or Pillow images, in the order of their image parts. If no message has a
+        content part `{"type": "image"}`, the images precede the last message. An image part may
+        also name an image file as its `path`. Raise E0423 to E0426 if the model has no usable chat
+        template, and E0991 if the number of images differs from the number of image parts.
         """
         inputs = prepare_chat(self.input_signature, messages, images=images)
         return self.generate(**inputs, **settings)

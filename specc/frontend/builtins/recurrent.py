@@ -89,15 +89,15 @@ def gru(
 ) -> Results:
     """Apply GRU layers (arXiv:1406.1078, eq. 5 to 8) to [batch, time, in]. Returns (out, last).
 
-    `out` [batch, time, hidden] contains the hidden state at every time step, with both directions
-    concatenated. `last` [batch, layers, hidden] contains the final states, layer by layer, forward
-    before backward. `start` has the layout of `last` and defaults to zeros. Time steps masked out
-    by `keep` leave the state unchanged and output zeros. The `reset` gate is applied before the
-    recurrent projection, as in the paper, or after the projection, as in PyTorch. `update`
-    determines whether an update gate of 1 selects the old state or the new state. Weights:
-    `weight_ih_l0` [3 hidden, in], `weight_hh_l0` [3 hidden, hidden], `bias_ih_l0`, `bias_hh_l0`, as
-    in PyTorch, with `_l1` and so on for further layers, and `_reverse` for the backward direction.
-    The gate order is reset, update, new.
+    `direction` is `forward`, `backward` or `both`. `out` [batch, time, hidden] contains the hidden
+    state at every time step, with both directions concatenated. `last` [batch, layers, hidden]
+    contains the final states, layer by layer, forward before backward. `start` has the layout of
+    `last` and defaults to zeros. Time steps masked out by `keep` leave the state unchanged and
+    output zeros. The `reset` gate is applied before the recurrent projection, as in the paper, or
+    after the projection, as in PyTorch. `update` determines whether an update gate of 1 selects the
+    old state or the new state. Weights: `weight_ih_l0` [3 hidden, in], `weight_hh_l0` [3 hidden,
+    hidden], `bias_ih_l0`, `bias_hh_l0`, as in PyTorch, with `_l1` and so on for further layers, and
+    `_reverse` for the backward direction. The gate order is reset, update, new.
     """
     stack = _LayerStack(
         site=site,
