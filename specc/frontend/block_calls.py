@@ -48,8 +48,8 @@ ParameterArgument: TypeAlias = tuple[ast.BlockParameter, SpecValue, ast.Expr]
 def broadcast_batch(
     context: Context, arguments: Sequence[ParameterArgument], env: Env
 ) -> list[ParameterArgument]:
-    """Expand operands with batch size 1 if the declared type names the batch axis, and another
-    operand or a dimension of `dims` has a different size for this name. Return all arguments.
+    """Expand each tensor argument with batch size 1 to the batch size that another argument or
+    `dims` has for the same axis name. Return all arguments.
     """
     lengths = _find_batch_lengths(arguments, env)
     expanded: list[ParameterArgument] = []
@@ -63,7 +63,7 @@ def broadcast_batch(
 
 
 def _find_batch_lengths(arguments: Sequence[ParameterArgument], env: Env) -> dict[str, Dim]:
-    """Return, for each name of a batch axis, the first batch size of an argument that is not 1."""
+    """Return the first batch size other than 1 for each name of a batch axis."""
     lengths: dict[str, Dim] = {}
     for name, value in ((_get_batch_name(p, v, env), v) for p, v, _ in arguments):
         if name and isinstance(value, Tensor):
@@ -74,7 +74,7 @@ def _find_batch_lengths(arguments: Sequence[ParameterArgument], env: Env) -> dic
 
 
 def _get_batch_name(param: ast.BlockParameter, value: SpecValue, env: Env) -> str:
-    """Return the declared name of the first axis, or "" if a config value determines its size."""
+    """Return the declared name of a tensor's first axis, or "" if the name is already bound."""
     match param.type.dims, value:
         case (ast.Name(path=name), *_), Tensor(shape=(_, _, *_)):
             return "" if name == "_" or name in env.names or name in env.config else name
@@ -129,8 +129,8 @@ def _make_block_env(context: Context, target: BlockFunction, call: UnevaluatedCa
     elif not is_same_file and not module.is_standard:
         env.file_scope = definition_env.file_scope if definition_env else env.scope
     # Blocks of the same file, or of its base spec, use the symbolic dimensions of the caller. Std
-    # declares no symbolic dimensions. Symbolic dimensions of a used file are bound by operands,
-    # because its `batch` may be `batch * 2` of the caller.
+    # declares no symbolic dimensions. The operands of a call bind the symbolic dimensions of a used
+    # file, because `batch` in the used file may be `batch * 2` in the caller.
     if not is_same_file:
         env.dynamic_lengths = None if module.is_standard else {}
     return env
@@ -147,8 +147,8 @@ def _find_bound_env(target: BlockFunction) -> Env | None:
 def _get_block_config(
     context: Context, module: SpecNamespace, call: UnevaluatedCall, config_env: Env | None
 ) -> Mapping[str, SpecValue]:
-    """Return the config of the block's file: the values that the call sets, or if the call sets
-    none, the values in a scope of this file.
+    """Return the config of the block's file: the option `config` of the call, or by default the
+    config of the scope `config_env`.
     """
     option = next((o for o in call.options if o.name == "config"), None)
     if option is None and config_env is not None:
@@ -180,7 +180,9 @@ def _collect_arguments(target: BlockFunction, call: UnevaluatedCall) -> BoundArg
 def push_block_call(
     context: Context, block: ast.Block, expr: ast.Call, caller: Env
 ) -> Iterator[None]:
-    """A context manager for a block call. Raise E0210 for recursion and E0110 for deep nesting."""
+    """Enter a block call in a `with` block. Raise E0210 for recursion and E0110 for deep
+    nesting.
+    """
     stack = context.call_stack
     # the key includes the location, because blocks of two files may have the same name
     key = f"{block.name}@{block.name_span}"
@@ -279,12 +281,11 @@ def bind_defaults(context: Context, block: ast.Block, env: Env, expr: ast.Call) 
 def _evaluate_argument(
     context: Context, param: ast.BlockParameter, expr: ast.Expr, caller: Env
 ) -> SpecValue:
-    """Evaluate an argument. The name of a choice value is evaluated to this choice value."""
+    """Evaluate an argument. A parameter of type `choice` accepts the name of a choice value."""
     choice_names = param.type.names if param.type.name == "choice" else ()
     if choice_names:
-        expr = select_conditional_branch(
-            context, expr, caller
-        )  # such as `half if old else interleaved`
+        # e.g. `half if old else interleaved`
+        expr = select_conditional_branch(context, expr, caller)
     if isinstance(expr, ast.Name) and expr.path in choice_names and expr.path not in caller.names:
         return ChoiceValue(expr.path, choice_names)
     return take_first_result(evaluate_with_expected_type(context, param.type, expr, caller))

@@ -191,7 +191,7 @@ class EarlyExit:
         self, context: Context, previous_carries: Sequence[Value], next_carries: Sequence[Value]
     ) -> list[Value]:
         """Return the next carries, or the previous carries for batch elements that are finished."""
-        # the flag before the iteration, because the iteration that sets the flag still counts
+        # use the flag before the iteration, because the iteration that sets the flag still counts
         finished_flags = previous_carries[self.carry_index]
         return [
             self._select_per_element(

@@ -55,11 +55,9 @@ from specc.syntax import ast
 def evaluate_argument(
     context: Context, expr: ast.Expr, kinds: ParameterKinds, description: str, env: Env
 ) -> SpecValue:
-    """Evaluate an argument to a value of the kinds `kinds`, e.g. a number, choice or function."""
+    """Evaluate an argument to a value of one of the kinds `kinds`, e.g. a number or a choice."""
     if list_choice_values(kinds):
-        expr = select_conditional_branch(
-            context, expr, env
-        )  # such as `half if old else interleaved`
+        expr = select_conditional_branch(context, expr, env)  # e.g. `half if old else interleaved`
     if isinstance(expr, ast.Name) and (
         choice := _match_choice_value(context, expr, kinds, description, env)
     ):
@@ -71,7 +69,7 @@ def evaluate_argument(
     if isinstance(value, Tensor) and TENSOR_KIND in kinds:
         return value
     if isinstance(value, RuntimeNumber) and not {FLOAT_KIND, NUMBER_KIND, ANY_KIND} & {*kinds}:
-        # a number known only at run time in place of an integer is a separate error
+        # E0315 for a run-time number where an integer or another type is required
         require_op_attribute(context, value, description, expr.span)
     return _require_known_number(
         context,
@@ -138,7 +136,7 @@ def call_builtin(context: Context, target: BuiltinFunction, call: UnevaluatedCal
     values = dict(target.bound_arguments)
     variadic_arguments = _evaluate_arguments(context, builtin, pairs, values, call.caller)
     _check_missing_arguments(builtin, values, bool(variadic_arguments), expr)
-    # for `min(a, b, c)`, because Python accepts the parameters before `*others` only by position
+    # pass the parameters before a variadic parameter by position, e.g. `a` in `min(a, b, c)`
     leading_names = [s.name for s in builtin.parameters if s.is_positional and builtin.is_variadic]
     leading_values = [values.pop(name) for name in leading_names if name in values]
     try:
@@ -321,7 +319,8 @@ def bind_options(
     if isinstance(target, BuiltinFunction):
         parameters = target.builtin.parameters
         if not any(s.is_positional and s.default is MISSING for s in parameters):
-            return evaluate_call(context, expr, env)  # e.g. `rope(theta=…)`
+            # a function without inputs, e.g. `rope(theta=…)`
+            return evaluate_call(context, expr, env)
         values = _bind_builtin_options(context, target, expr, env)
         _reject_inputs(target, expr)
         return replace(target, bound_arguments=values, weight_path=expr.weights, env=env)

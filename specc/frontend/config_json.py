@@ -13,7 +13,7 @@ from specc.io.file_type_detection import identify_other_file_format
 from specc.io.json_io import Json
 
 MAX_JSON_DEPTH, MAX_JSON_INTEGER = 64, 1 << 53
-MAX_JSON_VALUES = 1 << 16  # e.g. id2label and label2id of 21 843 classes
+MAX_JSON_VALUES = 1 << 16  # enough for id2label and label2id with 21 843 classes
 
 
 @value_class(slots=True)
@@ -71,9 +71,9 @@ class JsonObject:
 
     def find_member(self, path: str) -> JsonMember | None:
         """Return the member at a path such as `rope_parameters.rope_theta`, or None. A key that
-        contains dots takes precedence. `*` matches every key: `per_layer_config.*.head_dim` is the
-        common value of all layers that have this key. Raise E0403 if the values of different layers
-        differ.
+        itself contains dots takes precedence over nested keys. `*` matches every key:
+        `per_layer_config.*.head_dim` is the common value of all layers that have this key. Raise
+        E0403 if the values of different layers differ.
         """
         if path in self.members:
             return self.members[path]
@@ -88,7 +88,9 @@ class JsonObject:
         )
 
     def _find_common(self, path: str) -> JsonMember | None:
-        """Return the common member of all nested objects at a path. Raise E0403 for differences."""
+        """Return the common member of all nested objects at a path. Raise E0403 if values
+        differ.
+        """
         objects = [m.value for m in self.members.values() if isinstance(m.value, JsonObject)]
         members = [member for value in objects if (member := value.find_member(path))]
         for member in members[1:]:
@@ -356,7 +358,7 @@ def _raise_too_large(level: int, span: Span) -> NoReturn:
 
 def _decode_float_object(value: JsonObject) -> JsonNode:
     """Decode the float that transformers writes as `{"__float__": "Infinity"}`, because standard
-    JSON has no such number. Return any other object unchanged.
+    JSON has no infinity or NaN. Return any other object unchanged.
     """
     member = value.members.get("__float__")
     if member is None or len(value.members) > 1 or not isinstance(member.value, JsonScalar):

@@ -38,7 +38,9 @@ KIND_PLURALS = {
 
 
 def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) -> NoReturn:
-    """Raise E0202 for an unknown name of a kind in `KIND_PLURALS`, and suggest a similar name."""
+    """Raise E0202 for an unknown name of the kind `kind`, e.g. "mask", and suggest a similar
+    name.
+    """
     names = list_names_of_kind(context, kind, env)
     # config.json files may use alternative names of activations
     alias = HF_ACTIVATION_ALIASES.get(name.path) if kind == "activation" else None
@@ -80,8 +82,8 @@ class ConfigReader:
     instead of a new symbol. `trial_values` are the values of fields that determine the structure of
     the graph. `steps` counts the steps of all elaborations. `path` is the path of this config in
     the config of the using spec, or "". `max_length` is the maximum sequence length on which RoPE
-    frequencies depend, or 0 to use the length of the spec or file. `is_training` keeps operations
-    of training mode, such as dropout.
+    frequencies depend, or 0 to use the length of the spec or file. With `is_training`, the graph
+    contains the operations of training mode, such as dropout.
     """
 
     is_symbolic: bool = False
@@ -245,7 +247,7 @@ def _evaluate_derived(
         return None
     try:
         value = _convert_to_field_type(evaluation.context, entry.default, entry, path, env)
-    # a trial evaluates such defaults with numbers, and reports their errors
+    # a trial with numbers evaluates the default and reports errors in the default
     except (UnresolvedValueError, SpeccError):
         return None
     return value if isinstance(value, Dim) and value.number is None else None
@@ -254,7 +256,7 @@ def _evaluate_derived(
 def _evaluate_assigned(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
-    """Evaluate an assigned value. Raise E0203 for a single value for a record."""
+    """Evaluate an assigned value. Raise E0203 if a record is assigned a single value."""
     assignment = evaluation.assignments[path]
     if entry.type.name == "record":
         names = ", ".join(f"{path}.{f.name}" for f in entry.type.fields)
@@ -349,7 +351,7 @@ def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> N
     helps = [f"set it: `--set {path}=…`, or `{path}: …` in a spec that extends this one"]
     keys = [s.value for s in entry.sources if isinstance(s, ast.TextLiteral)]
     title, notes = f"`{path}` has no value", list[str]()
-    # a config file could provide the value, but the user did not pass one
+    # a config file could provide the value, but the user did not pass a config file
     if entry.sources and reader.config_file is None:
         helps.append("a config file can provide it: `--config DIR`")
     elif keys and reader.config_file is not None:

@@ -120,7 +120,7 @@ def convert_to_declared_type(
         return resolve_hf_activation(context, value, env, span)
     converted = convert_to_kind(value, (STATIC_KINDS[type.name],), description, span)
     if type.name == "float" and isinstance(converted, Dim):
-        return convert_to_float(context, converted, span)  # an integer size in place of a float
+        return convert_to_float(context, converted, span)  # an integer is a valid float
     _check_function_name(type, converted, value_context)
     return converted
 
@@ -177,7 +177,9 @@ FUNCTION_TYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
         "write `sinusoid(layout=halves)`, `learned(size=512)` or `none`",
     ),
 }
-"""The built-in functions of each function type, its description and a hint. Blocks are allowed."""
+"""For each function type: the built-in functions of this type, its description, and a hint for
+E0203. A block may have any function type.
+"""
 
 
 def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: str) -> Type:
@@ -197,7 +199,7 @@ def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: s
 
 
 def _raise_undeclared_lengths(dims: Sequence[ast.Name], env: Env) -> NoReturn:
-    """Raise E0202 for undeclared dimensions. Declare them to report each only once."""
+    """Raise E0202 for undeclared dimensions, and add the dimensions to `env.dims`."""
     for name in dims:
         env.dims[name.path] = Dim.symbol(name.path)  # report the dimension only once for all inputs
     raise SpeccError(*(make_undeclared_dim_error(d, env) for d in dims))
@@ -381,7 +383,7 @@ class _TypeMatcher:
         )
 
     def _suggest_captured_length(self, expr: ast.Expr) -> tuple[str, ...]:
-        """Return help messages for a declared type in a block that uses a dimension of `dims`."""
+        """Return help messages for a declared type that uses the dimension `expr` of `dims`."""
         block = self.value_context.block
         name = expr.path if isinstance(expr, ast.Name) else ""
         is_captured = name in self.env.module.root.dims and name not in self.env.dims

@@ -184,7 +184,7 @@ def join_weight_path(scope: str, path: str) -> str:
 
 
 CollectionValue = TypeVar("CollectionValue", tuple[SpecValue, ...], Record)
-"""A value that contains other values."""
+"""The type of a list or record, i.e. a value that contains other values."""
 
 
 @dataclass(kw_only=True)
@@ -192,8 +192,8 @@ class Context:
     """The state of one elaboration.
 
     `call_stack` contains the active block calls, the innermost last. `scope` is the weight scope of
-    the statement that is being elaborated. `is_training` keeps operations of training mode, such as
-    dropout.
+    the statement that is being elaborated. With `is_training`, the graph contains the operations of
+    training mode, such as dropout.
     """
 
     library: Library
@@ -279,7 +279,9 @@ class Context:
         )
 
     def count_steps(self, span: Span | None, count: int = 1) -> None:
-        """Count elaboration steps before they are executed. Raise E0223 beyond the limit."""
+        """Count elaboration steps before they are executed. Raise E0223 if the limit is
+        exceeded.
+        """
         self.resources.steps.consume_steps(count, span)
 
     def count_value_items(

@@ -87,7 +87,7 @@ def count_value_items(value: SpecValue, limit: int) -> int:
     item_count = 0
     iterators: list[Iterator[SpecValue]] = [iter((value,))]
     while iterators and item_count <= limit:
-        # in chunks, so that the traversal of a list of millions stops soon after the limit is
+        # count in chunks, so that counting a list of millions stops soon after the limit is
         # exceeded
         items = list(islice(iterators[-1], 1000))
         if not items:
@@ -112,7 +112,7 @@ class _RecursionState:
 
 @contextmanager
 def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
-    """Extend the recursion limit in a `with` block. Raise E0110 beyond the extended limit."""
+    """Extend the recursion limit in a `with` block. Raise E0110 if the block exceeds it."""
     with _RecursionState.lock:
         # the recursion limit is global, so the first thread changes it and the last thread restores
         # it

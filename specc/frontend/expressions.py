@@ -91,7 +91,7 @@ def evaluate_condition(context: Context, expr: ast.Expr, env: Env, description: 
 
 
 def _evaluate_number(context: Context, expr: ast.NumberLiteral, env: Env) -> Dim | float:
-    # only digits are an integer, so `1e3` is a float
+    # an integer literal consists only of digits, so `1e3` is a float
     return parse_number_literal(expr.text) if expr.text.isdigit() else float(expr.text)
 
 
@@ -220,7 +220,7 @@ def _evaluate_comprehension(context: Context, expr: ast.ListComprehension, env: 
     values: list[SpecValue] = []
     context.count_list_items(count, expr.iterable.span)  # count items before they are created
     for item in items:
-        # each iteration copies the names in scope, of which there may be many
+        # each iteration copies all names in scope, and there may be many names
         context.count_steps(expr.span, 1 + len(env.names) // NAMES_PER_STEP)
         inner_env = replace(env, names={**env.names, expr.variable: item})
         with context.weights.sharing.push_call(expr):
@@ -259,12 +259,14 @@ def _index_list(
 
 
 def _index_tensor(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
-    """Index a tensor, as in `x[:, 0]` or `x[..., a:b]`, where `...` stands for any axes."""
+    """Index a tensor, as in `x[:, 0]` or `x[..., a:b]`, where `...` stands for any number of
+    axes.
+    """
     value, axis = base, 0
     for item in _expand_ellipsis(base, expr):
         if isinstance(item, ast.Slice):
             value = _slice_axis(context, value, axis, item, env, expr.span)
-            axis += 1  # a slice keeps its axis, and an index removes it
+            axis += 1  # a slice keeps its axis, and an index removes its axis
         elif _is_new_axis(item):
             value = add_op(context, ops.Insert(axis), value, span=expr.span, scope=env.scope)
             axis += 1

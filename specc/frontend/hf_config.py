@@ -28,7 +28,7 @@ from specc.syntax import ast
 
 
 def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecValue | Missing:
-    """Return the value of a field from the first of its sources that the file contains, or MISSING.
+    """Return the value of a field from the first source key that the file contains, or MISSING.
 
     The value null is `none` for an optional field, and false for a bool, because transformers tests
     the truth value. For any other field, null is treated as absent.
@@ -239,7 +239,7 @@ NO_EFFECT_VALUES: dict[str, object] = {
     "rope_type": "default",
     "tie_word_embeddings": True,
 }
-"""The value without effect of each key that every config written by transformers contains."""
+"""The value without effect of each key that transformers writes to every config.json."""
 
 TRAINING_KEY_SUFFIXES = (
     "dropout",

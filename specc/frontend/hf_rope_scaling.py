@@ -22,7 +22,7 @@ from specc.frontend.spec_values import Rope, RopeNumber
 from specc.syntax import ast
 
 SCALING_ALIASES = {"su": "longrope", "mrope": "default"}
-"""The scaling kinds of older names. `mrope` has no scaling, but separate keys."""
+"""The scaling kind for each former `rope_type`. `mrope` means unscaled frequencies."""
 KINDS_BY_KEY = (("yarn", "short_factor", "longrope"), ("dynamic", "alpha", "ntk_alpha"))
 """Tuples (name, key, kind): a table with the `rope_type` `name` and a key `key` has the scaling
 kind `kind`. The first Phi-3 files call `longrope` "yarn", and Hunyuan's files call `ntk_alpha`
@@ -159,7 +159,7 @@ class _RopeReader:
         raise_error("E0403", title, span, label, related_labels=labels, helps=helps)
 
     def read_number(self, member: JsonMember) -> float:
-        """Return the number of a member. Raise E0403 for a member that is not a finite number."""
+        """Return the value of a member as a float. Raise E0403 unless it is a finite number."""
         value = get_finite_number(member.value)
         if value is None:
             title = f"{member.key.text} must be a number"
@@ -176,7 +176,9 @@ class _RopeReader:
         return member.value
 
     def _make_unscaled_rope(self, default: Rope | None, theta: float) -> Rope:
-        """Return the RoPE settings of a file without a scaling kind, which may set a length."""
+        """Return the RoPE settings for a file without a scaling kind. The original length in the
+        file overrides the original length of `default`.
+        """
         if default is None:
             return Rope(theta)
         member = self.data.find_non_null(ORIGINAL_LENGTH_KEY)
@@ -270,7 +272,7 @@ class _ScalingTable:
         return {"factor": self._read_factor(), "original": length, "longest": length}
 
     def read_llama3(self) -> dict[str, RopeNumber]:
-        """Return the parameters of Llama 3 scaling, of which those with defaults may be absent."""
+        """Return the parameters of Llama 3 scaling. Parameters with a default may be absent."""
         parameters: dict[str, RopeNumber] = {"factor": self._read_factor()}
         for key, default in SCALING_DEFAULTS[self.kind].items():
             # the published code treats zero like an absent value
@@ -289,7 +291,7 @@ class _ScalingTable:
         return parameters | {"truncate": value}
 
     def read_longrope(self) -> dict[str, RopeNumber]:
-        """Return the parameters of LongRoPE, with divisors up to and beyond the original length."""
+        """Return the parameters of LongRoPE, with divisors for short and for long sequences."""
         short, long = self._read_divisors("short_factor"), self._read_divisors("long_factor")
         original = self._read_original_length()
         return {
@@ -337,7 +339,7 @@ class _ScalingTable:
             self._read_number(key)
             for key in (self.reader.defaults.attention_factor_key, "mscale", "mscale_all_dim")
         )
-        # an explicit attention factor overrides the two scales
+        # an explicit attention factor overrides `mscale` and `mscale_all_dim`
         if explicit_factor is not None or not scale or not all_dim:
             return explicit_factor
         factor = self._read_factor()

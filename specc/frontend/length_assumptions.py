@@ -67,7 +67,7 @@ def substitute_requirement_equalities(
                 inner = Env(module=env.module, config=config)
                 config = substitute_requirement_equalities(context, part, config, inner)
         case ast.Binary(op="|", left=a, right=b):
-            # if `shared` is true, `not shared | vocab == target_vocab` requires the other part
+            # if `shared` is true, `not shared | vocab == target_vocab` requires the right operand
             for condition, other in ((a, b), (b, a)):
                 if _try_evaluate(context, condition, env) is False:
                     return substitute_requirement_equalities(context, other, config, env)
@@ -134,7 +134,7 @@ def _substitute_in_value(value: SpecValue, values: dict[str, Dim]) -> SpecValue:
             return replace(value, fields=_substitute_in_values(fields, values))
         case tuple(items):
             return tuple(_substitute_in_value(i, values) for i in items)
-        # the bound arguments of a function, e.g. `window(width)` with a config value
+        # config values in bound arguments of a function, e.g. `width` in `window(width)`
         case (
             DefinitionFunction(bound_arguments=arguments)
             | BuiltinFunction(bound_arguments=arguments)
@@ -169,7 +169,7 @@ def evaluate_equations(context: Context, block: ast.Block, env: Env) -> dict[str
 def _expand_equations(
     equations: Sequence[ast.Equation], lengths: Mapping[str, Dim]
 ) -> dict[str, Dim]:
-    """Substitute dimensions that are defined by equations in all other equations. Raise E0210 if
+    """Substitute each dimension that an equation defines into all other equations. Raise E0210 if
     equations are circular, and E0309 or E0310 if the value of an equation is undefined.
     """
     expanded = dict(lengths)

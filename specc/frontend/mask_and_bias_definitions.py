@@ -194,7 +194,9 @@ def _evaluate_definition_argument(
 
 @contextmanager
 def enter_definition(context: Context, function: DefinitionFunction) -> Iterator[None]:
-    """A context manager that expands a definition. Raise E0210 for unbounded recursion."""
+    """Enter the expansion of a definition in a `with` block. Raise E0210 for unbounded
+    recursion.
+    """
     name = function.definition.name
     context.check_step_estimate(
         function.definition, function.module, _get_definition_config(function), function.span
@@ -306,7 +308,7 @@ def expand_mask(
 ) -> MaskValue:
     """Expand a mask to a boolean tensor, or to True or False if all or no keys are visible.
 
-    `score_rank` is the number of axes of the scores before missing axes are inserted.
+    `score_rank` is the number of axes of the attention scores, without inserted axes.
     """
     context.count_steps(span)
     match mask:
@@ -371,7 +373,9 @@ def expand_bias(
     span: Span | None,
     score_rank: int = PAIR_RANK,
 ) -> Tensor | None:
-    """Expand a bias to a float tensor, or None. `score_rank` is as in `expand_mask`."""
+    """Expand a bias to a float tensor, or return None for `none`. `score_rank` has the same meaning
+    as in `expand_mask`.
+    """
     if bias is None:
         return None
     if isinstance(bias, DefinitionFunction) and bias.kind == "bias":
@@ -379,7 +383,7 @@ def expand_bias(
         if bias.weight_path:
             # the weights of a bias belong to the call that bound the bias, not to its use
             bias_env = bias.env
-            assert bias_env is not None  # set by `bind_definition`
+            assert bias_env is not None  # `bind_definition` sets `env`
             bias_scope = bias_env.append_scope(
                 resolve_weight_path(context, bias.weight_path, bias_env)
             ).scope

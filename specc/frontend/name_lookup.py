@@ -171,7 +171,8 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
             inner_env = Env(module=module, config=config, config_file=file, file_scope=file_scope)
         case _:
             module = context.library.load_used_module(use.path, user, use.span)
-            # empty, because a block of another file does not use the config of the caller
+            # the config is empty, because a block of another file does not use the config of the
+            # caller
             inner_env = Env(module=module, config={})
     if item_name not in module.items:
         _raise_unknown_item(module, item_name, use, name.span)
@@ -206,7 +207,7 @@ def _get_member(value: EvalResult, member_name: str, name: ast.Name, is_quiet: b
             return _get_raw_section(config, member_name)
         case Results(values=values, names=names) if member_name in names:
             return values[names.index(member_name)]
-    # as in `x.shape` or `x.T`
+    # suggest an equivalent for tensor attributes of other libraries, e.g. `x.shape` or `x.T`
     fix = suggest_for_foreign_operation(member_name, BUILTINS) if isinstance(value, Tensor) else ""
     title = f"`{name.path}`: {describe_value(value)} has no member `{member_name}`"
     raise_error("E0202", title, name.span, helps=[fix] if fix else ())
@@ -247,7 +248,7 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
         helps = [fix]
     else:
         names = _format_visible_names(env)
-        # a name that is not called is more often a variable than a block
+        # an unknown name that is not called is more likely a variable than a block
         helps = suggest_similar_name(name.path, values)
         helps = helps or suggest_similar_name(name.path, functions, names)
     title = f"`{name.path}` is not defined"

@@ -46,7 +46,7 @@ def check_weight_size(context: Context, shape: Sequence[Dim], name: str, span: S
     if any(d.number is None for d in shape):
         return
     count = prod(d.number or 0 for d in shape)
-    # a shared weight counts once, because its name replaces the earlier entry
+    # a shared weight counts once, because sizes are recorded by weight name
     context.resources.weight_element_count += count - context.resources.weight_sizes.get(name, 0)
     context.resources.weight_sizes[name] = count
     if count >= MAX_DIM_INTEGER:
@@ -249,7 +249,8 @@ def _explain_length_mismatch(
     for dim, operand in zip(dims, tensors, strict=True):
         text = _describe_axis(operand, dim)
         if operand.span and operand.span != operation.span:
-            # a label if the span of the operand differs from that of the call, otherwise a note
+            # add a label if the span of the operand differs from the span of the call, otherwise a
+            # note
             labels.setdefault(operand.span, Label(operand.span, text))
         else:
             notes.append(text)
@@ -311,7 +312,7 @@ def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
     for small, large in ((left, right), (right, left)):
         if small.span and (axes := _find_missing_axes(small.shape, large.shape)):
             return _suggest_inserted_axes(small.span, axes, "broadcasts it over the other")
-    # for example, position ids and one value per batch element
+    # two vectors of different lengths, e.g. position ids and one value per batch element
     if len(left.shape) == len(right.shape) == 1:
         is_range = left.value.node and isinstance(left.value.node.op, ops.Extent)
         vector = right if is_range else left

@@ -55,7 +55,7 @@ COMPARISONS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
     ">": ("gt", operator.gt),
     ">=": ("ge", operator.ge),
 }
-"""The IR op and the function of known numbers for each comparison operator."""
+"""The IR op, and the Python function for compile-time numbers, of each comparison operator."""
 
 OperatorExpr: TypeAlias = ast.Binary | ast.Unary | ast.Compare
 """An operator expression, at which errors are reported."""
@@ -64,7 +64,9 @@ OperatorExpr: TypeAlias = ast.Binary | ast.Unary | ast.Compare
 def apply_arithmetic(
     context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Binary
 ) -> SpecValue:
-    """Apply `+ - * / // % **` to numbers and tensors, and `+` to lists. Raise E0206 otherwise."""
+    """Apply `+ - * / // % **` to numbers and tensors, and `+` to lists. Raise E0206 for any other
+    operand.
+    """
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return _combine_tensors(context, op, left, right, expr)
     if isinstance(left, Number) and isinstance(right, Number):

@@ -40,7 +40,7 @@ class SimpleKind:
 
 @dataclass(frozen=True)
 class ChoiceKind:
-    """A kind of values that are one of a set of names."""
+    """A parameter kind that accepts one of the strings `values`."""
 
     values: tuple[str, ...]
 
@@ -50,14 +50,14 @@ class ChoiceKind:
         return "one of " + ", ".join(self.values)
 
     def convert(self, value: SpecValue) -> str | Missing:
-        """Return the name of a choice value or a string, or MISSING if it is not allowed."""
+        """Return the name of a choice value or a string, or MISSING if the name is not allowed."""
         word = value.value if isinstance(value, ChoiceValue) else value
         return word if isinstance(word, str) and word in self.values else MISSING
 
 
 @dataclass(frozen=True)
 class ListKind:
-    """A kind of lists whose items all have the same kind."""
+    """A parameter kind that accepts lists whose items all have the same kind."""
 
     item: "ParameterKind"
 
@@ -97,7 +97,9 @@ def _make_class_kind(name: str, *classes: type) -> SimpleKind:
 
 
 def _match_float(value: SpecValue) -> SpecValue | Missing:
-    """Convert an integer to a float. Return symbols and run-time numbers unchanged, or MISSING."""
+    """Convert an integer to a float. Return floats, symbols and run-time numbers unchanged, and
+    MISSING for other values.
+    """
     if isinstance(value, Dim):
         return float(value.number) if value.number is not None else value
     return value if isinstance(value, float | RuntimeNumber) else MISSING

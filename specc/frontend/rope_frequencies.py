@@ -94,10 +94,10 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
 
     `linear` divides all frequencies by a factor (arXiv:2306.15595). `llama3` divides only long
     wavelengths, with a smooth transition. `yarn` interpolates by the number of rotations over the
-    original context (arXiv:2309.00071, eq. 23). `longrope` has one divisor per pair
-    (arXiv:2402.13753, eq. 3), whose number the caller checks. `proportional` rotates only the first
-    `part` of the pairs, with the frequencies of the whole head (Gemma 4). `ntk_alpha` multiplies
-    theta by `alpha^(d/(d-2))` (Hunyuan).
+    original context (arXiv:2309.00071, eq. 23). `longrope` divides each frequency by a separate
+    divisor (arXiv:2402.13753, eq. 3). The caller checks the number of divisors. `proportional`
+    rotates only the first `part` of the pairs, with the frequencies of the whole head (Gemma 4).
+    `ntk_alpha` multiplies theta by `alpha^(d/(d-2))` (Hunyuan).
 
     `dynamic` increases theta with the sequence length (arXiv:2309.00071, sec. 3.1 and 3.3), and
     `longrope` has different divisors beyond the original length. transformers uses the length of
@@ -186,7 +186,9 @@ def _compute_theta_stretch(numbers: _ScalingParameters) -> float:
 
 
 def compute_yarn_scale(factor: float, scale: float = 1.0) -> float:
-    """Return YaRN's factor of cos and sin for longer contexts (arXiv:2309.00071, eq. 22)."""
+    """Return the factor by which YaRN scales cos and sin for longer contexts (arXiv:2309.00071, eq.
+    22).
+    """
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
@@ -201,7 +203,7 @@ def _list_numbers(value: RopeNumber) -> tuple[RopeNumber, ...]:
 
 
 def _scale_llama3(frequency: float, numbers: _ScalingParameters) -> float:
-    """Divide low frequencies by the factor, keep high frequencies, and interpolate between."""
+    """Divide low frequencies by the factor, keep high frequencies, and interpolate in between."""
     wavelength = 2 * math.pi / frequency
     low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
     original = numbers["original"]
@@ -223,7 +225,7 @@ def _compute_longrope_factor(factor: float, original: float) -> float:
 def _compute_yarn(
     unscaled: list[float], d: int, theta: float, numbers: _ScalingParameters
 ) -> tuple[tuple[float, ...], float]:
-    """Return YaRN's frequencies, which are interpolated by rotations, and its attention factor."""
+    """Return YaRN's interpolated frequencies and its attention factor."""
 
     def find_pair(rotations: float) -> float:
         """Return the fractional pair index with `rotations` rotations over the original length."""

@@ -31,7 +31,7 @@ UNARY_FUNCTIONS: Mapping[str, Callable[..., float]] = {
     "sqrt": math.sqrt,
     "tanh": math.tanh,
 }
-"""The unary functions of known numbers, by name."""
+"""The unary functions of compile-time numbers, by name."""
 
 BINARY_OPERATORS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
     "add": ("+", operator.add),
@@ -44,14 +44,16 @@ BINARY_OPERATORS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
     "min": ("", min),
     "max": ("", max),
 }
-"""The sign and function of each binary operator on known numbers, by the name of the IR op."""
+"""The sign and Python function of each binary operator on compile-time numbers, by IR op name."""
 
 ROUNDING_FUNCTIONS = ("ceil", "floor", "round", "int")
 INTEGER_PRESERVING = ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg")
-"""Functions whose result is always an integer, and functions that map integers to integers."""
+"""`ROUNDING_FUNCTIONS` always return an integer. `INTEGER_PRESERVING` functions map integers to
+integers.
+"""
 
 MAX_FORMULA_LENGTH = 60
-"""Maximum length of a formula in messages. Of a longer formula, only the symbols are shown."""
+"""Maximum length of a formula in messages. For a longer formula, messages show only the symbols."""
 
 
 def get_static_float(value: Number) -> float | None:
@@ -80,7 +82,9 @@ def convert_to_float(context: Context, value: Number, span: Span | None) -> floa
 
 
 def apply_unary_function(context: Context, fn: str, x: Number, span: Span | None) -> Number:
-    """Apply a unary function to a number. Raise ArithmeticError or ValueError if undefined."""
+    """Apply a unary function to a number. Raise ArithmeticError or ValueError if the result is
+    undefined.
+    """
     number = get_static_float(x)
     if number is not None:
         result = UNARY_FUNCTIONS[fn](number)
@@ -224,8 +228,7 @@ def _multiply_atoms(
 
 def _convert_atom_to_f64(context: Context, atom: str | DimFunction, span: Span | None) -> Tensor:
     """Convert one factor of a dimension to a tensor f64[]."""
-    # unlike an integer quotient, a floating-point quotient may have a remainder, which depends on
-    # the input
+    # unlike the dimension `a / b`, the floating-point quotient is not required to be an integer
     if isinstance(atom, DimFunction) and atom.fn == "/":
         dividend, divisor = (_convert_dim_to_f64(context, d, span) for d in atom.args)
         return add_op(context, ops.Arith("div"), dividend, divisor, span=span)

@@ -101,7 +101,9 @@ def format_along_dim(along: ast.Expr | None) -> str:
 def evaluate_scan_mask(
     context: Context, statement: ast.Scan, env: Env, length: Dim
 ) -> Tensor | None:
-    """Evaluate the padding mask of a loop, or return None. Padded iterations change no carries."""
+    """Evaluate the padding mask of a loop, or return None if the loop has no `keep`. An iteration
+    at a padded position leaves the loop-carried values unchanged.
+    """
     if statement.keep is None:
         return None
     value = evaluate_value(context, statement.keep, env)

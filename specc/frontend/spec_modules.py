@@ -58,7 +58,7 @@ class Program:
         )
 
     def get_cache_key(self) -> Hashable:
-        """Return a key for caches, made of syntax trees, config values and used specs."""
+        """Return a cache key, which contains the syntax trees, config values and used specs."""
         assignments = {
             (path, a.value, id(a.module.file) if a.module else 0)
             for path, a in self.assignments.items()
@@ -176,7 +176,7 @@ def build_program(
     with separate configs. Raise E0218 for a cycle. `users` are the specs that use this spec.
     """
     chain = [module]
-    # from the derived spec to the base spec with the graph
+    # follow `extends` from the derived spec to the base spec with the graph
     while chain[-1].file.extends:
         file = chain[-1].file
         base = library.load_used_module(file.extends, chain[-1], file.extends_span)

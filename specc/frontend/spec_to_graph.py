@@ -208,7 +208,9 @@ def _evaluate_config_values(
 
 
 def _merge_values(config: dict[str, SpecValue], new_values: Mapping[str, SpecValue]) -> None:
-    """Update `config` and the configs of used specs in place, because functions refer to them."""
+    """Update `config` and the configs of used specs in place, because function values refer to
+    these configs.
+    """
     for name, value in new_values.items():
         current = config[name]
         if isinstance(current, Record) and current.used_spec and isinstance(value, Record):

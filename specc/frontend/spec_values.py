@@ -198,7 +198,7 @@ Function: TypeAlias = BlockFunction | DefinitionFunction | BuiltinFunction
 
 @value_class(slots=True)
 class CombinedMask:
-    """A combination of unexpanded masks with `&`, `|` or `not`. `a & b & c` has three parts."""
+    """A combination of unexpanded masks with `&`, `|` or `not`. `a & b & c` has three operands."""
 
     op: Literal["&", "|", "not"]
     parts: tuple["MaskLike", ...]

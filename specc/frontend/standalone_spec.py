@@ -21,7 +21,8 @@ SINGLE_ITEMS = (ast.Generate, ast.Stream)
 def build_standalone_spec(
     program: Program, library: Library, *, keeps_sources: bool = False
 ) -> ast.File:
-    """Build a standalone file of a program. Raise E0982 if the program sets values of used specs.
+    """Build a standalone spec file from a program. Raise E0982 if the program sets values of used
+    specs.
 
     With `keeps_sources`, fields with an assigned value keep their `from` clause, so that the value
     in a config.json takes precedence.
@@ -33,8 +34,8 @@ def build_standalone_spec(
 def build_standalone_spec_with_renames(
     program: Program, library: Library, *, keeps_sources: bool = False
 ) -> tuple[ast.File, dict[str, str]]:
-    """Build a standalone file of a program. Return the file, and the new names of renamed config
-    values and blocks, which would shadow names that std blocks use.
+    """Build a standalone spec file from a program. Return the file, and the new name of each config
+    value or block that was renamed because it would shadow a name that std blocks use.
 
     A config value that would shadow a name gets a trailing underscore in the whole file, because
     std may use the name for a built-in function, which cannot be renamed. If a block of the file

@@ -161,8 +161,7 @@ def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Seque
         count = require_integer(iterable, "a count", span)
         if count < 0:
             raise_error("E0216", f"invalid number of repetitions: {count}", span)
-        # one more than the limit, so that a trip count of millions does not create a list of
-        # millions
+        # at most one item more than the limit, so that a trip count of millions needs no huge list
         items = [Dim.from_value(n) for n in range(min(count, MAX_LAYERS + 1))]
     if len(items) > MAX_LAYERS:
         raise_error("E0216", f"more than {MAX_LAYERS} iterations of a loop", span)
@@ -180,7 +179,7 @@ def _run_return(context: Context, statement: ast.Return, env: Env) -> Returned:
     for value in statement.values:
         with context.collect_errors():
             values.append(evaluate_expression(context, value, env))
-    # values that could not be computed are already reported, and the block ends here
+    # errors in the missing values have already been reported, and the block ends here
     if len(values) < len(statement.values):
         raise AlreadyReportedError
     return statement, tuple(values)

@@ -91,7 +91,7 @@ class _ItemStepEstimator:
         return collect_bound_names(_ItemKey(id(self.item), self.item))
 
     def _find_item(self, name: str) -> tuple[SpecItem, SpecNamespace] | None:
-        """Return the block or definition `name`, or None if the name may mean something else."""
+        """Return the block or definition `name`, or None if the name may refer to another value."""
         if name in self._bound_names or name in self.config or "." in name:
             return None
         return self.module.find_definition(name) or self.estimator.library.find_std_item(name)
@@ -124,7 +124,7 @@ class _ItemStepEstimator:
         return EXPANSION_COST + estimate(self.item.value)
 
     def find_largest_statement(self) -> Span | None:
-        """Return the statement of a block with the most steps."""
+        """Return the span of the statement with the most steps in a block."""
         assert isinstance(self.item, ast.Block)
         return max(self.item.body, key=self._estimate_statement).span
 

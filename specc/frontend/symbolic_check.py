@@ -64,7 +64,7 @@ def check_spec_symbolically(
 
 @value_class(slots=True)
 class _BuiltinCheckKey:
-    """The arguments of a check of a built-in spec, whose `identity` determines the result."""
+    """The arguments of a check of a built-in spec, hashed and compared only by `identity`."""
 
     identity: Hashable
     program: Program = field(compare=False)
@@ -75,7 +75,7 @@ class _BuiltinCheckKey:
 
 @lru_cache(maxsize=512)
 def _check_builtin_model(key: _BuiltinCheckKey) -> list[SymbolicTrial]:
-    """Check a built-in spec symbolically. The result is cached, because the spec is constant."""
+    """Check a built-in spec symbolically, and cache the result."""
     program, library = key.program, key.library
     return _run_check(program, library, key.graph, has_config_file=key.has_config_file)
 
@@ -222,7 +222,7 @@ def _run_trials(
 
 
 def _add_trial_sizes(error: SpeccError, sizes: Mapping[str, SpecValue]) -> list[Diagnostic]:
-    """Add a note with the sizes of a trial, which the spec does not contain, to its errors."""
+    """Add a note with the trial sizes, which are not in the spec, to each error."""
     if not sizes:
         return list(error.diagnostics)
     values = ", ".join(f"{path} = {format_value(value)}" for path, value in sizes.items())
@@ -230,7 +230,7 @@ def _add_trial_sizes(error: SpeccError, sizes: Mapping[str, SpecValue]) -> list[
 
 
 def _is_requirement_error(diagnostic: Diagnostic) -> bool:
-    """Return True if an error is that a `require` statement of the spec rejects a trial."""
+    """Return True if an error reports a violated `require` statement of the spec."""
     return diagnostic.code == "E0404"
 
 
@@ -362,7 +362,7 @@ def _get_default_number(entry: ast.Field) -> Dim | float | None:
 
 
 def _get_trial_number(entry: ast.Field) -> Dim | float:
-    """Return the first trial value of a number: 0.5 for floats, a default of 0 to 2, or 2."""
+    """Return 0.5 for a float field, otherwise the default if it is 0, 1 or 2, otherwise 2."""
     if entry.type.name == "float":
         return 0.5
     value = _get_default_number(entry)

@@ -223,7 +223,9 @@ class LivenessAnalysis:
         return _remove_names(live, (t.name for t in statement.targets)) | used_names
 
     def _suggest_reading(self, name: str, statement: ast.Let, live: set[str]) -> str:
-        """Suggest reading a value instead of its first operand, if that is read later, or ""."""
+        """Suggest reading `name` instead of the first operand of `statement` if a later statement
+        reads this operand, or return "".
+        """
         params = {p.name for p in self.block.params or ()}
         targets = {n.name for n in walk_tree(self.block) if isinstance(n, ast.Target)}
         names = (n.path for n in walk_tree(statement.value) if isinstance(n, ast.Name))
@@ -323,7 +325,7 @@ def check_share_rules(
     while useless_rules and (new_models := next(other_models, None)) is not None:
         all_models += new_models
         useless_rules = _find_useless_rules(useless_rules, new_models)
-    # only rules whose condition was true for at least one config
+    # skip rules whose condition was false for every config
     paths = {path for model in all_models for path in model.shared_scopes}
     return [_explain_useless_rule(r, all_models) for r in useless_rules if r.name.text in paths]
 

@@ -39,7 +39,9 @@ def label_call_in_errors(context: Context, span: Span | None, name: str) -> Iter
 
 
 def add_related_label(diagnostic: Diagnostic, span: Span | None, text: str) -> Diagnostic:
-    """Add a related label to an error, unless the error is in the same file or already has it."""
+    """Add a related label to an error, unless the error is in the same file or already has the
+    label.
+    """
     if span is None or (diagnostic.primary and diagnostic.primary.span.source is span.source):
         return diagnostic
     if any(label.span == span for label in diagnostic.related_labels):
@@ -162,7 +164,9 @@ def select_trial_alternatives(
 def prepare_used_spec(
     used_spec: UsedSpec, program: Program, reader: ConfigReader
 ) -> tuple[Program, ConfigReader]:
-    """Return the program of a used spec, with the using spec's values, and its config reader."""
+    """Return the program of a used spec with the values that the using spec assigns, and the config
+    reader of the used spec.
+    """
     prefix = f"{used_spec.name}."
     # names in a value are resolved in the module that sets the value
     user_spec = program.chain[0] if program.chain else program.module

@@ -216,7 +216,7 @@ class _AttentionWeightOptions:
         length_axis = len(query.shape) - 2
         query_axis = length_axis if len(q.shape) > 2 else None
         pair_indices = make_score_indices(site.context, (query, query_axis), (k, length_axis))
-        if _is_normalizer(self.normalize, "uniform"):  # the normalizer does not read the scores
+        if _is_normalizer(self.normalize, "uniform"):  # `uniform` does not read the scores
             scores = make_filled_tensor(site, 1.0, (*query.shape[:-1], k.shape[-2]))
         else:
             scores = compute_attention_scores(site, self.score, query, k, pair_indices)
@@ -308,7 +308,7 @@ def compute_attention_scores(
 
 @contextmanager
 def raise_width_mismatch_error(site: CallSite, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
-    """A context manager that raises E0607 for errors because query and key width differ."""
+    """Raise E0607 if an error in the `with` block is due to different query and key widths."""
     try:
         yield
     except SpeccError as failed:

@@ -259,7 +259,7 @@ def evaluate_bias_option(
 
 
 def get_definition_weight_scope(site: CallSite, function: Score) -> str:
-    """Return the weight scope of a score or normalizer, which by default is that of the call."""
+    """Return the weight scope of a score or normalizer, by default the weight scope of the call."""
     if not function.weight_path:
         return site.scope
     definition_env = function.env or site.env

@@ -160,10 +160,10 @@ def grid_sample(
     """Sample a feature map [batch, channels, height, width] at the points `grid` [batch, ..., 2],
     like PyTorch's `grid_sample`. Returns [batch, channels, ...].
 
-    Points are (x, y) from -1 to 1. The range spans the outer edges of the border pixels, or with
-    `align_corners` the centers of the border pixels. The value at a point outside the feature map
-    is 0, that of the nearest pixel (`padding_mode=border`), or that of the feature map mirrored at
-    its border (`reflection`).
+    Points are (x, y) from -1 to 1. The range from -1 to 1 spans the outer edges of the border
+    pixels, or with `align_corners` the centers of the border pixels. The value at a point outside
+    the feature map is 0, that of the nearest pixel (`padding_mode=border`), or that of the feature
+    map mirrored at its border (`reflection`).
     """
     return site.add_op(ops.GridSample(mode, padding_mode, align_corners), x, grid)
 

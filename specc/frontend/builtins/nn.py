@@ -67,7 +67,8 @@ def _record_index_bound(site: CallSite, ids: Tensor, size: Dim) -> None:
     """Record that the ids of a graph input are indices into a table of `size` entries."""
     builder = site.context.builder
     for name, value in builder.inputs.items():
-        # only for graph inputs, because the caller does not provide ids that the graph computes
+        # record a bound only for graph inputs, because the caller does not provide ids that the
+        # graph computes
         if value is ids.value:
             facts = builder.input_facts[name]
             builder.input_facts[name] = replace(facts, upper_bound=facts.upper_bound or size)
@@ -222,7 +223,9 @@ def log_softmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 
 
 def _subtract_max(site: CallSite, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Return `x` minus its maximum along an axis, and the maximum, or 0 if it is infinite."""
+    """Return `x` minus its maximum along an axis, and the maximum. An infinite maximum counts
+    as 0.
+    """
     maximum = site.insert_axis(site.add_op(ops.Reduce("max", axis), x), axis)
     is_finite = site.add_op(
         ops.Compare("lt"),
@@ -234,7 +237,7 @@ def _subtract_max(site: CallSite, x: Tensor, axis: int) -> tuple[Tensor, Tensor]
 
 
 def _compute_log_sum(site: CallSite, x: Tensor, axis: int) -> Tensor:
-    """Return log(sum(exp(x))) along an axis, which is removed."""
+    """Return log(sum(exp(x))) along an axis, and remove the axis."""
     total = site.add_op(ops.Reduce("sum", axis), site.add_op(ops.Pointwise("exp"), x))
     return site.add_op(ops.Pointwise("log"), total)
 

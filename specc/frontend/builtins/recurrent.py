@@ -18,7 +18,7 @@ REVERSED_BY_DIRECTION: dict[str, tuple[bool, ...]] = {
     "backward": (True,),
     "both": (False, True),
 }
-"""For each value of `direction`, whether each direction of a layer runs backward in time."""
+"""For each value of `direction`, one bool per direction of a layer, True for backward in time."""
 
 RNN_ACTIVATIONS: dict[str, Literal["tanh", "relu", "sigmoid"]] = {
     "tanh": "tanh",
@@ -246,7 +246,7 @@ class _LayerStack:
         if start is None:
             return [None] * count
         start = broadcast_batch_axis(self.site, start, batch)
-        # the usual shape for a single layer
+        # [batch, hidden] is the usual shape for a single layer
         if len(start.shape) == 2 and count == 1:
             return [start]
         if len(start.shape) != 3 or start.shape[1] != count:

@@ -89,7 +89,7 @@ class Builtin:
 
 ZERO, ONE = Dim.from_value(0), Dim.from_value(1)
 SECOND_AXIS, LAST_AXIS = Dim.from_value(1), Dim.from_value(-1)
-"""Axes that are defaults of options."""
+"""The default values of the option `axis`."""
 
 BUILTINS: dict[str, Builtin] = {}
 F = TypeVar("F", bound=Callable[..., EvalResult])
@@ -169,7 +169,9 @@ class CallSite:
     def add_weight(
         self, leaf: str, shape: Sequence[Dim], initial: str, size_options: Sequence[str] = ()
     ) -> Tensor:
-        """Return the weight `scope.leaf`. Errors name `size_options`, which set the shape."""
+        """Return the weight `scope.leaf`. Errors name the options `size_options`, which set the
+        shape.
+        """
         name = join_weight_path(self.scope, leaf)
         if not name:
             self.raise_error(

@@ -47,8 +47,8 @@ def check_token_independence(
 def _find_token_count_readers(
     body: Graph, captured: Sequence[Value], length: str
 ) -> Iterator[Node]:
-    """Yield the nodes of an expert body that read the number of routed tokens. The body must not
-    read the number of routed tokens, because it depends on all sequences of the batch.
+    """Yield the nodes of an expert body that read the number of routed tokens. Such a node is an
+    error, because the number of routed tokens depends on the whole batch.
     """
     yield from (node for node, _ in body.nodes if returns_dynamic_size(node))
     for node in collect_required_nodes(captured):
@@ -264,7 +264,7 @@ def _elaborate_expert(
     """Elaborate an expert for routed tokens. Raise E0331 unless it returns one vector per token."""
     context, call = site.context, site.call
     names: dict[str, SpecValue] = {"to": expert, "x": Tensor(tokens, site.argument_spans.get("x"))}
-    # the expert block is called as if this call were in place of `route` in the spec
+    # call the expert block as if the call were in place of `route` in the spec
     function = ast.Name("to", span=call.function.span)
     inner_call = ast.Call(function, (ast.Name("x", span=call.span),), span=call.span)
     (length,) = tokens.type.shape[-2].symbols()

@@ -37,14 +37,14 @@ def build_rearrange_ops(
 ) -> list[Op]:
     """Return the ops that rearrange `x` by a pattern. Raise E0306 for an invalid pattern."""
     parsed = _parse_rearrange(site, x, pattern)
-    # from the last axis to the first, because removing an axis shifts the axes after it
+    # remove axes from last to first, because removing an axis shifts the axes after it
     empty = [n for n, axis in enumerate(parsed.left) if not axis]
     steps: list[Op] = [ops.Squeeze(n) for n in reversed(empty)]
     steps += _make_splits(site, x, parsed, sizes)
     order = parsed.find_permutation()
     if order != tuple(range(len(order))):
         steps.append(ops.Transpose(order))
-    # from the first axis to the last, so that the preceding axes are already in their final form
+    # insert and merge axes from first to last, so that the index `n` is the index in the result
     for n, axis in enumerate(parsed.right):
         if not axis:
             steps.append(ops.Insert(n))

@@ -100,7 +100,7 @@ class WindowedInput:
         dilation: SizeOption,
         padding: PaddingOption,
     ) -> SlidingWindow:
-        """Return the window of a pooling, which may not contain only padding."""
+        """Return the window of a pooling. Raise E0323 if a window would contain only padding."""
         strides = kernel if stride is None else stride
         window = self.make_window(kernel, strides, dilation, padding)
         for n, span in enumerate(window.extents):
