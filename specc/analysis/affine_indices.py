@@ -81,7 +81,7 @@ class AffineIndex:
 
     @property
     def constant(self) -> Fraction | None:
-        """The constant value of the function if it is equal at all positions, otherwise None."""
+        """The value of the function if it is the same at all positions, otherwise None."""
         is_constant = self.query_slope == self.key_slope == 0 and self.length_sum == 0
         return self.min_offset if is_constant and self.min_offset == self.max_offset else None
 

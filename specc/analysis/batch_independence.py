@@ -107,7 +107,9 @@ class _BatchAxis:
         return self._has_batch_attribute(node.op) or self._is_crossing_batch(node, results)
 
     def _has_mixed_axes(self, result: Value) -> bool:
-        """Return True if several axes depend on the batch size, or an axis is no multiple of it."""
+        """Return True if several axes depend on the batch size, or if an axis depends on the batch
+        size but is not a multiple of it.
+        """
         batch_lengths = [d for d in result.shape if self.is_batch_dependent(d)]
         return len(batch_lengths) > 1 or not all(map(self.is_multiple_of_batch, batch_lengths))
 

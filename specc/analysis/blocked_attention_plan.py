@@ -146,7 +146,7 @@ class _MaskDecomposer:
         return MaskDecomposition(find_query_key_band(qk, is_negated=is_negated))
 
     def _find_global_tokens(self, qk: QueryKeyTensor, is_negated: bool) -> MaskDecomposition:
-        """Return the decomposition of a condition on one axis, which is true for global tokens."""
+        """Return the decomposition of a condition on one axis that selects global tokens."""
         tensor: QueryKeyTensor | None = qk
         while tensor is not None and not is_negated:
             if tensor.value in self.padding_masks:
@@ -243,7 +243,9 @@ class LocalAttentionPlan:
 def plan_local_attention(
     node: Node, padding_masks: Collection[Value] = ()
 ) -> LocalAttentionPlan | None:
-    """Plan blocked attention for a node; return None without a bounded band or a speedup."""
+    """Plan blocked attention for an attention node. Return None if its mask has no bounded band or
+    if blocks would be slower.
+    """
     if not isinstance(node.op, ops.Attend):
         return None
     q, k = (x.shape[2] for x in (node.op.query(node), node.op.key(node)))

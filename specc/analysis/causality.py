@@ -86,7 +86,7 @@ def check_causality(
 
 
 def _find_violating_output(graph: Graph, outputs: Sequence[str], leak: CausalityViolation) -> str:
-    """Return the first output that depends on the violating node of `leak`."""
+    """Return the first output that depends on the node that violates causality."""
     return next(n for n in outputs if leak.node in collect_required_nodes([graph.outputs[n]]))
 
 

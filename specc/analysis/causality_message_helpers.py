@@ -37,14 +37,14 @@ MASK_TERM, SCORES_TERM = "seen", "s > -inf"
 CAUSAL_MASK_SUFFIX = (
     ", with `seen = grid(causal, y, y)`, [batch, 1, length, length], for a sequence `y`"
 )
-"""Terms of help texts: the condition of visible keys outside a normalizer (`MASK_TERM`) and inside
-a normalizer (`SCORES_TERM`), and the definition of `MASK_TERM`.
+"""Spec expressions in help texts. `MASK_TERM` (outside a normalizer) and `SCORES_TERM` (inside a
+normalizer) are true for visible keys; `CAUSAL_MASK_SUFFIX` defines `MASK_TERM`.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CausalityMessage:
-    """The parts of a message about a causality leak."""
+    """The code, text, notes and fixes of an error message about a causality violation."""
 
     code: str
     text: str
@@ -93,9 +93,9 @@ def describe_window_violation(
     is_all: bool,
     chunk_size: int,
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the error text and the fixes for a convolution or pooling window that reads the
-    positions `later_text`. If `is_all`, the output does not have the size of the time axis.
-    `chunk_size` exceeds 1 only in streaming inference.
+    """Return the error text and the fixes for a convolution or pooling window that reads later
+    positions, which `later_text` describes. If `is_all`, the output does not have the size of the
+    time axis. `chunk_size` exceeds 1 only in streaming inference.
     """
     help_text = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
     op_name = "convolution" if isinstance(op, ops.Conv | ops.ConvTranspose) else "pool"
@@ -224,7 +224,9 @@ def explain_unproven_mask(qk: QueryKeyTensor | None) -> NonCausalMask | None:
 
 
 def has_different_chunk_rates(qk: QueryKeyTensor | None) -> bool:
-    """Return True if keys and queries have different chunk rates, so ids are not comparable."""
+    """Return True if keys and queries have different numbers of positions per chunk, so that their
+    position ids are not comparable.
+    """
     return qk is not None and not has_equal_chunk_rates(qk)
 
 

@@ -1,7 +1,7 @@
 """Infer the maximum and minimum size of dynamic axes from position embeddings, RoPE and windows.
 
 A learned position embedding of size 1024 limits the sequence length to 1024, and `x[:, 0:3]` needs
-three positions. ONNX Runtime would fail at run time for sizes out of these limits.
+three positions. For sizes outside the limits, ONNX Runtime would fail at run time.
 """
 
 from bisect import bisect_left
@@ -200,7 +200,7 @@ def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
 
 def _iterate_min_symbol(length: Dim) -> Iterator[tuple[str, int]]:
     """Yield the symbol of `length` and its smallest valid value, if `length` has one symbol."""
-    margin = length - 1  # an empty axis has margin -1
+    margin = length - 1  # -1 for an empty axis
     if len(margin.symbols()) == 1:
         (symbol,) = margin.symbols()
         yield symbol, _solve_min_length(margin, symbol)

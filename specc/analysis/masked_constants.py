@@ -255,7 +255,9 @@ def is_sorted_last(node: Node, number: float) -> bool:
 
 
 def _infer_where_constants(operands: list[QueryKeyTensor]) -> MaskedConstantRule:
-    """Return the constants of a `where`: the constants of each branch where it can be selected."""
+    """Return the constants of a `where`. A constant of a branch counts only where the condition can
+    select the branch.
+    """
     operand_constants: list[MaskedConstants] = yield from solve_each(operands)
     condition, yes, no = operand_constants
     true_band, false_band = condition.get(0.0, FULL_INTERVAL), condition.get(1.0, FULL_INTERVAL)

@@ -140,8 +140,8 @@ def count_parameters(graph: Graph) -> Dim:
 
 
 def format_parameter_count(graph: Graph, count: Dim) -> str:
-    """Format a parameter count in which tied weights count once, and the count of all weights if it
-    differs.
+    """Format a parameter count in which tied weights count once. If there are tied weights, also
+    format the count of all weights.
     """
     text, total = f"{format_thousands(count.number or 0)} parameters", count_parameters(graph)
     if total == count:
@@ -191,7 +191,7 @@ def format_dim_formula(dim: Dim, lengths: Mapping[str, int]) -> str:
 
 
 LONG_NUMBER_PATTERN = re.compile(r"(?<!\w)\d{4,15}(?!\w)")
-"""A number with four or more digits, but not digits within a name."""
+"""Matches a number with four or more digits that is not part of a name."""
 
 
 @dataclass(kw_only=True)

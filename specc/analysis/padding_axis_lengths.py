@@ -275,8 +275,8 @@ def _find_merged_lengths(
 ) -> tuple[Dim, ...] | None:
     """Return the sizes of the axes that a node merges if one of these axes is padded, or None. Axes
     of size 1 and an outermost axis of constant size among constant sizes are ignored, because the
-    merged axis has the same order of positions as the padded axis. `k` concatenated values with the
-    padded axis have the layout of `k` merged with this axis.
+    merged axis has the same order of positions as the padded axis. A concatenation of `k` values
+    along the padded axis is treated like a merge of an axis of size `k` with the padded axis.
     """
     match node.op:
         case ops.Concat(axis) if {a.shape[axis] for a in node.operands} == {padded_length}:

@@ -160,7 +160,7 @@ class PaddingDataflow:
         dependence: Dependence,
         operand_facts: Sequence[PaddingFacts],
     ) -> PaddedRead:
-        """Return the read of padded positions by `dependence`, with the layout of its axis."""
+        """Return the `PaddedRead` of a dependence on padded positions, with its axis layout."""
         length = get_operand_axis_size(node, dependence)
         offset = self.offsets.offsets.get(length, Dim.from_value(0))
         facts = operand_facts[dependence.operand]
@@ -183,7 +183,7 @@ class PaddingDataflow:
         dependences: Sequence[Dependence],
         operand_facts: Sequence[PaddingFacts],
     ) -> list[PaddedRead]:
-        """Return the reads of padded positions by the result `value` of a node."""
+        """Return the dependences by which a node's result `value` reads padded positions."""
         if isinstance(node.op, ops.Flip | ops.Roll):
             dependences = [replace(k, result_axis=k.operand_axis) for k in dependences]
         padded = [k for k in dependences if self.is_reading_padded_axis(node, k)]

@@ -50,8 +50,8 @@ class PaddingFacts:
     `repeated_axes`, padded positions repeat the last valid position. `sorted_axes` are in sorted
     order, with padded positions last. `reversed_axes` were reversed by `flip`, including their
     padding. `rolled_axes` were rotated by `roll`, including their padding; each has the source to
-    report if an op reads single positions. `infinity_mask` is the mask of the `where` that filled
-    in infinity, if it is the only origin of NaN. `padding_source` is the op through
+    report if an op reads single positions. `infinity_mask` is the condition of the `where` that
+    inserted infinity, if no other op can be the origin of NaN. `padding_source` is the op through
     which padded positions affect valid positions.
     """
 
@@ -97,7 +97,9 @@ class PaddingFacts:
         return 0.0 if axis in self.zero_pad_axes else self.constants.get(axis)
 
     def get_padding_side(self, axis: int, side: str) -> str:
-        """Return the padding side of `axis`: the side `side` of the mask, unless it is reversed."""
+        """Return the padding side of `axis`: `side` (the side of the mask), or the opposite side if
+        `flip` reversed the axis.
+        """
         right = {"left": "right", "right": "left"}
         return right.get(side, side) if axis in self.reversed_axes else side
 

@@ -55,7 +55,7 @@ def is_unaffected_by_padding(read: PaddedRead) -> bool:
 
 
 def _is_last_rank(read: PaddedRead) -> bool:
-    """Return True if an op reads only the last position after a sort, and it is valid."""
+    """Return True if an op reads only the last position after a sort, which is valid."""
     return is_last_sorted_position_read(read.node, read.read_facts.rolled_axes.get(read.axis))
 
 
@@ -200,8 +200,8 @@ def _find_summed_axes(read: PaddedRead) -> list[set[int]]:
     """Return the summed axes of each operand of a contraction."""
     match read.op:
         case ops.WeightedSum() | ops.MatMul():
-            # [… m k] by [… k n]: the last axis of the first operand, the second-to-last of the
-            # second
+            # A MatMul of [… m k] and [… k n] sums over the last axis of the first operand and the
+            # second-to-last axis of the second operand.
             left, right = (a.rank for a in read.node.operands)
             return [{left - 1}, {right - 2}]
         case ops.Einsum(equation):

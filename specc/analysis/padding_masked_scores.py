@@ -100,7 +100,9 @@ def _has_no_mask_constants(result: PaddedResult, operand: int, axis: int) -> boo
 
 
 def is_extreme_at_padding(result: PaddedResult, axis: int, *, lowest: bool) -> bool:
-    """Return True if padding is a mask fill value, or lower (`lowest`) or higher than others."""
+    """Return True if values at padded positions are lower (`lowest`) or higher than all values at
+    valid positions, or are mask fill values.
+    """
     op = result.op
     if isinstance(op, ops.Where):
         return _is_filled_with_extreme(result, axis, lowest=lowest)
@@ -123,7 +125,9 @@ def _is_padding_mask(result: PaddedResult) -> bool:
 
 
 def _is_filled_with_extreme(result: PaddedResult, axis: int, *, lowest: bool) -> bool:
-    """Return True if a `where` fills padding with a lower (`lowest`) or higher constant."""
+    """Return True if a `where` fills padding with a constant that is lower (`lowest`) or higher
+    than all values at valid positions.
+    """
     node, fill = result.node, _get_fill_number(result.node)
     if fill is None or result.operand_facts[1].has_mask_value:
         return False

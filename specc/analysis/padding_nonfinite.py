@@ -148,8 +148,8 @@ def _can_map_to_nan(function_name: str, signs: InfinitySigns) -> bool:
 
 
 def find_infinity_mask(result: PaddedResult) -> Value | None:
-    """Return the mask of the `where` that filled in infinity. Return None if a result may have
-    another source of infinity or NaN.
+    """Return the condition of the `where` that replaced masked values by infinity. Return None if a
+    result may have another source of infinity or NaN.
     """
     operand_facts, node = result.operand_facts, result.node
     match node:

@@ -74,7 +74,9 @@ ZERO_MOVING_OPS = (
 """Ops that map zeros to zeros, position by position."""
 
 ZERO_PRESERVING_REDUCTIONS = ("sum", "any", "max", "min", "mean")
-"""Reductions along another axis that keep zeros; `all` over an empty axis is true."""
+"""Reductions that, along an axis without padding, map zeros to zero. `all` is excluded, because it
+is true for an empty axis.
+"""
 
 
 def infer_padding_facts(result: PaddedResult) -> PaddingFacts:

@@ -230,7 +230,7 @@ def align_operand(qk: QueryKeyTensor, operand: Value) -> QueryKeyTensor:
 
 
 MAX_TRAVERSAL_STEPS = 50_000
-"""Maximum number of subproblems per analyzed value. Beyond it, an analysis returns a default."""
+"""Maximum number of subproblems per analyzed value, beyond which an analysis returns a default."""
 
 Q = TypeVar("Q", bound=Hashable)
 A = TypeVar("A")

@@ -2,8 +2,8 @@
 positions.
 
 The inputs are any valid graph and the symbolic dimension of a time axis, such as the sequence
-length. The output is the lattice element (`TimeState`) of every value, and the *leaks*: ops that
-violate causality. `causality` decides which leaks are errors.
+length. The output is the lattice element (`TimeState`) of every value, and the causality
+violations, i.e. ops that read later positions. `causality` decides which violations are errors.
 
 Positions are counted in time, from the end of the prefix of an axis (`specc.analysis.time_axis`). A
 value is constant, i.e. it depends on no value with the time axis or only on prefix positions, or
@@ -12,12 +12,12 @@ with an accumulated receptive field: the interval of `t - u` for the positions `
 `t` depends on. A time-dependent value without a time axis holds the newest position or a reduction
 over all positions.
 
-Each op is checked independently of later ops: an op leaks if position `t` of its result depends on
-a position after `t` of an operand.
+Each op is checked independently of later ops: an op violates causality if position `t` of its
+result depends on a position after `t` of an operand.
 
-A centered convolution reads the previous, the current and the next position; the next position is a
-leak. After a delay, each position depends on itself and the two positions before it. The result of
-`last` is the last position, without a time axis:
+A centered convolution reads the previous, the current and the next position; the read of the next
+position is a violation. After a delay, each position depends on itself and the two positions before
+it. The result of `last` is the last position, without a time axis:
 
     $ flow n
     graph "g"
@@ -75,7 +75,7 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interva
 @lru_cache(maxsize=4)
 def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeDataflow:
     """Trace the time axis, whose symbolic dimension is `symbol`, through `graph`. Return the
-    lattice element of every value and the leaks of the graph.
+    lattice element of every value and the causality violations of the graph.
 
     `chunk_size` consecutive input positions form one time step (`specc.analysis.time_axis`).
     """
@@ -121,11 +121,13 @@ class _TimeReads:
 
 
 def _visit_node(node: Node, results: NodeResults, flow: TimeDataflow) -> None:
-    """Infer the lattice elements of the results of `node`, and record its most informative leak."""
+    """Infer the lattice elements of the results of `node`; record its most informative
+    violation.
+    """
     infer_states = _visit_loop if isinstance(node.op, ops.Scan) else _compute_node_states
     states, leaks = infer_states(node, results, flow)
     if leaks:
-        # only the most informative leak of an op is recorded
+        # only the most informative violation of an op is recorded
         flow.leaks.append(
             min(leaks, key=lambda leak: (VIOLATION_ORDER.index(leak.reason), leak.offsets.low))
         )
@@ -135,7 +137,7 @@ def _visit_node(node: Node, results: NodeResults, flow: TimeDataflow) -> None:
 def _compute_node_states(
     node: Node, results: NodeResults, flow: TimeDataflow
 ) -> tuple[list[TimeState], list[CausalityViolation]]:
-    """Return the lattice elements of the results of a node, and its leaks, from its dependences."""
+    """Return the lattice elements of the results of a node, and its causality violations."""
     operand_states = flow.get_operand_states(node)
     is_last_only = any(s.is_last_only for s in operand_states)
     is_all = any(s.is_all for s in operand_states)
@@ -210,9 +212,9 @@ def _find_mixing_violations(
     states: list[TimeState],
     flow: TimeDataflow,
 ) -> list[CausalityViolation]:
-    """Return the leaks of a node that no single dependence causes: uses of the final length,
-    captures of time-dependent values, prefix positions that read the first position, and merged
-    time axes.
+    """Return the causality violations of a node that no single dependence causes: uses of the final
+    length, captures of time-dependent values, prefix positions that read the first position, and
+    merged time axes.
     """
     leaks: list[CausalityViolation] = []
     if has_time_axis_length(node, flow.time_axis):
@@ -231,7 +233,7 @@ def _find_mixing_violations(
 def _visit_loop(
     node: Node, results: NodeResults, flow: TimeDataflow
 ) -> tuple[list[TimeState], list[CausalityViolation]]:
-    """Return the lattice elements of the results of a loop, and the leaks of the loop.
+    """Return the lattice elements of the results of a loop, and its causality violations.
 
     A loop along the time axis is analyzed by its dependences, a loop along another axis by its
     body.

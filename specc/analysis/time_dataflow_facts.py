@@ -1,5 +1,5 @@
-"""Data types of the time dataflow analysis: lattice elements, leaks (causality violations),
-captures of loops, and loops over other axes for which no decode step can be derived.
+"""Data types of the time dataflow analysis: lattice elements, causality violations, captures of
+loops, and loops over other axes for which no decode step can be derived.
 
 In a loop body, a mask that is computed before the loop is an input without a definition. Therefore,
 `inline_loop_captures` replaces captures by the outer values, so that the analysis of the body finds
@@ -56,7 +56,7 @@ class CausalityViolation:
     positions), `length` (it needs the final size of the time axis), `captured` (a loop captures a
     time-dependent value), `first` (prefix positions read the first position after the prefix),
     `shape` (a result axis contains other positions than the time axis). `body_violation` is the
-    body of a loop and the leak in the body.
+    body of a loop and the violation in the body.
     """
 
     node: Node
@@ -68,8 +68,9 @@ class CausalityViolation:
 
 @value_class()
 class TimeDataflow:
-    """The lattice elements of all values along the time axis, and the leaks in graph order.
-    `loop_body_dataflows` contains the dataflow of the body of every loop along another axis.
+    """The lattice elements of all values along the time axis, and the causality violations
+    (`leaks`) in graph order. `loop_body_dataflows` contains the dataflow of the body of every loop
+    along another axis.
     """
 
     time_axis: TimeAxis
@@ -112,7 +113,7 @@ class TimeDataflow:
 def iterate_capture_violations(
     node: Node, operand_states: Sequence[TimeState], time_axis: TimeAxis
 ) -> Iterator[CausalityViolation]:
-    """Yield a leak for each initial value or capture of a time loop that depends on time."""
+    """Yield a violation for each initial value or capture of a time loop that depends on time."""
     match node.op:
         case ops.Scan() if is_time_loop(node, node.op, time_axis):
             yield from _iterate_loop_violations(node, node.op, operand_states)

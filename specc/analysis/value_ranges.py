@@ -66,7 +66,7 @@ MAX_RANGE_VALUES = 5_000
 
 
 def find_value_range(value: Value | None) -> ValueRange:
-    """Return the minimum and maximum of `value` for all model inputs; None is unbounded."""
+    """Return the minimum and maximum of `value` for all model inputs (infinite for None)."""
     if value is None:
         return UNBOUNDED_RANGE
     # Each value is visited once, on an explicit stack: residual connections double the number of

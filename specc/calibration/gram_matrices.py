@@ -91,7 +91,9 @@ def _name_stage_outputs(
 def _find_lifetimes(
     staged_graph: "_StagedGraph", groups: list[list[NodeResults]]
 ) -> tuple[dict[Value, int], dict[Value, int]]:
-    """Return the index of the stage that computes, and of the last that reads, each heavy value."""
+    """Return the index of the stage that computes each heavy value, and the index of the last stage
+    that reads the value.
+    """
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
     for n, group in enumerate(groups):

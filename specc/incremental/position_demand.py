@@ -216,7 +216,9 @@ def _get_result_demand(
     names: Sequence[AxisNames],
     needs: PositionNeeds,
 ) -> dict[AxisName, float]:
-    """Return the demand on a node's results, which is only new positions for cached values."""
+    """Return the demand on a node's results, by axis name. Only new positions of cached values are
+    demanded.
+    """
     positions: dict[AxisName, float] = {}
     for value, axes in zip(results, names, strict=True):
         for axis, name in axes.items():

@@ -183,7 +183,7 @@ def find_recomputable_values(graph: Graph, flow: TimeDataflow, time_axis_input: 
 def _is_free_node(
     node: Node, results: Sequence[Value], flow: TimeDataflow, recomputable_values: set[Value]
 ) -> bool:
-    """Return True if a node depends on the time axis, is no contraction, and reads only
+    """Return True if a node depends on the time axis, is not a contraction, and reads only
     `recomputable_values` and time-independent values.
     """
     is_time_dependent = flow.get_state(results[0]).is_time_dependent

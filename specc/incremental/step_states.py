@@ -30,7 +30,7 @@ from specc.ir.types import Type
 
 @dataclass(kw_only=True)
 class StateNames:
-    """Generates unique state names; `body_input_names` maps inputs of bodies to names."""
+    """Generates unique state names; `body_input_names` maps inputs of loop bodies to names."""
 
     graph: Graph
     node_origins: Mapping[Node, NodeOrigin]

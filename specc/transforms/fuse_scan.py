@@ -288,7 +288,9 @@ class _LoopFusion:
     def _build_combined_weight(
         self, first_part: Value | None, other_part: Value | None
     ) -> Value | None:
-        """Return the weight of all gates: the concatenated parts, or the weight that both slice."""
+        """Return the weight of all gates: the concatenation of two weights, or the weight of which
+        both are slices.
+        """
         if first_part is None or other_part is None:
             return first_part
         match first_part.node, other_part.node:

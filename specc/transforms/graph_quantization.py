@@ -336,7 +336,7 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
 
 
 def _quantize_input_facts(step: Graph, names: Container[str]) -> dict[str, Input]:
-    """Return the input facts of `step`, with the dtype int8 for the inputs in `names`."""
+    """Return the input declarations of `step`, with the dtype int8 for the inputs in `names`."""
     return {
         name: replace(f, type=Type("i8", f.type.shape)) if name in names else f
         for name, f in step.input_facts.items()

@@ -1,9 +1,10 @@
 """Choose the quantization format of each weight.
 
 `int8` is W8A8 with per-token activation scales, so that batch elements are independent.
-`int8-weights`: weight-only, in groups. `int4`: weight-only, with 8 bits for embeddings, output
-projections, the query, key and value projections of the first attention layer, small layers and
-loops. `int8-tensor` is `int8` with one activation scale per tensor in recurrent layers and loops.
+`int8-weights` is weight-only and group-wise. `int4` is weight-only and group-wise, with 8 bits for
+embeddings, output projections, the query, key and value projections of the first attention layer,
+small layers and loops. `int8-tensor` is `int8` with one activation scale per tensor in recurrent
+layers and loops.
 """
 
 from collections.abc import Iterable, Mapping
@@ -199,7 +200,9 @@ def _has_match(names: Iterable[str], patterns: Iterable[str]) -> bool:
 
 
 def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
-    """Return the names of a weight for patterns: parameter, module, and scopes that read it."""
+    """Return the names by which patterns match a weight: its parameter, its module, and the scopes
+    that read the weight.
+    """
     module = name.rpartition(".")[0]
     return [n for n in dict.fromkeys((name, module, *uses.scopes)) if n]
 
@@ -307,7 +310,9 @@ class _FormatChooser:
         )
 
     def _choose_format(self, kind: QuantizationKind, uses: WeightUses) -> QuantizationFormat:
-        """Return the storage format of a quantization kind, in the weight layout of the target."""
+        """Return the storage format of a weight that is quantized to `kind`, in the target's weight
+        layout.
+        """
         is_per_channel = self.layout == "columns" and _needs_row_layout(kind, uses)
         if is_per_channel or kind in ("int8", "int8-tensor"):
             # integer MatMul kernels read `[in, out]`; embedding tables and expert weights are
@@ -344,7 +349,7 @@ def _needs_row_layout(kind: QuantizationKind, uses: WeightUses) -> bool:
 
 
 def _explain_unsupported(uses: WeightUses) -> str:
-    """Return the reason why a weight does not support quantization, or "" if it does."""
+    """Return the reason why a weight cannot be quantized, or "" if it can be quantized."""
     if uses.unquantizable_uses:
         return f"also read by {uses.unquantizable_uses[0]}"
     if not uses.linear_scopes and not uses.embedding_scopes:

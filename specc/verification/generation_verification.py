@@ -140,7 +140,9 @@ def _make_random_request(
 
 
 def _run_counting_copy(coverage: SubgraphCoverage, request: GenerationRequest) -> None:
-    """Generate with the model copy that counts subgraph executions, if `coverage` has one."""
+    """Run `request` with the model copy that counts subgraph executions, if `coverage` has a
+    session.
+    """
     if coverage.session is not None:
         # decoding uses only methods that the counting session implements
         run_standalone_generator(cast("Session", coverage.session), request)

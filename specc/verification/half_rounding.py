@@ -30,7 +30,7 @@ class HalfRounding:
     `rng` is None.
 
     `overflow` is the first value that became infinite, with the element before rounding.
-    `exact_scores` are the scores that select indices. The rounding errors of such scores are
+    `exact_scores` are the scores that select indices. The rounding errors of `exact_scores` are
     multiplied by `MAX_EXPLAINED_RATIO`, because a router may choose other experts.
     """
 

@@ -103,7 +103,7 @@ def _find_stride(length: Dim, symbol: str, number: int) -> int:
     """
     lengths = dict.fromkeys(length.symbols(), 2)
     for stride in STRIDES:
-        with suppress(DimError):  # skip strides for which `length` is no integer
+        with suppress(DimError):  # skip strides for which `length` is not an integer
             if length.evaluate({**lengths, symbol: number * stride}) >= number:
                 return stride
     return 1
@@ -174,7 +174,7 @@ def _iterate_clip_bounds(length: Dim) -> Iterator[int]:
 POSITIONS_BEYOND_THRESHOLD = 9
 """Number of positions above a threshold in a long round (a round that exceeds thresholds)."""
 SHORT_AXIS_LENGTH = 2
-"""Size of all other axes in a long round."""
+"""Size of the axes that are short in a long round."""
 
 MAX_WORK = 2_000_000_000
 """Maximum number of float64 multiply-adds of a long round, which take about a second."""

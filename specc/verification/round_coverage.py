@@ -36,7 +36,7 @@ from specc.verification.length_coverage import (
 from specc.verification.rounding_errors import find_half_dtype
 
 MIXED_BATCH_SIZE = 5
-"""Batch size that executes branches on differences between batch elements."""
+"""Batch size for branches that run only if the elements of a batch differ."""
 SHORT_ROUNDS = 12
 """Number of rounds with minimum axis sizes, for branches whose conditions depend on values."""
 

@@ -55,8 +55,8 @@ def make_perturbed_run(
     weights: Mapping[str, Array],
     result_hook: ResultHook | None = None,
 ) -> "PerturbedRun":
-    """Return a function that evaluates `graph` on `inputs` with values perturbed by its argument.
-    As in the reference run, `result_hook` replaces results before they are perturbed.
+    """Return a function that evaluates `graph` on `inputs` and perturbs values by the function's
+    argument. As in the reference run, `result_hook` replaces results before they are perturbed.
     """
     numpy = backend.load_reference()
 
@@ -160,7 +160,7 @@ class RoundingPerturbation:
 
 
 def _is_gelu(node: Node | None) -> bool:
-    """Return True if a node computes `x/2 · (1 + erf(x / √2))`, or the same with tanh.
+    """Return True if a node computes `x/2 · (1 + erf(x / √2))` or its tanh approximation.
 
     For x < 0, the sum suffers from cancellation, also in PyTorch: the error of the sum, one unit of
     roundoff, times `|x|/2` is below three units, because the sum is 0 for `x < -5.9`.

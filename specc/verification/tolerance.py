@@ -159,8 +159,8 @@ class VerificationRound:
     is too sensitive to rounding. `max_error` is the largest difference among the `result_count`
     results, relative to the maximum of the result. `note` is appended to the line of the round.
     `uncovered_subgraphs` are the branches and loop bodies that no round executed, and
-    `skipped_lengths` are the axis sizes that exceed the cost limit of the reference. Both fields
-    are set after the last round.
+    `skipped_lengths` are the axis sizes that exceed the cost limit of the reference.
+    `uncovered_subgraphs` and `skipped_lengths` are set after the last round.
     """
 
     graph: str = ""
