@@ -241,9 +241,10 @@ def _normalize_score(score: float, length: int, settings: GenerationSettings) ->
 def _is_search_final(search: _PromptSearch, settings: GenerationSettings) -> bool:
     """Return True if the list of finished hypotheses is full and later steps cannot change it.
 
-    With `early_stopping`, the list is final as soon as it is full. Without it, the list is final
-    when the best beam cannot enter it at its current length, or, with `early_stopping: never` and a
-    positive length penalty, at the maximum length, where its score would be largest.
+    With `early_stopping`, a full list is final. Otherwise, a full list is final if the score of the
+    best beam is too low. The score is computed for the current length or, with `early_stopping:
+    never` and a positive length penalty, for the maximum length, at which the score would be
+    largest.
     """
     if len(search.finished) < settings.num_beams:
         return False

@@ -25,7 +25,8 @@ MAX_CODEBOOKS = 1024
 MAX_CODEBOOK_DELAY = 1024
 """Maximum delay of a codebook in steps."""
 MAX_GUIDANCE_SCALE = 1000
-"""Maximum guidance scale. With larger values, almost only the condition selects tokens."""
+"""Maximum guidance scale. Larger values have almost no further effect, because the difference
+between conditional and unconditional logits already dominates."""
 PREFILL_CHUNK_SIZE = 512
 """Default prefill chunk size in tokens. Longer prompts are processed in chunks, which bounds the
 memory of activations. Larger chunks were not faster on a CPU."""
@@ -285,4 +286,4 @@ STRATEGY_OPTIONS: Mapping[str, Mapping[str, GenerationOption]] = {
     s: {o.spec_name: o for o in GENERATION_OPTIONS if o.spec_name and s in o.strategies}
     for s in STRATEGIES
 }
-"""Settings of each strategy by spec name. A spec writes them as arguments of the strategy."""
+"""Settings of each strategy by spec name. In a spec, the settings are arguments of the strategy."""

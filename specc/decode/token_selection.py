@@ -358,7 +358,9 @@ def _filter_typical_tokens(probabilities: Float64s, mass: float) -> Float64s:
 
 
 def _drop_small_probabilities(probabilities: Float64s, bound: float | Float64s) -> Float64s:
-    """Keep the best token and tokens of at least `bound` (Hewitt, arXiv:2210.15191, sec. 4)."""
+    """Keep the most probable token and all tokens whose probability is at least `bound` (Hewitt,
+    arXiv:2210.15191, sec. 4).
+    """
     normalized = probabilities / probabilities.sum(axis=1, keepdims=True)
     is_most_probable = normalized == normalized.max(axis=1, keepdims=True)
     return np.where((normalized >= bound) | is_most_probable, probabilities, 0.0)

@@ -103,7 +103,7 @@ def _read_format(chunk: bytes, name: str) -> _WavFormat:
 
 
 def _read_samples(data: bytes, offset: int, size: int, wav_format: _WavFormat, name: str) -> Floats:
-    """Decode `size` bytes from `offset` on to mono samples, float32 [length], from -1 to 1."""
+    """Decode `size` bytes at `offset` to mono samples, float32 [length] in the range [-1, 1]."""
     available = len(data) - offset
     if size == STREAMED_SIZE:
         size = available - available % wav_format.frame_bytes

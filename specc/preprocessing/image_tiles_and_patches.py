@@ -281,7 +281,7 @@ def _make_antialiased_weights(length: int, size: int) -> Array:
     left = np.floor(centers).astype(np.int64)
     weights = np.zeros((size, length))
     for step, weight in ((0, 1 - (centers - left)), (1, centers - left)):
-        # both pixels are pixels of the filtered image, so mirror them and the filter at the edges
+        # mirror the positions of both interpolated pixels and of the filter taps at the edges
         pixel = np.abs(left + step) % period
         indices = np.abs(np.minimum(pixel, period - pixel)[:, None] + offsets) % period
         indices = np.minimum(indices, period - indices)

@@ -199,7 +199,7 @@ def _compute_target(rows: int, columns: int, record: ImageConfig) -> ImageSize:
 
 
 def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
-    """Return (height, width) with the shorter side `edge`. Raise E0904 if the size is too large."""
+    """Return the (height, width) whose shorter side is `edge`. Raise E0904 if it is too large."""
     short, long = min(rows, columns), max(rows, columns)
     longer = max(1, edge * long // short)
     if longer * edge > MAX_PIXELS:
@@ -208,7 +208,7 @@ def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
 
 
 def _compute_fitted_size(rows: int, columns: int, record: ImageConfig) -> ImageSize:
-    """Return (height, width), rounded as in DETR and YOLOS. Raise E0990 for too large a size."""
+    """Return (height, width), rounded as in DETR and YOLOS. Raise E0990 if it is too large."""
     edge, max_edge = record.shortest_longest_edge
     short, long = min(rows, columns), max(rows, columns)
     exact_edge = float(edge)

@@ -43,7 +43,9 @@ class LengthBound:
 
 @dataclass(slots=True)
 class _InputErrors:
-    """The input errors so far, and each named dimension's size and the input that determined it."""
+    """The input errors so far, the size of each named dimension, and the input that determined the
+    size.
+    """
 
     errors: list[Diagnostic] = field(default_factory=list)
     lengths: dict[str, int] = field(default_factory=dict)
@@ -62,8 +64,9 @@ def check_inputs(
     bounds: Mapping[str, LengthBound] | None = None,
     evaluate_dim: Solve | None = None,
 ) -> dict[str, Array]:
-    """Check arrays against `specs`, and return them in order, cast exactly. Raise all errors at
-    once: E0907 (element type), E0910 (name), E0911 (rank), E0912 (size), E0913 (id), E0914 (NaN).
+    """Check input arrays against `specs`. Return the arrays in the order of `specs`, cast without a
+    change of values. Raise all errors at once: E0907 (element type), E0910 (name), E0911 (rank),
+    E0912 (size), E0913 (id), E0914 (NaN).
     """
     errors = _InputErrors()
     _check_names(specs, arrays_by_name, errors)

@@ -37,7 +37,7 @@ def _read_invert(fields: JsonFields, name: str) -> bool | str:
 
 
 def _read_lengths(fields: JsonFields, name: str) -> tuple[int, ...]:
-    """Read up to two sizes (three for `patches`). Raise an error unless `fitted` has two sizes."""
+    """Read at most two sizes, or three for the option `patches`. `fitted` requires two sizes."""
     count = len(fields.read_list(name, 3 if name == "patches" else 2))
     if name == "fitted" and count == 1:
         fields.raise_invalid(name, "needs two lengths: shorter side, longer side")
@@ -127,7 +127,7 @@ class ImageConfig(RenamedFieldRecord):
 
 @value_class(slots=True)
 class VocabTokenizer(RenamedFieldRecord):
-    """Text as ids of `vocab` with start and end tokens. Unknown words get `unknown_token_id`."""
+    """Text as ids of `vocab` between start and end tokens. Unknown words get `unknown_token_id`."""
 
     vocab: Vocabulary
     end_token_id: TokenId = None

@@ -37,7 +37,7 @@ def encode_text_ids(text: str, record: TextReading) -> NDArray[np.int64]:
 
 
 def encode_texts(texts: Sequence[str], record: TextReading) -> list[Array]:
-    """Encode many texts, with only one conversion to arrays. Raise errors of `encode_text_ids`."""
+    """Encode texts with a single array conversion. Raise the errors of `encode_text_ids`."""
     rows = [_encode_ids(text, record) for text in texts]
     return convert_id_lists(np.array([*chain.from_iterable(rows)], np.int64), rows)
 

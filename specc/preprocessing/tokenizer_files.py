@@ -21,14 +21,16 @@ TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_SUFFIX = ".tokenizer.json"
 MAX_BYTES = 64 << 20
 MAX_EMBEDDED_BYTES = 256_000
-"""Maximum size of a tokenizer that is embedded in a model. Larger ones are separate files."""
+"""Maximum size in bytes of a tokenizer file that is embedded in a model. Larger tokenizer files are
+stored next to the model."""
 MAX_ID = 2**31 - 1
 MAX_FILES = 1000
 MAX_IMAGE_TOKENS = 2**14
 """Maximum number of repetitions of an image token (an image of 128 × 128 patches)."""
 MAX_REPLACEMENT_LENGTH = 256  # maximum length in characters
 PLAIN_REPLACEMENT, GRID_REPLACEMENT = 2, 5
-"""Numbers of strings in `replace`: one replacement for every image, or texts for a token grid."""
+"""Valid numbers of strings in the option `replace`: with one replacement for all images, and with
+the texts of a token grid."""
 
 
 @dataclass(frozen=True, slots=True)

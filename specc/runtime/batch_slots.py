@@ -33,7 +33,9 @@ class KeptSequences:
 
 
 def count_initial_padding_positions(states: Sequence[DecodeState]) -> int:
-    """Return the number of padding positions before each sequence: 1 if a state has a time axis."""
+    """Return the number of padding positions before each sequence: 1 if a state has a time axis,
+    else 0.
+    """
     return int(any(state.time_axis is not None for state in states))
 
 
@@ -229,7 +231,7 @@ class _MergedBatch:
         return aligned
 
     def _stack_elements(self, arrays: list[Array], type: Type, batch_axis: int | None) -> Array:
-        """Select the batch elements of each part that remain in the batch, and stack them along
+        """Select the sequences of each session that remain in the batch, and stack them along
         `batch_axis`. If `batch_axis` is None, return the largest array.
         """
         if batch_axis is not None:

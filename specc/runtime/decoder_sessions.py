@@ -181,7 +181,7 @@ class KVCacheSession:
         if not self.buffers:
             loop_invariant_inputs = self.loop_invariant_inputs
             return self.session.run_on_device({**inputs, **loop_invariant_inputs, **self.states})
-        # compare identities, because `reorder` replaces these dictionaries
+        # compare identities, because `reorder` replaces the dictionaries
         mappings = (self.loop_invariant_inputs, self.states)
         is_bound = all(a is b for a, b in zip(mappings, self.bound_mappings, strict=False))
         if self.bound_run is None or not is_bound:
@@ -351,7 +351,9 @@ def _select_last(logits: Array) -> Floats:
 
 
 def _choose_prompt_logits(logits: Floats, initial_logits: Floats, is_empty: Bools) -> Floats:
-    """Return the logits after each prompt, [batch, …, vocab]; `initial_logits` if it is empty."""
+    """Return the logits after each prompt, [batch, …, vocab], or `initial_logits` for an empty
+    prompt.
+    """
     is_initial = is_empty.reshape(-1, *[1] * (logits.ndim - 1))
     prompt_logits: Floats = np.where(is_initial, initial_logits, logits)
     return prompt_logits

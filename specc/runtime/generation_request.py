@@ -106,9 +106,9 @@ class GenerativeModel:
 @dataclass(kw_only=True)
 class GenerationRequest:
     """A request to generate at most `max_new_tokens` tokens for each sequence in the batch
-    `prompt`, which has the padding mask `padding_mask`. If `starts_without_prompt`, the caller gave
-    no prompt, and `prompt` is the start token or empty. `sample_indices` determine the random
-    stream of each sequence; the default is the batch index.
+    `prompt`, which has the padding mask `padding_mask`. If `starts_without_prompt` is true, the
+    caller passed no prompt, and `prompt` is the start token or empty. `sample_indices` determine
+    the random stream of each sequence; the default is the batch index.
     """
 
     model: GenerativeModel

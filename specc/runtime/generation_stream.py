@@ -136,7 +136,9 @@ class GenerationStream(GenerationRequest):
         )
 
     def _log_next_step(self) -> bool:
-        """Run and log the next step. Return False after the last step. Repeat an earlier error."""
+        """Run and log the next step. Return False after the last step. Raise the error of an
+        earlier step again.
+        """
         if self.error is not None:
             raise self.error
         if self.step_iterator is None:

@@ -133,7 +133,9 @@ class LoadedModel:
         return replace(self, runtime=runtime, session=self._wrap_kv_buffers(runtime))
 
     def open_with_quantized_matmuls(self) -> tuple[Computation, tuple[QuantizedMatMul, ...]]:
-        """Open a session that also outputs values of quantized MatMul nodes. Return both."""
+        """Open a session that also outputs values of quantized MatMul nodes. Return the session and
+        descriptions of the nodes.
+        """
         session, products = self.file.open_with_quantized_matmuls(self.provider)
         return self._wrap_kv_buffers(session), products
 

@@ -44,7 +44,9 @@ class ModelPackage(PackageFiles):
         return name in self.roles or bool(self.default_role and not name)
 
     def resolve_role(self, name: str = "") -> str:
-        """Return `name`, or if it is "" the role of the default graph. Raise E0832 if missing."""
+        """Return `name` or, if `name` is "", the role of the default graph. Raise E0832 if the
+        package has no such graph.
+        """
         roles = self.roles
         if name in roles:
             return name
@@ -81,7 +83,9 @@ class ModelPackage(PackageFiles):
         return replace(model, session=KVBufferStep(model.runtime, graph, metadata))
 
     def open_session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:
-        """Open a session without reading the manifest; it checks inputs, but has no defaults."""
+        """Open a session of a graph without reading the manifest. The session checks inputs, but
+        does not compute defaults.
+        """
         return self.models[role].open(provider, threads)
 
 
@@ -108,7 +112,7 @@ def format_package_overview(package: ModelPackage) -> list[str]:
 
 
 def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
-    """Return the role, name and size in bytes of every file: first graphs, last weights."""
+    """Return the role, name and size in bytes of every file, graphs first and weights last."""
     named = [*sorted(index.graphs.items()), *sorted(index.extras.items())]
     rows = [(role, name, index.files[name].bytes) for role, name in named]
     others = index.files.keys() - {name for _, name in named}

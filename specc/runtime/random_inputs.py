@@ -20,7 +20,8 @@ from specc.runtime.index_ranges import find_compared_ids, find_valid_id_ranges
 SampleInputs: TypeAlias = Callable[
     [Graph, Mapping[str, int], np.random.Generator, float], dict[str, Array]
 ]
-"""A function that samples the inputs of a graph for axis sizes and a probability of True."""
+"""A function that samples the inputs of a graph with the given axis sizes and probability of
+True."""
 
 DIM_SIZES = (1, 2, 3, 5, 7, 11, 13)
 MAX_PLAIN_INT = 10
@@ -53,8 +54,8 @@ def choose_axis_sizes(
     """Choose a size for every symbolic dimension: the minimum in the first round, distinct primes
     in later rounds, so that tests detect swapped axes.
 
-    Sizes respect position embeddings and `max_lengths`. If the graph is not defined for the chosen
-    sizes, the nearest valid sizes are returned.
+    Sizes do not exceed the size of position embeddings or `max_lengths`. If the graph is not
+    defined for the chosen sizes, the nearest valid sizes are returned.
     """
     maxima = find_max_lengths(graph)
     maxima |= max_lengths or {}

@@ -76,7 +76,9 @@ class StreamingModel(StepGraphs):
         return {name: self._concatenate_pieces(name, results) for name in results[0]}
 
     def _concatenate_pieces(self, name: str, results: Sequence[Arrays]) -> Array:
-        """Concatenate an output along its time axis, or return the last piece if it has none."""
+        """Concatenate the pieces of an output along the time axis, or return the last piece of an
+        output without a time axis.
+        """
         time_symbols = (
             self.graph.inputs[self.input_signature.sequence_input].type.shape[1].symbols()
         )
@@ -250,7 +252,7 @@ class InputStream:
             )
 
     def _infer_fixed_lengths(self, prepared: Arrays) -> Lengths:
-        """Infer all symbolic sizes except the time axis. Raise E0912 if a size has changed."""
+        """Infer all symbolic sizes but that of the time axis. Raise E0912 if a size has changed."""
         input_signature = self.model.input_signature
         lengths = infer_lengths(input_signature.graph, prepared)
         lengths.pop(str(input_signature.sequence_length), None)

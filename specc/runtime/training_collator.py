@@ -1,4 +1,4 @@
-"""Collate training examples to batches of inputs and targets."""
+"""Collate training examples into batches of inputs and targets."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ IGNORE_INDEX = -100
 def make_training_inputs(
     graph: Graph, preprocessing: PreprocessingConfig, name: str, values: list[object]
 ) -> dict[str, object]:
-    """Collate the values of one input to an array with its padding mask, or to texts."""
+    """Collate the values of one input into an array with its padding mask, or into texts."""
     record = preprocessing.get_input_config(name)
     if isinstance(record, TEXT_CONFIGS) and all(isinstance(v, str) for v in values):
         return {name: values}
@@ -88,7 +88,7 @@ def _read_array(name: str, value: object) -> Array:
 def make_training_targets(
     preprocessing: PreprocessingConfig, name: str, values: list[object]
 ) -> Array:
-    """Collate the targets for the output `name` to int64 or float32 [batch, …]."""
+    """Collate the targets for the output `name` into an array, int64 or float32 [batch, …]."""
     record = dict(preprocessing.outputs).get(name)
     targets = _convert_examples(values, lambda value: _make_targets(name, value, record))
     if len({target.shape for target in targets}) == 1:
@@ -106,7 +106,9 @@ def make_causal_targets(
     generation: GenerateSection,
     values: list[object],
 ) -> tuple[dict[str, Array], Array]:
-    """Make inputs and shifted targets from sequences that `generation` declares as generated."""
+    """Make inputs and shifted targets from values of the input that `generation` declares as
+    generated.
+    """
     name, settings = generation.sequence_input, merge_settings(generation.settings)
     if codebooks := count_codebooks(graph.inputs[name].type):
         raise_error(
@@ -198,7 +200,7 @@ class TrainingBatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCollator:
-    """Collates examples to batches, like a data collator in transformers."""
+    """Collates examples into batches, like a data collator in transformers."""
 
     graph: Graph
     preprocessing: PreprocessingConfig
@@ -212,7 +214,7 @@ class TrainingCollator:
         return build_model_inputs(self.graph, self.preprocessing, self.defaults, sequence_input)
 
     def make_batch(self, examples: Sequence[TrainingExample]) -> TrainingBatch:
-        """Collate examples that have the same inputs and targets to a batch. Inputs are checked,
+        """Collate examples that have the same inputs and targets into a batch. Inputs are checked,
         and defaults are added. Targets are int64 or float32, with -100 at positions that the loss
         ignores.
 
@@ -243,7 +245,9 @@ class TrainingCollator:
         return TrainingBatch(self.input_signature.prepare(inputs), targets)
 
     def _find_learned_section(self, name: str, names: Sequence[str]) -> GenerateSection | None:
-        """Return the `generate` section if the targets of the input `name` are derived, or None."""
+        """Return the `generate` section if `name` is the generated input and the examples have no
+        targets for the logits. Otherwise return None.
+        """
         generation = self.generation
         return (
             generation

@@ -29,7 +29,9 @@ MissingParameter: TypeAlias = tuple[ModelParameter, str]
 
 @dataclass(frozen=True, slots=True)
 class TensorMismatch:
-    """A parameter whose tensors have a wrong shape or dtype, or cannot be evaluated (`reason`)."""
+    """A parameter whose tensors have an unexpected shape or dtype, or whose weight expression
+    cannot be evaluated. `reason` is the evaluation error, or "".
+    """
 
     parameter: ModelParameter
     tensors: tuple[str, ...]
@@ -82,7 +84,9 @@ def make_binding_errors(
 
 
 def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
-    """Add why a missing parameter is not in a new task head, or how to initialize it."""
+    """Add a note with `reason`, which explains why a missing parameter is not part of a new task
+    head. If `reason` is empty, add a help text on the initialization of the head.
+    """
     if reason:
         note = f"it is not part of a new head, which could be initialized: {reason}"
         return replace(diagnostic, notes=(*diagnostic.notes, note))
@@ -136,7 +140,9 @@ def _make_missing_tensor_error(
     similar_parameters: Sequence[MissingParameter],
     unused: Sequence[str],
 ) -> tuple[Diagnostic, set[str]]:
-    """Return the error for parameters without tensors, and the unused tensors suggested in it."""
+    """Return the error for parameters without tensors, and the names of the unused tensors that the
+    error suggests.
+    """
     parameter, tensor = similar_parameters[0]
     suggestion = _suggest_name(checkpoint, similar_parameters, unused)
     pairs = [*suggestion.items()] or [(w.name, w.name) for w, _ in similar_parameters]

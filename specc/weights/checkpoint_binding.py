@@ -40,7 +40,9 @@ from specc.weights.weight_rules import (
 
 @dataclass(frozen=True, slots=True)
 class _ParameterExpression:
-    """The expression that computes a parameter, with tensor names of the spec, and its rule."""
+    """The expression that computes a parameter, with tensor names as in the spec, and the `load`
+    rule that contains the expression.
+    """
 
     parameter: ModelParameter
     expr: Expr
@@ -53,15 +55,15 @@ def bind_parameters(
     checkpoint: Checkpoint,
     initialization: HeadInitialization | None = None,
 ) -> CheckpointBinding:
-    """Bind every parameter to an expression over tensors of the checkpoint, by the weight rules of
-    the spec. `load` rules are skipped if the file declares the layout of the spec.
+    """Bind every parameter to an expression over tensors of the checkpoint, according to the weight
+    rules of the spec. `load` rules are skipped if the file declares the layout of the spec.
 
     With `initialization`, parameters of a new task head are initialized, with a warning. Raise all
     errors at once: E0501, E0503, E0505, E0508, E0510, E0511 or E0515.
     """
     by_name = {w.name: w for w in parameters}
     assert len(by_name) == len(parameters), "parameter names are unique"
-    # Map each parameter to its expression, with tensor names of the spec, then of the file.
+    # Map each parameter to its expression, with the tensor names of the spec and then of the file.
     ties = resolve_ties(by_name, rules)
     loads = () if checkpoint.has_spec_layout else rules.loads
     sources = {w.name: _find_rule(w, loads) for w in parameters}
@@ -112,9 +114,9 @@ def _initialize_head(
     checkpoint: Checkpoint,
 ) -> tuple[RandomInitWeights | None, dict[str, str] | None]:
     """Return the values of missing parameters that form a new task head, and a mapping from each
-    other missing parameter to the reason why it is not part of the head. The values are None if
-    there is no such parameter or no seed; both results are None if initialization was not
-    requested.
+    other missing parameter to the reason why it is not part of the head. The values are None if no
+    parameter belongs to a new task head or if there is no seed; both results are None if
+    initialization was not requested.
     """
     if initialization is None:
         return None, None
@@ -176,8 +178,8 @@ def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) 
 
 
 def _find_rule(parameter: ModelParameter, loads: Sequence[LoadRule]) -> _ParameterExpression:
-    """Return the `load` rule for a parameter: by exact name, or the first whose pattern matches. By
-    default, a parameter is read from the tensor of the same name.
+    """Return the `load` rule for a parameter: the rule with the exact name, or else the first rule
+    whose pattern matches. By default, a parameter is read from the tensor of the same name.
     """
     for rule in loads:
         if rule.name == parameter.name:

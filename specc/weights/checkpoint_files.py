@@ -156,8 +156,9 @@ def _is_directory(path: Path) -> bool:
 def _find_weights_file(directory: Path) -> Path:
     """Return the weights file or index in a directory. Raise E0514 (none) or E0518 (several)."""
     names = _list_directory(directory)
-    # File names of transformers take precedence, in the order in which transformers searches them:
-    # saving a small model over a large one leaves the old index in the directory.
+    # The file names of transformers take precedence, in the order in which transformers searches
+    # for them, because saving a small model over a large model leaves the old index in the
+    # directory.
     for default in ("model.safetensors", f"model{INDEX_SUFFIX}"):
         if default in names:
             return directory / default
@@ -304,7 +305,7 @@ def _check_index(checkpoint: Checkpoint, shard_by_tensor: Mapping[str, str]) -> 
                 checkpoint.path,
                 f"the tensor `{escape_text(name)}` is missing in {escape_text(shard)}",
             )
-    # conversely, the index must list every tensor of a shard
+    # the index must list every tensor of a shard
     for name in checkpoint.tensors:
         if name not in shard_by_tensor:
             file_name = escape_text(checkpoint.get_file(name).path.name)

@@ -193,8 +193,8 @@ def _raise_undecodable(base: Checkpoint, name: str, reason: str) -> NoReturn:
 
 
 STORED_BITS = 4
-"""The bits per code of weights that can be copied without dequantization. With float32 activations,
-ONNX Runtime is ten times slower for 8-bit weights than for float32 weights."""
+"""The number of bits per code of weights that can be copied without dequantization. With float32
+activations, ONNX Runtime is ten times slower for 8-bit weights than for float32 weights."""
 
 
 class _ScaleView(DequantizedCheckpoint):
@@ -237,7 +237,9 @@ def find_copyable_quantized_weights(values: ParameterSource) -> Mapping[str, Pac
 
 
 def make_scale_source(values: ParameterSource) -> ParameterSource:
-    """Return a parameter source of the scales of dequantized parameters, one scale per element."""
+    """Return a parameter source whose values are the scales of dequantized parameters, one scale
+    per element.
+    """
     assert isinstance(values, CheckpointBinding)
     assert isinstance(values.checkpoint, DequantizedCheckpoint)
     return replace(values, checkpoint=_ScaleView.from_checkpoint(values.checkpoint))

@@ -74,7 +74,7 @@ def _infer_unary_shape(expr: UnaryExpr, shape: Shape) -> Shape:
 
 
 def _check_pairs(rows: int, heads: int) -> None:
-    """Raise WeightExpressionError unless each of the heads has an even number of rows."""
+    """Raise WeightExpressionError unless each attention head has an even number of rows."""
     if heads < 1 or rows % (2 * heads):
         raise WeightExpressionError(f"{rows} rows cannot be split into {heads} heads of pairs")
 
@@ -119,7 +119,9 @@ def _infer_common_dtype(parts: tuple[Expr, ...], dtypes: Mapping[str, str]) -> s
 
 
 def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Shape]) -> Expr | None:
-    """Return an expression for rows `start` to `stop` of axis 0, or None if not splittable."""
+    """Return an expression for rows `start` to `stop` of axis 0, or None if the expression cannot
+    be sliced.
+    """
     match expr:
         case TensorExpr():
             return SliceExpr(expr, 0, start, stop)
@@ -141,7 +143,9 @@ def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Sha
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A contiguous range of a tensor's stored bytes; `offset` is relative to the tensor."""
+    """A contiguous range of a tensor's stored bytes; `offset` is relative to the start of the
+    tensor.
+    """
 
     tensor: str
     offset: int
@@ -149,7 +153,9 @@ class TensorView:
 
 
 def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorView | None:
-    """Return the stored bytes that equal an expression, or None if it must be computed."""
+    """Return the range of stored bytes that equals the value of an expression, or None if the value
+    must be computed.
+    """
     match expr:
         case TensorExpr(name):
             return TensorView(name, 0, entries[name].nbytes)
@@ -271,8 +277,8 @@ def evaluate_weight_expression(
     read_tensor: Callable[[str], Array],
     read_rows: Callable[[str, slice], Array] | None = None,
 ) -> Array:
-    """Evaluate a weight expression. `read_tensor` returns the tensor with a name, and `read_rows`
-    returns a range of its rows.
+    """Evaluate a weight expression. `read_tensor` reads a tensor by name, and `read_rows` reads a
+    range of rows of a tensor.
 
     The caller must first check the shapes with `infer_expression_shape` and resolve alternatives
     with `resolve_alternatives`.
@@ -343,8 +349,8 @@ def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
     bicubic interpolation, align_corners=False and edge padding. The first `prefix` embeddings
     ([CLS] etc.) are unchanged.
 
-    The embeddings are computed in float64 and rounded once. Kernel: Keys 1981, "Cubic convolution
-    interpolation", eq. 4 in its general form.
+    The embeddings are computed in float64 and rounded once. The kernel is that of Keys 1981, "Cubic
+    convolution interpolation", eq. 4 in the general form.
     """
     side = math.isqrt(table.shape[-2] - prefix)
     batch, d = table.shape[:-2], table.shape[-1]

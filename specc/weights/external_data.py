@@ -96,7 +96,9 @@ def plan_external_data(
 
 
 def find_linked_path(path: Path, directory: Path) -> str | tuple[str]:
-    """Return the file's path relative to the model in a 1-tuple, or why it cannot be linked."""
+    """Return a 1-tuple with the file's path relative to the model, or the reason why the model
+    cannot refer to the file.
+    """
     try:
         status = os.stat(path)
         file, root = os.path.realpath(path), os.path.realpath(directory)
@@ -122,7 +124,7 @@ def find_linked_path(path: Path, directory: Path) -> str | tuple[str]:
 
 
 def align_offset(end: int, piece: ExternalTensor) -> int:
-    """Return the first offset >= `end` aligned for `piece`: to pages if large, else to 64 bytes."""
+    """Return the first offset >= `end` aligned to 64 bytes, or to a page for a large `piece`."""
     alignment = PAGE_BYTES if piece.nbytes >= PAGE_ALIGNED_BYTES else ALIGNMENT
     return -(-end // alignment) * alignment
 
@@ -143,7 +145,7 @@ def iterate_external_data(
     """Yield the bytes of the external data file; `chunks(name)` yields the bytes of a tensor."""
     position = 0
     for name, (offset, length) in plan.copied_tensors.items():
-        if offset > position:  # a gap that aligns the next tensor
+        if offset > position:  # padding before the next tensor, which must be aligned
             yield bytes(offset - position)
         position = offset
         for chunk in chunks(name):

@@ -38,7 +38,9 @@ class Initializer:
 
 
 def parse_initializer(text: str, span: Span | None = None) -> Initializer:
-    """Parse an initializer such as `normal(0.02)`. Raise E0516 at `span` for an invalid one."""
+    """Parse an initializer such as `normal(0.02)`. Raise E0516 at `span` if the initializer is
+    invalid.
+    """
     match = _INITIALIZER_PATTERN.fullmatch(text)
     kind, number = match.groups() if match else ("", None)
     if kind in PLAIN_KINDS and number is None:

@@ -23,7 +23,9 @@ MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(
 
 
 def split_groups(weight: Array, group_size: int) -> Array:
-    """Reshape `[row_count, in]` to `[row_count, blocks, block]`, zero-padded (size 0: 1 block)."""
+    """Reshape `[row_count, in]` to `[row_count, blocks, block]` with zero padding. A `group_size`
+    of 0 means one block per row.
+    """
     row_count, width = weight.shape
     group_length = group_size or max(width, 1)
     padding = count_groups(width, group_length) * group_length - width
@@ -47,7 +49,9 @@ def compute_group_scales(groups: Array, bits: int) -> Array:
 
 
 def round_to_integers(groups: Array, scales: Array, bits: int) -> Array:
-    """Return the codes of `[out, blocks, block]`: values / scales, rounded, as float32."""
+    """Return the codes of a weight `[out, blocks, block]`: values divided by scales, rounded to
+    integers, as float32.
+    """
     # this function takes most of the compile time, so it avoids copies of the weight
     codes = groups / replace_zero_scales(scales)[..., None]
     np.rint(codes, out=codes)

@@ -112,7 +112,9 @@ class LoraAdapter:
     def _add_module(
         self, module: str, parts: Mapping[str, str], deltas: dict[str, AdapterChange]
     ) -> None:
-        """Add the changes to a module's weight and bias to `deltas`; `parts` are LoRA tensors."""
+        """Add the changes of a module's weight and bias to `deltas`. `parts` maps roles to the
+        names of the module's LoRA tensors.
+        """
         scale = self.scaling.get_scale(module)
         is_embedding = "table_a" in parts
         a, b = self._find_factor_pair(
@@ -135,7 +137,9 @@ class LoraAdapter:
     def _find_factor_pair(
         self, module: str, parts: Mapping[str, str], roles: tuple[str, str]
     ) -> tuple[str, str]:
-        """Return the names of a module's LoRA A and B. Raise E0530 if the factors are invalid."""
+        """Return the names of the LoRA A and B tensors of a module. Raise E0530 if the tensors are
+        invalid.
+        """
         if missing := [role for role in roles if role not in parts]:
             letter = "A" if missing[0].endswith("a") else "B"
             self._raise_broken(f"missing `lora_{letter}` of `{module}`")
@@ -193,7 +197,9 @@ class AdaptedCheckpoint(Checkpoint):
         return (*self.files, self.adapter.file)
 
     def get_file(self, name: str) -> TensorFile:
-        """Return the file of a tensor: the adapter if it adds or replaces the tensor."""
+        """Return the file of a tensor, which is the adapter file if the adapter adds or replaces
+        the tensor.
+        """
         change = self.changes.get(name)
         is_in_adapter = name not in self.base.tensors or (change is not None and change.replacement)
         return self.adapter.file if is_in_adapter else self.base.get_file(name)

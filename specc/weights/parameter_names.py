@@ -171,7 +171,7 @@ def format_names(names: Sequence[str], max_names: int = 6) -> str:
 
 
 def find_nearest_name(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate most similar to `name`, if possible with equal numbers, or None."""
+    """Return the candidate most similar to `name`, preferably with equal numbers, or None."""
     names = list(candidates)
     matching_names = [c for c in names if find_name_numbers(c) == find_name_numbers(name)] or names
     return next(
@@ -196,5 +196,5 @@ def _format_range(values: Sequence[str]) -> str:
 
 
 def _interleave_parts(literals: Sequence[str], values: Iterable[str]) -> str:
-    """Join `literals` with one of `values` between each two."""
+    """Join `literals`, with one item of `values` between two adjacent literals."""
     return literals[0] + "".join(v + rest for v, rest in zip(values, literals[1:], strict=True))

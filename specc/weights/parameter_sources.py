@@ -75,7 +75,9 @@ class ByteRange:
 
 
 class ParameterSource(Protocol):
-    """A source that streams parameter values. A tied parameter has the values of its source."""
+    """A source that streams parameter values. A tied parameter has the values of the parameter that
+    it is tied to.
+    """
 
     @property
     def parameters(self) -> Mapping[str, ModelParameter]:
@@ -117,7 +119,7 @@ def read_parameter(values: ParameterSource, name: str, dtype: str | None = None)
 
 
 def find_tied_parameters(values: ParameterSource) -> dict[str, str]:
-    """Map each tied parameter to its source."""
+    """Map each tied parameter to the parameter that it is tied to."""
     tied = {name: values.get_tied_source(name) for name in values.parameters}
     return {name: source for name, source in tied.items() if source is not None}
 
@@ -268,11 +270,11 @@ class CheckpointBinding:
 
 @dataclass(frozen=True)
 class RandomInitWeights:
-    """Parameters that are randomly initialized from a seed and their names. Implements
-    `ParameterSource`.
+    """Randomly initialized parameters, whose values depend on a seed and the parameter name.
+    Implements `ParameterSource`.
 
-    `initializers` maps each name to the text of its initializer; `ties` maps tied names to their
-    sources.
+    `initializers` maps each name to the text of its initializer; `ties` maps tied parameters to the
+    parameters that they are tied to.
     """
 
     seed: int
@@ -345,7 +347,9 @@ def _iterate_blocks(array: Array) -> Iterator[Array]:
 
 @dataclass(frozen=True)
 class ParameterOverrides:
-    """The parameters of `base`, with the values of some replaced. Implements `ParameterSource`."""
+    """The parameters of `base`, with the values of some parameters replaced. Implements
+    `ParameterSource`.
+    """
 
     base: ParameterSource
 

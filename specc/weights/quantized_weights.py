@@ -96,7 +96,7 @@ class StreamingQuantizer:
         return self.shape[-2] if self.format.is_transposed else self.shape[-1]
 
     def pop_scales_or_zero_points(self, part: WeightPart) -> Array | None:
-        """Return the scales or zero points and release them. Return None if not yet computed."""
+        """Return and release the scales or zero points, or return None if not yet computed."""
         if part == "scales":
             array, self.scales = self.scales, None
         else:
@@ -111,7 +111,7 @@ class StreamingQuantizer:
 
 @dataclass(frozen=True)
 class PrequantizedWeight:
-    """The files with the codes and scales of an already quantized weight, and its error."""
+    """A quantized weight: the files of its codes and scales, and its quantization error."""
 
     codes: Path
     scales: Path
@@ -125,7 +125,9 @@ def quantize_to_files(
     get_factor: GetFactor,
     stem: Path,
 ) -> PrequantizedWeight:
-    """Quantize a weight with GPTQ and write files with `stem`. Raise E0810 to E0815 on failure."""
+    """Quantize a weight with GPTQ, and write its codes and scales to files with the path `stem`
+    plus a suffix. Raise E0810 to E0815 on failure.
+    """
     quantized = QuantizedWeights(values, {name: format}, get_factor=get_factor)
     parts = format.make_codes_tensor_name(name), format.format_scales_name(name)
     paths = stem.with_suffix(".numbers"), stem.with_suffix(".scales")
@@ -226,7 +228,9 @@ class QuantizedWeights(ParameterOverrides):
                 yield memoryview(chunk)
 
     def _iterate_codes(self, name: str) -> Iterator[memoryview]:
-        """Quantize a weight and yield its codes; keep the scales and zero points in its stream."""
+        """Quantize a weight and yield its codes. The scales and zero points are kept in the
+        `StreamingQuantizer` of the weight.
+        """
         stream, format = self.streams[name], self.plan[name]
         stream.error, scales, zero_points = QuantizationErrorStats(), [], [NO_ZERO_POINTS]
         get_factor = self.get_factor
@@ -267,7 +271,9 @@ class QuantizedWeights(ParameterOverrides):
             yield _view_bytes(_pack_int4_tensor(columns) if format.bits == 4 else columns)
 
     def _iterate_rows(self, name: str, values: ParameterSource | None = None) -> Iterator[Array]:
-        """Yield float32 rows `[chunk, in]`, one per output channel, of `values` or of the base."""
+        """Yield float32 rows `[chunk, in]`, one per output channel, from `values` or by default
+        from `base`.
+        """
         stream = self.streams[name]
         chunk_rows = max(1, CHUNK_VALUES // max(stream.in_channels, 1))
         iterate = iterate_transposed_rows if stream.format.is_transposed else iterate_weight_rows

@@ -27,7 +27,7 @@ from specc.weights.weight_value_checks import CHECKED_VALUES, convert_dtype
 
 def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
     """Return the names of parameters that a file stores transposed, except sources of ties."""
-    # parameters tied to a source read it in the layout of the spec
+    # parameters that are tied to a source read the source in the layout of the spec
     tie_sources = {b.tied_to for b in binding.bound_parameters.values() if b.tied_to is not None}
     return frozenset(
         name

@@ -195,7 +195,9 @@ class AddNumberExpr(_Formatted):
 
 @value_class(slots=True)
 class ResizeGridExpr(_Formatted):
-    """Square position embeddings resized to `rows` by `columns`, after `prefix` unchanged ones."""
+    """Position embeddings of a square grid, resized to `rows` by `columns`. The first `prefix`
+    embeddings are unchanged.
+    """
 
     x: "Expr"
     rows: int
@@ -278,7 +280,9 @@ def rename_tensors(expr: Expr, rename: Callable[[str], str]) -> Expr:
 
 
 def resolve_alternatives(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
-    """Replace each `first_present` with its first option whose tensors exist, or the last."""
+    """Replace each `first_present` with its first option whose tensors exist, or with its last
+    option.
+    """
     resolved = _map_operands(expr, lambda operand: resolve_alternatives(operand, is_present))
     if not isinstance(resolved, FirstPresentExpr):
         return resolved

@@ -290,7 +290,8 @@ class ParameterNaming:
         if self.removed_prefix and declared.startswith(self.removed_prefix):
             stripped = declared[len(self.removed_prefix) :]
             is_kept = {prefix + declared, prefix + stripped} & tensors == {prefix + declared}
-            return declared if is_kept else stripped  # some files have only some names with prefix
+            # in some files, only some tensor names have the prefix
+            return declared if is_kept else stripped
         # In a file, a task head is a sibling of the base model and lacks its prefix, so the prefix
         # is added only if the file has the resulting name.
         prefixed = self.added_prefix + declared
@@ -379,7 +380,9 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
 
 
 def _list_candidates(names: Set[str], tensors: Set[str]) -> list[ParameterNaming]:
-    """Return namings that match at least one more name, in order of decreasing prefix frequency."""
+    """Return namings with a prefix that match at least one tensor, sorted by decreasing number of
+    matches.
+    """
     counts: Counter[ParameterNaming] = Counter()
     for longer, shorter in ((names, tensors), (tensors, names)):
         for name in longer:

@@ -66,7 +66,7 @@ def _count_nonfinite(block: Array) -> int:
 
 
 WIDENING_CASTS = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
-"""Pairs of a dtype and a wider dtype that represents all values of the first."""
+"""Pairs of a dtype and a wider dtype that represents all values of the first dtype."""
 
 
 CHECKED_VALUES = "values checked, the largest"

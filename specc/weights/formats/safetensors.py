@@ -108,7 +108,9 @@ class TensorFile(Closeable):
     def _read_blocks(
         self, entry: TensorEntry, offset: int, count: int, buffers: list[memoryview]
     ) -> Iterator[memoryview]:
-        """Yield bytes of a tensor with double buffering: one buffer is read, the other filled."""
+        """Yield bytes of a tensor with double buffering: one buffer is read while the other buffer
+        is filled.
+        """
         self.check_unchanged()
         for position in range(0, count, CHUNK_BYTES):
             buffers.reverse()
@@ -231,9 +233,9 @@ def write_safetensors(
 ) -> None:
     """Write a safetensors file atomically. The order of `tensors` does not affect the output.
 
-    A file that specc did not write is replaced only with `force` (E0833). The producer is added to
-    the metadata for `specc.io.file_type_detection`. Pass `SPEC_LAYOUT_METADATA` if the names and
-    shapes are those of the spec.
+    A file that specc did not write is replaced only with `force` (E0833). The name of the producer
+    is added to the metadata for `specc.io.file_type_detection`. Pass `SPEC_LAYOUT_METADATA` if the
+    names and shapes are those of the spec.
 
     Tensors are sorted by decreasing element width, then by name, so that each tensor is aligned to
     its element width. The data section is aligned to 64 bytes.

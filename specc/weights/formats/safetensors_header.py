@@ -180,7 +180,7 @@ def _parse_tensor(name: str, fields: Json) -> RawTensor:
     # JSON may contain lone surrogates, which are not allowed in names
     if has_lone_surrogate(name):
         raise _InvalidHeaderError(f"{tensor_label} has a lone surrogate in its name")
-    # unknown fields might change the meaning of known ones
+    # unknown fields might change the meaning of known fields
     if not isinstance(fields, dict) or set(fields) != HEADER_FIELDS:
         raise _InvalidHeaderError(
             f"{tensor_label} must have exactly the fields dtype, shape and data_offsets"
