@@ -181,7 +181,7 @@ PROVIDER_TARGETS = {"cuda": "ort-cuda", "openvino": "openvino"}
 """The compile target of each provider."""
 
 PROVIDER_DEVICES = {"cuda": "cuda"}
-"""Maps each provider that stores tensors on a device other than the host to this device."""
+"""Maps each provider that stores tensors on a device other than the host to the device name."""
 
 SILENT_LOG_LEVEL, DEFAULT_LOG_LEVEL = 4, 2
 """ONNX Runtime's log level for fatal errors (other errors are raised), and its default level."""
@@ -235,7 +235,7 @@ def raise_missing_provider(provider: str, notes: list[str]) -> NoReturn:
 
 
 def can_report_placement() -> bool:
-    """Return True if this ONNX Runtime reports node placement (1.24 or later)."""
+    """Return True if ONNX Runtime reports node placement (version 1.24 or later)."""
     return tuple(int(n) for n in onnxruntime.__version__.split(".")[:2]) >= (1, 24)
 
 

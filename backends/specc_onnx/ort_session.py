@@ -186,7 +186,7 @@ def _make_session_options(
 
 
 def _format_directory(directory: Path, name: str) -> str:
-    """Return a directory as a string for ONNX Runtime. Raise E0923 if it is not valid UTF-8."""
+    """Return a directory as a string for ONNX Runtime. Raise E0923 for an invalid UTF-8 path."""
     path = str(directory.resolve())
     try:
         path.encode()

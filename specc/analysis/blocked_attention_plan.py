@@ -13,9 +13,9 @@ The decomposition covers all visible query-key pairs and possibly more: for a co
 operand with fewer visible pairs is kept.
 
 If the band of a mask is bounded, a block of consecutive queries attends only to consecutive keys:
-with a window of 64, queries 64 to 95 attend to keys 1 to 95. A loop over such blocks costs `n · w`
-instead of `n · n`. Because of its overhead, the loop is used only above a threshold length, which
-was measured on ONNX Runtime (`benchmarks/local.py`).
+with a window of 64, queries 64 to 95 attend to keys 1 to 95. A loop over blocks of queries costs `n
+· w` instead of `n · n`. Because of its overhead, the loop is used only above a threshold length,
+which was measured on ONNX Runtime (`benchmarks/local.py`).
 """
 
 from collections.abc import Collection, Generator

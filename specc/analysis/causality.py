@@ -284,8 +284,8 @@ def _is_compensated_later(flow: TimeDataflow, output: Value | None) -> bool:
 
 def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str | None:
     """Return the symbolic dimension `symbol` of the time axis of an input: the axis after the batch
-    axis, or the first axis of a vector. Return None unless the size of this axis is
-    `chunk_size * symbol`.
+    axis, or the first axis of a vector. Return None unless the size of the time axis is `chunk_size
+    * symbol`.
     """
     value = graph.inputs[time_input]
     axis = 1 if value.rank > 1 else 0

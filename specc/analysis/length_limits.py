@@ -98,8 +98,8 @@ def compute_max_length(
     length: Dim, symbol: str, other_lengths: Mapping[str, int], max_length: int
 ) -> int:
     """Return the largest size of `symbol` for which the expression `length` is at most `max_length`
-    if all other symbolic dimensions have the sizes `other_lengths`. Return 0 if there is no such
-    size.
+    if all other symbolic dimensions have the sizes `other_lengths`. Return 0 if `length` exceeds
+    `max_length` for every size.
     """
     # Limited expressions are monotone in each symbolic dimension (`_is_monotone`), so bisection
     # finds the first size that exceeds the maximum.

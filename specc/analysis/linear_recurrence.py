@@ -6,7 +6,8 @@ outer product is added in each iteration.
     S = S + k ⊗ (rate * (v - sum(S * read_key)))       delta rule
     y = sum(S * q)                                     sums over the axis of the keys
 
-Chunks of positions of such a loop can be computed in parallel (`specc.transforms.chunk_scan`).
+The positions of a chunk of a linear recurrence can be computed in parallel
+(`specc.transforms.chunk_scan`).
 """
 
 from collections.abc import Iterator

@@ -8,9 +8,10 @@ constant. True is 1 and false is 0, so the interval of the constant 0 is the ban
     exp(where(causal, s, -inf) - m[q])      0 outside [0, ∞]
     where(causal & window(4), s, 0) + 1     1 outside [0, 3]
 
-Reductions over keys use these constants: additional elements of -inf do not change a maximum, and
-zeros do not change a sum. The analysis is sound: it returns no constants for the result of an
-unknown op. Values that a mask replaces are assumed to be finite. Overflow is ignored.
+Reductions over keys use the constants at masked positions: additional elements of -inf do not
+change a maximum, and zeros do not change a sum. The analysis is sound: it returns no constants for
+the result of an unknown op. Values that a mask replaces are assumed to be finite. Overflow is
+ignored.
 
 The softmax over keys returns zeros where the scores are -inf:
 

@@ -2,7 +2,7 @@
 
 The input is a graph with padding masks, i.e. inputs declared as `keep[batch, seq]`. For each masked
 axis, the analysis checks whether a value at a valid position can depend on padded positions. The
-result is a warning for each op that causes such a dependence.
+result is a warning for each op that makes a valid position depend on padded positions.
 
 An op is unaffected if the values at padded positions are provably zero (or the mask fill value, for
 a maximum; see `padding_values`), if a mask that implies `keep` masks out padded positions, or if

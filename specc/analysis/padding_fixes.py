@@ -335,7 +335,7 @@ def _get_other_side(leak: PaddingViolation, node: Node) -> str:
 
 def _get_neutral_number(leak: PaddingViolation) -> str:
     """Return the neutral element of the op, as a literal: the constant that has no effect at padded
-    positions. Return "" if there is no such constant.
+    positions. Return "" if the op has no neutral element.
     """
     match op := leak.node.op:
         case ops.Reduce(fn):

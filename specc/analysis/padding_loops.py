@@ -5,9 +5,8 @@ no effect if it keeps every loop-carried value, as in `h = where(k, f(h, r), h)`
 `k`. Leading padding has no effect on later positions if all loop-carried values keep their constant
 initial values until the first valid position, as in `h = 0.5 * h + r` with `h = 0` and `r = 0`.
 
-The body of a loop may read all positions of a captured value, as in attention to the encoder. The
-iterations of such a loop at valid positions are analyzed like the body of a loop along another
-axis.
+The body of a loop may read all positions of a captured value, as in attention to the encoder.
+Therefore, iterations at valid positions are analyzed like the body of a loop along another axis.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

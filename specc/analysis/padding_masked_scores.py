@@ -34,8 +34,7 @@ from specc.ir.graph import Node, Value
 from specc.ir.op import Op
 
 LOW_SCORE = -1e30
-"""Scores up to this value are treated as -inf. No model computes meaningful scores of this
-magnitude."""
+"""Scores up to this value are treated as -inf. No model computes meaningful scores below -1e30."""
 
 UNDERFLOW_DISTANCE = 1000.0
 """`exp(-x)` is 0 in float64 for x >= 746, and 0 in float32 for x >= 104."""

@@ -56,7 +56,7 @@ def infer_rotation(
 
 
 def _infer_unary_rotation(node: Node, rotation: RotationFact | None) -> RotationFact:
-    """Return the rotation after a unary op, which is exposed if the op does not preserve it."""
+    """Return the rotation after a unary op, exposed if the op does not preserve the rotation."""
     if rotation is None:
         return EXPOSED_ROTATION
     match node.op:

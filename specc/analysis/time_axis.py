@@ -314,7 +314,7 @@ def find_padding_strides(graph: Graph) -> dict[str, int]:
 
 def find_right_padded_masks(graph: Graph) -> frozenset[str]:
     """Return the names of right-padded masks that a recurrent layer or loop reads. The number of
-    true positions of such a mask is the `sequence_lens` input of the ONNX op.
+    true positions of a right-padded mask is the `sequence_lens` input of the ONNX op.
     """
     masks = {v: n for n, v in graph.inputs.items() if graph.input_facts[n].padding_side == "right"}
     layers = ops.RecurrentLayer | ops.QuantizedLstm

@@ -192,7 +192,7 @@ def _copy_node(
 
 def find_dependent_length(body: Graph, dependent_symbols: frozenset[str]) -> Node | None:
     """Return the first node of a loop body that has one of `dependent_symbols` in an attribute, or
-    whose own body contains such a node. Return None if there is no such node.
+    whose own body contains such a node. Return None if no node depends on `dependent_symbols`.
     """
     for node, _ in body.nodes:
         has_nested_use = isinstance(node.op, ops.Scan) and find_dependent_length(

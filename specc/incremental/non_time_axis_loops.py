@@ -181,7 +181,7 @@ def build_loop_step(
     demand: PositionDemand,
     results: NodeResults,
 ) -> NodeResults:
-    """Build the decode step of a loop. Return its results in the outer step.
+    """Build the decode step of a loop. Return the results of the loop in the outer step.
 
     `outer` and `inner` are the builders of the steps of the outer graph and of the body. `demand`
     is the demand on the operands of the loop.

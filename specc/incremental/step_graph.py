@@ -138,7 +138,7 @@ class StepGraphBuilder:
         self.loop_invariant_inputs: dict[str, Value] = {}
 
     def build_graph(self) -> Graph:
-        """Build the inputs, nodes, outputs and next states of the step. Return its graph."""
+        """Build the inputs, nodes, outputs and next states of the step; return the step graph."""
         plan, graph = self.plan, self.plan.graph
         self._declare_inputs()
         for node, results in graph.nodes:
@@ -343,11 +343,11 @@ def derive_step_graph(
     """Derive the decode step of `graph`, which must have been proved causal for `outputs`
     (`specc.analysis.causality.check_causality`).
 
-    `time_axis_input` is the generated input. The number of its positions per step is a multiple of
-    `chunk_length`. `outputs` maps each output to the positions that a step returns: all new
-    positions or only the last position. Unless `evicts_positions`, sliding-window attention keeps
-    positions outside the window. For the output `first_token_logits`, the encoder graph returns the
-    last position before the first token, if any.
+    `time_axis_input` is the generated input. The number of positions of `time_axis_input` per step
+    is a multiple of `chunk_length`. `outputs` maps each output to the positions that a step
+    returns: all new positions or only the last position. Unless `evicts_positions`, sliding-window
+    attention keeps positions outside the window. For the output `first_token_logits`, the encoder
+    graph returns the last position before the first token, if any.
     """
     symbol = find_time_symbol(graph, time_axis_input, chunk_length)
     assert symbol is not None, f"{time_axis_input} has no axis to grow along"
@@ -373,7 +373,7 @@ def derive_step_graph(
 
 
 def add_encoder_graph(step: DecodeGraph) -> DerivedGraphs:
-    """Build the encoder graph of a decode step. Return both graphs and the states."""
+    """Build the encoder graph of `step`; return the encoder graph, the step and the states."""
     inputs = set(step.plan.graph.inputs.values())
     # A static input of the spec is also an input of the step; `encode` returns all other values.
     computed = ((n, v) for n, v in step.loop_invariant_inputs.items() if v not in inputs)

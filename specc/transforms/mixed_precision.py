@@ -200,7 +200,7 @@ def _passes_operands_to_output(op: Op, is_output: bool) -> bool:
 def _find_unbounded_values(graph: Graph) -> set[Value]:
     """Return the quotients of values that are computed from the inputs alone, such as a time series
     divided by its standard deviation, and the values computed from them up to a norm or another op
-    that bounds its result. With a divisor close to zero, such values overflow float16.
+    that bounds its result. With a divisor close to zero, the quotients overflow float16.
     """
     input_values = {v for v in graph.inputs.values() if v.dtype == "f32"}
     weight_dependent = {*graph.parameters.values()}

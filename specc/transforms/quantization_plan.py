@@ -370,7 +370,7 @@ def _find_first_attention_weights(graph: Graph) -> frozenset[str]:
 
 
 def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str]:
-    """Yield the weights of the nearest linear layers upstream of `values`; empty this list."""
+    """Yield the weights of the nearest linear layers upstream of `values`; clear `values`."""
     names = {value: name for name, value in graph.parameters.items()}
     visited: set[Value] = set()
     while values:

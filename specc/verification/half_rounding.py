@@ -101,9 +101,10 @@ class HalfRoundingErrors:
         reference, otherwise a note for the error.
 
         A few positions have much larger errors than all others, because a router selects a
-        different expert or a norm divides by a value close to zero. Rounding determines these
-        positions, so differences and changes are compared by rank: rounding explains the k-th
-        largest difference if it is at most `MAX_EXPLAINED_RATIO` times the k-th largest change.
+        different expert or a norm divides by a value close to zero. Rounding determines which
+        positions have large errors, so differences and changes are compared by rank: rounding
+        explains the k-th largest difference if it is at most `MAX_EXPLAINED_RATIO` times the k-th
+        largest change.
         """
         if result.shape != self.expected[name].shape:
             return "rounding does not change shapes"

@@ -1,6 +1,6 @@
 """Choose axis sizes for `specc verify` that exceed the constants in masks and caches, and find the
-sizes that `specc verify` skips. A length threshold is the smallest axis size at which such a
-constant has an effect.
+sizes that `specc verify` skips. A length threshold is the smallest axis size at which a constant in
+a mask or cache has an effect.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -320,7 +320,7 @@ def find_nearby_lengths(
     graph: Graph, preferred_lengths: Sizes, other_length: int, max_lengths: Sizes | None
 ) -> dict[str, int] | None:
     """Return valid axis sizes of the graph near `preferred_lengths`, and near `other_length` for
-    all other symbolic dimensions. Return None if there are no such sizes.
+    all other symbolic dimensions. Return None if no valid axis sizes are found.
     """
     graph_max_lengths = find_max_lengths(graph)
     default_lengths, graph_min_lengths = (

@@ -105,7 +105,9 @@ class OutputError:
     position_count: int = 0
 
     def add_result(self, quantized_result: Array, baseline_result: Array, is_logits: bool) -> None:
-        """Add one result of both models. If `is_logits`, also compare token distributions."""
+        """Add a result of the quantized model and of the baseline. If `is_logits`, also compare
+        token distributions.
+        """
         a, b = quantized_result.astype(np.float64), baseline_result.astype(np.float64)
         is_finite = np.isfinite(a) & np.isfinite(b)
         a, b = np.where(is_finite, a, 0), np.where(is_finite, b, 0)
@@ -155,7 +157,9 @@ class QuantizationComparison:
     output_errors: dict[str, OutputError] = field(default_factory=dict)
 
     def compare_random_inputs(self, seed: int, rounds: int) -> None:
-        """Compare both models on random inputs. Raise E0857 if their specs differ."""
+        """Compare the quantized model and the baseline on random inputs. Raise E0857 if the specs
+        of the two models differ.
+        """
         graph = self.quantized_model.manifest.graph
         self._check_same_signature()
         rng = np.random.default_rng(seed)

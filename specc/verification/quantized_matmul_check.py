@@ -31,7 +31,7 @@ class QuantizedMatMuls:
 
     @classmethod
     def from_model(cls, model: LoadedModel) -> "QuantizedMatMuls":
-        """Collect the quantized MatMul nodes of a model, or none if it rounds values to 16 bits."""
+        """Collect the quantized MatMul nodes of a model, or none for a 16-bit model."""
         if not model.manifest.quantized or find_half_dtype(model.manifest.graph):
             return cls()
         return cls(*model.open_with_quantized_matmuls())

@@ -120,7 +120,7 @@ def _emit_updated_history(
 
 class DecodingStrategy(Protocol):
     """A decoding strategy, which emits the selection of the next tokens in each iteration.
-    `carries` are its loop-carried values.
+    `carries` are the loop-carried values of the strategy.
     """
 
     carries: list[LoopCarry]

@@ -253,7 +253,7 @@ class Emitter:
 
     @contextmanager
     def open_body(self, *, is_isolated: bool = False) -> Iterator[GraphBody]:
-        """Open a subgraph for emitted nodes. If `is_isolated`, outer nodes are not reused in it."""
+        """Open a subgraph for emitted nodes; an isolated subgraph does not reuse outer nodes."""
         site, bodies, body = self.site, self.bodies, GraphBody()
         isolated_index = len(bodies.open_bodies) if is_isolated else bodies.isolated_index
         open_bodies = (*bodies.open_bodies, body)

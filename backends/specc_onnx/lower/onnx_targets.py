@@ -177,7 +177,7 @@ TARGETS: Mapping[str, Target] = {
 
 
 def get_target(name: str) -> Target:
-    """Return the target `name`. Raise E0822 if there is no such target."""
+    """Return the target `name`. Raise E0822 for an unknown target."""
     if name not in TARGETS:
         raise_error(
             "E0822",

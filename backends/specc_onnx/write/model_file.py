@@ -309,7 +309,7 @@ def parse_model(data: bytes, path: Path) -> OnnxModelFile:
 
 
 def _has_valid_strings(message: Message) -> bool:
-    """Return True if all strings of a message are UTF-8; protobuf returns invalid ones as bytes."""
+    """Return True if all strings of a message are UTF-8; protobuf returns others as bytes."""
     for name in _list_string_fields(message.DESCRIPTOR):
         value = getattr(message, name)
         if isinstance(value, str):

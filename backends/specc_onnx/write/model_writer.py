@@ -200,8 +200,8 @@ def _describe_built_model(built_model: BuiltModel, placement: WeightPlacement) -
 def write_weight_file(
     out: OutputDirectory, stem: str, placement: WeightPlacement, values: ParameterSource
 ) -> str | None:
-    """Write the weights that are neither inline nor linked to a file. Return its name, or None if
-    there are no such weights.
+    """Write the weights that are neither inline nor linked to a weight file. Return the name of the
+    weight file, or None if all weights are inline or linked.
     """
     if placement.is_inline or not placement.plan.copied_tensors:
         return None

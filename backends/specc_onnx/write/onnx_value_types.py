@@ -127,7 +127,7 @@ def choose_distinct_lengths(
 ) -> dict[str, int]:
     """Return a size for every symbolic dimension of `dims`, by name: distinct primes above
     `lower_limits` and at most `upper_limits`, or the nearest sizes that satisfy the length
-    constraints of `graph`. Return {} if there are no such sizes.
+    constraints of `graph`. Return {} if no sizes satisfy the constraints.
     """
     all_dims = list(dims)
     static_lengths = {d.number for d in all_dims if d.number is not None}

@@ -107,7 +107,7 @@ def _needs_conversion(values: ParameterSource, name: str, dtype: str, matrix_dty
 
 
 def _is_inline(pieces: Sequence[ExternalTensor], storage: WeightStorage, is_single: bool) -> bool:
-    """Return True if weights are stored in the ONNX file. Raise E0823 if they are too large."""
+    """Return True if weights are stored in the ONNX file. Raise E0823 for too large weights."""
     total_bytes = sum(p.nbytes for p in pieces)
     is_small = total_bytes < MAX_INLINE_BYTES and is_single
     is_inline = storage == "inline" or (storage == "auto" and is_small)
