@@ -176,8 +176,8 @@ def _merge_columns(
     earlier_may_lack_columns: bool,
     file_may_lack_columns: bool,
 ) -> dict[str, ColumnType | None]:
-    """Merge the column types of earlier files with the column types of a file. A column with
-    conflicting types gets None. With `…_may_lack_columns`, a missing column is not a conflict.
+    """Merge the column types of earlier files with the column types of a file. The type of a column
+    with conflicting types is None. With `…_may_lack_columns`, a missing column is not a conflict.
     """
     merged = {}
     for name in {**earlier_columns, **file_columns}:

@@ -289,7 +289,9 @@ class CostFormulas:
 
     @staticmethod
     def from_graph(graph: Graph) -> "CostFormulas":
-        """Derive the cost formulas of a graph: operand and result sizes, total multiply-adds."""
+        """Derive the cost formulas of a graph: the operand and result sizes of each node, and the
+        total number of multiply-adds.
+        """
         batch_size = get_batch_symbol(graph)
         sizes = {_count_elements(node, results) for node, results in graph.nodes}
         return CostFormulas(
@@ -312,7 +314,9 @@ class CostFormulas:
             return 0
 
     def estimate_bytes(self, rows: int, length: int) -> int:
-        """Estimate the activation bytes of a batch: the largest operands plus results of a node."""
+        """Estimate the activation bytes of a batch: the maximum, over all nodes, of the size of
+        operands and results.
+        """
         return self._get_cached_cost("memory", rows, length)
 
     def estimate_multiply_adds(self, rows: int, length: int) -> int:

@@ -127,7 +127,7 @@ def _check_argument_count(name_count: int, directory: str | None) -> None:
 
 
 def draft_to_json(draft: SpecDraft | None) -> dict[str, object] | None:
-    """Return the sources of a draft as a JSON object, or None if there is no draft."""
+    """Return the properties of a draft as a JSON object, or None if there is no draft."""
     if draft is None:
         return None
     return {
@@ -153,7 +153,9 @@ def _format_next_steps(is_yaml: bool) -> tuple[str, ...]:
 
 
 def _print_draft(draft: SpecDraft) -> None:
-    """Print the sources of a draft, and list the unmapped config keys and tensors."""
+    """Print the graph of a draft and the number of its config values, and list the unmapped config
+    keys and tensors.
+    """
     count = f"{draft.value_count} config values differ from the defaults"
     print_result_line(f"graph: {draft.graph_name}; {count}")
     if not draft.is_known_model_type:

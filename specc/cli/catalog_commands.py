@@ -44,7 +44,7 @@ def add_list_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_list(args: Namespace) -> int:
-    """Print the names of each kind, one per line with the summary of its documentation."""
+    """Print the names of specs, types, blocks or functions, one per line with a summary."""
     kinds = [args.kind] if args.kind else LISTED_KINDS
     docs_by_kind = {kind: dict(sorted(_map_summaries(kind).items())) for kind in kinds}
     items = [

@@ -14,7 +14,9 @@ COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 
 @dataclass(frozen=True, slots=True)
 class CompletionChoice:
-    """Completion candidates: fixed `values`, `specc _complete dynamic_kind`, and file names."""
+    """Completion candidates: the fixed `values`, the output of `specc _complete` for
+    `dynamic_kind`, and file names.
+    """
 
     values: tuple[str, ...] = ()
     dynamic_kind: str = ""

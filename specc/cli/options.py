@@ -155,7 +155,9 @@ def get_generation_flag(name: str) -> str:
 
 
 def add_spec_arguments(parser: ArgumentParser, other_kinds: str = "") -> None:
-    """Declare the argument SPEC and the options of a spec. The help also lists `other_kinds`."""
+    """Declare the argument SPEC and the options of a spec. `other_kinds` is inserted into the help
+    of SPEC.
+    """
     parser.add_argument(
         "spec",
         metavar="SPEC",

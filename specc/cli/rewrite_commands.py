@@ -263,7 +263,9 @@ def _outline_graph(graph: Graph) -> str:
 
 
 def _build_graphs_of_file(file: ast.File, spec: LoadedSpec) -> list[str]:
-    """Return the formatted graphs of `file`, parsed as if at the path of `spec`; [] if invalid."""
+    """Return the formatted graphs of `file`, parsed as if at the path of `spec`, or [] if `file` is
+    invalid.
+    """
     path = spec.program.module.path
     try:
         return _format_graphs(open_spec(Source(path, format_dsl(file)), library=spec.library))

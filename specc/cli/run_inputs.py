@@ -105,7 +105,9 @@ class _InputCollector:
         self.values_by_input.setdefault(name, []).append(value)
 
     def _read_arrays(self, name: str, argument: str) -> None:
-        """Assign named arrays of a file to the inputs of the same name, unnamed ones to `name`."""
+        """Assign the named arrays of a file to the inputs of that name, an unnamed array to
+        `name`.
+        """
         self.files.append(argument)
         try:
             arrays = dict(_read_values(argument))

@@ -135,7 +135,7 @@ def _split_named_inputs(argument: str, slots: Mapping[str, TaskSlot]) -> tuple[s
 
 
 def _get_next_slot(remaining: Sequence[TaskSlot], values: SlotValues) -> TaskSlot | None:
-    """Return the task parameter for a positional argument: the first empty or variadic one."""
+    """Return the task parameter for a positional argument, the first that is empty or variadic."""
     required = [slot for slot in remaining if not slot.is_optional]
     for slot in required:
         if slot.is_variadic or slot.name not in values:

@@ -299,7 +299,7 @@ ARGUMENT_KINDS: Mapping[str, OptionKind] = {
     **dict.fromkeys(("spec", "output"), PATH_OPTION),
     **{name: option.kind for name, option in {**SPEC_OPTIONS, **COMPILE_OPTIONS}.items()},
 }
-"""The option kind of each Python argument of `check` and `compile`."""
+"""The option type of each Python argument of `check` and `compile`."""
 
 
 COMPILE_GROUPS: Mapping[str, tuple[str, ...]] = {

@@ -1,4 +1,6 @@
-"""Export of decoders (`hf`, `genai`): input_ids, mask and past to logits and present."""
+"""Export decoders in the profiles `hf` and `genai`. The inputs are token ids, mask and past KV
+caches; the outputs are logits and present KV caches.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

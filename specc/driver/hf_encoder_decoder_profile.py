@@ -1,4 +1,4 @@
-"""Export of encoder-decoder models as the three graphs that Optimum and transformers.js load."""
+"""Export encoder-decoder models as the three graphs that Optimum and transformers.js load."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Kinds of options and arguments, and their declaration for `argparse`.
+"""Types of options: the valid Python values and the declaration for `argparse`.
 
 The option tables declare the command-line flags and also validate the arguments of the Python API.
 """
@@ -14,7 +14,7 @@ from specc.io.safe_read import escape_text
 
 
 class OptionKind(NamedTuple):
-    """A kind of option: a description and a predicate of the valid Python values, the declaration
+    """A type of option: a description and a predicate of the valid Python values, the declaration
     for `argparse`, and the conversion to the type of the field in `CompileOptions`.
     """
 
@@ -80,7 +80,7 @@ def _is_string_list(value: object) -> bool:
 
 
 def make_choice_kind(choices: Iterable[str], default: str = "") -> OptionKind:
-    """Return the kind of an option with fixed choices. Python callers may also pass ""."""
+    """Return the type of an option with fixed choices. Python callers may also pass ""."""
     choices = tuple(choices)
     return OptionKind(
         "one of " + ", ".join(f'"{word}"' for word in choices),
@@ -165,7 +165,7 @@ def add_options(parser: _ActionsContainer, options: Mapping[str, Option]) -> Non
 def check_argument_kinds(
     kinds: Mapping[str, OptionKind], arguments: Mapping[str, object], code: str = "E0820"
 ) -> None:
-    """Raise errors with the code `code`, one per argument with a value invalid for its kind."""
+    """Raise one error with the code `code` for each argument with an invalid value."""
     invalid_names = [
         n for n, value in arguments.items() if n in kinds and not kinds[n].accepts(value)
     ]

@@ -292,7 +292,7 @@ def describe_weight_precision(
 
 
 def describe_attention_forms(graph: str, emitted_model: EmittedModel) -> Iterator[str]:
-    """Yield a description of the lowering for each run of equally lowered attention layers."""
+    """Yield the lowering of each group of consecutive attention layers that are lowered equally."""
     lowerings = (
         (a["how"], a["scope"]) for a in emitted_model.attention_weight_locations if "how" in a
     )

@@ -31,7 +31,9 @@ def list_weight_names(graph: Graph) -> tuple[str, ...]:
 def parse_quantize_option(
     entries: Mapping[str, ast.QuantizeEntry], name: str, choices: Iterable[str]
 ) -> str:
-    """Return the value of a `quantize` entry, or "" if absent. Raise E0858 for other choices."""
+    """Return the value of a `quantize` entry, or "" if absent. Raise E0858 for an invalid
+    choice.
+    """
     entry = entries.get(name)
     if entry is None:
         return ""

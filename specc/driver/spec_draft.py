@@ -221,7 +221,9 @@ def _select_differing(
 def _select_accepted_literals(
     base: str, chosen_specs: Mapping[str, str], literals: dict[str, str], name: str
 ) -> dict[str, str]:
-    """Return all literals if a derived spec accepts them together, else those accepted alone."""
+    """Return all literals if a derived spec accepts them together, or else the literals that a
+    derived spec accepts individually.
+    """
     if _evaluate_derived_config(base, {**chosen_specs, **literals}, name) is not None:
         return literals
     configs = {

@@ -174,7 +174,7 @@ def _map_initializers(graph: Graph) -> dict[str, str]:
 
 
 def _find_shared_parameters(spec: LoadedSpec, graph: Graph) -> frozenset[str]:
-    """Return the parameters that all graphs of a spec share; empty for a single graph."""
+    """Return the parameters that all graphs of a spec share (none if there is a single graph)."""
     names = [
         frozenset(other_graph.parameters)
         for other_graph in iterate_sibling_graphs(spec, graph.name)

@@ -37,7 +37,7 @@ BEAM_SEARCH_KEYS = (
     "renormalize_logits",
 )
 WHISPER_KEYS = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
-"""Keys only of Whisper's generation_config.json, in which tokens select language and task."""
+"""Keys of Whisper's generation_config.json only, where tokens select language and task."""
 FORCED_BOS_KEY, FORCED_EOS_KEY = "forced_bos_token_id", "forced_eos_token_id"
 DEFAULT_TOP_K = 50
 """Default `top_k` of sampling in transformers."""

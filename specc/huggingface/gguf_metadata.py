@@ -154,7 +154,9 @@ def _build_rope_scaling(file: GGUFFile, fields: Fields, rope: Metadata) -> Field
 def _build_yarn_fields(
     rope: Metadata, scaling_type: object, factor: object, original: Fields
 ) -> Fields:
-    """Build the other YaRN fields. llama.cpp multiplies the standard factor of cos and sin."""
+    """Build the YaRN fields other than type and factor, or return {} for other scaling types.
+    llama.cpp multiplies the standard factor of cos and sin by `scaling.attn_factor`.
+    """
     multiplier = rope.get("scaling.attn_factor", 1.0)
     if scaling_type != "yarn" or not isinstance(factor, float) or not isinstance(multiplier, float):
         return {}

@@ -53,8 +53,8 @@ UNSUPPORTED_TYPES = {
 }
 """Model types without a built-in spec, with the reason."""
 TIMM_TYPE, TIMM_ARCHITECTURE_KEY, TIMM_CONFIG_KEY = "timm_wrapper", "architecture", "pretrained_cfg"
-"""The `model_type` of a timm network, the config key that names the network, and a key that every
-config.json of timm has; those of timm have no `model_type`."""
+"""The `model_type` of a timm network, the config key that names the network, and a key in every
+config.json of timm. A config.json of timm has no `model_type`."""
 EXPECTED_VALUES = re.compile(r'^\s*expect "(\w+)" in \(([^)]*)\)', re.MULTILINE)
 CONFIG_SECTION = re.compile(
     r"^config(?: \{\n.*?^\}|:\n(?:(?:[ #].*)?\n)*)", re.MULTILINE | re.DOTALL

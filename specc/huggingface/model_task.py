@@ -185,7 +185,7 @@ def _read_max_length(
 def _read_sentence_task(
     config: Config, tokenizer_config: Config, directories: Sequence[Path]
 ) -> Fields:
-    """Read the text settings of a sentence-transformers directory, or return {} for others."""
+    """Read the text settings of a sentence-transformers directory, or return {}."""
     if find_repository_file(directories, MODULES_FILE) is None:
         return {}
     path = find_first_file(directories, SENTENCE_CONFIGS)

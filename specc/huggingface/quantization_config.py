@@ -111,7 +111,9 @@ def _get_integer(fields: Mapping[str, Json], key: str) -> int:
 
 
 def _require_value(fields: Mapping[str, Json], key: str, *supported: Json) -> Json:
-    """Return the value of `key` (null: the first supported one). Raise for unsupported values."""
+    """Return the value of `key`, or the first supported value if the value is null. Raise an error
+    if the value is not in `supported`.
+    """
     value = fields.get(key)
     if isinstance(value, str):
         value = value.lower()

@@ -50,7 +50,9 @@ class _Settings:
         self.reader, self.defaults = reader, default
 
     def read_length(self, key: str, *parts: str) -> int:
-        """Read a positive integer: the value of `key`, or its first member named in `parts`."""
+        """Read a positive integer: the value of `key` or, if the value is an object, the first of
+        its members in `parts`.
+        """
         value = self.reader.read_value(key, self.defaults.get(key))
         if isinstance(value, dict):
             value = next((value[part] for part in parts if value.get(part) is not None), None)

@@ -97,7 +97,7 @@ def apply_tokenizer_settings(
 
 
 def _list_parts(value: object) -> list[Part]:
-    """Return the items of a `Sequence` component, [component] for others, or [] for null."""
+    """Return the items of a `Sequence`, [component] for any other component, or [] for null."""
     if not isinstance(value, dict):
         return []
     items = next(

@@ -48,7 +48,7 @@ _FILE_COUNTER = count()
 """Counter for names of temporary files, shared by all threads so that names do not collide."""
 
 MAX_STEM_LENGTH = 150
-"""Maximum stem length in bytes: names with hash and suffix are valid on every file system."""
+"""Maximum stem length in bytes for which names with hash and suffix are valid everywhere."""
 
 
 def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
@@ -362,7 +362,9 @@ def is_stale_file_name(name: str, written_time: float) -> bool:
 
 @contextmanager
 def create_temporary_directory() -> Iterator[Path]:
-    """Return a context with a temporary directory. Remove stale ones. Raise E0810 to E0815."""
+    """A context manager that yields a temporary directory, after removing stale temporary
+    directories. Raise E0810 to E0815 on failure.
+    """
     try:
         parent_directory = Path(tempfile.gettempdir())
         _remove_stale_directories(parent_directory)

@@ -96,7 +96,9 @@ _MAX_FIELDS = 10_000
 
 
 def _make_content_test(test: Callable[[mmap.mmap], bool]) -> Callable[[Path], bool]:
-    """Return a function that applies `test` to a file's content; False if it is unreadable."""
+    """Return a function that applies `test` to the content of a file, or returns False if the file
+    is unreadable.
+    """
 
     @wraps(test)
     def has_content(path: Path) -> bool:
@@ -194,7 +196,9 @@ def find_unused_sidecar_files(path: Path) -> list[str]:
 def filter_unreferenced_files(
     directory: Path, names: Collection[str], *, excluded_models: Collection[str]
 ) -> list[str]:
-    """Return the `names` that no model in the directory uses, except `excluded_models`."""
+    """Return the file names in `names` that no model in the directory uses. The models in
+    `excluded_models` are not considered.
+    """
     unreferenced = list(names)
     try:
         # List the directory only if necessary, because it may be large.

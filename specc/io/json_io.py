@@ -249,7 +249,7 @@ class JsonFields:
         self.raise_invalid(key, f"is not one of {', '.join(options)}")
 
     def read_strings(self, key: str, max_count: int, max_length: int) -> tuple[str, ...]:
-        """Return a list of at most `max_count` strings of at most `max_length` characters each."""
+        """Read a list of at most `max_count` strings of at most `max_length` characters each."""
         values = self.read_list(key, max_count)
         for item, value in ((f"{key}[{i}]", value) for i, value in enumerate(values)):
             if not isinstance(value, str) or len(value) > max_length:
@@ -259,7 +259,7 @@ class JsonFields:
         return tuple(str(value) for value in values)
 
     def read_list(self, key: str, max_count: int | None = None) -> list[object]:
-        """Return a field that must be a list of at most `max_count` values (None: no limit)."""
+        """Read a list of at most `max_count` values from a field (None: no limit)."""
         value = self.get_required(key)
         if not isinstance(value, list | tuple):
             self.raise_invalid(key, "is not a list")
@@ -302,7 +302,7 @@ class JsonFields:
 def parse_versioned_record(
     text: str | bytes, version: int, artifact: str, fail: Callable[[str], NoReturn]
 ) -> JsonFields:
-    """Parse an `artifact`: a JSON object whose `format` is `version`. Call `fail` on failure."""
+    """Parse a JSON object with the given format `version`. Call `fail` for an invalid object."""
     try:
         data = parse_strict_json(text if isinstance(text, str) else text.decode("utf-8"))
     except InvalidJsonError as error:

@@ -199,7 +199,9 @@ def resolve_output_link(path: Path) -> Path:
 
 
 def _check_regular_file(path: Path, mode: int, prefix: str) -> None:
-    """Raise E0811 unless `mode` is that of a regular file. `prefix` begins the file type."""
+    """Raise E0811 unless `mode` is that of a regular file. The message contains the file type after
+    `prefix`.
+    """
     if not stat.S_ISREG(mode):
         raise_not_a_file(
             path, prefix + ("a directory" if stat.S_ISDIR(mode) else "a device or a pipe")

@@ -130,7 +130,9 @@ def discard_native_stderr() -> Iterator[None]:
 
 
 def is_process_alive(pid: int) -> bool:
-    """Return True if a process may be alive; always on Windows, where a check would kill it."""
+    """Return True if a process may be alive. On Windows, a check would kill the process, so the
+    result is always True.
+    """
     if IS_WINDOWS:
         return True
     try:

@@ -208,7 +208,9 @@ def suggest_local_model_path(name: str) -> str:
 
 
 def _iterate_cached_models(directory: Path) -> Iterator[Path]:
-    """Yield the latest snapshot of each model in a hub cache, its parent, or a model directory."""
+    """Yield the latest snapshot of each model in a hub cache, in the parent of a hub cache, or in
+    the directory of one cached model.
+    """
     with suppress(OSError):
         if (directory / "snapshots").is_dir():
             yield from _iterate_newest_snapshot(directory)

@@ -318,7 +318,9 @@ def _find_connected_items(
 
 
 def _get_relative_path(scope: str, base: str) -> str:
-    """Return a scope name relative to `base` (a number with its parent), "" for an outer scope."""
+    """Return a scope name relative to `base`, or "" for an outer scope. A number is prefixed with
+    the name of its parent.
+    """
     common = find_common_scope(scope, base)
     name = scope.removeprefix(common).lstrip(".").split(".")[0]
     parent = common.rpartition(".")[2]

@@ -34,7 +34,9 @@ class CostCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class CostCurves:
-    """Costs of a batch element by size of all `symbols`; `limit_reason` explains the maximum."""
+    """The cost of one batch element as a function of the common size of all `symbols`.
+    `limit_reason` explains the maximum size.
+    """
 
     symbols: tuple[str, ...]
     lengths: tuple[int, ...]
