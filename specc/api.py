@@ -89,7 +89,7 @@ def compile(
     >>> specc.compile("xor", "xor.onnx")
     <specc compiled xor: xor.onnx, 1 file, ...>
     """
-    arguments = dict(locals())  # the arguments, before other local variables are assigned
+    arguments = dict(locals())  # only the arguments are local variables here
     check_argument_kinds(ARGUMENT_KINDS, arguments)
     _check_generation_config(generation_config, parse_graph_names(graphs))
     options = build_compile_options({**arguments, "generation_config": generation_config or {}})

@@ -66,7 +66,7 @@ class PackageGraph:
 @value_class()
 class ExtraFile:
     """An additional file of a package, such as `tokenizer.json`. `role` is the key of the file in
-    the index (default: the file name). `is_hashed` inserts a content hash into the file name.
+    the index (default: the file name). With `is_hashed`, the name contains a content hash.
     """
 
     name: str
@@ -250,7 +250,7 @@ class Session(Computation, Protocol):
         output_buffers: "Mapping[str, DeviceTensor] | None" = None,
     ) -> DeviceTensors:
         """Run the model without checking its inputs. Return all outputs as device tensors. Outputs
-        that `output_buffers` contains are written to its buffers. Raise E0924 if the run fails.
+        in `output_buffers` are written to these buffers. Raise E0924 if the run fails.
         """
 
     def bind(
@@ -280,7 +280,7 @@ class ModelFile(Protocol):
         """Return the metadata entries of the model by key."""
 
     def list_external_files(self) -> list[tuple[str, int]]:
-        """Return (name, minimum size in bytes) of each external data file, -1 if invalid."""
+        """Return (path, minimum size in bytes or -1 if invalid) of each external data file."""
 
     def is_unchanged(self) -> bool:
         """Return True if the model has not changed since it was written."""
@@ -317,7 +317,7 @@ class ModelFile(Protocol):
         """Return the `If` branches and `Loop` bodies of the model."""
 
     def open_with_execution_counts(self, provider: str) -> Session:
-        """Open a copy that counts subgraph executions, without activation quantization."""
+        """Open a copy with counts of subgraph executions, without activation quantization."""
 
     def open_with_attention(
         self, provider: str, notes: Iterable[Mapping[str, str]]
@@ -329,7 +329,7 @@ class RunnerBackend(Protocol):
     """A backend that opens and runs compiled models."""
 
     def read_model(self, path: Path) -> ModelFile:
-        """Read a model file. Raise E0802 for an unreadable file, and E0926 if it is no model."""
+        """Read a model file. Raise E0802 for an unreadable file, and E0926 for an invalid model."""
 
     def parse_model(self, data: bytes, path: Path) -> ModelFile:
         """Parse a model from the content of the file `path`. Raise E0926 for invalid data."""
@@ -395,6 +395,6 @@ def _find_package(name: str) -> str:
     """Return the package of a backend, which other distributions register as an entry point."""
     if find_spec(package := f"specc_{name}"):
         return package
-    from importlib.metadata import entry_points  # this import takes 15 ms
+    from importlib.metadata import entry_points  # imported here because the import takes 15 ms
 
     return {e.name: e.value for e in entry_points(group="specc.backends")}.get(name, package)

@@ -56,7 +56,7 @@ def load(
     files = open_package_files(Path(model)) if os.path.isdir(model) else None
     if files is not None and execution_provider == "cpu":
         files.open_in_background(threads)
-    # these imports take as long as opening the sessions, and run concurrently with it
+    # these imports take as long as opening the sessions, and run at the same time
     from specc.model import Model
     from specc.runtime.inference_model import open_compiled_model
 

@@ -176,7 +176,9 @@ class ErrorCollector:
 
 
 class SpeccError(Exception):
-    """The exception for errors in specs, weights, models and inputs, with their `diagnostics`."""
+    """The exception for errors in specs, weights, models and inputs. `diagnostics` are the
+    errors.
+    """
 
     def __init__(self, *diagnostics: Diagnostic) -> None:
         super().__init__(*(f"{d.code}: {d.title}" for d in diagnostics))
@@ -188,7 +190,7 @@ class SpeccError(Exception):
 
     def __str__(self) -> str:
         """Return the text that the command line prints for the diagnostics."""
-        # imported here, because the renderer imports this module
+        # import the renderer here, because the renderer imports this module
         from specc.diagnostics.render import render_diagnostics
 
         return render_diagnostics(self.diagnostics).rstrip("\n")

@@ -135,8 +135,7 @@ def build_sarif_region(span: Span) -> dict[str, int]:
 
 def file_name_to_uri(name: str) -> str:
     """Convert a file name to a relative URI reference."""
-    # characters that RFC 3986 does not escape; a file name may also contain characters that must be
-    # escaped
+    # the characters of a path that need no escape according to RFC 3986
     safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/"
     data = name.replace("\\", "/").encode("utf-8", "replace")
     return "".join(chr(b) if chr(b) in safe else f"%{b:02X}" for b in data)

@@ -306,7 +306,7 @@ def render_short_diagnostic(diagnostic: "Diagnostic") -> str:
 
 
 def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diagnostic"]:
-    """Merge diagnostics that differ only in location into the first, except syntax errors."""
+    """Merge diagnostics that differ only in location, except syntax errors, into the first one."""
     merged: dict[object, Diagnostic] = {}
     for diagnostic in diagnostics:
         label = diagnostic.primary.text if diagnostic.primary else ""

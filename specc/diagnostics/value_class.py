@@ -38,7 +38,7 @@ def value_class(**options: bool) -> Callable[[type[C]], type[C]]:
 
 
 def _get_no_values(instance: object) -> None:
-    """Return the compared values of a class without compared fields, which are always equal."""
+    """Return None as the compared value of each instance of a class without compared fields."""
 
 
 def _are_equal(self: Any, other: Any) -> Any:

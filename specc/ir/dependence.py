@@ -98,7 +98,7 @@ class AxisTrace:
 
 
 def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, AxisTrace]:
-    """Propagate traces from `start` to all values of `graph` that depend on them."""
+    """Propagate the traces in `start` to all values that depend on the traced values."""
     traces: dict[Value, AxisTrace] = {
         v: AxisTrace(dict(t.axes), t.is_fully_read) for v, t in start.items()
     }
@@ -117,7 +117,9 @@ def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, Ax
 
 
 def _extend_trace(dependence: Dependence, source: AxisTrace) -> AxisTrace:
-    """Compose a trace with a dependence: add window offsets, or else assume all positions."""
+    """Compose the trace `source` with a dependence: add the window offsets of the dependence, or
+    for any other kind of dependence, return a trace of all positions.
+    """
     interval = source.axes.get(dependence.operand_axis)
     if interval is None:
         return AxisTrace(is_fully_read=source.is_fully_read)
@@ -191,8 +193,8 @@ def _iterate_scanned_axis(
 
 
 def _convert_to_outer_axis(op: Scan, axis: int, is_scan_output: bool) -> int:
-    """Convert an axis of a body output to the axis of the loop result, which has the additional
-    scan axis if the output is a scan output.
+    """Convert an axis of a body output to the axis of the loop result. The result of a scan output
+    has an additional scan axis.
     """
     return axis + (is_scan_output and axis >= op.axis)
 

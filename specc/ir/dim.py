@@ -48,8 +48,8 @@ DimLike: TypeAlias = Union["Dim", int]
 
 class Dim:
     """A dimension, such as `Dim.from_value(3)` or `Dim.symbol("batch") * 2`. `number` is the size
-    of a static dimension, or None. `origin` is the location where the user set the size, which
-    messages show and comparisons ignore.
+    of a static dimension, or None. `origin` is the location where the user set the size. Messages
+    show the origin, and comparisons ignore it.
     """
 
     __slots__ = ("_hash", "_symbols", "number", "origin", "terms")
@@ -338,7 +338,7 @@ def _try_divide(p: Dim, q: Dim) -> Dim | None:
 
 
 def _divide_monomial(monomial: Monomial, divisor: Monomial) -> Monomial | None:
-    """Return the monomial without the factors of `divisor`, or None if it is not divisible."""
+    """Return `monomial / divisor`, or None if `monomial` lacks a factor of `divisor`."""
     powers = dict(monomial)
     for atom, power in divisor:
         if powers.get(atom, 0) < power:

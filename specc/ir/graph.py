@@ -193,7 +193,7 @@ class GraphBuilder:
     node_indices: dict[Node, int] = field(default_factory=dict)
     """The index of each node, in insertion order."""
     nodes_by_free_length: dict[str, dict[Node, None]] = field(default_factory=dict)
-    """The nodes that depend on each symbolic dimension that occurs only in expert bodies."""
+    """The nodes that depend on a symbolic dimension of an expert body, by name of the dimension."""
 
     def add_input(self, name: str, facts: Input) -> Value:
         """Add an input and return its value. Input names must be unique."""
@@ -287,7 +287,9 @@ class GraphBuilder:
         new_values: Mapping[Value, Value],
         outputs: Mapping[str, Value] | None = None,
     ) -> Graph:
-        """Build the copy of `graph`, with its names, length bounds, and outputs (or `outputs`)."""
+        """Build the copy of `graph`, with the same names, length bounds and equations. `outputs`
+        are the outputs of the copy, by default the copied outputs of `graph`.
+        """
         self.names = {n: new_values[v] for n, v in graph.names.items() if v in new_values}
         if outputs is None:
             outputs = {n: new_values[v] for n, v in graph.outputs.items()}

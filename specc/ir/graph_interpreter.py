@@ -71,7 +71,9 @@ def _plan_evaluation(
 
 
 def _map_last_uses(nodes: Sequence[Node], requested: Iterable[Value]) -> dict[Value | None, int]:
-    """Map each value to the index of its last user, or to the end for requested values."""
+    """Map each value to the index of its last user. The index of a requested value is the number of
+    nodes.
+    """
     last_uses = {a: n for n, node in enumerate(nodes) for a in node.args}
     return last_uses | dict.fromkeys(requested, len(nodes))
 
@@ -182,7 +184,7 @@ def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
 
 
 def check_index_range(min_index: int, max_index: int, bound: int, description: str) -> None:
-    """Raise E0913 unless `min_index` to `max_index` are valid indices of `bound` entries."""
+    """Raise E0913 unless `min_index` and `max_index` are valid indices into `bound` entries."""
     if min_index < 0 or max_index >= bound:
         invalid_index = min_index if min_index < 0 else max_index
         raise_error(
@@ -275,7 +277,9 @@ def evaluate_padding(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tu
 
 
 def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[int, int]:
-    """Return the number of patches along height and width. Raise E0912 for a remainder."""
+    """Return the number of patches along height and width. Raise E0912 if an image size is not
+    divisible by the patch size.
+    """
     (*_, height, width), (*_, p, r) = image, patch
     if height % p or width % r:
         raise_error(

@@ -291,7 +291,7 @@ class _GraphParser:
         return tuple(items)
 
     def parse_scopes(self) -> tuple[str, ...]:
-        """Parse parameter scopes, e.g. `"layers.0", "layers.1"`."""
+        """Parse the scope paths of a node, e.g. `"layers.0", "layers.1"`."""
         scopes = [self.lines.read_string()]
         while self.lines.skip_word(", "):
             scopes.append(self.lines.read_string())
@@ -319,7 +319,7 @@ def build_op(name: str, attributes: dict[str, object], body: Graph | None = None
 def _check_attribute(field: Field[object], attributes: Mapping[str, object]) -> None:
     """Raise ShapeError if an attribute is missing or has the wrong type."""
     if field.name not in attributes:
-        # older formats lack newer attributes
+        # a text in an older format lacks newer attributes
         if field.default is MISSING:
             raise ShapeError(f"the attribute `{field.name}` is missing")
     elif not _has_type(attributes[field.name], field.type):

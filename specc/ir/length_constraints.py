@@ -14,7 +14,7 @@ from specc.ir.dim import DIM_FUNCTIONS, Atom, Dim, DimError, DimFunction, min_di
 from specc.ir.graph import Graph, Node, Value
 
 ROPE_TABLE = "--context-length"
-"""The table name for the limit of RoPE frequencies: the option that sets this limit."""
+"""The name of the RoPE length limit in messages: the option that sets this limit."""
 
 
 @dataclass(frozen=True)

@@ -216,7 +216,8 @@ class DecodingConfig:
 @value_class()
 class StandaloneGeneratorSource:
     """The input for building a standalone generator: the graph of the spec, the derived graphs, and
-    the generation settings. `defaults` computes inputs that the generator lacks.
+    the generation settings. `defaults` computes the graph inputs that are not inputs of the
+    generator.
     """
 
     graph: Graph

@@ -113,7 +113,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 @dataclass
 class OpRuleTable(Generic[F]):
-    """A dispatch table from op classes to functions. A table `rules` is a decorator, which
+    """A dispatch table from op classes to functions. The decorator `@rules` of a table `rules`
     registers a function for the op class in the annotation of the parameter `op`. `rules[op]`
     returns the function for the exact class of `op`.
     """
@@ -148,7 +148,7 @@ class Operand:
     index: int
 
     def __call__(self, node: "Node") -> "Value":
-        """Return the value that a node has for this operand."""
+        """Return the value of this operand in `node`."""
         return node.get_operand(self.index)
 
     def select(self, per_operand: Sequence[T]) -> T:
@@ -163,7 +163,7 @@ class OptionalOperand:
     index: int
 
     def __call__(self, node: "Node") -> "Value | None":
-        """Return the value that a node has for this operand, or None if the operand is absent."""
+        """Return the value of this operand in `node`, or None if the operand is absent."""
         return self.select(node.args)
 
     def select(self, per_operand: Sequence[T | None]) -> T | None:

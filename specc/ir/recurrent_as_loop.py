@@ -109,7 +109,7 @@ def compute_cell(
             return [f.add_op(activation, f.add_op("add", input, projection))]
         case ops.Gru():
             z, new = build_gru_gates(f, op, input, states[0], w)
-            # equal to `z · old + (1 - z) · new`, with one multiplication less
+            # equal to `z · old + (1 - z) · new`, with one multiplication fewer
             gated, base = (states[0], new) if op.update == "old" else (new, states[0])
             return [f.add_op("add", base, f.add_op("mul", z, f.add_op("sub", gated, base)))]
     return _compute_lstm_cell(f, input, states, w)

@@ -113,7 +113,9 @@ def _build_equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_Sha
 
 
 def _evaluate_dim(dim: Dim, sizes: Mapping[str, int]) -> int | None:
-    """Return the value of a dimension, or None if it is unknown. Raise E0912 for a remainder."""
+    """Return the value of a dimension, or None if it is unknown. Raise E0912 if the value is
+    undefined.
+    """
     try:
         return dim.substitute(sizes).number
     except DimError as error:

@@ -12,8 +12,9 @@ Marks on the axes of operands declare which operand positions a result position 
 (`specc.ir.dependence`). No mark: the same position. `t[a:b]`: positions `t - b` to `t - a`.
 `t[a:b:s:u]`: for position u of the result axis `u`, positions `s · u - b` to `s · u - a`. `t>`: all
 positions up to t. `k|q`: positions of `k` that `q` attends to. `t$`: the last position. `t@`: the
-size only. `t~`: all positions. All positions of an axis that no result has are read. Shape
-inference, checks, messages, dependence analysis and generated test inputs use the same signature.
+size only. `t~`: all positions. If no result has an operand axis, all positions of the axis are
+read. Shape inference, checks, messages, dependence analysis and generated test inputs use the same
+signature.
 """
 
 import re
@@ -33,7 +34,7 @@ AxisGroup: TypeAlias = tuple[str, ...]
 
 
 class RearrangePatternError(Exception):
-    """The error for an invalid rearrange pattern. The message follows the pattern in a sentence."""
+    """The error for an invalid rearrange pattern, such as a pattern without `->`."""
 
 
 @value_class(slots=True)
@@ -60,7 +61,7 @@ class RearrangePattern:
         return sorted(n for n in names if left_names.count(n) != 1 or right_names.count(n) != 1)
 
     def find_permutation(self) -> tuple[int, ...]:
-        """Return the axis permutation of a pattern without unbalanced names."""
+        """Return the axis permutation of a pattern whose axis names occur once on each side."""
         left_names = self.left_names
         return tuple(left_names.index(name) for name in self.right_names)
 
@@ -298,7 +299,9 @@ def assign_operand_axes(
 def _assign_consecutive_axes(
     term: SignatureTerm, wildcard_widths: Sequence[int]
 ) -> tuple[tuple[SignatureAxis, range], ...]:
-    """Return the range of axes that each axis of `term` covers, for these variadic group widths."""
+    """Return the range of axes that each axis of `term` covers. `wildcard_widths` contains the
+    number of axes of each variadic group.
+    """
     widths = iter(wildcard_widths)
     assignments, start = [], 0
     for mark in term.axes:

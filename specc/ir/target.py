@@ -1,4 +1,4 @@
-"""Target runtimes and their capabilities, which passes and lowering rules test instead of names."""
+"""Target runtimes and their capabilities. Passes test capabilities, not names."""
 
 from dataclasses import dataclass
 from typing import Literal

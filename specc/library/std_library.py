@@ -1,7 +1,7 @@
 """The standard library of blocks, loaded lazily from specs/std.json, which contains the syntax
 trees of the library as JSON.
 
-`python -m specc.library.std_library specs` generates that file.
+`python -m specc.library.std_library specs` generates specs/std.json.
 """
 
 import json
@@ -218,7 +218,7 @@ def render_std_table(directory: Path) -> str:
         row = {
             "digest": compute_source_digest(source),
             "names": list(build_module(file, name).items),
-            # a string, so that only the syntax trees of accessed files are decoded
+            # the tree is a JSON string, so that only the syntax trees of accessed files are decoded
             "tree": json.dumps(tree_to_json(file), ensure_ascii=False, separators=(",", ":")),
         }
         rows.append(

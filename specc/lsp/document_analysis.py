@@ -322,7 +322,7 @@ class QuickFixEdit:
 
 @dataclass
 class QuickFixTester:
-    """A check whether an edit removes a diagnostic of a document."""
+    """A tester of edits that may remove a diagnostic from a document."""
 
     analysis: DocumentAnalysis
     diagnostic: Diagnostic

@@ -89,7 +89,9 @@ class OpenDocuments:
     def wait_for_analysis(
         self, uri: str, version: int, seconds: float, *, is_complete: bool
     ) -> None:
-        """Wait up to `seconds` until the first graph, or with `is_complete` all, are analyzed."""
+        """Wait up to `seconds` until the first graph, or with `is_complete` every graph, is
+        analyzed.
+        """
 
         def is_analyzed() -> bool:
             document = self._documents.get(uri)
@@ -170,7 +172,7 @@ class OpenDocuments:
 
 
 def _resolve_path(path: Path) -> Path:
-    """Resolve the symbolic links of a path, or return it unchanged if this fails."""
+    """Resolve the symbolic links of a path. Return the path unchanged if an error occurs."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):

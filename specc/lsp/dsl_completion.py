@@ -173,7 +173,7 @@ def _complete_option_words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
 
 def _complete_definition_names(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
     """Yield the names that the mask, bias or score definition around the cursor can use."""
-    # the cursor is in the last item that begins before it
+    # the cursor is in the last item that begins before the cursor
     item_starts = [n for n, token in enumerate(tokens) if token.kind in ITEM_TERMINALS]
     definition_tokens = tokens[item_starts[-1] :] if item_starts else ()
     if not definition_tokens or definition_tokens[0].kind not in DEFINITION_NAMES:

@@ -1,4 +1,6 @@
-"""Quick fixes: edits that the help messages of a diagnostic suggest and that remove it."""
+"""Quick fixes: edits that the help messages of a diagnostic suggest and that remove the
+diagnostic.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,8 +37,10 @@ def replace_span(span: Span, text: str) -> QuickFixEdit:
 def propose_insertions(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str, *, is_addition: bool
 ) -> Iterator[QuickFixEdit]:
-    """Yield edits that insert suggested code, the most likely first. `spans[0]` is the error."""
-    # `… @ name` appends a name to existing code; the content of any other ellipsis is unknown
+    """Yield edits that insert suggested code, the most likely first. `spans[0]` is the error
+    span.
+    """
+    # `… @ name` appends a name to existing code, while the content of any other ellipsis is unknown
     code = code.removeprefix("… ")
     if "…" in code or "..." in code:
         return
@@ -134,7 +138,7 @@ def _propose_declaration_edits(analysis: DocumentAnalysis, code: str) -> Iterato
     for node in walk_tree(analysis.file):
         if not isinstance(node, ast.BlockParameter | ast.Field) or node.name != match[1]:
             continue
-        if node.span and node.type.span:  # keep the default value
+        if node.span and node.type.span:  # replace the name and the type, but not the default value
             yield QuickFixEdit(title, node.span.start, node.type.span.end, code)
     for item in analysis.items:
         if isinstance(item, ast.Config) and item.span:
@@ -345,7 +349,9 @@ def _follow_advice(
 
 
 def _iterate_help_fragments(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
-    """Yield (code, is_addition) for each code fragment, which is added or replaces text."""
+    """Yield (code, is_addition) for each code fragment of a help message. A fragment that is no
+    addition replaces text.
+    """
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:
         yield exact["piece"], bool(exact["add"])

@@ -42,7 +42,9 @@ class RequestHandlers:
     async def _wait_for_document(
         self, uri: str, *, is_complete: bool = False
     ) -> tuple[OpenDocument, DocumentAnalysis, DocumentLines] | None:
-        """Return an open document after its first analysis, or with `is_complete` after all."""
+        """Return an open document after the analysis of its first graph, or with `is_complete` of
+        all graphs.
+        """
         document = self.documents.get_document(uri)
         if document is None:
             return None
@@ -354,7 +356,7 @@ def _run_safely(
 
 
 def _make_handler(handler: Callable[[Params], None]) -> Callable[[Params], None]:
-    """Wrap a handler in a function that logs errors, on which pygls can set attributes."""
+    """Wrap a handler in a function that logs errors. pygls needs a function to set attributes."""
 
     @wraps(handler)
     def handle_notification(params: Params) -> None:

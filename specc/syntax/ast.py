@@ -242,7 +242,9 @@ class BlockParameter(SpannedNode):
 
 @value_class(slots=True)
 class Target(SpannedNode):
-    """A name on the left side of `=`, such as `x` or `x: float[batch, n]`. `_` ignores a result."""
+    """A name on the left side of `=`, such as `x` or `x: float[batch, n]`. The target `_` ignores a
+    result.
+    """
 
     name: str
     type: TypeName | None = None
@@ -392,10 +394,9 @@ class Use(CommentedNode):
     """A statement that makes the blocks and graphs of a file available under a name: `use
     "vit.specc" as v`.
 
-    A spec that is one of several files, with a config and weights of its own, is used as in `use
-    "llama" | "mistral" as text from "text_config" under language_model`. The config of a used spec
-    is under one of the config.json keys `sources`, and the weights of a used spec are below the
-    weight path `under`.
+    `use "llama" | "mistral" as text from "text_config" under language_model` uses one of several
+    specs, with a config and weights of its own. The config of a used spec is under one of the
+    config.json keys `sources`, and the weights of a used spec are below the weight path `under`.
     """
 
     paths: tuple[str, ...]

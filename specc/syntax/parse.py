@@ -38,7 +38,9 @@ def parse_spec(source: Source) -> ast.File:
 
 
 def detect_syntax(source: Source) -> Syntax:
-    """Detect the syntax of a spec by its file suffix or first word. Raise E0114 if both differ."""
+    """Detect the syntax of a spec by its file suffix or first word. Raise E0114 if they
+    disagree.
+    """
     suffix = PurePath(source.name).suffix.lower()
     leading_blanks = LEADING_BLANKS.match(source.text)
     start = leading_blanks.end() if leading_blanks else 0

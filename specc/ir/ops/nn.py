@@ -263,7 +263,7 @@ class MixtureOfExperts(
     nothing. An expert that is selected twice counts twice. The body computes one expert. The inputs
     of the body are the tokens routed to the expert, [1, …, tokens, d] with the rank of `x`, the
     slice of each stacked tensor for the expert, and the captures. The output of the body has one
-    position per token. The tokens are independent.
+    position per token and is computed for each token independently.
     """
 
     body: "Graph"

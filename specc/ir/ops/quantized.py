@@ -31,7 +31,7 @@ _WEIGHT_TERMS = {
     ("columns", False): "q[i o], f[o]",
     ("columns", True): "q[i o], f[k o]",
 }
-"""The signature of the weight operands, by (layout, whether there is a group size)."""
+"""The signature of the weight operands, keyed by (layout, True if there is a group size)."""
 _LINEAR_SIGNATURES = {
     form: Signature.parse(f"f[*s i], {weights}, f[o]?, q[o z]? -> f[*s o]")
     for form, weights in _WEIGHT_TERMS.items()
@@ -40,7 +40,7 @@ _PER_TENSOR_SIGNATURES = {
     form: Signature.parse(rule.text.replace("*s i", "*s~ i"))
     for form, rule in _LINEAR_SIGNATURES.items()
 }
-"""The signatures with per-tensor activation scales, which depend on all positions."""
+"""The signatures for per-tensor activation scales. A per-tensor scale depends on all positions."""
 _EMBEDDING_SIGNATURES = {
     form: Signature.parse(
         f"i[*s], {weights.replace('o', 'v').replace('i ', 'd ').replace(' i', ' d')} -> f[*s d]"
@@ -92,8 +92,8 @@ class QuantizedLstm(
     """LSTM with quantized weights, `[in, gates]`: results are all hidden states, the final hidden
     state and the final cell state.
 
-    The equations are those of `lstm`. Inputs are quantized per tensor, as in `quantized_linear`
-    with `tensor`, with one scale for all valid positions of the batch. In each iteration, the
+    The equations are those of `lstm`. Inputs are quantized per tensor (the rounding `tensor` of
+    `quantized_linear`), with one scale for all valid positions of the batch. In each iteration, the
     hidden states of all batch elements are quantized with one scale, where the states of finished
     sequences count as zeros. Results therefore depend on other batch elements. Operands: the
     sequence, both weights, their scales, then the remaining operands of `lstm`.
@@ -183,7 +183,7 @@ def check_group_shape(axes: AxisBindings, width: Dim, bits: int, group_size: int
 
 
 ActivationRounding: TypeAlias = ActivationRoundingMode | Literal["layer"]
-"""The activation quantization of a quantized layer, in a quantization format."""
+"""The activation quantization in a `QuantizationFormat`."""
 QUANTIZED_BITS = (4, 8)
 MIN_GROUP_SIZE, MAX_GROUP_SIZE = 16, 256
 """The range of supported group sizes, which must be powers of two."""

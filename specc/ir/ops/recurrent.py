@@ -239,7 +239,9 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
 
     @property
     def first_body_operand(self) -> int:
-        """The index of the first operand after `keep`, which is not passed to the body."""
+        """The index of the first operand that becomes an input of the body, i.e. of the first
+        operand after `keep`.
+        """
         return 1 if self.has_mask else 0
 
     def split_operands(self, per_operand: Sequence[T]) -> LoopOperands[T]:

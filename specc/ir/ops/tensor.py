@@ -348,8 +348,8 @@ class CumSum(Op, sig="n[*a t> *b] -> n[*a t *b]"):
 
 
 class Reduce(Op, sig="a[*a t *b] -> a[*a *b]"):
-    """Reduce axis `axis` with `sum mean max min` (numeric) or `any all` (booleans). The results for
-    an empty axis are 0, 0, -inf and inf.
+    """Reduce axis `axis` with `sum mean max min` (numeric) or `any all` (booleans). For an empty
+    axis, `sum` and `mean` return 0, `max` returns -inf, and `min` returns inf.
     """
 
     fn: str

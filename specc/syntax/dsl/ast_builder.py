@@ -50,11 +50,11 @@ class AstBuilder(ErrorCollector):
         def unescape_character(match: re.Match[str]) -> str:
             letter, digits = match.group(1), match.group(2)
             code = int(digits, 16) if digits is not None else -1
-            if 0 <= code < 0xD800 or 0xDFFF < code < 0x110000:  # surrogates are invalid
+            if 0 <= code < 0xD800 or 0xDFFF < code < 0x110000:  # not a surrogate
                 return chr(code)
             if letter in ESCAPED_CHARACTERS:
                 return ESCAPED_CHARACTERS[letter]
-            start = token.start + 1 + match.start()  # 1 for the opening quote
+            start = token.start + 1 + match.start()  # skip the opening quote
             span = self.fragment.make_span(start, start + len(match.group()))
             self.report_error(
                 "E0118",
@@ -183,7 +183,7 @@ class NodeRule(Generic[N]):
 
     In `fields`, `a+b` are the fields of a child that is a tuple, `*name` collects all further
     children, and `{name}` is a body in braces, which may begin with a docstring (field `doc`). The
-    field of an absent child keeps its default. `unique` is as in `TupleRule`.
+    field of an absent child keeps its default. `unique` has the same meaning as in `TupleRule`.
     """
 
     def __init__(

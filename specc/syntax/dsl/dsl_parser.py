@@ -166,8 +166,8 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
 def _find_expected_keywords(
     table: LalrTable, states: Sequence[int], terminals: frozenset[str], end: int
 ) -> frozenset[str]:
-    """Return the terminals that are keywords in the parser states `states`. Where a name is also
-    allowed, a word is a keyword only if tokens may follow it that may not follow a name.
+    """Return the terminals that are keywords in the parser states `states`. If a name is also
+    allowed, a word is a keyword only if it can be followed by a token that cannot follow a name.
     """
     keywords = terminals & {kind for text, kind in table.keywords.items() if text.isalpha()}
     if (name_states := table.simulate_shift(states, "NAME", end)) is None:

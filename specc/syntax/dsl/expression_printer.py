@@ -50,7 +50,7 @@ def join_pieces(pieces: Pieces) -> str:
 
 
 def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> list[str]:
-    """Break pieces into lines of at most `width` columns. `indent` is that of the first line."""
+    """Break pieces into lines of at most `width` columns, the first line indented by `indent`."""
     if indent + _measure_flat_width(pieces) <= width:
         return [" " * indent + join_pieces(pieces)]
     # greedy: fill the line until the width is exceeded, then break the line at its candidate with

@@ -122,7 +122,7 @@ def _build_call(
 def _build_record(
     b: AstBuilder, span: Span, *children: ast.Option | Token | None
 ) -> ast.RecordLiteral:
-    # the two tokens are the braces
+    # skip the tokens of the braces
     fields = tuple(f for f in children if isinstance(f, ast.Option))
     b.report_duplicates("the field", fields)
     return ast.RecordLiteral(fields, span=span)
@@ -134,7 +134,7 @@ def _build_choice_type(
 ) -> ast.TypeName:
     titles = [t for t in children if isinstance(t, ast.TextLiteral)]
     b.report_duplicates("the choice", titles)
-    optional = isinstance(children[-1], Token)  # the `?` or None
+    optional = isinstance(children[-1], Token)  # the last child is `?` or None
     names = tuple(t.value for t in titles)
     return ast.TypeName(name="choice", optional=optional, names=names, span=span)
 
@@ -145,7 +145,7 @@ def _build_record_type(
 ) -> ast.TypeName:
     fields = tuple(f for f in children if isinstance(f, ast.Field))
     b.report_duplicates("the field", fields)
-    optional = isinstance(children[-1], Token)  # the `?`, else None
+    optional = isinstance(children[-1], Token)  # the last child is `?` or None
     return ast.TypeName(name="record", optional=optional, fields=fields, span=span)
 
 
@@ -268,7 +268,7 @@ def _build_dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None)
     minimum = 0
     if bound is not None and bound.text.isdigit():
         minimum = int(bound.text)
-    elif bound is not None:  # `>= 1.5`
+    elif bound is not None:  # e.g. `>= 1.5`
         b.report_error(
             "E0108",
             "the minimum length is not an integer",

@@ -319,7 +319,9 @@ def recover_from_error(parser: LalrParser, index: int) -> int | None:
 
 
 def _drop_failed_item(parser: LalrParser, kind: str) -> bool:
-    """Drop states until an item that begins with `kind` is accepted. Return False if none is."""
+    """Drop states until an item that begins with `kind` is accepted. Return False if no state
+    accepts the item.
+    """
     # states in which a name is also accepted are inside an expression
     for depth in range(len(parser.states), 1, -1):
         states = parser.states[:depth]

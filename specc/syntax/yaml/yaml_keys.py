@@ -53,7 +53,7 @@ T = TypeVar("T", bound=ast.Node, covariant=True)
 
 
 Statements = tuple[tuple[ast.Statement, ...], tuple[str, ...]]
-"""A list of statements, and the comments after the last one."""
+"""A list of statements, and the comments after the last statement."""
 
 
 @dataclass(frozen=True, slots=True)

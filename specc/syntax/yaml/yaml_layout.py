@@ -33,7 +33,7 @@ class YamlPair:
 
 @dataclass(frozen=True, slots=True)
 class YamlMap:
-    """A YAML map with final comments `end`. `is_multiline` means one line per entry."""
+    """A YAML map with final comments `end`. With `is_multiline`, each entry is on its own line."""
 
     pairs: list[YamlPair]
     end: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ def format_yaml_flow(value: YamlValue, *, is_forced: bool = False) -> str | None
     """
     if isinstance(value, str):
         return format_yaml_scalar(value, is_flow=True)
-    if (value.end or value.is_multiline) and not is_forced:  # a comment ends the line
+    if (value.end or value.is_multiline) and not is_forced:  # needs block style
         return None
     entries: Sequence[YamlPair | YamlItem] = (
         value.pairs if isinstance(value, YamlMap) else value.items

@@ -311,7 +311,8 @@ FileConverter = Callable[[ast.File], YamlMap | YamlList]
 def _embed_in_specs(code: str) -> Iterator[tuple[str, FileConverter]]:
     """Yield spec texts that embed a fragment, each with a function that extracts it as YAML."""
     text = code.replace("{ … }", EMPTY_BODY).replace("…", PLACEHOLDER)
-    head = 'specc 1\nmodel m "d"\n'  # has a docstring, so that `code` is not parsed as one
+    # the header contains a docstring, so that `code` is not parsed as the docstring
+    head = 'specc 1\nmodel m "d"\n'
     yield f"{head}{text}\n", _convert_items
     if TYPED_PIECE.match(code):
         yield f"{head}config {{ {text} }}\n", _convert_section
@@ -360,7 +361,8 @@ def _format_flow(value: YamlMap | YamlList) -> str:
         text = "- " + text[1:-1]
     elif len(value.pairs) == 1:
         text = text[1:-1]
-    text = text.replace(f", {PLACEHOLDER}: {PLACEHOLDER}}}", f", {PLACEHOLDER}}}")  # settings
+    # `…` as a setting
+    text = text.replace(f", {PLACEHOLDER}: {PLACEHOLDER}}}", f", {PLACEHOLDER}}}")
     for empty in (f"[{{{PLACEHOLDER}: {PLACEHOLDER}}}]", f"{{{PLACEHOLDER}: {PLACEHOLDER}}}"):
         text = text.replace(empty, "[…]" if empty[0] == "[" else "{…}")
     return text.replace(PLACEHOLDER, "…")

@@ -292,7 +292,8 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
     if not node.style and raw == node.value:
         return Fragment(source, node.value, span.start, is_yaml_scalar=True)
     offsets = map_quoted_offsets(raw, node.value) if node.style in QUOTED_CHARACTERS else None
-    if offsets is None:  # folded over lines, so each character has the span of the scalar
+    # a folded scalar has no offsets, so each character has the span of the scalar
+    if offsets is None:
         file_offsets = (*[span.start] * len(node.value), span.end)
     else:
         file_offsets = tuple(span.start + n for n in offsets)

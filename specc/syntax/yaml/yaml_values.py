@@ -73,7 +73,7 @@ def parse_yaml_padding_mask_type(reader: YamlReader, node: YamlNode) -> ast.Type
 
 def parse_yaml_name(reader: YamlReader, node: YamlNode, subject: str) -> str:
     """Parse a name without dots."""
-    # TARGETS also matches `x: type` and `a, b`, for which the error is specific
+    # TARGETS also matches `x: type` and `a, b`, so that these texts get a specific error
     targets = parse_yaml_fragment(reader, node, TARGETS, subject) or (ast.Target("_"),)
     if len(targets) == 1 and targets[0].type is None:
         return targets[0].name
@@ -209,7 +209,7 @@ class FieldValues(tuple[object, ...]):
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """A kind of YAML value, with its parser and its printer.
+    """The parser and the printer of one kind of YAML value, such as an expression or a type.
 
     `parse(reader, entry, subject)` returns the field value, or None after an error.
     `to_yaml(fields…)` returns the YAML value, or None to omit the key.
@@ -231,8 +231,8 @@ def parse_flag(reader: YamlReader, entry: YamlEntry, subject: str) -> bool:
 def make_string_kind(
     start: StartSymbol[tuple[object, ...]], to_yaml: Callable[..., str]
 ) -> ValueKind:
-    """Return the kind of a string that is parsed as the grammar symbol `start` and sets several
-    node fields. `to_yaml` formats these fields as a string.
+    """Return the value kind of a string that is parsed as the grammar symbol `start` and sets
+    several node fields. `to_yaml` formats these fields as a string.
     """
 
     def parse(reader: YamlReader, entry: YamlEntry, subject: str) -> FieldValues | None:
