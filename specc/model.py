@@ -108,9 +108,9 @@ class Model(InferenceModel):
                 helps=["use `generate`"],
             )
         # imported here, because generation does not need the decoders of task predictions
-        from specc.runtime.task_runner import is_task_input, run_task
+        from specc.runtime.task_runner import has_task_inputs, run_task
 
-        if not batches and is_task_input(self.full_forward_model, inputs):
+        if not batches and has_task_inputs(self.full_forward_model, inputs):
             return run_task(self.full_forward_model, inputs)
         if batches:
             return run_batches(self.full_forward_model, batches, inputs)

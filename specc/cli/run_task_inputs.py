@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, read_bytes
 from specc.preprocessing.array_files import load_strict_json
-from specc.preprocessing.preprocessing_config import Task, TaskSlot
+from specc.preprocessing.preprocessing_config import Task, TaskInput
 from specc.preprocessing.preprocessing_records import (
     TEXT_CONFIGS,
     FilterBanks,
@@ -128,13 +128,13 @@ def _fill_optional_slots(record: Mapping[str, Value], task: Task) -> dict[str, V
     return {slot.name: None for slot in task.slots if slot.is_optional} | dict(record)
 
 
-def _split_named_inputs(argument: str, slots: Mapping[str, TaskSlot]) -> tuple[str, str]:
+def _split_named_inputs(argument: str, slots: Mapping[str, TaskInput]) -> tuple[str, str]:
     """Split `NAME=VALUE` if NAME is a task parameter; otherwise return "" and the argument."""
     name, equals, value = argument.partition("=")
     return (name, value) if equals and name in slots else ("", argument)
 
 
-def _get_next_slot(remaining: Sequence[TaskSlot], values: SlotValues) -> TaskSlot | None:
+def _get_next_slot(remaining: Sequence[TaskInput], values: SlotValues) -> TaskInput | None:
     """Return the task parameter for a positional argument, the first that is empty or variadic."""
     required = [slot for slot in remaining if not slot.is_optional]
     for slot in required:
@@ -143,7 +143,7 @@ def _get_next_slot(remaining: Sequence[TaskSlot], values: SlotValues) -> TaskSlo
     return None
 
 
-def _iterate_values(slot: TaskSlot, argument: str, files: list[Path]) -> Iterator[Value]:
+def _iterate_values(slot: TaskInput, argument: str, files: list[Path]) -> Iterator[Value]:
     """Yield the values of an argument: a path, lines of a file, JSON items, or the argument."""
     if slot.name == "image":
         files.append(Path(argument))
@@ -180,7 +180,7 @@ def _is_number_list(value: object) -> bool:
 
 
 def _assign_value(
-    slot: TaskSlot, value: Value, slots: Mapping[str, TaskSlot]
+    slot: TaskInput, value: Value, slots: Mapping[str, TaskInput]
 ) -> Iterator[tuple[str, Value]]:
     """Yield the task parameters that a value sets, with their values. `value` is a string, a pair
     `["one", "two"]`, or an object `{"text": …, "text_pair": …}`. Raise E0906 for other types.

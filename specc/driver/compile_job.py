@@ -192,7 +192,7 @@ def _choose_target(spec: LoadedSpec, options: CompileOptions) -> dict[str, Any]:
     return {"compiler": compiler, "target": target, "quantize": quantize}
 
 
-def reopen_job(job: CompileJob, options: CompileOptions) -> CompileJob:
+def copy_job_with_options(job: CompileJob, options: CompileOptions) -> CompileJob:
     """Return a compile job with other options that reuses the model and weights of `job`."""
     values = {f.name: getattr(job, f.name) for f in fields(CompileJob)}
     choices = _choose_target(job.spec, options)

@@ -14,7 +14,7 @@ from specc.driver.hf_decoder_profile import (
     LOGITS,
     MASK,
     POSITIONS,
-    ProfiledGraphs,
+    ExportedGraphs,
     build_decoder,
     raise_unsupported_profile,
 )
@@ -148,7 +148,7 @@ def check_profile(profile: str) -> None:
         )
 
 
-def apply_profile(profile: str, model: ModelDefinition, derived: DerivedGraphs) -> ProfiledGraphs:
+def apply_profile(profile: str, model: ModelDefinition, derived: DerivedGraphs) -> ExportedGraphs:
     """Return the graphs of `derived` with the names and layouts of `profile`.
 
     The profile `specc` returns `encode` (if the model has an encoder) and `step` unchanged. The
@@ -160,14 +160,14 @@ def apply_profile(profile: str, model: ModelDefinition, derived: DerivedGraphs) 
     assert generation is not None, f"{model.name} has no `generate` section"
     if profile == "specc":
         encode = {"encode": derived.encode} if derived.encode else {}
-        return ProfiledGraphs({**encode, "step": derived.step}, derived.states)
+        return ExportedGraphs({**encode, "step": derived.step}, derived.states)
     if codebooks := count_codebooks(model.graph.inputs[generation.sequence_input].type):
         raise_unsupported_profile(profile, f"it has {codebooks} codebooks per step")
     if profile == "hf" and derived.encode is not None:
         exported = build_encoder_decoder(derived, generation.logits_output)
     else:
         graph, states = build_decoder(profile, derived, generation.logits_output)
-        exported = ProfiledGraphs({"model": graph}, states)
+        exported = ExportedGraphs({"model": graph}, states)
     if profile == "genai":
         files = {GENAI_FILE: build_genai_config(model, generation, graph, states)}
         exported = replace(exported, json_files=files)

@@ -17,7 +17,7 @@ from specc.ir.types import Type
 
 
 @dataclass(frozen=True)
-class ProfiledGraphs:
+class ExportedGraphs:
     """Derived graphs with the input and output names of an export profile.
 
     `graphs` maps the stem of a model file to its graph, as in `decoder_model` for
@@ -131,7 +131,7 @@ class GraphCopy:
         )
 
 
-def rename_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
+def rename_symbolic_dimensions(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     """Return `graph` with the symbolic dimensions `lengths` replaced by other symbols or integers.
 
     An existing symbol with the same name as a new symbol gets a trailing `_`.
@@ -291,7 +291,7 @@ def build_decoder(
             [f"{PROFILE_READERS[profile]} does not run an encoder"],
         )
     lengths = map_profile_lengths(derived, layers)
-    step = rename_lengths(derived.step, lengths)
+    step = rename_symbolic_dimensions(derived.step, lengths)
     copier = GraphCopy()
     declare_input_ids(copier, step, derived)
     for name, value in step.inputs.items():

@@ -11,16 +11,16 @@ from specc.driver.hf_decoder_profile import (
     PAST,
     PROFILE_READERS,
     CacheLayer,
+    ExportedGraphs,
     GraphCopy,
-    ProfiledGraphs,
     build_cache_outputs,
     copy_extra_outputs,
     declare_input_ids,
     list_cache_layers,
     map_profile_lengths,
     raise_unsupported_profile,
-    rename_lengths,
     rename_states,
+    rename_symbolic_dimensions,
 )
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -245,7 +245,7 @@ PAST_CROSS_ATTENTION, PRESENT_CROSS_ATTENTION = (
 )
 
 
-def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs:
+def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ExportedGraphs:
     """Build the three exported graphs; tokens are sampled from the output `source`. Raise E0752 if
     the decoder uses encoder values other than keys, values and a mask.
     """
@@ -258,7 +258,7 @@ def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs
         "decoder_with_past_model": decoder_with_past,
     }
     # `decoder_with_past_model` has the caches as inputs; `decoder_model` only outputs the caches
-    return ProfiledGraphs(graphs, states)
+    return ExportedGraphs(graphs, states)
 
 
 def _build_encoder(layout: EncoderDecoderLayout) -> Graph:
@@ -287,7 +287,7 @@ def _build_decoder(
     if without_past:
         # with the past length 0 of `decoder_model`, concatenations with the past are removed
         lengths = {n: Dim.from_value(0) if d.name == PAST else d for n, d in lengths.items()}
-    step = rename_lengths(derived.step, lengths)
+    step = rename_symbolic_dimensions(derived.step, lengths)
     encode, encoder_output = _rename_encoder(layout)
     copier = GraphCopy()
     # inputs are declared in the order in which the model file lists them
@@ -336,7 +336,7 @@ def _rename_encoder(layout: EncoderDecoderLayout) -> tuple[Graph, Value]:
     extended = replace(layout.encoder_graph, outputs=outputs)
     # `encode` has no symbolic dimensions for the new or past length
     lengths = {n: d for n, d in layout.renamed_lengths.items() if d.name not in (NEW, PAST)}
-    renamed = rename_lengths(extended, lengths)
+    renamed = rename_symbolic_dimensions(extended, lengths)
     outputs = dict(renamed.outputs)
     encoder_output = outputs.pop(_ENCODER_OUTPUT)
     return replace(renamed, outputs=outputs), encoder_output

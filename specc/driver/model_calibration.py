@@ -25,7 +25,7 @@ from specc.calibration.calibration_data import (
 )
 from specc.calibration.gram_matrices import RestartSamples, Sample, quantize_with_calibration
 from specc.diagnostics.diagnostic import SpeccError, raise_error
-from specc.driver.compile_job import LoweringJob, plan_lowering, reopen_job
+from specc.driver.compile_job import LoweringJob, copy_job_with_options, plan_lowering
 from specc.driver.output_writer import write_package
 from specc.driver.quantize_option_errors import raise_no_int8_cache
 from specc.driver.quantize_section import UNQUANTIZED, CalibrationSource, QuantizeOptions
@@ -234,7 +234,7 @@ def _write_generator(job: LoweringJob, directory: Path) -> Path:
         weights_as="",
         precision=_choose_generator_precision(job),
     )
-    write_package(plan_lowering(reopen_job(job, options)))
+    write_package(plan_lowering(copy_job_with_options(job, options)))
     return path
 
 

@@ -27,7 +27,7 @@ from specc.weights.weight_rules import (
     ModelParameter,
     TieRule,
     WeightRules,
-    check_loads_used,
+    check_load_rules_used,
     resolve_ties,
     select_graph_rules,
 )
@@ -366,7 +366,7 @@ def check_weight_rules(
         rules, parameters, lambda: iterate_required_parameters(iterate_other_graphs())
     )
     resolve_ties(parameters, rules)
-    check_loads_used(parameters, rules)
+    check_load_rules_used(parameters, rules)
     find_spec_weights_file(program)
     for facts in graph.parameter_facts.values():
         parse_initializer(facts.initializer, facts.span)

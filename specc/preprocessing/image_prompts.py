@@ -150,7 +150,7 @@ def is_multi_image_input(graph: Graph, preprocessing: PreprocessingConfig, name:
     return is_image_input and graph.inputs[name].type.rank == BATCHED_RANK
 
 
-def split_images(
+def group_images_by_text(
     graph: Graph, preprocessing: PreprocessingConfig, inputs: Mapping[str, Array]
 ) -> dict[str, Array]:
     """Return `inputs` with images grouped by text. Raise E0912 if the counts do not match."""

@@ -64,7 +64,7 @@ def normalize_image(pixels: Array, record: ImageConfig) -> Floats:
     """Normalize pixels [height, width, 1 or 3] to float32 [1, channels, height, width]. Raise E0990
     if the resized image exceeds the input size of the model.
     """
-    invert = record.invert is True or (record.invert == "auto" and is_light_background(pixels))
+    invert = record.invert is True or (record.invert == "auto" and has_light_background(pixels))
     pixels = _crop_and_resize(pixels, record)
     rows, columns = pixels.shape[:2] if record.shortest_longest_edge else record.size
     values = normalize_pixels(pixels, record, (rows, columns), invert)
@@ -117,7 +117,7 @@ def _crop_and_resize(pixels: Array, record: ImageConfig) -> Array:
     return pixels
 
 
-def is_light_background(pixels: Array) -> bool:
+def has_light_background(pixels: Array) -> bool:
     """Return True if the border of an image is light on average, like a paper background."""
     border = np.concatenate([pixels[0], pixels[-1], pixels[1:-1, 0], pixels[1:-1, -1]])
     return float(border.mean(dtype=np.float64)) > MIDDLE_GRAY

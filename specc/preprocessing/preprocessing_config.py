@@ -50,7 +50,7 @@ MAX_TOKENS = 2**31 - 1
 
 
 @value_class(slots=True)
-class TaskSlot:
+class TaskInput:
     """An input of a task. A variadic input takes all remaining command-line arguments."""
 
     name: str
@@ -65,7 +65,7 @@ class TaskKind:
     tokenizer.json.
     """
 
-    slots: tuple[TaskSlot, ...]
+    slots: tuple[TaskInput, ...]
     class_suffixes: tuple[str, ...] = ()
     results: tuple[str, ...] = ("logits",)
     options: Mapping[str, object]
@@ -73,8 +73,8 @@ class TaskKind:
 
 
 TEXT_SLOTS = (
-    TaskSlot("text", is_variadic=True),
-    TaskSlot("text_pair", is_variadic=True, is_optional=True),
+    TaskInput("text", is_variadic=True),
+    TaskInput("text_pair", is_variadic=True, is_optional=True),
 )
 TASKS: Mapping[str, TaskKind] = {
     "text-classification": TaskKind(
@@ -83,41 +83,41 @@ TASKS: Mapping[str, TaskKind] = {
         options={"top_k": 0, "function_to_apply": ""},
     ),
     "next-sentence-prediction": TaskKind(
-        slots=(TaskSlot("text", is_variadic=True), TaskSlot("text_pair", is_variadic=True)),
+        slots=(TaskInput("text", is_variadic=True), TaskInput("text_pair", is_variadic=True)),
         class_suffixes=("ForNextSentencePrediction",),
         options={"top_k": 0, "function_to_apply": ""},
     ),
     "token-classification": TaskKind(
-        slots=(TaskSlot("text", is_variadic=True),),
+        slots=(TaskInput("text", is_variadic=True),),
         class_suffixes=("ForTokenClassification",),
         options={"aggregation_strategy": "simple"},
         needs_tokenizer=True,
     ),
     "question-answering": TaskKind(
-        slots=(TaskSlot("question"), TaskSlot("context")),
+        slots=(TaskInput("question"), TaskInput("context")),
         class_suffixes=("ForQuestionAnswering", "ForQuestionAnsweringSimple"),
         results=("start_logits", "end_logits"),
         options={"top_k": 1, "max_answer_len": 15, "max_seq_len": 384},
         needs_tokenizer=True,
     ),
     "fill-mask": TaskKind(
-        slots=(TaskSlot("text", is_variadic=True),),
+        slots=(TaskInput("text", is_variadic=True),),
         class_suffixes=("ForMaskedLM",),
         options={"top_k": 5},
         needs_tokenizer=True,
     ),
     "multiple-choice": TaskKind(
-        slots=(TaskSlot("text"), TaskSlot("choices", is_variadic=True)),
+        slots=(TaskInput("text"), TaskInput("choices", is_variadic=True)),
         class_suffixes=("ForMultipleChoice",),
         options={},
     ),
     "zero-shot-image-classification": TaskKind(
-        slots=(TaskSlot("image"), TaskSlot("candidate_labels", is_variadic=True)),
+        slots=(TaskInput("image"), TaskInput("candidate_labels", is_variadic=True)),
         results=("logits_per_image",),
         options={"hypothesis_template": "This is a photo of {}."},
     ),
     "sentence-similarity": TaskKind(
-        slots=(TaskSlot("text", is_variadic=True),),
+        slots=(TaskInput("text", is_variadic=True),),
         results=("sentence_embedding",),
         options={"prompt_name": "", "prompt": ""},
     ),
@@ -181,7 +181,7 @@ class Task(Record):
     truncates_left: bool = False
 
     @property
-    def slots(self) -> tuple[TaskSlot, ...]:
+    def slots(self) -> tuple[TaskInput, ...]:
         """Return the inputs of the task."""
         return TASKS[self.kind].slots
 

@@ -21,10 +21,10 @@ from specc.ir.model import extract_tokenwise_default, find_default_sources, reso
 from specc.ir.types import Type
 from specc.preprocessing.array_files import cast_without_value_change
 from specc.preprocessing.image_prompts import (
+    group_images_by_text,
     is_multi_image_input,
     merge_images,
     prepare_images,
-    split_images,
 )
 from specc.preprocessing.input_checks import (
     InputSpec,
@@ -116,7 +116,7 @@ class ModelInputs:
         ).items():
             array = convert_to_array(value, name, pad_left=self.is_left_padded(name))
             arrays[name] = cast_without_value_change(array, kinds[name].dtype, name)
-        arrays = split_images(self.graph, self.preprocessing, arrays)
+        arrays = group_images_by_text(self.graph, self.preprocessing, arrays)
         checked = check_inputs(
             tuple(kinds.values()), arrays, bounds=self.length_bounds, evaluate_dim=_solve_lengths
         )

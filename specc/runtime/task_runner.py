@@ -68,7 +68,7 @@ class _EncodedBatch:
     prompt_length: int = 0
 
 
-def is_task_input(model: LoadedModel, inputs: Mapping[str, object]) -> bool:
+def has_task_inputs(model: LoadedModel, inputs: Mapping[str, object]) -> bool:
     """Return True if `inputs` have the names of task inputs rather than of graph inputs."""
     task = model.manifest.preprocessing.task
     names = {slot.name for slot in task.slots} if task else set()

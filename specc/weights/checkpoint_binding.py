@@ -12,7 +12,7 @@ from specc.weights.expression_evaluation import infer_expression_dtype, infer_ex
 from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS
 from specc.weights.head_initialization import (
     HeadInitialization,
-    find_uninitialized_reasons,
+    explain_uninitialized_parameters,
     make_random_init_warning,
 )
 from specc.weights.parameter_names import NamePattern
@@ -32,7 +32,7 @@ from specc.weights.weight_rules import (
     ModelParameter,
     ParameterNaming,
     WeightRules,
-    check_loads_used,
+    check_load_rules_used,
     infer_naming,
     resolve_ties,
 )
@@ -67,7 +67,7 @@ def bind_parameters(
     ties = resolve_ties(by_name, rules)
     loads = () if checkpoint.has_spec_layout else rules.loads
     sources = {w.name: _find_rule(w, loads) for w in parameters}
-    check_loads_used(by_name, rules)
+    check_load_rules_used(by_name, rules)
     naming = _find_naming(sources, ties, rules.used_spec_paths, checkpoint)
     exprs = {name: _resolve_names(s.expr, naming, checkpoint) for name, s in sources.items()}
     # Find the parameters in the file. Among the missing parameters, find those of a new task head.
@@ -121,7 +121,7 @@ def _initialize_head(
     if initialization is None:
         return None, None
     present = [b.parameter for b in bound_parameters.values() if b.tied_to is None]
-    reasons = find_uninitialized_reasons(
+    reasons = explain_uninitialized_parameters(
         initialization, missing, present, exprs, checkpoint.tensors.keys()
     )
     initialized = {w.name: w for w, _ in missing if w.name not in reasons}

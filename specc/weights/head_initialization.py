@@ -27,7 +27,7 @@ class HeadInitialization:
     find_base_parameters: Callable[[], Set[str]]
 
 
-def find_uninitialized_reasons(
+def explain_uninitialized_parameters(
     initialization: HeadInitialization,
     missing: Sequence[MissingParameter],
     bound_parameters: Sequence[ModelParameter],

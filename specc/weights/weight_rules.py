@@ -111,13 +111,13 @@ def select_graph_rules(
     only if a rule matches no parameter.
     """
     rules = _drop_unused_spec_rules(parameters, rules)
-    unused = find_unused_loads(parameters, rules)
+    unused = find_unused_load_rules(parameters, rules)
     if not unused and all(_has_all_parameters(rule, parameters) for rule in rules.ties):
         return rules
     all_parameters = {**{w.name: w for w in list_other_parameters()}, **parameters}
     ties = _expand_ties(rules.ties, parameters, all_parameters)
     # A rule whose name is in no graph of the spec is an error, so it is kept.
-    unknown_rules = find_unused_loads(all_parameters, rules)
+    unknown_rules = find_unused_load_rules(all_parameters, rules)
     loads = tuple(r for r in rules.loads if r not in unused or r in unknown_rules)
     return replace(rules, ties=ties, loads=loads)
 
@@ -147,7 +147,7 @@ def _drop_unused_spec_rules(
     for rule in rules.ties:
         if rule.is_from_used_spec:
             ties += _expand_tie(rule, parameters, parameters)
-    unused = {id(r) for r in find_unused_loads(parameters, rules) if r.is_from_used_spec}
+    unused = {id(r) for r in find_unused_load_rules(parameters, rules) if r.is_from_used_spec}
     loads = tuple(r for r in rules.loads if id(r) not in unused)
     return replace(rules, ties=tuple(ties), loads=loads)
 
@@ -238,15 +238,15 @@ def _find_root(name: str, rule_by_name: Mapping[str, TieRule]) -> str:
     return chain[-1]
 
 
-def find_unused_loads(parameter_names: Iterable[str], rules: WeightRules) -> list[LoadRule]:
+def find_unused_load_rules(parameter_names: Iterable[str], rules: WeightRules) -> list[LoadRule]:
     """Return the `load` rules that match no parameter."""
     names = list(parameter_names)
     return [r for r in rules.loads if not any(map(NamePattern(r.name).matches, names))]
 
 
-def check_loads_used(parameters: Mapping[str, ModelParameter], rules: WeightRules) -> None:
+def check_load_rules_used(parameters: Mapping[str, ModelParameter], rules: WeightRules) -> None:
     """Raise an error if a `load` rule matches no parameter."""
-    for rule in find_unused_loads(parameters, rules):
+    for rule in find_unused_load_rules(parameters, rules):
         _raise_unknown_weight(rule.name, parameters, rule.span, "load")
 
 

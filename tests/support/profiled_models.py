@@ -14,7 +14,7 @@ import specc_numpy
 from specc.backend import ExtraFile, PackageGraph, PackageMetadata
 from specc.driver import weight_sources as loading
 from specc.driver.export_profiles import RETURNED_LOGITS, apply_profile
-from specc.driver.hf_decoder_profile import ProfiledGraphs
+from specc.driver.hf_decoder_profile import ExportedGraphs
 from specc.driver.weights_section import list_parameters_with_sizes
 from specc.ir.graph import Graph
 from specc.weights.formats.safetensors import write_safetensors
@@ -39,7 +39,7 @@ class ProfiledModel:
 
     spec: ElaboratedSpec
     weights: Arrays
-    profiled: ProfiledGraphs
+    profiled: ExportedGraphs
 
     def run_reference(self, name: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """Return the outputs of one graph in float64."""
