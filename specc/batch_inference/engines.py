@@ -115,7 +115,7 @@ MAX_CRASHES = 3
 
 @dataclass(frozen=True, slots=True)
 class BlockProgress:
-    """A progress message of a worker: completed rows, a completed block, or its readiness."""
+    """A progress message of a worker: completed rows, a completed block, or that it is ready."""
 
     row_count: int = 0
     statistics: BlockStatistics | None = None

@@ -215,7 +215,8 @@ FLOAT_BYTES = 4
 """Size of a float32 value in bytes."""
 
 MAX_PADDING_RATIO, MAX_ROWS_WITHOUT_CHECK = 1.15, 8
-"""Maximum ratio of padded to valid positions, and the batch size up to which it is not checked."""
+"""Maximum ratio of padded to valid positions, and the batch size up to which any ratio is
+allowed."""
 
 EstimateCost = Callable[[int, int], int]
 """A function that estimates a cost of a batch, e.g. its memory, from the batch size and length."""

@@ -238,7 +238,7 @@ def _print_outputs(
 def _stream_chunks(
     model: InferenceModel, inputs: Mapping[str, Array], outputs: RunOutputFiles, chunk_size: int
 ) -> None:
-    """Run a streaming model chunk by chunk. Raise E0977 for `--attention` or for another model."""
+    """Run a streaming model chunk by chunk. Raise E0977 for `--attention` or any other model."""
     streaming_model = get_streaming_model(model)
     if outputs.attention_plot_path:
         # require_attention_model raises E0931, which takes precedence over E0977

@@ -34,8 +34,8 @@ def find_half_precision_limits(
 ) -> dict[str, ComputeDtypeLimit]:
     """Return the float32 parameters that the graph casts to a 16-bit compute dtype, with limits.
 
-    For a weight quantized by `plan`, the parameter is its scales, and `max_code` is the largest
-    magnitude of the codes that are multiplied by a scale.
+    For a weight quantized by `plan`, the returned parameter contains the scales, and `max_code` is
+    the largest magnitude of the codes that are multiplied by a scale.
     """
     if half_dtype is None:
         return {}

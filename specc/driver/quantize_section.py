@@ -215,7 +215,7 @@ def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
 def _read_section(
     entries: Mapping[str, ast.QuantizeEntry],
 ) -> tuple[QuantizationOptions | None, dict[str, Span]]:
-    """Return the spec's request (None if no weight is quantized) and the spans of its patterns."""
+    """Return the spec's quantization request, or None without weights, and the pattern spans."""
     kind = parse_quantize_option(entries, "default", (*QUANTIZATION_KINDS, UNQUANTIZED))
     head = parse_quantize_option(entries, "lm_head_bits", LM_HEAD_BITS)
     quantizes_all = parse_quantize_option(entries, "all", BOOLEAN_VALUES)

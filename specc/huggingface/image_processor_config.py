@@ -208,7 +208,7 @@ class _FileReader:
         """Return the options of `image(…)` that the file sets."""
         self._check_supported()
         fitted = _read_fitted_size(self) if self.kind.side_multiple else None
-        # set None if the option of the spec applies, because False would override it
+        # set None if the option of the spec applies, because False would override the option
         if fitted:
             size, resized = self.read_size("pad_size", (), edge=False) or None, None
         else:

@@ -116,7 +116,9 @@ def _lowercases_text(part: Part) -> bool:
 
 
 def _apply_normalizer_settings(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
-    """Set BertNormalizer fields. Yield `do_lower_case` if another normalizer contradicts it."""
+    """Set the fields of each BertNormalizer. Without a BertNormalizer, yield `do_lower_case` if the
+    normalizers contradict this setting.
+    """
     normalizers = _list_parts(content.get("normalizer"))
     bert_normalizers = [part for part in normalizers if part.get("type") == "BertNormalizer"]
     for part in bert_normalizers:
@@ -131,7 +133,7 @@ def _apply_normalizer_settings(content: Part, settings: Mapping[str, object]) ->
 
 
 def _apply_prefix_space(content: Part, prefix: object) -> Iterator[str]:
-    """Set the prefix space of byte-level BPE. Yield the key if Metaspace contradicts it."""
+    """Set `add_prefix_space` of byte-level BPE. Yield the key if a Metaspace contradicts it."""
     if not isinstance(prefix, bool):
         return
     for part in _list_parts(content.get("pre_tokenizer")):

@@ -125,7 +125,7 @@ TASKS: Mapping[str, TaskKind] = {
 
 
 def find_task(classes: tuple[str, ...], results: tuple[str, ...]) -> str:
-    """Return the task of a graph with these transformers classes and outputs, or "" if unknown."""
+    """Return the task of a graph with the given class names and outputs, or "" for none."""
     for name, kind in TASKS.items():
         if not set(kind.results) <= set(results):
             continue
@@ -231,7 +231,7 @@ class PreprocessingConfig:
         )
 
     def with_task(self, task: Task) -> "PreprocessingConfig":
-        """Return a copy with `task` as its task."""
+        """Return a copy of the config with the given task."""
         return replace(self, task=task)
 
     def get_input_config(self, name: str) -> InputConfig:

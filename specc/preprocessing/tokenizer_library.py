@@ -102,7 +102,7 @@ GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
     # a letter may decompose into four characters, or get spaces on both sides
     "BertNormalizer": lambda _: 12,
 }
-"""The factor by which a step may lengthen a text, by step type. Other steps lengthen no text."""
+"""The factor by which a step may lengthen a text, by step type. Other types lengthen no text."""
 
 MAX_TRIE_NODES = 1 << 22
 """Maximum number of trie nodes of a vocabulary (E0941). The `tokenizers` package needs up to 290

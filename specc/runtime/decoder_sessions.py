@@ -296,7 +296,8 @@ def _select_elements(session: KVCacheSession, indices: Ints) -> KVCacheSession:
 
 def _choose_buffer_length(min_length: int, former_length: int) -> int:
     """Return the capacity of a KV buffer for `min_length` positions. The first capacity is about
-    1.25 × the prompt length, later ones are at least twice the previous capacity `former_length`.
+    1.25 × the prompt length, later capacities are at least twice the previous capacity
+    `former_length`.
     """
     if former_length:
         length = max(min_length, 2 * former_length)

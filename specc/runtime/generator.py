@@ -78,7 +78,9 @@ class Generator(GenerativeModel):
         return self.start_generation(inputs, self.resolve_settings(settings))
 
     def resolve_settings(self, caller_settings: Mapping[str, object]) -> GenerationSettings:
-        """Merge and check settings: first the caller's, then compiled ones, then the spec's."""
+        """Merge and check settings. The settings of the caller take precedence over compiled
+        settings, and compiled settings over the settings of the spec.
+        """
         compiled_settings = self._read_compiled_settings(caller_settings.get("strategy"))
         settings = merge_settings(
             self.generation.settings, **{**compiled_settings, **caller_settings}

@@ -307,7 +307,7 @@ class PerTokenInputs:
 
     @property
     def is_empty(self) -> Bools:
-        """Return True, bool [batch], for the sequences that have no valid token so far."""
+        """Return a bool array [batch], which is true for sequences without a valid token so far."""
         mask = self.arrays.get(self.input_signature.mask_input)
         if mask is None:
             return np.full(len(self.tokens), not self.tokens.shape[1])

@@ -53,8 +53,8 @@ def open_package_files(directory: Path, *, verify_contents: bool = False) -> Pac
     not match the index.
     """
     index = read_package_index(directory)
-    # Another process may replace the package at the same time. It writes the index last, so if the
-    # index has changed, read all files again.
+    # Another process, which writes the index last, may replace the package while its files are
+    # read. If the index has changed, read all files again.
     while True:
         try:
             files = _open_files(directory, index, verify_contents)

@@ -28,7 +28,7 @@ MAX_PLAIN_INT = 10
 PLAIN_INT_BOUNDS = (3, MAX_PLAIN_INT)
 """Exclusive upper bounds of random integers that are not used as indices."""
 SPECIAL_ID_SHARE = 0.3
-"""Fraction of ids that are sampled from constants in comparisons, e.g. an image token id."""
+"""Fraction of ids sampled from constants that the graph compares ids with, e.g. image tokens."""
 DEFAULT_DENSITY = 0.7
 """Default probability of True in random booleans."""
 BOOLEAN_DENSITIES = (DEFAULT_DENSITY, 1.0, 0.02)

@@ -219,7 +219,7 @@ def _do_ranges_overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> LineMark:
-    """Draw an edge between two pieces, in the lane at x coordinate `side` if it is set."""
+    """Draw an edge between two pieces, in the lane at x coordinate `side` unless it is None."""
     start, end = a.exit_point, b.entry_point
     if side is None:
         bend_y = b.row_span[0] - ROW_GAP / 2

@@ -217,7 +217,7 @@ def build_block_tree(graph: Graph, sizes: Mapping[str, int] | None = None) -> Bl
 
 
 def _get_child_name(scope: str, path: str) -> str:
-    """Return the name of the child of `path` that contains a scope, "" if it is outside `path`."""
+    """Return the name of the child of `path` that contains a scope, or "" outside `path`."""
     if scope == path or not is_scope_inside(scope, path):
         return ""
     return scope.removeprefix(path).lstrip(".").split(".")[0]

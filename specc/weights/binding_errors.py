@@ -97,7 +97,7 @@ def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
 def make_untied_values_warning(
     parameter: ModelParameter, root: str, rule_span: Span | None, checkpoint: Checkpoint
 ) -> Diagnostic:
-    """Return W0504 for a parameter whose values differ from those of `root`, its tied source."""
+    """Return the warning W0504 for a parameter whose values differ from its tied source `root`."""
     return Diagnostic(
         "W0504",
         f"`{escape_text(parameter.name)}` is tied to `{escape_text(root)}`, but their values "

@@ -83,7 +83,7 @@ class DequantizedCheckpoint(Checkpoint):
             self.tensors[name] = TensorEntry(name, "f32", shape, 0, 4 * prod(shape))
 
     def get_array(self, name: str) -> Array:
-        """Return a tensor: dequantized if it is a quantized weight, else as a view of its file."""
+        """Return a dequantized copy of a quantized weight, or a view of any other tensor."""
         return self.read_tensor(name) if name in self.weights else super().get_array(name)
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:

@@ -205,7 +205,7 @@ class AdaptedCheckpoint(Checkpoint):
         return self.adapter.file if is_in_adapter else self.base.get_file(name)
 
     def get_array(self, name: str) -> Array:
-        """Return a tensor: merged if the adapter changes it, else as a view of its file."""
+        """Return a merged copy of a tensor that the adapter changes, or a view of any other."""
         return self.read_tensor(name) if name in self.changes else self.base.get_array(name)
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:

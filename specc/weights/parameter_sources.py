@@ -126,7 +126,7 @@ def find_tied_parameters(values: ParameterSource) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class BoundParameter:
-    """A parameter and its source: an expression over tensors, or the parameter that it is
+    """A parameter with either an expression over tensors or the name of the parameter that it is
     `tied_to`. A randomly initialized parameter has neither.
     """
 
@@ -137,7 +137,7 @@ class BoundParameter:
 
 
 CheckedRange: TypeAlias = tuple[TensorView, str, str]
-"""A byte range of a tensor to be checked in its file, with its dtype and its description."""
+"""A byte range whose values are to be checked, the dtype of the values, and a description."""
 
 
 @dataclass(frozen=True, kw_only=True)

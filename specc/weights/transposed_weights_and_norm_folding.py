@@ -174,8 +174,9 @@ CHECKED_SCALES = "scales checked, with values up to"
 
 @dataclass(frozen=True)
 class ComputeDtypeLimit:
-    """The compute dtype of a parameter, which limits the range of its values. If the parameter is
-    the scales of `weight`, dequantized values are up to `max_code` times as large as a scale.
+    """The compute dtype of a parameter, which limits the range of its values. If the parameter
+    contains the scales of `weight`, dequantized values are up to `max_code` times as large as a
+    scale.
     """
 
     dtype: str

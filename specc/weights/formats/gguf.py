@@ -34,8 +34,8 @@ from specc.weights.formats.safetensors import (
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
 
 TensorChange: TypeAlias = Literal["heads", "kv_heads", "offset"]
-"""A change that llama.cpp made to the values of a tensor: it interleaved the RoPE rows of each
-query or key head (`heads`, `kv_heads`), or added 1 to norm weights (`offset`)."""
+"""A change that llama.cpp made to the values of a tensor: interleaved RoPE rows in each query or
+key head (`heads`, `kv_heads`), or norm weights plus 1 (`offset`)."""
 
 _OUTER_NAMES = {
     "token_embd": "model.embed_tokens",
