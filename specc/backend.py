@@ -300,7 +300,7 @@ class ModelFile(Protocol):
     def open_in_background(self, threads: int = 0) -> None:
         """Open a CPU session in the background, which the next call of `open` returns."""
 
-    def open_fixed(
+    def open_with_static_shapes(
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, Shape]
     ) -> Computation:
         """Open the model with static dimension sizes and static input shapes."""

@@ -57,13 +57,13 @@ def evaluate_nodes(
     """
     active_hook = result_hook or _CURRENT_HOOK.get()
 
-    def convert(value: Value, array: Array) -> Array:
+    def convert_array(value: Value, array: Array) -> Array:
         dtype = get_numpy_dtype(value.type.dtype)
         return array if array.dtype.type is dtype else np.asarray(array).astype(dtype)
 
     def evaluate_node(node: Node, operands: list[Array | None]) -> Array | tuple[Array, ...]:
         pairs = zip(node.args, operands, strict=True)
-        arrays = [convert(a, x) if a and x is not None else None for a, x in pairs]
+        arrays = [convert_array(a, x) if a and x is not None else None for a, x in pairs]
         return evaluate[node.op](node.op, env, *arrays)
 
     def replace_result(value: Value, array: Array) -> Array:
@@ -76,7 +76,7 @@ def evaluate_nodes(
             results = evaluate_live_nodes(
                 graph, known_values, requested_values, evaluate_node, replace_result
             )
-        return {value: convert(value, array) for value, array in results.items()}
+        return {value: convert_array(value, array) for value, array in results.items()}
     finally:
         _CURRENT_HOOK.reset(token)
 

@@ -26,12 +26,12 @@ def rnn(op: ops.Rnn, env: LengthValues, *args: Array | None) -> tuple[Array, ...
     """
     x = ops.RecurrentOperands.from_operands(args)
 
-    def step(inputs: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
+    def compute_step(inputs: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         return (
             POINTWISE_FUNCTIONS[op.activation](_project_inputs_and_state(x, inputs, states[0])),
         )
 
-    return _run_cell(step, x, x.recurrent_weights.shape[1:], op.reverse)
+    return _run_cell(compute_step, x, x.recurrent_weights.shape[1:], op.reverse)
 
 
 @evaluate
@@ -44,7 +44,7 @@ def gru(op: ops.Gru, env: LengthValues, *args: Array | None) -> tuple[Array, ...
     size = x.recurrent_weights.shape[1]
     b_n = None if x.recurrent_bias is None else x.recurrent_bias[2 * size :]
 
-    def step(inputs: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
+    def compute_step(inputs: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         (h,) = states
         r_x, z_x, n_x = np.split(apply_linear(inputs, x.input_weights, x.input_bias), 3, axis=1)
         r_h, z_h, n_h = np.split(apply_linear(h, x.recurrent_weights, x.recurrent_bias), 3, axis=1)
@@ -58,7 +58,7 @@ def gru(op: ops.Gru, env: LengthValues, *args: Array | None) -> tuple[Array, ...
         n = np.tanh(n_x + state_term)
         return ((1 - z) * n + z * h if op.update == "old" else (1 - z) * h + z * n,)
 
-    return _run_cell(step, x, [size], op.reverse)
+    return _run_cell(compute_step, x, [size], op.reverse)
 
 
 @evaluate
@@ -70,14 +70,16 @@ def lstm(op: ops.Lstm, env: LengthValues, *args: Array | None) -> tuple[Array, .
     """
     x = ops.RecurrentOperands.from_operands(args)
 
-    def step(inputs: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
+    def compute_step(inputs: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         h, c = states
         output, new_cell = apply_lstm_gates(_project_inputs_and_state(x, inputs, h), c, x.peepholes)
         return output if x.projection is None else apply_linear(
             output, x.projection, None
         ), new_cell
 
-    return _run_cell(step, x, [x.recurrent_weights.shape[1], len(x.input_weights) // 4], op.reverse)
+    return _run_cell(
+        compute_step, x, [x.recurrent_weights.shape[1], len(x.input_weights) // 4], op.reverse
+    )
 
 
 def _project_inputs_and_state(
@@ -141,7 +143,7 @@ def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]
             is_valid, new_value, np.zeros_like(new_value) if old_value is None else old_value
         )
 
-    def stack(values: list[Array], type: Type) -> Array:
+    def stack_outputs(values: list[Array], type: Type) -> Array:
         shape = [evaluate_length(d, env) for d in type.shape]
         stacked: Array = np.zeros((steps, *shape), get_numpy_dtype(type.dtype))
         for n, x in enumerate(values):
@@ -160,4 +162,4 @@ def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]
         is_all_true=lambda carry: bool(carry.all()),
     )
     types = [value.type for value in op.get_scan_outputs()]
-    return (*carries, *map(stack, scan_outputs, types))
+    return (*carries, *map(stack_outputs, scan_outputs, types))

@@ -115,7 +115,7 @@ class SessionMemory:
         self._runs = itertools.count(1)
 
     @contextmanager
-    def record(self) -> Iterator[None]:
+    def record_mappings(self) -> Iterator[None]:
         """A context manager that records the memory mappings that its body creates."""
         previous_mappings = list_anonymous_mappings()
         yield

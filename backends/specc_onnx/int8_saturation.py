@@ -50,7 +50,7 @@ def avoid_int8_saturation(
         return model, ()
     if (
         provider != "cpu"
-        or not has_saturating_products()
+        or not has_saturating_int8_products()
         or (proto := read_model_proto(model)) is None
     ):
         return model, ()
@@ -77,7 +77,7 @@ def read_model_proto(model: str | bytes) -> ModelProto | None:
 
 
 @cache
-def has_saturating_products() -> bool:
+def has_saturating_int8_products() -> bool:
     """Return True if ONNX Runtime's `MatMulInteger` of uint8 by int8 saturates on this CPU."""
     activations = np.full((4, 64), 255, np.uint8)
     weights = np.full((64, 16), 127, np.int8)

@@ -133,14 +133,14 @@ class OrtModel:
 
     def bind(
         self, inputs: Mapping[str, DeviceTensor], output_buffers: Mapping[str, DeviceTensor]
-    ) -> "OrtIOBindingRun":
+    ) -> "OrtBoundModel":
         """Return a runner that binds `inputs` once and writes outputs to `output_buffers`."""
         binding = self.session.io_binding()
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, value)
         for name, value in output_buffers.items():
             binding.bind_ortvalue_output(name, value)
-        return OrtIOBindingRun(self, binding, output_buffers)
+        return OrtBoundModel(self, binding, output_buffers)
 
     def _run_session(
         self, arrays: Mapping[str, Array], options: onnxruntime.RunOptions
@@ -162,7 +162,7 @@ class OrtModel:
 
 
 @dataclass(frozen=True)
-class OrtIOBindingRun:
+class OrtBoundModel:
     """Runs a model repeatedly, with some inputs and the `bound_outputs` bound to device buffers."""
 
     model: OrtModel

@@ -104,7 +104,7 @@ def _create_session(
     memory = SessionMemory()
     try:
         # The first session of a process changes the floating-point mode of its thread.
-        with silence_provider_startup(provider), flush_denormals(), memory.record():
+        with silence_provider_startup(provider), flush_denormals(), memory.record_mappings():
             session = onnxruntime.InferenceSession(
                 model,
                 options,

@@ -51,7 +51,7 @@ def conv(
     f[b t i], f[o j k], f[o]? -> f[b t o]
     """
 
-    def convolve(x: Tensor, window_counts: list[int]) -> Tensor:
+    def convolve_windows(x: Tensor, window_counts: list[int]) -> Tensor:
         return _get_function("conv", op)(
             _pad_window_axes(op, x, 0.0),
             weight,
@@ -61,7 +61,7 @@ def conv(
             groups=context.evaluate_length(op.groups),
         )
 
-    return _run_on_windows(op, x, len(weight), convolve)
+    return _run_on_windows(op, x, len(weight), convolve_windows)
 
 
 @evaluate
@@ -99,13 +99,13 @@ def max_pool(op: ops.MaxPool, context: ForwardContext, x: Tensor) -> Tensor:
     f[b t c] -> f[b t c]
     """
 
-    def pool(x: Tensor, window_counts: list[int]) -> Tensor:
+    def pool_windows(x: Tensor, window_counts: list[int]) -> Tensor:
         padded = _pad_window_axes(op, x, -torch.inf)
         return _get_function("max_pool", op)(
             padded, op.kernel, stride=op.stride, dilation=op.dilation
         )
 
-    return _run_on_windows(op, x, _count_channels(op, x), pool)
+    return _run_on_windows(op, x, _count_channels(op, x), pool_windows)
 
 
 @evaluate
@@ -115,7 +115,7 @@ def average_pool(op: ops.AveragePool, context: ForwardContext, x: Tensor) -> Ten
     f[b t c] -> f[b t c]
     """
 
-    def average(x: Tensor, window_counts: list[int]) -> Tensor:
+    def average_windows(x: Tensor, window_counts: list[int]) -> Tensor:
         padded = _pad_window_axes(op, x, 0.0)
         mean = _get_function("avg_pool", op)(padded, op.kernel, stride=op.stride)
         # PyTorch divides by the kernel size; divide by the number of counted elements instead.
@@ -124,7 +124,7 @@ def average_pool(op: ops.AveragePool, context: ForwardContext, x: Tensor) -> Ten
             element_counts = element_counts[..., None] * torch.tensor(elements, device=x.device)
         return mean * prod(op.kernel) / element_counts
 
-    return _run_on_windows(op, x, _count_channels(op, x), average)
+    return _run_on_windows(op, x, _count_channels(op, x), average_windows)
 
 
 @evaluate

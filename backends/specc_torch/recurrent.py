@@ -27,7 +27,7 @@ def rnn(op: ops.Rnn, context: ForwardContext, *args: Tensor | None) -> tuple[Ten
     """
     x = ops.RecurrentOperands.from_operands(args)
 
-    def step(inputs: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def compute_step(inputs: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         state_projection = linear(states[0], x.recurrent_weights, x.recurrent_bias)
         return (ACTIVATION_FUNCTIONS[op.activation](inputs + state_projection),)
 
@@ -36,7 +36,7 @@ def rnn(op: ops.Rnn, context: ForwardContext, *args: Tensor | None) -> tuple[Ten
     if _can_use_torch_layer(x) and op.activation != "sigmoid":
         layer = torch.rnn_tanh if op.activation == "tanh" else torch.rnn_relu
         return _run_torch_layer(layer, x, states, op.reverse)
-    return _run_cell(step, x, states, op.reverse)
+    return _run_cell(compute_step, x, states, op.reverse)
 
 
 @evaluate
@@ -49,7 +49,7 @@ def gru(op: ops.Gru, context: ForwardContext, *args: Tensor | None) -> tuple[Ten
     size = x.recurrent_weights.shape[1]
     b_n = None if x.recurrent_bias is None else x.recurrent_bias[2 * size :]
 
-    def step(inputs: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def compute_step(inputs: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (h,) = states
         r_x, z_x, n_x = inputs.chunk(3, dim=1)
         r_h, z_h, n_h = linear(h, x.recurrent_weights, x.recurrent_bias).chunk(3, dim=1)
@@ -65,7 +65,7 @@ def gru(op: ops.Gru, context: ForwardContext, *args: Tensor | None) -> tuple[Ten
     # cuDNN implements only the variant with the reset gate after the matrix product
     if _can_use_torch_layer(x) and (op.reset, op.update) == ("after", "old"):
         return _run_torch_layer(torch.gru, x, states, op.reverse)
-    return _run_cell(step, x, states, op.reverse)
+    return _run_cell(compute_step, x, states, op.reverse)
 
 
 @evaluate
@@ -77,7 +77,7 @@ def lstm(op: ops.Lstm, context: ForwardContext, *args: Tensor | None) -> tuple[T
     """
     x = ops.RecurrentOperands.from_operands(args)
 
-    def step(inputs: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def compute_step(inputs: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         h, c = states
         gates = inputs + linear(h, x.recurrent_weights, x.recurrent_bias)
         output, c = apply_lstm_gates(gates, c, x.peepholes)
@@ -87,7 +87,7 @@ def lstm(op: ops.Lstm, context: ForwardContext, *args: Tensor | None) -> tuple[T
     # PyTorch's layer has no peepholes; layers with a projection also run step by step.
     if _can_use_torch_layer(x) and x.peepholes is None and x.projection is None:
         return _run_torch_layer(torch.lstm, x, states, op.reverse)
-    return _run_cell(step, x, states, op.reverse)
+    return _run_cell(compute_step, x, states, op.reverse)
 
 
 def apply_lstm_gates(

@@ -80,7 +80,7 @@ class AffineIndex:
         )
 
     @property
-    def constant(self) -> Fraction | None:
+    def constant_value(self) -> Fraction | None:
         """The value of the function if it is the same at all positions, otherwise None."""
         is_constant = self.query_slope == self.key_slope == 0 and self.length_sum == 0
         return self.min_offset if is_constant and self.min_offset == self.max_offset else None
@@ -194,7 +194,7 @@ def _combine_affine_indices(
         case "mul":
             return _multiply_by_constant(a, b)
         case "floordiv" if dtype in ("i64", "i32"):
-            divisor = b.constant
+            divisor = b.constant_value
             if divisor is None or divisor <= 0:
                 return None
             exact = a.multiply(1 / divisor)
@@ -205,6 +205,6 @@ def _combine_affine_indices(
 
 def _multiply_by_constant(a: AffineIndex, b: AffineIndex) -> AffineIndex | None:
     """Return the product if one factor is constant, otherwise None."""
-    if a.constant is None:
+    if a.constant_value is None:
         a, b = b, a
-    return None if a.constant is None else b.multiply(a.constant)
+    return None if a.constant_value is None else b.multiply(a.constant_value)

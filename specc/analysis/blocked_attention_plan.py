@@ -210,7 +210,7 @@ class LocalAttentionPlan:
     parts: MaskDecomposition = EMPTY_MASK
 
     @property
-    def window(self) -> int | None:
+    def window_size(self) -> int | None:
         """The number of keys that a query can attend to, or None if it grows with the sequence."""
         span = self.band.high - self.band.low + 1
         return None if span == inf else int(span)
@@ -219,18 +219,18 @@ class LocalAttentionPlan:
         """Return the mean key count per query for `length` positions, without global tokens."""
         if self.band.is_empty:
             return Dim.from_value(0)
-        if self.window is None:
+        if self.window_size is None:
             # Blocks at one end of the sequence attend to few positions, and blocks at the other end
             # attend to all positions.
             return floor_divide_dims(length + self.block_size, 2)
-        return Dim.from_value(self.block_size + self.window - 1)
+        return Dim.from_value(self.block_size + self.window_size - 1)
 
     def __str__(self) -> str:
         """Describe the blocks for messages."""
         if self.band.is_empty:
             return f"above {self.length_threshold} positions only global queries attend to keys"
-        band = f"a query attends to {self.window} keys"
-        if self.window is None:
+        band = f"a query attends to {self.window_size} keys"
+        if self.window_size is None:
             band = "a query attends to one side"
         suffix = ", besides global tokens" if self.parts.condition_count else ""
         return (
@@ -265,9 +265,9 @@ def plan_mask_blocks(
     # A disjunction has an unbounded band if one operand has an unbounded band, e.g.
     # `near | first[j]`.
     plan = _plan_band(find_band_interval(mask, *ATTENTION_AXES))
-    if plan is None or plan.window is None:
+    if plan is None or plan.window_size is None:
         local = _plan_decomposed_mask(decompose_mask(mask, *ATTENTION_AXES, padding_masks))
-        is_bounded = local is not None and (local.band.is_empty or local.window is not None)
+        is_bounded = local is not None and (local.band.is_empty or local.window_size is not None)
         plan = local if is_bounded or plan is None else plan
     return None if plan is None or _is_too_short(queries, plan) else plan
 

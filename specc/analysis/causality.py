@@ -43,8 +43,8 @@ from specc.analysis.time_dataflow_facts import (
     UNSUPPORTED_LOOP_HELPS,
     CausalityViolation,
     TimeDataflow,
-    UnsupportedLoop,
-    iterate_unsupported_loops,
+    UnsupportedNode,
+    iterate_unsupported_nodes,
 )
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 from specc.ir import ops
@@ -77,8 +77,8 @@ def check_causality(
             errors.append(_make_diagnostic(graph, flow, leak, name, time_input))
     if not errors:
         errors += [
-            _make_unsupported_loop_error(flow, loop)
-            for loop in iterate_unsupported_loops(graph, flow, live_nodes)
+            _make_unsupported_node_error(flow, unsupported)
+            for unsupported in iterate_unsupported_nodes(graph, flow, live_nodes)
         ]
         for name, value in zip(outputs, output_values, strict=True):
             errors += _check_output(graph, flow, name, value, time_input)
@@ -192,12 +192,12 @@ def _check_inputs(
             )
 
 
-def _make_unsupported_loop_error(flow: TimeDataflow, loop: UnsupportedLoop) -> Diagnostic:
-    span = find_node_span(loop.graph, loop.node)
+def _make_unsupported_node_error(flow: TimeDataflow, unsupported: UnsupportedNode) -> Diagnostic:
+    span = find_node_span(unsupported.graph, unsupported.node)
     return Diagnostic(
         "E0717",
-        f"cannot derive a decode step along `{flow.symbol}`: {loop.reason}",
-        Label.from_span(span, f"`{format_op_name(loop.node.op)}`: {loop.reason}"),
+        f"cannot derive a decode step along `{flow.symbol}`: {unsupported.reason}",
+        Label.from_span(span, f"`{format_op_name(unsupported.node.op)}`: {unsupported.reason}"),
         helps=UNSUPPORTED_LOOP_HELPS,
     )
 

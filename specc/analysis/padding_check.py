@@ -73,7 +73,7 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
     return list(warnings.values())
 
 
-def can_padding_reach(graph: Graph, mask_name: str, outputs: Collection[str]) -> bool:
+def can_padding_reach_outputs(graph: Graph, mask_name: str, outputs: Collection[str]) -> bool:
     """Return True if positions masked out by `mask_name` may affect any of `outputs`."""
     states, _ = _infer_all_states(graph)[mask_name]
     return any(

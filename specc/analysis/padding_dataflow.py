@@ -44,9 +44,9 @@ from specc.analysis.padding_position_ids import (
     InteriorPaddingCount,
     PaddedLengthCount,
     PaddingCount,
+    depends_on_absolute_position_ids,
     infer_padding_count,
     is_last_valid_index,
-    is_padding_exposed,
 )
 from specc.analysis.padding_rotary_embedding import RotationFact, infer_rotation
 from specc.analysis.padding_values import infer_padding_facts, infer_zero_sides
@@ -317,7 +317,7 @@ class PaddingDataflow:
                     node.args[0].shape[axis], counts[1]
                 )
                 return bool(counts[0]) or counts[0] is None or selects_other_position
-        return is_padding_exposed(node, counts, self.length)
+        return depends_on_absolute_position_ids(node, counts, self.length)
 
     def _is_indexed_by_position(self, length: Dim, count: PaddingCount) -> bool:
         """Return True if the index of a valid position selects the same position of an axis of size

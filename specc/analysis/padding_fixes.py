@@ -72,7 +72,7 @@ class PaddingViolation:
         """Return the first operand of `node` that has padded positions, or None."""
         return next((a for a in node.operands if self.is_padded(a)), None)
 
-    def find_source(self, node: Node | None, accept: Callable[[Op], bool]) -> Node | None:
+    def find_upstream_node(self, node: Node | None, accept: Callable[[Op], bool]) -> Node | None:
         """Return the nearest node upstream along padded operands, including `node` itself, whose op
         satisfies `accept`, or None.
         """
@@ -84,7 +84,7 @@ class PaddingViolation:
     def find_position_adding_op(self) -> Node | None:
         """Return the op that added always-valid positions next to the read padding, or None."""
         joining = ops.Pad | ops.Concat | ops.Merge
-        return self.find_source(self.node, lambda op: isinstance(op, joining))
+        return self.find_upstream_node(self.node, lambda op: isinstance(op, joining))
 
     def find_counting_op(self) -> Op:
         """Return the op that computes the position ids that `node` reads."""
@@ -230,7 +230,7 @@ def _suggest_order(leak: PaddingViolation) -> str:
 def _suggest_slice(leak: PaddingViolation, value: Value | None) -> str:
     """Suggest the padding side for which a slice drops only padded positions."""
     producer = value.node if value else None
-    slice_node = leak.find_source(producer, lambda op: isinstance(op, ops.Slice))
+    slice_node = leak.find_upstream_node(producer, lambda op: isinstance(op, ops.Slice))
     if (
         leak.format_mask(value) != "mask"
         or slice_node is None

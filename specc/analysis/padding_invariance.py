@@ -18,7 +18,7 @@ from specc.analysis.padding_order_and_windows import (
     is_shift_unaffected,
     is_window_unaffected,
 )
-from specc.analysis.padding_values import is_padding_skipped, is_softmax_ignoring
+from specc.analysis.padding_values import is_padding_ignored_by_softmax, is_padding_skipped
 from specc.analysis.time_dataflow import resolve_time_dependence
 from specc.analysis.value_ranges import find_value_range
 from specc.ir import ops
@@ -254,7 +254,7 @@ def _is_neutral_full_read(read: PaddedRead) -> bool:
         case ops.Softmax():
             # If no key is visible, all scores are mask fill values and the softmax is 1/n, where n
             # includes padding.
-            return is_softmax_ignoring(read.node, facts, axis)
+            return is_padding_ignored_by_softmax(read.node, facts, axis)
         case ops.ArgMax():
             # With right padding, the first of several equal elements is valid.
             if read.is_padding_last:

@@ -221,7 +221,7 @@ def is_true_at_valid_positions(result: PaddedResult, qk: QueryKeyTensor) -> bool
     between each position and itself.
     """
 
-    def rule(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
+    def solve_truth(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
         node = qk.value.node
         if _is_known_true_mask(result, qk.value):
             return True
@@ -242,7 +242,7 @@ def is_true_at_valid_positions(result: PaddedResult, qk: QueryKeyTensor) -> bool
                 return True
         return _is_true_on_diagonal(qk)
 
-    return solve_memoized(qk, rule, {}, TraversalBudget(), False)
+    return solve_memoized(qk, solve_truth, {}, TraversalBudget(), False)
 
 
 def _is_known_true_mask(result: PaddedResult, value: Value) -> bool:

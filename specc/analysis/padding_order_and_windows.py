@@ -264,7 +264,7 @@ def can_keep_padding_facts(read: PaddedRead) -> bool:
     return False
 
 
-def find_kept_sides(read: PaddedRead) -> frozenset[str]:
+def find_sides_with_kept_padding(read: PaddedRead) -> frozenset[str]:
     """Return the sides on which a slice drops only always-valid positions, and no padding."""
     dropped = zip(("left", "right"), _iterate_dropped_counts(read), strict=True)
     return frozenset(side for side, excess in dropped if excess <= 0)

@@ -243,7 +243,9 @@ def is_last_valid_index(node: Node, padding_mask: Value) -> bool:
     return False
 
 
-def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], padded_length: Dim) -> bool:
+def depends_on_absolute_position_ids(
+    node: Node, counts: Sequence[PaddingCount], padded_length: Dim
+) -> bool:
     """Return True if an op depends on absolute position ids, not only on differences."""
     if None in counts:
         return True

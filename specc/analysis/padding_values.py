@@ -52,7 +52,7 @@ from specc.analysis.padding_nonfinite import (
     find_repeated_axes,
 )
 from specc.analysis.padding_order_and_windows import (
-    find_kept_sides,
+    find_sides_with_kept_padding,
     find_sort_index_axes,
     find_sorted_axes,
 )
@@ -151,7 +151,7 @@ def _iterate_masked_axes(result: PaddedResult) -> Iterator[int]:
                 yield key_axis - 1  # the result is zero for a query without visible keys
         case ops.Attend():
             yield from _iterate_masked_attention_axes(result, node.op)
-        case ops.Softmax(axis) if is_softmax_ignoring(node, operand_facts[0], axis):
+        case ops.Softmax(axis) if is_padding_ignored_by_softmax(node, operand_facts[0], axis):
             # exp(-1e30 - max) is 0 if max is a finite score. If all scores might be mask fill
             # values, each of n keys would get the attention weight 1/n.
             yield axis
@@ -186,7 +186,7 @@ def _iterate_masked_attention_axes(result: PaddedResult, op: ops.Attend) -> Iter
         yield MASK_QUERY_AXIS
 
 
-def is_softmax_ignoring(node: Node, scores: PaddingFacts, axis: int) -> bool:
+def is_padding_ignored_by_softmax(node: Node, scores: PaddingFacts, axis: int) -> bool:
     """Return True if a softmax is zero at padded positions of its axis, because padded scores are
     mask fill values or so far below all other scores that the exponential is zero.
     """
@@ -214,7 +214,7 @@ def infer_zero_sides(
     if isinstance(op, ops.Slice):
         sliced = (r for r in reads if r.axis == op.axis and r.is_zero)
         unsorted = (r for r in sliced if r.axis not in r.read_facts.sorted_axes)
-        return {r.axis: find_kept_sides(r) for r in unsorted}
+        return {r.axis: find_sides_with_kept_padding(r) for r in unsorted}
     if isinstance(op, ops.And):
         for k in result.dependences:
             zero_sides = result.operand_facts[k.operand].zero_sides.get(k.operand_axis)

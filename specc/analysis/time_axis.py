@@ -220,7 +220,9 @@ def is_prefix_slice(node: Node, time_axis: TimeAxis) -> bool:
     return prefix_length is not None and time_axis.is_non_negative(prefix_length - op.stop)
 
 
-def count_positions_ahead(node: Node, dependence: Dependence, time_axis: TimeAxis) -> int | None:
+def count_positions_before_first_chunk(
+    node: Node, dependence: Dependence, time_axis: TimeAxis
+) -> int | None:
     """Return the number of operand positions before the first chunk, i.e. before the positions that
     result position 0 reads. Return None if the op does not process complete chunks.
     """
@@ -240,7 +242,7 @@ def resolve_stride(node: Node, dependence: Dependence, time_axis: TimeAxis) -> T
     axis reads, relative to the last position of its chunk. Return None and the full interval if the
     op does not process complete chunks.
     """
-    prefix_length = count_positions_ahead(node, dependence, time_axis)
+    prefix_length = count_positions_before_first_chunk(node, dependence, time_axis)
     if prefix_length is None:
         return None, FULL_INTERVAL
     return dependence.result_axis, dependence.offsets.shift(prefix_length + dependence.stride - 1)

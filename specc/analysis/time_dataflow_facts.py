@@ -43,7 +43,7 @@ class TimeState:
         )
 
     @property
-    def is_first_only(self) -> bool:
+    def depends_only_on_first_position(self) -> bool:
         """True if the value depends only on the first position, after which it is constant."""
         return not (self.axes or self.is_last_only or self.is_all or self.first_offsets.is_empty)
 
@@ -120,7 +120,10 @@ def iterate_capture_violations(
         case ops.RecurrentLayer():
             # Other reads of time-dependent values are checked through their dependences.
             for operand in (s.index for s in node.op.initial_states):
-                if operand < len(operand_states) and operand_states[operand].is_first_only:
+                if (
+                    operand < len(operand_states)
+                    and operand_states[operand].depends_only_on_first_position
+                ):
                     yield CausalityViolation(node, "captured", operand)
 
 
@@ -133,7 +136,7 @@ def _iterate_loop_violations(
     # depends on time, a position may depend on later positions. A value that depends only on the
     # first position is available at all positions.
     for n, state in enumerate(operand_states[starts:], starts):
-        if state.is_time_dependent and not (n >= captured and state.is_first_only):
+        if state.is_time_dependent and not (n >= captured and state.depends_only_on_first_position):
             yield CausalityViolation(node, "captured", n)
 
 
@@ -141,7 +144,9 @@ def violates_prefix_causality(
     node: Node, results: Sequence[Value], operand_states: Sequence[TimeState], time_axis: TimeAxis
 ) -> bool:
     """Return True if prefix positions may depend on the position after the prefix (time 0)."""
-    if isinstance(node.op, ops.Extent) or not any(s.is_first_only for s in operand_states):
+    if isinstance(node.op, ops.Extent) or not any(
+        s.depends_only_on_first_position for s in operand_states
+    ):
         return False
     if isinstance(node.op, ops.Scan) and not is_time_loop(node, node.op, time_axis):
         return False  # each op of the loop body is checked
@@ -247,7 +252,7 @@ STATE_SIZE_REASON = "the state of a running sum would need one entry per positio
 
 
 @value_class(slots=True)
-class UnsupportedLoop:
+class UnsupportedNode:
     """A node without a decode step, the graph or loop body that contains it, and the reason."""
 
     graph: Graph
@@ -255,9 +260,9 @@ class UnsupportedLoop:
     reason: str
 
 
-def iterate_unsupported_loops(
+def iterate_unsupported_nodes(
     graph: Graph, flow: TimeDataflow, live_nodes: set[Node]
-) -> Iterator[UnsupportedLoop]:
+) -> Iterator[UnsupportedNode]:
     """Yield each node without a decode step; for a loop, yield the first such node in its body."""
     for node, _ in graph.nodes:
         if node not in live_nodes:
@@ -268,7 +273,7 @@ def iterate_unsupported_loops(
         if inner_loop is not None:
             yield inner_loop
         elif reason := _explain_running_sum(node, flow):
-            yield UnsupportedLoop(graph, node, reason)
+            yield UnsupportedNode(graph, node, reason)
 
 
 def _explain_running_sum(node: Node, flow: TimeDataflow) -> str:
@@ -292,7 +297,7 @@ def _is_key_sum(x: Value, time_axes: Iterable[int], axis: int, time_axis: TimeAx
     )
 
 
-def _find_unsupported_in_body(loop: Node, flow: TimeDataflow) -> UnsupportedLoop | None:
+def _find_unsupported_in_body(loop: Node, flow: TimeDataflow) -> UnsupportedNode | None:
     """Return the first node in a loop body that no decode step can compute, or None."""
     op, body = loop.op, flow.loop_body_dataflows[loop]
     assert isinstance(op, ops.Scan), "no other op has a body"
@@ -303,7 +308,7 @@ def _find_unsupported_in_body(loop: Node, flow: TimeDataflow) -> UnsupportedLoop
         if inner_loop is not None:
             return inner_loop
         if reason := _explain_unsupported_node(node, results, op.axis, flow):
-            return UnsupportedLoop(body, node, reason)
+            return UnsupportedNode(body, node, reason)
     return None
 
 

@@ -227,13 +227,13 @@ class CalibrationTargets:
     tap_points: Mapping[WeightInputs, tuple[WeightMatrix, ...]]
 
     @property
-    def experts(self) -> Mapping[str, int]:
+    def expert_counts(self) -> Mapping[str, int]:
         """The number of experts in each weight by name, which is 1 if the weight is not stacked."""
         matrices = [matrix for activations in self.tap_points.values() for matrix in activations]
         return Counter(matrix.name for matrix in matrices)
 
     @property
-    def values(self) -> tuple[Value, ...]:
+    def activations(self) -> tuple[Value, ...]:
         """The input activations of all calibrated linear layers, without duplicates."""
         return tuple(dict.fromkeys(v for activations in self.tap_points for v in activations))
 

@@ -65,7 +65,7 @@ def split_stages(targets: CalibrationTargets) -> Iterator[CalibrationStage]:
     names = _name_stage_outputs(first, last)
     for n, group in enumerate(groups):
         # the first stage computes all activations that depend on no weight
-        tapped = [v for v in targets.values if first.get(v, 0) == n]
+        tapped = [v for v in targets.activations if first.get(v, 0) == n]
         activations_of = {f"met {k}": v for k, v in enumerate(tapped)}
         operands = staged_graph.list_heavy_operands(group)
         stage_inputs = {names[v]: v for v in operands if first[v] < n}
@@ -138,7 +138,7 @@ class _StagedGraph:
         """Yield the heavy nodes that the activations of `targets` depend on, in topological order.
         Each group is as large as `STAGE_WEIGHT_BYTES` and `STAGE_GRAM_BYTES` allow.
         """
-        live_nodes = collect_required_nodes(self.targets.values)
+        live_nodes = collect_required_nodes(self.targets.activations)
         # the float64 Gram matrix [inputs, inputs] is allocated at the first activation
         gram_bytes = {
             activations[0]: 8 * count_input_features(activations) ** 2

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, replace
 
 from specc.analysis.causality import find_time_symbol
 from specc.analysis.length_limits import LengthLimit, find_length_limits
-from specc.analysis.padding_check import can_padding_reach
+from specc.analysis.padding_check import can_padding_reach_outputs
 from specc.analysis.time_axis import find_padding_strides
 from specc.artifact.generation_metadata import (
     GenerationMetadata,
@@ -65,7 +65,7 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> b
     # left padding would shift the windows of strided ops
     if mask in find_padding_strides(graph) or not all(map(_can_pad_left, derived.states)):
         return False
-    return not can_padding_reach(graph, mask, (generation.logits_output,))
+    return not can_padding_reach_outputs(graph, mask, (generation.logits_output,))
 
 
 def _has_fixed_size_states(derived: DerivedGraphs) -> bool:

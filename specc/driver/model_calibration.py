@@ -20,7 +20,7 @@ from specc.calibration.calibration_data import (
     build_model_inputs,
     generate_samples,
     measure_kv_cache_scales,
-    raise_no_generated_text,
+    raise_not_generative,
     read_calibration_samples,
 )
 from specc.calibration.gram_matrices import RestartSamples, Sample, quantize_with_calibration
@@ -217,7 +217,7 @@ def _write_generator(job: LoweringJob, directory: Path) -> Path:
     model is not generative.
     """
     if job.model.generation is None:
-        raise_no_generated_text()
+        raise_not_generative()
     path = directory / "generator"
     if path.exists():
         return path
@@ -258,7 +258,7 @@ def _quantize_weights(
 ) -> dict[str, PrequantizedWeight]:
     """Quantize the weights in `targets` by GPTQ, with the layer inputs for `samples`."""
     plan, shapes = job.quantization_decision.plan, job.parameter_source.parameters
-    weight_count = sum(prod(shapes[n].shape) for n in targets.experts)
+    weight_count = sum(prod(shapes[n].shape) for n in targets.expert_counts)
     # 0.5 bytes per weight, and 0.25 bytes per weight for scales at the smallest group size
     check_free_disk_space(directory, weight_count * 3 // 4 + _estimate_factor_bytes(targets))
 
@@ -273,7 +273,7 @@ def _estimate_factor_bytes(targets: CalibrationTargets) -> int:
     """Return the peak bytes of the Cholesky factors of all experts of one stacked weight."""
     factor_bytes = Counter[str]()
     for tap_point, matrices in targets.tap_points.items():
-        for name in {m.name for m in matrices if targets.experts[m.name] > 1}:
+        for name in {m.name for m in matrices if targets.expert_counts[m.name] > 1}:
             factor_bytes[name] += 8 * count_input_features(tap_point) ** 2
     return max(factor_bytes.values(), default=0)
 

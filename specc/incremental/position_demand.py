@@ -36,7 +36,7 @@ from specc.analysis.time_axis import (
     PREFIX_READ,
     TimeAxis,
     TimeAxisLayout,
-    count_positions_ahead,
+    count_positions_before_first_chunk,
     is_prefix_slice,
 )
 from specc.analysis.time_dataflow import resolve_time_dependence
@@ -280,7 +280,7 @@ def _count_window_inputs(
     """Return the number of operand positions that `demand` earlier windows read: `stride` positions
     per window, plus the overlap with earlier windows.
     """
-    positions_ahead = count_positions_ahead(node, dependence, time_axis)
+    positions_ahead = count_positions_before_first_chunk(node, dependence, time_axis)
     assert positions_ahead is not None, "a step computes whole chunks"
     return (
         max(demand, 0.0) + ceil(dependence.max_offset / dependence.stride)

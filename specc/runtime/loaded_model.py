@@ -315,7 +315,7 @@ def specialize_static_shapes(model: LoadedModel, lengths: Mapping[str, int]) -> 
         }
     except DimError as error:
         _raise_invalid_lengths(f"the lengths are invalid for this model: {error}", graph)
-    session = model.file.open_fixed(model.provider, lengths, shapes)
+    session = model.file.open_with_static_shapes(model.provider, lengths, shapes)
     return replace(model, session=session)
 
 

@@ -33,7 +33,7 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
     if not any(isinstance(node.op, layers) for node, _ in graph.nodes):
         return graph
 
-    def rule(b: GraphBuilder, op: Op, args: Sequence[Value | None]) -> NodeResults | None:
+    def expand_layer(b: GraphBuilder, op: Op, args: Sequence[Value | None]) -> NodeResults | None:
         if not isinstance(op, layers):
             return None
         weights = [v for n, v in b.parameters.items() if weight_names is None or n in weight_names]
@@ -42,7 +42,7 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
             return expand_to_scan(b, op, args)
         return None
 
-    return rewrite_graph(graph, [rule])
+    return rewrite_graph(graph, [expand_layer])
 
 
 def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
@@ -87,12 +87,12 @@ class QuantizedParameters:
     zero_points: Value | None = None
 
     @property
-    def parts(self) -> tuple[Value, ...]:
+    def components(self) -> tuple[Value, ...]:
         """Return the codes, the scales, and the zero points if there are any."""
         zeros = () if self.zero_points is None else (self.zero_points,)
         return self.codes, self.scales, *zeros
 
-    def convert_parameters(self, convert: Callable[[str, Value], Value]) -> "QuantizedParameters":
+    def convert_components(self, convert: Callable[[str, Value], Value]) -> "QuantizedParameters":
         """Return the weight with each part replaced by `convert(name, parameter)`."""
         zeros = self.zero_points
         return replace(
@@ -134,20 +134,20 @@ def _make_quantized_weight(
     shape = tuple(d.number or 0 for d in parameter.type.shape)
     codes_shape, scales_shape = format.compute_shapes(shape)
 
-    def add_part(rename: Callable[[str], str], type: Type) -> Value:
+    def add_component(rename: Callable[[str], str], type: Type) -> Value:
         tied = rename(parameter.tied_to) if parameter.tied_to else ""
         return builder.add_parameter(
             replace(parameter, name=rename(parameter.name), type=type, tied_to=tied)
         )
 
-    codes = add_part(format.make_codes_tensor_name, Type.of(format.dtype, *codes_shape))
+    codes = add_component(format.make_codes_tensor_name, Type.of(format.dtype, *codes_shape))
     quantized = QuantizedParameters(
-        codes, add_part(format.format_scales_name, Type.of("f32", *scales_shape)), format
+        codes, add_component(format.format_scales_name, Type.of("f32", *scales_shape)), format
     )
     if not format.has_zero_points:
         return quantized
     zero_type = Type.of(format.dtype, *format.compute_zero_points_shape(shape))
-    return replace(quantized, zero_points=add_part(format.format_zero_points_name, zero_type))
+    return replace(quantized, zero_points=add_component(format.format_zero_points_name, zero_type))
 
 
 @dataclass
@@ -199,7 +199,7 @@ class _WeightQuantizer:
     def _slice_weight(self, op: ops.Slice, weight: QuantizedParameters) -> QuantizedParameters:
         """Slice codes, scales and zero points along the last (layout `columns`) or first axis."""
         is_last_axis = weight.format.layout == "columns"
-        return weight.convert_parameters(
+        return weight.convert_components(
             lambda _, v: self.builder.add_op(replace(op, axis=v.rank - 1 if is_last_axis else 0), v)
         )
 
@@ -219,7 +219,7 @@ class _WeightQuantizer:
             weight.codes,
             weight.scales,
             bias and self.new_values[bias],
-            *weight.parts[2:],
+            *weight.components[2:],
         )
 
     def _convert_layer(self, node: Node, op: ops.Lstm) -> NodeResults:
@@ -271,11 +271,11 @@ class _WeightQuantizer:
                 args.append(self.new_values[operand])
                 continue
             weight, is_stacked = self.quantized_weights[operand], operand_index < stacked_count
-            added_count += is_stacked * (len(weight.parts) - 1)
+            added_count += is_stacked * (len(weight.components) - 1)
             quantizer.quantized_weights[value] = _add_quantized_body_inputs(
                 body_builder, name, facts, weight, is_stacked=is_stacked
             )
-            args += weight.parts
+            args += weight.components
         quantizer.convert_nodes(op.body)
         body = body_builder.finish_copy(op.body, quantizer.new_values)
         if isinstance(op, ops.MixtureOfExperts):
@@ -302,7 +302,7 @@ def _add_quantized_body_inputs(
             f"{name} {labels.get(part, part)}", replace(input_facts, type=type)
         )
 
-    return quantized_weight.convert_parameters(add_input)
+    return quantized_weight.convert_components(add_input)
 
 
 STATE_SCALE_SUFFIX = ":scale"

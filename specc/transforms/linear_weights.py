@@ -67,11 +67,11 @@ def restore_transposed_weights(graph: Graph) -> Graph:
     new_values = new_builder.copy_inputs_and_parameters(replace(graph, parameter_facts=parameters))
     stored_weights = {new_values[graph.parameters[name]] for name in types}
 
-    def rule(builder: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
+    def restore_layout(builder: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
         first = args[0] if args else None
         return (first,) if op == MATRIX_TRANSPOSE and first in stored_weights else None
 
-    return rewrite_into_builder(graph, new_builder, new_values, [rule])
+    return rewrite_into_builder(graph, new_builder, new_values, [restore_layout])
 
 
 def _find_transposed_types(graph: Graph) -> dict[str, Type]:
@@ -104,7 +104,7 @@ def find_norm_folds(
     are excluded, because the fold would also change the tied parameter.
     """
     users = _ValueUsers(graph, frozenset(ties) | frozenset(ties.values()), quantized_names)
-    folds = (users.find_fold(node, result) for node, (result, *_) in graph.nodes)
+    folds = (users.find_norm_fold(node, result) for node, (result, *_) in graph.nodes)
     return tuple(fold for fold in folds if fold)
 
 
@@ -119,7 +119,7 @@ class _ValueUsers:
         self.names = {v: n for n, v in graph.parameters.items() if n not in tied}
         self.results = {node: result for node, (result, *_) in graph.nodes}
 
-    def find_fold(self, norm: Node, result: Value) -> FoldedNorm | None:
+    def find_norm_fold(self, norm: Node, result: Value) -> FoldedNorm | None:
         """Return the fold of the weight of a norm into linear layers, or None."""
         if not isinstance(norm.op, ops.LayerNorm | ops.RMSNorm) or result in self.outputs:
             return None

@@ -157,7 +157,7 @@ def _convert_graph(
             outputs[name] = (
                 half.convert_to_half(value)
                 if dtype == half_dtype
-                else half.convert_to_original(value)
+                else half.convert_to_original_dtype(value)
             )
     return builder.build_graph(
         graph.name, outputs, min_lengths=graph.min_lengths, length_equations=graph.length_equations
@@ -249,7 +249,7 @@ class _HalfConverter:
         (self.half_values if is_half else self.float32_values)[value] = new
         self.precision_classes[value] = "thin" if is_half else precision
 
-    def convert_to_original(self, value: Value) -> Value:
+    def convert_to_original_dtype(self, value: Value) -> Value:
         """Return the converted value in the original dtype, which is f32 for floats."""
         if value not in self.float32_values:
             half = self.half_values[value]
@@ -259,7 +259,7 @@ class _HalfConverter:
     def convert_to_half(self, value: Value) -> Value:
         """Return the converted value in the 16-bit dtype if it is a float, otherwise unchanged."""
         if value.dtype != "f32":
-            return self.convert_to_original(value)
+            return self.convert_to_original_dtype(value)
         if value not in self.half_values:
             node = value.node
             is_neutral = self.precision_classes[value] == "neutral"
@@ -268,7 +268,7 @@ class _HalfConverter:
                 args = [a and self.convert_to_half(a) for a in node.args]
                 self.half_values[value] = self.builder.add_node(node.op, *args)[value.index]
             else:
-                original, cast = self.convert_to_original(value), ops.Cast(self.half_dtype)
+                original, cast = self.convert_to_original_dtype(value), ops.Cast(self.half_dtype)
                 self.half_values[value] = self.builder.add_op(cast, original)
         return self.half_values[value]
 
@@ -277,7 +277,7 @@ class _HalfConverter:
         return (
             self.half_values[value]
             if self.precision_classes[value] == "thin"
-            else self.convert_to_original(value)
+            else self.convert_to_original_dtype(value)
         )
 
     def convert_nodes(self, graph: Graph) -> None:
@@ -293,7 +293,7 @@ class _HalfConverter:
         """Convert a node to `precision`, and cast its operands to the corresponding dtype."""
         if precision != "thin":
             return self.builder.add_node(
-                node.op, *(a and self.convert_to_original(a) for a in node.args)
+                node.op, *(a and self.convert_to_original_dtype(a) for a in node.args)
             )
         op: Op = node.op
         if isinstance(op, ops.MixtureOfExperts):

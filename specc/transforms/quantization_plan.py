@@ -125,7 +125,7 @@ def choose_weight_formats(
         format = (
             chooser.choose_format(tied_names, uses, names)
             if not request.stored_codes
-            else chooser.keep_checkpoint_format(tied_names, uses)
+            else chooser.choose_checkpoint_format(tied_names, uses)
         )
         if isinstance(format, QuantizationFormat):
             plan.update(dict.fromkeys(tied_names, format))
@@ -255,7 +255,7 @@ class _FormatChooser:
             return self._choose_careful_kind(tied_names, uses, self.graph.parameters[tied_names[0]])
         return kind
 
-    def keep_checkpoint_format(
+    def choose_checkpoint_format(
         self, tied_names: list[str], uses: WeightUses
     ) -> QuantizationFormat | str:
         """Return the format of the checkpoint's 4-bit codes, or a reason to dequantize them."""

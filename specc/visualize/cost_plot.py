@@ -116,7 +116,7 @@ def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
     """Return True if an attention node has a bounded number of keys per query at all lengths."""
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
     plans = [plan_local_attention(node, padding_masks) for node in attends]
-    return any(plan is not None and plan.window is not None for plan in plans)
+    return any(plan is not None and plan.window_size is not None for plan in plans)
 
 
 def _choose_sizes(

@@ -67,7 +67,7 @@ def test_activations_per_expert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             n: read_parameter(job.parameter_source, n) for n in job.parameter_source.parameters
         }
         readers = find_calibration_targets(job.simplified_graph, job.quantization_decision.plan, {})
-    assert readers.experts.keys() == job.quantization_decision.plan.keys()
+    assert readers.expert_counts.keys() == job.quantization_decision.plan.keys()
     wanted = collect_activations(weights)
     for least in (1, 1 << 30):
         directory = tmp_path / f"{least}"

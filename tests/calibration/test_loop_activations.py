@@ -51,7 +51,7 @@ def test_activations_of_every_iteration(tmp_path: Path, monkeypatch: pytest.Monk
             n: read_parameter(job.parameter_source, n) for n in job.parameter_source.parameters
         }
         readers = find_calibration_targets(job.simplified_graph, job.quantization_decision.plan, {})
-    assert readers.experts.keys() == job.quantization_decision.plan.keys()
+    assert readers.expert_counts.keys() == job.quantization_decision.plan.keys()
     wanted = collect_activations(weights)
     for least in (1, 1 << 30):
         monkeypatch.setattr(gram_matrices, "STAGE_WEIGHT_BYTES", least)

@@ -70,7 +70,11 @@ def _read_new_positions(states: StepStates, node: Node, result: Any, rows: Any) 
 FROM = {"any row may be picked": 20, "rows of a head may read it": 30}
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "any row may be picked": (time_axis, "is_first_position_slice", _read_second_position),
-    "rows of a head may read it": (TimeState, "is_first_only", property(lambda self: False)),
+    "rows of a head may read it": (
+        TimeState,
+        "depends_only_on_first_position",
+        property(lambda self: False),
+    ),
     "it is the first of the new rows": (step_graph, "select_first_position", _read_new_positions),
 }
 

@@ -30,7 +30,7 @@ from specc.analysis import affine_indices, mask_bands, time_dataflow
 from specc.analysis.causality import check_causality
 from specc.analysis.masked_constants import find_masked_constants
 from specc.analysis.padding_axis_lengths import find_padding_offsets
-from specc.analysis.padding_check import can_padding_reach, check_padding
+from specc.analysis.padding_check import can_padding_reach_outputs, check_padding
 from specc.analysis.query_key_tensors import QueryKeyTensor
 from specc.analysis.time_dataflow import trace_time_dataflow as follow
 from specc.incremental import encoder_graph, step_graph
@@ -242,7 +242,7 @@ def test_without_a_warning_padding_after_a_prefix_has_no_effect(
     clean = 0
     for seed in range(many):
         graph = make_prefix_graph(seed, side)
-        if "keep" not in graph.inputs or can_padding_reach(graph, "keep", ["y"]):
+        if "keep" not in graph.inputs or can_padding_reach_outputs(graph, "keep", ["y"]):
             continue
         assert not check_padding(graph)
         inputs, weights = sample_prefix_values(graph, seed, ROWS, 2)

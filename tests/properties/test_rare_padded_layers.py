@@ -255,7 +255,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "a slice keeps the zeros on both sides": (
         padding_values,
-        "find_kept_sides",
+        "find_sides_with_kept_padding",
         lambda read: frozenset({"left", "right"}),
     ),
     "every sum is a softmax denominator": (

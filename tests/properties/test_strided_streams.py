@@ -21,7 +21,7 @@ from specc.analysis.causality import check_causality
 from specc.analysis.time_axis import (
     TimeAxisLayout,
     compute_chunk_size,
-    count_positions_ahead,
+    count_positions_before_first_chunk,
     substitute_chunked_length,
 )
 from specc.analysis.time_dataflow import trace_time_dataflow
@@ -155,10 +155,16 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "resolve_stride",
         lambda node, link, clock: (
             link.result_axis,
-            link.offsets.shift((count_positions_ahead(node, link, clock) or 0) + link.stride),
+            link.offsets.shift(
+                (count_positions_before_first_chunk(node, link, clock) or 0) + link.stride
+            ),
         ),
     ),
-    "rows of a head are no rows": (position_demand, "count_positions_ahead", lambda *_: 0),
+    "rows of a head are no rows": (
+        position_demand,
+        "count_positions_before_first_chunk",
+        lambda *_: 0,
+    ),
     "all rows come at one pace": (masked_constants, "has_equal_chunk_rates", lambda *_: True),
 }
 

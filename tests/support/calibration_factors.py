@@ -38,7 +38,7 @@ def compute_weight_factors(
         yield Part(graph)
 
     def round_one(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
-        found[name] = [factor(n) for n in range(readers.experts[name])]
+        found[name] = [factor(n) for n in range(readers.expert_counts[name])]
         return PrequantizedWeight(stem, stem, QuantizationErrorStats())
 
     gram_matrices.quantize_with_calibration(opened, readers, lambda: [sample], directory, round_one)

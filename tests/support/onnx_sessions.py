@@ -12,7 +12,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, helper
 
-from specc_onnx.int8_saturation import convert_weights_to_uint8, has_saturating_products
+from specc_onnx.int8_saturation import convert_weights_to_uint8, has_saturating_int8_products
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter, NameTable
@@ -80,7 +80,7 @@ def serialize_for_this_cpu(model: onnx.ModelProto) -> bytes:
     """Serialize a model, with uint8 weights if products of int8 weights saturate on this CPU."""
     copy = ModelProto()
     copy.CopyFrom(model)
-    if has_saturating_products():
+    if has_saturating_int8_products():
         convert_weights_to_uint8(copy)
     return copy.SerializeToString()
 

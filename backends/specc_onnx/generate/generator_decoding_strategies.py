@@ -56,7 +56,7 @@ class StrategyInputs:
     padding_mask: str | None
 
     @property
-    def limit(self) -> str:
+    def max_tokens(self) -> str:
         """Return the name of the input with the maximum number of generated tokens, i64[]."""
         return self.scalar_names[MAX_TOKENS_INPUT]
 
@@ -98,7 +98,7 @@ class StrategyInputs:
             decoding,
             scores,
             iteration,
-            limit=self.limit,
+            limit=self.max_tokens,
             vocabulary=self.vocabulary,
             history=token_history,
         )
@@ -252,7 +252,7 @@ class BeamSearchStrategy:
             state=state,
             vocabulary=self.inputs.vocabulary,
             length=g.emit_node("Add", iteration, 1),
-            limit=self.inputs.limit,
+            limit=self.inputs.max_tokens,
         )
         is_invalid = onnx_sampling.emit_invalid_logits(g, logits)
         selection = onnx_beam_search.emit_beam_step(search, log_probs, is_invalid)

@@ -208,7 +208,7 @@ class _EmptyWindowGuard:
     op: ops.SlidingWindowOp
 
     @property
-    def first_axis(self) -> int:
+    def first_window_axis(self) -> int:
         """Return the index of the first window axis: 1 for sequences, 2 for images."""
         return len(self.op.kernel)
 
@@ -224,7 +224,9 @@ class _EmptyWindowGuard:
         for n in self._list_empty_axes(x):
             window_length = max(self.op.get_output_lag(n) + 1, 1)
             padded_input = Tensor(name, x.type)
-            name = emit_min_length_padding(self.g, padded_input, self.first_axis + n, window_length)
+            name = emit_min_length_padding(
+                self.g, padded_input, self.first_window_axis + n, window_length
+            )
         return name
 
     def _emit_length_checks(self, x: Tensor) -> str:
@@ -232,7 +234,7 @@ class _EmptyWindowGuard:
         lengths = [self.g.emit_shape([length]) for length in x.shape]
         checked_lengths = list(lengths)
         for n in set(range(len(self.op.kernel))).difference(self._list_empty_axes(x)):
-            axis = self.first_axis + n
+            axis = self.first_window_axis + n
             checked_lengths[axis] = self._require_positions(lengths[axis], x, n)
         if checked_lengths == lengths:
             return x.name
@@ -242,7 +244,7 @@ class _EmptyWindowGuard:
     def remove_placeholder(self, result: str, x: Tensor) -> str:
         """Emit `result` without the windows over zeros that `pad_input` added to an empty axis."""
         for n in self._list_empty_axes(x):
-            axis = self.first_axis + n
+            axis = self.first_window_axis + n
             length = self.op.compute_length(x.shape[axis], n)
             stop = self._require_positions(self.g.emit_shape([length]), x, n)
             result = self.g.emit_node("Slice", result, [0], stop, [axis])
@@ -250,7 +252,7 @@ class _EmptyWindowGuard:
 
     def _require_positions(self, length_name: str, x: Tensor, n: int) -> str:
         """Emit `length_name`, i64[1]; the model fails if window axis `n` of `x` has no window."""
-        surplus = self.op.compute_length_slack(x.shape[self.first_axis + n], n)
+        surplus = self.op.compute_length_slack(x.shape[self.first_window_axis + n], n)
         return self.g.lengths.emit_length_check(self.g, length_name, surplus)
 
     def _list_empty_axes(self, x: Tensor) -> list[int]:
@@ -259,7 +261,7 @@ class _EmptyWindowGuard:
         return [
             n
             for n in range(len(self.op.kernel))
-            if not self.g.lengths.is_positive(x.shape[self.first_axis + n])
+            if not self.g.lengths.is_positive(x.shape[self.first_window_axis + n])
             and (self.op.compute_length_slack(zero, n).number or 0) >= 0
         ]
 

@@ -35,7 +35,7 @@ class DimResolver:
     nonzero: frozenset[Dim] = frozenset()
 
     @cached_property
-    def sources(self) -> Mapping[str, LengthSource]:
+    def length_sources(self) -> Mapping[str, LengthSource]:
         """Return the axis, expression or input from which each symbolic dimension is computed."""
         return find_length_sources(self.inputs, self.length_equations, self.length_inputs)
 
@@ -69,7 +69,7 @@ class DimResolver:
         with g.hoist_nodes("lengths"):
             if length.name is not None:
                 return self._emit_symbol(g, length.name)
-            if not length.symbols() <= self.sources.keys():
+            if not length.symbols() <= self.length_sources.keys():
                 return _emit_dim_from_axis(g, self.inputs, length)
             # Positive terms are added before negative terms, so that no intermediate sum is
             # negative.
@@ -155,7 +155,7 @@ class DimResolver:
     def _emit_symbol(self, g: "Emitter", symbol: str) -> str:
         if symbol in self.length_inputs:
             return g.emit_node("Unsqueeze", self.length_inputs[symbol], [0])
-        source = self.sources.get(symbol)
+        source = self.length_sources.get(symbol)
         assert source is not None, f"no input determines the length {symbol}"
         if isinstance(source, Dim):
             return self.emit_length(g, source)

@@ -67,7 +67,11 @@ def mixture_of_experts(op: ops.MixtureOfExperts, g: Emitter, *args: Tensor) -> s
     )
     initial_sums = emit_full(g, 0, dtype, sums_type.shape)
     is_unrolled = _can_inline_experts(op, g, operands)
-    sums = experts.emit_unrolled(initial_sums) if is_unrolled else experts.emit_loop(initial_sums)
+    sums = (
+        experts.emit_unrolled_experts(initial_sums)
+        if is_unrolled
+        else experts.emit_expert_loop(initial_sums)
+    )
     result = emit_reshape(g, sums, result_type.shape, source_shape=sums_type.shape)
     return emit_cast(g, result, result_type.dtype, source_dtype=dtype)
 
@@ -120,7 +124,7 @@ class _ExpertEmitter:
     expert_ids: str
     result_type: Type
 
-    def emit_loop(self, initial_sums: str) -> str:
+    def emit_expert_loop(self, initial_sums: str) -> str:
         """Emit a `Loop` that adds outputs of experts with tokens to `initial_sums`."""
         g = self.g
         used_mask = emit_slice(g, self._emit_used_experts(), 0, 0, self.op.num_experts)
@@ -145,7 +149,7 @@ class _ExpertEmitter:
         name, types = g.make_scoped_name(EXPERT_LOOP_NAME), [condition.type, self.result_type]
         return make_body_graph(name, body, results, types, [iteration, condition, sums])
 
-    def emit_unrolled(self, initial_sums: str) -> str:
+    def emit_unrolled_experts(self, initial_sums: str) -> str:
         """Emit one `If` per expert that adds its outputs to `initial_sums`; return the sums."""
         g, sums, count = self.g, initial_sums, self.op.num_experts.number or 0
         parts = [self._split_expert_weights(t, count) for t in self.operands.stacked]

@@ -40,10 +40,10 @@ def collect_subgraphs(model: ModelProto) -> Subgraphs:
             copy.graph.initializer.append(tensor)
     copy.graph.node.extend(model.graph.node)
     names = tuple(_iterate_subgraph_names(copy.graph))
-    return Subgraphs(EXECUTION_COUNTS_OUTPUT, names, list_compared_constants(copy))
+    return Subgraphs(EXECUTION_COUNTS_OUTPUT, names, list_branch_condition_constants(copy))
 
 
-def list_compared_constants(model: ModelProto) -> tuple[int, ...]:
+def list_branch_condition_constants(model: ModelProto) -> tuple[int, ...]:
     """Return the integer constants above 1 from which branch conditions are computed."""
     constants = set[int]()
     for graph, producers in _iterate_graph_scopes(model.graph, {}):

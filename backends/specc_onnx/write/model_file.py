@@ -159,7 +159,7 @@ class OnnxModelFile:
         self.pending_sessions[threads] = future
         executor.shutdown(wait=False)
 
-    def open_fixed(
+    def open_with_static_shapes(
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
     ) -> StaticShapeModel:
         """Load the model with static input shapes, as a CUDA graph if possible."""

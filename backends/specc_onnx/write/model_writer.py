@@ -147,8 +147,10 @@ def _build_source(
     graph: ModelSource, target: Target, opset: int, placement: WeightPlacement
 ) -> BuiltModel:
     if isinstance(graph, StandaloneGeneratorSource):
-        return build_generation_model(graph, target, opset, placement.dtypes, placement.ties)
-    return build_model(graph, target, opset, placement.dtypes, placement.ties)
+        return build_generation_model(
+            graph, target, opset, placement.storage_dtypes, placement.ties
+        )
+    return build_model(graph, target, opset, placement.storage_dtypes, placement.ties)
 
 
 def write_prepared_graphs(

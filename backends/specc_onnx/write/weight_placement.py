@@ -52,7 +52,7 @@ class WeightPlacement:
     weight_files: Mapping[str, WeightFileMetadata] = field(default_factory=dict)
 
     @property
-    def dtypes(self) -> dict[str, str]:
+    def storage_dtypes(self) -> dict[str, str]:
         """Return the storage dtype of each weight by name."""
         return {name: piece.dtype for name, piece in self.pieces.items()}
 

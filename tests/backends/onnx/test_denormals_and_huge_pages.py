@@ -215,7 +215,7 @@ def test_intervals_shrink_to_whole_huge_pages() -> None:
 @pytest.mark.skipif(not list_anonymous_mappings(), reason="this system has no huge pages")
 def test_contents_do_not_change() -> None:
     memory = SessionMemory()
-    with memory.record():
+    with memory.record_mappings():
         area = mmap.mmap(-1, 4 * HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         values = np.frombuffer(area, np.uint8)
         values[:] = np.arange(len(values)) % 251

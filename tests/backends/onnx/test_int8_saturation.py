@@ -88,7 +88,7 @@ def test_products_equal_integer_arithmetic(
 def test_converted_specs_agree_with_the_reference(
     spec: str, target: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(int8_saturation, "has_saturating_products", lambda: True)
+    monkeypatch.setattr(int8_saturation, "has_saturating_int8_products", lambda: True)
     path = tmp_path / "m.onnx"
     specc.compile(spec, path, set=SMALL_CONFIGS[spec], init=0, target=target, quantize=kind)
     lines = list(list_model_lines(specc.load(path).default_model, rounds=2))
