@@ -38,7 +38,7 @@ def _assume_divisibility(
     # `d % d == 0` has no effect, because `d` would be replaced by an expression with `d`
     if not symbol.name or symbol.name in (factor * divisor).symbols():
         return config
-    quotient = Dim.symbol(f"{dividend} / {divisor}", symbol.origin)
+    quotient = Dim.symbol(str(DimFunction("/", (dividend, divisor))), symbol.origin)
     return _substitute_in_values(config, {symbol.name: factor * divisor * quotient})
 
 
