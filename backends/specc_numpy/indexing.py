@@ -87,7 +87,7 @@ def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
         # An explicit scale factor is used unchanged, because it differs from the ratio of the
         # rounded sizes.
         step = 1 / op.factors[n] if op.factors else length / size
-        if not op.interpolates:
+        if not op.is_interpolating:
             x = np.take(x, find_nearest_indices(op.mode, length, size, step), axis=axis)
         elif op.antialias:
             x = _sum_weighted_positions(

@@ -10,12 +10,12 @@ from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph_interpreter import (
     compute_merged_shape,
+    convert_einsum_axes_to_integers,
     evaluate_index,
     evaluate_last_index,
     evaluate_length,
     evaluate_slice,
     evaluate_split_shape,
-    number_einsum_axes,
 )
 from specc.ir.types import FLOAT32_INTEGER_RANGES
 from specc_numpy.indexing import check_indices
@@ -199,6 +199,6 @@ def einsum(op: ops.Einsum, env: LengthValues, *operands: Array) -> Array:
 
     f[*s] -> f[*t]
     """
-    terms, result = number_einsum_axes(op)
+    terms, result = convert_einsum_axes_to_integers(op)
     arguments = [argument for pair in zip(operands, terms, strict=True) for argument in pair]
     return np.asarray(np.einsum(*arguments, result))

@@ -80,7 +80,7 @@ def resize(op: ops.Resize, context: ForwardContext, x: Tensor) -> Tensor:
     lengths = list(x.shape[op.axis : end])
     if min(*lengths, *sizes) < 1:
         raise_error("E0912", f"cannot resize axes of length {lengths} to {sizes}")
-    if not op.interpolates:
+    if not op.is_interpolating:
         return _resize_to_nearest(op, x, sizes)
     # [n, 1, …] with the resized axes last; a single axis is resized like an image of height 1.
     last_axes = tuple(range(-len(sizes), 0))

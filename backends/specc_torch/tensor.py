@@ -10,11 +10,11 @@ from torch.nn import functional
 from specc.ir import ops
 from specc.ir.graph_interpreter import (
     compute_merged_shape,
+    convert_einsum_axes_to_integers,
     evaluate_index,
     evaluate_last_index,
     evaluate_slice,
     evaluate_split_shape,
-    number_einsum_axes,
 )
 from specc.ir.types import FLOAT32_INTEGER_RANGES
 from specc_torch.indexing import check_tensor_indices, make_full
@@ -211,7 +211,7 @@ def einsum(op: ops.Einsum, context: ForwardContext, *operands: Tensor) -> Tensor
 
     f[*s] -> f[*t]
     """
-    terms, result = number_einsum_axes(op)
+    terms, result = convert_einsum_axes_to_integers(op)
     return torch.einsum(
         *(argument for pair in zip(operands, terms, strict=True) for argument in pair), result
     )

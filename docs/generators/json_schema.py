@@ -173,23 +173,25 @@ def _chosen(kinds: Mapping[str, Schema]) -> Schema:
 def _rules() -> dict[str, Schema]:
     """Return the schema of each kind of rule in `weights`."""
     return {
-        kind: _form(form, (kind, *form.required))
-        for kind, form in yaml_keys.WEIGHT_RULE_CONSTRUCTS.items()
+        kind: _make_layout_schema(layout, (kind, *layout.required))
+        for kind, layout in yaml_keys.WEIGHT_RULE_CONSTRUCTS.items()
     }
 
 
-def _form(form: yaml_keys.Form[ast.Node], needed: Sequence[str]) -> Schema:
+def _make_layout_schema(layout: yaml_keys.MapLayout[ast.Node], needed: Sequence[str]) -> Schema:
     """Return the schema of the keys of a construct, of which the keys `needed` are required."""
     return make_mapping_schema(
-        {k.name: KEY_SCHEMAS.get(k.kind, SCALAR_SCHEMA) for k in form.keys}, needed
+        {k.name: KEY_SCHEMAS.get(k.kind, SCALAR_SCHEMA) for k in layout.keys}, needed
     )
 
 
 def _statement() -> Schema:
     """Return the schema of a statement: a keyword statement, or names bound to a value."""
     kinds = {
-        kind: describe_schema(_form(form, (kind, *form.required)), STATEMENT_DOCS[kind])
-        for kind, form in yaml_keys.STATEMENT_CONSTRUCTS.items()
+        kind: describe_schema(
+            _make_layout_schema(layout, (kind, *layout.required)), STATEMENT_DOCS[kind]
+        )
+        for kind, layout in yaml_keys.STATEMENT_CONSTRUCTS.items()
     }
     typed = make_mapping_schema({"type": SCALAR_SCHEMA, "is": EXPRESSION_SCHEMA}, ("type", "is"))
     let = {
@@ -215,7 +217,7 @@ def get_keyword_docs(words: Iterable[str]) -> dict[str, str]:
 
 STATEMENT_DOCS = get_keyword_docs(yaml_keys.STATEMENT_CONSTRUCTS)
 """The documentation of the keywords that begin a statement."""
-KEY_SCHEMAS: dict[yaml_values.ValueKind, Schema] = {
+KEY_SCHEMAS: dict[yaml_values.YamlValueKind, Schema] = {
     yaml_values.EXPRESSION: EXPRESSION_SCHEMA,
     yaml_values.EXPRESSIONS: EXPRESSION_SCHEMA,
     yaml_keys.BODY_KIND: STATEMENTS_SCHEMA,

@@ -203,7 +203,7 @@ def _count_repeats(length: Dim, padded_length: Dim) -> int | None:
 def get_upsampling_factor(node: Node, axis: int) -> int | None:
     """Return the factor of an exact nearest-neighbor `resize`, otherwise None."""
     match node.op:
-        case ops.Resize(axis=first, sizes=sizes, factors=scales) as op if not op.interpolates:
+        case ops.Resize(axis=first, sizes=sizes, factors=scales) as op if not op.is_interpolating:
             assert node.first_operand is not None, "an op of one operand"
             length, result_length = node.first_operand.shape[axis], sizes[axis - first]
             factors = (k for k in range(1, MAX_UPSAMPLING_FACTOR) if length * k == result_length)

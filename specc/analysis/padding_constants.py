@@ -125,7 +125,7 @@ def _infer_number(result: PaddedResult, axis: int) -> float | None:
             return numbers[0] if numbers[0] == float(value) else None
         case ops.Slice() | ops.StridedSlice() | ops.Pad() | ops.Concat() | ops.Flip() | ops.Roll():
             return _infer_common_number(result, numbers, axis)
-        case ops.Resize() as op if not op.interpolates:
+        case ops.Resize() as op if not op.is_interpolating:
             return numbers[0]
     return _get_viewed_number(node, numbers)
 

@@ -261,7 +261,7 @@ def _keeps_truth(op: Op) -> bool:
         case ops.Pad(value=value, mode=mode):
             return mode != "constant" or value == 1
         case ops.Resize():
-            return not op.interpolates
+            return not op.is_interpolating
     return isinstance(op, ops.And | ops.Concat | ops.DownsamplePaddingMask | ops.Cast)
 
 

@@ -335,7 +335,7 @@ def _can_be_infinity_times_zero(result: PaddedResult) -> bool:
 
 def _is_data_movement(op: Op) -> bool:
     """Return True if the results of an op are elements of its operands."""
-    is_nearest = isinstance(op, ops.Resize) and not op.interpolates
+    is_nearest = isinstance(op, ops.Resize) and not op.is_interpolating
     return op.is_view or op.is_selection or is_nearest or isinstance(op, MOVING_OPS)
 
 

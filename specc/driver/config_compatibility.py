@@ -16,7 +16,7 @@ from specc.frontend.spec_modules import Program
 from specc.frontend.used_specs import (
     MODEL_TYPE_KEY,
     get_config_section,
-    label_use_in_errors,
+    label_use_statement_in_errors,
     list_config_entries,
 )
 from specc.huggingface.model_family import suggest_spec_for_config_value
@@ -37,7 +37,7 @@ def check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool =
     )
     for part in program.used_specs:
         if (section := get_config_section(part, data)) is not None:
-            with label_use_in_errors(part.use):
+            with label_use_statement_in_errors(part.use):
                 check_model_type(part.program, section, is_used_spec=True)
     return any(e.key == MODEL_TYPE_KEY for e in expected)
 
@@ -53,7 +53,7 @@ def _check_expected_keys(expectations: Iterable[ast.Expect], data: JsonObject, s
         value = _format_member(member)
         if value not in entry.values:
             actual = f"`{value}`" if member and not member.is_null else "missing"
-            labels = Label.list_from_span(entry.span, "expected by this spec")
+            labels = Label.labels_from_span(entry.span, "expected by this spec")
             raise_error(
                 "E0405",
                 f'"{entry.key}" is {actual}, expected {" or ".join(entry.values)}',

@@ -12,7 +12,7 @@ from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import disambiguate_spec_path
 from specc.syntax.dsl.dsl_lexer import MAX_NESTING
-from specc.syntax.parse import translate_advice
+from specc.syntax.parse import translate_help_messages
 
 SPEC_TEXT_NAME = "<spec>"
 """The name in messages of a spec that a Python caller passes as source text."""
@@ -24,7 +24,7 @@ def translate_errors_to_spec_syntax() -> Iterator[None]:
     try:
         yield
     except SpeccError as failed:
-        raise SpeccError(*translate_advice(failed.diagnostics)) from failed.__cause__
+        raise SpeccError(*translate_help_messages(failed.diagnostics)) from failed.__cause__
 
 
 def open_spec_argument(

@@ -12,7 +12,7 @@ from specc.frontend.elaboration_context import EMPTY_NAMES, Context, Env, Librar
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.frontend.spec_values import ChoiceValue, SpecValue, take_first_result
-from specc.frontend.used_specs import iterate_used_specs, label_use_in_errors
+from specc.frontend.used_specs import iterate_used_specs, label_use_statement_in_errors
 from specc.io.safe_read import UnreadableFileError, escape_text, resolve_links
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph
@@ -40,7 +40,7 @@ def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRul
     """Read the tie, load and ignore rules of a derived spec, its base spec, and its used specs."""
     rules = _read_spec_rules(context, program, env)
     for used_program, use, used_env in iterate_used_specs(program, env.config):
-        with label_use_in_errors(use):
+        with label_use_statement_in_errors(use):
             rules = rules.add_fallback_rules(
                 _read_spec_rules(context, used_program, used_env).add_prefix(used_env.scope)
             )

@@ -43,7 +43,7 @@ MAX_GRAPH_NODES = 200_000
 MAX_LAYERS = 4096
 
 
-def raise_dynamic_graph_structure(error: UnresolvedValueError) -> NoReturn:
+def raise_dynamic_graph_structure_error(error: UnresolvedValueError) -> NoReturn:
     """Raise E0207 for a graph structure that depends on a dimension known only at run time."""
     names = ", ".join(f"`{s}`" for s in sorted(error.symbols))
     helps = [
@@ -240,7 +240,7 @@ class Context:
         try:
             yield
         except SpeccError as failed:
-            raise SpeccError(*map(self.relocate_to_user_call, failed.diagnostics)) from None
+            raise SpeccError(*map(self.relocate_error_to_user_call, failed.diagnostics)) from None
         finally:
             self.errors.user_call = outer_call
 
@@ -265,7 +265,7 @@ class Context:
             return span
         return span if span.caller else replace(span, caller=self.errors.user_call)
 
-    def relocate_to_user_call(self, error: Diagnostic) -> Diagnostic:
+    def relocate_error_to_user_call(self, error: Diagnostic) -> Diagnostic:
         """Relocate an error in std to the user's call that led to this error."""
         span = self.add_user_call_to_span(error.primary.span) if error.primary else None
         if error.primary is None or span is None or span == error.primary.span:
@@ -303,7 +303,7 @@ class Context:
 
     def report_errors(self, *errors: Diagnostic) -> None:
         """Record errors, up to a limit. An error that loop iterations repeat is recorded once."""
-        for error in map(self.relocate_to_user_call, errors):
+        for error in map(self.relocate_error_to_user_call, errors):
             if self._is_reported(error):
                 continue
             if len(self.errors.diagnostics) >= MAX_ERRORS:

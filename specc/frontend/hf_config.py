@@ -142,7 +142,7 @@ class _MemberReader:
                 f"{self.member.key.text} must be a list of patterns with repeat counts",
                 value.span,
                 f'such as `[[["a", "b"], 3]]`, with at most {MAX_EXPANDED_LAYERS} values in total',
-                related_labels=Label.list_from_span(self.entry.span, "declared here"),
+                related_labels=Label.labels_from_span(self.entry.span, "declared here"),
             )
         return JsonList(tuple(expanded), value.span)
 
@@ -200,7 +200,7 @@ class _MemberReader:
         elif json_value is not None and len(span.text) < 60:
             json_value = span.text
         title = f"{self.member.key.text} is {json_value}, expected {expected}"
-        labels = Label.list_from_span(self.entry.span, "declared here")
+        labels = Label.labels_from_span(self.entry.span, "declared here")
         raise_error("E0403", title, span, label, related_labels=labels)
 
 
@@ -310,7 +310,7 @@ def _make_context_warning(
         f"the model supports at most {max_length} tokens, the original context length of its "
         f"RoPE scaling `{kind}`",
         Label(table.key, "longer sequences need other frequencies"),
-        related_labels=Label.list_from_span(entry.span, "read here"),
+        related_labels=Label.labels_from_span(entry.span, "read here"),
         notes=(
             "transformers recomputes the frequencies from the longest sequence of each batch, "
             "so its results differ for sequences beyond this length",

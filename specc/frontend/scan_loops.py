@@ -79,7 +79,7 @@ def _check_scanned_tensor(
     if not isinstance(value, Tensor):
         raise_error("E0304", f"`scan`: expected a tensor, got {describe_value(value)}", expr.span)
     if length is None or length not in value.shape:
-        source = format_along_dim(statement.along)
+        source = format_scan_dimension(statement.along)
         title = f"the scanned tensor has no axis of length `{source}`"
         lengths = value.shape[1:] or value.shape
         helps = [f"write the length of an axis: `along {d}`" for d in lengths[:1]]
@@ -91,7 +91,7 @@ def _check_scanned_tensor(
     raise_error("E0304", title, expr.span, f"this is {format_type(value.type)}", helps=helps)
 
 
-def format_along_dim(along: ast.Expr | None) -> str:
+def format_scan_dimension(along: ast.Expr | None) -> str:
     """Return the source text of the dimension after `along`, or a description without `along`."""
     if isinstance(along, ast.Name):
         return along.path
@@ -110,7 +110,7 @@ def evaluate_scan_mask(
     if value is None:
         return None
     if not isinstance(value, Tensor) or value.type.dtype != "bool" or value.shape[-1] != length:
-        length_text = format_along_dim(statement.along)
+        length_text = format_scan_dimension(statement.along)
         title = f"`keep` must be a padding mask bool[batch, {length_text}]"
         raise_error("E0305", title, statement.keep.span, f"this is {describe_value(value)}")
     return value
@@ -332,7 +332,7 @@ def _check_loop_carried_tensor(
         )
     if next_value.type != previous_value.type:
         type_before, type_after = format_type(previous_value.type), format_type(next_value.type)
-        related_labels = Label.list_from_span(
+        related_labels = Label.labels_from_span(
             statement.span, f"before the loop it is {type_before}"
         )
         title = f"the loop-carried value `{name}` changes from {type_before} to {type_after}"

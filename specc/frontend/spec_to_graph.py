@@ -22,7 +22,7 @@ from specc.frontend.elaboration_context import (
     Evaluator,
     Library,
     SpecNamespace,
-    raise_dynamic_graph_structure,
+    raise_dynamic_graph_structure_error,
 )
 from specc.frontend.elaboration_state import (
     ResourceCounters,
@@ -57,7 +57,11 @@ from specc.frontend.spec_values import (
 )
 from specc.frontend.statements import check_requirement, run_statements
 from specc.frontend.step_estimate import StepEstimator
-from specc.frontend.used_specs import iterate_used_specs, label_use_in_errors, prepare_used_spec
+from specc.frontend.used_specs import (
+    iterate_used_specs,
+    label_use_statement_in_errors,
+    prepare_used_spec,
+)
 from specc.frontend.weight_sharing import register_share_rules
 from specc.ir.dim import DimLimitError
 from specc.ir.graph import Graph, GraphBuilder, Input, Value
@@ -113,7 +117,7 @@ def elaborate_model(
     except UnresolvedValueError as structure_error:
         if reader.is_symbolic:
             raise
-        raise_dynamic_graph_structure(structure_error)
+        raise_dynamic_graph_structure_error(structure_error)
     except DimLimitError as error:
         raise_error("E0309", str(error), program.module.file.span)
 
@@ -198,7 +202,7 @@ def _evaluate_config_values(
     configs: dict[str, SpecValue] = {}
     errors = ErrorCollectorContext()
     for used_spec in program.used_specs:
-        with errors, label_use_in_errors(used_spec.use):
+        with errors, label_use_statement_in_errors(used_spec.use):
             used_program, used_reader = prepare_used_spec(used_spec, program, reader)
             values = evaluate_and_check_config(context, used_program, used_reader)
             used_config = UsedSpecConfig(used_program.module, used_reader.config_file)

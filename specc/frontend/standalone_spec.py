@@ -150,7 +150,7 @@ def _list_assigned_configs(program: Program, keeps_sources: bool) -> list[ast.Co
     ]
 
 
-def list_overridden_sources(program: Program) -> list[str]:
+def list_source_fields_with_assigned_value(program: Program) -> list[str]:
     """Return the paths of fields with a `from` clause to which a derived spec assigns a value."""
     return [
         path

@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError
 from specc.diagnostics.render import format_repr
 from specc.diagnostics.value_class import value_class
 from specc.frontend.config_values import ConfigReader, get_first_trial_value, is_derived_field
-from specc.frontend.elaboration_context import Library, raise_dynamic_graph_structure
+from specc.frontend.elaboration_context import Library, raise_dynamic_graph_structure_error
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
@@ -203,7 +203,7 @@ def _run_trials(
     errors: list[Diagnostic] = []
     # skip the sizes of the first trial
     alternatives = [
-        (p, v) for p, v in iterate_alternatives(program, fixed_values) if fixed_values.get(p) != v
+        (p, v) for p, v in iterate_trial_values(program, fixed_values) if fixed_values.get(p) != v
     ]
     fields = program.map_fields_by_path()
     for path, value in alternatives[:MAX_TRIALS]:
@@ -324,7 +324,7 @@ def _find_free_fields(
     paths = [p for s in error.symbols for p in FIELD_PATH.findall(s)]
     free_fields = {p: fields[p] for p in paths if p in fields and p not in fixed_values}
     if not free_fields:
-        raise_dynamic_graph_structure(error)
+        raise_dynamic_graph_structure_error(error)
     return free_fields
 
 
@@ -369,7 +369,7 @@ def _get_trial_number(entry: ast.Field) -> Dim | float:
     return value if isinstance(value, Dim) and value.number in (0, 1, 2) else Dim.from_value(2)
 
 
-def iterate_alternatives(
+def iterate_trial_values(
     program: Program, fixed_values: dict[str, SpecValue]
 ) -> Iterator[tuple[str, SpecValue]]:
     """Yield (path, value) for all values of bools and choices, and 1 and 2 for fixed integers."""

@@ -36,7 +36,7 @@ def find_unused_names(program: Program) -> list[Diagnostic]:
     user_files = {id(module.file) for module in program.chain if not module.is_builtin}
     if not user_files:
         return []
-    warnings = find_unused_in_files([m.file for m in program.chain], EXPORT_FIELDS)
+    warnings = find_unused_names_in_files([m.file for m in program.chain], EXPORT_FIELDS)
     return [d for file, d in warnings if id(file) in user_files]
 
 
@@ -44,7 +44,7 @@ EXPORT_FIELDS = frozenset({"context"})
 """The config fields that `specc export` reads by name."""
 
 
-def find_unused_in_files(
+def find_unused_names_in_files(
     files: Sequence[ast.File], external_names: Iterable[str]
 ) -> list[tuple[ast.File, Diagnostic]]:
     """Return (file, W0202) for each unused name in a chain of files that extend each other.

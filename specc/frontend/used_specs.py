@@ -15,7 +15,7 @@ from specc.syntax import ast
 
 
 @contextmanager
-def label_use_in_errors(use: ast.Use) -> Iterator[None]:
+def label_use_statement_in_errors(use: ast.Use) -> Iterator[None]:
     """A context manager that adds a label at the `use` statement to errors of the used spec."""
     try:
         yield
@@ -87,7 +87,7 @@ def _raise_missing_section(
         f"{data.span.source.name} has no object {keys_text}",
         member.value.span if member else span,
         "this is not a config object" if member else label,
-        related_labels=Label.list_from_span(span, label) if member else (),
+        related_labels=Label.labels_from_span(span, label) if member else (),
         helps=helps,
     )
 
@@ -102,7 +102,7 @@ def select_used_spec_alternatives(program: Program, data: JsonObject) -> Program
             selected_spec = _choose_by_type(used_spec, section.find_non_null(MODEL_TYPE_KEY))
         if section is not None:
             programs = list(selected_spec.programs)
-            with label_use_in_errors(used_spec.use):
+            with label_use_statement_in_errors(used_spec.use):
                 programs[selected_spec.selected or 0] = select_used_spec_alternatives(
                     selected_spec.program, section
                 )
@@ -125,7 +125,7 @@ def _choose_by_type(used_spec: UsedSpec, member: JsonMember | None) -> UsedSpec:
         "E0228",
         f"`{used_spec.name}` does not support the model type {member.value.span.text[:60]}",
         member.value.span,
-        related_labels=Label.list_from_span(used_spec.use.span, "used here"),
+        related_labels=Label.labels_from_span(used_spec.use.span, "used here"),
         notes=[f"supported model types: {supported_types}"],
         helps=["add a spec for this type to the `use`, or pass your own with --spec"],
     )

@@ -276,7 +276,7 @@ def explain_unshared_weight(name: str, first: CallStack, second: CallStack) -> D
         naming_help = "give each call its own name: `… @ name`"
         title = f"two calls share the weight `{name}`"
     span, text, other_span, other_text = labels
-    related_labels = Label.list_from_span(other_span, other_text)
+    related_labels = Label.labels_from_span(other_span, other_text)
     return Diagnostic(
         "E0526", title, Label.from_span(span, text), related_labels, helps=(naming_help, share_help)
     )
@@ -318,7 +318,9 @@ class ExpertStack:
     stacked_values: dict[str, Value] = field(default_factory=dict)
 
 
-def get_stacked_shape(stacks: Sequence[ExpertStack], shape: Sequence[Dim]) -> tuple[Dim, ...]:
+def get_stacked_weight_shape(
+    stacks: Sequence[ExpertStack], shape: Sequence[Dim]
+) -> tuple[Dim, ...]:
     """Return the stored shape of an expert weight, with a leading axis per expert stack."""
     return (*(s.expert_count for s in stacks), *shape)
 

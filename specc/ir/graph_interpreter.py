@@ -294,7 +294,7 @@ def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
     """Return the number of windows along each axis. Raise E0912 if an axis is too short."""
     for n, size in enumerate(sizes):
         if (op.compute_length_slack(Dim.from_value(size), n).number or 0) < 0:
-            raise_axis_too_short(
+            raise_axis_too_short_error(
                 size, op.get_window_extent(n) + 1 - op.padding_before[n] - op.end_padding[n]
             )
     return [op.compute_length(Dim.from_value(size), n).evaluate({}) for n, size in enumerate(sizes)]
@@ -315,7 +315,7 @@ def count_mask_positions(op: ops.DownsamplePaddingMask, size: int) -> int:
     """Return the size of a downsampled padding mask. Raise E0912 if the mask is too short."""
     count = op.compute_length(Dim.from_value(size)).evaluate({})
     if count < min(size, 1):
-        raise_axis_too_short(size, op.lag + 1)
+        raise_axis_too_short_error(size, op.lag + 1)
     return count
 
 
@@ -337,7 +337,7 @@ def count_window_elements(
     return element_counts
 
 
-def raise_axis_too_short(length: int, min_length: int) -> NoReturn:
+def raise_axis_too_short_error(length: int, min_length: int) -> NoReturn:
     """Raise E0912 for an axis of `length` positions, which is shorter than a window."""
     raise_error(
         "E0912",
@@ -346,7 +346,7 @@ def raise_axis_too_short(length: int, min_length: int) -> NoReturn:
     )
 
 
-def number_einsum_axes(op: ops.Einsum) -> tuple[list[list[int]], list[int]]:
+def convert_einsum_axes_to_integers(op: ops.Einsum) -> tuple[list[list[int]], list[int]]:
     """Convert einsum axis names to integers. Return the axes of the operands and of the result."""
     left, right = op.equation.split("->")
     terms = [t.split() for t in left.split(",")]

@@ -150,7 +150,7 @@ class AxisBindings:
             )
             raise ShapeError(title, (first_operand, operand), name=name)
         mismatch = next((a, b) for a, b in zip(bound_dims, dims, strict=True) if a != b)
-        raise make_length_mismatch(name, mismatch[0], first_operand, mismatch[1], operand)
+        raise make_length_mismatch_error(name, mismatch[0], first_operand, mismatch[1], operand)
 
     def broadcast_marked_axes(self) -> None:
         """Broadcast axes marked with `#`. Raise ShapeError if sizes other than 1 differ."""
@@ -202,11 +202,11 @@ def _broadcast_length(
     """
     length, first_operand = broadcast_lengths[index]
     if length != 1 or is_rank_fixed:
-        raise make_length_mismatch(name, length, first_operand, *length_and_operand)
+        raise make_length_mismatch_error(name, length, first_operand, *length_and_operand)
     broadcast_lengths[index] = length_and_operand
 
 
-def make_length_mismatch(
+def make_length_mismatch_error(
     name: str, a: Dim, first_operand: int, b: Dim, second_operand: int
 ) -> ShapeError:
     """Return the error for two axis sizes that differ but must be equal."""

@@ -26,7 +26,7 @@ from specc.library.spec_files import SpecLibrary, find_builtin_specs, get_specs_
 from specc.syntax import ast
 from specc.syntax.ast import NODE_CLASSES, iterate_children, walk_tree
 from specc.syntax.parse import detect_syntax as detect_syntax
-from specc.syntax.parse import parse_spec, translate_advice
+from specc.syntax.parse import parse_spec, translate_help_messages
 
 Shapes = Mapping[tuple[int, int], tuple[str, ...]]
 """The inferred types of each source range (start offset, end offset)."""
@@ -138,7 +138,7 @@ def analyze_incrementally(
         analysis = replace(analysis, module=library.load_module(path, str(path)))
         spec = open_spec(str(path), library=library)
     except SpeccError as failed:
-        yield replace(analysis, diagnostics=tuple(translate_advice(failed.diagnostics)))
+        yield replace(analysis, diagnostics=tuple(translate_help_messages(failed.diagnostics)))
         return
     analysis = replace(analysis, spec=spec)
     for graph in _iterate_graph_names(spec):
@@ -169,7 +169,7 @@ def _add_graph(analysis: DocumentAnalysis, spec: LoadedSpec, graph: str) -> Docu
         RECORDED_VALUES.reset(context_token)
     new_diagnostics = [
         d
-        for d in translate_advice(merge_duplicate_diagnostics(diagnostics))
+        for d in translate_help_messages(merge_duplicate_diagnostics(diagnostics))
         if d not in analysis.diagnostics
     ]
     return replace(

@@ -8,7 +8,7 @@ from typing import Literal, NoReturn
 from specc.diagnostics.diagnostic import Diagnostic, Source, Span, raise_error
 from specc.syntax import ast
 from specc.syntax.dsl import dsl_lexer
-from specc.syntax.dsl.dsl_lexer import check_source_characters, raise_spec_too_long
+from specc.syntax.dsl.dsl_lexer import check_source_characters, raise_spec_too_long_error
 from specc.syntax.dsl.dsl_parser import parse_dsl, parse_expression
 
 Syntax = Literal["specc", "yaml"]
@@ -78,7 +78,7 @@ def _raise_syntax_conflict(syntax: Syntax, suffix: str, span: Span) -> NoReturn:
     )
 
 
-def translate_advice(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+def translate_help_messages(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Translate DSL code in help messages about YAML files to YAML. Return all diagnostics."""
     results = list(diagnostics)
     if not any(map(_is_about_yaml, results)):
@@ -100,7 +100,7 @@ def decode_spec(data: bytes, name: str) -> Source:
     """Decode a spec file as UTF-8. Raise E0109 (above 1 MiB) or E0112 (other encoding)."""
     start_span = Span(Source(name, ""), 0, 0)
     if len(data) > dsl_lexer.MAX_SPEC_BYTES:
-        raise_spec_too_long(f"{len(data)} bytes", start_span)
+        raise_spec_too_long_error(f"{len(data)} bytes", start_span)
     # check UTF-32 first, because the UTF-16 byte order mark is a prefix of the UTF-32 byte order
     # mark
     for mark, encoding in BYTE_ORDER_MARKS:
@@ -134,5 +134,5 @@ __all__ = [
     "parse_dsl",
     "parse_expression",
     "parse_spec",
-    "translate_advice",
+    "translate_help_messages",
 ]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
-from specc.frontend.unused_names import EXPORT_FIELDS, collect_names, find_unused_in_files
+from specc.frontend.unused_names import EXPORT_FIELDS, collect_names, find_unused_names_in_files
 from specc.library.spec_files import find_builtin_specs, read_spec_file
 from specc.syntax import ast
 from specc.syntax.ast import iterate_children, walk_tree
@@ -44,7 +44,7 @@ def list_chain(file: ast.File) -> list[ast.File]:
 def list_titles(file: ast.File, path: Path) -> list[str]:
     """Return the titles of the warnings if `file` replaces the file at `path`."""
     read = (names for user, names in names_read_by_users().items() if user != path)
-    found = find_unused_in_files(list_chain(file), EXPORT_FIELDS.union(*read))
+    found = find_unused_names_in_files(list_chain(file), EXPORT_FIELDS.union(*read))
     return [d.title for _, d in found]
 
 

@@ -108,7 +108,7 @@ def resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
         sampler = _AxisSampler(g, op, x.shape[axis], size, index)
         if op.antialias:
             name = sampler.emit_antialiased(name, axis, x.rank)
-        elif op.interpolates:
+        elif op.is_interpolating:
             name = sampler.emit_interpolated(name, axis, x.rank)
         else:
             name = g.emit_node("Gather", name, sampler.emit_nearest(), axis=axis)

@@ -29,7 +29,7 @@ from specc.frontend.spec_values import (
     describe_value,
     format_value,
 )
-from specc.frontend.weight_sharing import get_expert_weight, get_stacked_shape
+from specc.frontend.weight_sharing import get_expert_weight, get_stacked_weight_shape
 from specc.ir import graph, ops
 from specc.ir.dim import Dim
 from specc.ir.op import Op
@@ -190,7 +190,7 @@ class CallSite:
             check_weight_dim(self.context, dim, name, option_span or self.span)
             dims.append(dim.with_origin(origin) if origin else dim)
         stacks = self.context.weights.expert_stacks
-        stored_shape = get_stacked_shape(stacks, dims)
+        stored_shape = get_stacked_weight_shape(stacks, dims)
         check_weight_size(self.context, stored_shape, name, self.span)
         weight = graph.Parameter(
             name=name,
@@ -273,7 +273,7 @@ def _raise_shape_conflict(first: graph.Parameter, second: graph.Parameter) -> No
         f"two weights of different shapes have the name `{second.name}`",
         second.span,
         f"{second.type} here",
-        related_labels=Label.list_from_span(first.span, f"{first.type} here"),
+        related_labels=Label.labels_from_span(first.span, f"{first.type} here"),
         helps=[
             "give each weight its own name after `@`; calls that share weights need equal sizes"
         ],

@@ -52,7 +52,9 @@ class SlidingWindow:
 
     def pad_overhang(self) -> "SlidingWindow":
         """Return the window with end padding for the maximum overhang of the last window."""
-        return replace(self, pad_after=add_elementwise(self.pad_after, self.get_max_end_overhang()))
+        return replace(
+            self, pad_after=add_tuples_elementwise(self.pad_after, self.get_max_end_overhang())
+        )
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class WindowedInput:
                 self.site.raise_error("E0323", title, "output_padding", helps=helps)
         negative_paddings = tuple(-n for n in output_paddings)
         return replace(
-            window, pad_before=before, pad_after=add_elementwise(after, negative_paddings)
+            window, pad_before=before, pad_after=add_tuples_elementwise(after, negative_paddings)
         )
 
     def _make_unpadded_window(
@@ -271,6 +273,6 @@ def _compute_causal_padding(site: CallSite, span: int, stride: int) -> tuple[int
     return (before,)
 
 
-def add_elementwise(a: AxisNumbers, b: AxisNumbers) -> AxisNumbers:
+def add_tuples_elementwise(a: AxisNumbers, b: AxisNumbers) -> AxisNumbers:
     """Add two tuples elementwise."""
     return tuple(m + n for m, n in zip(a, b, strict=True))

@@ -160,7 +160,10 @@ def _check_kernel_size(op: "Conv | ConvTranspose", axes: AxisBindings) -> None:
 
 
 class Conv(
-    SlidingWindowOp, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", is_heavy=True
+    SlidingWindowOp,
+    Op,
+    sig="f[b t[min_offset:max_offset] i], f[o j k], f[o]? -> f[b t o]",
+    is_heavy=True,
 ):
     """Convolution over time or an image: `y = w * x + b`, as in PyTorch.
 
@@ -306,7 +309,7 @@ class Pooling(SlidingWindowOp):
         return missed_length
 
 
-class MaxPool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
+class MaxPool(Pooling, Op, sig="f[b t[min_offset:max_offset] c] -> f[b t c]"):
     """The maximum of each window, per channel. Padding is -inf."""
 
     kernel: tuple[int, ...]
@@ -320,7 +323,7 @@ class MaxPool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
         return self.dilation
 
 
-class AveragePool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
+class AveragePool(Pooling, Op, sig="f[b t[min_offset:max_offset] c] -> f[b t c]"):
     """The mean of each window, per channel.
 
     With `count_include_pad`, padding counts as zeros, otherwise padding is excluded from the mean.
@@ -339,7 +342,7 @@ class AveragePool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
         return tuple(a + b for a, b in zip(self.padding_after, self.end_overhang, strict=True))
 
 
-class DownsamplePaddingMask(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
+class DownsamplePaddingMask(Op, sig="b[b t[min_offset:max_offset:stride:u]] -> b[b u]"):
     """The padding mask after a convolution or pooling with `stride` and `lag` (see
     `SlidingWindowOp.get_output_lag`). Position t is valid if all positions `t · stride` to `t ·
     stride + lag` are valid, or for a negative lag if any position `t · stride + lag` to `t ·
@@ -350,12 +353,12 @@ class DownsamplePaddingMask(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
     lag: int
 
     @property
-    def low(self) -> int:
+    def min_offset(self) -> int:
         """The smallest offset that is read, relative to `t · stride` and counted backward."""
         return -max(self.lag, 0)
 
     @property
-    def high(self) -> int:
+    def max_offset(self) -> int:
         """The largest offset that is read, relative to `t · stride` and counted backward."""
         return max(-self.lag, 0)
 

@@ -45,7 +45,10 @@ class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]", is_selection=True):
 
 
 class StridedSlice(
-    Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]", is_selection=True, spec_name="slice"
+    Op,
+    sig="a[*a t[offset:offset:step_size:u] *b] -> a[*a u *b]",
+    is_selection=True,
+    spec_name="slice",
 ):
     """Every `step`-th position of axis `axis`, from `start` to `stop` (exclusive)."""
 
@@ -55,12 +58,12 @@ class StridedSlice(
     step: Dim
 
     @property
-    def low(self) -> int:
+    def offset(self) -> int:
         """The offset of the position that is read, relative to `t · step` and counted backward."""
         return -(self.start.number or 0)
 
     @property
-    def by(self) -> int:
+    def step_size(self) -> int:
         """The step as an integer."""
         return self.step.number or 1
 
@@ -151,7 +154,7 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.mode in RESIZE_MODES, self.mode
-        if self.interpolates and axes.dtypes["a"] not in ("f32", "f64", "f16", "bf16"):
+        if self.is_interpolating and axes.dtypes["a"] not in ("f32", "f64", "f16", "bf16"):
             raise ShapeError(
                 f"mode {self.mode} cannot interpolate {axes.dtypes['a']}; use nearest", (0,)
             )
@@ -162,7 +165,7 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
             axes[f"u{n}"] = size
 
     @property
-    def interpolates(self) -> bool:
+    def is_interpolating(self) -> bool:
         """True if `mode` interpolates between pixels."""
         return not self.mode.startswith("nearest")
 

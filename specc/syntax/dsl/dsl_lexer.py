@@ -320,7 +320,9 @@ encoding.
 def check_source_characters(source: Source) -> Source:
     """Return `source`. Raise E0109 for a long text, and E0112 for control characters."""
     if len(source.text) > dsl_lexer.MAX_SPEC_BYTES:
-        raise_spec_too_long(f"{len(source.text)} characters", Span(source, 0, 0), "starts here")
+        raise_spec_too_long_error(
+            f"{len(source.text)} characters", Span(source, 0, 0), "starts here"
+        )
     match = CONTROL_CHARACTERS.search(source.text)
     if match:
         code = ord(match.group())
@@ -338,7 +340,7 @@ def check_source_characters(source: Source) -> Source:
     return source
 
 
-def raise_spec_too_long(size: str, span: Span, label: str = "") -> NoReturn:
+def raise_spec_too_long_error(size: str, span: Span, label: str = "") -> NoReturn:
     """Raise E0109 for a spec longer than MAX_SPEC_BYTES."""
     raise_error(
         "E0109",

@@ -44,7 +44,7 @@ from specc.syntax.yaml.yaml_values import (
     TEXTS,
     WEIGHT_NAME,
     FieldValues,
-    ValueKind,
+    YamlValueKind,
     parse_yaml_expression,
     parse_yaml_fragment,
 )
@@ -63,7 +63,7 @@ class Key:
     """
 
     name: str
-    kind: ValueKind
+    kind: YamlValueKind
     fields: str = ""
     description: str = ""
 
@@ -73,7 +73,7 @@ class Key:
         return (self.fields or self.name).split()
 
 
-class Form(Generic[T]):
+class MapLayout(Generic[T]):
     """The layout of a statement or item as a YAML map: the class of its syntax tree node, and its
     keys, of which the first is the keyword.
 
@@ -145,9 +145,9 @@ class Form(Generic[T]):
         )
 
 
-def find_node_form(forms: Mapping[str, Form[T]], node: ast.Node) -> Form[T]:
-    """Return the form whose class is the class of `node`."""
-    return next(form for form in forms.values() if form.node is type(node))
+def find_map_layout(layouts: Mapping[str, MapLayout[T]], node: ast.Node) -> MapLayout[T]:
+    """Return the layout whose class is the class of `node`."""
+    return next(layout for layout in layouts.values() if layout.node is type(node))
 
 
 def parse_yaml_statements(reader: YamlReader, entry: YamlEntry) -> Statements:
@@ -257,8 +257,8 @@ def statement_to_yaml(node: ast.Statement) -> YamlItem:
     """Convert one statement to a YAML list item."""
     if isinstance(node, ast.Let):
         return YamlItem(let_to_yaml(node), node.comments)
-    form = find_node_form(STATEMENT_CONSTRUCTS, node)
-    return YamlItem(form.to_yaml(node), node.comments, is_comment_on_first_line=form.has_body)
+    layout = find_map_layout(STATEMENT_CONSTRUCTS, node)
+    return YamlItem(layout.to_yaml(node), node.comments, is_comment_on_first_line=layout.has_body)
 
 
 def body_to_yaml(statements: Sequence[ast.Statement], end: tuple[str, ...]) -> YamlValue:
@@ -266,16 +266,16 @@ def body_to_yaml(statements: Sequence[ast.Statement], end: tuple[str, ...]) -> Y
     return make_multiline_list([statement_to_yaml(s) for s in statements], end)
 
 
-BODY_KIND = ValueKind(lambda r, e, _: FieldValues(parse_yaml_statements(r, e)), body_to_yaml)
-ELSE_KIND = ValueKind(
+BODY_KIND = YamlValueKind(lambda r, e, _: FieldValues(parse_yaml_statements(r, e)), body_to_yaml)
+ELSE_KIND = YamlValueKind(
     BODY_KIND.parse, lambda body, end: body_to_yaml(body, end) if body or end else None
 )
 DOC, DO = Key("doc", TEXT), Key("do", BODY_KIND, "body end")
-REQUIRE_CONSTRUCT = Form(
+REQUIRE_CONSTRUCT = MapLayout(
     ast.Require, [Key("require", EXPRESSION, "condition"), Key("because", TEXT)]
 )
-STATEMENT_CONSTRUCTS: Mapping[str, Form[ast.Statement]] = {
-    "repeat": Form(
+STATEMENT_CONSTRUCTS: Mapping[str, MapLayout[ast.Statement]] = {
+    "repeat": MapLayout(
         ast.Repeat,
         [
             Key("repeat", REPEAT_OVER, "variable iterable"),
@@ -285,7 +285,7 @@ STATEMENT_CONSTRUCTS: Mapping[str, Form[ast.Statement]] = {
         ],
         "do",
     ),
-    "scan": Form(
+    "scan": MapLayout(
         ast.Scan,
         [
             Key("scan", SCAN_OVER, "variables sequences"),
@@ -299,36 +299,36 @@ STATEMENT_CONSTRUCTS: Mapping[str, Form[ast.Statement]] = {
         ],
         "do",
     ),
-    "when": Form(
+    "when": MapLayout(
         ast.When,
         [Key("when", EXPRESSION, "condition"), DO, Key("else", ELSE_KIND, "otherwise else_end")],
         "do",
     ),
-    "return": Form(ast.Return, [Key("return", EXPRESSIONS, "values")]),
+    "return": MapLayout(ast.Return, [Key("return", EXPRESSIONS, "values")]),
     "require": REQUIRE_CONSTRUCT,
 }
-"""The forms of the statements that begin with a keyword. All other statements are assignments."""
+"""The layouts of the statements that begin with a keyword. All other statements are assignments."""
 
 CONDITION_KEY = Key("when", EXPRESSION, "condition")
 TIE_SOURCE_KEY, LOAD_VALUE_KEY = Key("to", WEIGHT_NAME, "source"), Key("as", EXPRESSION, "value")
-WEIGHT_RULE_CONSTRUCTS: Mapping[str, Form[ast.WeightRule]] = {
-    "from": Form(ast.WeightsFile, [Key("from", FILE, "path")], is_multiline=False),
-    "tie": Form(
+WEIGHT_RULE_CONSTRUCTS: Mapping[str, MapLayout[ast.WeightRule]] = {
+    "from": MapLayout(ast.WeightsFile, [Key("from", FILE, "path")], is_multiline=False),
+    "tie": MapLayout(
         ast.Tie,
         [Key("tie", WEIGHT_NAME, "name"), TIE_SOURCE_KEY, CONDITION_KEY],
         "to",
         is_multiline=False,
     ),
-    "load": Form(
+    "load": MapLayout(
         ast.Load,
         [Key("load", WEIGHT_NAME, "name"), LOAD_VALUE_KEY, CONDITION_KEY],
         "as",
         is_multiline=False,
     ),
-    "ignore": Form(
+    "ignore": MapLayout(
         ast.Ignore, [Key("ignore", WEIGHT_NAME, "name"), CONDITION_KEY], is_multiline=False
     ),
-    "share": Form(
+    "share": MapLayout(
         ast.Share, [Key("share", WEIGHT_NAME, "name"), CONDITION_KEY], is_multiline=False
     ),
 }
@@ -340,21 +340,21 @@ USE_KEYS = (
 )
 SIGNATURE_KEYS = (DOC, Key("in", INPUTS, "params"), Key("out", OUTPUTS, "results"))
 GRAPH_KEYS = (Key("where", EQUATIONS), Key("for", ARCHITECTURES, "architectures"))
-ITEM_CONSTRUCTS: Mapping[str, Form[ast.Item]] = {
-    "block": Form(
+ITEM_CONSTRUCTS: Mapping[str, MapLayout[ast.Item]] = {
+    "block": MapLayout(
         ast.Block,
         [Key("block", BLOCK_NAME, "name name_span"), *SIGNATURE_KEYS, DO],
         "out do",
         kind="block",
     ),
-    "graph": Form(
+    "graph": MapLayout(
         ast.Block,
         [Key("graph", BLOCK_NAME, "name name_span"), *SIGNATURE_KEYS, *GRAPH_KEYS, DO],
         "out do",
         kind="graph",
     ),
     **{
-        kind: Form(
+        kind: MapLayout(
             ast.Definition,
             [
                 Key(kind, SIGNATURE, "name params name_span"),
@@ -366,25 +366,25 @@ ITEM_CONSTRUCTS: Mapping[str, Form[ast.Item]] = {
         )
         for kind in ast.DEFINITION_KINDS
     },
-    "use": Form(
+    "use": MapLayout(
         ast.Use, [Key("use", FILES, "paths", "the file"), *USE_KEYS], "as", is_multiline=False
     ),
     "require": REQUIRE_CONSTRUCT,
 }
-"""The forms of `items:` entries with several keys, by keyword."""
+"""The layouts of `items:` entries with several keys, by keyword."""
 
-USE_ENTRY = Form(
+USE_ENTRY = MapLayout(
     ast.Use,
     [Key("file", FILES, "paths", "the file"), *USE_KEYS],
     "file as",
     description="`use`",
     is_multiline=False,
 )
-REQUIRE_ENTRY = Form(
+REQUIRE_ENTRY = MapLayout(
     ast.Require,
     [Key("that", EXPRESSION, "condition"), Key("because", TEXT)],
     "that",
     description="`require`",
     is_multiline=False,
 )
-"""The form of an entry of the top-level list `require:`."""
+"""The layout of an entry of the top-level list `require:`."""

@@ -26,9 +26,9 @@ from specc.syntax.yaml.yaml_keys import (
 from specc.syntax.yaml.yaml_layout import FIELD_KEYS, IGNORED_KEYS, is_bare_config_path
 from specc.syntax.yaml.yaml_reader import (
     YamlReader,
+    build_section_node,
     get_entry_span,
     get_first_line_span,
-    make_section,
 )
 from specc.syntax.yaml.yaml_values import (
     MISSING_TYPE,
@@ -122,7 +122,7 @@ def make_section_parser(
     def parse(reader: YamlReader, entry: YamlEntry) -> Items:
         nodes = reader.read_mapping(entry.value, f"`{entry.name}`", example)
         entries = [parse_entry(reader, e) for e in nodes]
-        return [make_section(reader, entry, node, "entries", entries)]
+        return [build_section_node(reader, entry, node, "entries", entries)]
 
     return parse
 
@@ -254,7 +254,7 @@ def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | 
         if e.name not in ("of", "from")
     ]
     header_fields = {"name": name, "input_name": input_name, "source": source}
-    return make_section(reader, entry, ast.Generate, "settings", settings, **header_fields)
+    return build_section_node(reader, entry, ast.Generate, "settings", settings, **header_fields)
 
 
 def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.QuantizeEntry:
@@ -283,7 +283,7 @@ def parse_yaml_weights(reader: YamlReader, entry: YamlEntry) -> Items:
     example = "a list: `- from: model.safetensors`"
     nodes = reader.read_sequence(entry.value, "`weights`", example)
     rules = [r for n in nodes if (r := parse_yaml_weight_rule(reader, n)) is not None]
-    return [make_section(reader, entry, ast.Weights, "rules", rules)]
+    return [build_section_node(reader, entry, ast.Weights, "rules", rules)]
 
 
 def parse_yaml_weight_rule(reader: YamlReader, node: YamlNode) -> ast.WeightRule | None:

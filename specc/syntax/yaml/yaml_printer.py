@@ -15,7 +15,7 @@ from specc.syntax.yaml.yaml_keys import (
     REQUIRE_ENTRY,
     USE_ENTRY,
     WEIGHT_RULE_CONSTRUCTS,
-    find_node_form,
+    find_map_layout,
     statement_to_yaml,
 )
 from specc.syntax.yaml.yaml_layout import (
@@ -73,7 +73,7 @@ def _list_head_pairs(file: ast.File) -> list[YamlPair]:
 ItemGroup = list[ast.Item]
 
 
-def get_top_key(item: ast.Item) -> str:
+def get_top_level_key(item: ast.Item) -> str:
     """Return the top-level YAML key of an item."""
     match item:
         case ast.Block() | ast.Definition():
@@ -89,7 +89,7 @@ def group_adjacent_items(items: Sequence[ast.Item]) -> list[ItemGroup]:
         key = get_item_key(item)
         if (
             groups
-            and get_top_key(groups[-1][-1]) == get_top_key(item)
+            and get_top_level_key(groups[-1][-1]) == get_top_level_key(item)
             and type(item) not in SECTION_CONVERTERS
             # two items with the same name would become duplicate keys
             and not (key and key in map(get_item_key, groups[-1]))
@@ -119,11 +119,11 @@ def partition_items(
     first_groups: list[ItemGroup] = []
     last_groups: list[ItemGroup] = []
     # a top-level key can occur only once, so repeated items are printed below `items:`
-    while remaining and get_top_key(remaining[0][0]) not in used_keys:
-        used_keys.add(get_top_key(remaining[0][0]))
+    while remaining and get_top_level_key(remaining[0][0]) not in used_keys:
+        used_keys.add(get_top_level_key(remaining[0][0]))
         first_groups.append(remaining.pop(0))
-    while remaining and get_top_key(remaining[-1][0]) not in used_keys:
-        used_keys.add(get_top_key(remaining[-1][0]))
+    while remaining and get_top_level_key(remaining[-1][0]) not in used_keys:
+        used_keys.add(get_top_level_key(remaining[-1][0]))
         last_groups.insert(0, remaining.pop())
     return first_groups, [item for group in remaining for item in group], last_groups
 
@@ -143,19 +143,19 @@ def item_group_to_yaml(group: ItemGroup) -> YamlPair:
     """Convert a top-level key and its items to a YAML pair."""
     match group[0]:
         case ast.Use() | ast.Require():
-            entries = YamlList([top_entry_to_yaml(item) for item in group], is_multiline=True)
-            return YamlPair(get_top_key(group[0]), entries)
+            entries = YamlList([top_level_entry_to_yaml(item) for item in group], is_multiline=True)
+            return YamlPair(get_top_level_key(group[0]), entries)
         case ast.Generate() | ast.Stream():
             named_entries = YamlMap([named_item_to_yaml(item) for item in group], is_multiline=True)
-            return YamlPair(get_top_key(group[0]), named_entries)
+            return YamlPair(get_top_level_key(group[0]), named_entries)
         case _:
             return section_to_yaml(group[0])
 
 
-def top_entry_to_yaml(item: ast.Item) -> YamlItem:
+def top_level_entry_to_yaml(item: ast.Item) -> YamlItem:
     """Convert an entry of `use` or `require` to a YAML list item."""
-    form = USE_ENTRY if isinstance(item, ast.Use) else REQUIRE_ENTRY
-    value: YamlValue = form.to_yaml(item)
+    layout = USE_ENTRY if isinstance(item, ast.Use) else REQUIRE_ENTRY
+    value: YamlValue = layout.to_yaml(item)
     if isinstance(item, ast.Require) and not item.because:
         condition = expression_to_yaml(item.condition)
         value = value if isinstance(condition, YamlMap) else condition
@@ -184,14 +184,14 @@ def section_to_yaml(item: ast.Item) -> YamlPair:
     """Convert an item that has a top-level key of its own to a YAML pair."""
     value = SECTION_CONVERTERS[type(item)](item)
     return YamlPair(
-        get_top_key(item),
+        get_top_level_key(item),
         value,
         item.comments,
         is_comment_on_first_line=not isinstance(item, ast.Dims),
     )
 
 
-def make_entries(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
+def make_entry_map(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
     """Return a map with one line per entry. An empty map without comments is printed as `{}`."""
     return YamlMap(pairs, end, is_multiline=bool(pairs or end))
 
@@ -200,18 +200,18 @@ SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] =
     ast.Dims: lambda item: make_yaml_list(map(format_dim_name, item.names)),
     ast.Weights: lambda item: make_multiline_list(
         [
-            YamlItem(find_node_form(WEIGHT_RULE_CONSTRUCTS, r).to_yaml(r), r.comments)
+            YamlItem(find_map_layout(WEIGHT_RULE_CONSTRUCTS, r).to_yaml(r), r.comments)
             for r in item.rules
         ],
         item.end,
     ),
-    ast.Config: lambda item: make_entries(
+    ast.Config: lambda item: make_entry_map(
         [CONFIG_ENTRIES[type(e)](e) for e in item.entries], item.end
     ),
-    ast.Reading: lambda item: make_entries(
+    ast.Reading: lambda item: make_entry_map(
         list(map(reading_entry_to_yaml, item.entries)), item.end
     ),
-    ast.Quantize: lambda item: make_entries(
+    ast.Quantize: lambda item: make_entry_map(
         [
             YamlPair(e.name, strings_to_yaml([v.value for v in e.values]), e.comments)
             for e in item.entries
@@ -237,12 +237,12 @@ def items_to_yaml(items: ItemGroup) -> YamlPair:
 
 def listed_item_to_yaml(item: ast.Item, has_blank_line_above: bool) -> YamlItem:
     """Convert an item to an entry of `items:`."""
-    keyword = item.kind if isinstance(item, ast.Block | ast.Definition) else get_top_key(item)
-    if form := ITEM_CONSTRUCTS.get(keyword):
+    keyword = item.kind if isinstance(item, ast.Block | ast.Definition) else get_top_level_key(item)
+    if layout := ITEM_CONSTRUCTS.get(keyword):
         return YamlItem(
-            form.to_yaml(item),
+            layout.to_yaml(item),
             item.comments,
-            is_comment_on_first_line=form.has_body,
+            is_comment_on_first_line=layout.has_body,
             has_blank_line_above=has_blank_line_above,
         )
     pair = section_to_yaml(item) if type(item) in SECTION_CONVERTERS else item_group_to_yaml([item])

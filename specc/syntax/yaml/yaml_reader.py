@@ -205,7 +205,7 @@ def collect_yaml_body(
     )
 
 
-def make_section(
+def build_section_node(
     reader: YamlReader,
     entry: YamlEntry,
     node: Callable[..., N],

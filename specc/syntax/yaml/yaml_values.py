@@ -90,7 +90,7 @@ def parse_yaml_name(reader: YamlReader, node: YamlNode, subject: str) -> str:
 def parse_yaml_names(reader: YamlReader, node: YamlNode, subject: str) -> tuple[str, ...]:
     """Parse a single name or a list of names."""
     spans_by_name: dict[str, Span] = {}
-    for item in list_nodes(node):
+    for item in list_yaml_nodes(node):
         name = parse_yaml_name(reader, item, subject)
         if name in spans_by_name and name != "_":
             reader.report_duplicate(f"the name `{name}`", item.span, spans_by_name[name])
@@ -98,7 +98,7 @@ def parse_yaml_names(reader: YamlReader, node: YamlNode, subject: str) -> tuple[
     return tuple(spans_by_name)
 
 
-def list_nodes(node: YamlNode) -> list[YamlNode]:
+def list_yaml_nodes(node: YamlNode) -> list[YamlNode]:
     """Return the entries of a list. A single node is one entry, and an empty value no entry."""
     if isinstance(node, YamlSequence):
         return node.items
@@ -208,7 +208,7 @@ class FieldValues(tuple[object, ...]):
 
 
 @dataclass(frozen=True, slots=True)
-class ValueKind:
+class YamlValueKind:
     """The parser and the printer of one kind of YAML value, such as an expression or a type.
 
     `parse(reader, entry, subject)` returns the field value, or None after an error.
@@ -219,7 +219,7 @@ class ValueKind:
     to_yaml: Callable[..., YamlValue | None]
 
 
-def parse_flag(reader: YamlReader, entry: YamlEntry, subject: str) -> bool:
+def parse_yaml_flag(reader: YamlReader, entry: YamlEntry, subject: str) -> bool:
     """Parse a boolean value, `true` or `false`."""
     text = reader.read_scalar(entry.value, subject)
     if text not in ("true", "false"):
@@ -228,9 +228,9 @@ def parse_flag(reader: YamlReader, entry: YamlEntry, subject: str) -> bool:
     return text == "true"
 
 
-def make_string_kind(
+def make_string_value_kind(
     start: StartSymbol[tuple[object, ...]], to_yaml: Callable[..., str]
-) -> ValueKind:
+) -> YamlValueKind:
     """Return the value kind of a string that is parsed as the grammar symbol `start` and sets
     several node fields. `to_yaml` formats these fields as a string.
     """
@@ -239,7 +239,7 @@ def make_string_kind(
         values = parse_yaml_fragment(reader, entry.value, start, subject)
         return None if values is None else FieldValues(values)
 
-    return ValueKind(parse, to_yaml)
+    return YamlValueKind(parse, to_yaml)
 
 
 def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParameter:
@@ -302,55 +302,59 @@ def outputs_to_yaml(results: Parameters) -> YamlValue:
     return YamlMap([parameter_to_yaml(r) for r in results])
 
 
-TEXT = ValueKind(lambda r, e, subject: r.read_scalar(e.value, subject), lambda text: text or None)
-FILE = ValueKind(TEXT.parse, str)
-TEXTS = ValueKind(
+TEXT = YamlValueKind(
+    lambda r, e, subject: r.read_scalar(e.value, subject), lambda text: text or None
+)
+FILE = YamlValueKind(TEXT.parse, str)
+TEXTS = YamlValueKind(
     lambda r, e, subject: r.read_strings(e.value, subject),
     lambda texts: strings_to_yaml(texts) if texts else None,
 )
-FILES = ValueKind(lambda r, e, subject: r.read_strings(e.value, subject) or ("",), strings_to_yaml)
-NAME = ValueKind(lambda r, e, subject: parse_yaml_name(r, e.value, subject), str)
-BLOCK_NAME = ValueKind(
+FILES = YamlValueKind(
+    lambda r, e, subject: r.read_strings(e.value, subject) or ("",), strings_to_yaml
+)
+NAME = YamlValueKind(lambda r, e, subject: parse_yaml_name(r, e.value, subject), str)
+BLOCK_NAME = YamlValueKind(
     lambda r, e, subject: FieldValues((parse_yaml_name(r, e.value, subject), e.value.span)),
     lambda name, _: name,
 )
-NAMES = ValueKind(
+NAMES = YamlValueKind(
     lambda r, e, subject: parse_yaml_names(r, e.value, subject),
     lambda names: make_yaml_list(names) if names else None,
 )
-WEIGHT_NAME = ValueKind(
+WEIGHT_NAME = YamlValueKind(
     lambda r, e, _: parse_yaml_weight_name(r, e.value), lambda name: name and name.text
 )
-EXPRESSION = ValueKind(
+EXPRESSION = YamlValueKind(
     lambda r, e, _: parse_yaml_expression(r, e.value),
     lambda value: value and expression_to_yaml(value),
 )
-EXPRESSIONS = ValueKind(lambda r, e, _: parse_yaml_expressions(r, e.value), values_to_yaml)
-FLAG = ValueKind(parse_flag, lambda is_set: "true" if is_set else None)
-INPUTS = ValueKind(
+EXPRESSIONS = YamlValueKind(lambda r, e, _: parse_yaml_expressions(r, e.value), values_to_yaml)
+FLAG = YamlValueKind(parse_yaml_flag, lambda is_set: "true" if is_set else None)
+INPUTS = YamlValueKind(
     lambda r, e, subject: tuple(
         parse_yaml_parameter(r, entry)
         for entry in r.read_mapping(e.value, subject, "`in: {x: 'float[batch, n]'}`")
     ),
     lambda params: YamlMap([parameter_to_yaml(p) for p in params]),
 )
-OUTPUTS = ValueKind(parse_yaml_outputs, outputs_to_yaml)
-EQUATIONS = ValueKind(
+OUTPUTS = YamlValueKind(parse_yaml_outputs, outputs_to_yaml)
+EQUATIONS = YamlValueKind(
     parse_yaml_equations,
     lambda where: (
         (where and YamlMap([YamlPair(e.name, expression_to_yaml(e.value)) for e in where])) or None
     ),
 )
-ARCHITECTURES = ValueKind(TEXTS.parse, NAMES.to_yaml)
-REPEAT_OVER = make_string_kind(
+ARCHITECTURES = YamlValueKind(TEXTS.parse, NAMES.to_yaml)
+REPEAT_OVER = make_string_value_kind(
     REPEAT_HEAD, lambda name, iterable: f"{name} in {format_expression(iterable)}"
 )
-SCAN_OVER = make_string_kind(
+SCAN_OVER = make_string_value_kind(
     SCAN_HEAD,
     lambda names, sequences: (
         f"{', '.join(names)} in {', '.join(map(format_expression, sequences))}"
     ),
 )
-SIGNATURE = make_string_kind(
+SIGNATURE = make_string_value_kind(
     DEFINITION_HEAD, lambda name, params, _: join_pieces(format_definition_header(name, params))
 )

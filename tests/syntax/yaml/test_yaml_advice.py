@@ -9,7 +9,7 @@ import yaml
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Source, Span
 from specc.syntax.dsl.dsl_parser import parse_dsl
-from specc.syntax.parse import translate_advice
+from specc.syntax.parse import translate_help_messages
 from specc.syntax.yaml.yaml_parser import parse_yaml
 from specc.syntax.yaml.yaml_printer import rewrite_as_yaml
 
@@ -88,7 +88,9 @@ def test_all_advice_is_valid_yaml() -> None:
 def test_advice_uses_the_syntax_of_the_file() -> None:
     for name, help_ in (("m.specc", "`x = 3`"), ("m.yaml", "`x: 3`")):
         span = Span(Source(name, "x"), 0, 1)
-        (said,) = translate_advice([Diagnostic("E0000", "t", Label(span), helps=("`x = 3`",))])
+        (said,) = translate_help_messages(
+            [Diagnostic("E0000", "t", Label(span), helps=("`x = 3`",))]
+        )
         assert said.helps == (help_,)
-    (placeless,) = translate_advice([Diagnostic("E0000", "t", helps=("`x = 3`",))])
+    (placeless,) = translate_help_messages([Diagnostic("E0000", "t", helps=("`x = 3`",))])
     assert placeless.helps == ("`x = 3`",)
