@@ -27,7 +27,7 @@ from specc.io.json_io import Json, JsonLimits, parse_strict_json
 from specc.io.safe_read import escape_text, raise_unreadable_file
 
 MAX_ROW_BYTES = 64 * 2**20
-"""Maximum size of a row in bytes, because a file without line breaks could exhaust memory."""
+"""Maximum size of a row in bytes, so that a file without line breaks does not exhaust memory."""
 
 ROW_JSON_LIMITS = JsonLimits(depth=200, max_integer=None)
 """Limits on nesting and integers of the JSON values in rows, which may be copied to the output."""

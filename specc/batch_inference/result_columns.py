@@ -33,7 +33,7 @@ ERROR_COLUMN = TableColumn("error", ColumnType("text"))
 """The column with the error message of a failed row, or "" for other rows."""
 
 ATTENTION_PREFIX = "attention."
-"""Prefix of the names of attention weight columns. The scope of the attention layer follows."""
+"""Prefix of the names of attention weight columns, before the scope of the attention layer."""
 
 
 @dataclass(frozen=True)

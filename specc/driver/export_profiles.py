@@ -94,7 +94,7 @@ def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSectio
 
 
 def _collect_special_tokens(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the special tokens of the generation settings; `pad` defaults to the first `stop`."""
+    """Return the special tokens of generation settings; `pad` defaults to the first stop token."""
     start, stop = (
         _convert_to_token_list(settings.get("start")),
         _convert_to_token_list(settings.get("stop")),

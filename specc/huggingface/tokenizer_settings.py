@@ -31,7 +31,7 @@ BERT_NORMALIZER = {
 }
 """Fields of a BertNormalizer by the key of tokenizer_config.json that sets the field."""
 ADDED_TOKEN_KEYS = {"add_bos_token": "bos_token", "add_eos_token": "eos_token"}
-"""Keys that enable a special token at the beginning or end of a text, and the token's key."""
+"""Keys that enable a special token at the beginning or end of a text, with the key of the token."""
 SPECIAL_TOKEN_KEYS = (
     "bos_token",
     "eos_token",

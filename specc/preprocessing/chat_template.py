@@ -51,7 +51,7 @@ class ChatTemplate:
 
 
 def parse_messages(value: object) -> list[dict[str, Json]]:
-    """Parse a chat to messages. A string is one user message. Raise E0425 for an invalid chat."""
+    """Parse a chat into messages. A string is one user message. Raise E0425 for an invalid chat."""
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_MESSAGES:

@@ -51,7 +51,7 @@ class TaskResults:
         return self.record
 
     def read_scores(self, name: str, rank: int) -> Floats:
-        """Return the output `name` in float64. Raise E0916 if the output has another rank."""
+        """Return the output `name` in float64. Raise E0916 if its rank is not `rank`."""
         value = self.results[name]
         if value.dtype.kind != "f" or value.ndim != rank or not value.size:
             _raise_unexpected_scores(name, value, rank)

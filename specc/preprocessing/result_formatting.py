@@ -159,7 +159,7 @@ def format_output(
 
 
 def compute_probabilities(logits: Array) -> NDArray[np.float64]:
-    """Return the float64 softmax over the last axis; uniform if no score is finite."""
+    """Return the float64 softmax over the last axis, which is uniform if no score is finite."""
     scores = logits.astype(np.float64)
     maximum = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     with np.errstate(invalid="ignore"):

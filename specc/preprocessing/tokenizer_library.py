@@ -340,7 +340,7 @@ def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
 
 @lru_cache(maxsize=8)
 def _check_and_load_tokenizer(text: str) -> tuple[Tokenizer, int]:
-    """Check and load a tokenizer.json, which may come from a download and contain anything."""
+    """Check and load a tokenizer.json, which is untrusted, because it may be downloaded."""
     content = json.loads(text)
     check_tokenizer_limits(content, _raise_unusable)
     return _load_tokenizer(text), compute_max_text_growth(content)

@@ -163,7 +163,7 @@ def _sample_ids(
 def _sample_mask(
     shape: tuple[int, ...], side: str, rng: np.random.Generator, density: float
 ) -> Array:
-    """Sample a padding mask. The first batch element has no padding, all others have some.
+    """Sample a padding mask. Every batch element except the first has padding.
 
     A density of 1 means no padding; a density near 0 means mostly padding. If the mask declares no
     padding side, left and right padding alternate.

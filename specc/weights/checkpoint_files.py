@@ -267,7 +267,7 @@ def _open_files(paths: Iterable[Path]) -> list[TensorFile]:
 
 
 def _open_shards(path: Path) -> Checkpoint:
-    """Open the shards listed in the index `path`. Raise E0509 if the index is wrong."""
+    """Open the shards listed in the index `path`. Raise E0509 if the index is invalid."""
     shard_by_tensor = _read_weight_map(path)
     shards = sorted(set(shard_by_tensor.values()))
     for shard in shards:

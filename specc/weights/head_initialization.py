@@ -34,7 +34,7 @@ def explain_uninitialized_parameters(
     exprs: Mapping[str, Expr],
     present: Set[str],
 ) -> dict[str, str]:
-    """Map the missing parameters that are not part of a new task head to the reason.
+    """Map each missing parameter that is not part of a new task head to the reason.
     `bound_parameters` are the parameters that the checkpoint contains, `present` are the names of
     its tensors, and `exprs` maps parameters to their expressions.
     """

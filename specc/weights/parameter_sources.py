@@ -97,7 +97,9 @@ class ParameterSource(Protocol):
         ...
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield values as little-endian bytes in C order. A chunk is valid until the next one."""
+        """Yield values as little-endian bytes in C order. A chunk is valid until the next
+        iteration.
+        """
         ...
 
     def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
@@ -363,7 +365,7 @@ class ParameterOverrides:
         return self.base.get_tied_source(name)
 
     def get_stored_dtype(self, name: str) -> str:
-        """Return the dtype in which the base stores a parameter."""
+        """Return the dtype in which `base` stores a parameter."""
         return self.base.get_stored_dtype(name)
 
     def find_byte_range(self, name: str) -> ByteRange | None:

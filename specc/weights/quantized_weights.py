@@ -69,7 +69,7 @@ MAX_THREADS = 2
 GetFactor: TypeAlias = Callable[[int], Array]
 """A function that returns the GPTQ factor of the matrix with index n in a stacked weight."""
 RowsAndFactor: TypeAlias = tuple[Array, Array | None]
-"""Rows of a matrix, and the GPTQ factor of the matrix, the stored scales of the rows, or None."""
+"""Rows of a matrix with the matrix's GPTQ factor, with the stored scales of the rows, or None."""
 
 
 @dataclass(kw_only=True)

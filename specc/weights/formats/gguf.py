@@ -75,7 +75,8 @@ _GEMMA2_NAMES = {
 _PHI3_NAMES = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 _ROPE_CHANGES: Mapping[str, TensorChange] = {"attn_q": "heads", "attn_k": "kv_heads"}
 ROPE_TENSORS = ("rope_factors_short.weight", "rope_factors_long.weight", "rope_freqs.weight")
-"""Names of tensors with RoPE frequency divisors. Hugging Face stores them in config.json."""
+"""Names of tensors with RoPE frequency divisors. Hugging Face stores the divisors in
+config.json."""
 
 
 @dataclass(frozen=True, kw_only=True)

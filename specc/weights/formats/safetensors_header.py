@@ -84,7 +84,7 @@ MAX_HEADER_BYTES = 100_000_000
 MAX_LENGTH = 1 << 53
 """Upper bound of axis sizes and offsets, equal to that of integers in a spec."""
 HEADER_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
-"""Fields of a tensor's header entry. All are required, and no other fields are allowed."""
+"""Fields of a tensor's header entry. All fields are required, and no others are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
