@@ -128,7 +128,7 @@ def _run_table(table: MapBenchmark) -> Iterator[str]:
 
 
 def _format_row(name: str, report: JobReport, workers: int) -> str:
-    work = report.seconds - report.startup_seconds
+    work = report.elapsed_seconds - report.startup_seconds
     beyond = work * workers / report.compute_seconds - 1
     expected = "" if report.predicted_seconds is None else f"{report.predicted_seconds:.1f}"
     return (

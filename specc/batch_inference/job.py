@@ -57,7 +57,7 @@ class JobReport:
         return format_repr(f"map: {self.rows} rows{error_text}, in {self.out}")
 
     @property
-    def seconds(self) -> float:
+    def elapsed_seconds(self) -> float:
         """The elapsed time of this run in seconds."""
         return (self.end_time or time.monotonic()) - self.start_time
 
@@ -71,7 +71,7 @@ class JobReport:
         """The throughput of this run in rows per second, excluding startup."""
         # blocks completed by an earlier run are excluded
         row_count = self.rows - self.resumed_rows
-        return row_count / max(self.seconds - self.startup_seconds, 1e-9)
+        return row_count / max(self.elapsed_seconds - self.startup_seconds, 1e-9)
 
     @property
     def compute_seconds(self) -> float:

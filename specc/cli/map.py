@@ -178,7 +178,7 @@ def map_report_to_json(report: JobReport) -> dict[str, object]:
         "errors": report.errors,
         "errors_file": str(report.out / ERRORS_FILE) if report.errors else None,
         "null_rows": report.null_rows,
-        "seconds": report.seconds,
+        "seconds": report.elapsed_seconds,
         "startup_seconds": report.startup_seconds,
         "compute_seconds": report.compute_seconds,
         "predicted_seconds": report.predicted_seconds,
@@ -269,9 +269,11 @@ def format_progress(report: JobReport) -> str:
 
 def format_run_times(report: JobReport) -> str:
     """Format the run times of a job: startup, elapsed, compute, and predicted by the cost model."""
-    work_seconds = max(report.seconds - report.startup_seconds, 0.0)
+    elapsed_seconds = report.elapsed_seconds
+    work_seconds = max(elapsed_seconds - report.startup_seconds, 0.0)
     parts = [
-        f"{report.seconds:.1f} s: {report.startup_seconds:.1f} startup, {work_seconds:.1f} compute",
+        f"{elapsed_seconds:.1f} s: {report.startup_seconds:.1f} startup",
+        f"{work_seconds:.1f} compute",
         f"{format_thousands(round(report.rows_per_second))} rows/s",
         f"{report.padding_ratio:.0%} padding".replace("%", " %"),
     ]

@@ -63,7 +63,7 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
     has_masked = any(m.is_masked.any() for m in plot.maps)
     marks += _draw_color_bar(scale, right_edge + MARGIN, first_top, has_masked=has_masked)
     drawing = Drawing(width=right_edge + MARGIN + 64, height=height, title=_describe_plot(plot))
-    drawing.add(marks)
+    drawing.add_marks(marks)
     return drawing
 
 

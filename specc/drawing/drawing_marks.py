@@ -194,7 +194,7 @@ class Drawing:
     title: str = ""
     marks: list[Mark] = field(default_factory=list)
 
-    def add(self, marks: Iterable[Mark]) -> None:
+    def add_marks(self, marks: Iterable[Mark]) -> None:
         """Add marks on top of the existing marks."""
         self.marks.extend(marks)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.driver.compile_job import CompileJob, open_job, plan_lowering
 from specc.driver.compile_options import PACKAGE_GRAPHS, CompileOptions, CompileReport
-from specc.driver.export_profiles import check_profile
+from specc.driver.export_profiles import check_export_profile
 from specc.driver.generation_graphs import (
     check_exportable_settings,
     get_generate_section,
@@ -69,7 +69,7 @@ def compile_model(spec: LoadedSpec, options: CompileOptions) -> CompileReport:
     Raise SpeccError with the diagnostics of the first stage that fails. No file is written if a
     stage fails.
     """
-    check_profile(options.io_names)
+    check_export_profile(options.io_names)
     with open_job(spec, options) as requested_job:
         job, skipped = drop_unavailable_graphs(requested_job)
         _check_decode_loop_support(job)

@@ -138,7 +138,7 @@ logits of all new positions, other profiles only those of the last position.
 """
 
 
-def check_profile(profile: str) -> None:
+def check_export_profile(profile: str) -> None:
     """Raise E0751 if the export profile does not exist."""
     if profile not in PROFILES:
         raise_error(
@@ -148,7 +148,9 @@ def check_profile(profile: str) -> None:
         )
 
 
-def apply_profile(profile: str, model: ModelDefinition, derived: DerivedGraphs) -> ExportedGraphs:
+def apply_export_profile(
+    profile: str, model: ModelDefinition, derived: DerivedGraphs
+) -> ExportedGraphs:
     """Return the graphs of `derived` with the names and layouts of `profile`.
 
     The profile `specc` returns `encode` (if the model has an encoder) and `step` unchanged. The

@@ -27,7 +27,7 @@ from specc.calibration.gram_matrices import RestartSamples, Sample, quantize_wit
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.driver.compile_job import LoweringJob, copy_job_with_options, plan_lowering
 from specc.driver.output_writer import write_package
-from specc.driver.quantize_option_errors import raise_no_int8_cache
+from specc.driver.quantize_option_errors import raise_no_int8_kv_cache
 from specc.driver.quantize_section import UNQUANTIZED, CalibrationSource, QuantizeOptions
 from specc.io.atomic_write import check_free_disk_space, create_temporary_directory
 from specc.io.safe_read import escape_text
@@ -64,9 +64,9 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
         job.simplified_graph, plan, find_tied_parameters(job.parameter_source)
     )
     cache_option = job.quantize.kv_cache
-    obstacle = explain_missing_int8_cache(job) if cache_option.dtype else ""
+    obstacle = explain_missing_int8_kv_cache(job) if cache_option.dtype else ""
     if obstacle and cache_option.span is None:
-        raise_no_int8_cache(obstacle, cache_option.span)
+        raise_no_int8_kv_cache(obstacle, cache_option.span)
     has_int8_cache = bool(cache_option.dtype) and not obstacle
     is_calibrated = bool(targets.tap_points) or has_int8_cache
     remarks = () if is_calibrated else _explain_unused_calibration(calibration)
@@ -112,13 +112,13 @@ def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
     scales = measure_kv_cache_scales(path, samples)
     if not scales:
         reason = "no attention of this model updates a KV buffer in place; see --explain"
-        raise_no_int8_cache(reason, job.quantize.kv_cache.span)
+        raise_no_int8_kv_cache(reason, job.quantize.kv_cache.span)
     cache_remark = f"KV cache in int8, scales calibrated on {remark}"
     scales_by_parameter = {name + STATE_SCALE_SUFFIX: array for name, array in scales.items()}
     return replace(job, kv_cache_scales=scales_by_parameter, remarks=(*job.remarks, cache_remark))
 
 
-def explain_missing_int8_cache(job: LoweringJob) -> str:
+def explain_missing_int8_kv_cache(job: LoweringJob) -> str:
     """Return the reason why no compiled graph has an int8 KV cache, or "" if a graph has one."""
     options = job.options
     if job.model.generation is None:

@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.driver import precision, preprocessing_section
 from specc.driver.compile_job import LoweringJob, list_job_input_files
 from specc.driver.compile_options import CompileReport
-from specc.driver.export_profiles import RETURNED_LOGITS, apply_profile
+from specc.driver.export_profiles import RETURNED_LOGITS, apply_export_profile
 from specc.driver.generation_graphs import (
     build_generation_metadata,
     build_standalone_generator,
@@ -21,7 +21,7 @@ from specc.driver.generation_graphs import (
     get_generate_section,
 )
 from specc.driver.model_manifest import describe_generator, describe_graph
-from specc.driver.quantize_option_errors import raise_no_int8_cache
+from specc.driver.quantize_option_errors import raise_no_int8_kv_cache
 from specc.driver.weight_sources import count_parameters, count_weight_bytes
 from specc.huggingface.repository_files import (
     describe_missing_companion_files,
@@ -166,7 +166,7 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
     buffers: tuple[str, ...] = ()
     if {"encode", "step"} & set(graph_names):
         converted = job.convert_derived_dtype(derived)
-        exported = apply_profile(job.options.io_names, job.model, converted)
+        exported = apply_export_profile(job.options.io_names, job.model, converted)
         graphs |= {stem: _build_derived_graph(job, stem, g) for stem, g in exported.graphs.items()}
         extra_files = tuple(ExtraFile.from_json(n, data) for n, data in exported.json_files.items())
         # only specc's runtime supports preallocated KV buffers; for other runtimes, KV caches grow
@@ -230,7 +230,7 @@ def _build_buffered_step(
         # calibration measured the scales on a package with default options, which has buffers
         if job.kv_cache_scales:
             reason = "no attention updates a KV buffer in place with these options"
-            raise_no_int8_cache(reason, job.quantize.kv_cache.span)
+            raise_no_int8_kv_cache(reason, job.quantize.kv_cache.span)
         return _build_derived_graph(job, "step", step), ()
     if job.kv_cache_scales:
         step = pass_pipeline.apply_int8_kv_cache(step, caches)

@@ -188,7 +188,7 @@ def find_ineffective_options(
             yield f"{label} has no effect: {NO_EFFECT_REASONS[entry]}"
 
 
-def raise_no_int8_cache(reason: str, span: Span | None) -> NoReturn:
+def raise_no_int8_kv_cache(reason: str, span: Span | None) -> NoReturn:
     """Raise E0951 with the reason why no KV cache can be int8. `span` is the spec's `kv_cache`
     entry, or None if a command-line option requests int8.
     """

@@ -92,7 +92,7 @@ class QuantizeOptions:
     kv_cache: str = ""
     fold_norms: bool | None = None
 
-    def is_given(self, setting: str) -> bool:
+    def is_set(self, setting: str) -> bool:
         """Return True if the caller has set the option for a setting of the `quantize` section."""
         name = get_option_flag(setting).removeprefix("--").replace("-", "_")
         value: object = vars(self).get(name)
@@ -157,7 +157,7 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
     weight_request = (
         None if options.quantize == UNQUANTIZED else _apply_options(weight_request, options)
     )
-    flags = {n: get_option_flag(n) for n in OPTIONAL_ENTRIES if options.is_given(n)}
+    flags = {n: get_option_flag(n) for n in OPTIONAL_ENTRIES if options.is_set(n)}
     if weight_request is None:
         _check_quantization_requested(options, cache)
     else:
@@ -259,14 +259,14 @@ def _choose_calibration(program: Program, options: QuantizeOptions) -> Calibrati
     """Return the calibration source of the options, or else of the most derived spec with a source.
     Raise E0753 or E0950 if both samples and a file are set.
     """
-    if all(map(options.is_given, CALIBRATION_SETTINGS)):
+    if all(map(options.is_set, CALIBRATION_SETTINGS)):
         raise_error(
             "E0753",
             "`--calibration-samples` and `--calibration-data` are mutually exclusive",
             helps=["remove one of them"],
         )
     flag = next(
-        (get_option_flag(name) for name in CALIBRATION_SETTINGS if options.is_given(name)), ""
+        (get_option_flag(name) for name in CALIBRATION_SETTINGS if options.is_set(name)), ""
     )
     option_source = CalibrationSource(options.calibration_samples, options.calibration_data, flag)
     for item, module in program.iterate_items(ast.Quantize):
@@ -378,7 +378,7 @@ def _find_overriding_flag(name: str, options: QuantizeOptions) -> str:
         none_flag = "--quantize none" if name == "kv_cache" else ""
         return "--kv-cache" if none_flag and options.kv_cache else none_flag
     settings = CALIBRATION_SETTINGS if name in CALIBRATION_SETTINGS else (name,)
-    return next((get_option_flag(s) for s in settings if options.is_given(s)), "")
+    return next((get_option_flag(s) for s in settings if options.is_set(s)), "")
 
 
 def _check_quantization_requested(options: QuantizeOptions, cache: KVCacheOption) -> None:
@@ -386,7 +386,7 @@ def _check_quantization_requested(options: QuantizeOptions, cache: KVCacheOption
     # calibration also computes the scales of an int8 KV cache
     allowed = ("default", "kv_cache", *(CALIBRATION_SETTINGS if cache.dtype else ()))
     for name in QUANTIZE_SETTINGS:
-        if name not in allowed and options.is_given(name):
+        if name not in allowed and options.is_set(name):
             raise_error(
                 "E0753",
                 f"`{get_option_flag(name)}` has no effect without quantized weights",

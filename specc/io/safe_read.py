@@ -153,15 +153,15 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
         return read_regular_file(path, max_bytes)
     except FileTooLargeError as error:
         if error.size <= max_bytes:
-            raise_too_large(path, "it grew while it was read")
+            raise_file_too_large(path, "it grew while it was read")
         actual, allowed = (f"{n:,}".replace(",", " ") for n in (error.size, max_bytes))
-        raise_too_large(path, f"it has {actual} bytes, the limit is {allowed}")
+        raise_file_too_large(path, f"it has {actual} bytes, the limit is {allowed}")
     except UnreadableFileError as error:
         fix = "check the path, which is relative to the working directory"
         raise_unreadable_file(path, error.reason, fix)
 
 
-def raise_too_large(path: str, reason: str) -> NoReturn:
+def raise_file_too_large(path: str, reason: str) -> NoReturn:
     """Raise E0904 because a file is too large."""
     raise_error(
         "E0904",

@@ -73,7 +73,7 @@ class FullForwardSession:
         # The logits at the position before a sequence determine its first token.
         if is_first and logits.ndim > 2 and logits.shape[1] > token_count:
             return _choose_prompt_logits(
-                _select_last(logits), logits[:, -1 - token_count], self.inputs.is_empty
+                _select_last(logits), logits[:, -1 - token_count], self.inputs.has_no_valid_token
             )
         return _select_last(logits)
 
@@ -159,7 +159,7 @@ class KVCacheSession:
         logits = _select_last(self.results[self.metadata.generation.logits_output])
         if initial_logits is None:
             return logits
-        return _choose_prompt_logits(logits, initial_logits, self.inputs.is_empty)
+        return _choose_prompt_logits(logits, initial_logits, self.inputs.has_no_valid_token)
 
     def _run_chunk(self, chunk: PerTokenInputs) -> None:
         """Run the step on the new positions in `chunk`, and update the states and `results`."""

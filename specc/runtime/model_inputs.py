@@ -306,7 +306,7 @@ class PerTokenInputs:
         return self.default_tables[name][tokens]
 
     @property
-    def is_empty(self) -> Bools:
+    def has_no_valid_token(self) -> Bools:
         """Return a bool array [batch], which is true for sequences without a valid token so far."""
         mask = self.arrays.get(self.input_signature.mask_input)
         if mask is None:

@@ -64,8 +64,8 @@ def draw_block(
     drawing = Drawing(
         width=width, height=piece.height + offset_y + 20, title=make_printable_label(title, 200)
     )
-    drawing.add(heading if has_heading else [])
-    drawing.add(move_mark(mark, offset_x, offset_y) for mark in piece.marks)
+    drawing.add_marks(heading if has_heading else [])
+    drawing.add_marks(move_mark(mark, offset_x, offset_y) for mark in piece.marks)
     return drawing
 
 

@@ -195,19 +195,19 @@ def plot_cost(cost: CostCurves) -> Drawing:
         return TOP + HEIGHT * (1 - fraction)
 
     drawing = Drawing(width=LEFT + WIDTH + RIGHT, height=TOP + HEIGHT + BOTTOM, title=title)
-    drawing.add([TextMark(x=LEFT, y=22, text=title, size=13, is_bold=True)])
-    drawing.add(_draw_axis(cost, get_x))
+    drawing.add_marks([TextMark(x=LEFT, y=22, text=title, size=13, is_bold=True)])
+    drawing.add_marks(_draw_axis(cost, get_x))
     for power in range(low, high + 1):
-        drawing.add(_draw_grid_line(power, get_y(10.0**power)))
+        drawing.add_marks(_draw_grid_line(power, get_y(10.0**power)))
     curve_ends = []
     for curve, color in zip(cost.curves, CURVE_COLORS, strict=False):
         points = tuple(
             (get_x(n), get_y(v)) for n, v in zip(cost.lengths, curve.values, strict=True)
         )
         line = LineMark(points=points, color=color, stroke_width=2.25, is_dashed=curve.is_dashed)
-        drawing.add([line])
+        drawing.add_marks([line])
         curve_ends.append((points[-1][1], curve.name, color))
-    drawing.add(_place_curve_names(curve_ends))
+    drawing.add_marks(_place_curve_names(curve_ends))
     return drawing
 
 

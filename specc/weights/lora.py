@@ -143,7 +143,7 @@ class LoraAdapter:
         if missing := [role for role in roles if role not in parts]:
             letter = "A" if missing[0].endswith("a") else "B"
             self._raise_broken(f"missing `lora_{letter}` of `{module}`")
-        if self.targets is not None and not self.targets.has_module(module):
+        if self.targets is not None and not self.targets.is_target_module(module):
             self._raise_broken(f"it changes `{module}`, which is not in its `target_modules`")
         a, b = (parts[role] for role in roles)
         self._check_rank(module, a)

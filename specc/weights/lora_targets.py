@@ -53,7 +53,7 @@ class LoraTargets:
     excluded_modules: Sequence[str] = ()
     layer_indices: Sequence[int] | None = None
 
-    def has_module(self, module: str) -> bool:
+    def is_target_module(self, module: str) -> bool:
         """Return True if a module is a target of the adapter."""
         if _has_suffix(module, self.excluded_modules):
             return False

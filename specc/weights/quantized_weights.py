@@ -162,7 +162,7 @@ class QuantizedWeights(ParameterOverrides):
             )
 
     @cached_property
-    def parts(self) -> Mapping[str, tuple[str, WeightPart]]:
+    def tensor_roles(self) -> Mapping[str, tuple[str, WeightPart]]:
         """The weight and the role (codes, scales or zero points) of each stored tensor, by name."""
         parts: dict[str, tuple[str, WeightPart]] = {}
         for name, format in self.plan.items():
@@ -174,7 +174,7 @@ class QuantizedWeights(ParameterOverrides):
     def parameters(self) -> Mapping[str, ModelParameter]:
         """All parameters by name; quantized weights as codes, scales and zero points."""
         parameters = {n: w for n, w in self.base.parameters.items() if n not in self.plan}
-        for part, (name, kind) in self.parts.items():
+        for part, (name, kind) in self.tensor_roles.items():
             format, stream = self.plan[name], self.streams[name]
             shape = format.compute_part_shape(stream.shape, kind)
             dtype = "f32" if kind == "scales" else format.dtype
@@ -184,25 +184,27 @@ class QuantizedWeights(ParameterOverrides):
 
     def get_tied_source(self, name: str) -> str | None:
         """Return the untied parameter that a parameter is tied to, or None."""
-        if name not in self.parts:
+        if name not in self.tensor_roles:
             return self.base.get_tied_source(name)
-        weight, kind = self.parts[name]
+        weight, kind = self.tensor_roles[name]
         root = self.base.get_tied_source(weight)
         return None if root is None else self.plan[weight].format_part_name(root, kind)
 
     def get_stored_dtype(self, name: str) -> str:
         """Return the dtype in which a parameter is stored."""
         return (
-            self.parameters[name].dtype if name in self.parts else self.base.get_stored_dtype(name)
+            self.parameters[name].dtype
+            if name in self.tensor_roles
+            else self.base.get_stored_dtype(name)
         )
 
     def is_overridden(self, name: str) -> bool:
         """Return True for codes, scales and zero points of a quantized weight."""
-        return name in self.parts
+        return name in self.tensor_roles
 
     def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the codes, scales or zero points of a weight as bytes."""
-        weight, kind = self.parts[name]
+        weight, kind = self.tensor_roles[name]
         if weight in self.prequantized:
             yield from self._iterate_stored(weight, is_scales=kind == "scales")
             return

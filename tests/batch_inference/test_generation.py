@@ -180,10 +180,10 @@ def test_report_times(generator: Path, data: Path, tmp_path: Path) -> None:
     job = make_job_request(generator, data, tmp_path, rows_per_block=20)
     report = run_job(job, lambda seen: begun.append(seen.startup_seconds))
     assert begun[0] == 0
-    assert 0 < begun[-1] == report.startup_seconds < report.seconds
-    assert 0 < report.compute_seconds <= report.seconds - report.startup_seconds
+    assert 0 < begun[-1] == report.startup_seconds < report.elapsed_seconds
+    assert 0 < report.compute_seconds <= report.elapsed_seconds - report.startup_seconds
     assert 0 < report.padding_ratio < 1
-    assert report.seconds == report.seconds
+    assert report.elapsed_seconds == report.elapsed_seconds
 
 
 def test_reason_for_static_batching(

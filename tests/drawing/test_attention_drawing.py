@@ -62,7 +62,7 @@ def test_svg_cells(rows, columns, seed):
     rng = np.random.default_rng(seed)
     colors = rng.integers(0, 3, (rows, columns, 3), dtype=np.uint8)
     drawing = Drawing(width=100, height=100)
-    drawing.add([HeatmapMark(x=0, y=0, width=90, height=90, colors=colors)])
+    drawing.add_marks([HeatmapMark(x=0, y=0, width=90, height=90, colors=colors)])
     (group,) = Xml.fromstring(render_svg(drawing)).iter(f"{SVG}g")
     np.testing.assert_array_equal(paint_cells(group, colors.shape), colors)
 
@@ -231,7 +231,7 @@ def test_rendering_is_deterministic():
 def test_missing_glyphs_are_shown_as_code_points():
     drawing = Drawing(width=200, height=40)
     # a private-use character is in no font
-    drawing.add([TextMark(x=5, y=20, text="a\ue123b")])
+    drawing.add_marks([TextMark(x=5, y=20, text="a\ue123b")])
     assert find_missing_glyphs(drawing.marks) == "\ue123"
     assert not find_missing_glyphs([TextMark(x=0, y=0, text="plain")])
     assert render_png(drawing).startswith(b"\x89PNG")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import specc_numpy
 from specc.backend import ExtraFile, PackageGraph, PackageMetadata
 from specc.driver import weight_sources as loading
-from specc.driver.export_profiles import RETURNED_LOGITS, apply_profile
+from specc.driver.export_profiles import RETURNED_LOGITS, apply_export_profile
 from specc.driver.hf_decoder_profile import ExportedGraphs
 from specc.driver.weights_section import list_parameters_with_sizes
 from specc.ir.graph import Graph
@@ -65,7 +65,7 @@ def open_profiled_model(profile: str, spec: str, seed: int = 0, **sets: object) 
     return ProfiledModel(
         elaborated,
         sample_spec_weights(elaborated, seed),
-        apply_profile(profile, elaborated.model, derived),
+        apply_export_profile(profile, elaborated.model, derived),
     )
 
 

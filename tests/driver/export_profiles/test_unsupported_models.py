@@ -5,7 +5,7 @@ import pytest
 from support.profiled_models import open_profiled_model
 
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
-from specc.driver.export_profiles import check_profile
+from specc.driver.export_profiles import check_export_profile
 
 SMALL: dict[str, dict[str, object]] = {
     "lstm_lm": {"vocab": 11, "width": 8},
@@ -62,6 +62,6 @@ def test_note_names_the_other_program() -> None:
 
 def test_unknown_profile_suggests_a_name() -> None:
     with pytest.raises(SpeccError) as caught:
-        check_profile("gen-ai")
+        check_export_profile("gen-ai")
     (found,) = caught.value.diagnostics
     assert (found.code, found.helps) == ("E0751", ("did you mean `genai`?",))
