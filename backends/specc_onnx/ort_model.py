@@ -52,7 +52,9 @@ class OrtModel:
     def run(
         self, inputs: Mapping[str, Array], output_names: tuple[str, ...] = ()
     ) -> dict[str, Array]:
-        """Run the model; return `output_names` (default: all). Raise E0907, E0910-E0912, E0924."""
+        """Run the model; return outputs by name (default: all). Raise E0907, E0910 to E0912,
+        E0924.
+        """
         arrays = self.prepare_inputs(inputs)
         names = list(output_names or self.outputs)
         # `InferenceSession.run` does not support bfloat16 arrays

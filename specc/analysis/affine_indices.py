@@ -1,10 +1,10 @@
 """Represent position ids as affine functions of query and key position, and solve comparisons of
 position ids for the offset `q - k`.
 
-The input is the two sides of a comparison. Each side is written as `a t + b u + far + c`, where `t`
-is the query time, `u` is the key time, `far` is a sum of symbolic dimensions, and `c` lies in an
-interval because integer division rounds. If the slopes of `t` and `u` in the difference of the two
-sides are opposite, the comparison bounds `t - u`. The comparison also bounds `t - u` if the
+The inputs are the two sides of a comparison. Each side is written as `a t + b u + far + c`, where
+`t` is the query time, `u` is the key time, `far` is a sum of symbolic dimensions, and `c` lies in
+an interval because integer division rounds. If the slopes of `t` and `u` in the difference of the
+two sides are opposite, the comparison bounds `t - u`. The comparison also bounds `t - u` if the
 remaining terms can only make the comparison harder to satisfy for keys with `u >= 0` or queries
 with `t >= 0`:
 

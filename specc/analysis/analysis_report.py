@@ -111,9 +111,9 @@ class AnalysisReport:
 
     `time_symbol` is the symbolic dimension of the time axis, along which the model generates or
     streams; `chunk_size` is the number of positions per step. `batch_symbol` is the symbolic
-    dimension of the batch axis, or None. `is_causal` is None without a time axis,
-    `is_batch_independent` without a batch axis. `receptive_fields` maps each output to its
-    receptive field along the time axis. `padding_masks` maps the padding masks to the side on
+    dimension of the batch axis, or None. `is_causal` is None if there is no time axis, and
+    `is_batch_independent` is None if there is no batch axis. `receptive_fields` maps each output to
+    its receptive field along the time axis. `padding_masks` maps the padding masks to the side on
     which padding is assumed: `left`, `right` or `any`. `other_axes` are the other dynamic axes.
     `has_same_group_mask` is True if the graph contains a `same_group` mask.
     """

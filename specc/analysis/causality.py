@@ -2,7 +2,8 @@
 position.
 
 The input is a graph, its input with the time axis, and the requested outputs. The result is a list
-of errors, one per op that violates causality. If the list is empty, a decode step can be derived.
+of errors, one per op that violates causality. If no op violates causality, the list is empty and a
+decode step can be derived.
 
 The proof is local: each op on which the outputs depend must be causal by itself, because during
 generation, position t + 1 of an intermediate value does not exist yet. Therefore, the reported op
@@ -57,7 +58,7 @@ def check_causality(
     graph: Graph, symbol: str, time_input: str, outputs: Sequence[str], chunk_size: int = 1
 ) -> list[Diagnostic]:
     """Return the errors E0711 to E0717 for ops that prevent generation of `outputs`, one per op, in
-    graph order. The list is empty if a decode step can be derived.
+    graph order. The returned list is empty if a decode step can be derived.
 
     `symbol` is the symbolic dimension of the time axis of the input `time_input`; each step
     receives `chunk_size` positions of this input.

@@ -110,7 +110,7 @@ def find_mask_band(
 def find_band_interval(
     value: Value, query_axis: int | None, key_axis: int | None, time_axis: TimeAxis | None = None
 ) -> Interval:
-    """Return the interval of `find_mask_band` without `is_budget_exhausted`."""
+    """Return the interval of the `MaskBand` that `find_mask_band` returns."""
     return find_mask_band(value, query_axis, key_axis, time_axis).interval
 
 

@@ -65,7 +65,7 @@ class PaddingOffsets:
         )
 
     def result_has_interior_padding(self, value: Value, dependence: Dependence) -> bool:
-        """Return True if the axis of `value` in a dependence may have padding in its interior."""
+        """Return True if the result axis may have padding between valid positions."""
         if dependence.result_axis is None or dependence.kind == "all":
             return False
         return self.has_interior_padding(value.shape[dependence.result_axis])

@@ -82,7 +82,7 @@ class PaddingViolation:
         return node
 
     def find_position_adding_op(self) -> Node | None:
-        """Return the op that added always-valid positions next to the read padding, or None."""
+        """Return the op that added always-valid positions next to the padding, or None."""
         joining = ops.Pad | ops.Concat | ops.Merge
         return self.find_upstream_node(self.node, lambda op: isinstance(op, joining))
 

@@ -378,7 +378,7 @@ def is_copying_padding(read: PaddedRead, op: ops.Pad) -> bool:
 
 
 def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[float]:
-    """Yield for each side the count of dropped minus always-valid positions, or `default`."""
+    """Yield the number of dropped minus always-valid positions on each side, or `default`."""
     op = read.op
     assert isinstance(op, ops.Slice), "only a slice drops positions"
     dropped = (op.start, read.read_length - op.stop)

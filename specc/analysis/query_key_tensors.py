@@ -1,5 +1,5 @@
 """Follow the query axis and the key axis of attention scores, masks and attention weights through
-views and broadcasts, and solve recursive analyses of such tensors without recursion.
+views and broadcasts, and solve recursive analyses of these tensors without recursion.
 
 A query-key tensor is a value together with the indices of its query axis and its key axis. A view
 permutes, inserts or removes axes, so its operand has the same elements with different axis indices:

@@ -39,8 +39,8 @@ no position after its chunk begins at 0 or above.
     max_pool(…, stride=2): …                 f[b, seq, d]         one after both
 
 `substitute_chunked_length` rewrites a graph so that the size of its streamed input is a multiple of
-the number of chunks. Axis sizes after strides are then not quotients, and the size of each axis
-contains its rate.
+the number of chunks. In the rewritten graph, axis sizes after strides are not quotients, and the
+size of each axis contains its rate.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -288,7 +288,7 @@ def _explain_running_sum(node: Node, flow: TimeDataflow) -> str:
 
 def _is_key_sum(x: Value, time_axes: Iterable[int], axis: int, time_axis: TimeAxis) -> bool:
     """Return True if the cumulative sum of `x` along `axis` has no time axis besides `axis`, or
-    sums over keys whose later positions are masked out. A decode step then recomputes the sum.
+    sums over keys whose later positions are masked out, so that a decode step recomputes the sum.
     """
     return all(
         any(reach.low >= 0 for reach in find_masked_constants(x, query, axis, time_axis).values())

@@ -190,7 +190,7 @@ class Manifest:
 
     @property
     def random_init(self) -> RandomInitInfo | None:
-        """The seed of randomly initialized weights, or None if no weights were initialized."""
+        """The seed of randomly initialized weights, or None if all weights were loaded."""
         match self.weights:
             case {"seed": int(seed)}:
                 return RandomInitInfo(seed)

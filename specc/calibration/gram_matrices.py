@@ -45,9 +45,9 @@ class CalibrationStage:
     """A stage of the forward pass, which reads only a limited part of the model's weights.
 
     `graph` computes the outputs `stage_outputs`, which later stages read, from the model inputs and
-    from the outputs `stage_inputs` of earlier stages. `activations_of` maps other outputs of
-    `graph` to the activations of the model that they contain. `released_values` are stage outputs
-    that no later stage reads.
+    from the outputs `stage_inputs` of earlier stages. `activations_of` maps the remaining outputs
+    of `graph` to the activations of the model that they contain. `released_values` are stage
+    outputs that no later stage reads.
     """
 
     graph: Graph

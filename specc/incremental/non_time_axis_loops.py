@@ -152,7 +152,7 @@ class _ClosedBody:
 
     def get_closed_value(self, value: Value) -> Value:
         """Return the value of the closed body that corresponds to a value of the open body. Add
-        nested loops with additional scan outputs.
+        nested loops with additional scan outputs to the closed body.
         """
         if value not in self.closed_values:
             node = value.node

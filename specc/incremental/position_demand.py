@@ -179,7 +179,7 @@ def compute_node_demand(
 def _needs_all_positions(
     context: PositionDemandContext, dependence: Dependence, requested_positions: float
 ) -> bool:
-    """Return True if a dependence reads keys outside the window, which must be cached."""
+    """Return True if a dependence reads keys outside the window, so that all are cached."""
     return (
         requested_positions > 0
         and dependence.kind in ("band", "all")

@@ -194,8 +194,8 @@ def _count_needs(
     time_axis_input: str,
 ) -> tuple[PositionDemandContext, dict[Value, dict[int, float]], tuple[str, ...]]:
     """Compute the demand on every value if `cached_values` are cached. Return the context with
-    these cached values, the needs, and the names of inputs that are passed with all positions
-    because earlier positions are needed.
+    `cached_values`, the needs, and the names of inputs that are passed with all positions because
+    earlier positions are needed.
     """
     context = replace(uncached_context, cached_values=cached_values)
     needs = compute_position_demand(context, requested_positions)

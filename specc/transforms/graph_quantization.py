@@ -93,7 +93,7 @@ class QuantizedParameters:
         return self.codes, self.scales, *zeros
 
     def convert_components(self, convert: Callable[[str, Value], Value]) -> "QuantizedParameters":
-        """Return the weight with each part replaced by `convert(name, parameter)`."""
+        """Return the weight with each component replaced by `convert(name, parameter)`."""
         zeros = self.zero_points
         return replace(
             self,

@@ -86,7 +86,7 @@ class PassState:
         return self.streaming.sequence_input, self.streaming.streamed_outputs
 
     def graphs(self) -> tuple[Graph, ...]:
-        """Return the graphs that the state contains after the last pass."""
+        """Return the graphs that the most recent passes produced."""
         if self.derived is not None:
             encode = (self.derived.encode,) if self.derived.encode else ()
             return *encode, self.derived.step

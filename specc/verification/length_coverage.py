@@ -115,7 +115,7 @@ POSITIONS_PER_COUNT = 4
 
 @dataclass(frozen=True)
 class _PositionCount:
-    """A position id or count on an axis of size `length`; it is 1 per `positions_per_count`."""
+    """A position id or count on an axis of size `length`, 1 per `positions_per_count` positions."""
 
     length: Dim
     positions_per_count: int = 1

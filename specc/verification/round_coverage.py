@@ -210,7 +210,7 @@ def iterate_round_inputs(
 ) -> Iterator[tuple[dict[str, int], dict[str, Array]]]:
     """Yield the axis sizes and inputs of each round: first `rounds` rounds of different sizes and
     further planned rounds, then rounds that execute a subgraph for the first time. `sample_inputs`
-    replaces the random inputs, `max_lengths` limits axis sizes.
+    replaces the random inputs, and `max_lengths` limits axis sizes.
     """
     graph, sample_random = model.manifest.graph, sample_inputs or make_random_inputs
     rng = np.random.default_rng(seed)
@@ -305,7 +305,7 @@ def _choose_large_batch_sizes(
     typical_sizes: dict[str, int],
     max_lengths: Mapping[str, int] | None,
 ) -> dict[str, int] | None:
-    """Return sizes with a large batch if there are `scaled_inputs` and the cost is low enough."""
+    """Return sizes with a large batch, or None if it is unnecessary or exceeds the cost limit."""
     batch = {
         s: LARGE_BATCH_SIZE for v in scaled_inputs for d in v.type.shape[:1] for s in d.symbols()
     }

@@ -198,7 +198,7 @@ def emit_window_weights(
 def _emit_window_or_all_weights(
     g: Emitter, window: WindowKeys, operands: tuple[Tensor, Tensor], emit_weights: WeightFunction
 ) -> str:
-    """Emit the attention weights of the window keys if the window is short, or of all keys."""
+    """Emit the attention weights of the window keys, or of all keys if the window is long."""
     type = g.site.types[0]
     zero_starts = [0] * (type.rank - 1)
 

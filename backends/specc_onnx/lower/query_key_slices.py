@@ -345,7 +345,7 @@ def _emit_contiguous_slice(g: Emitter, x: str, spans: Sequence[tuple[int, Positi
 
 
 def _emit_gathered_positions(g: Emitter, x: str, axis: int, span: PositionSpan) -> str:
-    """Emit the global positions of a span along an axis, concatenated with its other positions."""
+    """Emit the positions of a span along an axis, with the global positions first."""
     global_positions = g.emit_node("Gather", x, span.global_positions, axis=axis)
     if not span.start:
         return global_positions

@@ -271,7 +271,7 @@ def _copy_model(model: ModelProto) -> ModelProto:
 
 
 def read_model(path: Path) -> OnnxModelFile:
-    """Read a model file. Raise E0802 for an unreadable file, and E0926 for other files."""
+    """Read a model file. Raise E0802 if the file is unreadable, and E0926 if it is no model."""
     try:
         data = read_regular_file(path, MAX_MODEL_BYTES)
     except UnreadableFileError as error:

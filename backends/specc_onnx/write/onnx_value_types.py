@@ -284,7 +284,7 @@ def find_type_conflict(declared_type: TypeProto, inferred_type: TypeProto) -> st
 
 
 def merge_types(a: TypeProto, b: TypeProto) -> TypeProto:
-    """Return a type with the axis sizes that at least one of two compatible types contains."""
+    """Merge two compatible types; an axis size is known if it is known in at least one type."""
     a_shape, b_shape = read_shape(a), read_shape(b)
     if a_shape is None or b_shape is None:
         return a if b_shape is None else b

@@ -75,7 +75,7 @@ def remove_activation_quantization(model: ModelProto) -> None:
 
 
 def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
-    """Yield the replacement of `node` that does not quantize activations."""
+    """Yield the nodes that replace `node` and do not quantize activations."""
     match node.op_type:
         case "QuantizeLinear":
             yield helper.make_node("Identity", node.input[:1], node.output)
