@@ -107,7 +107,7 @@ def lock_journal(path: Path) -> int | None:
     """
     try:
         import fcntl
-    except ImportError:  # on Windows
+    except ImportError:  # Windows has no `fcntl`
         return None
     while True:
         try:

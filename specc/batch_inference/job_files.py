@@ -290,7 +290,7 @@ def encode_part(
         cells = dict(zip(names, row, strict=True))
         try:
             lines.append(JSON_ENCODER.encode(cells))
-        except ValueError:  # NaN or infinity
+        except ValueError:  # a cell contains NaN or infinity
             lines.append(JSON_ENCODER.encode(_to_json_data(cells)))
             null_row_count += 1
     return "".join(f"{line}\n" for line in lines).encode(
@@ -313,7 +313,7 @@ def convert_json_columns_to_text(
 def _to_json_data(value: object) -> object:
     """Convert a value to JSON data. NaN and infinity become null, and bytes become base64."""
     match value:
-        # null instead of NaN, because programs that read tables do not treat NaN as missing
+        # write null, because programs that read tables do not treat NaN as missing
         case float() if value != value or value in (float("inf"), float("-inf")):
             return None
         case list() | tuple():

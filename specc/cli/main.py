@@ -346,7 +346,7 @@ def _parse_arguments(
         raise SystemExit(2)
     name = argv[0]
     if name not in COMMANDS and name not in HIDDEN_COMMANDS:
-        # argparse exits for these options
+        # `parse_args` exits for help and version options
         if name in ("-h", "--help", "--version"):
             build_parser().parse_args(argv[:1])
         if name.startswith("-"):

@@ -284,7 +284,7 @@ def get_decode_settings(job: CompileJob, source: StandaloneGeneratorSource) -> d
     """
     generation, graph = get_generate_section(job.model), source.graph
     limit = find_position_limit(job, graph)
-    # lists, because JSON has no tuples
+    # convert tuples to lists, because JSON has no tuples
     settings = {
         RECORDED_SETTINGS[name]: list(value) if isinstance(value, tuple) else value
         for name, value in asdict(merge_job_settings(job)).items()

@@ -138,7 +138,7 @@ def _read_targets(config: JsonObject) -> LoraTargets:
         else target_modules,
         fully_trained_modules=_read_list(config, "modules_to_save", str) or (),
         excluded_modules=_read_list(config, "exclude_modules", str) or (),
-        # with other layer names, the number before the last component is not always the layer index
+        # with custom layer names, the number before the last component may not be a layer index
         layer_indices=_read_list(config, "layers_to_transform", int)
         if has_default_layers
         else None,

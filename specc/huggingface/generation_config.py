@@ -203,7 +203,7 @@ def _read_general_settings(file: GenerationConfigFile) -> None:
         if value is not None and value != []:
             file.settings[name] = value
     pad = file.settings.get("pad")
-    if isinstance(pad, int) and pad < 0:  # the original LLaMA set -1 for no padding token
+    if isinstance(pad, int) and pad < 0:  # -1 means no padding token
         del file.settings["pad"]
     _read_forced_eos_token(file)
     # if both lengths are set, transformers uses the length without the prompt
@@ -271,14 +271,14 @@ def _as_list(value: object) -> list[object]:
 def _read_start_tokens(file: GenerationConfigFile, spec_settings: Mapping[str, object]) -> None:
     """Read the decoder start tokens and the forced first tokens."""
     start = file.settings.get("start", spec_settings.get("start"))
-    # a start token that the file does not specify is `bos_token_id`
+    # without a start token in the file, the start token is `bos_token_id`
     bos = file.get_value("bos_token_id")
     if start is not None and "start" not in file.settings and bos is not None:
         start = file.settings["start"] = bos
     start_tokens = _convert_to_token_list(start)
     forced_bos = file.get_value(FORCED_BOS_KEY)
-    # transformers forces this token only after exactly one token, i.e. after a start token but not
-    # after a longer prompt
+    # transformers forces `forced_bos_token_id` only after exactly one token, i.e. after a start
+    # token but not after a longer prompt
     forced_tokens = [forced_bos] if forced_bos is not None and start_tokens else []
     if "decoder_start_token_id" in file.keys and not file.keys.keys().isdisjoint(WHISPER_KEYS):
         forced_tokens = _split_forced_tokens(file, start_tokens)

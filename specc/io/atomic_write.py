@@ -137,7 +137,7 @@ class OutputDirectory:
             missing_directories.append(directory_path)
             directory_path = directory_path.parent
         for directory in reversed(missing_directories):
-            # another thread has created the directory, or it is an alias of a parent directory
+            # another thread has created the directory, or the path is an alias of a parent
             with suppress(FileExistsError):
                 os.mkdir(directory)
                 self._new_directories.append(directory)
@@ -334,7 +334,7 @@ def get_process_namespace() -> str:
     """Return eight hex digits that identify boot and container, in which process ids are unique."""
     identifiers = [platform.get_host_name()]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
-        with suppress(OSError):  # some systems lack these files
+        with suppress(OSError):  # not every system has `/proc`
             identifiers.append(_read_file_or_link(path))
     return hashlib.sha256("\n".join(identifiers).encode()).hexdigest()[:8]
 

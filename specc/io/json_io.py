@@ -56,7 +56,7 @@ class JsonLimits:
 
 
 DEFAULT_LIMITS = JsonLimits()
-NO_LIMITS = JsonLimits(depth=None, max_integer=None)  # for callers that check limits themselves
+NO_LIMITS = JsonLimits(depth=None, max_integer=None)  # for callers with their own limits
 
 
 def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:

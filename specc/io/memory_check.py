@@ -36,7 +36,7 @@ def _get_machine_memory() -> int | None:
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
-        return None  # Windows has no `os.sysconf`, and macOS does not know this name
+        return None  # Windows lacks `sysconf`, and macOS lacks `SC_AVPHYS_PAGES`
 
 
 def _get_cgroup_memory(

@@ -182,7 +182,7 @@ class ProcessTerminatedError(KeyboardInterrupt):
 def install_termination_handlers() -> None:
     """Install handlers that raise ProcessTerminatedError, but not for ignored signals (nohup)."""
     for name in SIGNAL_NAMES:
-        # not every platform defines all of these signals
+        # Windows does not define SIGHUP
         number = vars(signal).get(name)
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _raise_terminated)

@@ -147,8 +147,8 @@ def convert_nested_lists(value: object, location: str, *, pad_left: bool = False
     invalid. `location` describes the lists in messages. With `pad_left`, the help text shows the
     lists padded on the left.
     """
-    if isinstance(value, list) and {*map(type, value)} == {int}:  # usually token ids
-        with suppress(OverflowError):  # an overflow is reported below, with its location
+    if isinstance(value, list) and {*map(type, value)} == {int}:  # usually a list of token ids
+        with suppress(OverflowError):  # the code below reports the location of an overflow
             return np.array(value, np.int64)
     shape = _infer_shape(value)
     if len(shape) > MAX_RANK:

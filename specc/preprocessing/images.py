@@ -106,7 +106,7 @@ def _crop_and_resize(pixels: Array, record: ImageConfig) -> Array:
         or record.shortest_longest_edge
         or record.pads_all_sides
     ):
-        # this resize precedes the center crop or padding, as in published processors
+        # the first resize precedes the center crop or padding, as in published processors
         if record.pads_all_sides:
             return _fit_and_center(pixels, record)
         pixels = resize_pixels(

@@ -94,11 +94,11 @@ GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
     # byte-level encoding maps a non-ASCII byte to a two-byte character
     "ByteLevel": lambda _: 2,
     "Metaspace": lambda _: 2,  # Metaspace adds one character per word
-    "NFKC": lambda _: 18,  # worst case U+FDFA
+    "NFKC": lambda _: 18,  # the worst case is U+FDFA
     "NFKD": lambda _: 18,
-    "NFC": lambda _: 3,  # worst case U+1D160
-    "NFD": lambda _: 4,  # worst case U+1F82
-    "Lowercase": lambda _: 2,  # worst case U+0130
+    "NFC": lambda _: 3,  # the worst case is U+1D160
+    "NFD": lambda _: 4,  # the worst case is U+1F82
+    "Lowercase": lambda _: 2,  # the worst case is U+0130
     # a letter may decompose into four characters, or get spaces on both sides
     "BertNormalizer": lambda _: 12,
 }
@@ -372,7 +372,7 @@ def _load_tokenizer(text: str) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if isinstance(tokenizer.model, library.models.BPE) and tokenizer.model.dropout:
-        model = tokenizer.model  # this object shares the model of the tokenizer
+        model = tokenizer.model  # `model` is a reference to the model of the tokenizer
         model.dropout = None
     return tokenizer
 

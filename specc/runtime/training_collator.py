@@ -333,7 +333,7 @@ def check_training_examples(examples: object) -> Sequence[TrainingExample]:
             'for a pandas DataFrame: frame.to_dict("records")',
         ]
     elif not is_text and {"__len__", "__getitem__"} <= {*methods}:
-        # keep the dataset of another library, which reads items on demand
+        # do not convert the dataset of another library, which reads items on demand
         return cast("Sequence[TrainingExample]", examples)
     elif not is_text and isinstance(examples, Iterable):
         return list(examples)

@@ -180,7 +180,7 @@ def _arrange_rows(flow: BlockDataflow) -> list[list[int]]:
 def _compute_depths(flow: BlockDataflow) -> list[int]:
     """Return the length of the longest path of forward edges that ends at each item."""
     depth = [0] * len(flow.items)
-    # edges in topological order, so that the depth of each producer is final
+    # process edges in topological order, so that the depth of each producer is final
     for a, b in sorted(flow.edges, key=lambda edge: edge[1]):
         # an edge that closes a cycle points upward and does not change depths
         depth[b] = max(depth[b], depth[a] + 1) if a < b else depth[b]

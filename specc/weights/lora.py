@@ -246,7 +246,7 @@ class AdaptedCheckpoint(Checkpoint):
         merged_rows = merged.reshape(flat.shape)
         for start in range(0, len(flat), rows):
             part = slice(start, start + rows)
-            # the check for finite values reports an overflow with the tensor name
+            # no overflow warning, because the check for finite values reports the tensor
             with np.errstate(over="ignore"):
                 merged_rows[part] = (flat[part].astype(np.float64) + b[part] @ a).astype(dtype)
         return merged

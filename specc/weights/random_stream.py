@@ -61,7 +61,7 @@ def generate_uniforms(key: int, start: int, count: int) -> Floats:
     z *= np.uint64(SPLITMIX_GAMMA)
     z += np.uint64(key)
     _mix_bits_in_place(z, np.empty_like(z))
-    z >>= np.uint64(40)  # the 24 highest bits, which the omitted step `z ^ z >> 31` does not change
+    z >>= np.uint64(40)  # the omitted step `z ^ z >> 31` does not change the 24 highest bits
     return z.astype(np.float32) * np.float32(2**-24)
 
 

@@ -134,7 +134,7 @@ def unpack_codes(words: Array, bits: int, axis: int = -1) -> Array:
 def read_scales(stored: Array) -> Array:
     """Return scales as float32. uint8 scales are decoded as E8M0 exponents."""
     if stored.dtype == np.uint8:
-        with np.errstate(over="ignore"):  # the check for finite values reports an overflow
+        with np.errstate(over="ignore"):  # overflow is detected by the check for finite values
             return np.ldexp(np.float32(1), stored.astype(np.int32) - EXPONENT_BIAS)
     return stored.astype(np.float32)
 

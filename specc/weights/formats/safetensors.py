@@ -126,7 +126,7 @@ class TensorFile(Closeable):
         buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(2)]
         position = 0
         for entry in [*order, TensorEntry("", "u8", (0,), self.size, 0)]:
-            # the header, or bytes between tensors
+            # yield the header, or the bytes between two tensors
             gap = TensorEntry("", "u8", (), position, entry.offset - position)
             for part in (gap, entry):
                 offset = 0
