@@ -250,7 +250,7 @@ class Session(Computation, Protocol):
         output_buffers: "Mapping[str, DeviceTensor] | None" = None,
     ) -> DeviceTensors:
         """Run the model without checking its inputs. Return all outputs as device tensors. Outputs
-        in `output_buffers` are written to these buffers. Raise E0924 if the run fails.
+        named in `output_buffers` are written to these buffers. Raise E0924 if the run fails.
         """
 
     def bind(

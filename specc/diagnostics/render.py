@@ -225,7 +225,7 @@ def render_underlines(
 def render_underline_row(
     underlines: Sequence[tuple[int, int, "Label"]], primary: "Label | None", colorize: Colorizer
 ) -> str:
-    """Render underlines, given as `(start column, end column, label)`, as one line of text."""
+    """Render underlines `(start column, end column, label)` as one line of text."""
     characters: list[str] = []
     # the underline of the primary label covers those of other labels
     for first, last, label in sorted(underlines, key=lambda s: s[2] is primary):

@@ -137,8 +137,8 @@ def _make_block_env(context: Context, target: BlockFunction, call: UnevaluatedCa
 
 
 def _find_bound_env(target: BlockFunction) -> Env | None:
-    """Return the scope in which the block is referenced, with the config of its file, or None if
-    another file references the block.
+    """Return the scope that references the block and contains the config of the block's file, or
+    None if another file references the block.
     """
     env = target.env
     return env if env and env.module.root is target.module.root and env.config else None

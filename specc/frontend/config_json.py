@@ -222,7 +222,9 @@ class _JsonParser:
         return Span(self.source, start, self.position)
 
     def get_next_span(self) -> Span:
-        """Return the span of the next character, or of the last one at the end of the text."""
+        """Return the span of the next character, or of the last character at the end of the
+        text.
+        """
         start = min(self.position, max(0, len(self.text) - 1))
         return Span(self.source, start, min(start + 1, len(self.text)))
 
@@ -329,7 +331,7 @@ class _JsonParser:
         return value
 
     def parse_scalar(self) -> JsonScalar:
-        """Parse a number or one of `_LITERAL_VALUES`."""
+        """Parse a number or a literal in `_LITERAL_VALUES`."""
         start = self.position
         word = _LITERAL_WORD.match(self.text, start)
         if not word:

@@ -34,7 +34,7 @@ KIND_PLURALS = {
     "score": "scores",
     "normalizer": "normalizers",
 }
-"""The plurals of the kinds of definitions, for messages."""
+"""The plural noun for each kind of definition, for messages."""
 
 
 def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) -> NoReturn:
@@ -56,7 +56,9 @@ def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) ->
 
 
 def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
-    """Return the names of the definitions and built-ins of a kind. Names of the spec come first."""
+    """Return the names of all definitions and built-ins of the kind `kind`, first those of the
+    spec.
+    """
     if kind == "activation":
         return sorted({HF_ACTIVATION_ALIASES.get(name, name) for name in KNOWN_ACTIVATIONS})
     candidates = [*env.module.list_names(), *context.library.list_std_names()]
@@ -168,8 +170,8 @@ def _evaluate_single(
     assignments, trial values, config.json, symbols and defaults, in this order.
 
     In symbolic elaboration, a field of type `int` is a symbol even if it has a default, so that
-    errors with other values are found. Fields of other types usually determine the structure of the
-    graph, so they keep their default.
+    errors with values other than the default are found. Fields of other types usually determine the
+    structure of the graph, so they keep their default.
     """
     context, reader = evaluation.context, evaluation.reader
     if path in evaluation.assignments:

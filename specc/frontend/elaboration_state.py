@@ -112,7 +112,9 @@ class _RecursionState:
 
 @contextmanager
 def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
-    """Extend the recursion limit in a `with` block. Raise E0110 if the block exceeds it."""
+    """Extend the recursion limit in a `with` block. Raise E0110 if the extended limit is
+    exceeded.
+    """
     with _RecursionState.lock:
         # the recursion limit is global, so the first thread changes it and the last thread restores
         # it

@@ -41,7 +41,7 @@ from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain
 
 NAMES_PER_STEP = 64
-"""Number of names whose copies count as one elaboration step."""
+"""Number of copied names that together count as one elaboration step."""
 
 
 def evaluate_expression(context: Context, expr: ast.Expr, env: Env) -> EvalResult:

@@ -107,7 +107,7 @@ def read_rope_config(
     source: ast.Call, entry: ast.Field, data: JsonObject, default: Rope | None
 ) -> Rope:
     """Read RoPE settings from `rope_parameters`, or from `rope_theta` and `rope_scaling`. Raise
-    E0403 if a file contains both and their values differ.
+    E0403 if `rope_parameters` contradicts the older keys.
 
     The options of `source` are defaults for missing numbers. If the file has no scaling kind, the
     scaling kind of `default` applies.
@@ -159,7 +159,9 @@ class _RopeReader:
         raise_error("E0403", title, span, label, related_labels=labels, helps=helps)
 
     def read_number(self, member: JsonMember) -> float:
-        """Return the value of a member as a float. Raise E0403 unless it is a finite number."""
+        """Return the value of a member as a float. Raise E0403 unless the value is a finite
+        number.
+        """
         value = get_finite_number(member.value)
         if value is None:
             title = f"{member.key.text} must be a number"

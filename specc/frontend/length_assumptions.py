@@ -62,7 +62,7 @@ def substitute_requirement_equalities(
     """
     match condition:
         case ast.Binary(op="&"):
-            # each part of a conjunction may use the preceding parts
+            # each operand of a conjunction may depend on the preceding operands
             for part in _split_conjunction(condition):
                 inner = Env(module=env.module, config=config)
                 config = substitute_requirement_equalities(context, part, config, inner)
@@ -101,7 +101,7 @@ def _split_quotient(length: Dim) -> tuple[Dim, Dim] | None:
 
 
 def _split_conjunction(condition: ast.Binary) -> list[ast.Expr]:
-    """Return the parts of a conjunction `a & b & c`, which may have thousands of parts."""
+    """Return the operands of a conjunction `a & b & c`, which may have thousands of operands."""
     parts: list[ast.Expr] = []
     left: ast.Expr = condition
     while isinstance(left, ast.Binary) and left.op == "&":

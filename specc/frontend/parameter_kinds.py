@@ -46,7 +46,7 @@ class ChoiceKind:
 
     @property
     def name(self) -> str:
-        """The name of the kind in messages."""
+        """The name of the parameter kind in messages."""
         return "one of " + ", ".join(self.values)
 
     def convert(self, value: SpecValue) -> str | Missing:
@@ -63,14 +63,14 @@ class ListKind:
 
     @property
     def name(self) -> str:
-        """The name of the kind in messages."""
+        """The name of the parameter kind in messages."""
         inner = self.item.name.removeprefix("an ").removeprefix("a ")
         if isinstance(self.item, ListKind):
             return f"a list of {inner.replace('list', 'lists', 1)}"
         return f"a list of {inner}s"
 
     def convert(self, value: SpecValue) -> SpecValue | Missing:
-        """Convert every item of a list, or return MISSING if an item is of another kind."""
+        """Convert every item of a list, or return MISSING if an item cannot be converted."""
         if not isinstance(value, tuple):
             return MISSING
         items: list[SpecValue] = []
@@ -84,11 +84,11 @@ class ListKind:
 
 ParameterKind: TypeAlias = SimpleKind | ChoiceKind | ListKind
 ParameterKinds: TypeAlias = tuple[ParameterKind, ...]
-"""The alternative kinds of a parameter."""
+"""The kinds of values that a parameter accepts."""
 
 
 def _make_class_kind(name: str, *classes: type) -> SimpleKind:
-    """Return a kind that accepts all values of `classes` without conversion."""
+    """Return a parameter kind that accepts instances of `classes` without conversion."""
 
     def match_class(value: SpecValue) -> SpecValue | Missing:
         return value if isinstance(value, classes) else MISSING
@@ -176,7 +176,7 @@ Activation: TypeAlias = Annotated[Function | str, FUNCTION_KIND]
 """An activation function, or the name of an activation as a default value."""
 
 Anything: TypeAlias = Annotated[SpecValue, ANY_KIND]
-"""A value of any kind, which the built-in function itself checks."""
+"""A value of any type, which the built-in function itself checks."""
 
 KINDS_BY_ANNOTATION: dict[object, ParameterKind] = {
     Tensor: TENSOR_KIND,
@@ -215,7 +215,9 @@ def list_choice_values(kinds: ParameterKinds) -> tuple[str, ...]:
 def convert_to_kind(
     value: EvalResult, kinds: ParameterKinds, description: str, span: Span | None
 ) -> SpecValue:
-    """Convert `value` to the first kind that accepts it. Raise E0203 if no kind accepts `value`."""
+    """Convert `value` by the first kind in `kinds` that accepts `value`. Raise E0203 if none
+    does.
+    """
     first = take_first_result(value)
     for kind in kinds:
         converted = kind.convert(first)

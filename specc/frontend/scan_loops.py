@@ -117,7 +117,7 @@ def evaluate_scan_mask(
 
 
 NODES_PER_STEP = 16
-"""Number of visited graph nodes that count as one elaboration step."""
+"""Number of visited graph nodes that together count as one elaboration step."""
 
 
 CarryValue: TypeAlias = Tensor | tuple["CarryValue", ...]

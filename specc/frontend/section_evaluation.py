@@ -340,7 +340,9 @@ def evaluate_reading_section(
 def _evaluate_reading(
     context: Context, entry: ast.InputPreprocessing | ast.OutputPostprocessing, env: Env
 ) -> dict[str, object]:
-    """Convert a `reading` entry to JSON-compatible values. Raise E0203 unless it is a call."""
+    """Convert a `reading` entry to JSON-compatible values. Raise E0203 unless the entry is a
+    call.
+    """
     entry_data = expression_to_json(context, entry.value, env)
     if not isinstance(entry_data, dict):
         title = "expected `image(…)`, `text(…)`, `choice(…)` or `numbers()`"

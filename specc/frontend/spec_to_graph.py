@@ -225,7 +225,9 @@ def _merge_values(config: dict[str, SpecValue], new_values: Mapping[str, SpecVal
 
 
 def _find_graph(program: Program, name: str) -> ast.Block:
-    """Return the graph `name`, or the first graph for "". Raise E0219 if there is no such graph."""
+    """Return the graph `name`, or the first graph for "". Raise E0219 if the spec lacks this
+    graph.
+    """
     graphs = list_graphs(program)
     # the first graph is the default
     for block in graphs:

@@ -31,8 +31,8 @@ def register_share_rules(
     context: "Context", items: Iterable[ast.Item], env: "Env", *, is_from_used_spec: bool = False
 ) -> None:
     """Register the `share` rules in `items` whose conditions are true, with paths below the scope
-    of `env`. Rules of used specs (`is_from_used_spec`) may be unused, because other users of the
-    file may need them.
+    of `env`. Rules of used specs (`is_from_used_spec`) may be unused, because other specs that use
+    the file may need these rules.
     """
     for item in items:
         for rule in item.rules if isinstance(item, ast.Weights) else ():
@@ -196,7 +196,7 @@ class WeightSharing:
             del self._rules[rule_count:]
 
     def record_definition(self, definition: DefinitionFunction, scope: str) -> None:
-        """Record the call path at which a definition is bound, because its weights belong there."""
+        """Record the call path at which a definition is bound and to which its weights belong."""
         self._definition_paths[id(definition)] = (*self.call_path, CallFrame(definition, scope))
 
     @contextmanager

@@ -203,8 +203,8 @@ def _iterate_body_dependences(
     op: Scan, operand: int, axis: int, body_input: int, body_axis: int
 ) -> Iterator[Dependence]:
     """Yield the dependences of loop results on the operand axis `axis`, which is not the scan axis.
-    In the loop body, this axis is axis `body_axis` of the input `body_input`. The body is traced
-    until the dependences of the loop-carried values reach a fixpoint.
+    In the loop body, the operand axis is axis `body_axis` of the input `body_input`. The body is
+    traced until the dependences of the loop-carried values reach a fixpoint.
     """
     inputs, outputs = list(op.body.inputs.values()), list(op.body.outputs.values())
     carries = op.split_body_inputs().initial_carries

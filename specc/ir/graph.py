@@ -189,7 +189,7 @@ class GraphBuilder:
     origin_scopes_and_spans: dict[Node, tuple[NodeOrigin, set[str | Span | None]]] = field(
         default_factory=dict
     )
-    """The scopes and spans of each node, as sets because a node may have thousands of them."""
+    """The scopes and spans of each node, as sets, because a node may have thousands of scopes."""
     node_indices: dict[Node, int] = field(default_factory=dict)
     """The index of each node, in insertion order."""
     nodes_by_free_length: dict[str, dict[Node, None]] = field(default_factory=dict)

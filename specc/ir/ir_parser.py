@@ -270,7 +270,7 @@ class _GraphParser:
 
     def parse_attribute(self, depth: int) -> object:
         """Parse the value of an attribute: a number, a string, `true`, `false`, a dimension
-        `<dim>`, or a tuple of these. Tuples cannot be nested (`depth` 1 is inside a tuple).
+        `<dim>`, or a tuple of these values. Tuples cannot be nested (`depth` 1 is inside a tuple).
         """
         lines = self.lines
         if lines.skip_word("true"):

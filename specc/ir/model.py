@@ -138,8 +138,8 @@ class DerivedGraphs:
 
 
 PAST_LENGTH_INPUT = "past.rows"
-"""The name of the input with the number of past positions. This input is a decode state if no input
-shape determines the number. With in-place buffers, the caller passes the number.
+"""The name of the input with the number of past positions. The input is a decode state if no input
+shape determines the number of past positions. With in-place buffers, the caller passes the number.
 """
 
 
@@ -227,8 +227,8 @@ class StandaloneGeneratorSource:
 
 
 ModelSource: TypeAlias = Graph | KVBufferGraph | StandaloneGeneratorSource
-"""The source of a model file: a graph, a decode step with in-place KV caches, or a standalone
-generator.
+"""The input for writing a model file: a graph, a decode step with in-place KV caches, or a
+standalone generator.
 """
 
 
@@ -253,7 +253,7 @@ def resolve_missing_inputs(defaults: Graph, missing_names: Collection[str]) -> G
         value = defaults.outputs[name]
         builder.copy_nodes(defaults, new_values, collect_required_nodes([value]))
         outputs[name] = new_values[value]
-        # later defaults use this default, unless their input has already been added
+        # a later default reads this output in place of the input, unless the input has been added
         if name in defaults.inputs:
             new_values.setdefault(defaults.inputs[name], outputs[name])
     ordered_outputs = {n: outputs[n] for n in defaults.outputs if n in outputs}
@@ -303,8 +303,8 @@ def find_circular_default(defaults: Graph) -> str:
 
 
 def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
-    """Inline the defaults of all inputs of `graph` that have a default. The outputs of `defaults`
-    are named after these inputs. If the default of a padding mask is inlined, negative token ids at
+    """Inline the defaults of all inputs of `graph` that have a default. Each output of `defaults`
+    has the name of its input. If the default of a padding mask is inlined, negative token ids at
     padded positions become 0.
     """
     defaults = resolve_missing_inputs(defaults, defaults.outputs)

@@ -129,7 +129,9 @@ class OpRuleTable(Generic[F]):
         return rule
 
     def add_rules(self, rules: Mapping[type[Op], F]) -> None:
-        """Register the functions of several op classes. An op may have only one function."""
+        """Register the functions of several op classes. An op class may have only one function per
+        table.
+        """
         for op, rule in rules.items():
             assert op not in self.rules, f"{self.backend} has two rules for {op.name}"
             self.rules[op] = rule

@@ -207,7 +207,7 @@ class SpecLibrary:
         """Return the module of a source text, whose paths are relative to the working directory."""
         module = build_module(parse_spec(source), source.name)
         module.directory = _resolve_spec_path(Path(), source.name, None)
-        # `source.name` cannot be a file name
+        # "\0" cannot be a file name, so no file has this key
         self.modules[module.directory / "\0"] = module
         return module
 

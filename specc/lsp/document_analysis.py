@@ -337,8 +337,8 @@ class QuickFixTester:
             result.spec is None and self.analysis.spec is not None
         ):
             return False
-        # an inserted fragment may use undefined names; errors outside it are not new, but were
-        # hidden by the removed diagnostic
+        # an inserted fragment may use undefined names; errors outside the fragment are not new, but
+        # were hidden by the removed diagnostic
         return not any(
             d.severity == "error"
             and (d.code, d.title) not in counts_before

@@ -175,7 +175,7 @@ def _find_config_path_hover(analysis: DocumentAnalysis, path: str) -> HoverInfo 
 def _find_name_hover(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node], node: ast.Name, offset: int
 ) -> HoverInfo | None:
-    """Return the hover of the part of a dotted name up to the component at an offset."""
+    """Return the hover of a dotted name, truncated after the component at an offset."""
     span = node.span
     assert span is not None  # the caller has checked that the name has a span
     is_called = _is_called(nodes, node)
@@ -364,7 +364,7 @@ def fence_code(code: str) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Escape Markdown in a text from a spec, so that it adds no links, images or HTML."""
+    """Escape Markdown in a text from a spec, so that the text adds no links, images or HTML."""
     lines = (escape_control_characters(line) for line in text.split("\n"))
     return "\n".join(MARKDOWN_CHARACTERS.sub(r"\\\1", line) for line in lines)
 

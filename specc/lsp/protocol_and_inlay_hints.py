@@ -106,7 +106,7 @@ SYMBOL_KINDS = {
     "generate": lsp.SymbolKind.Event,
     "stream": lsp.SymbolKind.Event,
 }
-"""The symbol kind of each item kind. Items of all other kinds are functions."""
+"""The symbol kind of each item kind. All other item kinds have the symbol kind of functions."""
 
 
 def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:

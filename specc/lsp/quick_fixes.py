@@ -62,7 +62,7 @@ def propose_insertions(
 
 
 def propose_removals(spans: Sequence[Span]) -> Iterator[QuickFixEdit]:
-    """Yield edits that remove the text of a span, a comma next to it, or its lines."""
+    """Yield edits that remove the text of a span, with an adjacent comma, or with its lines."""
     for span in spans:
         source, title = span.source.text, f"remove `{span.text}`"
         start, end = span.start, span.end

@@ -356,7 +356,7 @@ def _run_safely(
 
 
 def _make_handler(handler: Callable[[Params], None]) -> Callable[[Params], None]:
-    """Wrap a handler in a function that logs errors. pygls needs a function to set attributes."""
+    """Wrap a handler in a function that logs errors. pygls sets attributes on this function."""
 
     @wraps(handler)
     def handle_notification(params: Params) -> None:

@@ -56,7 +56,7 @@ class CommentedBlock(CommentedNode):
 
 @value_class(slots=True)
 class NumberLiteral(SpannedNode):
-    """A number literal in source form, such as `1e-5`."""
+    """A number literal with its source text, such as `1e-5`."""
 
     text: str
 

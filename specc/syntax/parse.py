@@ -38,8 +38,8 @@ def parse_spec(source: Source) -> ast.File:
 
 
 def detect_syntax(source: Source) -> Syntax:
-    """Detect the syntax of a spec by its file suffix or first word. Raise E0114 if they
-    disagree.
+    """Detect the syntax of a spec by its file suffix or first word. Raise E0114 if the suffix and
+    the first word contradict each other.
     """
     suffix = PurePath(source.name).suffix.lower()
     leading_blanks = LEADING_BLANKS.match(source.text)
@@ -114,7 +114,7 @@ def decode_spec(data: bytes, name: str) -> Source:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # decode the text up to the error, so that the message can show its line
+        # decode the text up to the error, so that the message can show the line of the error
         valid_prefix = data[: error.start].decode("utf-8-sig", errors="replace")
         source = Source(name, valid_prefix + data[error.start :].decode("utf-8", errors="replace"))
         span = Span(source, len(valid_prefix), min(len(valid_prefix) + 1, len(source.text)))

@@ -79,7 +79,7 @@ def attend(
         broadcast_batch_axis(site, _expand_to_heads(site, x, name), batch)
         for x, name in ((q, "q"), (k, "k"), (v, "v"))
     ]
-    query_axis = 2 if len(q.shape) > 2 else None  # a query [batch, d]
+    query_axis = 2 if len(q.shape) > 2 else None  # None: query [batch, d]
     pair_indices = make_score_indices(site.context, (qkv[0], query_axis), (qkv[1], 2))
     expanded_mask = evaluate_mask_option(site, mask, pair_indices, len(q.shape))
     bias = evaluate_bias_option(site, add, pair_indices, len(q.shape))
@@ -174,7 +174,7 @@ def attend_by(
     out = site.add_op(ops.WeightedSum(), weights, v)
     if len(q.shape) > 2:
         return Results((out, weights), ATTENTION_RESULTS)
-    # a query without a length axis has got a length axis of size 1
+    # remove the length axis of size 1 that was added to a query without a length axis
     squeezed = (site.squeeze_axis(x, len(x.shape) - 2) for x in (out, weights))
     return Results(tuple(squeezed), ATTENTION_RESULTS)
 
@@ -313,7 +313,7 @@ def raise_width_mismatch_error(site: CallSite, score: str, q: Tensor, k: Tensor)
         yield
     except SpeccError as failed:
         if failed.diagnostics[0].code != "E0302" or q.shape[-1] == k.shape[-1]:
-            raise  # other mismatches are reported where they occur
+            raise  # all other shape mismatches are reported at their own location
         title = (
             f"`{score}` needs equal widths: queries have {q.shape[-1]} features, keys {k.shape[-1]}"
         )

@@ -186,7 +186,7 @@ def hard(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
 
 
 def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: Normalizer) -> Tensor:
-    """Normalize scores of rank 2 to 4. Raise E0307 for scores of other ranks."""
+    """Normalize masked scores. Raise E0307 unless the scores have rank 2 to 4."""
     rank = len(scores.shape)
     if rank not in (2, 3, 4):
         title = "scores must be [batch, key], [batch, query, key] or [batch, heads, query, key]"

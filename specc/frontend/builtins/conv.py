@@ -51,7 +51,7 @@ def conv(
     _check_groups(site, operand.channels, groups)
     has_own_weight = weight is None
     weight = weight or _make_kernel(operand, out, groups, window, init, is_transposed=False)
-    # otherwise, a window at the end of a sequence would read values at padded positions
+    # mask the input, so that a window at the end of a sequence reads zeros at padded positions
     masked_input = x if keep is None else _mask_input(site, operand, keep)
     op = ops.Conv(*window.op_attributes, groups)
     output = site.add_op(

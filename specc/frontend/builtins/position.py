@@ -19,7 +19,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 
 MAX_SINUSOID_WIDTH = 2**20
-"""The maximum width of sinusoids, because the model stores one frequency per feature pair."""
+"""The maximum width of sinusoidal embeddings. The model stores one frequency per feature pair."""
 
 
 @register_builtin()
@@ -263,7 +263,7 @@ def rotate(
     pair_axes = _assign_pair_axes(lengths, order)
     theta = cast_to_float_attribute(rope.theta)
     if width.number and width.number % 2 and rope.kind == "default" and dim is not None:
-        # like transformers, rotate one more feature, with the frequencies of the odd width
+        # like transformers, rotate one more feature if the width is odd
         frequencies = tuple(theta ** (-n / width.number) for n in range(0, width.number, 2))
         width += 1
     angles = ops.RopeAngles(width, theta, factor, frequencies, max_length, pair_axes)

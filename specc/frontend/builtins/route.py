@@ -47,8 +47,8 @@ def check_token_independence(
 def _find_token_count_readers(
     body: Graph, captured: Sequence[Value], length: str
 ) -> Iterator[Node]:
-    """Yield the nodes of an expert body that read the number of routed tokens. Such a node is an
-    error, because the number of routed tokens depends on the whole batch.
+    """Yield the nodes of an expert body that read the number of routed tokens. The number of routed
+    tokens depends on the whole batch, so an expert must not read it.
     """
     yield from (node for node, _ in body.nodes if returns_dynamic_size(node))
     for node in collect_required_nodes(captured):
@@ -261,7 +261,9 @@ def _elaborate_expert(
     stack: ExpertStack,
     lengths: dict[str, Dim],
 ) -> Tensor:
-    """Elaborate an expert for routed tokens. Raise E0331 unless it returns one vector per token."""
+    """Elaborate an expert for routed tokens. Raise E0331 unless the expert returns one vector per
+    token.
+    """
     context, call = site.context, site.call
     names: dict[str, SpecValue] = {"to": expert, "x": Tensor(tokens, site.argument_spans.get("x"))}
     # call the expert block as if the call were in place of `route` in the spec

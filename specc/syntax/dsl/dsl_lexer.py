@@ -312,9 +312,7 @@ def truncate_token_text(text: str) -> str:
 
 
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
-"""Characters that specs may not contain. Most of them indicate a binary file or another
-encoding.
-"""
+"""Characters that specs may not contain. Control characters often indicate a binary file."""
 
 
 def check_source_characters(source: Source) -> Source:

@@ -61,7 +61,7 @@ KEYWORD_TERMINALS = frozenset(
 
 
 def describe_terminals(expected: frozenset[str]) -> str:
-    """Describe a set of terminals. Brackets and punctuation come before kinds of tokens."""
+    """Describe a set of terminals. Brackets and punctuation come before token classes."""
     remaining, group_names = _group_terminals(expected)
     punctuation = [TERMINAL_PUNCTUATION[kind] for kind in TERMINAL_PUNCTUATION if kind in remaining]
     descriptions = [*punctuation, *group_names]

@@ -217,7 +217,9 @@ def is_printed_as_map(expr: ast.Expr) -> bool:
 
 
 def expression_to_yaml(expr: ast.Expr) -> YamlValue:
-    """Convert an expression to YAML. Calls with weights become maps, other calls strings."""
+    """Convert an expression to YAML. Calls with weight paths become maps. Other calls become
+    strings.
+    """
     if isinstance(expr, ast.ListLiteral):
         return make_yaml_list(map(expression_to_yaml, expr.items))
     if not isinstance(expr, ast.Call) or not is_printed_as_map(expr):

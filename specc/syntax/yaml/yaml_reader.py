@@ -1,5 +1,5 @@
-"""Check the kinds and keys of YAML nodes, compute the extents of nodes including their comments,
-and convert scalars to DSL fragments.
+"""Check the types and keys of YAML nodes, compute the spans of nodes including their comments, and
+convert scalars to DSL fragments.
 """
 
 import re
@@ -77,7 +77,7 @@ class YamlReader(ErrorCollector):
         return []
 
     def report_wrong_kind(self, node: YamlNode, subject: str, expected: str, example: str) -> None:
-        """Report E0125 for a node of the wrong kind, e.g. a list in place of a map."""
+        """Report E0125 for a node of the wrong type, e.g. a list in place of a map."""
         kind_name = NODE_KIND_NAMES[type(node)]
         self.report_error(
             "E0125",
@@ -88,7 +88,9 @@ class YamlReader(ErrorCollector):
         )
 
     def read_scalar(self, node: YamlNode, subject: str) -> str:
-        """Return the value of a scalar as a string. Report E0125 for other nodes."""
+        """Return the value of a scalar as a string. Report E0125 for a node that is not a
+        scalar.
+        """
         if not isinstance(node, YamlScalar):
             example = "it as a string, in quotes if it contains `: ` or brackets"
             self.report_wrong_kind(node, subject, "a string", example)
