@@ -53,8 +53,8 @@ class CausalityMessage:
 
 
 def format_zero_keys_help(rank: int, keys: int) -> str:
-    """Return the help text that sets the attention weights of later keys to 0. `keys` is the index
-    of the key axis, and `rank` is the number of axes.
+    """Return the help text that suggests setting the attention weights of later keys to 0. `keys`
+    is the index of the key axis, and `rank` is the number of axes.
     """
     mask = "grid(causal, x, x)"
     if rank == 3:

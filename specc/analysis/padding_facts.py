@@ -49,7 +49,7 @@ class PaddingFacts:
     `zero_sides` maps an axis to the sides, `left` and `right`, whose padding is zero. Along
     `repeated_axes`, padded positions repeat the last valid position. `sorted_axes` are in sorted
     order, with padded positions last. `reversed_axes` were reversed by `flip`, including their
-    padding. `rolled_axes` were rotated by `roll`, including their padding; each has the source to
+    padding. `rolled_axes` maps axes that `roll` rotated, including their padding, to the source to
     report if an op reads single positions. `infinity_mask` is the condition of the `where` that
     inserted infinity, if no other op can be the origin of NaN. `padding_source` is the op through
     which padded positions affect valid positions.

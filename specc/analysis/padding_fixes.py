@@ -156,7 +156,7 @@ class PaddingViolation:
         return call_results[-1] if call_results else None
 
     def format_side_help(self, side: str) -> str:
-        """Return the help text that declares padding on `side`, or "" if it is already declared."""
+        """Return the help text that suggests padding on `side`, or "" if it is already declared."""
         if self.graph.input_facts[self.mask_name].padding_side == side:
             return ""
         lengths = ", ".join(map(str, self.graph.inputs[self.mask_name].shape))

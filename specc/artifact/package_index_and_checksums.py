@@ -67,7 +67,7 @@ def is_file_size(value: object) -> bool:
 
 
 def is_sha256(text: str) -> bool:
-    """Return True if a string is a SHA-256 with 64 lowercase hexadecimal digits."""
+    """Return True if a string is a SHA-256 hash, i.e. 64 lowercase hexadecimal digits."""
     return _HASH.fullmatch(text) is not None
 
 

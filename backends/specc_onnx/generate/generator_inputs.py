@@ -199,12 +199,12 @@ class GenerationContext:
     repeat_count: int
 
     @property
-    def derived(self) -> DerivedGraphs:
+    def derived_graphs(self) -> DerivedGraphs:
         """Return the encoder graph and the decode step."""
         return self.definition.derived
 
     @property
-    def decoding(self) -> DecodingConfig:
+    def decoding_config(self) -> DecodingConfig:
         """Return the decoding settings."""
         return self.definition.decoding
 
@@ -217,11 +217,11 @@ class GenerationContext:
     def per_token_inputs(self) -> list[str]:
         """Return the names of the step inputs with one value per token, without the token ids."""
         other_inputs = {
-            self.derived.sequence_input,
-            *self.derived.loop_invariant_inputs,
-            *(s.name for s in self.derived.states),
+            self.derived_graphs.sequence_input,
+            *self.derived_graphs.loop_invariant_inputs,
+            *(s.name for s in self.derived_graphs.states),
         }
-        return [n for n in self.derived.step.inputs if n not in other_inputs]
+        return [n for n in self.derived_graphs.step.inputs if n not in other_inputs]
 
     def find_batch_axis(self, type: Type) -> int | None:
         """Return the first axis of `type` whose size is the batch size, or None."""

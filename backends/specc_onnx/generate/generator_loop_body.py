@@ -38,7 +38,7 @@ def hoist_invariant_nodes(
     """Lower the loop-invariant nodes of the decode step into the main graph; return these nodes.
     `loop_invariant_inputs` are the step inputs that do not change between iterations.
     """
-    step, g = context.derived.step, context.g
+    step, g = context.derived_graphs.step, context.g
     invariant_nodes = set(find_invariant_nodes(step, loop_invariant_inputs))
     inputs = {t.name: t.type for t in loop_invariant_inputs.values()}
     # Only loop-invariant inputs of the step have tensors outside the loop body.
@@ -88,7 +88,7 @@ def find_token_mask_default(context: GenerationContext, name: str) -> Graph | No
     """Return the input default that computes whether a generated token is valid, or None if all
     generated tokens are valid. Raise E0944 if the default depends on inputs other than the token.
     """
-    defaults, prompt_input = context.definition.defaults, context.derived.sequence_input
+    defaults, prompt_input = context.definition.defaults, context.derived_graphs.sequence_input
     # If padding is allowed on one side only, all generated positions are valid.
     has_fixed_side = context.definition.graph.input_facts[name].padding_side != "any"
     if defaults is None or name not in defaults.outputs or has_fixed_side:
@@ -140,7 +140,7 @@ def build_generation_body(context: GenerationContext, loop: LoopIteration) -> Gr
     """Build the `Loop` body. The inputs of the body are the iteration, the condition and the
     loop-carried values. The outputs are the condition and the next loop-carried values.
     """
-    g, step, carries = context.g, context.derived.step, loop.carries
+    g, step, carries = context.g, context.derived_graphs.step, loop.carries
     state_count = len(loop.token_carries) + len(loop.state_carries)
     with g.open_body() as body:
         g.site = LoweringSite(("step",))
@@ -173,7 +173,7 @@ def build_generation_body(context: GenerationContext, loop: LoopIteration) -> Gr
 
 def _emit_step(context: GenerationContext, loop: LoopIteration) -> str:
     """Emit the decode step and return the name of its logits."""
-    g, step = context.g, context.derived.step
+    g, step = context.g, context.derived_graphs.step
     lower_nodes(g, step, {node for node, _ in step.nodes} - loop.hoisted_nodes)
     g.site = LoweringSite(("select_token",))
     return _emit_last_logits(context)
@@ -189,10 +189,10 @@ def emit_iteration_logits(
     """Emit the logits f32[batch, vocabulary] of an iteration: `first_logits` in the first iteration
     of sequences without a prompt, otherwise the logits of the decode step.
     """
-    g, state_carries = context.g, context.derived.states
-    next_states = [context.derived.step.outputs[s.next_output] for s in state_carries]
+    g, state_carries = context.g, context.derived_graphs.states
+    next_states = [context.derived_graphs.step.outputs[s.next_output] for s in state_carries]
     logits_type = Type("f32", (context.batch, first_logits.shape[-1]))
-    tokens = body_tensors[context.derived.sequence_input].name
+    tokens = body_tensors[context.derived_graphs.sequence_input].name
     count = emit_axis_length(g, tokens, 1)
     has_tokens = g.emit_node("Squeeze", g.emit_node("Greater", count, [0]))
     types = [logits_type, *(value.type for value in next_states)]
@@ -224,7 +224,9 @@ def emit_iteration_logits(
 def _emit_last_logits(context: GenerationContext) -> str:
     """Return the name of the logits of the last position, f32[batch, vocabulary]."""
     g = context.g
-    tensor = g.values.tensors[context.derived.step.outputs[context.decoding.logits_output]]
+    tensor = g.values.tensors[
+        context.derived_graphs.step.outputs[context.decoding_config.logits_output]
+    ]
     # The logits may have no position axis.
     name = tensor.name if tensor.rank == 2 else g.emit_node("Squeeze", tensor, [1])
     # Scores are sums over many steps, so they are f32 also in 16-bit models.
@@ -235,7 +237,7 @@ def _emit_next_carries(
     context: GenerationContext, body_tensors: Mapping[str, Tensor], selection: TokenSelection
 ) -> list[str]:
     """Return the next loop-carried values, in the order of `LoopIteration.carries`."""
-    dtype = context.derived.step.inputs[context.derived.sequence_input].type.dtype
+    dtype = context.derived_graphs.step.inputs[context.derived_graphs.sequence_input].type.dtype
     token = emit_cast(
         context.g, emit_unsqueeze(context.g, selection.tokens, 1), dtype, source_dtype="i64"
     )
@@ -245,7 +247,7 @@ def _emit_next_carries(
             _emit_next_mask(context, n, body_tensors[n], token, selection)
             for n in context.per_token_inputs
         ),
-        *(_emit_next_state(context, s, selection) for s in context.derived.states),
+        *(_emit_next_state(context, s, selection) for s in context.derived_graphs.states),
         *selection.next_carries,
     ]
 
@@ -263,7 +265,9 @@ def _emit_next_mask(
     beams_share_mask = context.repeat_count > 1 and default is None
     if selection.parents is not None and batch_axis is not None and not beams_share_mask:
         mask = g.emit_node("Gather", mask, selection.parents, axis=batch_axis)
-    new_length = context.derived.step.inputs[context.derived.sequence_input].type.shape[1]
+    new_length = context.derived_graphs.step.inputs[
+        context.derived_graphs.sequence_input
+    ].type.shape[1]
     time_axis = next(n for n, d in enumerate(x.shape) if d.symbols() & new_length.symbols())
     if default is None:
         leading_shape = g.emit_node("Shape", mask, start=0, end=time_axis)
@@ -271,7 +275,7 @@ def _emit_next_mask(
         shape = g.emit_node("Concat", leading_shape, [1], trailing_shape, axis=0)
         new_column = g.emit_node("Expand", True, shape)
     else:
-        value = default.inputs[context.derived.sequence_input]
+        value = default.inputs[context.derived_graphs.sequence_input]
         g.values.tensors[value] = Tensor(token, value.type)
         # The IR types are not recorded, because their dimension `batch` is the number of sequences,
         # but the loop body runs with all beams.
@@ -280,7 +284,7 @@ def _emit_next_mask(
         g.innermost_body.types = types
         new_column = g.values.tensors[default.outputs[name]].name
     # An input contains either all positions or only the positions of the current step.
-    if name in context.derived.full_length_inputs:
+    if name in context.derived_graphs.full_length_inputs:
         return g.emit_node("Concat", mask, new_column, axis=time_axis)
     return new_column
 
@@ -289,7 +293,7 @@ def _emit_next_state(
     context: GenerationContext, state: DecodeState, selection: TokenSelection
 ) -> str:
     """Emit the value of a decode state for the next iteration, gathered by parent beams."""
-    name = context.g.values.tensors[context.derived.step.outputs[state.next_output]].name
+    name = context.g.values.tensors[context.derived_graphs.step.outputs[state.next_output]].name
     # A beam continues with the cache of its parent beam. All beams share a state without a batch
     # axis.
     if selection.parents is None or state.batch_axis is None:

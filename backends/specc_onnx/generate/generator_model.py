@@ -69,7 +69,7 @@ def build_generation_model(
     weights = add_parameters(g, definition.parameters, storage_dtypes or {}, ties or {})
     for name in context.per_token_inputs:
         if not context.definition.graph.input_facts[name].padding_side:
-            prompt_input = context.derived.sequence_input
+            prompt_input = context.derived_graphs.sequence_input
             raise_error(
                 "E0944",
                 f"`{name}` has no value for generated positions of `{prompt_input}`",
@@ -94,7 +94,7 @@ def build_generation_model(
     outputs = loop.strategy.map_outputs(
         g, final_values[len(loop.token_carries) + len(loop.state_carries) :]
     )
-    scalars = get_scalar_input_types(context.decoding).items()
+    scalars = get_scalar_input_types(context.decoding_config).items()
     inputs = {**context.types, **{context.scalar_names[n]: Type(t, ()) for n, t in scalars}}
     used_names = set(inputs)
     output_tensors = {make_unique_name(n, used_names): t for n, t in outputs.items()}
@@ -147,11 +147,11 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
             for name in context.per_token_inputs
         ),
     ]
-    state_carries = [emit_state_carry(context, s) for s in context.derived.states]
+    state_carries = [emit_state_carry(context, s) for s in context.derived_graphs.states]
     loop_invariant_inputs = {
-        n: emit_encoder_output(context, n) for n in context.derived.loop_invariant_inputs
+        n: emit_encoder_output(context, n) for n in context.derived_graphs.loop_invariant_inputs
     }
-    logits = context.derived.step.outputs[context.decoding.logits_output].type
+    logits = context.derived_graphs.step.outputs[context.decoding_config.logits_output].type
     vocabulary = logits.shape[-1].number
     assert vocabulary is not None, "the number of tokens is known"
     g.site = LoweringSite(("select_token",))
@@ -166,7 +166,7 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
         prompt=prompt,
         padding_mask=emit_prompt_mask(context),
     )
-    strategy = make_decoding_strategy(g, context.decoding, strategy_inputs)
+    strategy = make_decoding_strategy(g, context.decoding_config, strategy_inputs)
     first_logits = emit_empty_prompt_logits(context)
     return LoopIteration(
         token_carries=token_carries,
@@ -185,7 +185,7 @@ def lower_encoder(context: GenerationContext) -> None:
     """
     g, definition = context.g, context.definition
     is_absent = _emit_begin_token(context) if definition.accepts_empty_prompt else None
-    for graph in (*definition.default_graphs, context.derived.encode):
+    for graph in (*definition.default_graphs, context.derived_graphs.encode):
         if graph is None:
             continue
         context.bind_inputs(graph, context.main_tensors)
@@ -206,16 +206,18 @@ def _emit_begin_token(context: GenerationContext) -> str | None:
     """
     g = context.g
     g.site = LoweringSite(("start",))
-    prompt_input = context.derived.sequence_input
+    prompt_input = context.derived_graphs.sequence_input
     prompt_type, is_absent = context.types[prompt_input], None
     tokens = _emit_optional_input(context, prompt_input)
     if not context.definition.starts_from_prefix:
         is_absent = g.emit_node("Equal", emit_axis_length(g, tokens, 1), [0])
         # A slice of size 0 or 1 replaces an `If`, whose branches would need equal shapes.
-        start_tokens = g.emit_constant([list(context.decoding.start_token_ids)], prompt_type.dtype)
+        start_tokens = g.emit_constant(
+            [list(context.decoding_config.start_token_ids)], prompt_type.dtype
+        )
         shape = g.emit_node("Concat", g.emit_shape([context.batch]), [1], axis=0)
         count = g.emit_node(
-            "Mul", emit_cast(g, is_absent, "i64"), [len(context.decoding.start_token_ids)]
+            "Mul", emit_cast(g, is_absent, "i64"), [len(context.decoding_config.start_token_ids)]
         )
         start_column = g.emit_node("Expand", start_tokens, shape)
         start_column = g.emit_node("Slice", start_column, [0], count, [1])
@@ -255,13 +257,13 @@ def _emit_optional_input(context: GenerationContext, name: str) -> str:
 
 def emit_prompt_carry(context: GenerationContext) -> LoopCarry:
     """Emit the loop-carried token ids, whose initial value is the complete prompt."""
-    prompt_input = context.derived.sequence_input
+    prompt_input = context.derived_graphs.sequence_input
     ids = context.main_tensors[prompt_input]
     default_names = (n for graph in context.definition.default_graphs for n in graph.outputs)
     for name in default_names:
         # The pad id may be -1, which is not a valid embedding index.
         if name in context.definition.padding_masks and _is_lookup_index(
-            context.derived.step, prompt_input
+            context.derived_graphs.step, prompt_input
         ):
             keep = context.main_tensors[name]
             ids = Tensor(emit_zeroed_padding_indices(context.g, ids, keep), ids.type)
@@ -279,7 +281,7 @@ def emit_carry(context: GenerationContext, name: str, initial_tensor: Tensor) ->
     """Emit the loop-carried value of the step input `name`, whose value in the first iteration is
     `initial_tensor`, repeated for each beam.
     """
-    type = context.derived.step.inputs[name].type
+    type = context.derived_graphs.step.inputs[name].type
     return LoopCarry(name, type, context.repeat_for_beams(initial_tensor))
 
 
@@ -305,7 +307,7 @@ def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
 
 def emit_encoder_output(context: GenerationContext, name: str) -> Tensor:
     """Emit the encoder output `name` repeated for each beam, which the loop body captures."""
-    type = context.derived.step.inputs[name].type
+    type = context.derived_graphs.step.inputs[name].type
     output = make_typed_tensor(context.main_tensors[name].name, type.dtype, type.shape)
     return Tensor(context.repeat_for_beams(output), type)
 
@@ -324,7 +326,7 @@ def emit_empty_prompt_logits(context: GenerationContext) -> Tensor | None:
     """Emit the logits of the first token of a sequence without a prompt, f32[batch, vocabulary].
     Return None if every sequence needs a start token.
     """
-    name, g = context.derived.initial_logits_output, context.g
+    name, g = context.derived_graphs.initial_logits_output, context.g
     if not context.definition.starts_from_prefix:
         return None
     initial_output = context.main_tensors[name]
