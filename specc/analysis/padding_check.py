@@ -134,7 +134,10 @@ def _iterate_reached_outputs(
         if (
             not source
             and value.node
-            and (facts.is_counting or is_output_order_changed(graph, mask_name, value, facts))
+            and (
+                facts.depends_on_padding_amount
+                or is_output_order_changed(graph, mask_name, value, facts)
+            )
         ):
             source = PaddingSource(value.node, is_counted=True)
         if source:

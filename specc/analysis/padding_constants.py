@@ -36,7 +36,7 @@ from specc.ir.types import EMPTY_INTERVAL
 def infer_padding_constants(result: PaddedResult) -> Mapping[int, float]:
     """Return the constants at padded positions of a result, by axis."""
     constants = {}
-    for axis in result.find_linked_axes():
+    for axis in result.find_axes_linked_to_padding():
         number = _infer_number(result, axis)
         if number is not None:
             constants[axis] = number

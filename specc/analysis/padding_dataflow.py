@@ -279,7 +279,7 @@ class PaddingDataflow:
                 return PaddingSource(node, is_counted=True)
             reads = [*filter(is_loop_axis_read, reads)]  # the body was checked
         is_counted = self._is_counted(node, operand_facts, counts)
-        if is_counted or (rotation and rotation.is_exposed):
+        if is_counted or (rotation and rotation.depends_on_absolute_angles):
             return PaddingSource(node, is_counted=True)
         if has_mixed_axis_order(node, operand_facts, padded_links, self.is_in_loop):
             return PaddingSource(node)

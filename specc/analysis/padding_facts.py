@@ -83,7 +83,7 @@ class PaddingFacts:
         return not (self.can_be_nan or self.infinity_signs)
 
     @property
-    def is_counting(self) -> bool:
+    def depends_on_padding_amount(self) -> bool:
         """True if the value depends on the amount of padding, directly or through rotary angles."""
         return bool(self.padding_count or self.padding_count is None or self.rotation)
 
@@ -215,7 +215,7 @@ class PaddedResult:
         """The op that computes the result."""
         return self.node.op
 
-    def find_linked_axes(self) -> set[int]:
+    def find_axes_linked_to_padding(self) -> set[int]:
         """Return the axes of the result that correspond to a padded axis of an operand."""
         return {k.result_axis for k in self.dependences if k.result_axis is not None}
 

@@ -244,7 +244,7 @@ def find_repeated_axes(result: PaddedResult) -> frozenset[int]:
         return frozenset()
     return frozenset(
         axis
-        for axis in result.find_linked_axes()
+        for axis in result.find_axes_linked_to_padding()
         if all(
             is_repeated or not is_padded
             for is_repeated, is_padded in zip(

@@ -25,7 +25,7 @@ class RotationFact:
     feature_axis: int | None
 
     @property
-    def is_exposed(self) -> bool:
+    def depends_on_absolute_angles(self) -> bool:
         """True if a result depends on the absolute angles."""
         return self.key is EXPOSED_ROTATION.key
 
@@ -183,7 +183,7 @@ def _infer_product_rotation(rotation: RotationFact, rotated: Value, factor: Valu
 def _infer_view_rotation(node: Node, rotation: RotationFact) -> RotationFact:
     """Return the rotation after a view, which must not split or merge the feature axis."""
     feature_axis = rotation.feature_axis
-    if rotation.is_exposed or feature_axis is None:
+    if rotation.depends_on_absolute_angles or feature_axis is None:
         return _view_angles(node, rotation)
     match node.op:
         case ops.Transpose(order):
@@ -209,6 +209,6 @@ def _view_angles(node: Node, rotation: RotationFact) -> RotationFact:
     # Different views of the same angles are different rotations, e.g. all positions and one half.
     return (
         replace(rotation, key=(node.op, rotation.key))
-        if not rotation.is_exposed
+        if not rotation.depends_on_absolute_angles
         else EXPOSED_ROTATION
     )

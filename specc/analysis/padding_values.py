@@ -81,7 +81,7 @@ is true for an empty axis.
 
 def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
     """Infer the properties of a result at padded positions, except its padding count."""
-    axes = result.find_linked_axes()
+    axes = result.find_axes_linked_to_padding()
     constants = infer_padding_constants(result)
     zero_axes = _find_zero_pad_axes(result, constants)
     lowest = _find_extreme_axes(result, axes, lowest=True)
@@ -127,7 +127,7 @@ def _drop_merged_facts(node: Node, facts: PaddingFacts) -> PaddingFacts:
 
 def _find_zero_pad_axes(result: PaddedResult, constants: Mapping[int, float]) -> set[int]:
     """Return the axes along which a result is zero at padding, given `constants` by axis."""
-    zero_axes = {a for a in result.find_linked_axes() if is_zero_at_padding(result, a)}
+    zero_axes = {a for a in result.find_axes_linked_to_padding() if is_zero_at_padding(result, a)}
     if is_zero_everywhere(result.value):
         zero_axes |= result.find_padded_axes()
     return zero_axes.union(
