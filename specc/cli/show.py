@@ -282,7 +282,7 @@ def _build_pass_state(args: Namespace, manifest: "Manifest | None") -> pass_pipe
 
 
 Row = tuple[str, str, str, str, str]
-"""A line of the tree: scope, shape, weights, multiply-adds, and multiply-adds if dense."""
+"""A line of the tree: scope, shape, weights, multiply-adds with and without blocked attention."""
 
 
 def format_scope_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> list[str]:

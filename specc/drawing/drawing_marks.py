@@ -45,7 +45,7 @@ def make_class_colors(count: int) -> Bytes:
 
 
 MASKED_COLOR = np.array([226, 226, 232], np.uint8)
-"""Light gray, the color of masked cells, which is not in the colormap and differs from zeros."""
+"""Light gray, the color of masked cells, which differs from all colors in the colormap."""
 
 LOG_DECADES = 4
 """Number of decades below the maximum weight that a logarithmic scale covers."""

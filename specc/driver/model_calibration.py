@@ -85,7 +85,7 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
 def _quantize_calibrated(
     job: LoweringJob, targets: CalibrationTargets, directory: Path
 ) -> LoweringJob:
-    """Return the job with int4 weights by GPTQ, or by round-to-nearest without samples."""
+    """Return the job with int4 weights from GPTQ or, without samples, from rounding to nearest."""
     samples, remark = _choose_samples(job, directory)
     if samples is None:
         return replace(job, int4_method=remark)

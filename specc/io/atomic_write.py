@@ -282,7 +282,7 @@ class OutputDirectory:
 
 
 def _write_chunk(fd: int, chunk: Chunk) -> None:
-    """Write a whole chunk. A single `os.write` may write less, and at most 2 GiB."""
+    """Write a whole chunk. A single `os.write` may write fewer bytes, at most 2 GiB."""
     view = memoryview(chunk).cast("B")
     while view:
         written = os.write(fd, view)

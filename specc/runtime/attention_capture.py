@@ -312,7 +312,9 @@ def _make_attention_maps(
 
 
 def _read_alignment(labeler: AttentionAxisLabeler, weights: Array) -> AttentionMap:
-    """Return a map of the output `alignment` [batch, target, source], with or without heads."""
+    """Return the map of the output `alignment` [batch, target, source], with or without a head
+    axis.
+    """
     maps = np.asarray(weights, np.float64)
     if maps.ndim not in (3, 4) or not maps.size:
         notes = [

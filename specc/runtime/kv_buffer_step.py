@@ -1,4 +1,4 @@
-"""Run a single step of a model with in-place KV buffers like a step without buffers."""
+"""Run a step with in-place KV buffers through the interface of a step without KV buffers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -387,5 +387,5 @@ class ParameterOverrides:
         return self.base.iterate_chunks(name, dtype)
 
     def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
-        """Return the SHA-256 of each file in which parameters remain."""
+        """Return the SHA-256 of each checkpoint file that still stores parameters."""
         return self.base.validate_and_hash_files(names)

@@ -357,5 +357,5 @@ WEIGHT_FORMATS = (
     ),
     *map(_make_gguf_format, QUANTIZED_TYPES),
 )
-"""All storage formats. Formats with the same marker have different methods. Earlier markers take
-precedence: a weight with `.weight_shape` also has `.weight_packed`."""
+"""All storage formats. Formats with the same marker have different methods. Earlier formats take
+precedence, because a weight with `.weight_shape` also has `.weight_packed`."""

@@ -153,7 +153,7 @@ class TensorFile(Closeable):
             self._fd = -1
 
     def _fill_buffer(self, offset: int, view: memoryview) -> None:
-        """Fill `view` with bytes from `offset` on. Raise E0512 if the file ends too early."""
+        """Fill `view` with bytes starting at `offset`. Raise E0512 if the file ends too early."""
         while view:
             byte_count = read_into_buffer(self._fd, view, offset)
             if byte_count == 0:
