@@ -169,7 +169,7 @@ def _evaluate_comparison_operand(
     context: Context, expr: ast.Expr, operands: tuple[ast.Expr, ...], env: Env
 ) -> SpecValue:
     """Evaluate an operand of a comparison. A name compared with a choice is a choice value."""
-    # for example, `kind == gru` or `kind in [gru, lstm]`, where `kind: choice(gru | lstm)`
+    # the name `gru` in `kind == gru` or `kind in [gru, lstm]`, where `kind: choice(gru | lstm)`
     if isinstance(expr, ast.Name | ast.ListLiteral):
         names = (o for o in operands if isinstance(o, ast.Name) and o is not expr)
         for value in (resolve_name(context, name, env, is_quiet=True) for name in names):

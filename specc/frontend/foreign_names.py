@@ -107,7 +107,7 @@ FOREIGN_OPERATIONS = {
     "logicaland logicalor logicalnot bitwiseand bitwiseor": "boolean operators are: `seen & (x > "
     "0.0)`, `seen | (x > 0.0)`, `not seen`",
     "astype to long half double typeas": "convert the element type with `cast(x, to=int)`",
-    # along an axis
+    # operations along an axis
     "std var variance": "the standard deviation is "
     "`sqrt(mean((x - insert(mean(x, axis=-1), axis=-1)) ** 2.0, axis=-1))`",
     "logsoftmax": "write `log_softmax(x)`",
@@ -118,7 +118,7 @@ FOREIGN_OPERATIONS = {
     "cumprod": "the cumulative product of positive numbers is `exp(cumsum(log(x), axis=1))`",
     "argmin": "write `argmax(-x)`",
     "kthvalue topkvalues": "the largest values and their indices are `topk(x, 3)`",
-    # selection and filling
+    # selection, and creation of tensors
     "maskedfill select cond ifelse maskedselect": "select elementwise with `where(seen, x, 0.0)`",
     "nonzero argwhere unique booleanmask": "lengths cannot depend on values: `where(x > 0.0, x, "
     "0.0)` keeps the length",

@@ -65,7 +65,7 @@ def check_weight_size(context: Context, shape: Sequence[Dim], name: str, span: S
 
 def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> None:
     """Raise E0224 if a constant has too many elements. Dynamic dimensions count as 1."""
-    # the size of each dimension if every symbol is 1
+    # evaluate each dimension with every symbol equal to 1
     minimum = prod(max(1, sum(c for _, c in d.terms)) for d in shape)
     if minimum > MAX_CONSTANT_ELEMENTS:
         shape_text = " × ".join(str(d) for d in shape)
@@ -176,7 +176,7 @@ def add_constant(
     if dtype == "bool":
         number = bool(value)
     elif dtype.startswith(("f", "b")):
-        number = float(value) or 0.0  # replaces -0.0, because equal nodes are merged
+        number = float(value) or 0.0  # replace -0.0 with 0.0, because equal nodes are merged
     else:
         number = int(value)
     return add_op(context, ops.Constant(number, dtype), span=span)

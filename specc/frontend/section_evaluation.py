@@ -48,7 +48,8 @@ def value_to_json(value: EvalResult, span: Span | None = None) -> object:
             return {"theta": theta, "kind": kind, **dict(parameters)}
         case BuiltinFunction(name=name):
             return name
-        # in spec syntax, e.g. `window(128)`, because the name alone does not contain the arguments
+        # return spec syntax, e.g. `window(128)`, because the name alone does not contain the
+        # arguments
         case BlockFunction() | DefinitionFunction() as function:
             return function.span.text if function.span else function.name
         case CombinedMask() as mask:

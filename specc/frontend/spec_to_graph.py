@@ -218,7 +218,8 @@ def _merge_values(config: dict[str, SpecValue], new_values: Mapping[str, SpecVal
     for name, value in new_values.items():
         current = config[name]
         if isinstance(current, Record) and current.used_spec and isinstance(value, Record):
-            assert isinstance(current.fields, dict)  # created by `_evaluate_config_values`
+            # `fields` is the dict that `_evaluate_config_values` created
+            assert isinstance(current.fields, dict)
             _merge_values(current.fields, value.fields)
         else:
             config[name] = value

@@ -214,7 +214,7 @@ def iterate_used_specs(
     """Yield (program, `use` statement, scope) for every used spec, recursively."""
     for used_spec in program.used_specs:
         values = config[used_spec.name]
-        assert isinstance(values, Record)  # created by `_evaluate_config_values`
+        assert isinstance(values, Record)  # `_evaluate_config_values` created the record
         inner_scope = join_weight_path(
             scope, used_spec.use.under.text if used_spec.use.under else ""
         )

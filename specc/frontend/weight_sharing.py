@@ -76,7 +76,7 @@ def fill_placeholders(
 
     def format_placeholder(match: "re.Match[str]") -> str:
         expression = match.group(1).strip()
-        # cached, because each iteration of a loop formats the same string
+        # parsed placeholders are cached, because each iteration of a loop formats the same string
         key = (span, match.group())
         if key not in context.weights.placeholders:
             context.count_steps(span, PARSE_COST + len(expression))
@@ -287,7 +287,7 @@ def _suggest_share_rule(first: CallStack, second: CallStack) -> str:
     call = next(s for s in second if s.scope or not isinstance(s.source, LOOP_NODES))
     if call.scope not in _collect_scopes(first):
         return "`weights { share name }` next to `@ name`"
-    # with `*` in place of layer numbers
+    # suggest `*` in place of layer numbers
     path = ".".join("*" if part.isdigit() else part for part in call.scope.split("."))
     operand = f'"{path}"' if "*" in path else path
     return f"`weights {{ share {operand} }}`"

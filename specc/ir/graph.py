@@ -309,7 +309,7 @@ class GraphBuilder:
         live = collect_required_nodes(outputs.values())
         live_nodes = tuple((n, r) for n, r in self.nodes.items() if n in live)
         used_values = {a for n, _ in live_nodes for a in n.args} | set(outputs.values())
-        # the names of unused results of live nodes are kept
+        # keep the names of unused results of live nodes
         live_names = {n for n, v in self.names.items() if v in used_values or v.node in live}
         used_parameters = {k for k, v in self.parameters.items() if v in used_values}
         return Graph(
@@ -342,7 +342,7 @@ def collect_required_nodes(
 ) -> set[Node]:
     """Return all nodes on which `values` depend. `get_operands` returns the operands to follow."""
     required_nodes: set[Node] = set()
-    # an explicit stack instead of recursion, because graphs are thousands of nodes deep
+    # use an explicit stack instead of recursion, because graphs are thousands of nodes deep
     worklist = [v.node for v in values]
     while worklist:
         node = worklist.pop()

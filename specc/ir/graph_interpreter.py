@@ -49,7 +49,7 @@ def evaluate_live_nodes(
     return {v: values[v] for v in requested}
 
 
-# cached, because the body of a loop is evaluated once per iteration
+# the plan is cached, because the body of a loop is evaluated once per iteration
 @lru_cache(maxsize=16)
 def _plan_evaluation(
     graph: Graph, requested: tuple[Value, ...]

@@ -138,7 +138,7 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
     nodes: list[list[Any]] = []
     node_numbers: dict[int, int] = {}
     stack: list[tuple[Any, bool]] = [(file, False)]
-    # a loop instead of recursion, because the tree of a long text can be deep
+    # use a loop instead of recursion, because the tree of a long text can be deep
     while stack:
         node, is_visited = stack.pop()
         # a node may have several parents, such as the shared empty `Comments`

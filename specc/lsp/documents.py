@@ -54,7 +54,7 @@ class OpenDocuments:
         self._queue: dict[str, None] = {}
         self._is_closed = False
         self._condition = threading.Condition()
-        # a daemon thread, so that a running analysis does not keep the process alive
+        # use a daemon thread, so that a running analysis does not keep the process alive
         self._thread = threading.Thread(target=self._run_worker, daemon=True)
         self._thread.start()
 

@@ -262,9 +262,9 @@ def _explain_invalid_number(word: str) -> tuple[str, str]:
     """Return the error title and fix for a malformed number, such as `1_000` or `3d`."""
     digits = word.replace("_", "")
     fix = (
-        f"write `{truncate_token_text(digits)}`"  # 1_000
+        f"write `{truncate_token_text(digits)}`"  # e.g. `1_000`
         if digits.isdigit()
-        else "a name starts with a letter or `_`"  # 3d
+        else "a name starts with a letter or `_`"  # e.g. `3d`
     )
     return f"`{truncate_token_text(word)}` is neither a number nor a name", fix
 
