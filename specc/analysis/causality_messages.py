@@ -112,7 +112,7 @@ def describe_causality_violation(
 
 
 def _is_initial_value(leak: CausalityViolation) -> bool:
-    """Return True if a loop violates causality through an initial carry rather than a capture."""
+    """Return True if a loop violates causality through an initial value, not through a capture."""
     op = leak.node.op
     if not isinstance(op, ops.Scan):
         return True

@@ -271,7 +271,7 @@ def _infer_where_constants(operands: list[QueryKeyTensor]) -> MaskedConstantRule
 def _infer_boolean_constants(
     qk: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
 ) -> MaskedConstantRule:
-    """Return the interval outside which a boolean tensor (e.g. an id comparison) is constant."""
+    """Return the interval outside which a boolean tensor, such as a comparison, is constant."""
     operand_constants: list[MaskedConstants] = yield from solve_each(operands)
     match node.op:
         case ops.Not():

@@ -234,7 +234,7 @@ def make_shift_dependence(node: Node, dependence: Dependence) -> Dependence | No
 
 
 def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Dim] | None:
-    """Return the numbers of positions that an op adds before and after those of an operand."""
+    """Return the numbers of positions that an op adds before and after an operand's positions."""
     lengths = [a.shape[axis] for a in node.operands]
     match node.op:
         case ops.Slice(start=start, stop=stop):

@@ -68,7 +68,7 @@ class TimeAxisLayout:
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """The time axis of a graph. `length` is its size, a single symbolic dimension, and
+    """The time axis of a graph. `length` is the size of the axis, a single symbolic dimension, and
     `dependent_symbols` are this symbolic dimension and all symbolic dimensions that depend on it.
     `min_lengths` are lower bounds of symbolic dimensions. The generated input has `chunk_size`
     positions per chunk.

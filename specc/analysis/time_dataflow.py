@@ -96,9 +96,9 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeD
 class _TimeReads:
     """The positions that one result of a node reads along the time axes of its operands.
 
-    `intervals` maps each time axis of the result to its receptive field. `is_last_only` and
-    `is_all` are true if the last position and all positions are read; `first_offsets` is the
-    interval of distances to the first position, if the first position is read.
+    `intervals` maps each time axis of the result to its receptive field. `is_last_only` is true if
+    the last position is read, and `is_all` is true if all positions are read; `first_offsets` is
+    the interval of distances to the first position, if the first position is read.
     """
 
     intervals: dict[int, Interval]

@@ -119,7 +119,8 @@ class _StagedGraph:
     @cached_property
     def _dependencies(self) -> dict[Value, frozenset[str]]:
         """The names of the weights that each value depends on, and `""` if the value depends on
-        inputs. For a heavy value, which a stage can load, the set is `""` and `"…"`.
+        inputs. The set of a heavy value is `{"", "…"}`, because a stage loads the value instead of
+        the weights.
         """
         dependencies = {v: frozenset([""]) for v in self.graph.inputs.values()}
         dependencies |= {v: frozenset([n]) for n, v in self.graph.parameters.items()}

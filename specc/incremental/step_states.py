@@ -4,7 +4,7 @@ Each state is an input `past.…` of the step, and an output `next.…`, which b
 next step. The initial value of a state is zeros, a tensor with an empty time axis, or an output of
 the encoder graph.
 
-    x[:, 0:1]    →    first = concat(past.first, new rows of x)[:, 0:1]    next.first = first
+    x[:, 0:1]    →    first = concat(past.first, new x)[:, 0:1]    next.first = first
 
 The first position of a value is cached as a single position; values computed only from the first
 position are recomputed in each step.

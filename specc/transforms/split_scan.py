@@ -1,6 +1,6 @@
 """Move loop-invariant and vectorizable nodes out of a `Scan` (loop fission).
 
-    scan x in xs carry s collect y {          u = linear(xs, w)            every row at once
+    scan x in xs carry s collect y {          u = linear(xs, w)            all positions at once
       u = linear(x, w)                        scan u in us carry s collect s_before {
       y = linear(concat([s, x]), v)     →       s = tanh(u + linear(s, r))
       s = tanh(u + linear(s, r))              }

@@ -251,7 +251,7 @@ class _ReferenceSession:
 
 def _compare_tokens(decode: _ReferenceDecode, sizes: Mapping[str, int]) -> VerificationRound:
     """Compare the tokens, probabilities and scores of the model with those of the reference; return
-    the result of the round. Raise E0930 unless they agree up to rounding.
+    the result of the round. Raise E0930 unless the results agree up to rounding.
     """
     results, expected = decode.run_model(), decode.compute_results()
     differences = {n: compare_result(n, results[n], x) for n, x in expected.items()}

@@ -262,7 +262,7 @@ def iterate_all_rounds(
 def _iterate_single_file_rounds(
     model: LoadedModel, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
-    """Yield the rounds of a model file. A decode step is not compared without its package."""
+    """Yield the rounds of a model file. A decode step is compared only as part of its package."""
     is_generator = model.manifest.decoding is not None
     if is_generator or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
         return iterate_rounds(model, seed=seed, rounds=rounds)
