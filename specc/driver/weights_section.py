@@ -11,7 +11,7 @@ from specc.frontend.config_values import ConfigReader
 from specc.frontend.elaboration_context import EMPTY_NAMES, Context, Env, Library, SpecNamespace
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
-from specc.frontend.spec_values import ChoiceValue, SpecValue, take_first_result
+from specc.frontend.spec_values import ChoiceValue, SpecValue, get_first_result
 from specc.frontend.used_specs import iterate_used_specs, label_use_statement_in_errors
 from specc.io.safe_read import UnreadableFileError, escape_text, resolve_links
 from specc.ir.dim import Dim, multiply_dims, sum_dims
@@ -82,7 +82,7 @@ def _is_condition_true(condition: ast.Expr | None, context: Context, env: Env) -
     """Return True if a weight rule has no condition, or if the condition holds for this config."""
     if condition is None:
         return True
-    return take_first_result(context.evaluator.evaluate(context, condition, env)) is True
+    return get_first_result(context.evaluator.evaluate(context, condition, env)) is True
 
 
 def list_parameters_with_sizes(
@@ -224,7 +224,7 @@ class _TransformCall:
                 if isinstance(value, ast.Name) and value.path in ("half", "interleaved"):
                     return value.path
                 result = self.context.evaluator.evaluate(self.context, value, self.env)
-                return take_first_result(result)
+                return get_first_result(result)
         return None
 
     def read_value(self, name: str, default: Any = None) -> Any:

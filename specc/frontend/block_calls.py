@@ -32,7 +32,7 @@ from specc.frontend.spec_values import (
     Results,
     SpecValue,
     Tensor,
-    take_first_result,
+    get_first_result,
 )
 from specc.frontend.statements import Returned, run_statements
 from specc.frontend.used_specs import label_call_in_errors
@@ -288,7 +288,7 @@ def _evaluate_argument(
         expr = select_conditional_branch(context, expr, caller)
     if isinstance(expr, ast.Name) and expr.path in choice_names and expr.path not in caller.names:
         return ChoiceValue(expr.path, choice_names)
-    return take_first_result(evaluate_with_expected_type(context, param.type, expr, caller))
+    return get_first_result(evaluate_with_expected_type(context, param.type, expr, caller))
 
 
 def _bind_parameter(
@@ -372,7 +372,7 @@ def check_block_results(
         description = f"the result `{param.name}`" if param.name else "the result"
         value_context = ValueDescription(description, span)
         tensors.append(
-            check_tensor_type(context, param.type, take_first_result(value), env, value_context)
+            check_tensor_type(context, param.type, get_first_result(value), env, value_context)
         )
     return Results(tuple(tensors), tuple(p.name for p in block.results))
 

@@ -26,7 +26,7 @@ from specc.frontend.parameter_kinds import (
     NUMBER_KIND,
     TENSOR_KIND,
     TEXT_KIND,
-    ListKind,
+    ListParameterKind,
     ParameterKinds,
     convert_to_kind,
     list_choice_values,
@@ -45,7 +45,7 @@ from specc.frontend.spec_values import (
     SpecValue,
     Tensor,
     describe_value,
-    take_first_result,
+    get_first_result,
 )
 from specc.frontend.weight_sharing import resolve_weight_path
 from specc.ir.dim import DimError, DimLimitError
@@ -85,9 +85,9 @@ def _evaluate_by_kinds(
 ) -> SpecValue:
     """Evaluate an argument as a normalizer or a function if the parameter expects either."""
     if NORMALIZER_KIND in kinds:
-        return take_first_result(evaluate_normalizer(context, expr, env))
+        return get_first_result(evaluate_normalizer(context, expr, env))
     if FUNCTION_KIND in kinds:
-        return take_first_result(context.evaluate_function(expr, env))
+        return get_first_result(context.evaluate_function(expr, env))
     return evaluate_value(context, expr, env)
 
 
@@ -115,7 +115,7 @@ def _require_known_number(
     context: Context, value: SpecValue, kinds: ParameterKinds, description: str, span: Span | None
 ) -> SpecValue:
     """Return `value`. Raise an error for an op attribute that is known only at run time."""
-    if isinstance(value, tuple) and kinds[:1] == (ListKind(FLOAT_KIND),):
+    if isinstance(value, tuple) and kinds[:1] == (ListParameterKind(FLOAT_KIND),):
         return tuple(
             _require_known_number(context, v, (FLOAT_KIND,), description, span) for v in value
         )
@@ -199,7 +199,7 @@ def _raise_too_many_inputs(builtin: Builtin, input_count: int, span: Span | None
     options = [p.name for p in builtin.parameters if not p.is_positional]
     hints = [f"options are named: `{options[0]}=…`"] if options else []
     first_input = next((p for p in builtin.parameters if p.is_positional), None)
-    if first_input and any(isinstance(kind, ListKind) for kind in first_input.kinds):
+    if first_input and any(isinstance(kind, ListParameterKind) for kind in first_input.kinds):
         hints = [f"the input is one list: `{builtin.name}([a, b])`, in YAML `in: [[a, b]]`"]
     raise_error("E0211", title, span, helps=[*hints, f"`{builtin.format_signature()}`"])
 

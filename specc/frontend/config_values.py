@@ -23,7 +23,7 @@ from specc.frontend.spec_values import (
     Rope,
     SpecValue,
     UnresolvedValueError,
-    take_first_result,
+    get_first_result,
 )
 from specc.ir.dim import Dim
 from specc.syntax import ast
@@ -288,7 +288,7 @@ def _convert_to_field_type(
             # raise E0203 with the allowed values
             return convert_to_declared_type(context, entry.type, expr.path, env, value_context)
     try:
-        value = take_first_result(evaluate_with_expected_type(context, entry.type, expr, env))
+        value = get_first_result(evaluate_with_expected_type(context, entry.type, expr, env))
     except SpeccError as failed:
         if isinstance(expr, ast.Name):
             _explain_unknown_name(context, failed, entry, expr, env)

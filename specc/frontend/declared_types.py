@@ -28,7 +28,7 @@ from specc.frontend.parameter_kinds import (
     ROPE_KIND,
     SCORE_KIND,
     TEXT_KIND,
-    ChoiceKind,
+    ChoiceParameterKind,
     ParameterKind,
     convert_to_kind,
 )
@@ -113,7 +113,7 @@ def convert_to_declared_type(
     if type.element_type is not None:
         return _convert_items(context, type, type.element_type, value, env, value_context)
     if type.name == "choice":
-        choice = convert_to_kind(value, (ChoiceKind(type.names),), description, span)
+        choice = convert_to_kind(value, (ChoiceParameterKind(type.names),), description, span)
         assert isinstance(choice, str)  # `kind.convert` returns only strings
         return ChoiceValue(choice, type.names)
     if type.name == "activation" and isinstance(value, str):

@@ -30,7 +30,7 @@ from specc.frontend.spec_values import (
     SpecValue,
     Tensor,
     UnresolvedValueError,
-    take_first_result,
+    get_first_result,
 )
 from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder
@@ -214,7 +214,7 @@ class Context:
 
     def evaluate_value(self, expr: ast.Expr, env: Env) -> SpecValue:
         """Evaluate an expression and return its first result."""
-        return take_first_result(self.evaluator.evaluate(self, expr, env))
+        return get_first_result(self.evaluator.evaluate(self, expr, env))
 
     def evaluate_function(self, expr: ast.Expr, env: Env) -> EvalResult:
         """Evaluate an expression to a function value such as `layer_norm(eps=1e-5)`."""

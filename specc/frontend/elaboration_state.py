@@ -18,7 +18,7 @@ from specc.frontend.spec_values import (
     SpecValue,
     Tensor,
     describe_value,
-    take_first_result,
+    get_first_result,
 )
 from specc.frontend.weight_sharing import ExpertStack, WeightSharing
 from specc.ir.dim import Dim
@@ -230,7 +230,7 @@ class ElaborationRecord:
 
     def add_value(self, span: Span, value: EvalResult) -> None:
         """Record a value of the name or call at `span`, up to `MAX_VALUES_PER_SPAN` values."""
-        first_value = take_first_result(value)
+        first_value = get_first_result(value)
         # a dimension is recorded as its symbolic expression
         text = str(first_value) if isinstance(first_value, Dim) else describe_value(value)
         texts = self.values_by_span.setdefault(span, [])

@@ -32,7 +32,7 @@ from specc.frontend.spec_values import (
     Tensor,
     UnresolvedValueError,
     describe_value,
-    take_first_result,
+    get_first_result,
 )
 from specc.frontend.weight_sharing import fill_placeholders
 from specc.ir import ops
@@ -59,7 +59,7 @@ def evaluate_expression(context: Context, expr: ast.Expr, env: Env) -> EvalResul
 
 def evaluate_value(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
     """Evaluate an expression and return its first result."""
-    return take_first_result(evaluate_expression(context, expr, env))
+    return get_first_result(evaluate_expression(context, expr, env))
 
 
 def require_integer(value: SpecValue, description: str, span: Span | None) -> int:

@@ -19,7 +19,7 @@ from specc.frontend.spec_values import (
     SpecValue,
     UnresolvedValueError,
     describe_value,
-    take_first_result,
+    get_first_result,
 )
 from specc.ir.dim import Dim, DimError, DimFunction, DimLimitError
 from specc.ir.graph import Graph, Node, Value
@@ -155,7 +155,7 @@ def evaluate_equations(context: Context, block: ast.Block, env: Env) -> dict[str
     """Return the values of the dimensions that the `where` equations of a block define."""
     lengths: dict[str, Dim] = {}
     for equation in block.where:
-        value = take_first_result(evaluate_expression(context, equation.value, env))
+        value = get_first_result(evaluate_expression(context, equation.value, env))
         if not isinstance(value, Dim):
             raise_error(
                 "E0303",

@@ -23,13 +23,13 @@ from specc.frontend.spec_values import (
     SpecValue,
     Tensor,
     describe_value,
-    take_first_result,
+    get_first_result,
 )
 from specc.ir.dim import Dim
 
 
 @dataclass(frozen=True, eq=False)
-class SimpleKind:
+class SimpleParameterKind:
     """A parameter kind that accepts the values of one Python class, such as integers. `convert`
     returns MISSING for other values, and messages show `name`. Instances are compared by identity.
     """
@@ -39,7 +39,7 @@ class SimpleKind:
 
 
 @dataclass(frozen=True)
-class ChoiceKind:
+class ChoiceParameterKind:
     """A parameter kind that accepts one of the strings `values`."""
 
     values: tuple[str, ...]
@@ -56,7 +56,7 @@ class ChoiceKind:
 
 
 @dataclass(frozen=True)
-class ListKind:
+class ListParameterKind:
     """A parameter kind that accepts lists whose items all have the same kind."""
 
     item: "ParameterKind"
@@ -65,7 +65,7 @@ class ListKind:
     def name(self) -> str:
         """The name of the parameter kind in messages."""
         inner = self.item.name.removeprefix("an ").removeprefix("a ")
-        if isinstance(self.item, ListKind):
+        if isinstance(self.item, ListParameterKind):
             return f"a list of {inner.replace('list', 'lists', 1)}"
         return f"a list of {inner}s"
 
@@ -82,18 +82,18 @@ class ListKind:
         return tuple(items)
 
 
-ParameterKind: TypeAlias = SimpleKind | ChoiceKind | ListKind
+ParameterKind: TypeAlias = SimpleParameterKind | ChoiceParameterKind | ListParameterKind
 ParameterKinds: TypeAlias = tuple[ParameterKind, ...]
 """The kinds of values that a parameter accepts."""
 
 
-def _make_class_kind(name: str, *classes: type) -> SimpleKind:
+def _make_class_kind(name: str, *classes: type) -> SimpleParameterKind:
     """Return a parameter kind that accepts instances of `classes` without conversion."""
 
     def match_class(value: SpecValue) -> SpecValue | Missing:
         return value if isinstance(value, classes) else MISSING
 
-    return SimpleKind(name, match_class)
+    return SimpleParameterKind(name, match_class)
 
 
 def _match_float(value: SpecValue) -> SpecValue | Missing:
@@ -144,18 +144,18 @@ def _match_normalizer(value: SpecValue) -> SpecValue | Missing:
 
 TENSOR_KIND = _make_class_kind("a tensor", Tensor)
 INTEGER_KIND = _make_class_kind("an integer", Dim)
-FLOAT_KIND = SimpleKind("a number", _match_float)
+FLOAT_KIND = SimpleParameterKind("a number", _match_float)
 NUMBER_KIND = _make_class_kind("a number", Dim, float, RuntimeNumber)
 BOOL_KIND = _make_class_kind("true or false", bool)
-TEXT_KIND = SimpleKind("a string", _match_text)
-MASK_KIND = SimpleKind("a mask", _match_mask)
-SCORE_KIND = SimpleKind("a score", _match_score)
-NORMALIZER_KIND = SimpleKind("a normalizer", _match_normalizer)
-FUNCTION_KIND = SimpleKind("a function", _make_class_kind("", *get_args(Function)).convert)
+TEXT_KIND = SimpleParameterKind("a string", _match_text)
+MASK_KIND = SimpleParameterKind("a mask", _match_mask)
+SCORE_KIND = SimpleParameterKind("a score", _match_score)
+NORMALIZER_KIND = SimpleParameterKind("a normalizer", _match_normalizer)
+FUNCTION_KIND = SimpleParameterKind("a function", _make_class_kind("", *get_args(Function)).convert)
 ROPE_KIND = _make_class_kind("RoPE frequencies, such as `rope(theta=10000.0)`", Rope)
 RECORD_KIND = _make_class_kind("a record", Record)
 NONE_KIND = _make_class_kind("none", NoneType)
-ANY_KIND = SimpleKind("anything", lambda value: value)
+ANY_KIND = SimpleParameterKind("anything", lambda value: value)
 
 Scalar: TypeAlias = Annotated[Number, NUMBER_KIND]
 """A number that may be known only at run time. `float` requires a compile-time number."""
@@ -200,16 +200,16 @@ def get_annotated_kinds(annotation: object) -> ParameterKinds:
     if origin in (Union, UnionType):
         return tuple(kind for argument in arguments for kind in get_annotated_kinds(argument))
     if origin is Literal:
-        return (ChoiceKind(arguments),)
+        return (ChoiceParameterKind(arguments),)
     if origin is tuple:
         (item,) = get_annotated_kinds(arguments[0])
-        return (ListKind(item),)
+        return (ListParameterKind(item),)
     return (KINDS_BY_ANNOTATION[annotation],)
 
 
 def list_choice_values(kinds: ParameterKinds) -> tuple[str, ...]:
     """Return the allowed names of all choice kinds among `kinds`."""
-    return tuple(w for kind in kinds if isinstance(kind, ChoiceKind) for w in kind.values)
+    return tuple(w for kind in kinds if isinstance(kind, ChoiceParameterKind) for w in kind.values)
 
 
 def convert_to_kind(
@@ -218,7 +218,7 @@ def convert_to_kind(
     """Convert `value` by the first kind in `kinds` that accepts `value`. Raise E0203 if none
     does.
     """
-    first = take_first_result(value)
+    first = get_first_result(value)
     for kind in kinds:
         converted = kind.convert(first)
         if not isinstance(converted, Missing):

@@ -22,7 +22,7 @@ from specc.frontend.spec_values import (
     Rope,
     RuntimeNumber,
     UnresolvedValueError,
-    take_first_result,
+    get_first_result,
 )
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
@@ -35,7 +35,7 @@ def value_to_json(value: EvalResult, span: Span | None = None) -> object:
     """Convert a compile-time value to a JSON-compatible value. Strings, floats and bools are
     unchanged. Raise UnresolvedValueError at `span` if the value is a symbol.
     """
-    match take_first_result(value):
+    match get_first_result(value):
         case Dim() | RuntimeNumber() as number:
             return require_integer(number, "the value", span)
         case ChoiceValue(choice):

@@ -53,7 +53,7 @@ from specc.frontend.spec_values import (
     Tensor,
     UnresolvedValueError,
     UsedSpecConfig,
-    take_first_result,
+    get_first_result,
 )
 from specc.frontend.statements import check_requirement, run_statements
 from specc.frontend.step_estimate import StepEstimator
@@ -316,7 +316,7 @@ def _build_defaults_graph(
     for param in with_default:
         with context.collect_errors():
             assert param.default is not None  # `with_default` contains only inputs with a default
-            value = take_first_result(evaluate_expression(context, param.default, env))
+            value = get_first_result(evaluate_expression(context, param.default, env))
             value_context = ValueDescription(f"the default of `{param.name}`", param.default.span)
             tensor = check_tensor_type(context, param.type, value, env, value_context)
             outputs[param.name] = tensor.value

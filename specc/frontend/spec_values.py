@@ -258,7 +258,7 @@ EvalResult: TypeAlias = SpecValue | Results
 """The result of an expression: a single value, or the results of a call."""
 
 
-def take_first_result(value: EvalResult) -> SpecValue:
+def get_first_result(value: EvalResult) -> SpecValue:
     """Return the first result of `Results`, or any other value unchanged."""
     return value.values[0] if isinstance(value, Results) else value
 
@@ -267,7 +267,7 @@ def describe_value(value: EvalResult) -> str:
     """Describe a value for messages, as in `float[batch, 4]` or `the integer 3`. Raise
     AlreadyReportedError for POISON, whose error has already been reported.
     """
-    first_value = take_first_result(value)
+    first_value = get_first_result(value)
     if first_value is POISON:
         raise AlreadyReportedError
     return VALUE_DESCRIPTIONS[type(first_value)](first_value)

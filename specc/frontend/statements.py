@@ -27,7 +27,7 @@ from specc.frontend.spec_values import (
     SpecValue,
     Tensor,
     describe_value,
-    take_first_result,
+    get_first_result,
 )
 from specc.frontend.weight_sharing import resolve_weight_path
 from specc.ir.dim import Dim
@@ -93,7 +93,7 @@ def _split_values(statement: ast.Let, value: EvalResult) -> tuple[SpecValue, ...
     """
     count = len(statement.targets)
     if count == 1:
-        return (take_first_result(value),)
+        return (get_first_result(value),)
     values: tuple[SpecValue, ...]
     match value:
         case Results(values=values):

@@ -43,7 +43,7 @@ from specc.frontend.spec_values import (
     RuntimeNumber,
     Tensor,
     describe_value,
-    take_first_result,
+    get_first_result,
 )
 from specc.ir import ops
 from specc.syntax import ast
@@ -282,7 +282,7 @@ def compute_attention_scores(
     key = site.insert_axis(k, len(k.shape) - 2)
     with raise_width_mismatch_error(site, score.name, q, k):
         if isinstance(score, BuiltinFunction):
-            value = take_first_result(score.builtin.evaluate(site, query, key))
+            value = get_first_result(score.builtin.evaluate(site, query, key))
         else:
             names = {"q": query, "k": key}
             scope, has_heads = get_definition_weight_scope(site, score), len(q.shape) == 4

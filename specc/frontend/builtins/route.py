@@ -15,7 +15,7 @@ from specc.frontend.spec_values import (
     Tensor,
     describe_value,
     format_type,
-    take_first_result,
+    get_first_result,
 )
 from specc.frontend.weight_sharing import ExpertStack
 from specc.ir import ops
@@ -278,7 +278,7 @@ def _elaborate_expert(
     try:
         env = replace(site.env, names=names, dynamic_lengths=lengths)
         with context.scope_position_ids():
-            output = take_first_result(context.evaluator.call(context, inner_call, env))
+            output = get_first_result(context.evaluator.call(context, inner_call, env))
     except SpeccError as failed:
         token_type = format_type(tokens.type)
         raise SpeccError(*(_add_expert_note(d, token_type) for d in failed.diagnostics)) from None
