@@ -68,7 +68,7 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
     if not fields:
         return AxisCausality(symbol=symbol, is_causal=None, receptive_fields={})
     live = collect_required_nodes(graph.outputs[name] for name in fields)
-    leak = next((candidate for candidate in flow.leaks if candidate.node in live), None)
+    leak = next((candidate for candidate in flow.violations if candidate.node in live), None)
     if leak is not None:
         return AxisCausality(
             symbol=symbol,

@@ -41,7 +41,7 @@ from specc.analysis.masked_constants import find_nonzero_interval
 from specc.analysis.time_axis import find_chunk_symbol
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.analysis.time_dataflow_facts import (
-    UNSUPPORTED_LOOP_HELPS,
+    UNSUPPORTED_NODE_HELPS,
     CausalityViolation,
     TimeDataflow,
     UnsupportedNode,
@@ -72,7 +72,7 @@ def check_causality(
         *_check_parameters(graph, flow, used_inputs, output),
         *_check_inputs(graph, flow, used_inputs, output),
     ]
-    for leak in flow.leaks:
+    for leak in flow.violations:
         if leak.node in live_nodes:
             name = _find_violating_output(graph, outputs, leak)
             errors.append(_make_diagnostic(graph, flow, leak, name, time_input))
@@ -199,7 +199,7 @@ def _make_unsupported_node_error(flow: TimeDataflow, unsupported: UnsupportedNod
         "E0717",
         f"cannot derive a decode step along `{flow.symbol}`: {unsupported.reason}",
         Label.from_span(span, f"`{format_op_name(unsupported.node.op)}`: {unsupported.reason}"),
-        helps=UNSUPPORTED_LOOP_HELPS,
+        helps=UNSUPPORTED_NODE_HELPS,
     )
 
 
@@ -337,7 +337,7 @@ def _iterate_default_errors(
     for name in used_inputs:
         value = defaults.outputs[name]
         live_nodes, state = collect_required_nodes([value]), flow.get_state(value)
-        leak = next((k for k in flow.leaks if k.node in live_nodes), None)
+        leak = next((k for k in flow.violations if k.node in live_nodes), None)
         if leak is None and (state.axes or not state.is_time_dependent):
             continue
         node: Node | None

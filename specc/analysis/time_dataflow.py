@@ -125,11 +125,11 @@ def _visit_node(node: Node, results: NodeResults, flow: TimeDataflow) -> None:
     violation.
     """
     infer_states = _visit_loop if isinstance(node.op, ops.Scan) else _compute_node_states
-    states, leaks = infer_states(node, results, flow)
-    if leaks:
+    states, violations = infer_states(node, results, flow)
+    if violations:
         # only the most informative violation of an op is recorded
-        flow.leaks.append(
-            min(leaks, key=lambda leak: (VIOLATION_ORDER.index(leak.reason), leak.offsets.low))
+        flow.violations.append(
+            min(violations, key=lambda leak: (VIOLATION_ORDER.index(leak.reason), leak.offsets.low))
         )
     flow.states.update(zip(results, states, strict=True))
 
@@ -144,17 +144,17 @@ def _compute_node_states(
     first_offsets = reduce(or_, (s.first_offsets for s in operand_states), EMPTY_INTERVAL)
     intervals = [dict.fromkeys(flow.find_time_axes(r), EMPTY_INTERVAL) for r in results]
     reads = [_TimeReads(i, is_last_only, is_all, first_offsets) for i in intervals]
-    leaks: list[CausalityViolation] = []
+    violations: list[CausalityViolation] = []
     for dependence in find_dependences(node, results):
         state, read = operand_states[dependence.operand], reads[dependence.result]
         if dependence.operand_axis in state.axes:
-            leaks += _follow_dependence(node, dependence, state, read, flow.time_axis)
+            violations += _follow_dependence(node, dependence, state, read, flow.time_axis)
     states = [read.make_state() for read in reads]
-    leaks += _find_mixing_violations(node, results, operand_states, states, flow)
+    violations += _find_mixing_violations(node, results, operand_states, states, flow)
     if any(read.is_mixed for read in reads):
         operand = next((n for n, s in enumerate(operand_states) if s.is_last_only), None)
-        leaks.append(CausalityViolation(node, "newest", operand))
-    return states, leaks
+        violations.append(CausalityViolation(node, "newest", operand))
+    return states, violations
 
 
 def _follow_dependence(
@@ -216,18 +216,18 @@ def _find_mixing_violations(
     length, captures of time-dependent values, prefix positions that read the first position, and
     merged time axes.
     """
-    leaks: list[CausalityViolation] = []
+    violations: list[CausalityViolation] = []
     if has_time_axis_length(node, flow.time_axis):
-        leaks.append(CausalityViolation(node, "length"))
+        violations.append(CausalityViolation(node, "length"))
     elif not any(flow.has_composite_axis(a) for a in node.operands):
         # the time axis was merged with another axis
         has_composite_result = any(flow.has_composite_axis(r) for r in results)
         if has_composite_result and not any(s.is_all for s in states):
-            leaks.append(CausalityViolation(node, "shape"))
-    leaks += iterate_capture_violations(node, operand_states, flow.time_axis)
+            violations.append(CausalityViolation(node, "shape"))
+    violations += iterate_capture_violations(node, operand_states, flow.time_axis)
     if violates_prefix_causality(node, results, operand_states, flow.time_axis):
-        leaks.append(CausalityViolation(node, "first"))
-    return leaks
+        violations.append(CausalityViolation(node, "first"))
+    return violations
 
 
 def _visit_loop(
@@ -245,11 +245,11 @@ def _visit_loop(
     body = inline_loop_captures(node, op)
     body_flow = _analyze_loop_body(node, op, body, flow)
     if is_along_time:
-        states, leaks = _compute_node_states(node, results, flow)
+        states, violations = _compute_node_states(node, results, flow)
     else:
         # The body of a loop along another axis is analyzed once per iteration, up to a fixpoint.
         states = _list_loop_result_states(op, body, body_flow)
-        leaks = _find_mixing_violations(node, results, operand_states, states, flow)
+        violations = _find_mixing_violations(node, results, operand_states, states, flow)
         flow.loop_body_dataflows.update({node: body, **body_flow.loop_body_dataflows})
         flow.states.update(body_flow.states)
     is_time_dependent = any(s.axes for s in (*operand_states, *states))
@@ -262,13 +262,13 @@ def _visit_loop(
                 "length",
                 body_violation=(op.body, CausalityViolation(length_reader, "length")),
             ),
-            *leaks,
+            *violations,
         ]
-    body_leaks = [
+    body_violations = [
         CausalityViolation(node, leak.reason, None, leak.offsets, (body, leak))
-        for leak in body_flow.leaks
+        for leak in body_flow.violations
     ]
-    return states, [*body_leaks, *leaks]
+    return states, [*body_violations, *violations]
 
 
 def _analyze_loop_body(node: Node, op: ops.Scan, body: Graph, flow: TimeDataflow) -> TimeDataflow:

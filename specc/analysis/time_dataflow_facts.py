@@ -68,14 +68,13 @@ class CausalityViolation:
 
 @value_class()
 class TimeDataflow:
-    """The lattice elements of all values along the time axis, and the causality violations
-    (`leaks`) in graph order. `loop_body_dataflows` contains the dataflow of the body of every loop
-    along another axis.
+    """The lattice elements of all values along the time axis, and the causality violations in graph
+    order. `loop_body_dataflows` contains the dataflow of the body of every loop along another axis.
     """
 
     time_axis: TimeAxis
     states: dict[Value, TimeState] = field(default_factory=dict)
-    leaks: list[CausalityViolation] = field(default_factory=list)
+    violations: list[CausalityViolation] = field(default_factory=list)
     loop_body_dataflows: dict[Node, Graph] = field(default_factory=dict)
 
     @property
@@ -244,7 +243,7 @@ PREFIX_REASON = "this loop over another axis selects fixed positions of a prefix
 MISSING_AXES_REASON = (
     "this loop computes a value along the time axis that has no axis to stack its states on"
 )
-UNSUPPORTED_LOOP_HELPS = (
+UNSUPPORTED_NODE_HELPS = (
     "loop along the time axis itself, or combine the two axes with attention",
     "use `repeat n in 6 { … }` for a constant number of iterations",
 )

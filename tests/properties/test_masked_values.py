@@ -56,7 +56,7 @@ def make_reduction_graph(seed: int, wanted: Wanted) -> Graph:
     for _ in range(2):
         drawn.streams.append(add_key_reduction(drawn, drawn.stream(), drawn.stream()))
     graph = drawn.build.build_graph("grids", {"y": drawn.streams[-1]})
-    leaks = {leak.node for leak in trace_time_dataflow(graph, "seq").leaks}
+    leaks = {leak.node for leak in trace_time_dataflow(graph, "seq").violations}
     sound = (v for v in wanted(graph) if not leaks & collect_required_nodes([v]))
     found = {f"v{n}": v for n, v in enumerate(sound)}
     return drawn.build.build_graph("grids", found)
