@@ -238,8 +238,8 @@ def bind_arguments(
     context: Context, block: ast.Block, bound_arguments: BoundArguments, env: Env
 ) -> None:
     """Bind the parameters of `block` to `bound_arguments` in `env`. Compile-time values are bound
-    before tensors. Each argument is evaluated in the scope of the call. All errors are raised
-    together.
+    before tensors. Each argument is evaluated in the scope of the call. The errors of all arguments
+    are raised together.
     """
     errors = ErrorCollectorContext()
     # the declared type of a tensor may name static parameters: `x: float[batch, width]`

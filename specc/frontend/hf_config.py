@@ -88,7 +88,7 @@ MAX_EXPANDED_LAYERS = 4096
 
 
 def _split_layer_pattern(pattern: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
-    """Split `[["global", "local"], 12]` into values and repeat count. Return -1 if invalid."""
+    """Split `[["global", "local"], 12]` into values and repeat count, or -1 if it is invalid."""
     match pattern:
         case JsonList(items=(JsonList(items=values), JsonScalar(value=bool()))):
             return values, -1
@@ -185,7 +185,7 @@ class _MemberReader:
         self.raise_wrong_type(value, type, scalar)
 
     def raise_wrong_type(self, value: JsonNode, type: ast.TypeName, json_value: Json) -> NoReturn:
-        """Raise E0403 for a value of the wrong type. The message quotes short values."""
+        """Raise E0403 for a value of the wrong type, and quote a short value in the message."""
         kinds = {
             "int": "an integer",
             "float": "a number",

@@ -35,7 +35,7 @@ PAIR_INDEX_ORDER = ("h", "i", "j")
 """The index variables of the axes of a mask after the batch axis, in order."""
 
 BATCH_INDEX_NAME = "b"
-"""The index variable of the batch axis, which reads values per batch element: `size[b]`."""
+"""The index variable of the batch axis, for reading one value per batch element: `size[b]`."""
 
 
 def make_score_indices(

@@ -46,7 +46,9 @@ class DocumentLines:
         return [0, *(end.end() for end in self._line_ends)]
 
     def get_position(self, offset: int) -> DocumentPosition:
-        """Return the line and column of an offset, which is clipped at the end of the text."""
+        """Return the line and column of an offset. An offset after the end of the text is
+        clipped.
+        """
         offset = max(0, min(offset, len(self.text)))
         line = bisect_right(self._line_starts, offset) - 1
         return DocumentPosition(
@@ -191,7 +193,9 @@ def to_location(
 def to_completion_items(
     completions: Sequence[CompletionItem], lines: DocumentLines, start: int, end: int
 ) -> list[lsp.CompletionItem]:
-    """Convert completions of the word at `start` to `end`. Sort keys preserve the order."""
+    """Convert completions of the word at `start` to `end`. Sort keys preserve the order of
+    `completions`.
+    """
     edit_range = to_range(lines, start, end)
     return [
         lsp.CompletionItem(

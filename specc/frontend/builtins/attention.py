@@ -163,7 +163,7 @@ def attend_by(
     `noise` of the weights' shape (arXiv:1611.01144, eq. 1); `kernel`, each score divided by the sum
     of scores (Nadaraya 1964), with negative scores treated as zero; `uniform`, equal weights; or a
     definition such as `sparsemax`, `entmax15`, `topk(8)`. The weights of a query are zero if no key
-    is visible or all kernels are zero.
+    is visible or all kernel values are zero.
     """
     if (noise is None) == _is_normalizer(normalize, "sampled"):
         _raise_noise_error(site, noise)
