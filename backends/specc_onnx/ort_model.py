@@ -259,7 +259,7 @@ def check_input_lengths(specs: Mapping[str, TensorSpec], arrays: Mapping[str, Ar
             if isinstance(dim, int) and dim != length:
                 raise_error(
                     "E0912",
-                    f"`{name}` has length {length} along axis {axis + 1}, expected {dim}",
+                    f"`{name}` has length {length} along axis {axis}, expected {dim}",
                     notes=[_format_declared_type(spec)],
                 )
             if isinstance(dim, str):

@@ -110,6 +110,8 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
     out, plan = Path(request.out), plan_job(request)
     if request.engine == "ray":
         _make_ray_engine(request, out).import_ray()  # check the request before files are written
+    else:
+        _reject_ray_options(request)
     existing_plan = read_plan(out)
     if existing_plan is not None:
         check_plan_matches(existing_plan, plan, out)
@@ -165,6 +167,14 @@ def _note_complete_parts(report: JobReport) -> Iterator[None]:
             for diagnostic in failed.diagnostics
         )
         raise SpeccError(*diagnostics) from None
+
+
+def _reject_ray_options(request: JobRequest) -> None:
+    """Raise E0753 for an option of Ray, because the job runs on another engine."""
+    options = {"--address": request.address, "--gpus": request.gpus_per_worker}
+    for option in filter(options.get, options):
+        helps = ["add --engine ray"]
+        raise_error("E0753", f"`{option}` has no effect without a Ray cluster", helps=helps)
 
 
 def _make_ray_engine(request: JobRequest, out: Path) -> RayEngine:

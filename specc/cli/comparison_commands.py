@@ -14,6 +14,7 @@ from specc.cli.options import (
     add_option_groups,
     is_compiled_model,
     print_shadowing_note,
+    raise_fixed_config,
     read_compiled_manifest,
 )
 from specc.cli.terminal import iterate_with_counter, print_json_result
@@ -45,9 +46,12 @@ from specc.visualize.architecture_diff import (
 
 def parse_threshold(text: str) -> tuple[str, float]:
     """Parse `METRIC=NUMBER`: an error metric and its upper bound."""
-    name, _, number = text.partition("=")
-    if name not in ERROR_MEASURES:
-        raise ArgumentTypeError(f"unknown metric `{escape_text(name)[:40]}`")
+    name, equals, number = text.partition("=")
+    if name not in ERROR_MEASURES or not equals:
+        raise ArgumentTypeError(
+            f"expected METRIC=NUMBER with a metric {', '.join(ERROR_MEASURES)}, "
+            f"got `{escape_text(text)[:40]}`"
+        )
     try:
         value = float(number)
     except ValueError:
@@ -120,11 +124,13 @@ def execute_verify(args: Namespace) -> int:
     )
     verify_results = VerifyResults()
     try:
+        # opened before the rounds, which take long, because the path may be wrong
+        baseline = _open_model(args, args.baseline) if args.baseline else None
         _compare_rounds(args, model, verify_results)
         if args.strict:
             _check_coverage(verify_results)
-        if args.baseline:
-            _compare_baseline(args, model, verify_results)
+        if baseline is not None:
+            _compare_baseline(args, model, baseline, verify_results)
     except SpeccError as failed:
         status = compute_exit_status(d.code for d in failed.diagnostics)
         is_difference = status in (ErrorCategory.MISMATCH.value, ErrorCategory.INCONCLUSIVE.value)
@@ -216,13 +222,16 @@ def _raise_not_compared(round: VerificationRound) -> NoReturn:
     )
 
 
+def _open_model(args: Namespace, path: str) -> InferenceModel:
+    """Open a compiled model with the options of the command."""
+    check_model_is_compiled(path)
+    return open_compiled_model(path, graph=args.graph, provider=args.execution_provider)
+
+
 def _compare_baseline(
-    args: Namespace, model: InferenceModel, verify_results: VerifyResults
+    args: Namespace, model: InferenceModel, baseline: InferenceModel, verify_results: VerifyResults
 ) -> None:
     """Print the quantization error per layer and output. Raise E0856 above the threshold."""
-    baseline = open_compiled_model(
-        args.baseline, graph=args.graph, provider=args.execution_provider
-    )
     comparison = QuantizationComparison(model.full_forward_model, baseline.full_forward_model)
     comparison.compare_random_inputs(args.seed, args.rounds)
     for name, error in comparison.iterate_scope_errors(args.seed) if args.per_layer else ():
@@ -287,11 +296,7 @@ def _load_architecture_to_compare(
     name = Path(path).name or path
     if is_compiled_model(path):
         if config or settings:
-            raise_error(
-                "E0957",
-                f"`{escape_text(path)}` is a compiled model: its config values cannot be changed",
-                helps=["remove --set and --config, or compare with its spec"],
-            )
+            raise_fixed_config(path)
         manifest = read_compiled_manifest(path, graph)
         if manifest.decoding is not None:
             raise_error(

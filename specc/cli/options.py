@@ -2,12 +2,12 @@
 
 from argparse import ArgumentParser, Namespace, _ArgumentGroup
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from specc.artifact.package_index_and_checksums import is_package_directory
 from specc.cli.terminal import STDIN_NAME, print_note, read_spec_from_stdin
 from specc.decode.setting_table import STRATEGIES
-from specc.diagnostics.diagnostic import Diagnostic, SpeccError
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
@@ -200,6 +200,15 @@ def is_compiled_model(path: str) -> bool:
     from specc.library.spec_files import is_builtin_spec
 
     return not is_builtin_spec(path)
+
+
+def raise_fixed_config(path: str) -> NoReturn:
+    """Raise E0957 because config options are given for a compiled model."""
+    raise_error(
+        "E0957",
+        f"`{escape_text(path)}` is a compiled model: its config values cannot be changed",
+        helps=["remove --set and --config, or use its spec"],
+    )
 
 
 def read_compiled_manifest(path: str, graph: str) -> "Manifest":

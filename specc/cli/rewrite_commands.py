@@ -51,7 +51,7 @@ from specc.io.output_paths import (
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.ir_printer_and_lexer import format_ir
-from specc.library.spec_files import read_spec_file
+from specc.library.spec_files import is_builtin_spec, read_spec_file
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.parse import detect_syntax, parse_spec
@@ -124,6 +124,12 @@ def _build_format_error(name: str) -> Diagnostic:
 def _read_spec(name: str) -> tuple[ast.File, Source]:
     """Return the syntax tree and the source of a spec file or of stdin."""
     is_stdin = name == STDIN_NAME
+    if not Path(name).exists() and is_builtin_spec(name):
+        raise_error(
+            "E0802",
+            f"`{name}` is a built-in spec, but this command expects a spec file",
+            helps=[f"write it to a file first: `specc expand {name} -o {name}.specc`"],
+        )
     tree = parse_spec(read_spec_from_stdin()) if is_stdin else read_spec_file(Path(name), name)
     assert tree.span is not None
     return tree, tree.span.source

@@ -26,6 +26,7 @@ from specc.cli.run_outputs import (
     generated_sequence_to_json,
     parse_output_options,
     print_generated_texts,
+    reject_task_options,
     run_task_command,
 )
 from specc.cli.run_task_inputs import add_example_command, has_array_arguments
@@ -171,6 +172,7 @@ def _run_model(
     if task and not has_array_arguments(task, args.inputs, [*input_signature.graph.inputs]):
         args.inputs = add_task_images(task, args.image, args.inputs)
         return run_task_command(model, task, args, settings)
+    reject_task_options(args)
     arguments, chat = add_prompt_images(input_signature, args.image, args.inputs, args.chat)
     run_inputs = parse_input_arguments(input_signature, arguments)
     files = [*run_inputs.files, *args.image]

@@ -15,6 +15,7 @@ from specc.cli.run_task_inputs import (
     raise_missing_file,
     raise_too_many_arguments,
     read_text_lines,
+    reject_text_file,
 )
 from specc.cli.terminal import STDIN_NAME
 from specc.diagnostics.diagnostic import SpeccError, raise_error
@@ -77,6 +78,8 @@ class _InputCollector:
     def add_argument(self, name: str, argument: str) -> None:
         """Assign an argument to a model input. A file of named arrays may have several inputs."""
         record = self.model.preprocessing.get_input_config(name)
+        if argument.startswith("@") and not isinstance(record, TEXT_CONFIGS):
+            reject_text_file(name, argument)
         # only the suffix decides whether the argument is an array file, even if the file does not
         # exist
         if argument.lower().endswith(ARRAY_FILE_SUFFIXES):
@@ -116,10 +119,11 @@ class _InputCollector:
             if failed.diagnostics[0].code != "E0802" or not isinstance(record, TEXT_CONFIGS):
                 raise
             raise_missing_file(argument)
+        has_value = name in arrays
         # file keys that are names of inputs take precedence over `name`
         for key in [k for k in arrays if k in self.model.graph.inputs]:
             self._add_value(key, self._parse_file_value(key, arrays.pop(key), argument))
-        if len(arrays) > 1:
+        if len(arrays) + has_value > 1:
             helps = [f"the inputs of the model are {', '.join(self.model.graph.inputs)}"]
             raise_error(
                 "E0910",
@@ -194,7 +198,10 @@ def parse_input_arguments(model: ModelInputs, arguments: Sequence[str]) -> Parse
     """Parse `NAME=VALUE` and positional arguments. Several values of an input form a batch."""
     names = [s.name for s in model.input_specs]
     collector = _InputCollector(model)
-    named_arguments = [_split_name(argument, names) for argument in arguments]
+    has_text = any(
+        isinstance(model.preprocessing.get_input_config(name), TEXT_CONFIGS) for name in names
+    )
+    named_arguments = [_split_name(argument, names, has_text) for argument in arguments]
     assigned_names = {name for name, _ in named_arguments}
     missing = [name for name in model.required_inputs if name not in assigned_names]
     # several positional texts form a batch if only one input has no value
@@ -256,19 +263,21 @@ def _list_elements(values: Sequence[ArgumentValue]) -> list[object]:
     return [[x] if isinstance(x, Path) else x for x in elements]
 
 
-def _split_name(argument: str, names: Sequence[str]) -> tuple[str, str]:
-    """Split `name=value` into name and value. Raise E0910 if an input name is misspelled."""
+def _split_name(argument: str, names: Sequence[str], has_text: bool) -> tuple[str, str]:
+    """Split `name=value` into name and value. Raise E0910 if an input name is misspelled or, for a
+    model without text inputs, unknown.
+    """
     name, equals, value = argument.partition("=")
     if equals and name in names:
         return name, value
-    # text may contain `=`, so report an error only if the name is similar to an input name
+    # text may contain `=`, so report an error for text only if the name is similar to an input name
     looks_like_name = equals and name.isidentifier() and len(name) < 100
     suggestion = find_similar_name(name, names) if looks_like_name else None
-    if suggestion and not exists(argument):
-        helps = [
-            format_suggestion(suggestion),
-            "if this is text, write it to a file and pass @FILE",
-        ]
+    if (suggestion or (looks_like_name and not has_text)) and not exists(argument):
+        list_help = f"the inputs of the model are {', '.join(names)}"
+        helps = [format_suggestion(suggestion) if suggestion else list_help]
+        if has_text:
+            helps.append("if this is text, write it to a file and pass @FILE")
         raise_error("E0910", f"the model has no input `{escape_text(name)}`", helps=helps)
     return "", argument
 

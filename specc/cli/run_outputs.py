@@ -204,6 +204,15 @@ def run_task_command(
     return 0
 
 
+def reject_task_options(args: Namespace) -> None:
+    """Raise E0753 for an option of a task, because the model is run without its task."""
+    for name in (*POSTPROCESSING_OPTIONS, "similarity"):
+        if vars(args)[name]:
+            flag = "--" + name.replace("_", "-")
+            helps = [f"remove `{flag}`, or run a model with a task on text or files"]
+            raise_error("E0753", f"`{flag}` has no effect without a task", helps=helps)
+
+
 def _reject_option(flag: str, task: Task) -> None:
     raise_error(
         "E0753", f"`{flag}` does not apply to the task `{task.kind}`", helps=[f"remove `{flag}`"]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from os.path import exists
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -36,6 +37,17 @@ def raise_too_many_arguments(
             f"to pass a batch, name the input each time: {input_names[0]}=… {input_names[0]}=…"
         )
     raise_error("E0910", f"unexpected extra argument `{escape_text(argument)[:200]}`", helps=helps)
+
+
+def reject_text_file(name: str, argument: str) -> None:
+    """Raise E0906 for `@file` as the value of an input that is not text, unless the file exists."""
+    if not exists(argument):
+        raise_error(
+            "E0906",
+            f"`{escape_text(argument)}` passes the lines of a text file, but the input `{name}` "
+            "is not text",
+            helps=[f"write `{escape_text(argument[1:]) or 'FILE'}` to pass the file itself"],
+        )
 
 
 def raise_missing_file(argument: str) -> NoReturn:

@@ -23,6 +23,7 @@ from specc.cli.options import (
     add_spec_arguments,
     is_compiled_model,
     open_spec_from_arguments,
+    raise_fixed_config,
     read_compiled_manifest,
 )
 from specc.cli.terminal import print_json_result, print_result_line, write_output
@@ -159,6 +160,8 @@ def execute_show(args: Namespace) -> int:
     """Print the tree of scopes, the IR (`--ir`), or the overview of a package without `--graph`.
     With `--html` or `--svg`, write diagrams instead.
     """
+    if (args.config or args.set) and is_compiled_model(args.spec):
+        raise_fixed_config(args.spec)
     if check_drawing_options(args):
         return _draw_architecture(args)
     prints_ir = args.ir or args.print_after

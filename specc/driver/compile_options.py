@@ -105,8 +105,8 @@ def parse_graph_names(names_or_text: object) -> tuple[str, ...]:
         if name not in PACKAGE_GRAPHS:
             raise_error(
                 "E0754",
-                f"unknown graph `{escape_text(name)[:60]}`",
-                helps=[f"expected {', '.join(PACKAGE_GRAPHS)} or `all`"],
+                f"unknown graph `{escape_text(name)[:60]}`, expected "
+                f"{', '.join(PACKAGE_GRAPHS)} or `all`",
             )
     return tuple(graph for graph in PACKAGE_GRAPHS if graph in names)
 

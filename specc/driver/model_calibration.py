@@ -157,9 +157,8 @@ def _explain_unused_calibration(calibration: CalibrationSource) -> tuple[str, ..
     remark = f"`{option}` calibrates int4 weights, but no linear layer is int4"
     if not calibration.flag:
         return (remark,)
-    raise_error(
-        "E0753", remark, helps=["add `--quantize int4`", "`--quantize-all` includes small layers"]
-    )
+    helps = ["with `--quantize int4`, `--quantize-all` includes small layers"]
+    raise_error("E0753", remark, helps=helps)
 
 
 def _read_calibration_data(

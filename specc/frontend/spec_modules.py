@@ -293,12 +293,15 @@ def _expand_used_spec_values(
 
 
 def parse_config_settings(settings: Sequence[str]) -> dict[str, ConfigAssignment]:
-    """Return the values of `--set` arguments by config path. Raise E0407 if `=` is missing."""
+    """Return the values of `--set` arguments by config path. Raise E0407 if the name
+    or `=` is missing.
+    """
     assignments: dict[str, ConfigAssignment] = {}
     for setting in settings:
         path, equals, text = setting.partition("=")
-        if not equals:
-            title = f"`--set {escape_text(setting)}` has no value"
+        if not (equals and path.strip()):
+            missing = "name" if equals else "value"
+            title = f"`--set {escape_text(setting)}` has no {missing}"
             raise_error("E0407", title, helps=["write --set heads=4"])
         expr = parse_expression(Source(f"--set {path}", text))
         flatten_assignments(path.strip(), expr, expr.span, assignments)

@@ -24,6 +24,14 @@ _WEB_PAGE = (
 _PICKLE_DESCRIPTION = "a Python pickle, which can run code when it is loaded"
 _CONVERT_HELP = "convert it to safetensors: {convert}"
 _SAFETENSORS_HELP = "specc reads weights from safetensors files"
+_NPZ_CONVERSION_COMMAND = (
+    'python -c "import sys, numpy, safetensors.numpy as s; '
+    's.save_file(dict(numpy.load(sys.argv[2])), sys.argv[1])" {target} {source}'
+)
+_NPZ_START = re.compile(rb"PK\x03\x04.{0,250}?\.npy", re.DOTALL)
+"""A zip archive whose first file is a NumPy array: the output of numpy.savez."""
+_ONNX_START = re.compile(rb"\x08[\x03-\x1f]\x12[\x01-\x40][ -~]")
+"""The first fields of an ONNX model: the IR version and the name of the producer."""
 _FOREIGN_SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (
         b"version https://git-lfs",
@@ -63,6 +71,11 @@ def identify_other_file_format(head: bytes, name: str = "FILE") -> tuple[str, st
     """Identify a file of another format by its first bytes. Return a description of the format and
     a suggested fix, or None if the format is unknown.
     """
+    if _ONNX_START.match(head):
+        return "an ONNX model", "pass the spec or the checkpoint that it was compiled from"
+    if _NPZ_START.match(head):
+        command = format_conversion_command(name, command=_NPZ_CONVERSION_COMMAND)
+        return "a NumPy archive (.npz)", _CONVERT_HELP.format(convert=command)
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")[:64].lower()
     for signature, description, fix in _FOREIGN_SIGNATURES:
         if start.startswith(signature):
@@ -70,13 +83,13 @@ def identify_other_file_format(head: bytes, name: str = "FILE") -> tuple[str, st
     return None
 
 
-def format_conversion_command(*names: str) -> str:
-    """Return the command that converts a PyTorch checkpoint to safetensors."""
+def format_conversion_command(*names: str, command: str = CONVERSION_COMMAND) -> str:
+    """Return the command that converts a checkpoint, by default of PyTorch, to safetensors."""
     stem = names[0].rsplit(".", 1)[0] if "." in names[0] else names[0]
     target_stem = stem if len(names) == 1 else _SHARD_SUFFIX.sub("", stem)
     sources = " ".join(map(shlex.quote, names))
     target = shlex.quote(f"{target_stem}.safetensors")
-    return CONVERSION_COMMAND.replace("{source}", sources).replace("{target}", target)
+    return command.replace("{source}", sources).replace("{target}", target)
 
 
 PRODUCER_NAME = "specc"

@@ -251,8 +251,9 @@ def raise_os_error(error: OSError | ValueError, path: Path) -> NoReturn:
         notes = [note, NOTHING_WRITTEN]
         fix = "create the target directory of the link, or use another path"
     elif number in (errno.ENOTDIR, errno.EISDIR):
-        code, title = "E0811", f"{name} is not a directory"
-        fix = "use a path in a directory with -o"
+        file = next((p for p in (path, *path.parents) if p.is_file()), path)
+        code, title = "E0811", f"`{escape_text(file)}` is not a directory"
+        fix = "use another path"
     elif number in _ACCESS_ERRORS:
         code, title, fix = "E0812", f"the output {name} cannot be written: {reason}", directory_fix
     elif number in _DISK_FULL_ERRORS:

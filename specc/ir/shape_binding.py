@@ -24,7 +24,7 @@ class _ShapeEquation:
     size: int
 
     def __str__(self) -> str:
-        return f"`{self.name}` has length {self.size} along axis {self.axis + 1}"
+        return f"`{self.name}` has length {self.size} along axis {self.axis}"
 
 
 def infer_symbol_sizes(

@@ -23,7 +23,7 @@ MAX_CONFIG_BYTES = 16 << 20
 CONFIG_FILE_NAME = "config.json"
 
 
-CONFIG_HELP = "pass the file, or the directory with its config.json, with --config"
+CONFIG_HELP = "pass the path of a config.json, or of the directory that contains it"
 
 
 def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
@@ -99,9 +99,15 @@ def format_shadowing_note(spec: str) -> str:
     )
 
 
+def _suggest_gguf_file(directory: str) -> str:
+    """Suggest to compile a GGUF file in a directory, or return "" if it contains none."""
+    files = sorted(Path(directory).glob("*.gguf"))[:1]
+    return "".join(f"compile the GGUF file: specc compile {escape_text(f)}" for f in files)
+
+
 def _raise_missing_config(directory: str) -> NoReturn:
     """Raise E0222 for a directory without a config.json."""
-    cache_help = safe_read.suggest_cached_snapshot(Path(directory))
+    cache_help = _suggest_gguf_file(directory) or safe_read.suggest_cached_snapshot(Path(directory))
     raise_error(
         "E0222",
         f"the checkpoint directory `{directory}` has no config.json",
@@ -192,6 +198,9 @@ class SpecLibrary:
         """Return the module of a built-in spec, spec file or source text. Raise E0222 or E0802."""
         if isinstance(spec, Source):
             return self._load_source(spec)
+        if not spec:
+            help = "pass the name of a built-in spec, or a path"
+            raise_error("E0222", "expected a spec, got an empty string", helps=[help])
         models = find_builtin_specs()
         if spec in models:
             return self.load_module(models[spec], spec=models[spec].name)

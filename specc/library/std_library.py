@@ -17,6 +17,7 @@ from typing import Any
 from specc.diagnostics.diagnostic import Source, Span, raise_error
 from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.spec_modules import build_module
+from specc.io.file_type_detection import identify_other_file_format
 from specc.io.safe_read import UnreadableFileError, open_regular_file
 from specc.syntax import ast
 from specc.syntax.ast import FIELD_NAMES, NODE_CLASSES
@@ -28,7 +29,8 @@ StdItem = ast.Block | ast.Definition
 
 def read_spec_source(path: Path, display_name: str, span: Span | None = None) -> Source:
     """Read a spec file. `display_name` is the name of the file in messages, and `span` is the span
-    of the `use` statement that names the file. Raise E0802 if the file cannot be read.
+    of the `use` statement that names the file. Raise E0802 if the file cannot be read, and
+    E0222 if it is a model or another known file type.
     """
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
@@ -42,6 +44,9 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
             f"the spec file `{display_name}` cannot be read: {error.strerror or error}",
             span,
         )
+    if foreign := identify_other_file_format(data[:256]):
+        title = f"`{display_name}` is {foreign[0]}, not a spec"
+        raise_error("E0222", title, span, helps=[foreign[1]])
     return decode_spec(data, display_name)
 
 

@@ -24,6 +24,7 @@ ImageSize: TypeAlias = tuple[int, int]
 
 MAX_PIXELS = 64 << 20  # 64 megapixels; the size is checked before decoding
 IMAGE_FORMATS = ("PNG", "JPEG")
+IMAGE_SIGNATURES = (b"\x89PNG\r\n", b"\xff\xd8\xff")
 LUMA_WEIGHTS = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as in Pillow's mode L
 # Exceptions that image decoders raise for corrupted files.
 DECODER_ERRORS = (
@@ -46,9 +47,16 @@ def decode_image(data: bytes, name: str) -> Array:
     except pillow.DecompressionBombError:
         raise_file_too_large(name, f"the image has more than {MAX_PIXELS >> 20} million pixels")
     except pillow.UnidentifiedImageError:
-        _raise_not_image(name, data, "it is neither a PNG nor a JPEG file")
+        _raise_not_image(name, data, _describe_unidentified_image(data))
     except DECODER_ERRORS as error:
         _raise_not_image(name, data, f"corrupted image ({escape_text(error)[:200]})")
+
+
+def _describe_unidentified_image(data: bytes) -> str:
+    """Return why Pillow does not identify the format of an image."""
+    if data.startswith(IMAGE_SIGNATURES):
+        return "it is cut off"
+    return "it is neither a PNG nor a JPEG file"
 
 
 def decode_pil_image(image: Any, name: str) -> Array:

@@ -1,8 +1,10 @@
 """Make the errors and warnings for parameters that do not match the tensors of a checkpoint."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TypeAlias, TypeVar
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span
@@ -152,6 +154,8 @@ def _make_missing_tensor_error(
     if suggestion:
         nearest = format_suggestion(escape_text(pairs[0][1]))
         help = f'{nearest} Write  load "{name}" = "{source}"'
+    elif last_layer := _find_last_layer(tensor, checkpoint.tensors):
+        help = f"the last layer in the checkpoint is `{escape_text(last_layer)}`; {LAYERS_HELP}"
     notes = [f"searched for `{escape_text(tensor)}` in `{escape_text(checkpoint.path)}`"]
     if naming != ParameterNaming():
         notes.append(f"names of this checkpoint are searched {naming}")
@@ -173,6 +177,22 @@ def _make_missing_tensor_error(
         ),
         set(suggestion.values()),
     )
+
+
+LAYERS_HELP = "compare the number of layers or experts with config.json"
+
+
+def _find_last_layer(name: str, other_names: Iterable[str]) -> str:
+    """Return the prefix, such as `h.11`, of the last layer in `other_names` if `name` is in a later
+    layer, or "".
+    """
+    for layer in re.finditer(r"\.(\d+)(?=\.)", name):
+        # the names in a checkpoint may have another prefix
+        pattern = re.compile(rf"(?:.*\.)?{re.escape(name[: layer.start()])}\.(\d+)\.")
+        indices = [int(match[1]) for n in other_names if (match := pattern.match(n))]
+        if indices and int(layer[1]) > max(indices):
+            return f"{name[: layer.start()]}.{max(indices)}"
+    return ""
 
 
 def _suggest_name(
@@ -260,6 +280,8 @@ def _suggest_shape_fix(group: Sequence[TensorMismatch]) -> str:
                 f'the number of elements is equal; write  load "{name}" = '
                 f'reshape("{source}", shape={list(expected)})'
             )
+    elif len(shape) == 2 and shape[::-1] == expected:
+        return "the axes of the result are swapped; add or remove `transpose` in the rule"
     return _suggest_axis_fix(shape, expected)
 
 
@@ -274,6 +296,14 @@ def _suggest_axis_fix(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
                 "compare the config values of its shape with config.json"
             )
     return "check that the checkpoint and its config.json belong to this spec"
+
+
+def _suggest_more_layers(checkpoint: Checkpoint, unused: Sequence[str]) -> Iterator[str]:
+    """Yield a help if an unused tensor is in a layer after the last layer of the model."""
+    used_names = checkpoint.tensors.keys() - set(unused)
+    last_layers = filter(None, (_find_last_layer(name, used_names) for name in unused))
+    for last_layer in islice(last_layers, 1):
+        yield f"the last layer of the model is `{escape_text(last_layer)}`; {LAYERS_HELP}"
 
 
 def _make_unused_tensor_error(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic:
@@ -291,6 +321,7 @@ def _make_unused_tensor_error(checkpoint: Checkpoint, names: Sequence[str]) -> D
             *([f"{len(name_groups)} name patterns in total"] if len(name_groups) > 8 else []),
         ),
         helps=(
+            *_suggest_more_layers(checkpoint, names),
             f"to ignore them, write in `weights`:   {ignores}{remainder}",
             "ignore only buffers that do not affect the outputs or that the spec computes, such as "
             "position ids and rotary frequencies, and the heads of other tasks",

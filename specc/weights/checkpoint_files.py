@@ -340,7 +340,10 @@ def _select_files(path: Path, fields: object) -> dict[str, str]:
     weight_map = fields.get("weight_map") if isinstance(fields, dict) else None
     entries = weight_map if isinstance(weight_map, dict) else {}
     files = {name: file for name, file in entries.items() if isinstance(file, str)}
-    if not files or len(files) < len(entries):
+    if invalid := [name for name in entries if name not in files]:
+        reason = f"`weight_map` maps `{escape_text(invalid[0])}` to a value that is not a file name"
+        _raise_bad_index(path, reason)
+    if not files:
         _raise_bad_index(path, "missing `weight_map`, which maps tensor names to file names")
     return files
 

@@ -74,7 +74,7 @@ def test_all_or_selected_outputs_by_name() -> None:
         ),
         (
             {"left": make_f32(3, 4), "right": make_f32(3, 2)},
-            "E0912: `left` has length 4 along axis 2, expected 2",
+            "E0912: `left` has length 4 along axis 1, expected 2",
         ),
         ({"left": make_f32(3), "right": make_f32(3, 2)}, "E0911: `left` has 1 axes, expected 2"),
         (
