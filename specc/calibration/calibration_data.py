@@ -153,7 +153,7 @@ def _raise_mismatch(location: str, reason: str, input_signature: ModelInputs) ->
     expected = [f"`{name}`: {value.type}" for name, value in input_signature.graph.inputs.items()]
     raise_error(
         "E0854",
-        f"{location} contains no inputs of this model: {reason}",
+        f"{location} does not match the inputs of this model: {reason}",
         notes=[f"inputs of the model: {', '.join(expected)}"],
         helps=["pass arrays with these names in an .npz file, or one JSON object per line"],
     )

@@ -1,5 +1,6 @@
 """Define generation settings, check the caller's settings, and merge them with the spec's."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, TypedDict
@@ -223,11 +224,20 @@ def _find_conflicts(
             conflicts.append(
                 make_conflict_error(f"`{name}` has no effect with the strategy `{strategy}`", helps)
             )
+    conflicts += _iterate_limit_conflicts(given_settings)
     if strategy == "beam" and not conflicts:
         sequence_count = int(values.get("num_return_sequences", 1))
         error = find_sequence_count_error(sequence_count, int(values["num_beams"]))
         conflicts += [error] if error else []
     return conflicts
+
+
+def _iterate_limit_conflicts(settings: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    """Yield E0733 if the minimum number of generated tokens is larger than the maximum."""
+    minimum, maximum = settings.get("min_tokens", 0), settings.get("max_tokens", math.inf)
+    if minimum > maximum:
+        title = f"`min_tokens` is {minimum}, but `max_tokens` is {maximum}"
+        yield make_conflict_error(title, ["increase `max_tokens`, or decrease `min_tokens`"])
 
 
 def _to_plain_values(name: str, value: Any) -> Any:

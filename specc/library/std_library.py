@@ -37,7 +37,8 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
             # one byte beyond the size limit is enough to detect E0109
             data = file.read(dsl_lexer.MAX_SPEC_BYTES + 1)
     except UnreadableFileError as error:
-        raise_error("E0802", f"the spec file `{display_name}` cannot be read: {error.reason}", span)
+        title = f"the spec file `{display_name}` cannot be read: {error.reason}"
+        raise_error("E0802", title, span, helps=["check the path"])
     except OSError as error:
         raise_error(
             "E0802",

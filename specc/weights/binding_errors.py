@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span
@@ -306,6 +307,12 @@ def _suggest_more_layers(checkpoint: Checkpoint, unused: Sequence[str]) -> Itera
         yield f"the last layer of the model is `{escape_text(last_layer)}`; {LAYERS_HELP}"
 
 
+def _get_path(checkpoint: Checkpoint, tensor: str) -> Path:
+    """Return the path of the checkpoint, or of the adapter if the adapter has the tensor."""
+    file = checkpoint.get_file(tensor)
+    return Path(checkpoint.path) if file in checkpoint.files else file.path
+
+
 def _make_unused_tensor_error(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic:
     name_groups = group_names(sorted(names))
     patterns = list(dict.fromkeys(replace_numbers_with_placeholders(n) for n in names))
@@ -317,7 +324,8 @@ def _make_unused_tensor_error(checkpoint: Checkpoint, names: Sequence[str]) -> D
         f"{'a tensor' if is_single else f'{len(names)} tensors'} in the checkpoint "
         f"{'is' if is_single else 'are'} unused",
         notes=(
-            f"in `{escape_text(checkpoint.path)}`: {escape_text(format_names(sorted(names), 8))}",
+            f"in `{escape_text(_get_path(checkpoint, names[0]))}`: "
+            f"{escape_text(format_names(sorted(names), 8))}",
             *([f"{len(name_groups)} name patterns in total"] if len(name_groups) > 8 else []),
         ),
         helps=(
