@@ -215,7 +215,9 @@ def _infer_strategy(given_settings: Mapping[str, object]) -> str | None:
 def _find_conflicts(
     strategy: str, given_settings: Mapping[str, object], values: Mapping[str, Any]
 ) -> list[Diagnostic]:
-    """Return E0733 for an option of another strategy, and for more return sequences than beams."""
+    """Return E0733 for an option of another strategy, contradictory numbers of tokens, and more
+    return sequences than beams.
+    """
     conflicts = []
     for name in given_settings:
         strategies = OPTIONS_BY_NAME[name].strategies
