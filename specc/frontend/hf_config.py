@@ -191,6 +191,7 @@ class _MemberReader:
             "float": "a number",
             "bool": "true or false",
             "text": "a string",
+            "activation": "the name of an activation",
             "pair": "one number or a list of two",
         }
         expected = kinds.get(type.name, type.name)
