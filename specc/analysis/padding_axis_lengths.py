@@ -331,3 +331,38 @@ def _get_op_axis(op: Op) -> int | None:
         case ops.Slice(axis) | ops.Index(axis):
             return axis
     return None
+
+
+def is_table_shifted(
+    node: Node, value: Value, padded_lengths: frozenset[Dim], offsets: PaddingOffsets
+) -> bool:
+    """Return True if an op computes a padded axis of its result `value` from an axis without
+    padding, and the values at valid positions depend on the number of padded positions.
+
+    The positions of such an axis are absolute: the first row of `table[:, :n]` belongs to the first
+    position, even if this position is padded.
+    """
+    return isinstance(node.op, ops.Slice | ops.Concat | ops.Pad | ops.Resize) and any(
+        length in padded_lengths
+        and padded_lengths.isdisjoint(a.shape[axis] for a in node.args if a)
+        and not _is_right_padded_table(node, axis, length, offsets)
+        for axis, length in enumerate(value.shape)
+    )
+
+
+def _is_right_padded_table(node: Node, axis: int, length: Dim, offsets: PaddingOffsets) -> bool:
+    """Return True if padding follows all valid positions, and the size of the axis determines only
+    where the table ends.
+    """
+    is_last = offsets.padding_side == "right" and not offsets.has_interior_padding(length)
+    return is_last and _has_static_start(node, axis, length)
+
+
+def _has_static_start(node: Node, axis: int, length: Dim) -> bool:
+    """Return True if the result has the same value at a position for all sizes of an axis."""
+    match node.op:
+        case ops.Slice(start=start) | ops.Pad(padding_before=start):
+            return start.number is not None
+        case ops.Concat():
+            return (length - node.get_operand(-1).shape[axis]).number is not None
+    return False

@@ -8,6 +8,7 @@ from specc.analysis.padding_axis_lengths import (
     PaddingOffsets,
     find_padded_lengths,
     find_padding_offsets,
+    is_table_shifted,
 )
 from specc.analysis.padding_facts import (
     NO_PADDING_FACTS,
@@ -338,6 +339,8 @@ class PaddingDataflow:
 
     def _count_padding(self, result: PaddedResult, counts: list[PaddingCount]) -> PaddingCount:
         node, operand = result.node, result.node.first_operand
+        if is_table_shifted(node, result.value, self.padded_lengths, self.offsets):
+            return None
         match node.op:
             case ops.Extent(axis) if axis in result.operand_facts[0].sorted_axes:
                 return NO_PADDING_COUNT  # a rank does not count preceding padding

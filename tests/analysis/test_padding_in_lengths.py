@@ -1,4 +1,6 @@
-"""A length includes padded positions, so a result computed from it depends on padding."""
+"""A length includes padded positions, so a result computed from it depends on padding. The positions
+of a table with as many rows as a sequence include padded positions, too.
+"""
 
 from pathlib import Path
 
@@ -32,3 +34,49 @@ def test_lengths_as_values(result: str, clean: bool, tmp_path: Path) -> None:
     longer = {"x": np.concatenate([x, x], axis=1), "keep": np.array([[True, True, False, False]])}
     assert np.allclose(alone, specc_numpy.evaluate_graph(graph, longer, {})["y"]) == clean
     assert (check_padding(graph) == []) == clean
+
+
+TABLES = {
+    "table[:n]": {"right"},
+    "table[1:n + 1]": {"right"},
+    "table[9 - n:]": set(),
+    "pad(table[:1], after=n - 1, axis=0)": {"right"},
+    "pad(table[:1], before=n - 1, axis=0)": set(),
+    "concat([table[:1], zeros(shape=[n - 1, 2])], axis=0)": {"right"},
+    "concat([zeros(shape=[n - 1, 2]), table[:1]], axis=0)": set(),
+    "resize(table[none], size=[n], axis=1, mode=nearest)[0]": set(),
+    "gather(table, positions(x), axis=0)": {"right"},
+}
+
+
+@pytest.mark.parametrize("side", ["left", "right", ""])
+@pytest.mark.parametrize(("rows", "sides"), TABLES.items())
+def test_rows_of_tables(rows: str, sides: set[str], side: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.specc"
+    path.write_text(
+        f"""specc 1
+model m
+dims batch, n
+graph g(x: float[batch, n, 2], keep: keep[batch, n] {side}) -> (y: float[batch, n, 2]) {{
+  table = parameter(shape=[9, 2]) @ table
+  return x + ({rows})
+}}
+""",
+        encoding="utf-8",
+    )
+    graph = elaborate_spec(open_spec(str(path))).graph
+    weights = {"table": np.arange(18.0).reshape(9, 2)}
+    x = np.ones((1, 3, 2))
+    alone = specc_numpy.evaluate_graph(
+        graph, {"x": x[:, :2], "keep": np.ones((1, 2), bool)}, weights
+    )
+    clean = {}
+    for padded_side, valid in (("left", slice(1, 3)), ("right", slice(2))):
+        keep = np.zeros((1, 3), bool)
+        keep[:, valid] = True
+        y = specc_numpy.evaluate_graph(graph, {"x": x, "keep": keep}, weights)["y"][:, valid]
+        clean[padded_side] = np.array_equal(alone["y"], y)
+    # `check` may warn without need if only left padding is harmless
+    assert clean["right"] == ("right" in sides)
+    assert (check_padding(graph) == []) == (side in sides)
+    assert side not in sides or clean[side]
