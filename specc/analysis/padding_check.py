@@ -116,7 +116,7 @@ def _infer_states(
     are assumed to be finite.
     """
     side, padding_mask = graph.input_facts[mask_name].padding_side, graph.inputs[mask_name]
-    if not side or not padding_mask.rank or not padding_mask.shape[-1].name:
+    if not side or not padding_mask.rank or padding_mask.shape[-1].number is not None:
         return {}
     dataflow = make_padding_dataflow(graph, padding_mask, side)
     return replace(

@@ -19,6 +19,7 @@ graph g(x: float[batch, n, 2], keep: keep[batch, n] right) -> (y: float[batch, 2
   return {result}
 }}
 """
+POOLED = "masked_mean_pool(x, keep)"
 COUNT = "total / insert(sum(cast(keep, to=float), axis=1), axis=1)"
 
 
@@ -80,3 +81,23 @@ graph g(x: float[batch, n, 2], keep: keep[batch, n] {side}) -> (y: float[batch, 
     assert clean["right"] == ("right" in sides)
     assert (check_padding(graph) == []) == (side in sides)
     assert side not in sides or clean[side]
+
+
+@pytest.mark.parametrize(("pooled", "clean"), [("mean(x, axis=1)", False), (POOLED, True)])
+@pytest.mark.parametrize(("dims", "where"), [("past + seq", ""), ("n", "where n = past + seq")])
+def test_masks_whose_length_is_a_sum(
+    pooled: str, clean: bool, dims: str, where: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.specc"
+    path.write_text(
+        f"""specc 1
+model m
+dims batch, past, seq, n
+graph g(x: float[batch, {dims}, 2], keep: keep[batch, {dims}], p: float[batch, past, 2],
+        s: float[batch, seq, 2]) -> (y: float[batch, 2]) {where} {{
+  return {pooled} + p[:, 0] + s[:, 0] + masked_mean_pool(x, keep)
+}}
+""",
+        encoding="utf-8",
+    )
+    assert (check_padding(elaborate_spec(open_spec(str(path))).graph) == []) == clean
