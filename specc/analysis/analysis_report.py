@@ -113,8 +113,9 @@ class AnalysisReport:
     streams; `chunk_size` is the number of positions per step. `batch_symbol` is the symbolic
     dimension of the batch axis, or None. `is_causal` is None if there is no time axis, and
     `is_batch_independent` is None if there is no batch axis. `receptive_fields` maps each output to
-    its receptive field along the time axis. `padding_masks` maps the padding masks to the side on
-    which padding is assumed: `left`, `right` or `any`. `other_axes` are the other dynamic axes.
+    its receptive field along the time axis. `padding_masks` maps the padding masks of dynamic
+    axes to the side on which padding is assumed: `left`, `right` or `any`. `other_axes` are the
+    other dynamic axes.
     `has_same_group_mask` is True if the graph contains a `same_group` mask.
     """
 
@@ -196,7 +197,11 @@ def analyze_graph(
         receptive_fields=time_facts.receptive_fields,
         batch_symbol=batch_symbol,
         is_batch_independent=not batch_warnings if batch_symbol else None,
-        padding_masks={n: f.padding_side for n, f in graph.input_facts.items() if f.padding_side},
+        padding_masks={
+            name: facts.padding_side
+            for name, facts in graph.input_facts.items()
+            if facts.padding_side and any(d.number is None for d in graph.inputs[name].shape[-1:])
+        },
         has_same_group_mask=has_same_group_mask(graph),
         other_axes=()
         if time_facts.errors

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import specc_numpy
+from specc.analysis.analysis_report import analyze_graph
 from specc.analysis.padding_check import check_padding
 from specc.driver.spec_loader import elaborate_spec, open_spec
 
@@ -101,3 +102,22 @@ graph g(x: float[batch, {dims}, 2], keep: keep[batch, {dims}], p: float[batch, p
         encoding="utf-8",
     )
     assert (check_padding(elaborate_spec(open_spec(str(path))).graph) == []) == clean
+
+
+@pytest.mark.parametrize(("length", "names"), [("n", ["keep"]), ("6", [])])
+def test_only_masks_of_dynamic_axes_are_reported(
+    length: str, names: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "m.specc"
+    path.write_text(
+        f"""specc 1
+model m
+dims batch, n
+graph g(x: float[batch, {length}, 2], keep: keep[batch, {length}]) -> (y: float[batch, 2]) {{
+  return mean(x, axis=1) + masked_mean_pool(x, keep)
+}}
+""",
+        encoding="utf-8",
+    )
+    report = analyze_graph(elaborate_spec(open_spec(str(path))).graph)
+    assert list(report.padding_masks) == names
