@@ -1,7 +1,7 @@
 """A generation in progress, which streams tokens and text and finally returns results."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import NoReturn, TypeVar
 
 import numpy as np
@@ -141,12 +141,9 @@ class GenerationStream(GenerationRequest):
         """
         if self.error is not None:
             raise self.error
-        if self.step_iterator is None:
-            is_beam_search = self.settings.strategy == "beam"
-            self.step_iterator = (
-                _iterate_beams(self) if is_beam_search else _iterate_decode_steps(self)
-            )
         try:
+            if self.step_iterator is None:
+                self.step_iterator = self._create_step_iterator()
             step = next(self.step_iterator, None)
         except SpeccError as error:
             self.error = error
@@ -159,6 +156,21 @@ class GenerationStream(GenerationRequest):
             raise
         self.logged_steps += [step] if step else []
         return step is not None
+
+    def _create_step_iterator(self) -> Iterator[DecodeStepOutput]:
+        """Run a beam search, or start another strategy. An iterator that refers to the stream would
+        form a reference cycle, which keeps the KV cache of an abandoned stream in memory.
+        """
+        if self.settings.strategy == "beam":
+            hypotheses = _search_beams(self)
+            best_beams = [
+                beams[0] if beams else _raise_no_hypothesis(row)
+                for row, beams in enumerate(hypotheses)
+            ]
+            self.hypotheses = hypotheses
+            return _iterate_beam_tokens(best_beams, self.settings.padding_token)
+        values = {f.name: getattr(self, f.name) for f in fields(GenerationRequest)}
+        return _iterate_decode_steps(GenerationRequest(**values))
 
     def _make_result(self, batch_index: int) -> GenerationResult:
         """Return the result of one batch element, based on the logged steps."""
@@ -253,17 +265,13 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
     )
 
 
-def _iterate_beams(stream: GenerationStream) -> Iterator[DecodeStepOutput]:
-    """Run the beam search, and then yield the tokens of the best hypotheses step by step."""
-    hypotheses = _search_beams(stream)
-    best_beams = [
-        beams[0] if beams else _raise_no_hypothesis(row) for row, beams in enumerate(hypotheses)
-    ]
-    stream.hypotheses = hypotheses
+def _iterate_beam_tokens(
+    best_beams: Sequence[BeamHypothesis], padding_token: int
+) -> Iterator[DecodeStepOutput]:
+    """Yield the tokens of the best hypothesis of each prompt step by step."""
     for step in range(max((len(beam.tokens) for beam in best_beams), default=0)):
         tokens = [
-            beam.tokens[step] if step < len(beam.tokens) else stream.settings.padding_token
-            for beam in best_beams
+            beam.tokens[step] if step < len(beam.tokens) else padding_token for beam in best_beams
         ]
         # Pad shorter sequences until the longest sequence has ended.
         ended = [beam.has_ended and step + 1 >= len(beam.tokens) for beam in best_beams]

@@ -1,5 +1,7 @@
 """A stream generates its tokens once: a second iteration yields the same tokens, or the same error."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,3 +124,21 @@ def test_an_invalid_setting_has_a_code(model: Model, name: str) -> None:
         with pytest.raises(specc.SpeccError, match=r"E073[23]"):
             model.generate("ab", **{name: value})
             pytest.fail(f"{name} = {value!r} is accepted")
+
+
+@pytest.mark.parametrize("settings", [{}, {"stop_strings": ["zz"]}, {"num_beams": 2}], ids=str)
+def test_an_abandoned_stream_is_freed_without_garbage_collection(
+    model: Model, settings: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    if "num_beams" in settings and "one.onnx" in request.node.name:
+        pytest.skip("the strategy of a standalone generator is fixed")
+    gc.collect()
+    gc.disable()  # a reference cycle would keep the KV cache in memory
+    try:
+        stream = model.generate(["ab", "xy"], max_tokens=6, **settings)
+        next(iter(stream))
+        references = weakref.ref(stream), weakref.ref(stream.step_iterator)
+        del stream
+        assert [reference() for reference in references] == [None, None]
+    finally:
+        gc.enable()
