@@ -149,7 +149,7 @@ def link_arxiv(citation: str) -> str:
 
 
 def extract_head_sentence(head: str) -> str:
-    """Return the head comment up to the first line that ends a sentence: title and source."""
+    """Return the first sentence of the head comment, which contains the title and the source."""
     found = []
     for line in head.splitlines():
         if line.startswith("#"):

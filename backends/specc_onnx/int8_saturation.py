@@ -102,9 +102,9 @@ def has_saturating_int8_products() -> bool:
 def convert_weights_to_uint8(model: ModelProto, directory: str = "") -> dict[str, Array] | None:
     """Add 128 to the int8 weights of integer products and make 128 their zero point.
 
-    Return the converted weights that are external data in `directory`, by initializer name; return
-    None if the model has no such products. Weights that a node computes are converted at run time
-    by additional nodes.
+    Return the converted weights that are stored as external data in `directory`, by initializer
+    name; return None if the model has no integer products. Weights that a node computes are
+    converted at run time by additional nodes.
     """
     constants = {t.name: t for t in model.graph.initializer}
     converted_initializers: dict[str, str] = {}

@@ -225,7 +225,7 @@ def _describe_read(leak: PaddingViolation) -> tuple[str, str]:
     if leak.padding_source.is_shifted:
         return _describe_shift(leak, op_name)
     if padded_read is None:
-        order = "flipped" if leak.is_reading_reversed() else "sorted"
+        order = "flipped" if leak.is_read_in_reverse() else "sorted"
         return f"`{op_name}` combines {order} positions with others", "this combines both orders"
     location = _describe_position(leak, padded_read)
     return (f"`{op_name}` reads them{location} without a mask", "this reads padded positions")

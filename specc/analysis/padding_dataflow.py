@@ -321,9 +321,9 @@ class PaddingDataflow:
         return depends_on_absolute_position_ids(node, counts, self.length)
 
     def _is_indexed_by_position(self, length: Dim, count: PaddingCount) -> bool:
-        """Return True if the index of a valid position selects the same position of an axis of size
-        `length`, regardless of the padding before this position. `count` is the padding count of
-        the index.
+        """Return True if a valid position, used as an index into an axis of size `length`, selects
+        the same element no matter how much padding precedes it. `count` is the padding count of the
+        index.
         """
         if length not in self.padded_lengths or self.padding_side == "right":
             return length in self.padded_lengths

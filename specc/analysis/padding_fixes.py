@@ -136,7 +136,7 @@ class PaddingViolation:
         """Return True if the op reads an axis size that includes padded positions."""
         return any(isinstance(get_viewed_op(a, ops.Cast), ops.Size) for a in self.node.args)
 
-    def is_reading_reversed(self) -> bool:
+    def is_read_in_reverse(self) -> bool:
         """Return True if the op reads an axis that `flip` reversed."""
         return any(self.get_facts(a).reversed_axes for a in self.node.args)
 
@@ -220,7 +220,7 @@ def _suggest_count(leak: PaddingViolation) -> str:
 
 def _suggest_order(leak: PaddingViolation) -> str:
     """Suggest a fix for an op that combines positions in different orders (reversed, sorted)."""
-    if not leak.is_reading_reversed():
+    if not leak.is_read_in_reverse():
         return leak.format_side_help("right")
     is_elementwise = not isinstance(leak.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)
     flip_help = f"flip the others as well: `flip({leak.mask_name}, axis=1)`"

@@ -233,7 +233,7 @@ def _compare_baseline(
 ) -> None:
     """Print the quantization error per layer and output. Raise E0856 above the threshold."""
     comparison = QuantizationComparison(model.full_forward_model, baseline.full_forward_model)
-    comparison.compare_random_inputs(args.seed, args.rounds)
+    comparison.compare_outputs_on_random_inputs(args.seed, args.rounds)
     for name, error in comparison.iterate_scope_errors(args.seed) if args.per_layer else ():
         terminal.print_result_line(f"relative error of `{escape_text(name)}`: {error:.1e}")
         verify_results.layer_errors.append((name, error))

@@ -67,7 +67,7 @@ def check_logits(
     sequence_indices: Sequence[int] = (),
 ) -> Floats:
     """Return the logits as float32 [batch, vocab]. Raise E0961 if the maximum logit of an
-    unfinished sequence is not finite. `sequence_indices` are the sequence numbers in the message.
+    unfinished sequence is not finite. The message contains the `sequence_indices`.
     """
     logits = np.asarray(logits_array, np.float32)
     assert logits.ndim == 2, f"expected logits [batch, vocab], got {logits.shape}"

@@ -280,9 +280,9 @@ class LoweringJob(CompileJob):
         half = self.half_dtype
         return pass_pipeline.convert_derived_to_half_precision(derived, half) if half else derived
 
-    def quantize_model_source(self, source: ModelSource) -> ModelSource:
+    def quantize_model_graphs(self, source: ModelSource) -> ModelSource:
         """Return `source` with the weights of `quantization_decision` quantized in all graphs."""
-        return precision.quantize_model_source(source, self.quantization_decision.plan)
+        return precision.quantize_model_graphs(source, self.quantization_decision.plan)
 
 
 STORED_RECIPE = "int4 weights: the codes and scales of the checkpoint"

@@ -258,7 +258,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         source = job.convert_dtype(job.simplified_graph)
         metadata = describe_graph(job, job.manifest_graph, is_full_forward=True, sources=True)
     written_model = job.compiler.write_model(
-        job.quantize_model_source(source),
+        job.quantize_model_graphs(source),
         path,
         job.stored_parameters,
         target=job.target,
@@ -288,7 +288,7 @@ def write_package(job: LoweringJob) -> CompileReport:
     companions = tuple(read_companion_files(options.io_names, job.directories, used_names))
     written_model = job.compiler.write_package(
         {
-            role: replace(package_graph, graph=job.quantize_model_source(package_graph.graph))
+            role: replace(package_graph, graph=job.quantize_model_graphs(package_graph.graph))
             for role, package_graph in contents.graphs.items()
         },
         normalize_output_path(options.output),

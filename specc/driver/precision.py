@@ -229,7 +229,7 @@ def _raise_nothing_to_quantize(graph: Graph, decision: QuantizationDecision) -> 
     )
 
 
-def quantize_model_source(source: ModelSource, plan: QuantizationPlan) -> ModelSource:
+def quantize_model_graphs(source: ModelSource, plan: QuantizationPlan) -> ModelSource:
     """Return `source` with the weights of `plan` quantized in each of its graphs."""
     if not plan:
         return source

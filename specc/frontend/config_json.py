@@ -217,7 +217,7 @@ class _JsonParser:
         self.position = whitespace.end()
         return self.text[self.position : self.position + 1]
 
-    def make_span_from(self, start: int) -> Span:
+    def make_span_from_offset(self, start: int) -> Span:
         """Return the span from `start` to the current position."""
         return Span(self.source, start, self.position)
 
@@ -254,9 +254,9 @@ class _JsonParser:
                 return _decode_float_object(self.parse_object(level))
             case "[":
                 items = [self.parse_value(level + 1) for _ in self.iterate_items("]", "a value")]
-                return JsonList(tuple(items), self.make_span_from(start))
+                return JsonList(tuple(items), self.make_span_from_offset(start))
             case '"':
-                return JsonScalar(self.parse_string(), self.make_span_from(start))
+                return JsonScalar(self.parse_string(), self.make_span_from_offset(start))
             case "":
                 self.raise_error_here(
                     "expected a value, got the end of the file",
@@ -271,7 +271,7 @@ class _JsonParser:
             if self.text[key_start] != '"':
                 self.raise_error_here("expected a key in double quotes", 'write keys as "key"')
             key = self.parse_string()
-            key_span = self.make_span_from(key_start)
+            key_span = self.make_span_from_offset(key_start)
             # RFC 8259 does not define which of two duplicate keys takes precedence
             if key in members:
                 raise_error(
@@ -286,7 +286,7 @@ class _JsonParser:
                 self.raise_error_here("expected a colon between key and value")
             self.position += 1
             members[key] = JsonMember(key_span, self.parse_value(level + 1))
-        return JsonObject(members, self.make_span_from(start))
+        return JsonObject(members, self.make_span_from_offset(start))
 
     def iterate_items(self, bracket: str, expected: str) -> Iterator[int]:
         """Yield the position of each item of an object or array. The caller parses the item."""
@@ -337,7 +337,7 @@ class _JsonParser:
         if not word:
             self.raise_error_here("expected a value")
         self.position = word.end()
-        text, span = word[0], self.make_span_from(start)
+        text, span = word[0], self.make_span_from_offset(start)
         if text in _LITERAL_VALUES:
             return JsonScalar(_LITERAL_VALUES[text], span)
         if number := _NUMBER.fullmatch(text):

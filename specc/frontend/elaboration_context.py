@@ -255,7 +255,7 @@ class Context:
         finally:
             self.facts.position_ids = outer_ids
 
-    def add_user_call_to_span(self, span: Span | None) -> Span | None:
+    def add_call_site_to_span(self, span: Span | None) -> Span | None:
         """Add the user's call to a span in std, and the current normalizer to any span."""
         if span is None:
             return span
@@ -267,7 +267,7 @@ class Context:
 
     def relocate_error_to_user_call(self, error: Diagnostic) -> Diagnostic:
         """Relocate an error in std to the user's call that led to this error."""
-        span = self.add_user_call_to_span(error.primary.span) if error.primary else None
+        span = self.add_call_site_to_span(error.primary.span) if error.primary else None
         if error.primary is None or span is None or span == error.primary.span:
             return error
         return replace(error, primary=Label(span, error.primary.text))

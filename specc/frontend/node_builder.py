@@ -100,7 +100,7 @@ def add_node(
     node_scope = context.scope if scope is None else scope
     try:
         results = context.builder.add_node(
-            op, *values, scope=node_scope, span=context.add_user_call_to_span(span)
+            op, *values, scope=node_scope, span=context.add_call_site_to_span(span)
         )
     except ShapeError as error:
         operation = ShapeMismatch(

@@ -22,7 +22,7 @@ from specc.frontend.spec_values import (
     UnresolvedValueError,
     format_value,
 )
-from specc.frontend.used_specs import select_trial_alternatives
+from specc.frontend.used_specs import select_alternatives_for_trials
 from specc.ir.dim import Dim
 from specc.ir.model import ModelDefinition
 from specc.syntax import ast
@@ -251,7 +251,7 @@ class _TrialRunner:
             trial_values=fixed_values,
             steps=self.steps,
         )
-        program = select_trial_alternatives(self.program, fixed_values)
+        program = select_alternatives_for_trials(self.program, fixed_values)
         return elaborate_model(program, self.library, reader, self.graph)
 
     def elaborate_alternative(
@@ -275,7 +275,7 @@ class _TrialRunner:
 
     def elaborate_with_trial_sizes(self, fixed_values: dict[str, SpecValue]) -> ModelDefinition:
         """Elaborate with valid sizes of structural fields, and add the sizes to `fixed_values`."""
-        fields = select_trial_alternatives(self.program, fixed_values).map_fields_by_path()
+        fields = select_alternatives_for_trials(self.program, fixed_values).map_fields_by_path()
         free_fields: dict[str, ast.Field] = {}
         defaults: dict[str, SpecValue] = {}
         sizes: Iterator[dict[str, SpecValue]] = iter(())

@@ -142,7 +142,7 @@ def list_model_types(program: Program) -> tuple[str, ...]:
     )
 
 
-def select_trial_alternatives(
+def select_alternatives_for_trials(
     program: Program, fixed_values: Mapping[str, SpecValue], path: str = ""
 ) -> Program:
     """Select the trial alternative of each used spec whose alternative is not selected yet."""
@@ -154,7 +154,7 @@ def select_trial_alternatives(
         if used_spec.is_unselected and isinstance(choice, ChoiceValue):
             selected = used_spec.select_alternative(choice.value) or used_spec
         programs = list(selected.programs)
-        programs[selected.selected or 0] = select_trial_alternatives(
+        programs[selected.selected or 0] = select_alternatives_for_trials(
             selected.program, fixed_values, f"{spec_path}."
         )
         used_specs.append(replace(selected, programs=tuple(programs)))

@@ -143,7 +143,7 @@ class FoldedBatchAxis:
     batch: Dim
     elements_per_sequence: Dim
 
-    def split_batch_of_type(self, type: Type) -> Type:
+    def split_batch_axis_of_type(self, type: Type) -> Type:
         """Split the folded axis of a type into a batch axis and an element axis."""
         leading_shape, trailing_shape = type.shape[: self.axis], type.shape[self.axis + 1 :]
         return Type(

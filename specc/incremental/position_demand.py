@@ -4,7 +4,7 @@ The input is a graph that is causal along its time axis, and its `TimeDataflow`,
 time axes of each value. A need (position demand) is a number of earlier positions: 0 means only the
 new positions, `inf` means all earlier positions, and `NEWEST_ONLY` means only the last position.
 Needs are propagated backward from the requested outputs to the inputs; an op with a look-back of
-`hi` positions adds `hi`. The need of a value is the maximum of the needs of its consumers.
+`hi` positions adds `hi`. The demand for a value is the maximum demand of its consumers.
 
 In the example, only the last position of the output is requested. The convolution has kernel size 3
 and reads 2 earlier positions, so its operand is needed at 2 more positions. `tanh` reads no earlier
@@ -277,8 +277,8 @@ def _count_windows(
 def _count_window_inputs(
     node: Node, dependence: Dependence, demand: float, time_axis: TimeAxis
 ) -> float:
-    """Return the number of operand positions that `demand` earlier windows read: `stride` positions
-    per window, plus the overlap with earlier windows.
+    """Return how many operand positions the last `demand` windows read: `stride` positions per
+    window, plus the overlap with earlier windows.
     """
     positions_ahead = count_positions_before_first_chunk(node, dependence, time_axis)
     assert positions_ahead is not None, "a step computes whole chunks"

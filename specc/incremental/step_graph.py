@@ -170,7 +170,7 @@ class StepGraphBuilder:
             # An input of the spec keeps its batch axis unsplit.
             is_input = value in input_facts
             folded = None if is_input else find_folded_batch_axis(value.type, plan.batch_size)
-            type = folded.split_batch_of_type(value.type) if folded else value.type
+            type = folded.split_batch_axis_of_type(value.type) if folded else value.type
             new_value = draft.builder.add_input(name, input_facts.get(value, Input(type)))
             new_value = folded.merge_batch_axes(draft.builder, new_value) if folded else new_value
             draft.new_values[value] = new_value

@@ -163,7 +163,9 @@ class StepStates:
         offset = layout.prefix_length + first_offset
         if plan.max_cached_chunks == inf:
             return b.add_op(ops.Size(plan.past_chunks * rate + offset))
-        return build_count_sum(b, build_scaled_count(b, self._get_past_chunk_count(), rate), offset)
+        return build_count_sum(
+            b, build_scaled_position_count(b, self._get_past_chunk_count(), rate), offset
+        )
 
     def _get_past_chunk_count(self) -> Value:
         """Return the number of earlier chunks, which is a decode state."""
@@ -263,7 +265,7 @@ class StepStates:
         folded = find_folded_batch_axis(state.type, self.draft.plan.batch_size)
         if folded is not None:
             time_axis = None if state.time_axis is None else folded.shift_axis(state.time_axis)
-            type = folded.split_batch_of_type(state.type)
+            type = folded.split_batch_axis_of_type(state.type)
             state = replace(state, type=type, batch_axis=folded.axis, time_axis=time_axis)
         self.states.append(state)
         state_input = self.draft.builder.add_input(state.name, Input(state.type))
@@ -283,7 +285,7 @@ class StepStates:
         return next((n for n, d in enumerate(type.shape) if d == batch), None)
 
 
-def build_scaled_count(b: GraphBuilder, count: Value, factor: int) -> Value:
+def build_scaled_position_count(b: GraphBuilder, count: Value, factor: int) -> Value:
     """Multiply a count by a constant factor."""
     if factor == 1:
         return count

@@ -121,7 +121,7 @@ class GenerationRequest:
     sample_indices: Sequence[int] = ()
 
     @property
-    def limited_settings(self) -> GenerationSettings:
+    def settings_within_max_length(self) -> GenerationSettings:
         """The generation settings, with `max_tokens` limited to the remaining context length."""
         max_tokens = min(self.settings.max_tokens, self.max_new_tokens)
         return replace(self.settings, max_tokens=max_tokens)

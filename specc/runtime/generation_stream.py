@@ -194,7 +194,7 @@ class GenerationStream(GenerationRequest):
     def _make_codebook_result(self, batch_index: int) -> GenerationResult:
         """Return the result of one batch element of a model with several codebooks."""
         tokens, log_probs, has_ended = list_codebook_frames(
-            self.logged_steps, batch_index, self.limited_settings
+            self.logged_steps, batch_index, self.settings_within_max_length
         )
         return GenerationResult(
             tokens=tuple(tokens.reshape(-1).tolist()),
@@ -249,7 +249,7 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
         yield from iterate_codebook_steps(
             create_guided_session(request.model, request.settings, inputs),
             prompt,
-            request.limited_settings,
+            request.settings_within_max_length,
             padding_mask=request.padding_mask,
             sample_indices=request.sample_indices,
         )
@@ -258,7 +258,7 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
     yield from iterate_decode_steps(
         session,
         request.prompt,
-        request.limited_settings,
+        request.settings_within_max_length,
         padding_mask=request.padding_mask,
         observer=observer,
         sample_indices=request.sample_indices,
@@ -304,7 +304,7 @@ def _search_beams(request: GenerationRequest) -> list[list[BeamHypothesis]]:
     return search_beams(
         session,
         request.prompt,
-        request.limited_settings,
+        request.settings_within_max_length,
         padding_mask=request.padding_mask,
         ends_sequence=ends_sequence,
     )

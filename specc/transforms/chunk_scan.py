@@ -105,7 +105,7 @@ class _ChunkedOperands:
     rank: int
 
     def split_operands(self, full_values: dict[Value, Value]) -> dict[str, Value]:
-        """Return the operands by name: `query N`, `key`, `value`, and optional operands."""
+        """Return the operands by name: `query 0`, `query 1`, …, `key`, `value`, `decay`, …"""
         recurrence, value_axis = self.recurrence, self.recurrence.value_axis
         queries = {
             f"query {n}": self._get_vectors(full_values, q, value_axis)

@@ -55,7 +55,7 @@ MAX_TOKENS = 8
 """Maximum number of tokens generated in a round."""
 
 
-def iterate_generated_rounds(
+def iterate_generation_rounds(
     model: LoadedModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
     """Compare generation by the model with generation by the reference; yield the result of each
@@ -165,7 +165,7 @@ class _ReferenceDecode:
         values are perturbed, and the resulting errors of the logits are multiplied by
         `error_ratio`.
         """
-        request, settings = self.request, self.request.limited_settings
+        request, settings = self.request, self.request.settings_within_max_length
         weights = perturbation.perturb_arrays(self.weights) if perturbation else self.weights
         logits_output = request.model.generation.logits_output
         session = _ReferenceSession(graph=self.graph, weights=weights, perturbation=perturbation)
@@ -190,7 +190,7 @@ class _ReferenceDecode:
 
     def _search_beams(self, session: FullForwardSession) -> dict[str, Array]:
         """Return the tokens and scores of a beam search."""
-        request, settings = self.request, self.request.limited_settings
+        request, settings = self.request, self.request.settings_within_max_length
         beams = search_beams(session, request.prompt, settings, padding_mask=request.padding_mask)
         tokens = [[list(h.tokens) for h in row] for row in beams]
         scores = [[h.score for h in row] for row in beams]
@@ -202,7 +202,7 @@ class _ReferenceDecode:
         assert session is not None, "a standalone generator has a session"
         generated = run_standalone_generator(session, self.request)
         if generated.log_probs is not None:
-            width = self.request.limited_settings.max_tokens
+            width = self.request.settings_within_max_length.max_tokens
             tokens, log_probs = generated.tokens[:, 0], generated.log_probs
             return {
                 "tokens": _stack_steps([*tokens.T], width)[:, None],
@@ -211,7 +211,7 @@ class _ReferenceDecode:
         stops = self.request.settings.stop
         rows = generated.tokens.tolist()
         sequences = [[_truncate_at_stop(text, stops) for text in row] for row in rows]
-        tokens = _pad_sequences(sequences, self.request.limited_settings)
+        tokens = _pad_sequences(sequences, self.request.settings_within_max_length)
         return {"tokens": tokens, "scores": np.asarray(generated.scores)}
 
 

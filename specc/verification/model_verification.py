@@ -25,7 +25,7 @@ from specc.runtime.random_inputs import (
     find_past_key_value_states,
     make_exported_step_sampler,
 )
-from specc.verification.generation_verification import iterate_generated_rounds
+from specc.verification.generation_verification import iterate_generation_rounds
 from specc.verification.half_rounding import HalfRoundingErrors
 from specc.verification.length_coverage import find_skipped_lengths
 from specc.verification.quantization_error import make_cache_value_hook
@@ -72,7 +72,7 @@ def iterate_rounds(
     not limit.
     """
     if model.manifest.decoding is not None:
-        yield from iterate_generated_rounds(model, seed=seed, rounds=rounds)
+        yield from iterate_generation_rounds(model, seed=seed, rounds=rounds)
         return
     weight_sizes = model.file.measure_weights()
     # The reference needs memory for a second copy of the stored weights.

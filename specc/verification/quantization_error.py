@@ -156,7 +156,7 @@ class QuantizationComparison:
     baseline_model: LoadedModel
     output_errors: dict[str, OutputError] = field(default_factory=dict)
 
-    def compare_random_inputs(self, seed: int, rounds: int) -> None:
+    def compare_outputs_on_random_inputs(self, seed: int, rounds: int) -> None:
         """Compare the quantized model and the baseline on random inputs. Raise E0857 if the specs
         of the two models differ.
         """

@@ -209,7 +209,7 @@ class AdaptedCheckpoint(Checkpoint):
         return self.read_tensor(name) if name in self.changes else self.base.get_array(name)
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
-        """Return a copy of a tensor, merged if the adapter changes it."""
+        """Return a copy of a tensor, with the change of the adapter, if any, added."""
         change = self.changes.get(name)
         if change is None:
             return self.base.read_tensor(name, rows)

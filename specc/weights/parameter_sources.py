@@ -375,14 +375,14 @@ class ParameterOverrides:
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values of a parameter as bytes. Raise the errors of the base source."""
         if self.is_overridden(name):
-            return self.iterate_replaced_chunks(name, dtype)
+            return self.iterate_replacement_chunks(name, dtype)
         return self.base.iterate_chunks(name, dtype)
 
     def is_overridden(self, name: str) -> bool:
         """Return True if a parameter has other values than in `base`."""
         return False
 
-    def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_replacement_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values of an overridden parameter as bytes."""
         return self.base.iterate_chunks(name, dtype)
 

@@ -50,7 +50,7 @@ class WeightsWithKVCacheScales(ParameterOverrides):
         """Return True if a parameter is a KV cache scale."""
         return name in self.scales
 
-    def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_replacement_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the KV cache scales as bytes."""
         yield _view_bytes(self.scales[name].astype(np.float32, copy=False))
 
@@ -202,7 +202,7 @@ class QuantizedWeights(ParameterOverrides):
         """Return True for codes, scales and zero points of a quantized weight."""
         return name in self.tensor_roles
 
-    def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_replacement_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the codes, scales or zero points of a weight as bytes."""
         weight, kind = self.tensor_roles[name]
         if weight in self.prequantized:

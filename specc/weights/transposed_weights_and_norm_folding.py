@@ -134,7 +134,7 @@ class NormFoldedWeights(ParameterOverrides):
         """Return True if a fold changes the values of a parameter."""
         return name in self.fold_by_parameter
 
-    def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_replacement_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values of a parameter in `dtype`, multiplied (linear weights) or divided (norm
         weights) by the powers of two of its fold.
         """

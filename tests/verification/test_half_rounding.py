@@ -20,7 +20,7 @@ from specc.ir.array import Array
 from specc.runtime.loaded_model import LoadedModel, load_model
 from specc.runtime.random_inputs import make_random_inputs
 from specc.verification import generation_verification
-from specc.verification.generation_verification import iterate_generated_rounds
+from specc.verification.generation_verification import iterate_generation_rounds
 from specc.verification.half_rounding import MAX_EXPLAINED_RATIO, HalfRounding, HalfRoundingErrors
 from specc.verification.model_verification import iterate_rounds
 from specc.verification.rounding_errors import HALF_FORMATS, SAMPLE_COUNT, RoundingPerturbation
@@ -159,7 +159,7 @@ def test_verify_accepts_tokens_with_nearly_equal_logits(
 
     monkeypatch.setattr(generation_verification._ReferenceDecode, "run_model", run_model)
     for seed in range(3):
-        assert [*iterate_generated_rounds(model, seed=seed, rounds=3)]
+        assert [*iterate_generation_rounds(model, seed=seed, rounds=3)]
     scale |= {n: -1.0 for n in model.weights() if "embed" in n}
     with pytest.raises(SpeccError, match="E0930"):
-        list(iterate_generated_rounds(model, seed=0, rounds=3))
+        list(iterate_generation_rounds(model, seed=0, rounds=3))

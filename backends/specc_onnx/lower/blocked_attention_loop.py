@@ -120,7 +120,7 @@ def prepare_dense_operands(
         assert combined_mask is not None, "attention without a mask is not blocked"
         return combined_mask
 
-    def emit_if_short(x: Tensor) -> Tensor:
+    def emit_short_sequence_branch(x: Tensor) -> Tensor:
         operand = partial(_emit_recomputed_full_mask, g, x)
         return replace(x, name=_emit_short_operand(g, is_long, (x.value,), operand).name)
 
@@ -129,7 +129,7 @@ def prepare_dense_operands(
         combined_mask = _emit_short_operand(g, is_long, key, emit_mask)
         notes = {"mask": combined_mask.name}
         return replace(operands, mask=None, bias=None, combined_mask=combined_mask), notes
-    mask, bias = (x and emit_if_short(x) for x in (mask, bias))
+    mask, bias = (x and emit_short_sequence_branch(x) for x in (mask, bias))
     notes = {n: t.name for n, t in (("mask", mask), ("added", bias)) if t}
     return replace(operands, mask=mask, bias=bias), notes
 

@@ -236,6 +236,6 @@ def add_metadata(model: ModelProto, metadata: Mapping[str, str]) -> None:
 
 
 def serialize_model(model: ModelProto) -> list[bytes | memoryview]:
-    """Serialize a model deterministically, including a hash of the serialized bytes."""
+    """Serialize a model deterministically; its metadata contains a hash of the other bytes."""
     add_metadata(model, {HASH_KEY: BLANK_HASH})
     return insert_model_hash(model.SerializeToString(deterministic=True))

@@ -69,8 +69,8 @@ def attend(
 
     Without a heads axis, there is a single head. For a query [batch, d] without a length axis, the
     results have no length axis either. Fewer key heads than query heads mean grouped-query
-    attention. `scale` defaults to 1/sqrt(d). `cap` is logit soft-capping, applied before the bias
-    `add` and the mask. `sinks` [heads] are attention-sink logits.
+    attention. `scale` defaults to 1/sqrt(d). `cap` is the limit of logit soft-capping, which
+    precedes the bias `add` and the mask. `sinks` [heads] are attention-sink logits.
     """
     site.check_range(cap, "cap", 0.0)
     site.check_range(scale, "scale", -math.inf)

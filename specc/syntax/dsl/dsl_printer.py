@@ -16,12 +16,12 @@ from specc.syntax.dsl.expression_printer import (
     format_field,
     format_field_suffix,
     format_quantize_word,
-    format_type_pieces,
     format_weight_path,
     join_pieces,
     join_with_commas,
     quote_text,
     quote_unless_name,
+    split_type_for_printing,
 )
 
 INDENT_STEP = 2
@@ -287,7 +287,7 @@ def format_target(node: ast.Target) -> Pieces:
     """Format a name on the left side of `=`, as in `x: float[batch, n]`."""
     if node.type is None:
         return [node.name]
-    return [f"{node.name}: ", *format_type_pieces(node.type)]
+    return [f"{node.name}: ", *split_type_for_printing(node.type)]
 
 
 def format_definition_header(name: str, params: Sequence[ast.DefinitionParameter] | None) -> Pieces:
@@ -299,7 +299,7 @@ def format_definition_header(name: str, params: Sequence[ast.DefinitionParameter
 
 def format_definition_parameter(node: ast.DefinitionParameter) -> Pieces:
     """Format a parameter of a definition, as in `ahead=0` or `heads: int = 4`."""
-    kind: Pieces = [": ", *format_type_pieces(node.type)] if node.type is not None else []
+    kind: Pieces = [": ", *split_type_for_printing(node.type)] if node.type is not None else []
     equal = " = " if node.type is not None else "="
     value: Pieces = (
         [equal, *format_expression_pieces(node.default)] if node.default is not None else []
@@ -310,11 +310,11 @@ def format_definition_parameter(node: ast.DefinitionParameter) -> Pieces:
 def format_block_parameter(node: ast.BlockParameter) -> Pieces:
     """Format a parameter of a block, as in `x: float[batch, n] = 0`."""
     if not node.name:
-        return format_type_pieces(node.type)
+        return split_type_for_printing(node.type)
     value: Pieces = (
         [" = ", *format_expression_pieces(node.default)] if node.default is not None else []
     )
-    return [f"{node.name}: ", *format_type_pieces(node.type), *value]
+    return [f"{node.name}: ", *split_type_for_printing(node.type), *value]
 
 
 def format_header(node: ast.Repeat | ast.Scan | ast.Block) -> Pieces:

@@ -329,14 +329,14 @@ def format_subscript(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> Pieces:
 
 def format_type_name(kind: ast.TypeName) -> str:
     """Format a type on one line."""
-    return join_pieces(format_type_pieces(kind))
+    return join_pieces(split_type_for_printing(kind))
 
 
-def format_type_pieces(kind: ast.TypeName) -> Pieces:
+def split_type_for_printing(kind: ast.TypeName) -> Pieces:
     """Format a type, e.g. `float[batch, n]` or `choice(a | b)?`."""
     suffix = ("?" if kind.optional else "") + (f" {kind.side}" if kind.side else "")
     if kind.element_type is not None:
-        return [kind.name, "[", *format_type_pieces(kind.element_type), "]", suffix]
+        return [kind.name, "[", *split_type_for_printing(kind.element_type), "]", suffix]
     if kind.name == "choice" and kind.names:
         return [
             "choice",
@@ -363,7 +363,7 @@ def format_record_type(fields: Sequence[ast.Field]) -> Pieces:
 
 def format_field(field: ast.Field) -> Pieces:
     """Format a config field, as in `layers: int from "n_layer" = 12 "number of layers"`."""
-    return [f"{field.name}: ", *format_type_pieces(field.type), *format_field_suffix(field)]
+    return [f"{field.name}: ", *split_type_for_printing(field.type), *format_field_suffix(field)]
 
 
 def format_field_suffix(field: ast.Field) -> Pieces:

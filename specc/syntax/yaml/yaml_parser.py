@@ -72,7 +72,7 @@ def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
     return [ast.Dims(tuple(lengths), span=get_entry_span(entry))]
 
 
-def parse_yaml_requires(reader: YamlReader, entry: YamlEntry) -> Items:
+def parse_yaml_requirements(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse the key `require`, as in `require: [{that: d % heads == 0, because: …}]`."""
     requires: list[ast.Require | None] = []
     example = "a list: `- {that: d % heads == 0, because: …}`"
@@ -304,7 +304,7 @@ TOP_ITEM_PARSERS: dict[str, ItemParser] = {
         ast.Config, parse_yaml_config_entry, "`d: {type: int, default: 512}`"
     ),
     "dims": parse_yaml_dims,
-    "require": parse_yaml_requires,
+    "require": parse_yaml_requirements,
     "items": parse_yaml_items,
     "reading": make_section_parser(
         ast.Reading, parse_yaml_reading_entry, "`pixels: image(size=[8, 8])`"
