@@ -211,7 +211,7 @@ def _evaluate_input_length(
     """Evaluate a dimension of a graph input. Raise E0303 for `...`, and E0308 for 0."""
     if isinstance(dim, ast.EllipsisDims):
         title = "`...` cannot be used in the type of a graph input"
-        help_ = "write every dimension, for example `float[batch, n, 8]`"
+        help_ = "write every dimension as a name from `dims` or a size"
         raise_error("E0303", title, dim.span, helps=[help_])
     length = _evaluate_length(context, dim, env)
     # a size of 0 from the config is an error, but a size of 0 may be allowed at run time

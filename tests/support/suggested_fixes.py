@@ -47,7 +47,6 @@ APPLIED_FIXES: dict[str, list[tuple[str, str, str]]] = {
     "E0301-axes-of-a-result": [
         ("mean(x, axis=1)", "return linear(x, out=8)", "return linear(mean(x, axis=1), out=8)"),
     ],
-    "E0303-ellipsis-in-an-input": [("float[batch, n, 8]", "float[..., 8]", "float[batch, n, 8]")],
     "E0311": [("where a = …", "dims a, n", "dims a, n\nwhere a = 2 * n")],
     "E0101-and-in-a-condition": [("a & b", "a and b", "a & b")],
     "E0101-and-is-a-sign": [("a & b", "x and x", "x > 0 & x > 0")],

@@ -187,26 +187,27 @@ class Lexer:
         word = WORD_PATTERN.match(self.fragment.text, start)
         assert word is not None
         # the pattern of a number matches `1_000` and `3d` only up to the `_` and the `d`
+        first_digits = self._find_first_digits(text, start)
         explanation = (
             _explain_invalid_number(word.group())
             if word.end() > end
-            else self._explain_thousands_separator(text, start) or _explain_unsupported_number(text)
+            else _explain_thousands_separator(first_digits, text)
+            or _explain_unsupported_number(text)
         )
         end = max(end, word.end())
         if explanation is not None:
             title, fix = explanation
-            self.report_error("E0108", title, start, end, "here", fix)
+            number_start = start - len(f"{first_digits},") if first_digits else start
+            self.report_error("E0108", title, number_start, end, "here", fix)
             text = "0"  # an invalid number is a token, so that parsing continues
         self.result.tokens.append(Token("NUMBER", text, start, end))
         return end
 
-    def _explain_thousands_separator(self, text: str, start: int) -> tuple[str, str] | None:
-        """Return the title and the fix for the digits `024` of `1,024`, otherwise None."""
+    def _find_first_digits(self, text: str, start: int) -> str:
+        """Return the digits `1` before the digits `text` of a number such as `1,024`, or ""."""
         before = re.search(r"\b([1-9][0-9]{0,2}),\Z", self.fragment.text[max(0, start - 5) : start])
-        if before is None or len(text) != 3 or text[0] != "0" or not text.isdecimal():
-            return None
-        title = f"the number `{before[1]},{text}` has a thousands separator"
-        return title, f"write `{before[1]}{text}`"
+        is_group = len(text) == 3 and text[0] == "0" and text.isdecimal()
+        return before[1] if before and is_group else ""
 
     def _report_stray_character(self, offset: int) -> int:
         """Report E0106 for a character that cannot begin a token. Return the next offset."""
@@ -256,6 +257,14 @@ class Lexer:
                     return
             elif token.text in CLOSERS:
                 depth = max(0, depth - 1)
+
+
+def _explain_thousands_separator(first_digits: str, digits: str) -> tuple[str, str] | None:
+    """Return the title and the fix for a number such as `1,024`, or None without `first_digits`."""
+    if not first_digits:
+        return None
+    title = f"the number `{first_digits},{digits}` has a thousands separator"
+    return title, f"write `{first_digits}{digits}`"
 
 
 def _explain_invalid_number(word: str) -> tuple[str, str]:

@@ -19,7 +19,7 @@ EPOCHS = 5
 def test_tutorial_runs(tmp_path: Path) -> None:
     binaries = str(Path(sys.executable).parent)
     places = {"PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
-    scripts = iter(re.findall(r"[Ss]ave this program as `(\w+\.py)`:", PAGE))
+    scripts = iter(re.findall(r"[Ss]ave the following program as `(\w+\.py)`:", PAGE))
     said = []
     for kind, text in BLOCKS:
         if kind == "yaml":
