@@ -187,9 +187,9 @@ def _find_last_layer(name: str, other_names: Iterable[str]) -> str:
     """Return the prefix, such as `h.11`, of the last layer in `other_names` if `name` is in a later
     layer, or "".
     """
-    for layer in re.finditer(r"\.(\d+)(?=\.)", name):
+    for layer in re.finditer(r"\.(\d{1,9})(?=\.)", name):
         # the names in a checkpoint may have another prefix
-        pattern = re.compile(rf"(?:.*\.)?{re.escape(name[: layer.start()])}\.(\d+)\.")
+        pattern = re.compile(rf"(?:.*\.)?{re.escape(name[: layer.start()])}\.(\d{{1,9}})\.")
         indices = [int(match[1]) for n in other_names if (match := pattern.match(n))]
         if indices and int(layer[1]) > max(indices):
             return f"{name[: layer.start()]}.{max(indices)}"
@@ -302,9 +302,17 @@ def _suggest_axis_fix(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
 def _suggest_more_layers(checkpoint: Checkpoint, unused: Sequence[str]) -> Iterator[str]:
     """Yield a help if an unused tensor is in a layer after the last layer of the model."""
     used_names = checkpoint.tensors.keys() - set(unused)
-    last_layers = filter(None, (_find_last_layer(name, used_names) for name in unused))
+    # one name per pattern and a limit keep the search linear in the number of tensors
+    names_by_pattern = {get_name_without_numbers(n): n for n in sorted(unused, key=_list_numbers)}
+    last_names = islice(names_by_pattern.values(), MAX_ERRORS)
+    last_layers = filter(None, (_find_last_layer(name, used_names) for name in last_names))
     for last_layer in islice(last_layers, 1):
         yield f"the last layer of the model is `{escape_text(last_layer)}`; {LAYERS_HELP}"
+
+
+def _list_numbers(name: str) -> list[int]:
+    """Return the layer and expert indices in the name of a tensor."""
+    return [int(number) for number in re.findall(r"\.(\d{1,9})(?=\.)", name)]
 
 
 def _get_path(checkpoint: Checkpoint, tensor: str) -> Path:
