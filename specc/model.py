@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Diagnostic", "GenerationResult", "Model", "SpeccError"]
 
-Results: TypeAlias = dict[str, Array]
+OutputArrays: TypeAlias = dict[str, Array]
 """Arrays by output name."""
 
 ENGINES = ("local", "serial", "ray")
@@ -78,12 +78,12 @@ class Model(InferenceModel):
     """
 
     @overload
-    def run(self, batches: Iterable[Mapping[str, object]], /) -> Iterator[Results]: ...
+    def run(self, batches: Iterable[Mapping[str, object]], /) -> Iterator[OutputArrays]: ...
 
     @overload
-    def run(self, **inputs: object) -> Results: ...
+    def run(self, **inputs: object) -> OutputArrays: ...
 
-    def run(self, *batches: object, **inputs: object) -> Results | Iterator[Results]:
+    def run(self, *batches: object, **inputs: object) -> OutputArrays | Iterator[OutputArrays]:
         """Run the model on inputs (arrays, nested lists, strings, images) and return its outputs by
         name. For an iterable of batches (mappings of inputs by name), return an iterator that
         computes the outputs of each batch lazily.
@@ -116,16 +116,16 @@ class Model(InferenceModel):
             return run_batches(self.full_forward_model, batches, inputs)
         return self.full_forward_model.run(**inputs)
 
-    def fixed(self, **lengths: int) -> LoadedModel:
-        """Load the full-forward graph with static shapes. `model.fixed(batch=8).run(…)` runs the
-        model with a batch size of 8.
+    def with_static_shapes(self, **lengths: int) -> LoadedModel:
+        """Load the full-forward graph with static shapes, as in
+        `model.with_static_shapes(batch=8).run(…)` for a batch size of 8.
 
         Shape computations are folded into constants, and with the `cuda` provider each run replays
         a CUDA graph. Raise E0981 unless `lengths` contains all symbolic dimensions of the inputs.
         """
         return specialize_static_shapes(self.full_forward_model, lengths)
 
-    def attention(self, **inputs: object) -> tuple[Results, AttentionWeights]:
+    def attention(self, **inputs: object) -> tuple[OutputArrays, AttentionWeights]:
         """Run the model. Return its outputs by name, and the attention weights [batch, heads,
         query, key] of each layer by scope.
         """

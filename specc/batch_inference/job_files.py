@@ -23,7 +23,13 @@ from specc.batch_inference.file_format import (
 from specc.batch_inference.parquet import encode_parquet
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.atomic_write import write_file_atomically
-from specc.io.json_io import InvalidJsonError, JsonFields, Record, parse_strict_json, to_json_value
+from specc.io.json_io import (
+    InvalidJsonError,
+    JsonFields,
+    JsonRecord,
+    parse_strict_json,
+    to_json_value,
+)
 from specc.io.safe_read import describe_os_error, escape_text, raise_unreadable_file
 from specc.version import __version__
 
@@ -220,7 +226,7 @@ Count: TypeAlias = Annotated[int, partial(JsonFields.read_int, low=0, high=2**63
 
 
 @dataclass(kw_only=True)
-class BlockStatistics(Record):
+class BlockStatistics(JsonRecord):
     """Statistics of a block: rows, errors by row, positions, padding positions, compute time in
     `seconds`, and multiply-adds by the cost formulas. `null_row_count` is the number of rows with
     NaN or infinity, which JSON Lines files store as null.

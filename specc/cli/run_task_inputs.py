@@ -119,9 +119,9 @@ def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[SlotValues, 
     """
     files: list[Path] = []
     values: SlotValues = {}
-    slots = {slot.name: slot for slot in task.slots}
+    slots = {slot.name: slot for slot in task.inputs}
     named_arguments = [_split_named_inputs(argument, slots) for argument in arguments]
-    remaining = [s for s in task.slots if s.name not in {n for n, _ in named_arguments}]
+    remaining = [s for s in task.inputs if s.name not in {n for n, _ in named_arguments}]
     for name, argument in named_arguments:
         slot = slots[name] if name else _get_next_slot(remaining, values)
         if slot is None:
@@ -137,7 +137,7 @@ def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[SlotValues, 
 
 def _fill_optional_slots(record: Mapping[str, Value], task: Task) -> dict[str, Value]:
     """Add None for the absent optional values of a record, so that records stay aligned."""
-    return {slot.name: None for slot in task.slots if slot.is_optional} | dict(record)
+    return {slot.name: None for slot in task.inputs if slot.is_optional} | dict(record)
 
 
 def _split_named_inputs(argument: str, slots: Mapping[str, TaskInput]) -> tuple[str, str]:
@@ -230,7 +230,9 @@ def add_example_command(
 ) -> SpeccError:
     """Return the error with an example command line for each diagnostic about missing inputs."""
     if task:
-        arguments = [SLOT_EXAMPLES.get(s.name, '"a text"') for s in task.slots if not s.is_optional]
+        arguments = [
+            SLOT_EXAMPLES.get(s.name, '"a text"') for s in task.inputs if not s.is_optional
+        ]
     else:
         readings = dict(model.preprocessing.inputs).values()
         computed_names = {r.shape_input for r in readings if isinstance(r, ImageConfig)}

@@ -90,7 +90,7 @@ def _can_preprocess(kind: str, text: TextReading, preprocessing: PreprocessingCo
     """Return True if the model has the text or image preprocessing that a task needs."""
     if TASKS[kind].needs_tokenizer and not isinstance(text, JsonTokenizer):
         return False
-    takes_image = any(slot.name == "image" for slot in TASKS[kind].slots)
+    takes_image = any(item.name == "image" for item in TASKS[kind].inputs)
     return not takes_image or any(isinstance(r, ImageConfig) for _, r in preprocessing.inputs)
 
 

@@ -81,7 +81,7 @@ def to_json_value(value: object) -> Json:
             return [to_json_value(item) for item in value]
         case Mapping():
             return {str(key): to_json_value(item) for key, item in value.items()}
-        case Record():
+        case JsonRecord():
             return value.to_json()
     return _record_to_json(value)
 
@@ -99,7 +99,7 @@ def replace_non_finite(value: object) -> object:
 
 
 def _get_json_keys(record: type) -> Mapping[str, str]:
-    return record.json_keys if issubclass(record, Record) else {}
+    return record.json_keys if issubclass(record, JsonRecord) else {}
 
 
 def _record_to_json(record: object) -> dict[str, Json]:
@@ -346,7 +346,7 @@ def make_int_range_reader(low: int, high: int) -> Reader:
     return partial(JsonFields.read_int, low=low, high=high)
 
 
-class Record:
+class JsonRecord:
     """A dataclass that is stored as a JSON object, with its `tag` under the key `kind`. Fields with
     a default may be absent. `json_keys` maps a field name to its JSON key if the two differ.
     """
@@ -371,7 +371,7 @@ class Record:
         """Raise an error if field values contradict each other."""
 
 
-AnyRecord = TypeVar("AnyRecord", bound=Record)
+AnyRecord = TypeVar("AnyRecord", bound=JsonRecord)
 
 
 def _read_fields(record: type, json_fields: JsonFields) -> Iterator[tuple[str, object]]:

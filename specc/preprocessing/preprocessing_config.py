@@ -15,8 +15,8 @@ from specc.io.json_io import (
     FieldPath,
     Json,
     JsonFields,
+    JsonRecord,
     RaiseFieldError,
-    Record,
     make_int_range_reader,
     parse_tagged_record,
     raise_invalid_record,
@@ -65,59 +65,59 @@ class TaskKind:
     tokenizer.json.
     """
 
-    slots: tuple[TaskInput, ...]
+    inputs: tuple[TaskInput, ...]
     class_suffixes: tuple[str, ...] = ()
     results: tuple[str, ...] = ("logits",)
     options: Mapping[str, object]
     needs_tokenizer: bool = False
 
 
-TEXT_SLOTS = (
+TEXT_INPUTS = (
     TaskInput("text", is_variadic=True),
     TaskInput("text_pair", is_variadic=True, is_optional=True),
 )
 TASKS: Mapping[str, TaskKind] = {
     "text-classification": TaskKind(
-        slots=TEXT_SLOTS,
+        inputs=TEXT_INPUTS,
         class_suffixes=("ForSequenceClassification",),
         options={"top_k": 0, "function_to_apply": ""},
     ),
     "next-sentence-prediction": TaskKind(
-        slots=(TaskInput("text", is_variadic=True), TaskInput("text_pair", is_variadic=True)),
+        inputs=(TaskInput("text", is_variadic=True), TaskInput("text_pair", is_variadic=True)),
         class_suffixes=("ForNextSentencePrediction",),
         options={"top_k": 0, "function_to_apply": ""},
     ),
     "token-classification": TaskKind(
-        slots=(TaskInput("text", is_variadic=True),),
+        inputs=(TaskInput("text", is_variadic=True),),
         class_suffixes=("ForTokenClassification",),
         options={"aggregation_strategy": "simple"},
         needs_tokenizer=True,
     ),
     "question-answering": TaskKind(
-        slots=(TaskInput("question"), TaskInput("context")),
+        inputs=(TaskInput("question"), TaskInput("context")),
         class_suffixes=("ForQuestionAnswering", "ForQuestionAnsweringSimple"),
         results=("start_logits", "end_logits"),
         options={"top_k": 1, "max_answer_len": 15, "max_seq_len": 384},
         needs_tokenizer=True,
     ),
     "fill-mask": TaskKind(
-        slots=(TaskInput("text", is_variadic=True),),
+        inputs=(TaskInput("text", is_variadic=True),),
         class_suffixes=("ForMaskedLM",),
         options={"top_k": 5},
         needs_tokenizer=True,
     ),
     "multiple-choice": TaskKind(
-        slots=(TaskInput("text"), TaskInput("choices", is_variadic=True)),
+        inputs=(TaskInput("text"), TaskInput("choices", is_variadic=True)),
         class_suffixes=("ForMultipleChoice",),
         options={},
     ),
     "zero-shot-image-classification": TaskKind(
-        slots=(TaskInput("image"), TaskInput("candidate_labels", is_variadic=True)),
+        inputs=(TaskInput("image"), TaskInput("candidate_labels", is_variadic=True)),
         results=("logits_per_image",),
         options={"hypothesis_template": "This is a photo of {}."},
     ),
     "sentence-similarity": TaskKind(
-        slots=(TaskInput("text", is_variadic=True),),
+        inputs=(TaskInput("text", is_variadic=True),),
         results=("sentence_embedding",),
         options={"prompt_name": "", "prompt": ""},
     ),
@@ -149,7 +149,7 @@ TokenCount: TypeAlias = Annotated[int, make_int_range_reader(0, MAX_TOKENS)]
 
 
 @value_class(slots=True, kw_only=True)
-class Task(Record):
+class Task(JsonRecord):
     """The task of a compiled model, stored in its metadata.
 
     `text_input` names the text input. `score_function` converts logits to scores. If
@@ -181,9 +181,9 @@ class Task(Record):
     truncates_left: bool = False
 
     @property
-    def slots(self) -> tuple[TaskInput, ...]:
+    def inputs(self) -> tuple[TaskInput, ...]:
         """Return the inputs of the task."""
-        return TASKS[self.kind].slots
+        return TASKS[self.kind].inputs
 
     @property
     def options(self) -> Mapping[str, object]:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
 from specc.diagnostics.value_class import value_class
-from specc.io.json_io import JsonFields, Record, make_int_range_reader, parse_tagged_record
+from specc.io.json_io import JsonFields, JsonRecord, make_int_range_reader, parse_tagged_record
 from specc.preprocessing.tokenizer_files import MAX_ID, JsonTokenizer, RenamedFieldRecord, TokenId
 
 Resize = Literal["bilinear", "bicubic", "box", "nearest", "lanczos", "hamming"]
@@ -255,7 +255,7 @@ class FilterBanks(RenamedFieldRecord):
 
 
 @value_class(slots=True)
-class NumbersOutput(Record):
+class NumbersOutput(JsonRecord):
     """An output that is printed as an array (the default), with `digits` significant digits."""
 
     tag = "numbers"
@@ -289,7 +289,7 @@ class LabelsOutput(RenamedFieldRecord):
 
 
 @value_class(slots=True)
-class TextOutput(Record):
+class TextOutput(JsonRecord):
     """Token ids, or logits along the last axis, that are decoded to text."""
 
     tag = "text"
@@ -297,7 +297,7 @@ class TextOutput(Record):
 
 
 @value_class(slots=True)
-class ImageOutput(Record):
+class ImageOutput(JsonRecord):
     """Normalized pixels, converted to an image as the inverse of `image` (except `invert=auto`)."""
 
     tag = "picture"
@@ -305,7 +305,7 @@ class ImageOutput(Record):
 
 
 @value_class(slots=True)
-class SegmentationOutput(Record):
+class SegmentationOutput(JsonRecord):
     """A segmentation map: scores `[batch, classes, height, width]` or class ids `[batch, height,
     width]`. `palette` contains the RGB values of each class; if it is empty, specc chooses colors.
     """

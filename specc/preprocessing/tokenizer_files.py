@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.json_io import Json, JsonFields, Record, make_int_range_reader
+from specc.io.json_io import Json, JsonFields, JsonRecord, make_int_range_reader
 from specc.io.safe_read import (
     UnreadableFileError,
     escape_text,
@@ -167,7 +167,7 @@ def _read_chat(fields: JsonFields, name: str) -> ChatTemplate:
 TokenId: TypeAlias = Annotated[int | None, make_int_range_reader(0, MAX_ID)]
 
 
-class RenamedFieldRecord(Record):
+class RenamedFieldRecord(JsonRecord):
     """A record with field names that differ from the option names in a spec."""
 
     __slots__ = ()
@@ -216,7 +216,7 @@ class JsonTokenizer(RenamedFieldRecord):
 
     def to_json(self) -> dict[str, Json]:
         """Return the record as JSON. The tokenizer file is stored separately under its hash."""
-        fields = Record.to_json(self) | {"file": self.file.sha256}
+        fields = JsonRecord.to_json(self) | {"file": self.file.sha256}
         return {k: v for k, v in fields.items() if v is not None or k in ("end", "start")}
 
     def insert_image_prompt_tokens(self, text: str, start: str, placeholder: str = "") -> str:

@@ -343,4 +343,4 @@ def _list_dynamic_lengths(graph: Graph) -> list[str]:
 
 def _raise_invalid_lengths(title: str, graph: Graph) -> NoReturn:
     example = ", ".join(f"{name}=8" for name in _list_dynamic_lengths(graph))
-    raise_error("E0981", title, helps=[f"set all of them: `model.fixed({example})`"])
+    raise_error("E0981", title, helps=[f"set all of them: `model.with_static_shapes({example})`"])

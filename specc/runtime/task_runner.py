@@ -71,7 +71,7 @@ class _EncodedBatch:
 def has_task_inputs(model: LoadedModel, inputs: Mapping[str, object]) -> bool:
     """Return True if `inputs` have the names of task inputs rather than of graph inputs."""
     task = model.manifest.preprocessing.task
-    names = {slot.name for slot in task.slots} if task else set()
+    names = {slot.name for slot in task.inputs} if task else set()
     return bool(names & inputs.keys() - model.manifest.graph.inputs.keys())
 
 
@@ -82,7 +82,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
     task = model.manifest.preprocessing.task
     assert task is not None, "checked by `is_for_task`"
     options = _read_options(task, inputs)
-    slots = {s.name for s in task.slots}
+    slots = {s.name for s in task.inputs}
     task_inputs = {name: value for name, value in inputs.items() if name in slots}
     _check_required_inputs(task, task_inputs)
     preprocessing, graph = model.manifest.preprocessing, model.manifest.graph
@@ -164,7 +164,7 @@ def _make_arrays(model: LoadedModel, task: Task, batch: _EncodedBatch) -> dict[s
 
 def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]:
     """Return task options with defaults. Raise E0910 (unknown name) or E0753 (invalid value)."""
-    slots = [slot.name for slot in task.slots]
+    slots = [slot.name for slot in task.inputs]
     options = dict(task.options)
     for name, value in inputs.items():
         if name in slots:
@@ -191,9 +191,9 @@ def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]
 
 def _check_required_inputs(task: Task, inputs: Mapping[str, object]) -> None:
     """Raise E0910 if a task input is missing."""
-    for slot in task.slots:
+    for slot in task.inputs:
         if slot.name not in inputs and not slot.is_optional:
-            slot_names = ", ".join(s.name for s in task.slots)
+            slot_names = ", ".join(s.name for s in task.inputs)
             raise_error(
                 "E0910",
                 f"missing input `{slot.name}` of the task `{task.kind}`",

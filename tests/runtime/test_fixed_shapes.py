@@ -32,7 +32,7 @@ def compiled(name: str, directory: Path) -> Model:
 def test_results_equal_those_of_dynamic_lengths(name: str, tmp_path: Path) -> None:
     """For several inputs in sequence: no state of an earlier run remains."""
     model = compiled(name, tmp_path)
-    fixed = model.fixed(**LENGTHS[name])
+    fixed = model.with_static_shapes(**LENGTHS[name])
     for seed in range(3):
         rng = np.random.default_rng(seed)
         inputs = make_random_inputs(model.manifest.graph, LENGTHS[name], rng)
@@ -44,7 +44,7 @@ def test_results_equal_those_of_dynamic_lengths(name: str, tmp_path: Path) -> No
 
 def test_results_are_not_overwritten_by_the_next_run(tmp_path: Path) -> None:
     """The next run overwrites the internal buffers, not the returned arrays."""
-    fixed = compiled("xor", tmp_path).fixed(batch=1)
+    fixed = compiled("xor", tmp_path).with_static_shapes(batch=1)
     first = fixed.run(x=[[0.0, 1.0]])["y"]
     before = first.copy()
     fixed.run(x=[[1.0, 1.0]])
@@ -52,7 +52,7 @@ def test_results_are_not_overwritten_by_the_next_run(tmp_path: Path) -> None:
 
 
 def test_threads_take_turns(tmp_path: Path) -> None:
-    fixed = compiled("xor", tmp_path).fixed(batch=1)
+    fixed = compiled("xor", tmp_path).with_static_shapes(batch=1)
     given = [[[a / 9, b / 9]] for a in range(10) for b in range(10)]
     alone = [fixed.run(x=x)["y"].item() for x in given]
     with ThreadPoolExecutor(4) as pool:
@@ -72,7 +72,7 @@ def test_threads_take_turns(tmp_path: Path) -> None:
 )
 def test_invalid_lengths_are_refused(lengths: dict[str, int], words: str, tmp_path: Path) -> None:
     with pytest.raises(SpeccError) as caught:
-        compiled("xor", tmp_path).fixed(**lengths)
+        compiled("xor", tmp_path).with_static_shapes(**lengths)
     (told,) = caught.value.diagnostics
     assert told.code == "E0981"
     assert words in told.title
@@ -80,7 +80,7 @@ def test_invalid_lengths_are_refused(lengths: dict[str, int], words: str, tmp_pa
 
 
 def test_another_length_is_refused(tmp_path: Path) -> None:
-    fixed = compiled("xor", tmp_path).fixed(batch=2)
+    fixed = compiled("xor", tmp_path).with_static_shapes(batch=2)
     with pytest.raises(SpeccError, match="E0912"):
         fixed.run(x=[[0.0, 1.0]])
 
@@ -88,7 +88,7 @@ def test_another_length_is_refused(tmp_path: Path) -> None:
 def test_a_length_above_the_position_table_is_refused(tmp_path: Path) -> None:
     """Reported at run time, as for dynamic lengths: a table of 32 positions."""
     model = compiled("bert", tmp_path)
-    fixed = model.fixed(batch=1, seq=4)
+    fixed = model.with_static_shapes(batch=1, seq=4)
     with pytest.raises(SpeccError, match="E0912"):
         fixed.run(input_ids=[[1] * 5])
 
