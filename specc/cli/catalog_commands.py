@@ -244,7 +244,7 @@ def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> Nam
         shown = [
             replace(item, body=(), end=()) if isinstance(item, ast.Block) else item
             for item in items
-            if isinstance(item, ast.Config)
+            if isinstance(item, ast.ConfigSection)
             or (isinstance(item, ast.Block) and item.kind == "graph")
         ]
         text = "\n\n".join(

@@ -158,7 +158,7 @@ class ErrorCollector:
 
     errors: list[Diagnostic] = field(default_factory=list, init=False)
 
-    def add(self, *errors: Diagnostic) -> None:
+    def add_errors(self, *errors: Diagnostic) -> None:
         """Add diagnostics to `errors` without raising an exception."""
         self.errors.extend(errors)
 
@@ -172,7 +172,9 @@ class ErrorCollector:
         related_labels: Iterable[Label] = (),
     ) -> None:
         """Add one error to `errors` without raising an exception."""
-        self.add(Diagnostic(code, title, Label(span, label), tuple(related_labels), helps=helps))
+        self.add_errors(
+            Diagnostic(code, title, Label(span, label), tuple(related_labels), helps=helps)
+        )
 
 
 class SpeccError(Exception):

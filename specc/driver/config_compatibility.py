@@ -27,7 +27,7 @@ def check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool =
     """Return True if the spec declares a model_type. Raise E0405 if the config, or the part of the
     config that a used spec reads, has a different model_type.
     """
-    expected = [e for e in list_config_entries(program) if isinstance(e, ast.Expect)]
+    expected = [e for e in list_config_entries(program) if isinstance(e, ast.ExpectedValues)]
     # a part of a config without a model_type is assumed to have the declared model_type
     is_type_missing = is_used_spec and data.find_non_null(MODEL_TYPE_KEY) is None
     checked = [e for e in expected if not is_type_missing or e.key != MODEL_TYPE_KEY]
@@ -42,7 +42,9 @@ def check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool =
     return any(e.key == MODEL_TYPE_KEY for e in expected)
 
 
-def _check_expected_keys(expectations: Iterable[ast.Expect], data: JsonObject, spec: str) -> None:
+def _check_expected_keys(
+    expectations: Iterable[ast.ExpectedValues], data: JsonObject, spec: str
+) -> None:
     """Raise E0405 if the config file belongs to another model family or variant.
 
     The value `none` in an `expect` entry matches a key that is absent or null. `spec` is the path

@@ -53,14 +53,14 @@ def format_derived_spec(derived_spec: DerivedSpec) -> ast.File:
         doc=program.doc,
         extends=derived_spec.extends,
         items=(_make_config(entries),)
-        if any(isinstance(entry, ast.Assign) for entry in entries)
+        if any(isinstance(entry, ast.ConfigOverride) for entry in entries)
         else (),
         comments=ast.Comments(leading=derived_spec.header_comments),
         end=derived_spec.footer_comments,
     )
 
 
-def _make_config(entries: list["ast.Assign | str"]) -> ast.Config:
+def _make_config(entries: list["ast.ConfigOverride | str"]) -> ast.ConfigSection:
     """Build a `config` section from entries and comments; comments precede the next entry."""
     assignments: list[ast.ConfigEntry] = []
     pending_comments: list[str] = []
@@ -69,12 +69,14 @@ def _make_config(entries: list["ast.Assign | str"]) -> ast.Config:
             pending_comments.append(entry)
         else:
             comments = ast.Comments(tuple(pending_comments), entry.comments.trailing)
-            assignments.append(ast.Assign(entry.name, entry.value, comments=comments))
+            assignments.append(ast.ConfigOverride(entry.name, entry.value, comments=comments))
             pending_comments = []
-    return ast.Config(tuple(assignments), end=tuple(pending_comments))
+    return ast.ConfigSection(tuple(assignments), end=tuple(pending_comments))
 
 
-def _iterate_entries(program: Program, derived_spec: DerivedSpec) -> Iterator["ast.Assign | str"]:
+def _iterate_entries(
+    program: Program, derived_spec: DerivedSpec
+) -> Iterator["ast.ConfigOverride | str"]:
     """Yield a value or comment for each config field, followed by the values of used specs."""
     fields = {entry.name: entry for entry in program.iterate_fields()}
     for name, entry in fields.items():
@@ -89,7 +91,7 @@ def _iterate_entries(program: Program, derived_spec: DerivedSpec) -> Iterator["a
                 doc = f"  ({config_field.doc})" if config_field.doc else ""
                 yield f"{path}{derived_spec.comment_separator}{text}{doc}"
         if written_values:
-            yield ast.Assign(
+            yield ast.ConfigOverride(
                 name, _build_value(written_values, name), comments=ast.Comments(trailing=entry.doc)
             )
     yield from _iterate_used_spec_values(derived_spec.config_values, fields)
@@ -97,14 +99,14 @@ def _iterate_entries(program: Program, derived_spec: DerivedSpec) -> Iterator["a
 
 def _iterate_used_spec_values(
     values: Mapping[str, str], fields: Container[str]
-) -> Iterator[ast.Assign]:
+) -> Iterator[ast.ConfigOverride]:
     """Yield the config values whose path is not a field of the spec itself, but of a used spec."""
     spec_values = {path: text for path, text in values.items() if path.split(".")[0] not in fields}
     for name in dict.fromkeys(path.split(".")[0] for path in spec_values):
         nested_values = {
             path: text for path, text in spec_values.items() if path.split(".")[0] == name
         }
-        yield ast.Assign(name, _build_value(nested_values, name))
+        yield ast.ConfigOverride(name, _build_value(nested_values, name))
 
 
 def _build_value(values: Mapping[str, str], path: str) -> ast.Expr:

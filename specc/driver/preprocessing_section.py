@@ -121,7 +121,7 @@ def build_preprocessing_config(
 
 def _find_entry_spans(program: Program) -> dict[str, Span | None]:
     """Return the source span of each `reading` entry, by the name of the input or output."""
-    items = (item for item, _ in program.iterate_items(ast.Reading))
+    items = (item for item, _ in program.iterate_items(ast.ReadingSection))
     return {entry.name: entry.span for item in items for entry in item.entries}
 
 

@@ -193,7 +193,7 @@ def check_quantize_options(
 def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
     """Return `quantize` entries of the most derived spec by name. Raise E0201 if unknown."""
     entries: dict[str, ast.QuantizeEntry] = {}
-    for item, _ in reversed(list(program.iterate_items(ast.Quantize))):
+    for item, _ in reversed(list(program.iterate_items(ast.QuantizeSection))):
         for entry in item.entries:
             if entry.name not in QUANTIZE_SETTINGS:
                 choices = f"expected one of {', '.join(QUANTIZE_SETTINGS)}"
@@ -269,7 +269,7 @@ def _choose_calibration(program: Program, options: QuantizeOptions) -> Calibrati
         (get_option_flag(name) for name in CALIBRATION_SETTINGS if options.is_set(name)), ""
     )
     option_source = CalibrationSource(options.calibration_samples, options.calibration_data, flag)
-    for item, module in program.iterate_items(ast.Quantize):
+    for item, module in program.iterate_items(ast.QuantizeSection):
         entries = {e.name: e for e in item.entries if e.name in CALIBRATION_SETTINGS}
         if len(entries) > 1:
             raise_error(

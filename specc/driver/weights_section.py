@@ -61,19 +61,19 @@ def _read_spec_rules(context: Context, program: Program, env: Env) -> WeightRule
     ties: list[TieRule] = []
     loads: list[LoadRule] = []
     ignores: list[IgnoreRule] = []
-    for item, _ in program.iterate_items(ast.Weights):
+    for item, _ in program.iterate_items(ast.WeightsSection):
         for rule in item.rules:
             match rule:
-                case ast.WeightsFile() | ast.Share():
+                case ast.WeightsFile() | ast.ShareRule():
                     continue
                 case _ if not _is_condition_true(rule.condition, context, env):
                     continue
-                case ast.Tie(name=name, source=source):
+                case ast.TieRule(name=name, source=source):
                     ties.append(TieRule(name.text, source.text, rule.span))
-                case ast.Load(name=name, value=value):
+                case ast.LoadRule(name=name, value=value):
                     expression = _read_load(context, env, value)
                     loads.append(LoadRule(name.text, expression, rule.span))
-                case ast.Ignore(name=name):
+                case ast.IgnoreRule(name=name):
                     ignores.append(IgnoreRule(name.text, rule.span))
     return WeightRules(tuple(ties), tuple(loads), tuple(ignores))
 
@@ -167,7 +167,7 @@ def find_spec_weights_file(program: Program, *, is_required: bool = False) -> st
     """
     sources = (
         (rule, module)
-        for item, module in program.iterate_items(ast.Weights)
+        for item, module in program.iterate_items(ast.WeightsSection)
         for rule in item.rules
         if isinstance(rule, ast.WeightsFile)
     )

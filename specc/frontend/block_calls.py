@@ -330,7 +330,7 @@ def _is_declared_choice(param: ast.BlockParameter, value: SpecValue) -> bool:
 
 def _check_return(
     block: ast.Block, returned: Returned | None
-) -> tuple[ast.Return, Sequence[EvalResult]]:
+) -> tuple[ast.ReturnStatement, Sequence[EvalResult]]:
     """Return the `return` statement and one value per declared result, or raise E0214."""
     if returned is None:
         _raise_missing_return(block)

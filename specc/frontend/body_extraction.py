@@ -254,7 +254,9 @@ class EarlyExit:
             )
 
 
-def find_early_exit(statement: ast.Scan, initial_carries: Mapping[str, Tensor]) -> EarlyExit | None:
+def find_early_exit(
+    statement: ast.ScanLoop, initial_carries: Mapping[str, Tensor]
+) -> EarlyExit | None:
     """Return the early exit of a loop with `until`, or None. `initial_carries` are the initial
     loop-carried values.
 

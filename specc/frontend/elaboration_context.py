@@ -119,7 +119,7 @@ class SpecNamespace:
     path: str
     items: dict[str, SpecItem] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
-    uses: dict[str, ast.Use] = field(default_factory=dict)
+    uses: dict[str, ast.UseStatement] = field(default_factory=dict)
     is_standard: bool = False
     is_builtin: bool = False
     directory: Path = field(default_factory=Path)
@@ -136,7 +136,7 @@ class SpecNamespace:
             return self.items[name], self
         return self.extended.find_definition(name) if self.extended else None
 
-    def find_use_statement(self, alias: str) -> "tuple[ast.Use, SpecNamespace] | None":
+    def find_use_statement(self, alias: str) -> "tuple[ast.UseStatement, SpecNamespace] | None":
         """Return the `use` statement with the alias `alias` and its module, or None."""
         if alias in self.uses:
             return self.uses[alias], self

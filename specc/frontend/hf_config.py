@@ -335,7 +335,7 @@ def iterate_handled_config_keys(entries: list[ast.ConfigEntry]) -> Iterator[str]
     """Yield the config.json keys that a spec reads, expects or ignores, as dotted paths."""
     for entry in entries:
         match entry:
-            case ast.Expect(key=key):
+            case ast.ExpectedValues(key=key):
                 yield key
             case ast.IgnoredKeys(keys=keys):
                 yield from keys

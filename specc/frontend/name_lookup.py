@@ -183,7 +183,7 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
 
 
 def _raise_unknown_item(
-    module: SpecNamespace, item_name: str, use: ast.Use, span: Span | None
+    module: SpecNamespace, item_name: str, use: ast.UseStatement, span: Span | None
 ) -> NoReturn:
     """Raise E0204 for a name that is not a block, definition or graph of a used file."""
     helps = suggest_similar_name(

@@ -26,7 +26,7 @@ from specc.syntax import ast
 
 
 def evaluate_scan_inputs(
-    context: Context, statement: ast.Scan, env: Env
+    context: Context, statement: ast.ScanLoop, env: Env
 ) -> tuple[list[Tensor], int]:
     """Return the scanned tensors, or iteration indices without `along`, and the first scan axis."""
     if statement.along is None:
@@ -40,7 +40,7 @@ def evaluate_scan_inputs(
     return scanned_tensors, next(n for n, d in enumerate(scanned_tensors[0].shape) if d == length)
 
 
-def _evaluate_iteration_count(context: Context, statement: ast.Scan, env: Env) -> Dim:
+def _evaluate_iteration_count(context: Context, statement: ast.ScanLoop, env: Env) -> Dim:
     """Evaluate the trip count of a loop without `along`."""
     expr = statement.sequences[0]
     value = evaluate_value(context, expr, env)
@@ -70,7 +70,7 @@ def _resolve_scan_length(context: Context, along: ast.Expr, env: Env) -> Dim | N
 
 
 def _check_scanned_tensor(
-    context: Context, expr: ast.Expr, length: Dim | None, statement: ast.Scan, env: Env
+    context: Context, expr: ast.Expr, length: Dim | None, statement: ast.ScanLoop, env: Env
 ) -> Tensor:
     """Return the value of `expr`. Raise E0304 unless the value is a tensor that has exactly one
     axis of the static size `length`, or at least one axis of the symbolic size `length`.
@@ -99,7 +99,7 @@ def format_scan_dimension(along: ast.Expr | None) -> str:
 
 
 def evaluate_scan_mask(
-    context: Context, statement: ast.Scan, env: Env, length: Dim
+    context: Context, statement: ast.ScanLoop, env: Env, length: Dim
 ) -> Tensor | None:
     """Evaluate the padding mask of a loop, or return None if the loop has no `keep`. An iteration
     at a padded position leaves the loop-carried values unchanged.
@@ -127,7 +127,7 @@ RunBody: TypeAlias = Callable[[Context, Sequence[ast.Statement], Env], object]
 """A function that runs the statements of a body, and returns None without a `return`."""
 
 
-def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: RunBody) -> None:
+def elaborate_scan(context: Context, statement: ast.ScanLoop, env: Env, run_body: RunBody) -> None:
     """Elaborate a loop, and bind the names of loop-carried values and scan outputs to its results.
 
     The body is elaborated once, with values for one time step and the initial loop-carried values.
@@ -188,7 +188,7 @@ def _get_state_scope(op: ops.Scan) -> str:
 
 def _build_scan_body(
     context: Context,
-    statement: ast.Scan,
+    statement: ast.ScanLoop,
     env: Env,
     run_body: RunBody,
     initial_carries: Mapping[str, CarryValue],
@@ -230,7 +230,7 @@ def _build_scan_body(
 
 
 def _list_next_carries(
-    statement: ast.Scan,
+    statement: ast.ScanLoop,
     initial_carries: Mapping[str, CarryValue],
     carries: Iterable[Value],
     names: Mapping[str, SpecValue],
@@ -265,7 +265,7 @@ def unflatten_loop_carried_value(value: CarryValue, tensors: Iterator[Tensor]) -
     return tuple(unflatten_loop_carried_value(item, tensors) for item in value)
 
 
-def _get_initial_carry(statement: ast.Scan, name: str, env: Env) -> CarryValue:
+def _get_initial_carry(statement: ast.ScanLoop, name: str, env: Env) -> CarryValue:
     """Return the initial value of a loop-carried name, which is a tensor or a list of tensors."""
     value = env.names.get(name)
     if value is POISON:
@@ -288,7 +288,7 @@ def _convert_to_carry(value: SpecValue) -> CarryValue | None:
 
 
 def _check_loop_carried_value(
-    statement: ast.Scan,
+    statement: ast.ScanLoop,
     name: str,
     initial: CarryValue,
     values_before: Iterator[Value],
@@ -318,7 +318,7 @@ def _check_loop_carried_value(
 
 
 def _check_loop_carried_tensor(
-    statement: ast.Scan, name: str, next_value: SpecValue, previous_value: Value
+    statement: ast.ScanLoop, name: str, next_value: SpecValue, previous_value: Value
 ) -> Value:
     # the value is unchanged, because no statement of the body has set the name
     """Return a loop-carried tensor after an iteration. Raise E0305 if the type has changed."""
@@ -360,7 +360,7 @@ def _find_broadcast_axis(before: Type, after: Type) -> tuple[int, Dim] | None:
     return changed_axes[0], after.shape[changed_axes[0]]
 
 
-def _get_scan_output(statement: ast.Scan, name: str, env: Env) -> Value:
+def _get_scan_output(statement: ast.ScanLoop, name: str, env: Env) -> Value:
     """Return a scan output after an iteration. Raise E0305 for a value that is not a tensor."""
     value = env.names.get(name)
     if value is POISON:

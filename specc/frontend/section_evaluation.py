@@ -123,7 +123,7 @@ def get_vocabulary_sizes(graph: Graph, input_name: str, output_name: str) -> Voc
 
 def evaluate_generation_settings(
     context: Context,
-    item: ast.Generate,
+    item: ast.GenerateSection,
     env: Env,
     vocabulary: VocabularySizes,
     codebooks: int | None = None,
@@ -183,7 +183,7 @@ def evaluate_generate_section(
     context: Context, program: Program, block: ast.Block, env: Env, main_graph: Graph
 ) -> tuple[GenerateSection | None, tuple[Diagnostic, ...]]:
     """Return the `generate` section of the spec for the graph of `block`, and warnings."""
-    for item, _ in program.iterate_items(ast.Generate):
+    for item, _ in program.iterate_items(ast.GenerateSection):
         graphs = list_graphs(program)
         # in a spec with several task heads, one graph generates, and other graphs score, classify
         # or embed
@@ -217,18 +217,18 @@ def evaluate_stream_section(
     return StreamSection(items[0].input_name, tuple(dict.fromkeys(i.source for i in items)))
 
 
-def _list_stream_items(program: Program, block: ast.Block) -> list[ast.Stream]:
+def _list_stream_items(program: Program, block: ast.Block) -> list[ast.StreamSection]:
     """Return the `stream` sections, except sections whose names exist only in other graphs."""
     graphs = list_graphs(program)
     return [
         item
-        for item, _ in program.iterate_items(ast.Stream)
+        for item, _ in program.iterate_items(ast.StreamSection)
         if _has_stream_names(block, item) or not any(_has_stream_names(g, item) for g in graphs)
     ]
 
 
 def _check_single_stream(
-    block: ast.Block, items: Sequence[ast.Stream], generation: GenerateSection | None
+    block: ast.Block, items: Sequence[ast.StreamSection], generation: GenerateSection | None
 ) -> None:
     """Raise E0975 if a graph generates or streams along several inputs."""
     time_input = generation.sequence_input if generation else items[0].input_name
@@ -249,7 +249,7 @@ def _check_single_stream(
         )
 
 
-def _check_time_axis(block: ast.Block, item: ast.Stream) -> None:
+def _check_time_axis(block: ast.Block, item: ast.StreamSection) -> None:
     """Raise E0702 if the streamed input has no time axis after the batch axis."""
     for param in block.params:
         if param.name == item.input_name and len(param.type.dims or ()) < 2:
@@ -261,7 +261,7 @@ def _check_time_axis(block: ast.Block, item: ast.Stream) -> None:
             )
 
 
-def _has_stream_names(block: ast.Block, item: ast.Stream) -> bool:
+def _has_stream_names(block: ast.Block, item: ast.StreamSection) -> bool:
     """Return True if a graph has the input and the result of a `stream` section."""
     inputs, results = [p.name for p in block.params], [r.name for r in block.results]
     return item.input_name in inputs and item.source in results
@@ -273,7 +273,7 @@ def list_graphs(program: Program) -> list[ast.Block]:
     return [block for block in blocks if block.kind == "graph"]
 
 
-def _is_generated_by(block: ast.Block, item: ast.Generate) -> bool:
+def _is_generated_by(block: ast.Block, item: ast.GenerateSection) -> bool:
     """Return True if a graph has the generated input, and the output along the same time axis."""
     dims = next((p.type.dims or () for p in block.params if p.name == item.input_name), ())
     result = next((r for r in block.results if r.name == item.source), None)
@@ -288,7 +288,7 @@ def _collect_lengths(type: ast.TypeName) -> set[str]:
     return {n.path for n in walk_tree(type) if isinstance(n, ast.Name)}
 
 
-def _check_names(block: ast.Block, item: ast.Generate | ast.Stream) -> None:
+def _check_names(block: ast.Block, item: ast.GenerateSection | ast.StreamSection) -> None:
     """Raise E0221 if the graph lacks the input or an output of a section."""
     for name, declarations, role in (
         (item.input_name, block.params, "input"),
@@ -324,7 +324,7 @@ def evaluate_reading_section(
     other_names = {name for graph in list_graphs(program) for name in list_names(graph)} - {
         *block_names
     }
-    for item, module in program.iterate_items(ast.Reading):
+    for item, module in program.iterate_items(ast.ReadingSection):
         for entry in item.entries:
             # `other_names` are inputs or results of the other graphs of the spec
             if not isinstance(entry, kind) or entry.name in data or entry.name in other_names:

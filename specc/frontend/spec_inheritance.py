@@ -13,7 +13,7 @@ Entry = TypeVar("Entry", bound=ast.ConfigEntry)
 def iterate_config_entries(file: ast.File, kind: type[Entry]) -> Iterator[Entry]:
     """Yield the `config` entries of the class `kind` in a file."""
     for item in file.items:
-        if isinstance(item, ast.Config):
+        if isinstance(item, ast.ConfigSection):
             yield from (e for e in item.entries if isinstance(e, kind))
 
 
@@ -24,9 +24,9 @@ def iterate_item_names(item: ast.Item) -> Iterator[tuple[str, Span | None]]:
             yield item.name, item.name_span
         case ast.Dims():
             yield from ((d.name, d.span) for d in item.names)
-        case ast.Use():
+        case ast.UseStatement():
             yield item.name, item.span
-        case ast.Config():
+        case ast.ConfigSection():
             yield from ((e.name, e.span) for e in item.entries if isinstance(e, ast.Field))
 
 
@@ -38,7 +38,7 @@ def check_derived_spec_items(module: SpecNamespace) -> None:
                 description = "a graph"
             case ast.Dims():
                 description = "`dims`"
-            case ast.Use(has_own_config=True):
+            case ast.UseStatement(has_own_config=True):
                 description = "a spec with a config and weights of its own"
             case _:
                 continue
@@ -90,14 +90,14 @@ def check_derived_spec_names(module: SpecNamespace, base: SpecNamespace) -> None
 
 def _suggest_for_redefinition(item: ast.Item, name: str) -> str:
     """Suggest a config value for a duplicate field, or another name for a definition."""
-    if isinstance(item, ast.Config):
+    if isinstance(item, ast.ConfigSection):
         return f"set its value without a type: `{name} = …`, in YAML `{name}: …`"
     return f"rename it, for example to `{name}_here`, and use that name in `config`"
 
 
 def reject_untyped_assignments(module: SpecNamespace) -> None:
     """Raise E0220 for a config value without a type in a file that does not extend a spec."""
-    for entry in iterate_config_entries(module.file, ast.Assign):
+    for entry in iterate_config_entries(module.file, ast.ConfigOverride):
         helps = [
             f"declare it: `{entry.name}: {_format_declaration(entry.value)}`",
             "or name the spec that declares it: `extends …`",

@@ -104,7 +104,7 @@ class UsedSpec:
     `selected` is the index of the selected alternative (default 0).
     """
 
-    use: ast.Use
+    use: ast.UseStatement
     programs: tuple[Program, ...]
     selected: int | None = None
 
@@ -163,7 +163,7 @@ def build_module(file: ast.File, path: str, *, is_standard: bool = False) -> Spe
             module.items[item.name] = item
         elif isinstance(item, ast.Dims):
             module.dims.update({d.name: d.minimum for d in item.names})
-        elif isinstance(item, ast.Use):
+        elif isinstance(item, ast.UseStatement):
             module.uses[item.name] = item
     errors.raise_collected()
     return module
@@ -192,7 +192,7 @@ def build_program(
         check_derived_spec_names(derived_module, base)
         derived_module.extended = base
         derived_values: dict[str, ConfigAssignment] = {}
-        for entry in iterate_config_entries(derived_module.file, ast.Assign):
+        for entry in iterate_config_entries(derived_module.file, ast.ConfigOverride):
             flatten_assignments(entry.name, entry.value, entry.span, derived_values, derived_module)
         assignments |= _expand_used_spec_values(
             derived_values, {*_iterate_unresolved_paths(used_specs)}
@@ -229,7 +229,7 @@ def _list_used_specs(
     return tuple(used_specs)
 
 
-def _reject_path_pattern(use: ast.Use) -> None:
+def _reject_path_pattern(use: ast.UseStatement) -> None:
     """Raise E0226 if the weight path after `under` contains placeholders, which are not allowed
     because weight rules apply to names below this path.
     """

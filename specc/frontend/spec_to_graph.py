@@ -129,11 +129,11 @@ def _elaborate_graph(
     config = evaluate_and_check_config(context, program, reader)
     register_share_rules(
         context,
-        (item for item, _ in program.iterate_items(ast.Weights)),
+        (item for item, _ in program.iterate_items(ast.WeightsSection)),
         Env(module=program.module, config=config),
     )
     for used_program, _, env in iterate_used_specs(program, config):
-        rules = (item for item, _ in used_program.iterate_items(ast.Weights))
+        rules = (item for item, _ in used_program.iterate_items(ast.WeightsSection))
         register_share_rules(context, rules, env, is_from_used_spec=True)
     block = _find_graph(program, graph)
     main_graph = _build_graph(context, program, block, config, reader)
@@ -176,7 +176,7 @@ def evaluate_and_check_config(
     # the base spec comes first, because a requirement of a derived spec may depend on values of the
     # base spec
     for item, module in sorted(
-        program.iterate_items(ast.Require), key=lambda pair: -program.chain.index(pair[1])
+        program.iterate_items(ast.RequireStatement), key=lambda pair: -program.chain.index(pair[1])
     ):
         env = Env(module=module, config=config)
         try:

@@ -14,7 +14,7 @@ from specc.syntax.ast import CONTENT_FIELDS, NODE_CLASSES, walk_tree
 
 AnyNode = TypeVar("AnyNode", bound=ast.Node)
 
-SINGLE_ITEMS = (ast.Generate, ast.Stream)
+SINGLE_ITEMS = (ast.GenerateSection, ast.StreamSection)
 """The sections of a derived spec that override the same section of its base spec."""
 
 
@@ -82,7 +82,7 @@ def _rename_config_values(
 ) -> ast.Item:
     """Rename config values in an item, including paths that begin with their names."""
     renamed_item = _rename_names(item, paths)
-    if not isinstance(renamed_item, ast.Config):
+    if not isinstance(renamed_item, ast.ConfigSection):
         return renamed_item
     entries = tuple(
         replace(e, name=fields.get(e.name, e.name)) if isinstance(e, ast.Field) else e
@@ -127,12 +127,14 @@ def merge_extends_chain(program: Program, *, keeps_sources: bool = False) -> ast
     base = program.module.file
     _reject_values_of_used_specs(program)
     inherited_items = [i for m in program.chain[:-1] for i in m.file.items]
-    inherited_sections = [i for i in inherited_items if not isinstance(i, ast.Config)]
+    inherited_sections = [i for i in inherited_items if not isinstance(i, ast.ConfigSection)]
     # the `generate` and `stream` sections of the derived spec take precedence
     overridden_kinds = {
         kind for kind in SINGLE_ITEMS for i in inherited_sections if isinstance(i, kind)
     }
-    base_items = [i for i in base.items if not isinstance(i, (ast.Config, *overridden_kinds))]
+    base_items = [
+        i for i in base.items if not isinstance(i, (ast.ConfigSection, *overridden_kinds))
+    ]
     return replace(
         base,
         model=program.name,
@@ -141,12 +143,12 @@ def merge_extends_chain(program: Program, *, keeps_sources: bool = False) -> ast
     )
 
 
-def _list_assigned_configs(program: Program, keeps_sources: bool) -> list[ast.Config]:
+def _list_assigned_configs(program: Program, keeps_sources: bool) -> list[ast.ConfigSection]:
     """Return the config sections of all files of a program, with the assigned values."""
     return [
         _assign_config(item, program.assignments, keeps_sources)
         for item in program.module.file.items
-        if isinstance(item, ast.Config)
+        if isinstance(item, ast.ConfigSection)
     ]
 
 
@@ -174,8 +176,8 @@ def _reject_values_of_used_specs(program: Program) -> None:
 
 
 def _assign_config(
-    config: ast.Config, assignments: Mapping[str, ConfigAssignment], keeps_sources: bool
-) -> ast.Config:
+    config: ast.ConfigSection, assignments: Mapping[str, ConfigAssignment], keeps_sources: bool
+) -> ast.ConfigSection:
     """Set the defaults of the fields in a config section to the assigned values."""
     entries = (
         _assign_field(e, assignments, "", keeps_sources) if isinstance(e, ast.Field) else e

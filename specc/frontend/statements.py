@@ -34,7 +34,7 @@ from specc.ir.dim import Dim
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 
-Returned: TypeAlias = tuple[ast.Return, tuple[EvalResult, ...]]
+Returned: TypeAlias = tuple[ast.ReturnStatement, tuple[EvalResult, ...]]
 """The `return` statement that ended a body, and its values."""
 
 
@@ -54,7 +54,7 @@ def run_statements(context: Context, body: Sequence[ast.Statement], env: Env) ->
     return None
 
 
-def _run_let(context: Context, statement: ast.Let, env: Env) -> None:
+def _run_let(context: Context, statement: ast.Assignment, env: Env) -> None:
     with context.collect_errors():
         value = evaluate_expression(context, statement.value, env)
         _bind_targets(context, statement, value, env)
@@ -64,7 +64,7 @@ def _run_let(context: Context, statement: ast.Let, env: Env) -> None:
         env.names[target.name] = POISON
 
 
-def _bind_targets(context: Context, statement: ast.Let, value: EvalResult, env: Env) -> None:
+def _bind_targets(context: Context, statement: ast.Assignment, value: EvalResult, env: Env) -> None:
     """Bind the targets of an assignment, and convert the values to their declared types."""
     for target, item in zip(statement.targets, _split_values(statement, value), strict=False):
         if target.name == "_":
@@ -86,7 +86,7 @@ def _bind_targets(context: Context, statement: ast.Let, value: EvalResult, env: 
             context.builder.names[path] = item.value
 
 
-def _split_values(statement: ast.Let, value: EvalResult) -> tuple[SpecValue, ...]:
+def _split_values(statement: ast.Assignment, value: EvalResult) -> tuple[SpecValue, ...]:
     """Return the values of the targets of an assignment. A single target takes the first result.
     Several targets take the results of a call or the items of a list. An assignment may have more
     values than targets. Raise E0215 for fewer values than targets.
@@ -109,7 +109,7 @@ def _split_values(statement: ast.Let, value: EvalResult) -> tuple[SpecValue, ...
     return values
 
 
-def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
+def _run_repeat(context: Context, statement: ast.RepeatLoop, env: Env) -> None:
     items = _list_iterations(context, statement, env)
     # `collect h` creates a list of the values that `h` has at the end of each iteration
     collected: dict[str, list[SpecValue]] = {name: [] for name in statement.collect}
@@ -135,7 +135,7 @@ def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
 
 
 def _collect_values(
-    statement: ast.Repeat, collected: Mapping[str, list[SpecValue]], env: Env
+    statement: ast.RepeatLoop, collected: Mapping[str, list[SpecValue]], env: Env
 ) -> None:
     """Append the values of an iteration to `collected`. Raise E0202 if a value is not set."""
     for name, values in collected.items():
@@ -144,7 +144,7 @@ def _collect_values(
         values.append(env.names[name])
 
 
-def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Sequence[SpecValue]:
+def _list_iterations(context: Context, statement: ast.RepeatLoop, env: Env) -> Sequence[SpecValue]:
     """Return the values of the loop variable: the items of a list, or 0 to count - 1."""
     span = statement.iterable.span
     iterable = evaluate_value(context, statement.iterable, env)
@@ -169,12 +169,12 @@ def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Seque
     return items
 
 
-def _run_when(context: Context, statement: ast.When, env: Env) -> Returned | None:
+def _run_when(context: Context, statement: ast.WhenStatement, env: Env) -> Returned | None:
     is_true = evaluate_condition(context, statement.condition, env, "the condition of `when`")
     return run_statements(context, statement.body if is_true else statement.otherwise, env)
 
 
-def _run_return(context: Context, statement: ast.Return, env: Env) -> Returned:
+def _run_return(context: Context, statement: ast.ReturnStatement, env: Env) -> Returned:
     values: list[EvalResult] = []
     for value in statement.values:
         with context.collect_errors():
@@ -186,7 +186,10 @@ def _run_return(context: Context, statement: ast.Return, env: Env) -> Returned:
 
 
 def check_requirement(
-    context: Context, statement: ast.Require, env: Env, assignment_spans: Mapping[str, Span | None]
+    context: Context,
+    statement: ast.RequireStatement,
+    env: Env,
+    assignment_spans: Mapping[str, Span | None],
 ) -> None:
     """Raise E0404 with the message of the spec if a requirement is violated. `assignment_spans` are
     the spans at which config values were set.
@@ -258,7 +261,7 @@ def collect_variable_names(expr: ast.Expr) -> list[ast.Name]:
     return [n for n in walk_tree(expr) if isinstance(n, ast.Name) and id(n) not in called]
 
 
-def _run_scan(context: Context, statement: ast.Scan, env: Env) -> None:
+def _run_scan(context: Context, statement: ast.ScanLoop, env: Env) -> None:
     with context.collect_errors():
         elaborate_scan(context, statement, env, run_statements)
         return
@@ -272,10 +275,12 @@ the key of the function in a table.
 """
 
 STATEMENT_RUNNERS: dict[type, StatementRunner] = {
-    ast.Let: _run_let,
-    ast.Repeat: _run_repeat,
-    ast.When: _run_when,
-    ast.Return: _run_return,
-    ast.Require: lambda context, statement, env: check_requirement(context, statement, env, {}),
-    ast.Scan: _run_scan,
+    ast.Assignment: _run_let,
+    ast.RepeatLoop: _run_repeat,
+    ast.WhenStatement: _run_when,
+    ast.ReturnStatement: _run_return,
+    ast.RequireStatement: lambda context, statement, env: check_requirement(
+        context, statement, env, {}
+    ),
+    ast.ScanLoop: _run_scan,
 }

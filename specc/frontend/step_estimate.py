@@ -133,7 +133,7 @@ class _ItemStepEstimator:
         count = 0
         for statement in body:
             count += self._estimate_statement(statement)
-            if isinstance(statement, ast.Return) or _can_return(statement):
+            if isinstance(statement, ast.ReturnStatement) or _can_return(statement):
                 break
         return count
 
@@ -141,7 +141,7 @@ class _ItemStepEstimator:
         estimate = STATEMENT_STEPS.get(type(statement))
         return estimate(self, statement) if estimate else 1
 
-    def _estimate_repeat(self, statement: ast.Repeat) -> int:
+    def _estimate_repeat(self, statement: ast.RepeatLoop) -> int:
         count = self._count_iterations(statement.iterable)
         return count * (2 + self._estimate_body(statement.body)) if count else 0
 
@@ -211,13 +211,13 @@ class _ItemStepEstimator:
 
 
 STATEMENT_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
-    ast.Let: lambda item, let: item._estimate_value(let.value),
-    ast.Return: lambda item, node: sum(map(item._estimate_value, node.values)),
-    ast.Repeat: _ItemStepEstimator._estimate_repeat,
-    ast.When: lambda item, node: min(
+    ast.Assignment: lambda item, let: item._estimate_value(let.value),
+    ast.ReturnStatement: lambda item, node: sum(map(item._estimate_value, node.values)),
+    ast.RepeatLoop: _ItemStepEstimator._estimate_repeat,
+    ast.WhenStatement: lambda item, node: min(
         item._estimate_body(node.body), item._estimate_body(node.otherwise)
     ),
-    ast.Scan: lambda item, scan: 1 + item._estimate_body(scan.body),
+    ast.ScanLoop: lambda item, scan: 1 + item._estimate_body(scan.body),
 }
 EXPRESSION_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
     ast.Binary: _ItemStepEstimator._estimate_binary,
@@ -251,19 +251,19 @@ def collect_bound_names(key: _ItemKey) -> set[str]:
         match node:
             case (
                 ast.Target(name=name)
-                | ast.Repeat(variable=name)
+                | ast.RepeatLoop(variable=name)
                 | ast.ListComprehension(variable=name)
             ):
                 names.add(name)
-            case ast.Scan():
+            case ast.ScanLoop():
                 names |= {*node.variables, *node.collect}
     return names
 
 
 def _can_return(statement: ast.Statement) -> bool:
     """Return True if a statement is a `when` statement that contains a `return`."""
-    return isinstance(statement, ast.When) and any(
-        isinstance(n, ast.Return) for n in walk_tree(statement)
+    return isinstance(statement, ast.WhenStatement) and any(
+        isinstance(n, ast.ReturnStatement) for n in walk_tree(statement)
     )
 
 

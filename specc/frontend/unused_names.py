@@ -191,22 +191,22 @@ class LivenessAnalysis:
 
     def _visit_statement(self, statement: ast.Statement, live: set[str]) -> set[str]:
         match statement:
-            case ast.Let():
+            case ast.Assignment():
                 return self._visit_assignment(statement, live)
-            case ast.Return(values=values):
+            case ast.ReturnStatement(values=values):
                 return collect_names(*values)
-            case ast.Require(condition=condition):
+            case ast.RequireStatement(condition=condition):
                 return live | collect_names(condition)
-            case ast.When(condition=condition):
+            case ast.WhenStatement(condition=condition):
                 body_live = self.find_live_names(statement.body, live)
                 otherwise_live = self.find_live_names(statement.otherwise, live)
                 return body_live | otherwise_live | collect_names(condition)
-            case ast.Repeat():
+            case ast.RepeatLoop():
                 return self._visit_repeat(statement, live)
-            case ast.Scan():
+            case ast.ScanLoop():
                 return self._visit_scan(statement, live)
 
-    def _visit_assignment(self, statement: ast.Let, live: set[str]) -> set[str]:
+    def _visit_assignment(self, statement: ast.Assignment, live: set[str]) -> set[str]:
         used_names = collect_names(statement.value, *(t.type for t in statement.targets))
         for target in statement.targets:
             if _is_read(target.name, live):
@@ -222,7 +222,7 @@ class LivenessAnalysis:
             )
         return _remove_names(live, (t.name for t in statement.targets)) | used_names
 
-    def _suggest_reading(self, name: str, statement: ast.Let, live: set[str]) -> str:
+    def _suggest_reading(self, name: str, statement: ast.Assignment, live: set[str]) -> str:
         """Suggest reading `name` instead of the first operand of `statement` if a later statement
         reads this operand, or return "".
         """
@@ -232,7 +232,7 @@ class LivenessAnalysis:
         operand = next((n for n in names if n in params | targets), "")
         return f"read `{name}` instead of `{operand}` below, " if operand in live else ""
 
-    def _visit_repeat(self, statement: ast.Repeat, live: set[str]) -> set[str]:
+    def _visit_repeat(self, statement: ast.RepeatLoop, live: set[str]) -> set[str]:
         live_at_end = live | set(statement.collect)
         # an iteration may read values that the previous iteration assigned
         first_pass = self.find_live_names(statement.body, live_at_end)
@@ -241,7 +241,7 @@ class LivenessAnalysis:
         header = collect_names(statement.iterable, statement.under)
         return _remove_names(live_at_start, [statement.variable]) | live_outside | header
 
-    def _visit_scan(self, statement: ast.Scan, live: set[str]) -> set[str]:
+    def _visit_scan(self, statement: ast.ScanLoop, live: set[str]) -> set[str]:
         results = {*statement.carry, *statement.collect}
         live_at_start = self.find_live_names(
             statement.body, results | collect_names(statement.until)
@@ -330,19 +330,19 @@ def check_share_rules(
     return [_explain_useless_rule(r, all_models) for r in useless_rules if r.name.text in paths]
 
 
-def _list_share_rules(program: Program) -> list[ast.Share]:
+def _list_share_rules(program: Program) -> list[ast.ShareRule]:
     """Return the `share` rules of a spec."""
     return [
         rule
-        for item, _ in program.iterate_items(ast.Weights)
+        for item, _ in program.iterate_items(ast.WeightsSection)
         for rule in item.rules
-        if isinstance(rule, ast.Share)
+        if isinstance(rule, ast.ShareRule)
     ]
 
 
 def _find_useless_rules(
-    rules: Iterable[ast.Share], models: Sequence[ModelDefinition]
-) -> list[ast.Share]:
+    rules: Iterable[ast.ShareRule], models: Sequence[ModelDefinition]
+) -> list[ast.ShareRule]:
     """Return the `share` rules that no model needs."""
     return [r for r in rules if not any(m.shared_scopes.get(r.name.text) for m in models)]
 
@@ -358,7 +358,7 @@ def _iterate_other_graphs(
                 yield [t.model for t in trials]
 
 
-def _explain_useless_rule(rule: ast.Share, models: Iterable[ModelDefinition]) -> Diagnostic:
+def _explain_useless_rule(rule: ast.ShareRule, models: Iterable[ModelDefinition]) -> Diagnostic:
     """Return W0505 if weights match a `share` rule that no two calls need, otherwise E0527."""
     path = rule.name.text
     label = Label.from_span(rule.span, "named by this `share`")

@@ -15,7 +15,7 @@ from specc.syntax import ast
 
 
 @contextmanager
-def label_use_statement_in_errors(use: ast.Use) -> Iterator[None]:
+def label_use_statement_in_errors(use: ast.UseStatement) -> Iterator[None]:
     """A context manager that adds a label at the `use` statement to errors of the used spec."""
     try:
         yield
@@ -55,7 +55,7 @@ MODEL_TYPE_KEY = "model_type"
 
 def list_config_entries(program: Program) -> list[ast.ConfigEntry]:
     """Return the `config` entries of a spec and of its base specs."""
-    return [e for item, _ in program.iterate_items(ast.Config) for e in item.entries]
+    return [e for item, _ in program.iterate_items(ast.ConfigSection) for e in item.entries]
 
 
 def get_config_section(used_spec: UsedSpec, data: JsonObject) -> JsonObject | None:
@@ -136,7 +136,7 @@ def list_model_types(program: Program) -> tuple[str, ...]:
     return tuple(
         value
         for entry in list_config_entries(program)
-        if isinstance(entry, ast.Expect) and entry.key == MODEL_TYPE_KEY
+        if isinstance(entry, ast.ExpectedValues) and entry.key == MODEL_TYPE_KEY
         for value in entry.values
         if value != "none"  # the key `model_type` may be absent
     )
@@ -210,7 +210,7 @@ def _reject_unknown_paths(
 
 def iterate_used_specs(
     program: Program, config: Mapping[str, SpecValue], scope: str = ""
-) -> Iterator[tuple[Program, ast.Use, Env]]:
+) -> Iterator[tuple[Program, ast.UseStatement, Env]]:
     """Yield (program, `use` statement, scope) for every used spec, recursively."""
     for used_spec in program.used_specs:
         values = config[used_spec.name]

@@ -35,8 +35,8 @@ def register_share_rules(
     the file may need these rules.
     """
     for item in items:
-        for rule in item.rules if isinstance(item, ast.Weights) else ():
-            if not isinstance(rule, ast.Share):
+        for rule in item.rules if isinstance(item, ast.WeightsSection) else ():
+            if not isinstance(rule, ast.ShareRule):
                 continue
             condition = rule.condition
             if condition is None or context.evaluate_value(condition, env) is True:
@@ -137,10 +137,10 @@ class CallFrame:
         return self.source.span
 
 
-CallPathSource: TypeAlias = ast.Call | ast.Repeat | ast.ListComprehension | DefinitionFunction
+CallPathSource: TypeAlias = ast.Call | ast.RepeatLoop | ast.ListComprehension | DefinitionFunction
 """The syntax node or definition that an element of a call path executes."""
 
-LOOP_NODES = (ast.Repeat, ast.ListComprehension)
+LOOP_NODES = (ast.RepeatLoop, ast.ListComprehension)
 CALL_PATH_NODES = (ast.Call, *LOOP_NODES)
 CallStack: TypeAlias = tuple[CallFrame, ...]
 
@@ -293,10 +293,10 @@ def _suggest_share_rule(first: CallStack, second: CallStack) -> str:
     return f"`weights {{ share {operand} }}`"
 
 
-def _suggest_iteration_path(loop: ast.Repeat | ast.ListComprehension) -> str:
+def _suggest_iteration_path(loop: ast.RepeatLoop | ast.ListComprehension) -> str:
     """Return a weight path that contains the loop variable."""
     placeholder = f"{{{loop.variable}}}"
-    if isinstance(loop, ast.Repeat):
+    if isinstance(loop, ast.RepeatLoop):
         return f'`repeat {loop.variable} in … under "layers.{placeholder}" {{ … }}`'
     return f'`@ "name.{placeholder}"`'
 

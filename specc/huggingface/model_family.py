@@ -234,7 +234,7 @@ def read_config_keys(path: Path) -> frozenset[str]:
     entries = [
         entry
         for item in parse_spec(source).items
-        if isinstance(item, ast.Config)
+        if isinstance(item, ast.ConfigSection)
         for entry in item.entries
         if isinstance(entry, ast.Field)
     ]

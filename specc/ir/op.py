@@ -5,9 +5,9 @@ An op class declares names for the operands that passes use:
     class MaskedSoftmax(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
         scores, mask = Operand(0), Operand(1)
 
-`MaskedSoftmax.mask(node)` returns the mask of a node, `MaskedSoftmax.mask.select(list)` returns the
-entry of the mask in a per-operand list, and `MaskedSoftmax.mask.index` is the operand index of the
-mask. A test compares the operand indices and kinds with the signature.
+`MaskedSoftmax.mask(node)` returns the mask of a node, `MaskedSoftmax.mask.get_entry(list)` returns
+the entry of the mask in a per-operand list, and `MaskedSoftmax.mask.index` is the operand index of
+the mask. A test compares the operand indices and kinds with the signature.
 """
 
 import re
@@ -153,7 +153,7 @@ class Operand:
         """Return the value of this operand in `node`."""
         return node.get_operand(self.index)
 
-    def select(self, per_operand: Sequence[T]) -> T:
+    def get_entry(self, per_operand: Sequence[T]) -> T:
         """Return the entry of a per-operand list for this operand."""
         return per_operand[self.index]
 
@@ -166,8 +166,8 @@ class OptionalOperand:
 
     def __call__(self, node: "Node") -> "Value | None":
         """Return the value of this operand in `node`, or None if the operand is absent."""
-        return self.select(node.args)
+        return self.get_entry(node.args)
 
-    def select(self, per_operand: Sequence[T | None]) -> T | None:
+    def get_entry(self, per_operand: Sequence[T | None]) -> T | None:
         """Return the entry of a per-operand list for this operand, or None."""
         return per_operand[self.index] if self.index < len(per_operand) else None

@@ -203,7 +203,7 @@ def analyze_document(
 
 
 def resolve_used_file(
-    analysis: DocumentAnalysis, module: SpecNamespace, use: ast.Use
+    analysis: DocumentAnalysis, module: SpecNamespace, use: ast.UseStatement
 ) -> SpecNamespace | None:
     """Return the module that a `use` names, or None if it cannot be read."""
     with suppress(SpeccError):
@@ -270,11 +270,11 @@ def _iterate_bindings(node: ast.Node) -> Iterator[NameBinding]:
             yield NameBinding(name, "parameter", span, node)
         case ast.Target(name=name) if name != "_":
             yield NameBinding(name, "value", span, node)
-        case ast.Repeat(variable=name):
+        case ast.RepeatLoop(variable=name):
             yield NameBinding(name, "iteration index", span, node)
         case ast.ListComprehension(variable=name):
             yield NameBinding(name, "iteration index", span, node)
-        case ast.Scan(variables=names):
+        case ast.ScanLoop(variables=names):
             for name in names:
                 yield NameBinding(name, "position of the iteration", span, node)
         case _:
@@ -284,7 +284,7 @@ def _iterate_bindings(node: ast.Node) -> Iterator[NameBinding]:
 def iterate_config_fields(items: Iterable[ast.Item]) -> Iterator[ast.Field]:
     """Yield the config fields that a file declares."""
     for item in items:
-        if isinstance(item, ast.Config):
+        if isinstance(item, ast.ConfigSection):
             yield from (e for e in item.entries if isinstance(e, ast.Field))
 
 

@@ -23,27 +23,27 @@ from specc.syntax.dsl.expression_printer import format_type_name, join_pieces
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 KEYWORD_NODES: dict[str, type[ast.Node]] = {
-    "repeat": ast.Repeat,
-    "scan": ast.Scan,
-    "when": ast.When,
-    "return": ast.Return,
-    "require": ast.Require,
-    "config": ast.Config,
+    "repeat": ast.RepeatLoop,
+    "scan": ast.ScanLoop,
+    "when": ast.WhenStatement,
+    "return": ast.ReturnStatement,
+    "require": ast.RequireStatement,
+    "config": ast.ConfigSection,
     "dims": ast.Dims,
-    "use": ast.Use,
+    "use": ast.UseStatement,
     "block": ast.Block,
     "graph": ast.Block,
     **dict.fromkeys(ast.DEFINITION_KINDS, ast.Definition),
-    "reading": ast.Reading,
-    "weights": ast.Weights,
-    "generate": ast.Generate,
-    "quantize": ast.Quantize,
-    "stream": ast.Stream,
-    "expect": ast.Expect,
-    "ignore": ast.Ignore,
-    "tie": ast.Tie,
-    "load": ast.Load,
-    "share": ast.Share,
+    "reading": ast.ReadingSection,
+    "weights": ast.WeightsSection,
+    "generate": ast.GenerateSection,
+    "quantize": ast.QuantizeSection,
+    "stream": ast.StreamSection,
+    "expect": ast.ExpectedValues,
+    "ignore": ast.IgnoreRule,
+    "tie": ast.TieRule,
+    "load": ast.LoadRule,
+    "share": ast.ShareRule,
 }
 """The AST class of each keyword. The docstring of the class is the hover text."""
 
@@ -87,7 +87,7 @@ def _find_node_hover(
             return _set_location(_find_option_hover(analysis, nodes, span), span.start, span.end)
         case ast.File(extends_span=span) if span and span.start <= offset <= span.end:
             return _set_location(_make_spec_hover(analysis.extended_module), span.start, span.end)
-        case ast.Use(span=span) if span and analysis.module:
+        case ast.UseStatement(span=span) if span and analysis.module:
             return _set_location(
                 _make_spec_hover(resolve_used_file(analysis, analysis.module, node)),
                 span.start,
@@ -98,7 +98,7 @@ def _find_node_hover(
             | ast.BlockParameter(name=name, span=span)
             | ast.DefinitionParameter(name=name, span=span)
             | ast.Field(name=name, span=span)
-            | ast.Assign(name=name, span=span)
+            | ast.ConfigOverride(name=name, span=span)
             | ast.DimName(name=name, span=span)
         ) if name and span and span.start <= offset <= span.start + len(name):
             return _set_location(
@@ -120,7 +120,7 @@ def _find_declaration_hover(
     match node:
         case ast.Field():
             return _make_field_hover(node)
-        case ast.Assign():
+        case ast.ConfigOverride():
             return _find_config_path_hover(analysis, node.name)
         case ast.DimName():
             return _find_length_hover(analysis, node.name)
@@ -162,7 +162,7 @@ def _find_record_key_hover(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node]
 ) -> HoverInfo | None:
     """Return the hover of a record key in a derived spec, which names a config field."""
-    names = [n.name for n in nodes if isinstance(n, ast.Assign | ast.Option)]
+    names = [n.name for n in nodes if isinstance(n, ast.ConfigOverride | ast.Option)]
     is_record = any(isinstance(n, ast.RecordLiteral) for n in nodes)
     return _find_config_path_hover(analysis, ".".join(names)) if is_record else None
 

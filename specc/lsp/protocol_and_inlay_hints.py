@@ -157,7 +157,7 @@ def _iterate_file_references(analysis: DocumentAnalysis) -> Iterator[Span]:
     if analysis.file.extends_span is not None:
         yield analysis.file.extends_span
     for item in analysis.file.items:
-        if isinstance(item, ast.Use) and item.span is not None:
+        if isinstance(item, ast.UseStatement) and item.span is not None:
             yield item.span
 
 
@@ -233,11 +233,11 @@ def _get_symbol_fields(item: ast.Item) -> tuple[str, str, str] | None:
     match item:
         case ast.Block() | ast.Definition():
             return item.name, item.kind, item.doc
-        case ast.Config():
+        case ast.ConfigSection():
             return "config", "config", ""
-        case ast.Stream():
+        case ast.StreamSection():
             return item.source, "stream", ""
-        case ast.Generate():
+        case ast.GenerateSection():
             return item.name, "generate", ""
         case _:
             return None

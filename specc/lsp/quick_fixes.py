@@ -141,7 +141,7 @@ def _propose_declaration_edits(analysis: DocumentAnalysis, code: str) -> Iterato
         if node.span and node.type.span:  # replace the name and the type, but not the default value
             yield QuickFixEdit(title, node.span.start, node.type.span.end, code)
     for item in analysis.items:
-        if isinstance(item, ast.Config) and item.span:
+        if isinstance(item, ast.ConfigSection) and item.span:
             closer = item.span.end - 1
             yield QuickFixEdit(title, closer, closer, f"  {code} ")
     yield from _insert_above(analysis, f"config {{ {code} }}", title)

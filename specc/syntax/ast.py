@@ -251,7 +251,7 @@ class Target(SpannedNode):
 
 
 @value_class(slots=True)
-class Let(CommentedNode):
+class Assignment(CommentedNode):
     """An assignment, such as `a, b = f(x)`."""
 
     targets: tuple[Target, ...]
@@ -259,7 +259,7 @@ class Let(CommentedNode):
 
 
 @value_class(slots=True, kw_only=True)
-class Repeat(CommentedBlock):
+class RepeatLoop(CommentedBlock):
     """A loop that is unrolled at compile time: `repeat i in layers under "layers.{i}" collect h { …
     }`.
     """
@@ -272,7 +272,7 @@ class Repeat(CommentedBlock):
 
 
 @value_class(slots=True, kw_only=True)
-class Scan(CommentedBlock):
+class ScanLoop(CommentedBlock):
     """A run-time loop: `scan y, m in ys, ms along tgt carry s, c collect out reverse keep k until
     all(d) { … }`.
 
@@ -293,7 +293,7 @@ class Scan(CommentedBlock):
 
 
 @value_class(slots=True, kw_only=True)
-class When(CommentedBlock):
+class WhenStatement(CommentedBlock):
     """A compile-time conditional: `when c { … } else { … }`."""
 
     condition: Expr
@@ -303,21 +303,23 @@ class When(CommentedBlock):
 
 
 @value_class(slots=True)
-class Return(CommentedNode):
+class ReturnStatement(CommentedNode):
     """A statement that returns the results of a block: `return logits, weights`."""
 
     values: tuple[Expr, ...]
 
 
 @value_class(slots=True)
-class Require(CommentedNode):
+class RequireStatement(CommentedNode):
     """A condition on config values: `require d % heads == 0, "heads must divide the width"`."""
 
     condition: Expr
     because: str = ""
 
 
-Statement: TypeAlias = Let | Repeat | Scan | When | Return | Require
+Statement: TypeAlias = (
+    Assignment | RepeatLoop | ScanLoop | WhenStatement | ReturnStatement | RequireStatement
+)
 
 # --- items ----------------------------------------------------------------------------
 
@@ -338,7 +340,7 @@ class Field(CommentedNode):
 
 
 @value_class(slots=True)
-class Expect(CommentedNode):
+class ExpectedValues(CommentedNode):
     """The values of a config.json key that a spec supports:
     `expect "model_type" in (vit, deit)`.
     """
@@ -357,18 +359,18 @@ class IgnoredKeys(CommentedNode):
 
 
 @value_class(slots=True)
-class Assign(CommentedNode):
+class ConfigOverride(CommentedNode):
     """A value for a field of the base spec, in the `config` of a derived spec: `heads = 4`."""
 
     name: str
     value: Expr
 
 
-ConfigEntry: TypeAlias = Field | Expect | IgnoredKeys | Assign
+ConfigEntry: TypeAlias = Field | ExpectedValues | IgnoredKeys | ConfigOverride
 
 
 @value_class(slots=True)
-class Config(CommentedBlock):
+class ConfigSection(CommentedBlock):
     """The config fields of a spec: `config { … }`."""
 
     entries: tuple[ConfigEntry, ...]
@@ -390,7 +392,7 @@ class DimName(SpannedNode):
 
 
 @value_class(slots=True, kw_only=True)
-class Use(CommentedNode):
+class UseStatement(CommentedNode):
     """A statement that makes the blocks and graphs of a file available under a name: `use
     "vit.specc" as v`.
 
@@ -492,7 +494,7 @@ ReadingEntry: TypeAlias = InputPreprocessing | OutputPostprocessing
 
 
 @value_class(slots=True)
-class Reading(CommentedBlock):
+class ReadingSection(CommentedBlock):
     """The preprocessing and postprocessing of a spec: `reading { … }`."""
 
     entries: tuple[ReadingEntry, ...]
@@ -506,7 +508,7 @@ class WeightsFile(CommentedNode):
 
 
 @value_class(slots=True)
-class Tie(CommentedNode):
+class TieRule(CommentedNode):
     """A tied weight: `tie lm_head.weight = wte.weight when tied`. The weight `name` is loaded from
     the tensor `source` if the file contains no tensor `name`.
     """
@@ -517,7 +519,7 @@ class Tie(CommentedNode):
 
 
 @value_class(slots=True)
-class Load(CommentedNode):
+class LoadRule(CommentedNode):
     """An expression that computes a parameter from tensors of the file: `load a.weight =
     transpose(b.weight)`.
 
@@ -530,7 +532,7 @@ class Load(CommentedNode):
 
 
 @value_class(slots=True)
-class Ignore(CommentedNode):
+class IgnoreRule(CommentedNode):
     """A pattern of tensors in the weights file that the model does not use: `ignore
     "layers.{i}.attn.bias"`. `*` matches any characters.
     """
@@ -540,7 +542,7 @@ class Ignore(CommentedNode):
 
 
 @value_class(slots=True)
-class Share(CommentedNode):
+class ShareRule(CommentedNode):
     """A weight path whose weights are shared by all calls with this path: `share encoder.layer when
     tied`.
     """
@@ -549,11 +551,11 @@ class Share(CommentedNode):
     condition: Expr | None = None
 
 
-WeightRule: TypeAlias = WeightsFile | Tie | Load | Ignore | Share
+WeightRule: TypeAlias = WeightsFile | TieRule | LoadRule | IgnoreRule | ShareRule
 
 
 @value_class(slots=True)
-class Weights(CommentedBlock):
+class WeightsSection(CommentedBlock):
     """The rules for loading weights: `weights { … }`."""
 
     rules: tuple[WeightRule, ...]
@@ -568,7 +570,7 @@ class Setting(CommentedNode):
 
 
 @value_class(slots=True, kw_only=True)
-class Generate(CommentedBlock):
+class GenerateSection(CommentedBlock):
     """A `generate` section: `generate translation of target from logits { start = bos stop = eos
     }`.
     """
@@ -580,7 +582,7 @@ class Generate(CommentedBlock):
 
 
 @value_class(slots=True)
-class Stream(CommentedNode):
+class StreamSection(CommentedNode):
     """A `stream` section, which names a streamed output and input: `stream logits of audio`."""
 
     source: str
@@ -598,24 +600,24 @@ class QuantizeEntry(CommentedNode):
 
 
 @value_class(slots=True)
-class Quantize(CommentedBlock):
+class QuantizeSection(CommentedBlock):
     """A `quantize` section, which sets weight formats: `quantize { default = int8 }`."""
 
     entries: tuple[QuantizeEntry, ...]
 
 
 Item: TypeAlias = (
-    Use
-    | Config
+    UseStatement
+    | ConfigSection
     | Dims
-    | Require
+    | RequireStatement
     | Block
     | Definition
-    | Reading
-    | Weights
-    | Generate
-    | Quantize
-    | Stream
+    | ReadingSection
+    | WeightsSection
+    | GenerateSection
+    | QuantizeSection
+    | StreamSection
 )
 Commentable: TypeAlias = (
     Statement | Item | ConfigEntry | ReadingEntry | WeightRule | Setting | QuantizeEntry

@@ -195,7 +195,7 @@ def add_trailing_comment(node: T, text: str) -> T:
         # the first and last line of `config { d = 1 } # all` are the same
         if not node.comments.trailing and "\n" not in get_node_span(node).text:
             return add_header_comment(node, text)
-        if isinstance(node, ast.When) and node.otherwise:
+        if isinstance(node, ast.WhenStatement) and node.otherwise:
             return replace(node, else_end=(*node.else_end, text))
         return replace(node, end=(*node.end, text))
     if node.comments.trailing:

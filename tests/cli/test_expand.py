@@ -114,7 +114,7 @@ def test_instance_values_become_defaults() -> None:
     """This includes fields of nested records and values from `--set`."""
     spec = open_spec("small_translator", config_settings=["width=128"])
     file, _ = expand_spec(spec)
-    (config,) = (i for i in file.items if isinstance(i, ast.Config))
+    (config,) = (i for i in file.items if isinstance(i, ast.ConfigSection))
     fields = tuple(e for e in config.entries if isinstance(e, ast.Field))
     found = {path: field.default for path, field in collect_field_paths(fields).items()}
     assert isinstance(found["width"], ast.NumberLiteral)
@@ -138,7 +138,7 @@ def test_keep_from_keeps_the_config_keys(tmp_path: Path) -> None:
     path.write_text("specc 1\nmodel mine\nextends gpt2\nconfig { layers = 1  d = 24  heads = 2 }\n")
     for keeps_sources in (False, True):
         file, notes = expand_spec(open_spec(str(path)), keeps_sources=keeps_sources)
-        (config,) = (i for i in file.items if isinstance(i, ast.Config))
+        (config,) = (i for i in file.items if isinstance(i, ast.ConfigSection))
         fields = {e.name: e for e in config.entries if isinstance(e, ast.Field)}
         assert [bool(fields[n].sources) for n in ("layers", "d", "vocab")] == [
             keeps_sources, keeps_sources, True

@@ -30,7 +30,7 @@ def names_read_by_users() -> dict[Path, set[str]]:
     """Return `encode` for `vision.encode`, by each spec that uses others as `vision`."""
     found = {}
     for path, file in read_files().items():
-        if used := [i.name for i in file.items if isinstance(i, ast.Use)]:
+        if used := [i.name for i in file.items if isinstance(i, ast.UseStatement)]:
             heads = (name.partition(".") for name in collect_names(file))
             found[path] = {rest for alias, _, rest in heads if alias in used and rest}
     return found
@@ -83,7 +83,7 @@ def rename_each_name(file: ast.File) -> Iterator[ast.File]:
             match node:
                 case ast.Target(name=name) if not name.startswith("_"):
                     pass
-                case ast.Field() if isinstance(item, ast.Config) and not node.type.fields:
+                case ast.Field() if isinstance(item, ast.ConfigSection) and not node.type.fields:
                     pass
                 case _:
                     continue

@@ -127,8 +127,8 @@ def _check_text(path: Path) -> None:
     """Check the facts that are read from the text alone, because parsing all specs takes seconds."""
     file = read_spec_file(path, path.name)
     assert read_spec_title(path) == file.doc
-    configs = [item for item in file.items if isinstance(item, ast.Config)]
-    expected = [e for c in configs for e in c.entries if isinstance(e, ast.Expect)]
+    configs = [item for item in file.items if isinstance(item, ast.ConfigSection)]
+    expected = [e for c in configs for e in c.entries if isinstance(e, ast.ExpectedValues)]
     types = {value for e in expected if e.key == "model_type" for value in e.values}
     assert read_expected_types(path) == types - {"none"}
     fields = [e for c in configs for e in c.entries if isinstance(e, ast.Field)]
@@ -138,7 +138,7 @@ def _check_text(path: Path) -> None:
 
 def _check_graphs(spec: str, chosen: slice) -> None:
     opened = open_spec(spec)
-    for section, kind in (("generate", ast.Generate), ("stream", ast.Stream)):
+    for section, kind in (("generate", ast.GenerateSection), ("stream", ast.StreamSection)):
         assert (spec in list_specs_with(section)) == any(opened.program.iterate_items(kind))
     _check_text(find_builtin_specs()[spec])
     graphs = [

@@ -38,9 +38,9 @@ def families() -> Iterator[tuple[str, str]]:
         program = build_program(LIBRARY.open_spec(name), LIBRARY)
         if len(program.chain) > 1 or name in OTHERS:
             continue
-        entries = [e for i, _ in program.iterate_items(ast.Config) for e in i.entries]
+        entries = [e for i, _ in program.iterate_items(ast.ConfigSection) for e in i.entries]
         for entry in entries:
-            if isinstance(entry, ast.Expect) and entry.key == "model_type":
+            if isinstance(entry, ast.ExpectedValues) and entry.key == "model_type":
                 yield from (
                     (name, type)
                     for type in entry.values
@@ -133,7 +133,7 @@ def test_absent_keys_have_class_defaults(spec: str, type: str) -> None:
 @pytest.mark.parametrize(("spec", "type"), [*families()], ids=lambda name: name)
 def test_other_names_of_keys_are_read(spec: str, type: str) -> None:
     program = build_program(LIBRARY.open_spec(spec), LIBRARY)
-    entries = [e for item, _ in program.iterate_items(ast.Config) for e in item.entries]
+    entries = [e for item, _ in program.iterate_items(ast.ConfigSection) for e in item.entries]
     fields = [
         [source.value for source in entry.sources if isinstance(source, ast.TextLiteral)]
         for entry in entries

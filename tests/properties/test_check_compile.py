@@ -46,7 +46,7 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LARGEST = 2_000_000
 """Maximum number of weight values that the test creates."""
-BESIDE = (ast.Weights, ast.Reading, ast.Generate, ast.Config)
+BESIDE = (ast.WeightsSection, ast.ReadingSection, ast.GenerateSection, ast.ConfigSection)
 """Sections other than the graphs."""
 
 

@@ -271,21 +271,21 @@ sided = st.one_of(
 )
 target = build_trees(ast.Target, names, st.one_of(st.none(), types))
 targets = st.lists(target, min_size=1, max_size=3, unique_by=lambda t: t.name).map(tuple)
-requires = build_trees(ast.Require, values, texts, remarks)
+requires = build_trees(ast.RequireStatement, values, texts, remarks)
 statements = st.deferred(
     lambda: st.one_of(
-        build_trees(ast.Let, targets, values, remarks),
-        build_trees(ast.Return, st.lists(values, min_size=1, max_size=3).map(tuple), remarks),
+        build_trees(ast.Assignment, targets, values, remarks),
+        build_trees(ast.ReturnStatement, st.lists(values, min_size=1, max_size=3).map(tuple), remarks),
         requires,
-        build_trees(ast.Repeat, names, values, st.one_of(st.none(), paths), few_names, bodies, remarks, ends),
+        build_trees(ast.RepeatLoop, names, values, st.one_of(st.none(), paths), few_names, bodies, remarks, ends),
         some_names.flatmap(
             lambda v: build_trees(
-                ast.Scan, st.just(v), st.tuples(*[small] * len(v)),
+                ast.ScanLoop, st.just(v), st.tuples(*[small] * len(v)),
                 small if len(v) > 1 else maybe, few_names, few_names, bodies,
                 st.booleans(), maybe, maybe, remarks, ends,
             )
         ),
-        build_trees(ast.When, values, bodies, bodies, remarks, ends, ends),
+        build_trees(ast.WhenStatement, values, bodies, bodies, remarks, ends, ends),
     )
 )  # fmt: skip
 bodies = st.lists(statements, max_size=2).map(tuple)
@@ -304,7 +304,7 @@ entries = st.one_of(
         docs,
         remarks,
     ),
-    build_trees(ast.Assign, field_names, values, remarks),
+    build_trees(ast.ConfigOverride, field_names, values, remarks),
 )
 results = st.one_of(
     build_trees(ast.BlockParameter, st.just(""), types).map(lambda p: (p,)),
@@ -333,10 +333,10 @@ read = st.one_of(
 reads = st.lists(read, max_size=3, unique_by=lambda r: (type(r), r.name)).map(tuple)
 rules = st.one_of(
     build_trees(ast.WeightsFile, texts, remarks),
-    build_trees(ast.Tie, paths, paths, maybe, remarks),
-    build_trees(ast.Load, paths, values, maybe, remarks),
-    build_trees(ast.Ignore, paths, maybe, remarks),
-    build_trees(ast.Share, paths, maybe, remarks),
+    build_trees(ast.TieRule, paths, paths, maybe, remarks),
+    build_trees(ast.LoadRule, paths, values, maybe, remarks),
+    build_trees(ast.IgnoreRule, paths, maybe, remarks),
+    build_trees(ast.ShareRule, paths, maybe, remarks),
 )
 made = st.lists(
     build_trees(ast.Setting, names.filter(lambda n: n not in ("of", "from")), values, remarks),
@@ -349,7 +349,7 @@ rounds = build_trees(
 rounded = st.lists(rounds, max_size=3, unique_by=lambda r: r.name).map(tuple)
 items = st.one_of(
     build_trees(
-        ast.Use,
+        ast.UseStatement,
         name=names,
         paths=st.lists(texts, min_size=1, max_size=3).map(tuple),
         sources=st.lists(texts, max_size=2).map(tuple),
@@ -357,7 +357,7 @@ items = st.one_of(
         comments=remarks,
     ),
     build_trees(
-        ast.Config,
+        ast.ConfigSection,
         st.lists(entries, max_size=3, unique_by=lambda e: e.name).map(tuple),
         remarks,
         ends,
@@ -408,11 +408,11 @@ items = st.one_of(
         docs,
         remarks,
     ),
-    build_trees(ast.Reading, reads, remarks, ends),
-    build_trees(ast.Weights, st.lists(rules, max_size=3).map(tuple), remarks, ends),
-    build_trees(ast.Generate, names, names, names, made, remarks, ends),
-    build_trees(ast.Quantize, rounded, remarks, ends),
-    build_trees(ast.Stream, names, names, remarks),
+    build_trees(ast.ReadingSection, reads, remarks, ends),
+    build_trees(ast.WeightsSection, st.lists(rules, max_size=3).map(tuple), remarks, ends),
+    build_trees(ast.GenerateSection, names, names, names, made, remarks, ends),
+    build_trees(ast.QuantizeSection, rounded, remarks, ends),
+    build_trees(ast.StreamSection, names, names, remarks),
 )
 files = build_trees(
     ast.File,

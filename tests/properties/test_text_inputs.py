@@ -18,12 +18,12 @@ def test_token_ids_are_read_from_text(name: str) -> None:
     program = build_program(library.open_spec(name), library)
     read = {
         entry.name
-        for item, _ in program.iterate_items(ast.Reading)
+        for item, _ in program.iterate_items(ast.ReadingSection)
         for entry in item.entries
         if isinstance(entry, ast.InputPreprocessing)
     }
     # the model provides the prefix of a generated sequence
-    generated = {item.input_name for item, _ in program.iterate_items(ast.Generate)} - read
+    generated = {item.input_name for item, _ in program.iterate_items(ast.GenerateSection)} - read
     for graph in list_graphs(program):
         first = graph.params[0]
         if first.name in generated:

@@ -138,7 +138,7 @@ def iterate_nodes(node: Any) -> Iterator[Any]:
 
 EXPRESSIONS = (ast.NumberLiteral, ast.TextLiteral, ast.Name, ast.Call, ast.Index, ast.Unary, ast.Binary, ast.Compare,
                ast.Conditional, ast.ListLiteral, ast.ListComprehension, ast.RecordLiteral)  # fmt: skip
-STATEMENTS = (ast.Let, ast.Repeat, ast.Scan, ast.When, ast.Return)
+STATEMENTS = (ast.Assignment, ast.RepeatLoop, ast.ScanLoop, ast.WhenStatement, ast.ReturnStatement)
 
 
 def get_node_family(node: Any) -> Any:
@@ -207,7 +207,7 @@ def _replaced(node: Any, target: Any, new: Any, *, drop: bool) -> Any:
     if dataclasses.is_dataclass(node) and type(node).__module__ == ast.__name__:
         if isinstance(node, ast.Call) and node.function is target and not isinstance(new, ast.Name):
             return node  # no syntax can express this
-        drop = drop and not isinstance(node, ast.Compare | ast.Scan)
+        drop = drop and not isinstance(node, ast.Compare | ast.ScanLoop)
         fields = [f.name for f in dataclasses.fields(node) if not f.name.endswith("span")]
         return dataclasses.replace(
             node, **{n: _replaced(getattr(node, n), target, new, drop=drop) for n in fields}

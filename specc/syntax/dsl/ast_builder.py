@@ -126,7 +126,7 @@ NameAndSpan: TypeAlias = Callable[..., tuple[str, Span | None]]
 NAMES_AND_SPANS: Mapping[type[object], NameAndSpan] = {
     Token: lambda token, b: (token.text, b.get_span(token)),
     ast.TextLiteral: lambda node, _: (node.value, node.span),
-    ast.Expect: lambda node, _: (node.key, node.span),
+    ast.ExpectedValues: lambda node, _: (node.key, node.span),
     ast.IgnoredKeys: lambda node, _: ("ignore", node.span),
     ast.Option: lambda node, _: (node.name, node.name_span),
     object: lambda node, _: (node.name, node.span),

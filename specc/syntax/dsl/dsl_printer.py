@@ -57,7 +57,9 @@ def has_blank_lines_around(item: ast.Item) -> bool:
     return not isinstance(item, COMPACT_ITEMS)
 
 
-COMPACT_ITEMS = ast.Use | ast.Dims | ast.Require | ast.Definition | ast.Stream
+COMPACT_ITEMS = (
+    ast.UseStatement | ast.Dims | ast.RequireStatement | ast.Definition | ast.StreamSection
+)
 """Items that are printed without blank lines around them."""
 
 
@@ -84,9 +86,9 @@ def format_braced_body(
 def format_statement(node: ast.Commentable, indent: int) -> list[str]:
     """Format a statement, item or section entry, with its comments, as lines."""
     leading_lines = format_comment_lines(node.comments.leading, indent)
-    if isinstance(node, ast.Repeat | ast.Scan | ast.Block):
+    if isinstance(node, ast.RepeatLoop | ast.ScanLoop | ast.Block):
         return leading_lines + format_body_with_header(node, indent)
-    if isinstance(node, ast.When):
+    if isinstance(node, ast.WhenStatement):
         return leading_lines + format_when(node, indent)
     if type(node) in SECTION_LAYOUTS:
         return leading_lines + format_section(node, indent)
@@ -97,7 +99,9 @@ def format_statement(node: ast.Commentable, indent: int) -> list[str]:
     )
 
 
-def format_body_with_header(node: ast.Repeat | ast.Scan | ast.Block, indent: int) -> list[str]:
+def format_body_with_header(
+    node: ast.RepeatLoop | ast.ScanLoop | ast.Block, indent: int
+) -> list[str]:
     """Format a statement or block with a body in braces. A block's docstring comes first."""
     lines = append_comment(break_lines([*format_header(node), " {"], indent), node.comments)
     if isinstance(node, ast.Block) and node.doc:
@@ -133,7 +137,7 @@ def _has_any_comment(nodes: Iterable[ast.Commentable]) -> bool:
     return any(node.comments != ast.NO_COMMENTS for node in nodes)
 
 
-def format_when(node: ast.When, indent: int) -> list[str]:
+def format_when(node: ast.WhenStatement, indent: int) -> list[str]:
     """Format a conditional, e.g. `when c { … } else { … }`."""
     lines = append_comment(
         break_lines(["when ", *format_expression_pieces(node.condition), " {"], indent),
@@ -166,11 +170,11 @@ def has_commented_field(fields: Iterable[ast.Field]) -> bool:
 Entries: TypeAlias = tuple[Sequence[ast.Commentable], tuple[str, ...]]
 """The entries of a section, and the comments at its end."""
 SECTION_LAYOUTS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable[..., Entries]]] = {
-    ast.Config: (lambda _: "config", 0, lambda n: (n.entries, n.end)),
-    ast.Reading: (lambda _: "reading", 3, lambda n: (n.entries, n.end)),
-    ast.Weights: (lambda _: "weights", 1, lambda n: (n.rules, n.end)),
-    ast.Quantize: (lambda _: "quantize", 2, lambda n: (n.entries, n.end)),
-    ast.Generate: (
+    ast.ConfigSection: (lambda _: "config", 0, lambda n: (n.entries, n.end)),
+    ast.ReadingSection: (lambda _: "reading", 3, lambda n: (n.entries, n.end)),
+    ast.WeightsSection: (lambda _: "weights", 1, lambda n: (n.rules, n.end)),
+    ast.QuantizeSection: (lambda _: "quantize", 2, lambda n: (n.entries, n.end)),
+    ast.GenerateSection: (
         lambda n: f"generate {n.name} of {n.input_name} from {n.source}",
         3,
         lambda n: (n.settings, n.end),
@@ -199,7 +203,7 @@ def join_alternatives(texts: Sequence[str]) -> str:
     return " | ".join(map(quote_text, texts))
 
 
-def format_use(node: ast.Use) -> Pieces:
+def format_use(node: ast.UseStatement) -> Pieces:
     """Format a `use` item, as in `use "llama" as text from "text_config" under language_model`."""
     sources = [f" from {join_alternatives(node.sources)}"] if node.sources else []
     under = [f" under {format_weight_path(node.under)}"] if node.under else []
@@ -213,24 +217,27 @@ def format_quantize_entry(node: ast.QuantizeEntry) -> Pieces:
     return [f"{quote_unless_name(node.name)} = ", *value]
 
 
-def format_assignment(node: ast.Assign | ast.Setting | ast.InputPreprocessing) -> Pieces:
+def format_assignment(node: ast.ConfigOverride | ast.Setting | ast.InputPreprocessing) -> Pieces:
     """Format a config value, a setting or an input preprocessing, as in `stop = eos`."""
     return [f"{node.name} = ", *format_expression_pieces(node.value)]
 
 
 SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
-    ast.Let: lambda n: [
+    ast.Assignment: lambda n: [
         *join_with_commas(map(format_target, n.targets), line_break=TARGET_BREAK),
         " = ",
         *format_expression_pieces(n.value),
     ],
-    ast.Return: lambda n: ["return ", *join_with_commas(map(format_expression_pieces, n.values))],
-    ast.Require: lambda n: [
+    ast.ReturnStatement: lambda n: [
+        "return ",
+        *join_with_commas(map(format_expression_pieces, n.values)),
+    ],
+    ast.RequireStatement: lambda n: [
         "require ",
         *format_expression_pieces(n.condition),
         *((",", SPACE_BREAK, quote_text(n.because)) if n.because else ()),
     ],
-    ast.Use: format_use,
+    ast.UseStatement: format_use,
     ast.Dims: lambda n: ["dims ", *format_comma_separated(map(format_dim_name, n.names))],
     ast.Definition: lambda n: [
         f"{n.kind} ",
@@ -240,9 +247,9 @@ SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
         SPACE_BREAK,
         *format_expression_pieces(n.value),
     ],
-    ast.Stream: lambda n: [f"stream {n.source} of {n.input_name}"],
+    ast.StreamSection: lambda n: [f"stream {n.source} of {n.input_name}"],
     ast.Field: format_field,
-    ast.Expect: lambda n: [
+    ast.ExpectedValues: lambda n: [
         f"expect {quote_text(n.key)} in ",
         "(",
         *format_comma_separated(map(quote_unless_name, n.values)),
@@ -251,26 +258,26 @@ SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.IgnoredKeys: lambda n: ["ignore ", *format_comma_separated(map(quote_text, n.keys))],
     ast.QuantizeEntry: format_quantize_entry,
     ast.OutputPostprocessing: lambda n: [f"show {n.name} = ", *format_expression_pieces(n.value)],
-    ast.Assign: format_assignment,
+    ast.ConfigOverride: format_assignment,
     ast.Setting: format_assignment,
     ast.InputPreprocessing: format_assignment,
     ast.WeightsFile: lambda n: [f"from {quote_text(n.path)}"],
-    ast.Tie: lambda n: [
+    ast.TieRule: lambda n: [
         f"tie {format_weight_path(n.name)} =",
         SPACE_BREAK,
         format_weight_path(n.source),
         *format_clause("when", n.condition),
     ],
-    ast.Load: lambda n: [
+    ast.LoadRule: lambda n: [
         f"load {format_weight_path(n.name)} = ",
         *format_expression_pieces(n.value),
         *format_clause("when", n.condition),
     ],
-    ast.Ignore: lambda n: [
+    ast.IgnoreRule: lambda n: [
         f"ignore {format_weight_path(n.name)}",
         *format_clause("when", n.condition),
     ],
-    ast.Share: lambda n: [
+    ast.ShareRule: lambda n: [
         f"share {format_weight_path(n.name)}",
         *format_clause("when", n.condition),
     ],
@@ -317,7 +324,7 @@ def format_block_parameter(node: ast.BlockParameter) -> Pieces:
     return [f"{node.name}: ", *split_type_for_printing(node.type), *value]
 
 
-def format_header(node: ast.Repeat | ast.Scan | ast.Block) -> Pieces:
+def format_header(node: ast.RepeatLoop | ast.ScanLoop | ast.Block) -> Pieces:
     """Format the header of a statement or block, without the opening brace."""
     return BODY_HEADERS[type(node)](node)
 
@@ -351,13 +358,13 @@ def format_keyword_list(keyword: str, names: Sequence[str]) -> Pieces:
 
 REVERSE_LAYOUT: Pieces = [SPACE_BREAK, "reverse"]
 BODY_HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
-    ast.Repeat: lambda n: [
+    ast.RepeatLoop: lambda n: [
         f"repeat {n.variable} in ",
         *format_expression_pieces(n.iterable),
         *([SPACE_BREAK, f"under {format_weight_path(n.under)}"] if n.under else ()),
         *format_keyword_list("collect", n.collect),
     ],
-    ast.Scan: lambda n: [
+    ast.ScanLoop: lambda n: [
         f"scan {', '.join(n.variables)} in ",
         *join_with_commas(map(format_expression_pieces, n.sequences)),
         *format_clause("along", n.along),

@@ -156,30 +156,30 @@ ScanHeader: TypeAlias = tuple[tuple[str, ...], tuple[ast.Expr, ...]]
 DefinitionHeader: TypeAlias = tuple[str, tuple[ast.DefinitionParameter, ...] | None, Span]
 """The header of a definition: name, parameters (None without parentheses), and name span."""
 
-SCAN = NodeRule(ast.Scan, "variables+sequences along carry collect reverse keep until {body}")
-CONFIG = NodeRule(ast.Config, "{entries}")
+SCAN = NodeRule(ast.ScanLoop, "variables+sequences along carry collect reverse keep until {body}")
+CONFIG = NodeRule(ast.ConfigSection, "{entries}")
 FIELD = NodeRule(ast.Field, "name type sources default doc")
-READING = NodeRule(ast.Reading, "{entries}")
-GENERATE = NodeRule(ast.Generate, "name input_name source {settings}", "the setting")
+READING = NodeRule(ast.ReadingSection, "{entries}")
+GENERATE = NodeRule(ast.GenerateSection, "name input_name source {settings}", "the setting")
 RULE_CALLBACKS |= {
     # statements
-    "let": NodeRule(ast.Let, "targets value"),
+    "let": NodeRule(ast.Assignment, "targets value"),
     "targets": TupleRule("the name"),
     "names": TupleRule("the name"),
-    "repeat": NodeRule(ast.Repeat, "variable+iterable under collect {body}"),
+    "repeat": NodeRule(ast.RepeatLoop, "variable+iterable under collect {body}"),
     "repeat_head": TupleRule(),
-    "when": NodeRule(ast.When, "condition body+end+trailing otherwise+else_end"),
+    "when": NodeRule(ast.WhenStatement, "condition body+end+trailing otherwise+else_end"),
     # the tree cannot represent a comment after `else {`
     "otherwise": lambda b, span, body: move_opening_comment(body),
-    "return": NodeRule(ast.Return, "values"),
-    "require": NodeRule(ast.Require, "condition because"),
+    "return": NodeRule(ast.ReturnStatement, "values"),
+    "require": NodeRule(ast.RequireStatement, "condition because"),
     # config
-    "assign": NodeRule(ast.Assign, "name value"),
+    "assign": NodeRule(ast.ConfigOverride, "name value"),
     "sources": TupleRule(),
     "unread": NodeRule(ast.IgnoredKeys, "*keys"),
     # blocks, graphs and definitions
     "dims": NodeRule(ast.Dims, "*names", "the length"),
-    "use": NodeRule(ast.Use, "paths name sources under"),
+    "use": NodeRule(ast.UseStatement, "paths name sources under"),
     "files": TupleRule(),
     "keys": TupleRule(),
     "block": NodeRule(ast.Block, "name params results {body}", kind="block"),
@@ -195,15 +195,15 @@ RULE_CALLBACKS |= {
     # other sections
     "reads": NodeRule(ast.InputPreprocessing, "name value"),
     "shows": NodeRule(ast.OutputPostprocessing, "name value"),
-    "weights": NodeRule(ast.Weights, "{rules}"),
+    "weights": NodeRule(ast.WeightsSection, "{rules}"),
     "from_file": NodeRule(ast.WeightsFile, "path"),
-    "tie": NodeRule(ast.Tie, "name source condition"),
-    "load": NodeRule(ast.Load, "name value condition"),
-    "ignore": NodeRule(ast.Ignore, "name condition"),
-    "share": NodeRule(ast.Share, "name condition"),
-    "stream": NodeRule(ast.Stream, "source input_name"),
+    "tie": NodeRule(ast.TieRule, "name source condition"),
+    "load": NodeRule(ast.LoadRule, "name value condition"),
+    "ignore": NodeRule(ast.IgnoreRule, "name condition"),
+    "share": NodeRule(ast.ShareRule, "name condition"),
+    "stream": NodeRule(ast.StreamSection, "source input_name"),
     "setting": NodeRule(ast.Setting, "name value"),
-    "quantize": NodeRule(ast.Quantize, "{entries}", "the word"),
+    "quantize": NodeRule(ast.QuantizeSection, "{entries}", "the word"),
     "words": TupleRule(),
     # every result needs an entry in a list of types; `_` leaves a result untyped
     "target": lambda b, span, name, kind: ast.Target(
@@ -218,7 +218,7 @@ RULE_CALLBACKS |= {
         params,
         b.get_span(name),
     ),
-    "expect": lambda b, span, key, *values: ast.Expect(
+    "expect": lambda b, span, key, *values: ast.ExpectedValues(
         b.unescape_string(key), tuple(t.value for t in drop_absent_symbols(values)), span=span
     ),
     "rounds": lambda b, span, name, values: ast.QuantizeEntry(
@@ -234,7 +234,7 @@ RULE_CALLBACKS |= {
 
 
 @register_rule("scan")
-def _build_scan(b: AstBuilder, span: Span, *children: object) -> ast.Scan:
+def _build_scan(b: AstBuilder, span: Span, *children: object) -> ast.ScanLoop:
     node = SCAN(b, span, *children)
     location = node.until.span if node.until else span
     if not node.variables and location is not None:
@@ -280,17 +280,19 @@ def _build_dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None)
 
 
 @register_rule("config")
-def _build_config(b: AstBuilder, span: Span, *children: object) -> ast.Config:
+def _build_config(b: AstBuilder, span: Span, *children: object) -> ast.ConfigSection:
     node = CONFIG(b, span, *children)
     b.report_duplicates(
-        "the value", (e for e in node.entries if isinstance(e, ast.Field | ast.Assign))
+        "the value", (e for e in node.entries if isinstance(e, ast.Field | ast.ConfigOverride))
     )
-    b.report_duplicates("the expectation", (e for e in node.entries if isinstance(e, ast.Expect)))
+    b.report_duplicates(
+        "the expectation", (e for e in node.entries if isinstance(e, ast.ExpectedValues))
+    )
     _report_repeated_ignores(b, node)
     return node
 
 
-def _report_repeated_ignores(b: AstBuilder, node: ast.Config) -> None:
+def _report_repeated_ignores(b: AstBuilder, node: ast.ConfigSection) -> None:
     """Report E0116 for a second `ignore` list in `config`, because YAML allows each key once."""
     ignored = [e for e in node.entries if isinstance(e, ast.IgnoredKeys)]
     keys = ", ".join(f'"{key}"' for key in dict.fromkeys(key for e in ignored for key in e.keys))
@@ -320,7 +322,7 @@ def _build_field(
 
 
 @register_rule("reading")
-def _build_reading(b: AstBuilder, span: Span, *children: object) -> ast.Reading:
+def _build_reading(b: AstBuilder, span: Span, *children: object) -> ast.ReadingSection:
     node = READING(b, span, *children)
     # an input and a result may have the same name
     b.report_duplicates(
@@ -333,7 +335,7 @@ def _build_reading(b: AstBuilder, span: Span, *children: object) -> ast.Reading:
 
 
 @register_rule("generate")
-def _build_generate(b: AstBuilder, span: Span, *children: object) -> ast.Generate:
+def _build_generate(b: AstBuilder, span: Span, *children: object) -> ast.GenerateSection:
     node = GENERATE(b, span, *children)
     for setting in node.settings:
         if setting.name in ("of", "from") and setting.span is not None:

@@ -181,7 +181,7 @@ def _report_unbounded_loop(reader: YamlReader, span: Span) -> None:
     reader.report_error("E0728", "this loop has no bound", span, label, fix)
 
 
-def parse_yaml_assignment(reader: YamlReader, node: YamlMapping) -> ast.Let | None:
+def parse_yaml_assignment(reader: YamlReader, node: YamlMapping) -> ast.Assignment | None:
     """Parse an assignment: `x: f(y)`, `a, b: f(y)` or `x: {type: float[b], is: f(y)}`."""
     if len(node.entries) > 1:
         report_extra_key(reader, node.entries)
@@ -194,7 +194,7 @@ def parse_yaml_assignment(reader: YamlReader, node: YamlMapping) -> ast.Let | No
         parts = {e.name: e.value for e in value.entries}
         targets = attach_target_types(reader, targets, parts["type"])
         value = parts["is"]
-    return ast.Let(targets, parse_yaml_expression(reader, value), span=node.span)
+    return ast.Assignment(targets, parse_yaml_expression(reader, value), span=node.span)
 
 
 def report_extra_key(reader: YamlReader, entries: list[YamlEntry]) -> None:
@@ -243,7 +243,7 @@ def attach_target_types(
     )
 
 
-def let_to_yaml(node: ast.Let) -> YamlMap:
+def let_to_yaml(node: ast.Assignment) -> YamlMap:
     """Convert an assignment to `a, b: f(x)`, or with types to `a, b: {type: …, is: f(x)}`."""
     name = ", ".join(t.name for t in node.targets)
     value = expression_to_yaml(node.value)
@@ -255,7 +255,7 @@ def let_to_yaml(node: ast.Let) -> YamlMap:
 
 def statement_to_yaml(node: ast.Statement) -> YamlItem:
     """Convert one statement to a YAML list item."""
-    if isinstance(node, ast.Let):
+    if isinstance(node, ast.Assignment):
         return YamlItem(let_to_yaml(node), node.comments)
     layout = find_map_layout(STATEMENT_CONSTRUCTS, node)
     return YamlItem(layout.to_yaml(node), node.comments, is_comment_on_first_line=layout.has_body)
@@ -272,11 +272,11 @@ ELSE_KIND = YamlValueKind(
 )
 DOC, DO = Key("doc", TEXT), Key("do", BODY_KIND, "body end")
 REQUIRE_CONSTRUCT = MapLayout(
-    ast.Require, [Key("require", EXPRESSION, "condition"), Key("because", TEXT)]
+    ast.RequireStatement, [Key("require", EXPRESSION, "condition"), Key("because", TEXT)]
 )
 STATEMENT_CONSTRUCTS: Mapping[str, MapLayout[ast.Statement]] = {
     "repeat": MapLayout(
-        ast.Repeat,
+        ast.RepeatLoop,
         [
             Key("repeat", REPEAT_OVER, "variable iterable"),
             Key("under", WEIGHT_NAME),
@@ -286,7 +286,7 @@ STATEMENT_CONSTRUCTS: Mapping[str, MapLayout[ast.Statement]] = {
         "do",
     ),
     "scan": MapLayout(
-        ast.Scan,
+        ast.ScanLoop,
         [
             Key("scan", SCAN_OVER, "variables sequences"),
             Key("along", EXPRESSION),
@@ -300,11 +300,11 @@ STATEMENT_CONSTRUCTS: Mapping[str, MapLayout[ast.Statement]] = {
         "do",
     ),
     "when": MapLayout(
-        ast.When,
+        ast.WhenStatement,
         [Key("when", EXPRESSION, "condition"), DO, Key("else", ELSE_KIND, "otherwise else_end")],
         "do",
     ),
-    "return": MapLayout(ast.Return, [Key("return", EXPRESSIONS, "values")]),
+    "return": MapLayout(ast.ReturnStatement, [Key("return", EXPRESSIONS, "values")]),
     "require": REQUIRE_CONSTRUCT,
 }
 """The layouts of the statements that begin with a keyword. All other statements are assignments."""
@@ -314,22 +314,22 @@ TIE_SOURCE_KEY, LOAD_VALUE_KEY = Key("to", WEIGHT_NAME, "source"), Key("as", EXP
 WEIGHT_RULE_CONSTRUCTS: Mapping[str, MapLayout[ast.WeightRule]] = {
     "from": MapLayout(ast.WeightsFile, [Key("from", FILE, "path")], is_multiline=False),
     "tie": MapLayout(
-        ast.Tie,
+        ast.TieRule,
         [Key("tie", WEIGHT_NAME, "name"), TIE_SOURCE_KEY, CONDITION_KEY],
         "to",
         is_multiline=False,
     ),
     "load": MapLayout(
-        ast.Load,
+        ast.LoadRule,
         [Key("load", WEIGHT_NAME, "name"), LOAD_VALUE_KEY, CONDITION_KEY],
         "as",
         is_multiline=False,
     ),
     "ignore": MapLayout(
-        ast.Ignore, [Key("ignore", WEIGHT_NAME, "name"), CONDITION_KEY], is_multiline=False
+        ast.IgnoreRule, [Key("ignore", WEIGHT_NAME, "name"), CONDITION_KEY], is_multiline=False
     ),
     "share": MapLayout(
-        ast.Share, [Key("share", WEIGHT_NAME, "name"), CONDITION_KEY], is_multiline=False
+        ast.ShareRule, [Key("share", WEIGHT_NAME, "name"), CONDITION_KEY], is_multiline=False
     ),
 }
 
@@ -367,21 +367,24 @@ ITEM_CONSTRUCTS: Mapping[str, MapLayout[ast.Item]] = {
         for kind in ast.DEFINITION_KINDS
     },
     "use": MapLayout(
-        ast.Use, [Key("use", FILES, "paths", "the file"), *USE_KEYS], "as", is_multiline=False
+        ast.UseStatement,
+        [Key("use", FILES, "paths", "the file"), *USE_KEYS],
+        "as",
+        is_multiline=False,
     ),
     "require": REQUIRE_CONSTRUCT,
 }
 """The layouts of `items:` entries with several keys, by keyword."""
 
 USE_ENTRY = MapLayout(
-    ast.Use,
+    ast.UseStatement,
     [Key("file", FILES, "paths", "the file"), *USE_KEYS],
     "file as",
     description="`use`",
     is_multiline=False,
 )
 REQUIRE_ENTRY = MapLayout(
-    ast.Require,
+    ast.RequireStatement,
     [Key("that", EXPRESSION, "condition"), Key("because", TEXT)],
     "that",
     description="`require`",

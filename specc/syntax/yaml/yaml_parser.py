@@ -46,7 +46,7 @@ ItemParser = Callable[[YamlReader, YamlEntry], Items]
 
 def parse_yaml_uses(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse the key `use`, as in `use: [{file: vit.specc, as: v}]`."""
-    uses: list[ast.Use | None] = []
+    uses: list[ast.UseStatement | None] = []
     example = "`- {file: vit.specc, as: v}`"
     for node in reader.read_sequence(entry.value, "`use`", f"a list: {example}"):
         reader.read_mapping(node, "an entry of `use`", example)
@@ -74,13 +74,15 @@ def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
 
 def parse_yaml_requirements(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse the key `require`, as in `require: [{that: d % heads == 0, because: …}]`."""
-    requires: list[ast.Require | None] = []
+    requires: list[ast.RequireStatement | None] = []
     example = "a list: `- {that: d % heads == 0, because: …}`"
     for node in reader.read_sequence(entry.value, "`require`", example):
         if isinstance(node, YamlMapping):
             requires.append(REQUIRE_ENTRY.parse(reader, node))
         else:
-            requires.append(ast.Require(parse_yaml_expression(reader, node), span=node.span))
+            requires.append(
+                ast.RequireStatement(parse_yaml_expression(reader, node), span=node.span)
+            )
     return [require for require in requires if require is not None]
 
 
@@ -111,7 +113,7 @@ def _parse_listed_item(reader: YamlReader, node: YamlMapping, kind: str) -> Item
 
 
 def make_section_parser(
-    node: Callable[..., ast.Config | ast.Reading | ast.Quantize],
+    node: Callable[..., ast.ConfigSection | ast.ReadingSection | ast.QuantizeSection],
     parse_entry: Callable[[YamlReader, YamlEntry], ast.Commentable],
     example: str,
 ) -> ItemParser:
@@ -133,14 +135,14 @@ def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigE
     if entry.name.startswith("expect "):
         key = entry.name.removeprefix("expect ").strip()
         values = reader.read_strings(value, f"`{entry.name}`")
-        return ast.Expect(key, values, span=get_entry_span(entry))
+        return ast.ExpectedValues(key, values, span=get_entry_span(entry))
     if entry.name == IGNORED_KEYS:
         keys = reader.read_strings(value, f"`{IGNORED_KEYS}`")
         return ast.IgnoredKeys(keys, span=get_entry_span(entry))
     field_name = parse_yaml_name(reader, entry.key, "the name of a config value")
     if is_yaml_field(value):
         return parse_yaml_field(reader, field_name, entry, value)
-    return ast.Assign(
+    return ast.ConfigOverride(
         field_name, parse_yaml_static_value(reader, value), span=get_entry_span(entry)
     )
 
@@ -227,7 +229,7 @@ def parse_yaml_generates(reader: YamlReader, entry: YamlEntry) -> Items:
     return [g for e in nodes if (g := parse_yaml_generate(reader, e)) is not None]
 
 
-def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | None:
+def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.GenerateSection | None:
     """Parse an entry of `generate`, or return None after an error."""
     name = parse_yaml_name(reader, entry.key, "the name of what is generated")
     example = "`{of: ids, from: logits, stop: eos}`"
@@ -254,7 +256,9 @@ def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | 
         if e.name not in ("of", "from")
     ]
     header_fields = {"name": name, "input_name": input_name, "source": source}
-    return build_section_node(reader, entry, ast.Generate, "settings", settings, **header_fields)
+    return build_section_node(
+        reader, entry, ast.GenerateSection, "settings", settings, **header_fields
+    )
 
 
 def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.QuantizeEntry:
@@ -269,7 +273,7 @@ def parse_yaml_streams(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse the key `stream`, as in `stream: {logits: audio}`."""
     nodes = reader.read_mapping(entry.value, "`stream`", "`logits: sound`")
     return [
-        ast.Stream(
+        ast.StreamSection(
             parse_yaml_name(reader, item.key, "a result"),
             parse_yaml_name(reader, item.value, "an input"),
             span=get_entry_span(item),
@@ -283,7 +287,7 @@ def parse_yaml_weights(reader: YamlReader, entry: YamlEntry) -> Items:
     example = "a list: `- from: model.safetensors`"
     nodes = reader.read_sequence(entry.value, "`weights`", example)
     rules = [r for n in nodes if (r := parse_yaml_weight_rule(reader, n)) is not None]
-    return [build_section_node(reader, entry, ast.Weights, "rules", rules)]
+    return [build_section_node(reader, entry, ast.WeightsSection, "rules", rules)]
 
 
 def parse_yaml_weight_rule(reader: YamlReader, node: YamlNode) -> ast.WeightRule | None:
@@ -301,18 +305,18 @@ def parse_yaml_weight_rule(reader: YamlReader, node: YamlNode) -> ast.WeightRule
 TOP_ITEM_PARSERS: dict[str, ItemParser] = {
     "use": parse_yaml_uses,
     "config": make_section_parser(
-        ast.Config, parse_yaml_config_entry, "`d: {type: int, default: 512}`"
+        ast.ConfigSection, parse_yaml_config_entry, "`d: {type: int, default: 512}`"
     ),
     "dims": parse_yaml_dims,
     "require": parse_yaml_requirements,
     "items": parse_yaml_items,
     "reading": make_section_parser(
-        ast.Reading, parse_yaml_reading_entry, "`pixels: image(size=[8, 8])`"
+        ast.ReadingSection, parse_yaml_reading_entry, "`pixels: image(size=[8, 8])`"
     ),
     "weights": parse_yaml_weights,
     "generate": parse_yaml_generates,
     "quantize": make_section_parser(
-        ast.Quantize, parse_yaml_quantize_entry, "`{default: int8, keep: [lm_head]}`"
+        ast.QuantizeSection, parse_yaml_quantize_entry, "`{default: int8, keep: [lm_head]}`"
     ),
     "stream": parse_yaml_streams,
 }

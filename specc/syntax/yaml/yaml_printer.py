@@ -75,11 +75,21 @@ ItemGroup = list[ast.Item]
 
 def get_top_level_key(item: ast.Item) -> str:
     """Return the top-level YAML key of an item."""
-    match item:
-        case ast.Block() | ast.Definition():
-            return "items"
-        case _:
-            return type(item).__name__.lower()
+    return TOP_LEVEL_KEYS.get(type(item), "items")
+
+
+TOP_LEVEL_KEYS: Mapping[type[ast.Node], str] = {
+    ast.UseStatement: "use",
+    ast.ConfigSection: "config",
+    ast.Dims: "dims",
+    ast.RequireStatement: "require",
+    ast.ReadingSection: "reading",
+    ast.WeightsSection: "weights",
+    ast.GenerateSection: "generate",
+    ast.QuantizeSection: "quantize",
+    ast.StreamSection: "stream",
+}
+"""The top-level YAML key of each item class. All other items are entries of `items`."""
 
 
 def group_adjacent_items(items: Sequence[ast.Item]) -> list[ItemGroup]:
@@ -103,9 +113,9 @@ def group_adjacent_items(items: Sequence[ast.Item]) -> list[ItemGroup]:
 def get_item_key(item: ast.Item) -> str:
     """Return the key of an item below its top-level key, or "" for an item without a key."""
     match item:
-        case ast.Generate():
+        case ast.GenerateSection():
             return item.name
-        case ast.Stream():
+        case ast.StreamSection():
             return item.source
     return ""
 
@@ -142,10 +152,10 @@ def convert_item_groups(items: Sequence[ast.Item]) -> Iterator[tuple[ItemGroup, 
 def item_group_to_yaml(group: ItemGroup) -> YamlPair:
     """Convert a top-level key and its items to a YAML pair."""
     match group[0]:
-        case ast.Use() | ast.Require():
+        case ast.UseStatement() | ast.RequireStatement():
             entries = YamlList([top_level_entry_to_yaml(item) for item in group], is_multiline=True)
             return YamlPair(get_top_level_key(group[0]), entries)
-        case ast.Generate() | ast.Stream():
+        case ast.GenerateSection() | ast.StreamSection():
             named_entries = YamlMap([named_item_to_yaml(item) for item in group], is_multiline=True)
             return YamlPair(get_top_level_key(group[0]), named_entries)
         case _:
@@ -154,9 +164,9 @@ def item_group_to_yaml(group: ItemGroup) -> YamlPair:
 
 def top_level_entry_to_yaml(item: ast.Item) -> YamlItem:
     """Convert an entry of `use` or `require` to a YAML list item."""
-    layout = USE_ENTRY if isinstance(item, ast.Use) else REQUIRE_ENTRY
+    layout = USE_ENTRY if isinstance(item, ast.UseStatement) else REQUIRE_ENTRY
     value: YamlValue = layout.to_yaml(item)
-    if isinstance(item, ast.Require) and not item.because:
+    if isinstance(item, ast.RequireStatement) and not item.because:
         condition = expression_to_yaml(item.condition)
         value = value if isinstance(condition, YamlMap) else condition
     return YamlItem(value, item.comments)
@@ -164,9 +174,9 @@ def top_level_entry_to_yaml(item: ast.Item) -> YamlItem:
 
 def named_item_to_yaml(item: ast.Item) -> YamlPair:
     """Convert `generate` to `text: {of: ids, from: logits}`, and `stream` to `logits: audio`."""
-    if isinstance(item, ast.Stream):
+    if isinstance(item, ast.StreamSection):
         return YamlPair(item.source, item.input_name, item.comments)
-    assert isinstance(item, ast.Generate)
+    assert isinstance(item, ast.GenerateSection)
     pairs = [YamlPair("of", item.input_name), YamlPair("from", item.source)]
     pairs += [YamlPair(s.name, expression_to_yaml(s.value), s.comments) for s in item.settings]
     return YamlPair(
@@ -198,20 +208,20 @@ def make_entry_map(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
 
 SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] = {
     ast.Dims: lambda item: make_yaml_list(map(format_dim_name, item.names)),
-    ast.Weights: lambda item: make_multiline_list(
+    ast.WeightsSection: lambda item: make_multiline_list(
         [
             YamlItem(find_map_layout(WEIGHT_RULE_CONSTRUCTS, r).to_yaml(r), r.comments)
             for r in item.rules
         ],
         item.end,
     ),
-    ast.Config: lambda item: make_entry_map(
+    ast.ConfigSection: lambda item: make_entry_map(
         [CONFIG_ENTRIES[type(e)](e) for e in item.entries], item.end
     ),
-    ast.Reading: lambda item: make_entry_map(
+    ast.ReadingSection: lambda item: make_entry_map(
         list(map(reading_entry_to_yaml, item.entries)), item.end
     ),
-    ast.Quantize: lambda item: make_entry_map(
+    ast.QuantizeSection: lambda item: make_entry_map(
         [
             YamlPair(e.name, strings_to_yaml([v.value for v in e.values]), e.comments)
             for e in item.entries

@@ -54,9 +54,9 @@ class YamlReader(ErrorCollector):
         self.comments = comments
         self.attacher = CommentAttacher(source.text, comments)
 
-    def add(self, *errors: Diagnostic) -> None:
+    def add_errors(self, *errors: Diagnostic) -> None:
         """Report errors. Stop parsing at the limit MAX_COLLECTED_ERRORS."""
-        super().add(*errors)
+        super().add_errors(*errors)
         if len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
             raise SpeccError(*truncate_diagnostics(self.errors))
 

@@ -57,7 +57,7 @@ def parse_yaml_fragment(
     try:
         return parse_fragment(scalar_to_fragment(node), start)
     except SpeccError as failed:
-        reader.add(*failed.diagnostics)
+        reader.add_errors(*failed.diagnostics)
         return None
 
 

@@ -14,9 +14,9 @@ HEAD = "specc: 1\nmodel: m\n"
 def parse_config_value(text: str) -> ast.Expr:
     """Return the parsed config value `a`."""
     config = parse_yaml(Source("a.yaml", f"{HEAD}config:\n  a: {text}\n")).items[0]
-    assert isinstance(config, ast.Config)
+    assert isinstance(config, ast.ConfigSection)
     entry = config.entries[0]
-    assert isinstance(entry, ast.Assign)
+    assert isinstance(entry, ast.ConfigOverride)
     return entry.value
 
 
@@ -49,9 +49,9 @@ def test_spans_of_nodes(text: str) -> None:
 def test_spans_after_supplementary_characters() -> None:
     text = f"# \U0001f600 é\n{HEAD}doc: '\U0001f600'\nconfig: {{a: left + right}}\n"
     config = parse_yaml(Source("a.yaml", text)).items[0]
-    assert isinstance(config, ast.Config)
+    assert isinstance(config, ast.ConfigSection)
     entry = config.entries[0]
-    assert isinstance(entry, ast.Assign)
+    assert isinstance(entry, ast.ConfigOverride)
     assert isinstance(entry.value, ast.Binary)
     assert entry.value.right.span is not None
     assert entry.value.right.span.text == "right"
@@ -96,4 +96,5 @@ def test_order_of_top_level_keys() -> None:
             "i}\nrequire: [a > 0]\n",
         )
     )
-    assert [type(i).__name__ for i in file.items] == ["Dims", "Config", "Definition", "Require"]
+    kinds = [ast.Dims, ast.ConfigSection, ast.Definition, ast.RequireStatement]
+    assert [type(i) for i in file.items] == kinds
