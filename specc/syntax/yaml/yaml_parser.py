@@ -46,12 +46,11 @@ ItemParser = Callable[[YamlReader, YamlEntry], Items]
 
 def parse_yaml_uses(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse the key `use`, as in `use: [{file: vit.specc, as: v}]`."""
-    uses: list[ast.UseStatement | None] = []
     example = "`- {file: vit.specc, as: v}`"
-    for node in reader.read_sequence(entry.value, "`use`", f"a list: {example}"):
+    nodes = reader.read_sequence(entry.value, "`use`", f"a list: {example}")
+    for node in nodes:
         reader.read_mapping(node, "an entry of `use`", example)
-        uses.append(USE_ENTRY.parse(reader, node))
-    return [use for use in uses if use is not None]
+    return [*filter(None, (USE_ENTRY.parse(reader, n) for n in nodes))]
 
 
 def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
@@ -74,16 +73,14 @@ def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
 
 def parse_yaml_requirements(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse the key `require`, as in `require: [{that: d % heads == 0, because: …}]`."""
-    requires: list[ast.RequireStatement | None] = []
     example = "a list: `- {that: d % heads == 0, because: …}`"
-    for node in reader.read_sequence(entry.value, "`require`", example):
-        if isinstance(node, YamlMapping):
-            requires.append(REQUIRE_ENTRY.parse(reader, node))
-        else:
-            requires.append(
-                ast.RequireStatement(parse_yaml_expression(reader, node), span=node.span)
-            )
-    return [require for require in requires if require is not None]
+    requires = (
+        REQUIRE_ENTRY.parse(reader, node)
+        if isinstance(node, YamlMapping)
+        else ast.RequireStatement(parse_yaml_expression(reader, node), span=node.span)
+        for node in reader.read_sequence(entry.value, "`require`", example)
+    )
+    return [*filter(None, requires)]
 
 
 def parse_yaml_items(reader: YamlReader, entry: YamlEntry) -> Items:
@@ -226,7 +223,7 @@ def parse_yaml_generates(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse the key `generate`, as in `generate: {text: {of: ids, from: logits}}`."""
     example = "`text: {of: ids, from: logits, stop: eos}`"
     nodes = reader.read_mapping(entry.value, "`generate`", example)
-    return [g for e in nodes if (g := parse_yaml_generate(reader, e)) is not None]
+    return [*filter(None, (parse_yaml_generate(reader, e) for e in nodes))]
 
 
 def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.GenerateSection | None:
@@ -286,7 +283,7 @@ def parse_yaml_weights(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse the key `weights`, as in `weights: [{from: file}, {tie: a, to: b}, {ignore: c}]`."""
     example = "a list: `- from: model.safetensors`"
     nodes = reader.read_sequence(entry.value, "`weights`", example)
-    rules = [r for n in nodes if (r := parse_yaml_weight_rule(reader, n)) is not None]
+    rules = [*filter(None, (parse_yaml_weight_rule(reader, n) for n in nodes))]
     return [build_section_node(reader, entry, ast.WeightsSection, "rules", rules)]
 
 
