@@ -85,8 +85,7 @@ def parse_yaml_requirements(reader: YamlReader, entry: YamlEntry) -> Items:
 
 def parse_yaml_items(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse the key `items`: a list of blocks, graphs, definitions and other items."""
-    items: Items = []
-    example = "a list: `- graph: classify`, `- block: layer`, `- mask: near(n)`"
+    items, example = Items(), "a list: `- graph: classify`, `- block: layer`, `- mask: near(n)`"
     for node in reader.read_sequence(entry.value, "`items`", example):
         if not isinstance(node, YamlMapping) or not node.entries:
             reader.report_wrong_kind(node, "an item", "a map", example)
@@ -203,8 +202,9 @@ def parse_yaml_config_path(reader: YamlReader, node: YamlNode) -> ast.Expr:
     """Parse a source of a config field: a path in config.json, or a call such as `len("a")`."""
     if isinstance(node, YamlScalar) and is_bare_config_path(node.value):
         return ast.TextLiteral(node.value, span=node.span)
-    subject = "a place in config.json"
-    return parse_yaml_fragment(reader, node, SOURCE, subject) or ast.TextLiteral("")
+    return parse_yaml_fragment(reader, node, SOURCE, "a place in config.json") or ast.TextLiteral(
+        ""
+    )
 
 
 def parse_yaml_reading_entry(reader: YamlReader, entry: YamlEntry) -> ast.ReadingEntry:
@@ -362,10 +362,12 @@ def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
         span=Span(reader.source, 0, len(reader.source.text)),
         extends_span=entries_by_key["extends"].value.span if "extends" in entries_by_key else None,
     )
-    items: list[ast.Item] = []
-    for entry in entries:
-        if entry.name in TOP_ITEM_PARSERS:
-            items += TOP_ITEM_PARSERS[entry.name](reader, entry)
+    items = [
+        item
+        for entry in entries
+        if entry.name in TOP_ITEM_PARSERS
+        for item in TOP_ITEM_PARSERS[entry.name](reader, entry)
+    ]
     return attach_items(reader, file_header, entries, items)
 
 
