@@ -202,9 +202,8 @@ def parse_yaml_config_path(reader: YamlReader, node: YamlNode) -> ast.Expr:
     """Parse a source of a config field: a path in config.json, or a call such as `len("a")`."""
     if isinstance(node, YamlScalar) and is_bare_config_path(node.value):
         return ast.TextLiteral(node.value, span=node.span)
-    return parse_yaml_fragment(reader, node, SOURCE, "a place in config.json") or ast.TextLiteral(
-        ""
-    )
+    path = parse_yaml_fragment(reader, node, SOURCE, "a place in config.json")
+    return path or ast.TextLiteral("")
 
 
 def parse_yaml_reading_entry(reader: YamlReader, entry: YamlEntry) -> ast.ReadingEntry:
@@ -362,12 +361,10 @@ def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
         span=Span(reader.source, 0, len(reader.source.text)),
         extends_span=entries_by_key["extends"].value.span if "extends" in entries_by_key else None,
     )
-    items = [
-        item
-        for entry in entries
-        if entry.name in TOP_ITEM_PARSERS
-        for item in TOP_ITEM_PARSERS[entry.name](reader, entry)
-    ]
+    items: list[ast.Item] = []
+    for entry in entries:
+        if entry.name in TOP_ITEM_PARSERS:
+            items += TOP_ITEM_PARSERS[entry.name](reader, entry)
     return attach_items(reader, file_header, entries, items)
 
 
