@@ -232,11 +232,9 @@ def _iterate_candidate_files(
     spec: LoadedSpec, keeps_sources: bool
 ) -> Iterator[tuple[ast.File, tuple[str, ...]]]:
     """Yield candidates for the expanded spec with notes, the most self-contained first."""
-    program, library = spec.program, spec.library
-    yield build_standalone_spec(program, library, keeps_sources=keeps_sources), ()
-    file, new_names = build_standalone_spec_with_renames(
-        program, library, keeps_sources=keeps_sources
-    )
+    program = spec.program
+    yield build_standalone_spec(program, keeps_sources=keeps_sources), ()
+    file, new_names = build_standalone_spec_with_renames(program, keeps_sources=keeps_sources)
     yield (
         file,
         tuple(
@@ -255,7 +253,7 @@ def _format_graphs(spec: LoadedSpec) -> list[str]:
     """
     if graphs := list(iterate_sibling_graphs(spec, "")):
         return [*map(format_ir, graphs)]
-    trials = check_spec_symbolically(spec.program, spec.library, "")
+    trials = check_spec_symbolically(spec.program, "")
     return [_outline_graph(trial.model.graph) for trial in trials]
 
 

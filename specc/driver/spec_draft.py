@@ -122,14 +122,14 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, Mod
     """
     library = SpecLibrary()
     program = select_used_spec_alternatives(build_program(library.open_spec(base), library), data)
-    reader = ConfigReader(hf_config_lookup=library.read_hf_config_field, config_file=data)
+    reader = ConfigReader(config_file=data)
     spec = LoadedSpec(program, library, reader, base)
     graph = ""
     with suppress(SpeccError):  # a spec of another model family does not declare the class
         graph = find_graph_for_architecture(program, data)
     # skip the symbolic check, which built-in specs pass
-    model = elaborate_model(program, library, reader, graph)
-    return spec, mark_ties(program, library, reader, model), graph
+    model = elaborate_model(program, reader, graph)
+    return spec, mark_ties(program, reader, model), graph
 
 
 def _find_nearest_spec(
@@ -279,7 +279,7 @@ def _evaluate_derived_config(
             name=name, extends=base, config_values=values, omits_defaults=True
         )
         spec = open_spec_argument(format_dsl(format_derived_spec(derived_spec)) if values else base)
-        context = create_context(spec.library, spec.program, reader=spec.config_reader)
+        context = create_context(spec.program, reader=spec.config_reader)
         config = evaluate_and_check_config(context, spec.program, spec.config_reader)
         return dict(_flatten_config({n: value_to_json(value) for n, value in config.items()}))
     return None

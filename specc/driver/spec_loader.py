@@ -175,9 +175,7 @@ def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
     # the spec must read every key only if the file has a model_type that the spec declares
     return replace(
         spec,
-        config_reader=replace(
-            spec.config_reader, hf_config_lookup=spec.library.read_hf_config_field, config_file=data
-        ),
+        config_reader=replace(spec.config_reader, config_file=data),
         quantization=quantization,
         remarks=spec.remarks + (quantization.remarks if quantization else ()),
         warnings=(
@@ -242,7 +240,7 @@ def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
     # check the values of `quantize` entries; checking patterns requires a complete config
     merge_quantize_options(spec.program, QuantizeOptions())
     try:
-        model = elaborate_model(spec.program, spec.library, spec.config_reader, graph)
+        model = elaborate_model(spec.program, spec.config_reader, graph)
     except SpeccError as failed:
         # a valid spec may lack config values that a checkpoint provides
         if any(d.code != "E0401" for d in failed.diagnostics):
@@ -256,14 +254,14 @@ def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
     _check_context_used(spec, model)
     unused = (*_check_shares(spec, trials, model), *find_unused_names(spec.program))
     warnings = (*spec.warnings, *unused, *model.warnings, *_warn_unreachable_tokens(spec, model))
-    tied_model = mark_ties(spec.program, spec.library, spec.config_reader, model)
+    tied_model = mark_ties(spec.program, spec.config_reader, model)
     return SpecCheckResult(trials, tied_model, (), warnings, spec.remarks)
 
 
 def _check_symbolically(spec: LoadedSpec, graph: str) -> list[SymbolicTrial]:
     """Elaborate the spec with symbolic dimensions and return the symbolic trials."""
     has_file = spec.config_reader.config_file is not None
-    return check_spec_symbolically(spec.program, spec.library, graph, has_config_file=has_file)
+    return check_spec_symbolically(spec.program, graph, has_config_file=has_file)
 
 
 def _warn_unreachable_tokens(spec: LoadedSpec, model: ModelDefinition) -> tuple[Diagnostic, ...]:
@@ -281,7 +279,6 @@ def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
     """Raise the errors of the `weights` and `reading` sections that need no files."""
     check_weight_rules(
         spec.program,
-        spec.library,
         spec.config_reader,
         model.graph,
         lambda: iterate_sibling_graphs(spec, model.graph.name),
@@ -309,7 +306,7 @@ def iterate_sibling_graphs(spec: LoadedSpec, graph: str) -> Iterator[Graph]:
         if name not in spec.graphs:
             spec.graphs[name] = None
             with suppress(SpeccError):
-                model = elaborate_model(spec.program, spec.library, spec.config_reader, name)
+                model = elaborate_model(spec.program, spec.config_reader, name)
                 spec.graphs[name] = model.graph
         if (other_graph := spec.graphs[name]) is not None:
             yield other_graph
@@ -324,7 +321,7 @@ def elaborate_spec(spec: LoadedSpec, graph: str = "") -> ModelDefinition:
     graph = graph or _choose_default_graph(spec)
     trials = [] if spec.program.is_builtin else _check_symbolically(spec, graph)
     try:
-        model = elaborate_model(spec.program, spec.library, spec.config_reader, graph)
+        model = elaborate_model(spec.program, spec.config_reader, graph)
     except SpeccError:
         if not trials:
             _check_symbolically(spec, graph)
@@ -335,7 +332,7 @@ def elaborate_spec(spec: LoadedSpec, graph: str = "") -> ModelDefinition:
         _check_shares(spec, trials, model)
     warnings_of_model = (*model.warnings, *_warn_unreachable_tokens(spec, model))
     model = replace(model, warnings=(*find_unused_names(spec.program), *warnings_of_model))
-    return mark_ties(spec.program, spec.library, spec.config_reader, model)
+    return mark_ties(spec.program, spec.config_reader, model)
 
 
 def _check_shares(
@@ -343,7 +340,7 @@ def _check_shares(
 ) -> tuple[Diagnostic, ...]:
     """Return warnings about unnecessary `share` rules. Raise E0527 if a rule has no match."""
     all_models = [*(trial.model for trial in trials), *models]
-    diagnostics = check_share_rules(spec.program, spec.library, all_models)
+    diagnostics = check_share_rules(spec.program, all_models)
     if errors := [d for d in diagnostics if d.severity == "error"]:
         raise SpeccError(*errors)
     return tuple(diagnostics)

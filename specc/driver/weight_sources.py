@@ -95,7 +95,7 @@ def load_parameters(
     Raise E0523 if no weight source is given.
     """
     with extend_recursion_limit(spec.program.module.file.span):
-        rules, config = evaluate_weight_rules(spec.program, spec.library, spec.config_reader)
+        rules, config = evaluate_weight_rules(spec.program, spec.config_reader)
     parameters = list_parameters_with_sizes(graph, config)
     rules = select_graph_rules(
         rules,

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.config_values import ConfigReader
-from specc.frontend.elaboration_context import EMPTY_NAMES, Context, Env, Library, SpecNamespace
+from specc.frontend.elaboration_context import EMPTY_NAMES, LexicalScope, SpecNamespace
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.frontend.spec_values import ChoiceValue, SpecValue, get_first_result
@@ -36,27 +36,29 @@ MAX_STACKED = 65_536
 """Maximum number of tensors stacked by one rule."""
 
 
-def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRules:
+def read_weight_rules(program: Program, env: LexicalScope) -> WeightRules:
     """Read the tie, load and ignore rules of a derived spec, its base spec, and its used specs."""
-    rules = _read_spec_rules(context, program, env)
-    for used_program, use, used_env in iterate_used_specs(program, env.config):
+    rules = _read_spec_rules(program, env)
+    for used_program, use, used_env in iterate_used_specs(program, env):
         with label_use_statement_in_errors(use):
             rules = rules.add_fallback_rules(
-                _read_spec_rules(context, used_program, used_env).add_prefix(used_env.scope)
+                _read_spec_rules(used_program, used_env).add_prefix(used_env.scope)
             )
     return rules
 
 
 def evaluate_weight_rules(
-    program: Program, library: Library, reader: ConfigReader
+    program: Program, reader: ConfigReader
 ) -> tuple[WeightRules, Mapping[str, SpecValue]]:
     """Return the weight rules for a config, and the config values."""
-    context = create_context(library)
+    context = create_context(program)
     config = evaluate_and_check_config(context, program, reader)
-    return read_weight_rules(context, program, Env(module=program.module, config=config)), config
+    return read_weight_rules(
+        program, LexicalScope(context=context, module=program.module, config=config)
+    ), config
 
 
-def _read_spec_rules(context: Context, program: Program, env: Env) -> WeightRules:
+def _read_spec_rules(program: Program, env: LexicalScope) -> WeightRules:
     """Read the weight rules of a spec and of the specs that it extends."""
     ties: list[TieRule] = []
     loads: list[LoadRule] = []
@@ -66,23 +68,23 @@ def _read_spec_rules(context: Context, program: Program, env: Env) -> WeightRule
             match rule:
                 case ast.WeightsFile() | ast.ShareRule():
                     continue
-                case _ if not _is_condition_true(rule.condition, context, env):
+                case _ if not _is_condition_true(rule.condition, env):
                     continue
                 case ast.TieRule(name=name, source=source):
                     ties.append(TieRule(name.text, source.text, rule.span))
                 case ast.LoadRule(name=name, value=value):
-                    expression = _read_load(context, env, value)
+                    expression = _read_load(env, value)
                     loads.append(LoadRule(name.text, expression, rule.span))
                 case ast.IgnoreRule(name=name):
                     ignores.append(IgnoreRule(name.text, rule.span))
     return WeightRules(tuple(ties), tuple(loads), tuple(ignores))
 
 
-def _is_condition_true(condition: ast.Expr | None, context: Context, env: Env) -> bool:
+def _is_condition_true(condition: ast.Expr | None, env: LexicalScope) -> bool:
     """Return True if a weight rule has no condition, or if the condition holds for this config."""
     if condition is None:
         return True
-    return get_first_result(context.evaluator.evaluate(context, condition, env)) is True
+    return env.evaluate_value(condition) is True
 
 
 def list_parameters_with_sizes(
@@ -195,8 +197,7 @@ def find_spec_weights_file(program: Program, *, is_required: bool = False) -> st
 class _TransformCall:
     """A transform call in a `load` rule, with methods that evaluate the call's arguments."""
 
-    context: Context
-    env: Env
+    env: LexicalScope
     call: ast.Call
 
     @property
@@ -207,14 +208,14 @@ class _TransformCall:
     @property
     def tensor(self) -> t.Expr:
         """The first argument of the call, as a tensor expression."""
-        return _read_load(self.context, self.env, self.call.args[0])
+        return _read_load(self.env, self.call.args[0])
 
     @property
     def tensors(self) -> tuple[t.Expr, ...]:
         """All arguments of the call, or the items of a list argument, as tensor expressions."""
         first = self.call.args[0]
         items = first.items if isinstance(first, ast.ListLiteral) else self.call.args
-        return tuple(_read_load(self.context, self.env, item) for item in items)
+        return tuple(_read_load(self.env, item) for item in items)
 
     def find_option(self, name: str) -> Any:
         """Return the value of a named option, or None if the option is absent."""
@@ -223,7 +224,7 @@ class _TransformCall:
                 value = option.value
                 if isinstance(value, ast.Name) and value.path in ("half", "interleaved"):
                     return value.path
-                result = self.context.evaluator.evaluate(self.context, value, self.env)
+                result = self.env.evaluate(value)
                 return get_first_result(result)
         return None
 
@@ -267,7 +268,7 @@ class _TransformCall:
         raise_error("E0522", f"missing argument `{name}` of `{self.name}`", self.call.span)
 
 
-def _read_load(context: Context, env: Env, expr: Any) -> t.Expr:
+def _read_load(env: LexicalScope, expr: Any) -> t.Expr:
     """Read a tensor name or a transform in a `load` rule. Raise E0522 for other expressions."""
     match expr:
         case ast.Name(path=name) | ast.TextLiteral(value=name):
@@ -280,7 +281,7 @@ def _read_load(context: Context, env: Env, expr: Any) -> t.Expr:
                 raise_error("E0522", f"unknown transform `{name}`", function.span, helps=helps)
             if not expr.args:
                 raise_error("E0522", f"missing tensor name in `{name}`", expr.span)
-            return WEIGHT_TRANSFORMS[name](_TransformCall(context, env, expr))
+            return WEIGHT_TRANSFORMS[name](_TransformCall(env, expr))
     raise_error("E0522", "expected the name of a checkpoint tensor", expr.span, "not a tensor name")
 
 
@@ -350,7 +351,6 @@ WEIGHT_TRANSFORMS: Mapping[str, Callable[[_TransformCall], t.Expr]] = {
 
 def check_weight_rules(
     program: Program,
-    library: Library,
     reader: ConfigReader,
     graph: Graph,
     iterate_other_graphs: Callable[[], Iterable[Graph]],
@@ -361,7 +361,7 @@ def check_weight_rules(
     `iterate_other_graphs` builds on demand.
     """
     parameters = {parameter.name: parameter for parameter in list_parameters_with_sizes(graph)}
-    rules, _ = evaluate_weight_rules(program, library, reader)
+    rules, _ = evaluate_weight_rules(program, reader)
     rules = select_graph_rules(
         rules, parameters, lambda: iterate_required_parameters(iterate_other_graphs())
     )
@@ -378,14 +378,12 @@ def count_untied_parameters(graph: Graph) -> Dim:
     return sum_dims(multiply_dims(f.type.shape) for f in facts if not f.tied_to)
 
 
-def mark_ties(
-    program: Program, library: Library, reader: ConfigReader, model: ModelDefinition
-) -> ModelDefinition:
+def mark_ties(program: Program, reader: ConfigReader, model: ModelDefinition) -> ModelDefinition:
     """Return the model with `tied_to` set on each tied parameter by the first matching tie rule.
 
     Tie rules for weights of other graphs are ignored.
     """
-    rules, _ = evaluate_weight_rules(program, library, reader)
+    rules, _ = evaluate_weight_rules(program, reader)
     facts = dict(model.graph.parameter_facts)
     for rule in rules.ties:
         pattern = NamePattern(rule.name)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
@@ -13,9 +14,9 @@ from specc.frontend.declared_types import (
 )
 from specc.frontend.elaboration_context import (
     EMPTY_NAMES,
-    Context,
-    Env,
+    ElaborationContext,
     ErrorCollectorContext,
+    LexicalScope,
     SpecNamespace,
     UnevaluatedCall,
 )
@@ -46,7 +47,7 @@ ParameterArgument: TypeAlias = tuple[ast.BlockParameter, SpecValue, ast.Expr]
 
 
 def broadcast_batch(
-    context: Context, arguments: Sequence[ParameterArgument], env: Env
+    arguments: Sequence[ParameterArgument], env: LexicalScope
 ) -> list[ParameterArgument]:
     """Expand each tensor argument with batch size 1 to the batch size that another argument or
     `dims` has for the same axis name. Return all arguments.
@@ -57,12 +58,14 @@ def broadcast_batch(
         length = lengths.get(_get_batch_name(param, value, env))
         if length is not None and isinstance(value, Tensor) and value.shape[0] == 1:
             op = ops.Expand(0, length)
-            value = add_op(context, op, value, span=expr.span, scope=env.scope)
+            value = add_op(env.context, op, value, span=expr.span, scope=env.scope)
         expanded.append((param, value, expr))
     return expanded
 
 
-def _find_batch_lengths(arguments: Sequence[ParameterArgument], env: Env) -> dict[str, Dim]:
+def _find_batch_lengths(
+    arguments: Sequence[ParameterArgument], env: LexicalScope
+) -> dict[str, Dim]:
     """Return the first batch size other than 1 for each name of a batch axis."""
     lengths: dict[str, Dim] = {}
     for name, value in ((_get_batch_name(p, v, env), v) for p, v, _ in arguments):
@@ -73,7 +76,7 @@ def _find_batch_lengths(arguments: Sequence[ParameterArgument], env: Env) -> dic
     return lengths
 
 
-def _get_batch_name(param: ast.BlockParameter, value: SpecValue, env: Env) -> str:
+def _get_batch_name(param: ast.BlockParameter, value: SpecValue, env: LexicalScope) -> str:
     """Return the declared name of a tensor's first axis, or "" if the name is already bound."""
     match param.type.dims, value:
         case (ast.Name(path=name), *_), Tensor(shape=(_, _, *_)):
@@ -84,39 +87,46 @@ def _get_batch_name(param: ast.BlockParameter, value: SpecValue, env: Env) -> st
 MAX_BLOCK_DEPTH = 64
 """Maximum nesting depth of block calls."""
 
-BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, Env]]
+BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, LexicalScope]]
 """The argument of each parameter by name, and the scope in which the argument is evaluated."""
 
 
-def call_block(context: Context, target: BlockFunction, call: UnevaluatedCall) -> Results:
+def call_block(
+    context: ElaborationContext, target: BlockFunction, call: UnevaluatedCall
+) -> Results:
     """Call a block with the weight scope of `call.inner_env`. Return the results of the block."""
     block, module, expr = target.block, target.module, call.expr
     is_other_file = module.root is not call.caller.module.root and not module.is_standard
     env = _make_block_env(context, target, call)
     context.check_step_estimate(block, module, env.config, expr.span)
-    bind_arguments(context, block, _collect_arguments(target, call), env)
+    bind_arguments(block, _collect_arguments(target, call), env)
     with (
-        push_block_call(context, block, expr, call.caller),
+        push_block_call(block, expr, call.caller),
         context.track_user_call(expr.span, is_standard=module.is_standard),
         context.weights.sharing.push_call(expr, call.explicit_weight_scope),
         label_call_in_errors(context, expr.span if is_other_file else None, expr.function.path),
     ):
         if target.weight_scope is None and is_other_file:
-            file_env = Env(module=module, config=env.config, scope=env.scope)
-            register_share_rules(context, module.file.items, file_env)
-        bind_defaults(context, block, env, expr)
-        results = check_block_results(context, block, run_statements(context, block.body, env), env)
-    _record_result_names(context, results, env, call.caller)
+            file_env = LexicalScope(
+                context=env.context, module=module, config=env.config, scope=env.scope
+            )
+            register_share_rules(module.file.items, file_env)
+        bind_defaults(block, env, expr)
+        results = check_block_results(block, run_statements(block.body, env), env)
+    _record_result_names(results, env, call.caller)
     return results
 
 
-def _make_block_env(context: Context, target: BlockFunction, call: UnevaluatedCall) -> Env:
+def _make_block_env(
+    context: ElaborationContext, target: BlockFunction, call: UnevaluatedCall
+) -> LexicalScope:
     """Return the scope of a block's body, which contains the names of the block's file."""
     module, caller, bound_env = target.module, call.caller, target.env
     is_same_file = module.root is caller.module.root
     definition_env = _find_bound_env(target)
     config_env = caller if is_same_file else definition_env
-    env = Env(
+    env = LexicalScope(
+        context=caller.context,
         module=module,
         config=_get_block_config(context, module, call, config_env),
         scope=call.inner_env.scope,
@@ -136,7 +146,7 @@ def _make_block_env(context: Context, target: BlockFunction, call: UnevaluatedCa
     return env
 
 
-def _find_bound_env(target: BlockFunction) -> Env | None:
+def _find_bound_env(target: BlockFunction) -> LexicalScope | None:
     """Return the scope that references the block and contains the config of the block's file, or
     None if another file references the block.
     """
@@ -145,7 +155,10 @@ def _find_bound_env(target: BlockFunction) -> Env | None:
 
 
 def _get_block_config(
-    context: Context, module: SpecNamespace, call: UnevaluatedCall, config_env: Env | None
+    context: ElaborationContext,
+    module: SpecNamespace,
+    call: UnevaluatedCall,
+    config_env: LexicalScope | None,
 ) -> Mapping[str, SpecValue]:
     """Return the config of the block's file: the option `config` of the call, or by default the
     config of the scope `config_env`.
@@ -156,7 +169,7 @@ def _get_block_config(
     if module.is_standard:
         return EMPTY_NAMES
     expr = option.value if option else ast.Name("none")
-    config = context.evaluate_value(expr, call.caller)
+    config = call.caller.evaluate_value(expr)
     return context.evaluator.configure_used_spec(context, module, config, expr.span)
 
 
@@ -172,18 +185,18 @@ def _collect_arguments(target: BlockFunction, call: UnevaluatedCall) -> BoundArg
         if param is None:
             title = f"unknown option `{name}` of `{block.name}`"
             raise_error("E0201", title, call.expr.span)
-        arguments.setdefault(name, (param, option.value, option_env))
+        # the option may have been bound in an earlier elaboration of the same config
+        current_env = replace(option_env, context=call.caller.context)
+        arguments.setdefault(name, (param, option.value, current_env))
     return arguments
 
 
 @contextmanager
-def push_block_call(
-    context: Context, block: ast.Block, expr: ast.Call, caller: Env
-) -> Iterator[None]:
+def push_block_call(block: ast.Block, expr: ast.Call, caller: LexicalScope) -> Iterator[None]:
     """Enter a block call in a `with` block. Raise E0210 for recursion and E0110 for deep
     nesting.
     """
-    stack = context.call_stack
+    stack = caller.context.call_stack
     # the key includes the location, because blocks of two files may have the same name
     key = f"{block.name}@{block.name_span}"
     if key in stack:
@@ -203,7 +216,7 @@ def push_block_call(
         yield
     finally:
         stack.pop()
-        context.scope = caller.scope
+        caller.context.scope = caller.scope
 
 
 def _pair_arguments(
@@ -234,9 +247,7 @@ def _check_argument_count(block: ast.Block, args: Sequence[ast.Expr]) -> None:
         )
 
 
-def bind_arguments(
-    context: Context, block: ast.Block, bound_arguments: BoundArguments, env: Env
-) -> None:
+def bind_arguments(block: ast.Block, bound_arguments: BoundArguments, env: LexicalScope) -> None:
     """Bind the parameters of `block` to `bound_arguments` in `env`. Compile-time values are bound
     before tensors. Each argument is evaluated in the scope of the call. The errors of all arguments
     are raised together.
@@ -248,17 +259,15 @@ def bind_arguments(
         for param, value, caller in bound_arguments.values():
             if is_tensor_type(param.type) == are_tensors:
                 with errors:
-                    arguments.append(
-                        (param, _evaluate_argument(context, param, value, caller), value)
-                    )
-        for param, argument, expr in broadcast_batch(context, arguments, env):
+                    arguments.append((param, _evaluate_argument(param, value, caller), value))
+        for param, argument, expr in broadcast_batch(arguments, env):
             with errors:
-                _bind_parameter(context, block, param, argument, expr, env)
+                _bind_parameter(block, param, argument, expr, env)
                 record_value(param.span, env.names[param.name])
     errors.raise_collected()
 
 
-def bind_defaults(context: Context, block: ast.Block, env: Env, expr: ast.Call) -> None:
+def bind_defaults(block: ast.Block, env: LexicalScope, expr: ast.Call) -> None:
     """Bind parameters without an argument to their defaults. Raise E0211 for a missing default."""
     for param in block.params:
         # arguments are already bound by `bind_arguments`; defaults are evaluated in the scope of
@@ -274,30 +283,25 @@ def bind_defaults(context: Context, block: ast.Block, env: Env, expr: ast.Call) 
             raise_error(
                 "E0211", f"missing {kind} `{param.name}` of `{block.name}`", expr.span, helps=helps
             )
-        value = _evaluate_argument(context, param, param.default, env)
-        _bind_parameter(context, block, param, value, param.default, env)
+        value = _evaluate_argument(param, param.default, env)
+        _bind_parameter(block, param, value, param.default, env)
 
 
 def _evaluate_argument(
-    context: Context, param: ast.BlockParameter, expr: ast.Expr, caller: Env
+    param: ast.BlockParameter, expr: ast.Expr, caller: LexicalScope
 ) -> SpecValue:
     """Evaluate an argument. A parameter of type `choice` accepts the name of a choice value."""
     choice_names = param.type.names if param.type.name == "choice" else ()
     if choice_names:
         # e.g. `half if old else interleaved`
-        expr = select_conditional_branch(context, expr, caller)
+        expr = select_conditional_branch(expr, caller)
     if isinstance(expr, ast.Name) and expr.path in choice_names and expr.path not in caller.names:
         return ChoiceValue(expr.path, choice_names)
-    return get_first_result(evaluate_with_expected_type(context, param.type, expr, caller))
+    return get_first_result(evaluate_with_expected_type(param.type, expr, caller))
 
 
 def _bind_parameter(
-    context: Context,
-    block: ast.Block,
-    param: ast.BlockParameter,
-    value: SpecValue,
-    expr: ast.Expr,
-    env: Env,
+    block: ast.Block, param: ast.BlockParameter, value: SpecValue, expr: ast.Expr, env: LexicalScope
 ) -> None:
     """Convert an argument to its declared type, and bind it. Raise E0203 or a shape error."""
     description = f"`{param.name}` of `{block.name}`"
@@ -307,15 +311,13 @@ def _bind_parameter(
     elif value is None and param.type.optional:
         env.names[param.name] = None
     elif is_tensor_type(param.type):
-        env.names[param.name] = check_tensor_type(context, param.type, value, env, value_context)
+        env.names[param.name] = check_tensor_type(param.type, value, env, value_context)
     elif param.type.name == "choice" and value is POISON:
         raise_error(
             "E0203", f"{description} must be one of {', '.join(param.type.names)}", expr.span
         )
     else:
-        env.names[param.name] = convert_to_declared_type(
-            context, param.type, value, env, value_context
-        )
+        env.names[param.name] = convert_to_declared_type(param.type, value, env, value_context)
 
 
 def _is_declared_choice(param: ast.BlockParameter, value: SpecValue) -> bool:
@@ -357,9 +359,7 @@ def _raise_missing_return(block: ast.Block) -> NoReturn:
     )
 
 
-def check_block_results(
-    context: Context, block: ast.Block, returned: Returned | None, env: Env
-) -> Results:
+def check_block_results(block: ast.Block, returned: Returned | None, env: LexicalScope) -> Results:
     """Return the results of a block. Raise E0214 if `return` is missing or has the wrong number of
     values, and E0301 or E0302 if a value does not have the declared type.
     """
@@ -371,19 +371,17 @@ def check_block_results(
     for param, value, span in zip(block.results, values, spans, strict=True):
         description = f"the result `{param.name}`" if param.name else "the result"
         value_context = ValueDescription(description, span)
-        tensors.append(
-            check_tensor_type(context, param.type, get_first_result(value), env, value_context)
-        )
+        tensors.append(check_tensor_type(param.type, get_first_result(value), env, value_context))
     return Results(tuple(tensors), tuple(p.name for p in block.results))
 
 
-def _record_result_names(context: Context, results: Results, env: Env, caller: Env) -> None:
+def _record_result_names(results: Results, env: LexicalScope, caller: LexicalScope) -> None:
     """Record result names for `--tap`: `a.b` for the first result, `a.b:weights` for others."""
     if env.scope == caller.scope or not env.scope:
         return
     for n, (value, name) in enumerate(zip(results.values, results.names, strict=True)):
         # the scope without a suffix is the tap name of the first result
         if n == 0:
-            context.builder.names[env.scope] = value.value
+            env.context.builder.names[env.scope] = value.value
         if name:
-            context.builder.names[f"{env.scope}:{name}"] = value.value
+            env.context.builder.names[f"{env.scope}:{name}"] = value.value

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TypeVar
 
 from specc.diagnostics.diagnostic import Label, Span, raise_error
-from specc.frontend.elaboration_context import Context
+from specc.frontend.elaboration_context import ElaborationContext
 from specc.frontend.node_builder import add_op
 from specc.frontend.spec_values import Tensor, format_type
 from specc.ir import ops
@@ -188,7 +188,10 @@ class EarlyExit:
     span: Span | None
 
     def freeze_finished_carries(
-        self, context: Context, previous_carries: Sequence[Value], next_carries: Sequence[Value]
+        self,
+        context: ElaborationContext,
+        previous_carries: Sequence[Value],
+        next_carries: Sequence[Value],
     ) -> list[Value]:
         """Return the next carries, or the previous carries for batch elements that are finished."""
         # use the flag before the iteration, because the iteration that sets the flag still counts
@@ -201,7 +204,10 @@ class EarlyExit:
         ]
 
     def zero_finished_outputs(
-        self, context: Context, previous_carries: Sequence[Value], collected: Mapping[str, Value]
+        self,
+        context: ElaborationContext,
+        previous_carries: Sequence[Value],
+        collected: Mapping[str, Value],
     ) -> dict[str, Value]:
         """Return the scan outputs, with zeros for batch elements that were finished before the
         iteration. Raise E0730 if a scan output lacks the leading axes of the flag.
@@ -220,7 +226,7 @@ class EarlyExit:
         return zeroed_outputs
 
     def _select_per_element(
-        self, context: Context, is_finished: Value, finished: Tensor, unfinished: Tensor
+        self, context: ElaborationContext, is_finished: Value, finished: Tensor, unfinished: Tensor
     ) -> Tensor:
         """Select `finished` for batch elements whose flag is set, otherwise `unfinished`."""
         mask = Tensor(is_finished, self.span)

@@ -8,8 +8,13 @@ from specc.diagnostics.diagnostic import Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import call_block
 from specc.frontend.builtins.registry import Builtin, BuiltinParameter, CallSite
-from specc.frontend.elaboration_context import Context, Env, ErrorCollectorContext, UnevaluatedCall
-from specc.frontend.expressions import evaluate_value, select_conditional_branch
+from specc.frontend.elaboration_context import (
+    ElaborationContext,
+    ErrorCollectorContext,
+    LexicalScope,
+    UnevaluatedCall,
+)
+from specc.frontend.expressions import select_conditional_branch
 from specc.frontend.foreign_names import raise_unknown_option
 from specc.frontend.mask_and_bias_definitions import bind_definition
 from specc.frontend.name_lookup import (
@@ -53,16 +58,16 @@ from specc.syntax import ast
 
 
 def evaluate_argument(
-    context: Context, expr: ast.Expr, kinds: ParameterKinds, description: str, env: Env
+    expr: ast.Expr, kinds: ParameterKinds, description: str, env: LexicalScope
 ) -> SpecValue:
     """Evaluate an argument to a value of one of the kinds `kinds`, e.g. a number or a choice."""
     if list_choice_values(kinds):
-        expr = select_conditional_branch(context, expr, env)  # e.g. `half if old else interleaved`
+        expr = select_conditional_branch(expr, env)  # e.g. `half if old else interleaved`
     if isinstance(expr, ast.Name) and (
-        choice := _match_choice_value(context, expr, kinds, description, env)
+        choice := _match_choice_value(expr, kinds, description, env)
     ):
         return choice
-    value = _evaluate_by_kinds(context, expr, kinds, env)
+    value = _evaluate_by_kinds(expr, kinds, env)
     # the error has already been reported, so no diagnostic is raised
     if value is POISON:
         raise SpeccError
@@ -70,9 +75,9 @@ def evaluate_argument(
         return value
     if isinstance(value, RuntimeNumber) and not {FLOAT_KIND, NUMBER_KIND, ANY_KIND} & {*kinds}:
         # E0315 for a run-time number where an integer or another type is required
-        require_op_attribute(context, value, description, expr.span)
+        require_op_attribute(env.context, value, description, expr.span)
     return _require_known_number(
-        context,
+        env.context,
         convert_to_kind(value, kinds, description, expr.span),
         kinds,
         description,
@@ -80,19 +85,17 @@ def evaluate_argument(
     )
 
 
-def _evaluate_by_kinds(
-    context: Context, expr: ast.Expr, kinds: ParameterKinds, env: Env
-) -> SpecValue:
+def _evaluate_by_kinds(expr: ast.Expr, kinds: ParameterKinds, env: LexicalScope) -> SpecValue:
     """Evaluate an argument as a normalizer or a function if the parameter expects either."""
     if NORMALIZER_KIND in kinds:
-        return get_first_result(evaluate_normalizer(context, expr, env))
+        return get_first_result(evaluate_normalizer(expr, env))
     if FUNCTION_KIND in kinds:
-        return get_first_result(context.evaluate_function(expr, env))
-    return evaluate_value(context, expr, env)
+        return get_first_result(evaluate_function_value(expr, env))
+    return env.evaluate_value(expr)
 
 
 def _match_choice_value(
-    context: Context, name: ast.Name, kinds: ParameterKinds, description: str, env: Env
+    name: ast.Name, kinds: ParameterKinds, description: str, env: LexicalScope
 ) -> str | None:
     """Match a name, such as `half` in `pairs=half`, to a choice value if no variable has this name.
     Return None if the name has another meaning. Raise E0203 if the choice value is unknown.
@@ -103,7 +106,7 @@ def _match_choice_value(
     if name.path in choice_names and name.path not in env.names:
         return name.path
     # a parameter that accepts any text also accepts a misspelled choice value
-    if TEXT_KIND not in kinds and resolve_name(context, name, env, is_quiet=True) is POISON:
+    if TEXT_KIND not in kinds and resolve_name(name, env, is_quiet=True) is POISON:
         helps = suggest_similar_name(
             name.path, choice_names, f"expected one of {', '.join(choice_names)}"
         )
@@ -112,7 +115,11 @@ def _match_choice_value(
 
 
 def _require_known_number(
-    context: Context, value: SpecValue, kinds: ParameterKinds, description: str, span: Span | None
+    context: ElaborationContext,
+    value: SpecValue,
+    kinds: ParameterKinds,
+    description: str,
+    span: Span | None,
 ) -> SpecValue:
     """Return `value`. Raise an error for an op attribute that is known only at run time."""
     if isinstance(value, tuple) and kinds[:1] == (ListParameterKind(FLOAT_KIND),):
@@ -124,7 +131,9 @@ def _require_known_number(
     return value
 
 
-def call_builtin(context: Context, target: BuiltinFunction, call: UnevaluatedCall) -> EvalResult:
+def call_builtin(
+    context: ElaborationContext, target: BuiltinFunction, call: UnevaluatedCall
+) -> EvalResult:
     """Call a built-in function with the arguments of `call`. Raise E0211 for a missing argument,
     E0212 for a repeated argument, and E0309 or E0310 for an undefined dimension.
     """
@@ -134,7 +143,7 @@ def call_builtin(context: Context, target: BuiltinFunction, call: UnevaluatedCal
     site = CallSite(context=context, env=call.inner_env, call=expr)
     pairs = _pair_with_parameters(builtin, call, site)
     values = dict(target.bound_arguments)
-    variadic_arguments = _evaluate_arguments(context, builtin, pairs, values, call.caller)
+    variadic_arguments = _evaluate_arguments(builtin, pairs, values, call.caller)
     _check_missing_arguments(builtin, values, bool(variadic_arguments), expr)
     # pass the parameters before a variadic parameter by position, e.g. `a` in `min(a, b, c)`
     leading_names = [s.name for s in builtin.parameters if s.is_positional and builtin.is_variadic]
@@ -148,11 +157,10 @@ def call_builtin(context: Context, target: BuiltinFunction, call: UnevaluatedCal
 
 
 def _evaluate_arguments(
-    context: Context,
     builtin: Builtin,
     pairs: list[tuple[BuiltinParameter, ast.Expr]],
     values: dict[str, SpecValue],
-    env: Env,
+    env: LexicalScope,
 ) -> list[SpecValue]:
     """Evaluate all arguments. Add named arguments to `values`, and return variadic arguments.
 
@@ -168,7 +176,7 @@ def _evaluate_arguments(
             else f"`{parameter.name}` of `{builtin.name}`"
         )
         with errors:
-            value = evaluate_argument(context, expr, parameter.kinds, description, env)
+            value = evaluate_argument(expr, parameter.kinds, description, env)
             if parameter.is_variadic:
                 variadic_arguments.append(value)
             else:
@@ -250,28 +258,28 @@ def _raise_missing_argument(
     raise_error("E0211", title, span, helps=helps)
 
 
-def evaluate_call(context: Context, expr: ast.Call, env: Env) -> EvalResult:
+def evaluate_call(expr: ast.Call, env: LexicalScope) -> EvalResult:
     """Evaluate a call `f(args, options) @ weights`."""
-    target = resolve_callee(context, expr.function, env)
+    target = resolve_callee(expr.function, env)
     if isinstance(target, DefinitionFunction):
-        return bind_definition(context, target, expr, env)
+        return bind_definition(target, expr, env)
     if isinstance(target, BuiltinFunction) and target.name == "apply":
-        return _evaluate_apply(context, expr, env)
-    return _dispatch_call(context, target, expr, expr.args, env)
+        return _evaluate_apply(expr, env)
+    return _dispatch_call(target, expr, expr.args, env)
 
 
-def _evaluate_apply(context: Context, expr: ast.Call, env: Env) -> EvalResult:
+def _evaluate_apply(expr: ast.Call, env: LexicalScope) -> EvalResult:
     """Evaluate `apply(f, x, …)`, which is a call of `f` with the remaining arguments."""
     if not expr.args:
         raise_error("E0211", "missing function, the first argument of `apply`", expr.span)
     description = "the first argument of `apply`"
-    target = evaluate_argument(context, expr.args[0], (FUNCTION_KIND,), description, env)
+    target = evaluate_argument(expr.args[0], (FUNCTION_KIND,), description, env)
     assert isinstance(target, Function)  # `evaluate_argument` raises an error for all other values
-    return _dispatch_call(context, target, expr, expr.args[1:], env)
+    return _dispatch_call(target, expr, expr.args[1:], env)
 
 
 def _dispatch_call(
-    context: Context, target: Function, expr: ast.Call, args: Sequence[ast.Expr], env: Env
+    target: Function, expr: ast.Call, args: Sequence[ast.Expr], env: LexicalScope
 ) -> EvalResult:
     inner_env = env
     if isinstance(target, BlockFunction) and target.weight_scope is not None:
@@ -279,16 +287,16 @@ def _dispatch_call(
     # the weight path of the applied function comes first: `apply(f @ a, x) @ b` has the path `a.b`
     if target.weight_path:
         inner_env = inner_env.append_scope(
-            resolve_weight_path(context, target.weight_path, target.env or env)
+            resolve_weight_path(target.weight_path, target.env or env)
         )
     if expr.weights:
-        inner_env = inner_env.append_scope(resolve_weight_path(context, expr.weights, env))
+        inner_env = inner_env.append_scope(resolve_weight_path(expr.weights, env))
     pending = UnevaluatedCall(target=target, expr=expr, args=args, caller=env, inner_env=inner_env)
     match target:
         case BuiltinFunction():
-            return call_builtin(context, target, pending)
+            return call_builtin(env.context, target, pending)
         case BlockFunction():
-            return call_block(context, target, pending)
+            return call_block(env.context, target, pending)
     option = {"bias": "add", "normalizer": "normalize"}.get(target.kind, target.kind)
     raise_error(
         "E0205",
@@ -298,30 +306,30 @@ def _dispatch_call(
     )
 
 
-def evaluate_function_value(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
+def evaluate_function_value(expr: ast.Expr, env: LexicalScope) -> EvalResult:
     """Evaluate an expression to a function value, e.g. `layer_norm(eps=1e-5)`, `gelu` or `none`."""
-    expr = select_conditional_branch(context, expr, env)
+    expr = select_conditional_branch(expr, env)
     match expr:
         case ast.Name(path=path) if path in NAMED_CONSTANTS:
             return NAMED_CONSTANTS[path]
         case ast.Call():
-            target = resolve_callee(context, expr.function, env)
+            target = resolve_callee(expr.function, env)
             if isinstance(target, DefinitionFunction):
-                return bind_definition(context, target, expr, env)
-            return bind_options(context, target, expr, env)
-    return evaluate_value(context, expr, env)
+                return bind_definition(target, expr, env)
+            return bind_options(target, expr, env)
+    return env.evaluate_value(expr)
 
 
 def bind_options(
-    context: Context, target: BuiltinFunction | BlockFunction, expr: ast.Call, env: Env
+    target: BuiltinFunction | BlockFunction, expr: ast.Call, env: LexicalScope
 ) -> EvalResult:
     """Bind options to a function, or call a function that has no inputs."""
     if isinstance(target, BuiltinFunction):
         parameters = target.builtin.parameters
         if not any(s.is_positional and s.default is MISSING for s in parameters):
             # a function without inputs, e.g. `rope(theta=…)`
-            return evaluate_call(context, expr, env)
-        values = _bind_builtin_options(context, target, expr, env)
+            return evaluate_call(expr, env)
+        values = _bind_builtin_options(target, expr, env)
         _reject_inputs(target, expr)
         return replace(target, bound_arguments=values, weight_path=expr.weights, env=env)
     # options of a block are converted to their declared types when the block is called
@@ -331,7 +339,7 @@ def bind_options(
 
 
 def _bind_builtin_options(
-    context: Context, target: BuiltinFunction, expr: ast.Call, env: Env
+    target: BuiltinFunction, expr: ast.Call, env: LexicalScope
 ) -> dict[str, SpecValue]:
     """Return the options that are already bound to a function, and the options of `expr`."""
     builtin = target.builtin
@@ -342,7 +350,7 @@ def _bind_builtin_options(
             raise_unknown_option(builtin.name, option, parameters_by_name)
         kinds = parameters_by_name[option.name].kinds
         description = f"`{option.name}` of `{builtin.name}`"
-        values[option.name] = evaluate_argument(context, option.value, kinds, description, env)
+        values[option.name] = evaluate_argument(option.value, kinds, description, env)
     return values
 
 

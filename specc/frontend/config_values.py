@@ -1,6 +1,6 @@
 """Evaluate config fields from, in this order, command line, derived spec, config.json, default."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -8,9 +8,15 @@ from specc.diagnostics.diagnostic import Diagnostic, Label, Origin, Span, SpeccE
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.frontend.config_json import JsonObject
 from specc.frontend.declared_types import ValueDescription, convert_to_declared_type
-from specc.frontend.elaboration_context import Context, Env, ErrorCollectorContext, SpecNamespace
+from specc.frontend.elaboration_context import (
+    ElaborationContext,
+    ErrorCollectorContext,
+    LexicalScope,
+    SpecNamespace,
+)
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.foreign_names import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS
+from specc.frontend.hf_config import read_hf_config_field
 from specc.frontend.name_lookup import evaluate_with_expected_type, resolve_name
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES
 from specc.frontend.runtime_scalars import convert_to_float
@@ -18,7 +24,7 @@ from specc.frontend.spec_modules import ConfigAssignment, Program
 from specc.frontend.spec_values import (
     POISON,
     ChoiceValue,
-    Missing,
+    MissingValue,
     Record,
     Rope,
     SpecValue,
@@ -37,11 +43,11 @@ KIND_PLURALS = {
 """The plural noun for each kind of definition, for messages."""
 
 
-def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) -> NoReturn:
+def raise_unknown_name(kind: str, name: ast.Name, env: LexicalScope) -> NoReturn:
     """Raise E0202 for an unknown name of the kind `kind`, e.g. "mask", and suggest a similar
     name.
     """
-    names = list_names_of_kind(context, kind, env)
+    names = list_names_of_kind(kind, env)
     # config.json files may use alternative names of activations
     alias = HF_ACTIVATION_ALIASES.get(name.path) if kind == "activation" else None
     similar = alias or find_similar_name(name.path, names)
@@ -55,24 +61,20 @@ def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) ->
     )
 
 
-def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
+def list_names_of_kind(kind: str, env: LexicalScope) -> list[str]:
     """Return the names of all definitions and built-ins of the kind `kind`, first those of the
     spec.
     """
     if kind == "activation":
         return sorted({HF_ACTIVATION_ALIASES.get(name, name) for name in KNOWN_ACTIVATIONS})
-    candidates = [*env.module.list_names(), *context.library.list_std_names()]
+    candidates = [*env.module.list_names(), *env.context.library.list_std_names()]
     builtin_names = NORMALIZER_NAMES if kind == "normalizer" else ()
     names: list[str] = []
     for name in dict.fromkeys(candidates):
-        match env.module.find_definition(name) or context.library.find_std_item(name):
+        match env.module.find_definition(name) or env.context.library.find_std_item(name):
             case ast.Definition() as definition, _ if definition.kind == kind:
                 names.append(name)
     return [*names, *builtin_names]
-
-
-HfConfigLookup = Callable[[Context, ast.Field, Env], SpecValue | Missing]
-"""A function that returns the value of a field in a Hugging Face config.json, or MISSING."""
 
 
 @dataclass(kw_only=True)
@@ -91,7 +93,6 @@ class ConfigReader:
     is_symbolic: bool = False
     derives_integers: bool = False
     trial_values: Mapping[str, SpecValue] = field(default_factory=dict)
-    hf_config_lookup: HfConfigLookup | None = None
     config_file: JsonObject | None = None
     steps: StepBudget = field(default_factory=StepBudget)
     max_length: int = 0
@@ -104,18 +105,20 @@ class ConfigReader:
 
 
 def evaluate_config(
-    context: Context,
+    context: ElaborationContext,
     program: Program,
     reader: ConfigReader,
     used_configs: Mapping[str, SpecValue] | None = None,
 ) -> dict[str, SpecValue]:
     """Return all config values and `used_configs`. Raise E0401 for all missing values together."""
-    env = Env(module=program.module, config={}, config_file=reader.config_file)
+    env = LexicalScope(
+        context=context, module=program.module, config={}, config_file=reader.config_file
+    )
     values: dict[str, SpecValue] = dict(used_configs or {})
     env.config = values  # the default of a field can read the preceding fields
     errors = ErrorCollectorContext()
     user_spec = program.chain[0] if program.chain else program.module
-    evaluation = _ConfigEvaluation(context, program.assignments, reader, user_spec)
+    evaluation = _ConfigEvaluation(program.assignments, reader, user_spec)
     for entry in program.iterate_fields():
         result: SpecValue = POISON
         with errors:
@@ -140,7 +143,7 @@ def _limit_rope_length(max_length: int, value: SpecValue) -> SpecValue:
 
 
 def _evaluate_field(
-    evaluation: "_ConfigEvaluation", entry: ast.Field, path: str, env: Env
+    evaluation: "_ConfigEvaluation", entry: ast.Field, path: str, env: LexicalScope
 ) -> SpecValue:
     """Evaluate a field. A field of a record can use preceding fields of the record by name."""
     if entry.type.name != "record" or path in evaluation.assignments:
@@ -157,14 +160,13 @@ def _evaluate_field(
 class _ConfigEvaluation:
     """The inputs of a config evaluation. `user_spec` resolves names in command-line values."""
 
-    context: Context
     assignments: Mapping[str, ConfigAssignment]
     reader: ConfigReader
     user_spec: SpecNamespace
 
 
 def _evaluate_single(
-    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
+    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: LexicalScope
 ) -> SpecValue:
     """Return the value of a field from the first source that provides a value. The sources are
     assignments, trial values, config.json, symbols and defaults, in this order.
@@ -173,7 +175,7 @@ def _evaluate_single(
     errors with values other than the default are found. Fields of other types usually determine the
     structure of the graph, so they keep their default.
     """
-    context, reader = evaluation.context, evaluation.reader
+    reader = evaluation.reader
     if path in evaluation.assignments:
         return _evaluate_assigned(evaluation, entry, path, env)
     if (full_path := reader.qualify_path(path)) in reader.trial_values:
@@ -181,18 +183,17 @@ def _evaluate_single(
         # both items of a pair have the same trial value
         is_single = entry.type.name == "pair" and not isinstance(trial_value, tuple)
         return (trial_value, trial_value) if is_single else trial_value
-    if reader.hf_config_lookup is not None:
-        value = reader.hf_config_lookup(context, entry, env)
-        if not isinstance(value, Missing):
-            return value
+    value = read_hf_config_field(entry, env)
+    if not isinstance(value, MissingValue):
+        return value
     return _evaluate_unset_field(evaluation, entry, path, env)
 
 
 def _evaluate_unset_field(
-    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
+    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: LexicalScope
 ) -> SpecValue:
     """Evaluate a field without an assigned value to a symbol, its default or a trial value."""
-    context, reader = evaluation.context, evaluation.reader
+    reader = evaluation.reader
     full_path = reader.qualify_path(path)
     origin = Origin(entry.span, f"the config value `{full_path}`")
     if (
@@ -201,18 +202,18 @@ def _evaluate_unset_field(
     ):
         return symbol
     if entry.default is not None:
-        return _convert_to_field_type(context, entry.default, entry, path, env)
+        return _convert_to_field_type(entry.default, entry, path, env)
     if entry.type.optional:
         return None
     if reader.is_symbolic and entry.type.name == "float":
-        return convert_to_float(context, Dim.symbol(full_path, origin), entry.span)
+        return convert_to_float(env.context, Dim.symbol(full_path, origin), entry.span)
     if reader.is_symbolic and (trial_value := get_first_trial_value(entry.type)) is not None:
         return trial_value
     _raise_missing_value(entry, full_path, reader)
 
 
 def _make_symbol(
-    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env, origin: Origin
+    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: LexicalScope, origin: Origin
 ) -> SpecValue:
     """Return the symbol of an integer field, the symbols of an integer pair, or None."""
     full_path = evaluation.reader.qualify_path(path)
@@ -242,13 +243,13 @@ def is_derived_field(entry: ast.Field) -> bool:
 
 
 def _evaluate_derived(
-    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
+    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: LexicalScope
 ) -> Dim | None:
     """Return the symbolic value of a derived field, or None if it requires concrete values."""
     if not is_derived_field(entry) or entry.default is None:
         return None
     try:
-        value = _convert_to_field_type(evaluation.context, entry.default, entry, path, env)
+        value = _convert_to_field_type(entry.default, entry, path, env)
     # a trial with numbers evaluates the default and reports errors in the default
     except (UnresolvedValueError, SpeccError):
         return None
@@ -256,7 +257,7 @@ def _evaluate_derived(
 
 
 def _evaluate_assigned(
-    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
+    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: LexicalScope
 ) -> SpecValue:
     """Evaluate an assigned value. Raise E0203 if a record is assigned a single value."""
     assignment = evaluation.assignments[path]
@@ -266,34 +267,28 @@ def _evaluate_assigned(
         raise_error("E0203", title, assignment.span, "one value", helps=[f"fields: {names}"])
     assignment_env = replace(env, module=assignment.module or evaluation.user_spec)
     return _convert_to_field_type(
-        evaluation.context, assignment.value, entry, path, assignment_env, span=assignment.span
+        assignment.value, entry, path, assignment_env, span=assignment.span
     )
 
 
 def _convert_to_field_type(
-    context: Context,
-    expr: ast.Expr,
-    entry: ast.Field,
-    path: str,
-    env: Env,
-    *,
-    span: Span | None = None,
+    expr: ast.Expr, entry: ast.Field, path: str, env: LexicalScope, *, span: Span | None = None
 ) -> SpecValue:
     """Convert an expression to the type of a field. `span` is the span of an assignment."""
     value_context = ValueDescription(f"`{path}`", span or expr.span)
     if entry.type.name == "choice" and isinstance(expr, ast.Name):
         if expr.path in entry.type.names:
             return ChoiceValue(expr.path, entry.type.names)
-        if resolve_name(context, expr, env, is_quiet=True) is POISON:
+        if resolve_name(expr, env, is_quiet=True) is POISON:
             # raise E0203 with the allowed values
-            return convert_to_declared_type(context, entry.type, expr.path, env, value_context)
+            return convert_to_declared_type(entry.type, expr.path, env, value_context)
     try:
-        value = get_first_result(evaluate_with_expected_type(context, entry.type, expr, env))
+        value = get_first_result(evaluate_with_expected_type(entry.type, expr, env))
     except SpeccError as failed:
         if isinstance(expr, ast.Name):
-            _explain_unknown_name(context, failed, entry, expr, env)
+            _explain_unknown_name(failed, entry, expr, env)
         raise
-    converted = convert_to_declared_type(context, entry.type, value, env, value_context)
+    converted = convert_to_declared_type(entry.type, value, env, value_context)
     if isinstance(converted, Dim):
         return converted.with_origin(
             Origin(value_context.span, f"the config value {value_context.description}")
@@ -302,14 +297,14 @@ def _convert_to_field_type(
 
 
 def _explain_unknown_name(
-    context: Context, error: SpeccError, entry: ast.Field, name: ast.Name, env: Env
+    error: SpeccError, entry: ast.Field, name: ast.Name, env: LexicalScope
 ) -> None:
     """Raise E0202 for an unknown name, with the names or values that the field accepts."""
     kind = entry.type.name
     if error.diagnostics[0].code != "E0202":
         return
     if kind in KIND_PLURALS:
-        raise_unknown_name(context, kind, name, env)
+        raise_unknown_name(kind, name, env)
     if kind in EXAMPLE_VALUES:
         _raise_unknown_value(error.diagnostics[0], entry, name)
 

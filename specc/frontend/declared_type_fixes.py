@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.elaboration_context import Env
+from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.spec_values import (
     BlockFunction,
     BuiltinFunction,
@@ -37,7 +37,7 @@ FOREIGN_TYPES: Mapping[str, str] = {
 """The help messages for type names of other languages, by lowercase name."""
 
 
-def make_undeclared_dim_error(dim: ast.Name, env: Env) -> Diagnostic:
+def make_undeclared_dim_error(dim: ast.Name, env: LexicalScope) -> Diagnostic:
     """Return E0202 for an undeclared dimension in a declared type."""
     declared_names = env.module.root.dims
     length_names = [*declared_names, *(n for n, v in env.config.items() if isinstance(v, Dim))]

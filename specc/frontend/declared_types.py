@@ -14,7 +14,7 @@ from specc.frontend.declared_type_fixes import (
     suggest_dtype_conversion,
     suggest_tensor_expression,
 )
-from specc.frontend.elaboration_context import Context, Env
+from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.foreign_names import resolve_hf_activation
 from specc.frontend.parameter_kinds import (
     ANY_KIND,
@@ -99,11 +99,7 @@ def check_type_name(type: ast.TypeName) -> None:
 
 
 def convert_to_declared_type(
-    context: Context,
-    type: ast.TypeName,
-    value: SpecValue,
-    env: Env,
-    value_context: ValueDescription,
+    type: ast.TypeName, value: SpecValue, env: LexicalScope, value_context: ValueDescription
 ) -> SpecValue:
     """Convert `value` to the declared compile-time type, or raise E0203."""
     description, span = value_context.description, value_context.span
@@ -111,26 +107,25 @@ def convert_to_declared_type(
         return None
     check_type_name(type)
     if type.element_type is not None:
-        return _convert_items(context, type, type.element_type, value, env, value_context)
+        return _convert_items(type, type.element_type, value, env, value_context)
     if type.name == "choice":
         choice = convert_to_kind(value, (ChoiceParameterKind(type.names),), description, span)
         assert isinstance(choice, str)  # `kind.convert` returns only strings
         return ChoiceValue(choice, type.names)
     if type.name == "activation" and isinstance(value, str):
-        return resolve_hf_activation(context, value, env, span)
+        return resolve_hf_activation(value, env, span)
     converted = convert_to_kind(value, (STATIC_KINDS[type.name],), description, span)
     if type.name == "float" and isinstance(converted, Dim):
-        return convert_to_float(context, converted, span)  # an integer is a valid float
+        return convert_to_float(env.context, converted, span)  # an integer is a valid float
     _check_function_name(type, converted, value_context)
     return converted
 
 
 def _convert_items(
-    context: Context,
     type: ast.TypeName,
     element: ast.TypeName,
     value: SpecValue,
-    env: Env,
+    env: LexicalScope,
     value_context: ValueDescription,
 ) -> SpecValue:
     """Convert each item of a list or pair. A single value becomes both items of a pair."""
@@ -145,7 +140,7 @@ def _convert_items(
         title = f"{value_context.description} must be {expected}"
         raise_error("E0203", title, value_context.span, helps=helps)
     item_context = ValueDescription(f"an item of {value_context.description}", value_context.span)
-    return tuple(convert_to_declared_type(context, element, v, env, item_context) for v in items)
+    return tuple(convert_to_declared_type(element, v, env, item_context) for v in items)
 
 
 def _check_function_name(
@@ -182,38 +177,36 @@ E0203. A block may have any function type.
 """
 
 
-def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: str) -> Type:
+def resolve_input_type(type: ast.TypeName, env: LexicalScope, origin: str) -> Type:
     """Return the type of a graph input. Raise E0202 for undeclared dimensions."""
     assert type.dims is not None
     # raise one error for all undeclared dimensions, because usually the whole `dims` line is
     # missing
     undeclared_dims = [
-        d for d in type.dims if isinstance(d, ast.Name) and not _is_known_length(context, d, env)
+        d for d in type.dims if isinstance(d, ast.Name) and not _is_known_length(d, env)
     ]
     if undeclared_dims:
         _raise_undeclared_lengths(undeclared_dims, env)
-    shape = (_evaluate_input_length(context, dim, env, origin) for dim in type.dims)
+    shape = (_evaluate_input_length(dim, env, origin) for dim in type.dims)
     return Type(
         get_declared_dtype(type), tuple(d.with_origin(Origin(type.span, origin)) for d in shape)
     )
 
 
-def _raise_undeclared_lengths(dims: Sequence[ast.Name], env: Env) -> NoReturn:
+def _raise_undeclared_lengths(dims: Sequence[ast.Name], env: LexicalScope) -> NoReturn:
     """Raise E0202 for undeclared dimensions, and add the dimensions to `env.dims`."""
     for name in dims:
         env.dims[name.path] = Dim.symbol(name.path)  # report the dimension only once for all inputs
     raise SpeccError(*(make_undeclared_dim_error(d, env) for d in dims))
 
 
-def _evaluate_input_length(
-    context: Context, dim: ast.Expr | ast.EllipsisDims, env: Env, origin: str
-) -> Dim:
+def _evaluate_input_length(dim: ast.Expr | ast.EllipsisDims, env: LexicalScope, origin: str) -> Dim:
     """Evaluate a dimension of a graph input. Raise E0303 for `...`, and E0308 for 0."""
     if isinstance(dim, ast.EllipsisDims):
         title = "`...` cannot be used in the type of a graph input"
         help_ = "write every dimension as a name from `dims` or a size"
         raise_error("E0303", title, dim.span, helps=[help_])
-    length = _evaluate_length(context, dim, env)
+    length = _evaluate_length(dim, env)
     # a size of 0 from the config is an error, but a size of 0 may be allowed at run time
     if length == 0:
         title = f"{origin} would be empty: `{_format_type_source(dim)}` is 0"
@@ -223,10 +216,10 @@ def _evaluate_input_length(
     return length
 
 
-def _is_known_length(context: Context, dim: ast.Name, env: Env) -> bool:
+def _is_known_length(dim: ast.Name, env: LexicalScope) -> bool:
     """Return True if the name of a dimension is defined in `env`."""
     try:
-        context.evaluate(dim, env)
+        env.evaluate(dim)
     except SpeccError as failed:
         return not any(d.code == "E0202" for d in failed.diagnostics)
     return True
@@ -242,9 +235,9 @@ def get_declared_dtype(type: ast.TypeName) -> str:
     return TENSOR_DTYPES[type.name]
 
 
-def _evaluate_length(context: Context, expr: ast.Expr, env: Env) -> Dim:
+def _evaluate_length(expr: ast.Expr, env: LexicalScope) -> Dim:
     """Evaluate a dimension. Raise E0303 for a negative or non-integer dimension."""
-    value = context.evaluate_value(expr, env)
+    value = env.evaluate_value(expr)
     if isinstance(value, Dim) and (value.number is None or value.number >= 0):
         return value
     expected = f"not be negative, got {value}"
@@ -254,11 +247,7 @@ def _evaluate_length(context: Context, expr: ast.Expr, env: Env) -> Dim:
 
 
 def check_tensor_type(
-    context: Context,
-    type: ast.TypeName,
-    value: SpecValue,
-    env: Env,
-    value_context: ValueDescription,
+    type: ast.TypeName, value: SpecValue, env: LexicalScope, value_context: ValueDescription
 ) -> Tensor:
     """Check a tensor against a declared type, and bind dimension names that are not yet bound."""
     if not isinstance(value, Tensor):
@@ -289,7 +278,7 @@ def check_tensor_type(
             change = "reduce one, as in `mean(x, axis=1)`"
         helps = [f"declare {len(value.shape)} axes, or {change}"]
         raise_error("E0301", title, span, label, helps=helps, related_labels=related_labels)
-    _match_dims(_TypeMatcher(context, type, value, env, value_context), dims, ellipsis_rank)
+    _match_dims(_TypeMatcher(type, value, env, value_context), dims, ellipsis_rank)
     return value
 
 
@@ -309,10 +298,9 @@ def _match_dims(
 class _TypeMatcher:
     """Compares a tensor with its declared type axis by axis."""
 
-    context: Context
     type: ast.TypeName
     tensor: Tensor
-    env: Env
+    env: LexicalScope
     value_context: ValueDescription
 
     def match_ellipsis(self, lengths: tuple[Dim, ...]) -> None:
@@ -336,7 +324,7 @@ class _TypeMatcher:
                 return
             expected = bound_length
         else:
-            expected = _evaluate_length(self.context, expr, self.env)
+            expected = _evaluate_length(expr, self.env)
         if expected != actual and not self._is_assumed_equal(expected, actual):
             self._raise_length_clash(expr, expected, actual)
 
@@ -359,7 +347,7 @@ class _TypeMatcher:
         excluded, because a remainder would not be detected at run time.
         """
         symbols = declared.symbols() | actual.symbols()
-        if not symbols or self.context.has_dynamic_symbol(symbols):
+        if not symbols or self.env.context.has_dynamic_symbol(symbols):
             return False
         return replace_exact_division(declared) == replace_exact_division(actual)
 

@@ -1,5 +1,5 @@
-"""The context of an elaboration (`Context`), the names in scope (`Env`), the modules of spec files
-(`SpecNamespace`), and calls with unevaluated arguments (`UnevaluatedCall`).
+"""The state of an elaboration (`ElaborationContext`), the names in scope (`LexicalScope`), the
+modules of spec files (`SpecNamespace`), and calls with unevaluated arguments (`UnevaluatedCall`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,6 @@ from specc.frontend.spec_values import (
     AlreadyReportedError,
     EvalResult,
     Function,
-    Missing,
     Record,
     SpecValue,
     Tensor,
@@ -61,7 +60,7 @@ SpecItem: TypeAlias = ast.Block | ast.Definition
 """A named item of a spec: a block or a definition."""
 
 
-class Library(Protocol):
+class SpecLoader(Protocol):
     """The interface through which elaboration accesses std and the files that a spec uses."""
 
     def find_std_item(self, name: str) -> "tuple[SpecItem, SpecNamespace] | None":
@@ -72,12 +71,6 @@ class Library(Protocol):
         """Return the names of all std blocks and definitions."""
         ...
 
-    def read_hf_config_field(
-        self, context: "Context", entry: ast.Field, env: "Env"
-    ) -> "SpecValue | Missing":
-        """Return the value of a field in the config.json `env.config_file`, or MISSING."""
-        ...
-
     def load_used_module(
         self, path: str, user: "SpecNamespace", span: Span | None
     ) -> "SpecNamespace":
@@ -86,7 +79,7 @@ class Library(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluator:
+class EvaluationFunctions:
     """The mutually recursive functions of elaboration, which are passed as an object to avoid
     import cycles. Expressions contain calls, calls run blocks, and blocks contain expressions.
 
@@ -96,11 +89,11 @@ class Evaluator:
     E0223 for a block or definition that exceeds the remaining steps.
     """
 
-    evaluate: Callable[["Context", ast.Expr, "Env"], EvalResult]
-    call: Callable[["Context", ast.Call, "Env"], EvalResult]
-    evaluate_function: Callable[["Context", ast.Expr, "Env"], EvalResult]
+    evaluate: Callable[[ast.Expr, "LexicalScope"], EvalResult]
+    call: Callable[[ast.Call, "LexicalScope"], EvalResult]
+    evaluate_function: Callable[[ast.Expr, "LexicalScope"], EvalResult]
     configure_used_spec: Callable[
-        ["Context", "SpecNamespace", EvalResult, Span | None], dict[str, SpecValue]
+        ["ElaborationContext", "SpecNamespace", EvalResult, Span | None], dict[str, SpecValue]
     ]
     check_step_estimate: Callable[
         [StepBudget, SpecItem, "SpecNamespace", Mapping[str, SpecValue], Span | None], None
@@ -148,7 +141,7 @@ class SpecNamespace:
 
 
 @dataclass(kw_only=True)
-class Env:
+class LexicalScope:
     """The visible names and the weight scope of a statement or expression.
 
     `dynamic_lengths` maps the symbolic dimensions of a used file to dimensions of the caller, and
@@ -156,6 +149,7 @@ class Env:
     axis. `file_scope` is the weight scope of the file.
     """
 
+    context: "ElaborationContext" = field(repr=False, compare=False)
     module: SpecNamespace
     config: Mapping[str, SpecValue]
     names: dict[str, SpecValue] = field(default_factory=dict)
@@ -173,7 +167,15 @@ class Env:
             return None
         return Dim.symbol(name) if self.dynamic_lengths is None else self.dynamic_lengths.get(name)
 
-    def append_scope(self, path: str) -> "Env":
+    def evaluate(self, expr: ast.Expr) -> EvalResult:
+        """Evaluate an expression, which may have several results."""
+        return self.context.evaluator.evaluate(expr, self)
+
+    def evaluate_value(self, expr: ast.Expr) -> SpecValue:
+        """Evaluate an expression and return its first result."""
+        return get_first_result(self.evaluate(expr))
+
+    def append_scope(self, path: str) -> "LexicalScope":
         """Return a copy of this scope with `path` appended to the weight scope."""
         return replace(self, scope=join_weight_path(self.scope, path))
 
@@ -188,7 +190,7 @@ CollectionValue = TypeVar("CollectionValue", tuple[SpecValue, ...], Record)
 
 
 @dataclass(kw_only=True)
-class Context:
+class ElaborationContext:
     """The state of one elaboration.
 
     `call_stack` contains the active block calls, the innermost last. `scope` is the weight scope of
@@ -196,8 +198,8 @@ class Context:
     training mode, such as dropout.
     """
 
-    library: Library
-    evaluator: Evaluator
+    library: SpecLoader
+    evaluator: EvaluationFunctions
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     errors: ErrorLog = field(default_factory=ErrorLog)
     symbols: SymbolicDims = field(default_factory=SymbolicDims)
@@ -207,18 +209,6 @@ class Context:
     call_stack: list[str] = field(default_factory=list)
     scope: str = ""
     is_training: bool = False
-
-    def evaluate(self, expr: ast.Expr, env: Env) -> EvalResult:
-        """Evaluate an expression, which may have several results."""
-        return self.evaluator.evaluate(self, expr, env)
-
-    def evaluate_value(self, expr: ast.Expr, env: Env) -> SpecValue:
-        """Evaluate an expression and return its first result."""
-        return get_first_result(self.evaluator.evaluate(self, expr, env))
-
-    def evaluate_function(self, expr: ast.Expr, env: Env) -> EvalResult:
-        """Evaluate an expression to a function value such as `layer_norm(eps=1e-5)`."""
-        return self.evaluator.evaluate_function(self, expr, env)
 
     def check_step_estimate(
         self,
@@ -341,7 +331,7 @@ class Context:
 class ErrorCollectorContext:
     """A context manager that collects errors. Errors are also reported to the `context`, if any."""
 
-    context: Context | None = None
+    context: ElaborationContext | None = None
     errors: list[Diagnostic] = field(default_factory=list)
     is_poisoned: bool = False
 
@@ -376,8 +366,8 @@ class UnevaluatedCall:
     target: Function
     expr: ast.Call
     args: Sequence[ast.Expr]
-    caller: Env
-    inner_env: Env
+    caller: LexicalScope
+    inner_env: LexicalScope
 
     @property
     def options(self) -> Sequence[ast.Option]:

@@ -10,7 +10,7 @@ from specc.diagnostics.suggest import (
     normalize_identifier,
     suggest_similar_name,
 )
-from specc.frontend.elaboration_context import Context, Env
+from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.parameter_kinds import FUNCTION_KIND, convert_to_kind
 from specc.frontend.spec_values import SpecValue
 from specc.syntax import ast
@@ -354,11 +354,11 @@ KNOWN_ACTIVATIONS = frozenset(HF_ACTIVATION_ALIASES) | {
 """The names of activations that a config.json may contain."""
 
 
-def resolve_hf_activation(context: Context, name: str, env: Env, span: Span | None) -> SpecValue:
+def resolve_hf_activation(name: str, env: LexicalScope, span: Span | None) -> SpecValue:
     """Return the activation that a config.json names `name`. Raise E0403 for an unknown name."""
     spec_name = ast.Name(HF_ACTIVATION_ALIASES.get(name, name), span=span)
     try:
-        value = context.evaluate(spec_name, env)
+        value = env.evaluate(spec_name)
     except SpeccError as failed:
         # suggest names that config.json files use instead of names in specs
         if any(d.code != "E0202" for d in failed.diagnostics):

@@ -17,17 +17,24 @@ from specc.frontend.config_json import (
     JsonScalar,
     get_finite_number,
 )
-from specc.frontend.elaboration_context import Context, Env
+from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.foreign_names import resolve_hf_activation
 from specc.frontend.hf_rope_scaling import ROPE_KEYS, parse_rope_defaults, read_rope_config
 from specc.frontend.rope_frequencies import get_max_rope_length
-from specc.frontend.spec_values import MISSING, ChoiceValue, Missing, RawConfig, Rope, SpecValue
+from specc.frontend.spec_values import (
+    MISSING,
+    ChoiceValue,
+    MissingValue,
+    RawConfig,
+    Rope,
+    SpecValue,
+)
 from specc.io.json_io import Json
 from specc.ir.dim import Dim
 from specc.syntax import ast
 
 
-def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecValue | Missing:
+def read_hf_config_field(entry: ast.Field, env: LexicalScope) -> SpecValue | MissingValue:
     """Return the value of a field from the first source key that the file contains, or MISSING.
 
     The value null is `none` for an optional field, and false for a bool, because transformers tests
@@ -37,8 +44,8 @@ def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecVa
     if data is None:
         return MISSING
     for source in entry.sources:
-        value = _read_source(context, source, entry, data, env)
-        if not isinstance(value, Missing):
+        value = _read_source(source, entry, data, env)
+        if not isinstance(value, MissingValue):
             return value
     members = [data.find_member(s.value) for s in entry.sources if isinstance(s, ast.TextLiteral)]
     if not any(members):
@@ -49,12 +56,12 @@ def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecVa
 
 
 def _read_source(
-    context: Context, source: ast.Expr, entry: ast.Field, data: JsonObject, env: Env
-) -> SpecValue | Missing:
+    source: ast.Expr, entry: ast.Field, data: JsonObject, env: LexicalScope
+) -> SpecValue | MissingValue:
     """Return the value that an expression after `from` reads, or MISSING."""
     match source:
         case ast.Call(function=ast.Name(path="rope_config")):
-            default = entry.default and context.evaluate_value(entry.default, env)
+            default = entry.default and env.evaluate_value(entry.default)
             return read_rope_config(
                 source, entry, data, default if isinstance(default, Rope) else None
             )
@@ -75,7 +82,7 @@ def _read_source(
             )
     if member is None:
         return MISSING
-    reader = _MemberReader(context, entry, member, env)
+    reader = _MemberReader(entry, member, env)
     function = source.function.path if isinstance(source, ast.Call) else ""
     if function == "len":
         return reader.count_items()
@@ -113,8 +120,8 @@ def _list_json_items(value: JsonNode, type: ast.TypeName) -> tuple[JsonNode, ...
 class _MemberReader:
     """Converts a member of the config file to the declared type of a field."""
 
-    def __init__(self, context: Context, entry: ast.Field, member: JsonMember, env: Env) -> None:
-        self.context, self.entry, self.member, self.env = context, entry, member, env
+    def __init__(self, entry: ast.Field, member: JsonMember, env: LexicalScope) -> None:
+        self.entry, self.member, self.env = entry, member, env
 
     def count_items(self) -> Dim:
         """Return the number of items of a list or an object. Raise E0403 for any other value."""
@@ -171,7 +178,7 @@ class _MemberReader:
             case "text" if isinstance(scalar, str):
                 return scalar
             case "activation" if isinstance(scalar, str):
-                return resolve_hf_activation(self.context, scalar, self.env, value.span)
+                return resolve_hf_activation(scalar, self.env, value.span)
             case "choice" if scalar in type.names:
                 return ChoiceValue(str(scalar), type.names)
             case "bool" if isinstance(scalar, bool):

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Span, SpeccError, raise_error
-from specc.frontend.elaboration_context import Context, Env
-from specc.frontend.expressions import evaluate_expression, evaluate_value
+from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.spec_values import (
     BuiltinFunction,
     CombinedMask,
@@ -19,7 +18,6 @@ from specc.frontend.spec_values import (
     SpecValue,
     UnresolvedValueError,
     describe_value,
-    get_first_result,
 )
 from specc.ir.dim import Dim, DimError, DimFunction, DimLimitError
 from specc.ir.graph import Graph, Node, Value
@@ -55,7 +53,7 @@ Assumption: TypeAlias = Callable[[dict[str, SpecValue], Dim, Dim], dict[str, Spe
 
 
 def substitute_requirement_equalities(
-    context: Context, condition: ast.Expr, config: dict[str, SpecValue], env: Env
+    condition: ast.Expr, config: dict[str, SpecValue], env: LexicalScope
 ) -> dict[str, SpecValue]:
     """Return the config under the assumption that `condition` holds. The equalities `a == b` and
     divisibilities `a % b == 0` in the condition replace symbols of the config values.
@@ -64,20 +62,20 @@ def substitute_requirement_equalities(
         case ast.Binary(op="&"):
             # each operand of a conjunction may depend on the preceding operands
             for part in _split_conjunction(condition):
-                inner = Env(module=env.module, config=config)
-                config = substitute_requirement_equalities(context, part, config, inner)
+                inner = LexicalScope(context=env.context, module=env.module, config=config)
+                config = substitute_requirement_equalities(part, config, inner)
         case ast.Binary(op="|", left=a, right=b):
             # if `shared` is true, `not shared | vocab == target_vocab` requires the right operand
             for condition, other in ((a, b), (b, a)):
-                if _try_evaluate(context, condition, env) is False:
-                    return substitute_requirement_equalities(context, other, config, env)
+                if _try_evaluate(condition, env) is False:
+                    return substitute_requirement_equalities(other, config, env)
         case ast.Compare(ops=("==",), operands=(a, b)):
-            return _apply_equality(context, a, b, config, env)
+            return _apply_equality(a, b, config, env)
     return config
 
 
 def _apply_equality(
-    context: Context, a: ast.Expr, b: ast.Expr, config: dict[str, SpecValue], env: Env
+    a: ast.Expr, b: ast.Expr, config: dict[str, SpecValue], env: LexicalScope
 ) -> dict[str, SpecValue]:
     """Replace symbols in a config according to the equality `a == b`."""
     # for `a == b` of two symbols, one symbol replaces the other everywhere
@@ -86,7 +84,7 @@ def _apply_equality(
         case ast.Binary(op="%", left=dividend, right=divisor), ast.NumberLiteral(text="0"):
             # for `d % heads == 0`, `d` becomes `heads * (d / heads)`, which is divisible by `heads`
             a, b, assume = dividend, divisor, _assume_divisibility
-    left, right = _try_evaluate(context, a, env), _try_evaluate(context, b, env)
+    left, right = _try_evaluate(a, env), _try_evaluate(b, env)
     if left and right and isinstance(left, Dim) and isinstance(right, Dim):
         return assume(config, left, right)
     return config
@@ -110,10 +108,10 @@ def _split_conjunction(condition: ast.Binary) -> list[ast.Expr]:
     return [left, *reversed(parts)]
 
 
-def _try_evaluate(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
+def _try_evaluate(expr: ast.Expr, env: LexicalScope) -> SpecValue:
     """Return the value of an expression, or None if it cannot be evaluated."""
     try:
-        return evaluate_value(context, expr, env)
+        return env.evaluate_value(expr)
     # a condition that cannot be evaluated yet has no effect, and is checked later
     except (SpeccError, UnresolvedValueError):
         return None
@@ -151,11 +149,11 @@ def _substitute_in_mask(mask: CombinedMask, values: dict[str, Dim]) -> CombinedM
     return CombinedMask(mask.op, tuple(m for m in substituted if isinstance(m, MaskLike)))
 
 
-def evaluate_equations(context: Context, block: ast.Block, env: Env) -> dict[str, Dim]:
+def evaluate_equations(block: ast.Block, env: LexicalScope) -> dict[str, Dim]:
     """Return the values of the dimensions that the `where` equations of a block define."""
     lengths: dict[str, Dim] = {}
     for equation in block.where:
-        value = get_first_result(evaluate_expression(context, equation.value, env))
+        value = env.evaluate_value(equation.value)
         if not isinstance(value, Dim):
             raise_error(
                 "E0303",

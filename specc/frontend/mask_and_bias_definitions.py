@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Label, Span, SpeccError, raise_error
 from specc.frontend.declared_types import ValueDescription, convert_to_declared_type
-from specc.frontend.elaboration_context import EMPTY_NAMES, Context, Env
+from specc.frontend.elaboration_context import EMPTY_NAMES, ElaborationContext, LexicalScope
 from specc.frontend.elaboration_state import EXPANSION_COST
 from specc.frontend.foreign_names import raise_unknown_option
 from specc.frontend.node_builder import add_node, add_op
@@ -39,7 +39,7 @@ BATCH_INDEX_NAME = "b"
 
 
 def make_score_indices(
-    context: Context, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
+    context: ElaborationContext, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
 ) -> IndexVariables:
     """Return the index variables of a definition: the position ids `i` [q, 1] of the queries and
     `j` [k] of the keys. If the query has no position axis, there is no `i`. `queries` and `keys`
@@ -56,7 +56,7 @@ def make_score_indices(
 
 
 def _make_position_ids(
-    context: Context, x: Tensor, axis: int, role: tuple[str, Dim | None, Dim]
+    context: ElaborationContext, x: Tensor, axis: int, role: tuple[str, Dim | None, Dim]
 ) -> Tensor:
     """Return the position ids of an axis. Axes with the same role and lengths share nodes."""
     length = x.shape[axis]
@@ -67,7 +67,7 @@ def _make_position_ids(
     return context.facts.position_ids[role]
 
 
-def uses_index_variables(expr: ast.Index, env: Env) -> bool:
+def uses_index_variables(expr: ast.Index, env: LexicalScope) -> bool:
     """Return True if an index uses `h`, `i` or `j`, or uses `b` and no value is named `b`."""
     if not env.pair_indices:
         return False
@@ -77,7 +77,7 @@ def uses_index_variables(expr: ast.Index, env: Env) -> bool:
     return BATCH_INDEX_NAME in index_names and BATCH_INDEX_NAME not in {*env.names, *env.config}
 
 
-def index_with_index_variables(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
+def index_with_index_variables(base: Tensor, expr: ast.Index, env: LexicalScope) -> Tensor:
     """Index a tensor with index variables: `keep[j]` of bool[b, k] is bool[b, 1, 1, k], or bool[b,
     1, k] for scores without heads, and `size[b]` of int[b] is int[b, 1, 1, 1]. A tensor without a
     batch axis has the same values for all batch elements.
@@ -101,12 +101,14 @@ def index_with_index_variables(context: Context, base: Tensor, expr: ast.Index, 
             axis += 1
         # a tensor without a batch axis has a result without a batch axis
         elif axis > 0:
-            value = add_op(context, ops.Insert(axis), value, span=expr.span)
+            value = add_op(env.context, ops.Insert(axis), value, span=expr.span)
             axis += 1
     return value
 
 
-def _check_pair_read(base: Tensor, expr: ast.Index, env: Env, index_names: Sequence[str]) -> None:
+def _check_pair_read(
+    base: Tensor, expr: ast.Index, env: LexicalScope, index_names: Sequence[str]
+) -> None:
     """Raise E0603 if indices are repeated or unordered, or if `h` is used without a heads axis."""
     if (
         any(name not in PAIR_INDEX_ORDER for name in index_names)
@@ -122,7 +124,7 @@ def _check_pair_read(base: Tensor, expr: ast.Index, env: Env, index_names: Seque
 
 
 def expand_to_mask_rank(
-    context: Context, value: Tensor, span: Span | None, score_rank: int = PAIR_RANK
+    context: ElaborationContext, value: Tensor, span: Span | None, score_rank: int = PAIR_RANK
 ) -> Tensor:
     """Convert a tensor to a mask or bias with all four axes. If a tensor has as many axes as the
     scores (`score_rank`), its first axis is the batch axis, and missing axes are inserted after it.
@@ -144,7 +146,7 @@ MAX_EXPANSION_DEPTH = 8
 
 
 def bind_definition(
-    context: Context, target: DefinitionFunction, expr: ast.Call, env: Env
+    target: DefinitionFunction, expr: ast.Call, env: LexicalScope
 ) -> DefinitionFunction:
     """Bind arguments to a definition, as in `window(128)`. `env` is the scope of the caller."""
     definition = target.definition
@@ -162,38 +164,38 @@ def bind_definition(
                 value.span,
                 helps=[f"to normalize scores: `{call}`"] if target.kind == "normalizer" else [],
             )
-        arguments[params[n].name] = _evaluate_definition_argument(context, params[n], value, env)
+        arguments[params[n].name] = _evaluate_definition_argument(params[n], value, env)
     by_name = {p.name: p for p in params}
     for option in expr.options:
         if option.name not in by_name:
             raise_unknown_option(definition.name, option, by_name)
         arguments[option.name] = _evaluate_definition_argument(
-            context, by_name[option.name], option.value, env
+            by_name[option.name], option.value, env
         )
     weight_path = expr.weights and ast.WeightName(
-        resolve_weight_path(context, expr.weights, env), span=expr.weights.span
+        resolve_weight_path(expr.weights, env), span=expr.weights.span
     )
     function = replace(target, bound_arguments=arguments, weight_path=weight_path, span=expr.span)
     if weight_path:
-        context.weights.sharing.record_definition(
+        env.context.weights.sharing.record_definition(
             function, env.append_scope(weight_path.text).scope
         )
     return function
 
 
 def _evaluate_definition_argument(
-    context: Context, param: ast.DefinitionParameter, expr: ast.Expr, env: Env
+    param: ast.DefinitionParameter, expr: ast.Expr, env: LexicalScope
 ) -> SpecValue:
-    value = context.evaluate_value(expr, env)
+    value = env.evaluate_value(expr)
     # an untyped parameter accepts any value; a tensor is checked when it is used
     if param.type is None or isinstance(value, Tensor):
         return value
     value_context = ValueDescription(f"`{param.name}`", expr.span)
-    return convert_to_declared_type(context, param.type, value, env, value_context)
+    return convert_to_declared_type(param.type, value, env, value_context)
 
 
 @contextmanager
-def enter_definition(context: Context, function: DefinitionFunction) -> Iterator[None]:
+def enter_definition(context: ElaborationContext, function: DefinitionFunction) -> Iterator[None]:
     """Enter the expansion of a definition in a `with` block. Raise E0210 for unbounded
     recursion.
     """
@@ -242,7 +244,7 @@ def _move_error_to_definition(error: SpeccError, function: DefinitionFunction) -
 
 
 def expand_definition(
-    context: Context,
+    context: ElaborationContext,
     function: DefinitionFunction,
     pair_indices: IndexVariables,
     names: Mapping[str, SpecValue],
@@ -266,7 +268,7 @@ def _get_definition_config(function: DefinitionFunction) -> Mapping[str, SpecVal
 
 
 def _evaluate_definition(
-    context: Context,
+    context: ElaborationContext,
     function: DefinitionFunction,
     pair_indices: IndexVariables,
     names: Mapping[str, SpecValue],
@@ -278,7 +280,8 @@ def _evaluate_definition(
     `names` and the index variables. Raise E0211 if an argument is missing.
     """
     definition = function.definition
-    env = Env(
+    env = LexicalScope(
+        context=context,
         module=function.module,
         config=_get_definition_config(function),
         names=dict(names),
@@ -291,15 +294,15 @@ def _evaluate_definition(
         if param.name in function.bound_arguments:
             env.names[param.name] = function.bound_arguments[param.name]
         elif param.default is not None:
-            env.names[param.name] = context.evaluate_value(param.default, env)
+            env.names[param.name] = env.evaluate_value(param.default)
         else:
             title = f"missing argument `{param.name}` of {definition.kind} `{definition.name}`"
             raise_error("E0211", title, function.span)
-    return context.evaluate_value(definition.value, env)
+    return env.evaluate_value(definition.value)
 
 
 def expand_mask(
-    context: Context,
+    context: ElaborationContext,
     mask: SpecValue,
     pair_indices: IndexVariables,
     scope: str,
@@ -346,7 +349,9 @@ def _check_mask_axes(mask: Tensor, pair_indices: IndexVariables, span: Span | No
     raise_error("E0601", title, span, helps=[f"write `visible({name})`: it masks out padding"])
 
 
-def _merge_masks(context: Context, op: str, masks: list[MaskValue], span: Span | None) -> MaskValue:
+def _merge_masks(
+    context: ElaborationContext, op: str, masks: list[MaskValue], span: Span | None
+) -> MaskValue:
     """Combine expanded masks with `&` or `|`, or negate a single mask (`not`)."""
     result, *rest = masks
     if op == "not" and isinstance(result, Tensor):
@@ -366,7 +371,7 @@ def _merge_masks(context: Context, op: str, masks: list[MaskValue], span: Span |
 
 
 def expand_bias(
-    context: Context,
+    context: ElaborationContext,
     bias: SpecValue,
     pair_indices: IndexVariables,
     scope: str,
@@ -385,7 +390,7 @@ def expand_bias(
             bias_env = bias.env
             assert bias_env is not None  # `bind_definition` sets `env`
             bias_scope = bias_env.append_scope(
-                resolve_weight_path(context, bias.weight_path, bias_env)
+                resolve_weight_path(bias.weight_path, bias_env)
             ).scope
         bias, score_rank = expand_definition(context, bias, pair_indices, {}, bias_scope), PAIR_RANK
     if not isinstance(bias, Tensor) or bias.type.dtype == "bool":

@@ -12,7 +12,7 @@ from specc.diagnostics.suggest import format_suggestion, suggest_similar_name
 from specc.frontend.builtins.registry import BUILTINS
 from specc.frontend.config_json import JsonObject
 from specc.frontend.declared_types import is_function_type
-from specc.frontend.elaboration_context import Context, Env, SpecNamespace, join_weight_path
+from specc.frontend.elaboration_context import LexicalScope, SpecNamespace, join_weight_path
 from specc.frontend.foreign_names import (
     FOREIGN_LIBRARIES,
     suggest_builtin_for_qualified_name,
@@ -29,7 +29,7 @@ from specc.frontend.spec_values import (
     DefinitionFunction,
     EvalResult,
     Function,
-    Missing,
+    MissingValue,
     RawConfig,
     Record,
     Results,
@@ -69,21 +69,21 @@ QUERY_KEY_INDEX_NAMES = ("i", "j")
 """The index variables of query and key positions in masks, scores, biases and normalizers."""
 
 
-def resolve_name(context: Context, name: ast.Name, env: Env, is_quiet: bool = False) -> EvalResult:
+def resolve_name(name: ast.Name, env: LexicalScope, is_quiet: bool = False) -> EvalResult:
     """Return the value of a dotted name. Raise E0202, or return POISON if `is_quiet` is set."""
     head, *rest = name.path.split(".")
-    value: EvalResult | Missing = _resolve_first_part(context, head, env, name.span)
-    if isinstance(value, Missing) and head == "config" and rest:
+    value: EvalResult | MissingValue = _resolve_first_part(head, env, name.span)
+    if isinstance(value, MissingValue) and head == "config" and rest:
         # `config` is the whole config file, unless a variable or config field has this name
         value = RawConfig("", env.config_file)
-    if isinstance(value, Missing):
-        if rest and (item := resolve_used_item(context, name, env)) is not None:
+    if isinstance(value, MissingValue):
+        if rest and (item := resolve_used_item(name, env)) is not None:
             return item
         if is_quiet:
             return POISON
-        _raise_unknown_name(context, name, env)
+        _raise_unknown_name(name, env)
     if rest and _has_used_item(value, rest[0]):
-        item = resolve_used_item(context, name, env)
+        item = resolve_used_item(name, env)
         if item is not None:
             return item
     for part in rest:
@@ -101,8 +101,8 @@ def _has_used_item(value: EvalResult, name: str) -> bool:
 
 
 def _resolve_first_part(
-    context: Context, first_name: str, env: Env, span: Span | None
-) -> SpecValue | Missing:
+    first_name: str, env: LexicalScope, span: Span | None
+) -> SpecValue | MissingValue:
     """Return the value of the first component of a dotted name. Names are looked up in this order:
     index variables, variables, dimensions, config values, functions of the spec, functions of std.
     """
@@ -120,7 +120,7 @@ def _resolve_first_part(
         return NAMED_CONSTANTS[first_name]
     if first_name == "i" and env.pair_indices:
         _raise_no_query_position(span)
-    target = resolve_function(context, first_name, env, span)
+    target = resolve_function(first_name, env, span)
     return MISSING if target is None else target
 
 
@@ -134,9 +134,9 @@ def _raise_no_query_position(span: Span | None) -> NoReturn:
     raise_error("E0604", title, span, "reads the query's position", helps=helps)
 
 
-def resolve_function(context: Context, name: str, env: Env, span: Span | None) -> Function | None:
+def resolve_function(name: str, env: LexicalScope, span: Span | None) -> Function | None:
     """Return the function `name`, which is looked up in the spec, std and the built-ins."""
-    item_and_module = env.module.find_definition(name) or context.library.find_std_item(name)
+    item_and_module = env.module.find_definition(name) or env.context.library.find_std_item(name)
     # `topk` of std is a normalizer; where no normalizer is expected, `topk` is the built-in
     # function
     is_builtin_name = (
@@ -150,7 +150,7 @@ def resolve_function(context: Context, name: str, env: Env, span: Span | None) -
 
 
 def _make_function_value(
-    item: ast.Block | ast.Definition, module: SpecNamespace, env: Env, span: Span | None
+    item: ast.Block | ast.Definition, module: SpecNamespace, env: LexicalScope, span: Span | None
 ) -> Function:
     """Return a block or definition of `module` as a function value."""
     name = item.name
@@ -159,7 +159,7 @@ def _make_function_value(
     return DefinitionFunction(name=name, definition=item, module=module, env=env, span=span)
 
 
-def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | None:
+def resolve_used_item(name: ast.Name, env: LexicalScope) -> Function | None:
     """Return an item such as `v.encoder` of a file that `use` names `v`, or None."""
     alias, _, item_name = name.path.partition(".")
     if (use_and_module := env.module.find_use_statement(alias)) is None:
@@ -168,12 +168,18 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
     match env.config.get(alias):
         case Record(fields=config, used_spec=UsedSpecConfig(module=module, config_file=file)):
             file_scope = join_weight_path(env.file_scope, use.under.text if use.under else "")
-            inner_env = Env(module=module, config=config, config_file=file, file_scope=file_scope)
+            inner_env = LexicalScope(
+                context=env.context,
+                module=module,
+                config=config,
+                config_file=file,
+                file_scope=file_scope,
+            )
         case _:
-            module = context.library.load_used_module(use.path, user, use.span)
+            module = env.context.library.load_used_module(use.path, user, use.span)
             # the config is empty, because a block of another file does not use the config of the
             # caller
-            inner_env = Env(module=module, config={})
+            inner_env = LexicalScope(context=env.context, module=module, config={})
     if item_name not in module.items:
         _raise_unknown_item(module, item_name, use, name.span)
     function = _make_function_value(module.items[item_name], module, inner_env, name.span)
@@ -229,7 +235,7 @@ def _get_raw_section(config: RawConfig, key: str) -> RawConfig:
     return RawConfig(f"{config.path}.{key}".lstrip("."), section)
 
 
-def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
+def _raise_unknown_name(name: ast.Name, env: LexicalScope) -> NoReturn:
     """Raise E0202 for an undefined name, with help for index variables, foreign operations and
     typos, or E0105 for a constant of another language.
     """
@@ -238,7 +244,7 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
         raise_error("E0105", f"`{name.path}` is not a value here; {suggestion}", name.span)
     values = [*env.pair_indices, *env.names, *env.dims, *env.config]
     values += [*env.module.root.dims, *NAMED_CONSTANTS]
-    functions = _list_functions(context, env)
+    functions = _list_functions(env)
     if name.path in QUERY_KEY_INDEX_NAMES:
         helps = [
             f"`{name.path}` is an index in the definition of a mask, score or bias: define "
@@ -255,51 +261,51 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
     raise_error("E0202", title, name.span, "unknown name", helps=helps)
 
 
-def _format_visible_names(env: Env) -> str:
+def _format_visible_names(env: LexicalScope) -> str:
     names = sorted(n for n in {*env.names, *env.config} if not n.startswith("_"))
     return f"names in scope: {', '.join(names[:12])}" if names else ""
 
 
-def _list_functions(context: Context, env: Env) -> list[str]:
+def _list_functions(env: LexicalScope) -> list[str]:
     """Return the names of all functions of the spec and of std, and of all built-in functions."""
-    return [*env.module.list_names(), *context.library.list_std_names(), *BUILTINS]
+    return [*env.module.list_names(), *env.context.library.list_std_names(), *BUILTINS]
 
 
-def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
+def resolve_callee(name: ast.Name, env: LexicalScope) -> Function:
     """Return the callee of a call. Raise E0204 with a similar name for an unknown callee."""
     # a dotted name is a field of a record or an item of a used file, rather than a block
     if "." in name.path:
-        return _resolve_member_callee(context, name, env)
+        return _resolve_member_callee(name, env)
     value = env.names.get(name.path, env.config.get(name.path))
     if isinstance(value, Function):
         return value
     # a variable may shadow a block when it is used as a value, but not as a callee
-    target = resolve_function(context, name.path, env, name.span)
+    target = resolve_function(name.path, env, name.span)
     if target is not None:
         return target
     if value is not None:
         title = f"`{name.path}` is {describe_value(value)} and cannot be called"
         raise_error("E0205", title, name.span)
-    function_names = _list_functions(context, env)
+    function_names = _list_functions(env)
     fix = suggest_for_foreign_operation(name.path, function_names)
     helps = [fix] if fix else suggest_similar_name(name.path, function_names, LIST_HELP)
     title = f"unknown block or operation `{name.path}`"
     raise_error("E0204", title, name.span, "unknown operation", helps=helps)
 
 
-def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Function:
+def _resolve_member_callee(name: ast.Name, env: LexicalScope) -> Function:
     """Return a dotted callee: a function in a record, or an item of a used file."""
     alias, _, member = name.path.partition(".")
-    owner = resolve_name(context, ast.Name(alias, span=name.span), env, is_quiet=True)
-    if (item := resolve_used_item(context, name, env)) is not None:
+    owner = resolve_name(ast.Name(alias, span=name.span), env, is_quiet=True)
+    if (item := resolve_used_item(name, env)) is not None:
         return item
     if isinstance(owner, Record | RawConfig):
-        value = resolve_name(context, name, env)
+        value = resolve_name(name, env)
         if isinstance(value, Function):
             return value
         title = f"`{name.path}` is {describe_value(value)} and cannot be called"
         raise_error("E0205", title, name.span)
-    fix = suggest_builtin_for_qualified_name(name.path, _list_functions(context, env))
+    fix = suggest_builtin_for_qualified_name(name.path, _list_functions(env))
     helps, label = [fix or LIST_HELP], "operations are functions in specs"
     is_library = alias in FOREIGN_LIBRARIES
     if is_library and (owner is POISON or (fix and not isinstance(owner, Tensor))):
@@ -313,46 +319,46 @@ def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Functi
 
 
 def evaluate_with_expected_type(
-    context: Context, type: ast.TypeName, expr: ast.Expr, env: Env
+    type: ast.TypeName, expr: ast.Expr, env: LexicalScope
 ) -> EvalResult:
     """Evaluate an expression that must have the declared type `type`."""
     if type.name == "normalizer":
-        return evaluate_normalizer(context, expr, env)
+        return evaluate_normalizer(expr, env)
     is_function = is_function_type(type)
     if is_function and type.name == "any" and isinstance(expr, ast.Call) and expr.args:
         # `positions(x)` evaluates to a tensor, but `window(3)` remains a definition
-        is_function = isinstance(resolve_callee(context, expr.function, env), DefinitionFunction)
-    return context.evaluate_function(expr, env) if is_function else context.evaluate(expr, env)
+        is_function = isinstance(resolve_callee(expr.function, env), DefinitionFunction)
+    return env.context.evaluator.evaluate_function(expr, env) if is_function else env.evaluate(expr)
 
 
-def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
+def evaluate_normalizer(expr: ast.Expr, env: LexicalScope) -> EvalResult:
     """Evaluate an expression that must be a normalizer."""
     match expr:
         case ast.Conditional():
-            is_true = context.evaluate(expr.condition, env)
-            return evaluate_normalizer(context, expr.then if is_true else expr.otherwise, env)
+            is_true = env.evaluate(expr.condition)
+            return evaluate_normalizer(expr.then if is_true else expr.otherwise, env)
         case ast.Name(path=path) if path in NORMALIZER_NAMES and path not in env.names:
             # names of built-in normalizers take precedence over config values
             return ChoiceValue(path, NORMALIZER_NAMES)
-        case ast.Name() if normalizer := _find_normalizer(context, expr, env):
+        case ast.Name() if normalizer := _find_normalizer(expr, env):
             return normalizer
-        case ast.Call(function=name) if normalizer := _find_normalizer(context, name, env):
-            return bind_definition(context, normalizer, expr, env)
-    return context.evaluate(expr, env)
+        case ast.Call(function=name) if normalizer := _find_normalizer(name, env):
+            return bind_definition(normalizer, expr, env)
+    return env.evaluate(expr)
 
 
-def _is_bound_name(path: str, env: Env) -> bool:
+def _is_bound_name(path: str, env: LexicalScope) -> bool:
     """Return True if a name refers to a value in scope, or to a member of such a value."""
     head, *rest = path.split(".")
     is_bound = head in env.pair_indices or head in env.names or head in env.config
     return is_bound or bool(rest) or head in NAMED_CONSTANTS
 
 
-def _find_normalizer(context: Context, name: ast.Name, env: Env) -> DefinitionFunction | None:
+def _find_normalizer(name: ast.Name, env: LexicalScope) -> DefinitionFunction | None:
     """Return the normalizer definition `name` of the spec or std, or None."""
     if _is_bound_name(name.path, env):
         return None
-    item_and_module = env.module.find_definition(name.path) or context.library.find_std_item(
+    item_and_module = env.module.find_definition(name.path) or env.context.library.find_std_item(
         name.path
     )
     match item_and_module and _make_function_value(*item_and_module, env, name.span):

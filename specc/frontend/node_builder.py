@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
-from specc.frontend.elaboration_context import MAX_GRAPH_NODES, Context
+from specc.frontend.elaboration_context import MAX_GRAPH_NODES, ElaborationContext
 from specc.frontend.elaboration_state import MAX_CONSTANT_ELEMENTS
 from specc.frontend.spec_values import Tensor, format_type
 from specc.ir import ops
@@ -16,7 +16,7 @@ from specc.ir.op import Op
 from specc.ir.types import ShapeError
 
 
-def check_weight_dim(context: Context, dim: Dim, name: str, span: Span | None) -> None:
+def check_weight_dim(context: ElaborationContext, dim: Dim, name: str, span: Span | None) -> None:
     """Raise E0308 at `span` if a weight dimension is 0 or depends on an input."""
     # symbolic config values are allowed, because they are numbers when weights are created
     if context.has_dynamic_symbol(dim.symbols()):
@@ -41,7 +41,9 @@ def check_weight_dim(context: Context, dim: Dim, name: str, span: Span | None) -
     )
 
 
-def check_weight_size(context: Context, shape: Sequence[Dim], name: str, span: Span | None) -> None:
+def check_weight_size(
+    context: ElaborationContext, shape: Sequence[Dim], name: str, span: Span | None
+) -> None:
     """Raise E0308 if a weight, or all weights together, have 2^53 or more elements."""
     if any(d.number is None for d in shape):
         return
@@ -78,7 +80,7 @@ def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> N
 
 
 def add_node(
-    context: Context,
+    context: ElaborationContext,
     op: Op,
     operands: Sequence[Tensor | None],
     span: Span | None,
@@ -116,7 +118,7 @@ def add_node(
 
 
 def _record_value_facts(
-    context: Context, op: Op, operands: Sequence[Value | None], results: Sequence[Value]
+    context: ElaborationContext, op: Op, operands: Sequence[Value | None], results: Sequence[Value]
 ) -> bool:
     """Record facts about the results of a new node. Return True if the results are constant."""
     if isinstance(op, ops.Sort):
@@ -140,7 +142,7 @@ def _check_result(value: Value, name: str, span: Span | None, *, is_constant: bo
 
 
 def add_op(
-    context: Context,
+    context: ElaborationContext,
     op: Op,
     *operands: Tensor | None,
     span: Span | None = None,
@@ -150,7 +152,9 @@ def add_op(
     return add_node(context, op, operands, span, scope)[0]
 
 
-def add_log_sigmoid(context: Context, operand: Tensor, span: Span | None) -> Tensor | None:
+def add_log_sigmoid(
+    context: ElaborationContext, operand: Tensor, span: Span | None
+) -> Tensor | None:
     """Return the logarithm of an operand `sigmoid(x)`, computed as -softplus(-x), or None for any
     other operand.
 
@@ -167,7 +171,7 @@ def add_log_sigmoid(context: Context, operand: Tensor, span: Span | None) -> Ten
 
 
 def add_constant(
-    context: Context, value: float | int | bool, dtype: str, span: Span | None = None
+    context: ElaborationContext, value: float | int | bool, dtype: str, span: Span | None = None
 ) -> Tensor:
     """Return a scalar constant. Raise E0417 for a value out of range for float32."""
     if dtype == "f32":

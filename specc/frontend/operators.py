@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from specc.diagnostics.diagnostic import Span, raise_error
 from specc.frontend import runtime_scalars
-from specc.frontend.elaboration_context import Context
+from specc.frontend.elaboration_context import ElaborationContext
 from specc.frontend.node_builder import add_constant, add_log_sigmoid, add_node, add_op
 from specc.frontend.runtime_scalars import get_number_symbols, get_static_float
 from specc.frontend.spec_values import (
@@ -62,7 +62,7 @@ OperatorExpr: TypeAlias = ast.Binary | ast.Unary | ast.Compare
 
 
 def apply_arithmetic(
-    context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Binary
+    context: ElaborationContext, op: str, left: SpecValue, right: SpecValue, expr: ast.Binary
 ) -> SpecValue:
     """Apply `+ - * / // % **` to numbers and tensors, and `+` to lists. Raise E0206 for any other
     operand.
@@ -78,7 +78,7 @@ def apply_arithmetic(
 
 
 def _compute_numbers(
-    context: Context, op: str, left: Number, right: Number, expr: ast.Binary
+    context: ElaborationContext, op: str, left: Number, right: Number, expr: ast.Binary
 ) -> Number:
     """Apply an operator to two numbers. Raise E0309 or E0310 for an invalid result."""
     try:
@@ -132,7 +132,9 @@ def _has_same_start(first: Span, second: Span) -> bool:
     return first.source is second.source and first.start == second.start
 
 
-def _suggest_divisors(context: Context, op: str, left: Number, right: Number) -> list[str]:
+def _suggest_divisors(
+    context: ElaborationContext, op: str, left: Number, right: Number
+) -> list[str]:
     """Return help messages that suggest nearby divisors for a division with a remainder."""
     if op != "/" or not isinstance(left, Dim) or not isinstance(right, Dim):
         return []
@@ -162,7 +164,7 @@ def _describe_operands(expr: ast.Binary, left: Number, right: Number) -> str:
 
 
 def _combine_tensors(
-    context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Binary
+    context: ElaborationContext, op: str, left: SpecValue, right: SpecValue, expr: ast.Binary
 ) -> Tensor:
     """Apply an arithmetic operator to two operands, of which at least one is a tensor."""
     a, b = convert_operands(context, left, right, expr.span)
@@ -186,7 +188,7 @@ def _combine_tensors(
     )
 
 
-def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> None:
+def _check_power(context: ElaborationContext, exponent: SpecValue, expr: ast.Binary) -> None:
     """Raise E0206 if an integer has an exponent that is negative or known only at run time."""
     helps = ["convert to float, which supports every exponent: `cast(x, to=float)`"]
     is_runtime = isinstance(exponent, Tensor)
@@ -202,7 +204,7 @@ def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> Non
 
 
 def convert_operands(
-    context: Context, left: SpecValue, right: SpecValue, span: Span | None
+    context: ElaborationContext, left: SpecValue, right: SpecValue, span: Span | None
 ) -> tuple[Tensor, Tensor]:
     """Convert two operands to tensors. A number gets the element type of the other operand."""
     if not isinstance(left, Tensor):
@@ -226,7 +228,9 @@ def convert_operands(
     return left, right
 
 
-def convert_to_tensor(context: Context, value: SpecValue, dtype: str, span: Span | None) -> Tensor:
+def convert_to_tensor(
+    context: ElaborationContext, value: SpecValue, dtype: str, span: Span | None
+) -> Tensor:
     """Convert a number to a constant tensor of type `dtype`. Return a tensor unchanged."""
     if isinstance(value, Tensor):
         return value
@@ -239,7 +243,9 @@ def convert_to_tensor(context: Context, value: SpecValue, dtype: str, span: Span
     return runtime_scalars.convert_to_scalar_tensor(context, value, dtype, span)
 
 
-def _convert_integer(context: Context, value: Number, dtype: str, span: Span | None) -> Tensor:
+def _convert_integer(
+    context: ElaborationContext, value: Number, dtype: str, span: Span | None
+) -> Tensor:
     """Convert a number to an integer tensor. Raise E0206 if the number is not an integer."""
     if isinstance(value, RuntimeNumber):
         if not value.is_integer:
@@ -254,7 +260,7 @@ def _convert_integer(context: Context, value: Number, dtype: str, span: Span | N
     return add_constant(context, value.number, dtype, span)
 
 
-def apply_negation(context: Context, value: SpecValue, expr: ast.Unary) -> SpecValue:
+def apply_negation(context: ElaborationContext, value: SpecValue, expr: ast.Unary) -> SpecValue:
     """Negate a number or tensor. Raise E0206 for other values."""
     match value:
         case Tensor():
@@ -272,7 +278,10 @@ LOGICAL_OPS: Mapping[LogicalOperator, type[Op]] = {"&": ops.And, "|": ops.Or, "n
 
 
 def apply_logical(
-    context: Context, op: LogicalOperator, values: Sequence[SpecValue], expr: OperatorExpr
+    context: ElaborationContext,
+    op: LogicalOperator,
+    values: Sequence[SpecValue],
+    expr: OperatorExpr,
 ) -> SpecValue:
     """Apply `&`, `|` or `not` to bools, boolean tensors or masks."""
     non_bool = next((v for v in values if not isinstance(v, bool)), None)
@@ -321,7 +330,7 @@ def _combine_masks(
 
 
 def apply_comparison(
-    context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Compare
+    context: ElaborationContext, op: str, left: SpecValue, right: SpecValue, expr: ast.Compare
 ) -> SpecValue:
     """Apply a comparison operator or the membership operator `in`."""
     if op == "in":
@@ -342,7 +351,7 @@ def apply_comparison(
 
 
 def _evaluate_membership(
-    context: Context, left: SpecValue, right: SpecValue, expr: ast.Compare
+    context: ElaborationContext, left: SpecValue, right: SpecValue, expr: ast.Compare
 ) -> SpecValue:
     """Return True if a list contains a value (the items may be of different kinds), or if a string
     contains a string. Raise E0206 for other operands.
@@ -356,7 +365,7 @@ def _evaluate_membership(
 
 
 def _compare_tensors(
-    context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Compare
+    context: ElaborationContext, op: str, left: SpecValue, right: SpecValue, expr: ast.Compare
 ) -> Tensor:
     """Compare a tensor elementwise with a tensor or number. Raise E0206 for booleans."""
     a, b = convert_operands(context, left, right, expr.span)

@@ -15,7 +15,7 @@ from specc.frontend.spec_values import (
     DefinitionFunction,
     EvalResult,
     Function,
-    Missing,
+    MissingValue,
     Number,
     Record,
     Rope,
@@ -35,7 +35,7 @@ class SimpleParameterKind:
     """
 
     name: str
-    convert: Callable[[SpecValue], SpecValue | Missing]
+    convert: Callable[[SpecValue], SpecValue | MissingValue]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ChoiceParameterKind:
         """The name of the parameter kind in messages."""
         return "one of " + ", ".join(self.values)
 
-    def convert(self, value: SpecValue) -> str | Missing:
+    def convert(self, value: SpecValue) -> str | MissingValue:
         """Return the name of a choice value or a string, or MISSING if the name is not allowed."""
         word = value.value if isinstance(value, ChoiceValue) else value
         return word if isinstance(word, str) and word in self.values else MISSING
@@ -69,14 +69,14 @@ class ListParameterKind:
             return f"a list of {inner.replace('list', 'lists', 1)}"
         return f"a list of {inner}s"
 
-    def convert(self, value: SpecValue) -> SpecValue | Missing:
+    def convert(self, value: SpecValue) -> SpecValue | MissingValue:
         """Convert every item of a list, or return MISSING if an item cannot be converted."""
         if not isinstance(value, tuple):
             return MISSING
         items: list[SpecValue] = []
         for item in value:
             converted = self.item.convert(item)
-            if isinstance(converted, Missing):
+            if isinstance(converted, MissingValue):
                 return MISSING
             items.append(converted)
         return tuple(items)
@@ -90,13 +90,13 @@ ParameterKinds: TypeAlias = tuple[ParameterKind, ...]
 def _make_class_kind(name: str, *classes: type) -> SimpleParameterKind:
     """Return a parameter kind that accepts instances of `classes` without conversion."""
 
-    def match_class(value: SpecValue) -> SpecValue | Missing:
+    def match_class(value: SpecValue) -> SpecValue | MissingValue:
         return value if isinstance(value, classes) else MISSING
 
     return SimpleParameterKind(name, match_class)
 
 
-def _match_float(value: SpecValue) -> SpecValue | Missing:
+def _match_float(value: SpecValue) -> SpecValue | MissingValue:
     """Convert an integer to a float. Return floats, symbols and run-time numbers unchanged, and
     MISSING for other values.
     """
@@ -105,20 +105,20 @@ def _match_float(value: SpecValue) -> SpecValue | Missing:
     return value if isinstance(value, float | RuntimeNumber) else MISSING
 
 
-def _match_text(value: SpecValue) -> SpecValue | Missing:
+def _match_text(value: SpecValue) -> SpecValue | MissingValue:
     if isinstance(value, ChoiceValue):
         return value.value
     return value if isinstance(value, str) else MISSING
 
 
-def _match_mask(value: SpecValue) -> SpecValue | Missing:
+def _match_mask(value: SpecValue) -> SpecValue | MissingValue:
     """Return a mask (a definition, a bool for `all` or `none`, or a tensor), or MISSING."""
     if isinstance(value, DefinitionFunction):
         return value if value.kind == "mask" else MISSING
     return value if isinstance(value, CombinedMask | bool | Tensor) else MISSING
 
 
-def _match_score(value: SpecValue) -> SpecValue | Missing:
+def _match_score(value: SpecValue) -> SpecValue | MissingValue:
     """Return a score (a definition, or a built-in function of two tensors), or MISSING."""
     match value:
         case DefinitionFunction() if value.kind == "score":
@@ -132,7 +132,7 @@ NORMALIZER_NAMES = ("softmax", "queries", "hard", "sampled", "kernel", "uniform"
 """The names of the built-in normalizers (see `attend_by`)."""
 
 
-def _match_normalizer(value: SpecValue) -> SpecValue | Missing:
+def _match_normalizer(value: SpecValue) -> SpecValue | MissingValue:
     """Return a normalizer (a definition, or a built-in name), or MISSING."""
     if isinstance(value, DefinitionFunction):
         return value if value.kind == "normalizer" else MISSING
@@ -221,7 +221,7 @@ def convert_to_kind(
     first = get_first_result(value)
     for kind in kinds:
         converted = kind.convert(first)
-        if not isinstance(converted, Missing):
+        if not isinstance(converted, MissingValue):
             return converted
     choice_names = list_choice_values(kinds)
     if choice_names and isinstance(first, str | ChoiceValue):

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Mapping
 
 from specc.diagnostics.diagnostic import Span, raise_error
-from specc.frontend.elaboration_context import Context
+from specc.frontend.elaboration_context import ElaborationContext
 from specc.frontend.node_builder import add_constant, add_op
 from specc.frontend.spec_values import Number, RuntimeNumber, SpecValue, Tensor
 from specc.ir import ops
@@ -70,7 +70,9 @@ def get_number_symbols(value: Number) -> frozenset[str]:
     return value.symbols() if isinstance(value, Dim) else frozenset()
 
 
-def convert_to_float(context: Context, value: Number, span: Span | None) -> float | RuntimeNumber:
+def convert_to_float(
+    context: ElaborationContext, value: Number, span: Span | None
+) -> float | RuntimeNumber:
     """Convert a number to a float, or to a RuntimeNumber if it depends on symbols."""
     number = get_static_float(value)
     if number is not None:
@@ -81,7 +83,9 @@ def convert_to_float(context: Context, value: Number, span: Span | None) -> floa
     return value
 
 
-def apply_unary_function(context: Context, fn: str, x: Number, span: Span | None) -> Number:
+def apply_unary_function(
+    context: ElaborationContext, fn: str, x: Number, span: Span | None
+) -> Number:
     """Apply a unary function to a number. Raise ArithmeticError or ValueError if the result is
     undefined.
     """
@@ -92,7 +96,7 @@ def apply_unary_function(context: Context, fn: str, x: Number, span: Span | None
     return _add_computed_number(context, ops.Pointwise(fn), fn, [x], span)
 
 
-def truncate_to_integer(context: Context, x: RuntimeNumber, span: Span | None) -> Number:
+def truncate_to_integer(context: ElaborationContext, x: RuntimeNumber, span: Span | None) -> Number:
     """Truncate the run-time number `x` towards zero, by adding nodes to the graph."""
     if x.is_integer:
         return x
@@ -104,7 +108,7 @@ def truncate_to_integer(context: Context, x: RuntimeNumber, span: Span | None) -
 
 
 def compute_arithmetic(
-    context: Context, fn: str, left: Number, right: Number, span: Span | None
+    context: ElaborationContext, fn: str, left: Number, right: Number, span: Span | None
 ) -> Number:
     """Apply an operator to two numbers that are not both known integers. Raise ValueError,
     OverflowError or ZeroDivisionError if the result is undefined.
@@ -120,7 +124,7 @@ def compute_arithmetic(
 
 
 def require_op_attribute(
-    context: Context, value: Number, description: str, span: Span | None
+    context: ElaborationContext, value: Number, description: str, span: Span | None
 ) -> float | RuntimeNumber:
     """Return a number for use as an op attribute, i.e. a float, or a RuntimeNumber if the number
     depends on symbolic config values. Raise E0315 if the number depends on an input.
@@ -140,7 +144,7 @@ def cast_to_float_attribute(number: float | RuntimeNumber) -> float:
 
 
 def convert_to_scalar_tensor(
-    context: Context, value: Number, dtype: str, span: Span | None
+    context: ElaborationContext, value: Number, dtype: str, span: Span | None
 ) -> Tensor:
     """Convert a number to a scalar tensor of a float type."""
     number = get_static_float(value)
@@ -161,7 +165,7 @@ def convert_to_scalar_tensor(
 
 
 def _add_computed_number(
-    context: Context, op: Op, fn: str, args: list[Number], span: Span | None
+    context: ElaborationContext, op: Op, fn: str, args: list[Number], span: Span | None
 ) -> Number:
     """Add nodes that compute a number in f64."""
     values = [convert_to_scalar_tensor(context, a, "f64", span) for a in args]
@@ -184,7 +188,7 @@ def is_integer_number(value: SpecValue) -> bool:
     return isinstance(value, Dim) or (isinstance(value, RuntimeNumber) and value.is_integer)
 
 
-def _make_symbol(context: Context, number: RuntimeNumber) -> Number:
+def _make_symbol(context: ElaborationContext, number: RuntimeNumber) -> Number:
     """Return a new symbol for an integer that depends on symbols, or other numbers unchanged."""
     if not number.is_integer or context.has_dynamic_symbol(number.symbols):
         return number
@@ -196,7 +200,7 @@ def _make_symbol(context: Context, number: RuntimeNumber) -> Number:
     return Dim.symbol(names[number.value])
 
 
-def _convert_dim_to_f64(context: Context, dim: Dim, span: Span | None) -> Tensor:
+def _convert_dim_to_f64(context: ElaborationContext, dim: Dim, span: Span | None) -> Tensor:
     """Convert a dimension to a tensor f64[], in which `a / b` is a floating-point quotient."""
     if dim.number is not None:
         return add_constant(context, float(dim.number), "f64", span)
@@ -213,7 +217,7 @@ def _convert_dim_to_f64(context: Context, dim: Dim, span: Span | None) -> Tensor
 
 
 def _multiply_atoms(
-    context: Context, coefficient: float, monomial: Monomial, span: Span | None
+    context: ElaborationContext, coefficient: float, monomial: Monomial, span: Span | None
 ) -> Tensor:
     """Convert a term `coefficient · monomial` of a dimension to a tensor f64[]."""
     term = add_constant(context, coefficient, "f64", span)
@@ -226,7 +230,9 @@ def _multiply_atoms(
     return term
 
 
-def _convert_atom_to_f64(context: Context, atom: str | DimFunction, span: Span | None) -> Tensor:
+def _convert_atom_to_f64(
+    context: ElaborationContext, atom: str | DimFunction, span: Span | None
+) -> Tensor:
     """Convert one factor of a dimension to a tensor f64[]."""
     # unlike the dimension `a / b`, the floating-point quotient is not required to be an integer
     if isinstance(atom, DimFunction) and atom.fn == "/":

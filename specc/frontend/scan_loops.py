@@ -6,8 +6,7 @@ from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.frontend.body_extraction import EarlyExit, extract_body_graph, find_early_exit
-from specc.frontend.elaboration_context import Context, Env
-from specc.frontend.expressions import evaluate_value
+from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.node_builder import add_node, add_op
 from specc.frontend.spec_values import (
     POISON,
@@ -25,25 +24,23 @@ from specc.ir.types import Type
 from specc.syntax import ast
 
 
-def evaluate_scan_inputs(
-    context: Context, statement: ast.ScanLoop, env: Env
-) -> tuple[list[Tensor], int]:
+def evaluate_scan_inputs(statement: ast.ScanLoop, env: LexicalScope) -> tuple[list[Tensor], int]:
     """Return the scanned tensors, or iteration indices without `along`, and the first scan axis."""
     if statement.along is None:
-        count = _evaluate_iteration_count(context, statement, env)
-        return [add_op(context, ops.Range(count), span=statement.span)], 0
-    length = _resolve_scan_length(context, statement.along, env)
+        count = _evaluate_iteration_count(statement, env)
+        return [add_op(env.context, ops.Range(count), span=statement.span)], 0
+    length = _resolve_scan_length(statement.along, env)
     scanned_tensors = [
-        _check_scanned_tensor(context, e, length, statement, env) for e in statement.sequences
+        _check_scanned_tensor(e, length, statement, env) for e in statement.sequences
     ]
     # the scan axis is found by its symbolic size, because equal symbols are equal sizes
     return scanned_tensors, next(n for n, d in enumerate(scanned_tensors[0].shape) if d == length)
 
 
-def _evaluate_iteration_count(context: Context, statement: ast.ScanLoop, env: Env) -> Dim:
+def _evaluate_iteration_count(statement: ast.ScanLoop, env: LexicalScope) -> Dim:
     """Evaluate the trip count of a loop without `along`."""
     expr = statement.sequences[0]
-    value = evaluate_value(context, expr, env)
+    value = env.evaluate_value(expr)
     if len(statement.sequences) > 1 or not isinstance(value, Dim):
         title = "`scan` over tensors needs `along`"
         label = f"this is {describe_value(value)}"
@@ -56,7 +53,7 @@ def _evaluate_iteration_count(context: Context, statement: ast.ScanLoop, env: En
     return value
 
 
-def _resolve_scan_length(context: Context, along: ast.Expr, env: Env) -> Dim | None:
+def _resolve_scan_length(along: ast.Expr, env: LexicalScope) -> Dim | None:
     """Return the dimension after `along`, or None if the expression is not a dimension."""
     if isinstance(along, ast.Name):
         length = env.dims.get(along.path)
@@ -65,17 +62,17 @@ def _resolve_scan_length(context: Context, along: ast.Expr, env: Env) -> Dim | N
         # the name is declared in `dims` or unknown, but no tensor has an axis of this size
         if along.path not in env.names and along.path not in env.config:
             return Dim.symbol(along.path)
-    value = evaluate_value(context, along, env)
+    value = env.evaluate_value(along)
     return value if isinstance(value, Dim) else None
 
 
 def _check_scanned_tensor(
-    context: Context, expr: ast.Expr, length: Dim | None, statement: ast.ScanLoop, env: Env
+    expr: ast.Expr, length: Dim | None, statement: ast.ScanLoop, env: LexicalScope
 ) -> Tensor:
     """Return the value of `expr`. Raise E0304 unless the value is a tensor that has exactly one
     axis of the static size `length`, or at least one axis of the symbolic size `length`.
     """
-    value = evaluate_value(context, expr, env)
+    value = env.evaluate_value(expr)
     if not isinstance(value, Tensor):
         raise_error("E0304", f"`scan`: expected a tensor, got {describe_value(value)}", expr.span)
     if length is None or length not in value.shape:
@@ -98,15 +95,13 @@ def format_scan_dimension(along: ast.Expr | None) -> str:
     return along.span.text if along is not None and along.span else str(along)
 
 
-def evaluate_scan_mask(
-    context: Context, statement: ast.ScanLoop, env: Env, length: Dim
-) -> Tensor | None:
+def evaluate_scan_mask(statement: ast.ScanLoop, env: LexicalScope, length: Dim) -> Tensor | None:
     """Evaluate the padding mask of a loop, or return None if the loop has no `keep`. An iteration
     at a padded position leaves the loop-carried values unchanged.
     """
     if statement.keep is None:
         return None
-    value = evaluate_value(context, statement.keep, env)
+    value = env.evaluate_value(statement.keep)
     if value is None:
         return None
     if not isinstance(value, Tensor) or value.type.dtype != "bool" or value.shape[-1] != length:
@@ -123,24 +118,23 @@ NODES_PER_STEP = 16
 CarryValue: TypeAlias = Tensor | tuple["CarryValue", ...]
 """A loop-carried value: a tensor, or a (nested) list of tensors."""
 
-RunBody: TypeAlias = Callable[[Context, Sequence[ast.Statement], Env], object]
+RunBody: TypeAlias = Callable[[Sequence[ast.Statement], LexicalScope], object]
 """A function that runs the statements of a body, and returns None without a `return`."""
 
 
-def elaborate_scan(context: Context, statement: ast.ScanLoop, env: Env, run_body: RunBody) -> None:
+def elaborate_scan(statement: ast.ScanLoop, env: LexicalScope, run_body: RunBody) -> None:
     """Elaborate a loop, and bind the names of loop-carried values and scan outputs to its results.
 
     The body is elaborated once, with values for one time step and the initial loop-carried values.
     The added nodes are then extracted as the body graph.
     """
-    context.count_steps(statement.span, 1 + len(context.builder.nodes) // NODES_PER_STEP)
-    scanned_tensors, axis = evaluate_scan_inputs(context, statement, env)
-    keep = evaluate_scan_mask(context, statement, env, scanned_tensors[0].shape[axis])
+    env.context.count_steps(statement.span, 1 + len(env.context.builder.nodes) // NODES_PER_STEP)
+    scanned_tensors, axis = evaluate_scan_inputs(statement, env)
+    keep = evaluate_scan_mask(statement, env, scanned_tensors[0].shape[axis])
     initial_carries = {name: _get_initial_carry(statement, name, env) for name in statement.carry}
     initial_tensors = _flatten_carries(initial_carries)
     early_exit = find_early_exit(statement, dict(initial_tensors))
     body, captures = _build_scan_body(
-        context,
         statement,
         env,
         run_body,
@@ -165,7 +159,7 @@ def elaborate_scan(context: Context, statement: ast.ScanLoop, env: Env, run_body
         *(Tensor(c) for c in captures),
     ]
     scope = env.scope or _get_state_scope(op)
-    results = iter(add_node(context, op, operands, statement.span, scope, "scan"))
+    results = iter(add_node(env.context, op, operands, statement.span, scope, "scan"))
     env.names.update(
         {
             name: unflatten_loop_carried_value(value, results)
@@ -187,9 +181,8 @@ def _get_state_scope(op: ops.Scan) -> str:
 
 
 def _build_scan_body(
-    context: Context,
     statement: ast.ScanLoop,
-    env: Env,
+    env: LexicalScope,
     run_body: RunBody,
     initial_carries: Mapping[str, CarryValue],
     *,
@@ -204,7 +197,7 @@ def _build_scan_body(
     """
     carries = {label: Value(tensor.type) for label, tensor in _flatten_carries(initial_carries)}
     inputs = dict(zip(statement.variables, slices, strict=True))
-    start_index = len(context.builder.nodes)
+    start_index = len(env.context.builder.nodes)
     # names bound in the body are local, except the names of loop-carried values and scan outputs
     carry_tensors = (Tensor(v, statement.span) for v in carries.values())
     names = env.names | {n: Tensor(v, statement.span) for n, v in inputs.items()}
@@ -213,8 +206,8 @@ def _build_scan_body(
         for name, value in initial_carries.items()
     }
     body_env = replace(env, names=names)
-    with context.scope_position_ids():
-        returned = run_body(context, statement.body, body_env)
+    with env.context.scope_position_ids():
+        returned = run_body(statement.body, body_env)
     if returned is not None:
         raise_error("E0214", "`return` is not allowed inside `scan`", statement.span)
     # at this point, names have their values at the end of an iteration
@@ -222,11 +215,13 @@ def _build_scan_body(
     scan_outputs = {n: _get_scan_output(statement, n, body_env) for n in statement.collect}
     if early_exit is not None:
         previous_carries = [*carries.values()]
-        next_carries = early_exit.freeze_finished_carries(context, previous_carries, next_carries)
-        scan_outputs = early_exit.zero_finished_outputs(context, previous_carries, scan_outputs)
+        next_carries = early_exit.freeze_finished_carries(
+            env.context, previous_carries, next_carries
+        )
+        scan_outputs = early_exit.zero_finished_outputs(env.context, previous_carries, scan_outputs)
     outputs = {f"next {n}": v for n, v in zip(carries, next_carries, strict=True)}
     outputs.update(scan_outputs)
-    return extract_body_graph(context.builder, {**inputs, **carries}, outputs, start_index)
+    return extract_body_graph(env.context.builder, {**inputs, **carries}, outputs, start_index)
 
 
 def _list_next_carries(
@@ -265,7 +260,7 @@ def unflatten_loop_carried_value(value: CarryValue, tensors: Iterator[Tensor]) -
     return tuple(unflatten_loop_carried_value(item, tensors) for item in value)
 
 
-def _get_initial_carry(statement: ast.ScanLoop, name: str, env: Env) -> CarryValue:
+def _get_initial_carry(statement: ast.ScanLoop, name: str, env: LexicalScope) -> CarryValue:
     """Return the initial value of a loop-carried name, which is a tensor or a list of tensors."""
     value = env.names.get(name)
     if value is POISON:
@@ -360,7 +355,7 @@ def _find_broadcast_axis(before: Type, after: Type) -> tuple[int, Dim] | None:
     return changed_axes[0], after.shape[changed_axes[0]]
 
 
-def _get_scan_output(statement: ast.ScanLoop, name: str, env: Env) -> Value:
+def _get_scan_output(statement: ast.ScanLoop, name: str, env: LexicalScope) -> Value:
     """Return a scan output after an iteration. Raise E0305 for a value that is not a tensor."""
     value = env.names.get(name)
     if value is POISON:

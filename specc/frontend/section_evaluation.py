@@ -6,7 +6,7 @@ from dataclasses import replace
 from specc.decode.settings_errors import VocabularySizes, check_spec_settings, find_codebook_error
 from specc.diagnostics.diagnostic import Diagnostic, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.elaboration_context import Context, Env
+from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.expressions import require_integer
 from specc.frontend.name_lookup import NAMED_CONSTANTS, resolve_name
 from specc.frontend.spec_modules import Program
@@ -64,7 +64,7 @@ def _format_combined_mask(mask: CombinedMask) -> str:
     return f"not {parts[0]}" if mask.op == "not" else f"({f' {mask.op} '.join(parts)})"
 
 
-def expression_to_json(context: Context, expr: ast.Expr, env: Env) -> object:
+def expression_to_json(expr: ast.Expr, env: LexicalScope) -> object:
     """Convert an expression of `reading` or `generate` to JSON-compatible values. A call becomes a
     mapping with the name, inputs and options of the call.
 
@@ -73,17 +73,17 @@ def expression_to_json(context: Context, expr: ast.Expr, env: Env) -> object:
     """
     match expr:
         case ast.Call():
-            return _call_to_data(expr, lambda inner: expression_to_json(context, inner, env))
+            return _call_to_data(expr, lambda inner: expression_to_json(inner, env))
         case ast.ListLiteral():
-            return [expression_to_json(context, item, env) for item in expr.items]
+            return [expression_to_json(item, env) for item in expr.items]
         case ast.Name():
-            return _name_to_data(context, expr, env)
+            return _name_to_data(expr, env)
         case ast.Binary(op="/"):
-            left = expression_to_json(context, expr.left, env)
-            right = expression_to_json(context, expr.right, env)
+            left = expression_to_json(expr.left, env)
+            right = expression_to_json(expr.right, env)
             if isinstance(left, int | float) and isinstance(right, int | float) and right:
                 return _divide_numbers(left, right)
-    return value_to_json(context.evaluate(expr, env), expr.span)
+    return value_to_json(env.evaluate(expr), expr.span)
 
 
 def _divide_numbers(left: int | float, right: int | float) -> int | float:
@@ -102,14 +102,14 @@ def _call_to_data(
     return data | {option.name: convert_expression(option.value) for option in call.options}
 
 
-def _name_to_data(context: Context, name: ast.Name, env: Env) -> object:
+def _name_to_data(name: ast.Name, env: LexicalScope) -> object:
     """Convert a name to its value if it has one, otherwise to a string."""
     value: EvalResult = env.names.get(name.path, env.config.get(name.path, POISON))
     if value is POISON and name.path in NAMED_CONSTANTS:
-        value = resolve_name(context, name, env)
+        value = resolve_name(name, env)
     # `config.labels` is converted to its value, and an undefined name to a string
     if value is POISON and "." in name.path:
-        value = resolve_name(context, name, env, is_quiet=True)
+        value = resolve_name(name, env, is_quiet=True)
     return name.path if value is POISON else value_to_json(value, name.span)
 
 
@@ -122,9 +122,8 @@ def get_vocabulary_sizes(graph: Graph, input_name: str, output_name: str) -> Voc
 
 
 def evaluate_generation_settings(
-    context: Context,
     item: ast.GenerateSection,
-    env: Env,
+    env: LexicalScope,
     vocabulary: VocabularySizes,
     codebooks: int | None = None,
 ) -> tuple[dict[str, object], tuple[Diagnostic, ...]]:
@@ -138,10 +137,10 @@ def evaluate_generation_settings(
         spans |= _locate_setting(setting)
         if isinstance(value, ast.Call):
             settings[setting.name] = _call_to_data(
-                value, lambda expr: _evaluate_known_data(context, expr, env)
+                value, lambda expr: _evaluate_known_data(expr, env)
             )
         else:
-            settings[setting.name] = _evaluate_known_data(context, value, env)
+            settings[setting.name] = _evaluate_known_data(value, env)
     if errors := check_spec_settings(settings, spans, item.span):
         raise SpeccError(*errors)
     if codebooks is not None and (error := find_codebook_error(settings, codebooks, spans)):
@@ -169,18 +168,18 @@ def _locate_setting(setting: ast.Setting) -> dict[str, Span | None]:
     return spans
 
 
-def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
+def _evaluate_known_data(expr: ast.Expr, env: LexicalScope) -> object:
     """Convert an expression to JSON-compatible values, or to None if it depends on symbols."""
     try:
-        return expression_to_json(context, expr, env)
+        return expression_to_json(expr, env)
     except UnresolvedValueError:
-        if not context.symbols.is_symbolic:
+        if not env.context.symbols.is_symbolic:
             raise
         return None
 
 
 def evaluate_generate_section(
-    context: Context, program: Program, block: ast.Block, env: Env, main_graph: Graph
+    program: Program, block: ast.Block, env: LexicalScope, main_graph: Graph
 ) -> tuple[GenerateSection | None, tuple[Diagnostic, ...]]:
     """Return the `generate` section of the spec for the graph of `block`, and warnings."""
     for item, _ in program.iterate_items(ast.GenerateSection):
@@ -191,12 +190,12 @@ def evaluate_generate_section(
             return None, ()
         _check_names(block, item)
         # symbolic elaboration checks only names, and values that are not symbols
-        if context.symbols.is_symbolic:
-            evaluate_generation_settings(context, item, env, VocabularySizes())
+        if env.context.symbols.is_symbolic:
+            evaluate_generation_settings(item, env, VocabularySizes())
             return GenerateSection(item.name, item.input_name, item.source), ()
         vocabulary = get_vocabulary_sizes(main_graph, item.input_name, item.source)
         codebooks = count_codebooks(main_graph.inputs[item.input_name].type)
-        settings, warnings = evaluate_generation_settings(context, item, env, vocabulary, codebooks)
+        settings, warnings = evaluate_generation_settings(item, env, vocabulary, codebooks)
         return GenerateSection(item.name, item.input_name, item.source, settings), warnings
     return None, ()
 
@@ -302,10 +301,9 @@ def _check_names(block: ast.Block, item: ast.GenerateSection | ast.StreamSection
 
 
 def evaluate_reading_section(
-    context: Context,
     program: Program,
     block: ast.Block,
-    env: Env,
+    env: LexicalScope,
     kind: type[ast.InputPreprocessing] | type[ast.OutputPostprocessing],
 ) -> Mapping[str, object]:
     """Convert the entries of `reading` for inputs or outputs to JSON-compatible values for the
@@ -334,17 +332,17 @@ def evaluate_reading_section(
                 helps = suggest_similar_name(entry.name, block_names, expected)
                 title = f"the graph `{block.name}` has no {kind_name} `{entry.name}`"
                 raise_error("E0221", title, entry.span, helps=helps)
-            data[entry.name] = {"home": module.path, **_evaluate_reading(context, entry, env)}
+            data[entry.name] = {"home": module.path, **_evaluate_reading(entry, env)}
     return data
 
 
 def _evaluate_reading(
-    context: Context, entry: ast.InputPreprocessing | ast.OutputPostprocessing, env: Env
+    entry: ast.InputPreprocessing | ast.OutputPostprocessing, env: LexicalScope
 ) -> dict[str, object]:
     """Convert a `reading` entry to JSON-compatible values. Raise E0203 unless the entry is a
     call.
     """
-    entry_data = expression_to_json(context, entry.value, env)
+    entry_data = expression_to_json(entry.value, env)
     if not isinstance(entry_data, dict):
         title = "expected `image(…)`, `text(…)`, `choice(…)` or `numbers()`"
         raise_error("E0203", title, entry.span)

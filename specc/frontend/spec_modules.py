@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from specc.diagnostics.diagnostic import Label, Source, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.elaboration_context import ErrorCollectorContext, Library, SpecNamespace
+from specc.frontend.elaboration_context import ErrorCollectorContext, SpecLoader, SpecNamespace
 from specc.frontend.spec_inheritance import (
     check_derived_spec_items,
     check_derived_spec_names,
@@ -40,10 +40,11 @@ class Program:
 
     `module` contains the graph. `chain` contains all modules, the derived spec first, whose
     `reading`, `weights` and `generate` sections precede the sections of its base specs.
-    `used_specs` contains the used specs with separate configs.
+    `used_specs` contains the used specs with separate configs. `library` loads std and used files.
     """
 
     module: SpecNamespace
+    library: SpecLoader
     assignments: dict[str, ConfigAssignment] = field(default_factory=dict)
     name: str = ""
     doc: str = ""
@@ -170,7 +171,7 @@ def build_module(file: ast.File, path: str, *, is_standard: bool = False) -> Spe
 
 
 def build_program(
-    module: SpecNamespace, library: Library, users: tuple[SpecNamespace, ...] = ()
+    module: SpecNamespace, library: SpecLoader, users: tuple[SpecNamespace, ...] = ()
 ) -> Program:
     """Build the program of a spec, including the base specs that it `extends` and the used specs
     with separate configs. Raise E0218 for a cycle. `users` are the specs that use this spec.
@@ -199,6 +200,7 @@ def build_program(
         )
     program = Program(
         module=chain[-1],
+        library=library,
         assignments=assignments,
         name=module.file.model,
         doc=module.file.doc or chain[-1].file.doc,
@@ -211,7 +213,7 @@ def build_program(
 
 
 def _list_used_specs(
-    module: SpecNamespace, library: Library, users: tuple[SpecNamespace, ...]
+    module: SpecNamespace, library: SpecLoader, users: tuple[SpecNamespace, ...]
 ) -> tuple[UsedSpec, ...]:
     """Return the used specs of a file that have separate configs."""
     used_specs: list[UsedSpec] = []

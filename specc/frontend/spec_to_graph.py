@@ -16,11 +16,10 @@ from specc.frontend.declared_types import (
     resolve_input_type,
 )
 from specc.frontend.elaboration_context import (
-    Context,
-    Env,
+    ElaborationContext,
     ErrorCollectorContext,
-    Evaluator,
-    Library,
+    EvaluationFunctions,
+    LexicalScope,
     SpecNamespace,
     raise_dynamic_graph_structure_error,
 )
@@ -53,7 +52,6 @@ from specc.frontend.spec_values import (
     Tensor,
     UnresolvedValueError,
     UsedSpecConfig,
-    get_first_result,
 )
 from specc.frontend.statements import check_requirement, run_statements
 from specc.frontend.step_estimate import StepEstimator
@@ -76,23 +74,19 @@ PADDING_SIDES: Mapping[str, Literal["left", "right", "any"]] = {
 """The padding side of a mask, by the keyword after `keep[…]`."""
 
 
-def create_context(
-    library: Library, program: Program | None = None, *, reader: ConfigReader | None = None
-) -> Context:
+def create_context(program: Program, *, reader: ConfigReader | None = None) -> ElaborationContext:
     """Create the context of an elaboration. In symbolic elaboration, `dims` remain dynamic."""
     reader = reader or ConfigReader()
-    lengths: frozenset[str] = frozenset()
-    if program is not None:
-        # a config value takes precedence over a dimension with the same name
-        lengths = frozenset(program.module.dims) - program.map_fields_by_path().keys()
-    return Context(
-        library=library,
-        evaluator=Evaluator(
+    # a config value takes precedence over a dimension with the same name
+    lengths = frozenset(program.module.dims) - program.map_fields_by_path().keys()
+    return ElaborationContext(
+        library=program.library,
+        evaluator=EvaluationFunctions(
             evaluate=evaluate_expression,
             call=evaluate_call,
             evaluate_function=evaluate_function_value,
             configure_used_spec=_configure_used_spec,
-            check_step_estimate=StepEstimator(library).check_remaining_steps,
+            check_step_estimate=StepEstimator(program.library).check_remaining_steps,
         ),
         symbols=SymbolicDims(
             is_symbolic=reader.is_symbolic, dynamic_names=lengths, max_length=reader.max_length
@@ -102,9 +96,7 @@ def create_context(
     )
 
 
-def elaborate_model(
-    program: Program, library: Library, reader: ConfigReader, graph: str = ""
-) -> ModelDefinition:
+def elaborate_model(program: Program, reader: ConfigReader, graph: str = "") -> ModelDefinition:
     """Elaborate a program to a model. Raise SpeccError with all errors. In symbolic elaboration,
     raise UnresolvedValueError if the structure of the graph depends on symbols.
     """
@@ -113,7 +105,7 @@ def elaborate_model(
             extend_recursion_limit(program.module.file.span),
             record_elaboration(is_symbolic=reader.is_symbolic),
         ):
-            return _elaborate_graph(program, library, reader, graph)
+            return _elaborate_graph(program, reader, graph)
     except UnresolvedValueError as structure_error:
         if reader.is_symbolic:
             raise
@@ -122,25 +114,19 @@ def elaborate_model(
         raise_error("E0309", str(error), program.module.file.span)
 
 
-def _elaborate_graph(
-    program: Program, library: Library, reader: ConfigReader, graph: str
-) -> ModelDefinition:
-    context = create_context(library, program, reader=reader)
+def _elaborate_graph(program: Program, reader: ConfigReader, graph: str) -> ModelDefinition:
+    context = create_context(program, reader=reader)
     config = evaluate_and_check_config(context, program, reader)
-    register_share_rules(
-        context,
-        (item for item, _ in program.iterate_items(ast.WeightsSection)),
-        Env(module=program.module, config=config),
-    )
-    for used_program, _, env in iterate_used_specs(program, config):
+    env = LexicalScope(context=context, module=program.module, config=config)
+    register_share_rules((item for item, _ in program.iterate_items(ast.WeightsSection)), env)
+    for used_program, _, used_env in iterate_used_specs(program, env):
         rules = (item for item, _ in used_program.iterate_items(ast.WeightsSection))
-        register_share_rules(context, rules, env, is_from_used_spec=True)
+        register_share_rules(rules, used_env, is_from_used_spec=True)
     block = _find_graph(program, graph)
     main_graph = _build_graph(context, program, block, config, reader)
     context.raise_reported_errors()
-    env = Env(module=program.module, config=config)
-    defaults = _build_defaults_graph(library, program, block, config, reader)
-    generation, warnings = evaluate_generate_section(context, program, block, env, main_graph)
+    defaults = _build_defaults_graph(program, block, config, reader)
+    generation, warnings = evaluate_generate_section(program, block, env, main_graph)
     model = ModelDefinition(
         name=program.name,
         doc=program.doc,
@@ -155,18 +141,14 @@ def _elaborate_graph(
         return model
     return replace(
         model,
-        input_configs=evaluate_reading_section(
-            context, program, block, env, ast.InputPreprocessing
-        ),
-        output_formats=evaluate_reading_section(
-            context, program, block, env, ast.OutputPostprocessing
-        ),
+        input_configs=evaluate_reading_section(program, block, env, ast.InputPreprocessing),
+        output_formats=evaluate_reading_section(program, block, env, ast.OutputPostprocessing),
         config={k: value_to_json(v) for k, v in config.items()},
     )
 
 
 def evaluate_and_check_config(
-    context: Context, program: Program, reader: ConfigReader
+    context: ElaborationContext, program: Program, reader: ConfigReader
 ) -> dict[str, SpecValue]:
     """Evaluate the config of a spec and check its requirements. Raise SpeccError with the violated
     requirements (E0404), or with all other errors if no requirement is violated.
@@ -178,15 +160,13 @@ def evaluate_and_check_config(
     for item, module in sorted(
         program.iterate_items(ast.RequireStatement), key=lambda pair: -program.chain.index(pair[1])
     ):
-        env = Env(module=module, config=config)
+        env = LexicalScope(context=context, module=module, config=config)
         try:
             with context.collect_errors():
-                check_requirement(context, item, env, assignment_spans)
+                check_requirement(item, env, assignment_spans)
         # assume that a requirement holds if it depends on symbols
         except UnresolvedValueError:
-            _merge_values(
-                config, substitute_requirement_equalities(context, item.condition, config, env)
-            )
+            _merge_values(config, substitute_requirement_equalities(item.condition, config, env))
     if context.errors.diagnostics:
         # report only violated requirements, because other errors may be consequences of the
         # violations
@@ -196,7 +176,7 @@ def evaluate_and_check_config(
 
 
 def _evaluate_config_values(
-    context: Context, program: Program, reader: ConfigReader
+    context: ElaborationContext, program: Program, reader: ConfigReader
 ) -> dict[str, SpecValue]:
     """Evaluate the configs and requirements of the used specs, and then the config of the spec."""
     configs: dict[str, SpecValue] = {}
@@ -244,7 +224,7 @@ def _find_graph(program: Program, name: str) -> ast.Block:
 
 
 def _build_graph(
-    context: Context,
+    context: ElaborationContext,
     program: Program,
     block: ast.Block,
     config: dict[str, SpecValue],
@@ -257,7 +237,7 @@ def _build_graph(
     with context.collect_errors():
         context.check_step_estimate(block, program.module, config, None)
         context.call_stack.append(f"{block.name}@{block.name_span}")
-        results = check_block_results(context, block, run_statements(context, block.body, env), env)
+        results = check_block_results(block, run_statements(block.body, env), env)
     context.raise_reported_errors()
     outputs = {n or "output": v.value for n, v in zip(results.names, results.values, strict=True)}
     length_equations = {e.name: env.dims[e.name] for e in block.where}
@@ -270,15 +250,17 @@ def _build_graph(
 
 
 def _add_inputs(
-    context: Context,
+    context: ElaborationContext,
     program: Program,
     block: ast.Block,
     config: dict[str, SpecValue],
     reader: ConfigReader,
-) -> Env:
+) -> LexicalScope:
     """Return a scope with the inputs of a graph. Raise E0303 for an input that is not a tensor."""
-    env = Env(module=program.module, config=config, config_file=reader.config_file)
-    env.dims.update(evaluate_equations(context, block, env))
+    env = LexicalScope(
+        context=context, module=program.module, config=config, config_file=reader.config_file
+    )
+    env.dims.update(evaluate_equations(block, env))
     for param in block.params:
         with context.collect_errors():
             if not is_tensor_type(param.type):
@@ -290,7 +272,7 @@ def _add_inputs(
                 raise_error("E0303", title, param.span, helps=[help_])
             type_text = param.type.span.text if param.type.span else param.type.name
             origin = f"the input `{param.name}: {type_text}`"
-            declared_type = resolve_input_type(context, param.type, env, origin)
+            declared_type = resolve_input_type(param.type, env, origin)
             side = PADDING_SIDES[param.type.side] if param.type.name == "keep" else ""
             value = context.builder.add_input(
                 param.name, Input(declared_type, side, None, param.span)
@@ -300,25 +282,21 @@ def _add_inputs(
 
 
 def _build_defaults_graph(
-    library: Library,
-    program: Program,
-    block: ast.Block,
-    config: dict[str, SpecValue],
-    reader: ConfigReader,
+    program: Program, block: ast.Block, config: dict[str, SpecValue], reader: ConfigReader
 ) -> Graph | None:
     """Build the graph that computes the input defaults (`= expr`), or return None."""
     with_default = [p for p in block.params if p.default is not None]
     if not with_default:
         return None
-    context = create_context(library, program, reader=reader)
+    context = create_context(program, reader=reader)
     env = _add_inputs(context, program, block, config, reader)
     outputs = {}
     for param in with_default:
         with context.collect_errors():
             assert param.default is not None  # `with_default` contains only inputs with a default
-            value = get_first_result(evaluate_expression(context, param.default, env))
+            value = env.evaluate_value(param.default)
             value_context = ValueDescription(f"the default of `{param.name}`", param.default.span)
-            tensor = check_tensor_type(context, param.type, value, env, value_context)
+            tensor = check_tensor_type(param.type, value, env, value_context)
             outputs[param.name] = tensor.value
     context.raise_reported_errors()
     graph = context.builder.build_graph(DEFAULTS_GRAPH_NAME, outputs)
@@ -365,7 +343,7 @@ def _collect_shape_symbols(values: Iterable[Value]) -> set[str]:
 
 
 def _configure_used_spec(
-    context: Context, module: SpecNamespace, record: EvalResult, span: Span | None
+    context: ElaborationContext, module: SpecNamespace, record: EvalResult, span: Span | None
 ) -> dict[str, SpecValue]:
     """Return the config of a used spec, from a record, a config file section or defaults."""
     program = build_program(module, context.library)
@@ -380,5 +358,4 @@ def _configure_used_spec(
         return values
     if isinstance(record, RawConfig):
         reader.config_file = record.data
-        reader.hf_config_lookup = context.library.read_hf_config_field
     return _evaluate_config_values(context, program, reader)

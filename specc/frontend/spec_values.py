@@ -14,14 +14,14 @@ from specc.syntax import ast
 
 if TYPE_CHECKING:
     from specc.frontend.builtins.registry import Builtin
-    from specc.frontend.elaboration_context import Env, SpecNamespace
+    from specc.frontend.elaboration_context import LexicalScope, SpecNamespace
 
 
-class Missing:
+class MissingValue:
     """The type of MISSING, which marks a missing value where `none` is a valid value."""
 
 
-MISSING = Missing()
+MISSING = MissingValue()
 
 
 class UnresolvedValueError(Exception):
@@ -128,7 +128,7 @@ class Rope:
         return replace(self, parameters=tuple({**parameters, "longest": longest}.items()))
 
 
-UnevaluatedOption: TypeAlias = tuple[ast.Option, "Env"]
+UnevaluatedOption: TypeAlias = tuple[ast.Option, "LexicalScope"]
 """An option of a block, and the scope in which the option is evaluated when the block is called."""
 
 
@@ -145,7 +145,7 @@ class BlockFunction:
     module: "SpecNamespace"
     bound_arguments: Mapping[str, UnevaluatedOption] = field(default_factory=dict)
     weight_path: ast.WeightName | None = None
-    env: "Env | None" = None
+    env: "LexicalScope | None" = None
     span: Span | None = None
     weight_scope: str | None = None
 
@@ -166,7 +166,7 @@ class DefinitionFunction:
     module: "SpecNamespace"
     bound_arguments: Mapping[str, "SpecValue"] = field(default_factory=dict)
     weight_path: ast.WeightName | None = None
-    env: "Env | None" = None
+    env: "LexicalScope | None" = None
     span: Span | None = None
 
     @property
@@ -183,7 +183,7 @@ class BuiltinFunction:
     builtin: "Builtin"
     bound_arguments: Mapping[str, "SpecValue"] = field(default_factory=dict)
     weight_path: ast.WeightName | None = None
-    env: "Env | None" = None
+    env: "LexicalScope | None" = None
     span: Span | None = None
 
     @property

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.builtins import BUILTINS
-from specc.frontend.elaboration_context import Library
+from specc.frontend.elaboration_context import SpecLoader
 from specc.frontend.spec_inheritance import iterate_item_names
 from specc.frontend.spec_modules import ConfigAssignment, Program, collect_field_paths
 from specc.syntax import ast
@@ -18,9 +18,7 @@ SINGLE_ITEMS = (ast.GenerateSection, ast.StreamSection)
 """The sections of a derived spec that override the same section of its base spec."""
 
 
-def build_standalone_spec(
-    program: Program, library: Library, *, keeps_sources: bool = False
-) -> ast.File:
+def build_standalone_spec(program: Program, *, keeps_sources: bool = False) -> ast.File:
     """Build a standalone spec file from a program. Raise E0982 if the program sets values of used
     specs.
 
@@ -28,11 +26,11 @@ def build_standalone_spec(
     in a config.json takes precedence.
     """
     file = merge_extends_chain(program, keeps_sources=keeps_sources)
-    return replace(file, items=(*file.items, *_iterate_std_items(file, library)))
+    return replace(file, items=(*file.items, *_iterate_std_items(file, program.library)))
 
 
 def build_standalone_spec_with_renames(
-    program: Program, library: Library, *, keeps_sources: bool = False
+    program: Program, *, keeps_sources: bool = False
 ) -> tuple[ast.File, dict[str, str]]:
     """Build a standalone spec file from a program. Return the file, and the new name of each config
     value or block that was renamed because it would shadow a name that std blocks use.
@@ -42,8 +40,8 @@ def build_standalone_spec_with_renames(
     would shadow a std block, the std block gets the underscore.
     """
     file = merge_extends_chain(program, keeps_sources=keeps_sources)
-    items = _list_shadowed_std_items(file, library)
-    library_names = {*BUILTINS, *library.list_std_names()}
+    items = _list_shadowed_std_items(file, program.library)
+    library_names = {*BUILTINS, *program.library.list_std_names()}
     shadowing_fields = (
         {f.name for f in program.iterate_fields()} & library_names & _collect_free_names(items)
     )
@@ -100,7 +98,9 @@ def _map_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str, 
     return new_paths | {f"config.{old}": f"config.{new}" for old, new in new_paths.items()}
 
 
-def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block | ast.Definition]:
+def _list_shadowed_std_items(
+    file: ast.File, library: SpecLoader
+) -> list[ast.Block | ast.Definition]:
     """Return the std items that a file uses, directly or indirectly, including shadowed items."""
     std_names = {*library.list_std_names()} - BUILTINS.keys()
     worklist = _list_foreign_names(file)
@@ -203,7 +203,7 @@ def _assign_field(
     return replace(field, type=kind, default=assignment.value, sources=sources)
 
 
-def _iterate_std_items(file: ast.File, library: Library) -> Iterator[ast.Item]:
+def _iterate_std_items(file: ast.File, library: SpecLoader) -> Iterator[ast.Item]:
     """Yield the std items that a file uses, directly or through other items."""
     # a std item with the name of a built-in function cannot be inlined
     std_names = {*library.list_std_names()} - BUILTINS.keys()

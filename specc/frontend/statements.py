@@ -10,14 +10,9 @@ from specc.frontend.declared_types import (
     convert_to_declared_type,
     is_tensor_type,
 )
-from specc.frontend.elaboration_context import MAX_LAYERS, Context, Env
+from specc.frontend.elaboration_context import MAX_LAYERS, LexicalScope
 from specc.frontend.elaboration_state import record_value
-from specc.frontend.expressions import (
-    evaluate_condition,
-    evaluate_expression,
-    evaluate_value,
-    require_integer,
-)
+from specc.frontend.expressions import evaluate_condition, require_integer
 from specc.frontend.scan_loops import elaborate_scan
 from specc.frontend.spec_values import (
     POISON,
@@ -38,7 +33,7 @@ Returned: TypeAlias = tuple[ast.ReturnStatement, tuple[EvalResult, ...]]
 """The `return` statement that ended a body, and its values."""
 
 
-def run_statements(context: Context, body: Sequence[ast.Statement], env: Env) -> Returned | None:
+def run_statements(body: Sequence[ast.Statement], env: LexicalScope) -> Returned | None:
     """Run statements in order. Return the executed `return` statement with its values, or None.
 
     If a statement fails, the names that it should have bound get the value POISON, so that later
@@ -47,24 +42,24 @@ def run_statements(context: Context, body: Sequence[ast.Statement], env: Env) ->
     # a `return` inside `when` ends the whole body, not only the branch
     for statement in body:
         # names that are assigned in an inner block are not restored
-        context.scope = env.scope
-        returned = STATEMENT_RUNNERS[type(statement)](context, statement, env)
+        env.context.scope = env.scope
+        returned = STATEMENT_RUNNERS[type(statement)](statement, env)
         if returned is not None:
             return returned
     return None
 
 
-def _run_let(context: Context, statement: ast.Assignment, env: Env) -> None:
-    with context.collect_errors():
-        value = evaluate_expression(context, statement.value, env)
-        _bind_targets(context, statement, value, env)
+def _run_let(statement: ast.Assignment, env: LexicalScope) -> None:
+    with env.context.collect_errors():
+        value = env.evaluate(statement.value)
+        _bind_targets(statement, value, env)
         return
     # after a caught error, names that depend on the error report no further errors
     for target in statement.targets:
         env.names[target.name] = POISON
 
 
-def _bind_targets(context: Context, statement: ast.Assignment, value: EvalResult, env: Env) -> None:
+def _bind_targets(statement: ast.Assignment, value: EvalResult, env: LexicalScope) -> None:
     """Bind the targets of an assignment, and convert the values to their declared types."""
     for target, item in zip(statement.targets, _split_values(statement, value), strict=False):
         if target.name == "_":
@@ -73,17 +68,13 @@ def _bind_targets(context: Context, statement: ast.Assignment, value: EvalResult
         if target.type is None:
             env.names[target.name] = item
         elif is_tensor_type(target.type):
-            env.names[target.name] = check_tensor_type(
-                context, target.type, item, env, value_context
-            )
+            env.names[target.name] = check_tensor_type(target.type, item, env, value_context)
         else:
-            env.names[target.name] = convert_to_declared_type(
-                context, target.type, item, env, value_context
-            )
+            env.names[target.name] = convert_to_declared_type(target.type, item, env, value_context)
         record_value(target.span, item)
         if isinstance(item, Tensor):
             path = f"{env.scope}:{target.name}" if env.scope else target.name
-            context.builder.names[path] = item.value
+            env.context.builder.names[path] = item.value
 
 
 def _split_values(statement: ast.Assignment, value: EvalResult) -> tuple[SpecValue, ...]:
@@ -109,21 +100,21 @@ def _split_values(statement: ast.Assignment, value: EvalResult) -> tuple[SpecVal
     return values
 
 
-def _run_repeat(context: Context, statement: ast.RepeatLoop, env: Env) -> None:
-    items = _list_iterations(context, statement, env)
+def _run_repeat(statement: ast.RepeatLoop, env: LexicalScope) -> None:
+    items = _list_iterations(statement, env)
     # `collect h` creates a list of the values that `h` has at the end of each iteration
     collected: dict[str, list[SpecValue]] = {name: [] for name in statement.collect}
     # the loop variable shadows a name in the enclosing scope
     outer_value = env.names.get(statement.variable)
     for item in items:
-        context.count_steps(statement.span)
+        env.context.count_steps(statement.span)
         env.names[statement.variable] = item
         # the body binds names in the scope of its block, so only the weight scope is restored
         scope = env.scope
         if statement.under:
-            env.scope = env.append_scope(resolve_weight_path(context, statement.under, env)).scope
-        with context.weights.sharing.push_call(statement, env.scope if statement.under else ""):
-            returned = run_statements(context, statement.body, env)
+            env.scope = env.append_scope(resolve_weight_path(statement.under, env)).scope
+        with env.context.weights.sharing.push_call(statement, env.scope if statement.under else ""):
+            returned = run_statements(statement.body, env)
         env.scope = scope
         if returned is not None:
             raise_error("E0214", "`return` is not allowed inside `repeat`", returned[0].span)
@@ -135,7 +126,7 @@ def _run_repeat(context: Context, statement: ast.RepeatLoop, env: Env) -> None:
 
 
 def _collect_values(
-    statement: ast.RepeatLoop, collected: Mapping[str, list[SpecValue]], env: Env
+    statement: ast.RepeatLoop, collected: Mapping[str, list[SpecValue]], env: LexicalScope
 ) -> None:
     """Append the values of an iteration to `collected`. Raise E0202 if a value is not set."""
     for name, values in collected.items():
@@ -144,10 +135,10 @@ def _collect_values(
         values.append(env.names[name])
 
 
-def _list_iterations(context: Context, statement: ast.RepeatLoop, env: Env) -> Sequence[SpecValue]:
+def _list_iterations(statement: ast.RepeatLoop, env: LexicalScope) -> Sequence[SpecValue]:
     """Return the values of the loop variable: the items of a list, or 0 to count - 1."""
     span = statement.iterable.span
-    iterable = evaluate_value(context, statement.iterable, env)
+    iterable = env.evaluate_value(statement.iterable)
     items: Sequence[SpecValue]
     if isinstance(iterable, tuple):
         items = iterable
@@ -165,20 +156,20 @@ def _list_iterations(context: Context, statement: ast.RepeatLoop, env: Env) -> S
         items = [Dim.from_value(n) for n in range(min(count, MAX_LAYERS + 1))]
     if len(items) > MAX_LAYERS:
         raise_error("E0216", f"more than {MAX_LAYERS} iterations of a loop", span)
-    context.count_steps(statement.span, len(items))
+    env.context.count_steps(statement.span, len(items))
     return items
 
 
-def _run_when(context: Context, statement: ast.WhenStatement, env: Env) -> Returned | None:
-    is_true = evaluate_condition(context, statement.condition, env, "the condition of `when`")
-    return run_statements(context, statement.body if is_true else statement.otherwise, env)
+def _run_when(statement: ast.WhenStatement, env: LexicalScope) -> Returned | None:
+    is_true = evaluate_condition(statement.condition, env, "the condition of `when`")
+    return run_statements(statement.body if is_true else statement.otherwise, env)
 
 
-def _run_return(context: Context, statement: ast.ReturnStatement, env: Env) -> Returned:
+def _run_return(statement: ast.ReturnStatement, env: LexicalScope) -> Returned:
     values: list[EvalResult] = []
     for value in statement.values:
-        with context.collect_errors():
-            values.append(evaluate_expression(context, value, env))
+        with env.context.collect_errors():
+            values.append(env.evaluate(value))
     # errors in the missing values have already been reported, and the block ends here
     if len(values) < len(statement.values):
         raise AlreadyReportedError
@@ -186,15 +177,12 @@ def _run_return(context: Context, statement: ast.ReturnStatement, env: Env) -> R
 
 
 def check_requirement(
-    context: Context,
-    statement: ast.RequireStatement,
-    env: Env,
-    assignment_spans: Mapping[str, Span | None],
+    statement: ast.RequireStatement, env: LexicalScope, assignment_spans: Mapping[str, Span | None]
 ) -> None:
     """Raise E0404 with the message of the spec if a requirement is violated. `assignment_spans` are
     the spans at which config values were set.
     """
-    is_satisfied = evaluate_value(context, statement.condition, env)
+    is_satisfied = env.evaluate_value(statement.condition)
     condition = statement.condition
     if not isinstance(is_satisfied, bool):
         title = f"`require`: expected a condition, got {describe_value(is_satisfied)}"
@@ -261,15 +249,15 @@ def collect_variable_names(expr: ast.Expr) -> list[ast.Name]:
     return [n for n in walk_tree(expr) if isinstance(n, ast.Name) and id(n) not in called]
 
 
-def _run_scan(context: Context, statement: ast.ScanLoop, env: Env) -> None:
-    with context.collect_errors():
-        elaborate_scan(context, statement, env, run_statements)
+def _run_scan(statement: ast.ScanLoop, env: LexicalScope) -> None:
+    with env.context.collect_errors():
+        elaborate_scan(statement, env, run_statements)
         return
     for name in (*statement.carry, *statement.collect):
         env.names[name] = POISON
 
 
-StatementRunner: TypeAlias = Callable[[Context, Any, Env], Returned | None]
+StatementRunner: TypeAlias = Callable[[Any, LexicalScope], Returned | None]
 """A function that runs a statement of one class. The parameter type is Any, because the class is
 the key of the function in a table.
 """
@@ -279,8 +267,6 @@ STATEMENT_RUNNERS: dict[type, StatementRunner] = {
     ast.RepeatLoop: _run_repeat,
     ast.WhenStatement: _run_when,
     ast.ReturnStatement: _run_return,
-    ast.RequireStatement: lambda context, statement, env: check_requirement(
-        context, statement, env, {}
-    ),
+    ast.RequireStatement: lambda statement, env: check_requirement(statement, env, {}),
     ast.ScanLoop: _run_scan,
 }

@@ -11,8 +11,8 @@ from specc.frontend.declared_types import is_function_type, is_tensor_type
 from specc.frontend.elaboration_context import (
     EMPTY_NAMES,
     MAX_LAYERS,
-    Library,
     SpecItem,
+    SpecLoader,
     SpecNamespace,
 )
 from specc.frontend.elaboration_state import EXPANSION_COST, MAX_STEPS, OPERATION_COST, StepBudget
@@ -36,7 +36,7 @@ Config: TypeAlias = Mapping[str, SpecValue]
 class StepEstimator:
     """A cache of step estimates, keyed by the identities of an item and its config."""
 
-    library: Library
+    library: SpecLoader
     estimates: dict[tuple[int, int], tuple[int, SpecItem, Config]] = field(default_factory=dict)
     active_items: list[SpecItem] = field(default_factory=list)
 

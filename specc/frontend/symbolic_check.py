@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError
 from specc.diagnostics.render import format_repr
 from specc.diagnostics.value_class import value_class
 from specc.frontend.config_values import ConfigReader, get_first_trial_value, is_derived_field
-from specc.frontend.elaboration_context import Library, raise_dynamic_graph_structure_error
+from specc.frontend.elaboration_context import raise_dynamic_graph_structure_error
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
@@ -43,7 +43,7 @@ class SymbolicTrial:
 
 
 def check_spec_symbolically(
-    program: Program, library: Library, graph: str = "", *, has_config_file: bool = False
+    program: Program, graph: str = "", *, has_config_file: bool = False
 ) -> list[SymbolicTrial]:
     """Elaborate a spec with symbolic config values. Raise SpeccError with all errors. An error that
     occurs only in some trials has a note with the trial values.
@@ -57,9 +57,9 @@ def check_spec_symbolically(
     """
     if program.is_builtin:
         identity = (program.get_cache_key(), graph, has_config_file)
-        key = _BuiltinCheckKey(identity, program, library, graph, has_config_file)
+        key = _BuiltinCheckKey(identity, program, graph, has_config_file)
         return [*_check_builtin_model(key)]
-    return _run_check(program, library, graph, has_config_file=has_config_file)
+    return _run_check(program, graph, has_config_file=has_config_file)
 
 
 @value_class(slots=True)
@@ -68,7 +68,6 @@ class _BuiltinCheckKey:
 
     identity: Hashable
     program: Program = field(compare=False)
-    library: Library = field(compare=False)
     graph: str = field(compare=False)
     has_config_file: bool = field(compare=False)
 
@@ -76,15 +75,12 @@ class _BuiltinCheckKey:
 @lru_cache(maxsize=512)
 def _check_builtin_model(key: _BuiltinCheckKey) -> list[SymbolicTrial]:
     """Check a built-in spec symbolically, and cache the result."""
-    program, library = key.program, key.library
-    return _run_check(program, library, key.graph, has_config_file=key.has_config_file)
+    return _run_check(key.program, key.graph, has_config_file=key.has_config_file)
 
 
-def _run_check(
-    program: Program, library: Library, graph: str, *, has_config_file: bool
-) -> list[SymbolicTrial]:
+def _run_check(program: Program, graph: str, *, has_config_file: bool) -> list[SymbolicTrial]:
     try:
-        return _check_free_then_derived(program, library, graph)
+        return _check_free_then_derived(program, graph)
     except SpeccError as failed:
         # an assigned size may match the config file but not the defaults, so shape errors and
         # violated requirements are possible
@@ -93,12 +89,12 @@ def _run_check(
         )
         if has_config_file and program.assignments and is_size_error:
             with suppress(SpeccError):
-                return _check_free_then_derived(replace(program, assignments={}), library, graph)
-        return _check_without_overrides(program, library, graph, failed)
+                return _check_free_then_derived(replace(program, assignments={}), graph)
+        return _check_without_overrides(program, graph, failed)
 
 
 def _check_without_overrides(
-    program: Program, library: Library, graph: str, error: SpeccError
+    program: Program, graph: str, error: SpeccError
 ) -> list[SymbolicTrial]:
     """Repeat the check without assigned values that equal the computed default of their field, as
     in `side = 8` with `image / patch` = 32 / 4. Raise the error `error` again if the repeated check
@@ -113,10 +109,10 @@ def _check_without_overrides(
     remaining_assignments = {p: a for p, a in program.assignments.items() if p not in overrides}
     reduced_program = replace(program, assignments=remaining_assignments)
     try:
-        trials = _check_free_then_derived(reduced_program, library, graph)
+        trials = _check_free_then_derived(reduced_program, graph)
     except SpeccError:
         raise error from None
-    if _has_same_values(library, program, reduced_program, overrides):
+    if _has_same_values(program, reduced_program, overrides):
         return trials
     path, value = next(iter(overrides.items()))
     default = fields[path].default
@@ -139,13 +135,11 @@ def _raise_override_error(diagnostic: Diagnostic, path: str, span: Span, default
     ) from None
 
 
-def _has_same_values(
-    library: Library, program: Program, other: Program, paths: Iterable[str]
-) -> bool:
+def _has_same_values(program: Program, other: Program, paths: Iterable[str]) -> bool:
     """Return True if the configs of two programs have equal values at the config paths `paths`."""
     try:
         values, other_values = (
-            evaluate_and_check_config(create_context(library), p, ConfigReader())
+            evaluate_and_check_config(create_context(p), p, ConfigReader())
             for p in (program, other)
         )
     except (SpeccError, UnresolvedValueError):
@@ -160,15 +154,15 @@ def _get_value(values: Mapping[str, SpecValue], path: str) -> SpecValue:
     return _get_value(value.fields, rest) if rest and isinstance(value, Record) else value
 
 
-def _check_free_then_derived(program: Program, library: Library, graph: str) -> list[SymbolicTrial]:
+def _check_free_then_derived(program: Program, graph: str) -> list[SymbolicTrial]:
     """Run the trials with all integers as symbols, and after shape errors with derived integers."""
     try:
-        return _run_trials(program, library, graph, derives_integers=False)
+        return _run_trials(program, graph, derives_integers=False)
     except SpeccError as failed:
         derived_fields = _map_derived_fields(program)
         if not derived_fields or not _is_shape_error(failed):
             raise
-    trials = _run_trials(program, library, graph, derives_integers=True)
+    trials = _run_trials(program, graph, derives_integers=True)
     return [replace(trials[0], trial_values=derived_fields | trials[0].trial_values), *trials[1:]]
 
 
@@ -189,12 +183,10 @@ def _is_shape_error(error: SpeccError) -> bool:
     return all(d.code.startswith("E03") for d in error.diagnostics)
 
 
-def _run_trials(
-    program: Program, library: Library, graph: str, *, derives_integers: bool
-) -> list[SymbolicTrial]:
+def _run_trials(program: Program, graph: str, *, derives_integers: bool) -> list[SymbolicTrial]:
     """Run all trials. Derived integers are symbols unless `derives_integers` is set."""
     fixed_values: dict[str, SpecValue] = {}
-    runner = _TrialRunner(program, library, graph, StepBudget(), derives_integers)
+    runner = _TrialRunner(program, graph, StepBudget(), derives_integers)
     try:
         model = runner.elaborate_with_trial_sizes(fixed_values)
     except SpeccError as failed:
@@ -239,7 +231,6 @@ class _TrialRunner:
     """The arguments and the step budget of all trials of one check."""
 
     program: Program
-    library: Library
     graph: str
     steps: StepBudget
     derives_integers: bool
@@ -252,7 +243,7 @@ class _TrialRunner:
             steps=self.steps,
         )
         program = select_alternatives_for_trials(self.program, fixed_values)
-        return elaborate_model(program, self.library, reader, self.graph)
+        return elaborate_model(program, reader, self.graph)
 
     def elaborate_alternative(
         self, fixed_values: Mapping[str, SpecValue], path: str, value: SpecValue

@@ -10,7 +10,6 @@ from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError
 from specc.diagnostics.suggest import format_suggestion, suggest_similar_name
-from specc.frontend.elaboration_context import Library
 from specc.frontend.spec_inheritance import iterate_config_entries
 from specc.frontend.spec_modules import Program, collect_field_paths
 from specc.frontend.symbolic_check import check_spec_symbolically
@@ -310,9 +309,7 @@ def make_unused_warning(
     )
 
 
-def check_share_rules(
-    program: Program, library: Library, models: Sequence[ModelDefinition]
-) -> list[Diagnostic]:
+def check_share_rules(program: Program, models: Sequence[ModelDefinition]) -> list[Diagnostic]:
     """Return E0527 for each `share` rule whose path matches no weights of any graph, and W0505 for
     each `share` rule whose weights are used by only one call.
 
@@ -320,7 +317,7 @@ def check_share_rules(
     """
     useless_rules = _find_useless_rules(_list_share_rules(program), models)
     all_models = list(models)
-    other_models = _iterate_other_graphs(program, library, models[0].graph.name)
+    other_models = _iterate_other_graphs(program, models[0].graph.name)
     # elaborating a graph is slow, so stop when no rule is left
     while useless_rules and (new_models := next(other_models, None)) is not None:
         all_models += new_models
@@ -348,13 +345,13 @@ def _find_useless_rules(
 
 
 def _iterate_other_graphs(
-    program: Program, library: Library, elaborated_graph: str
+    program: Program, elaborated_graph: str
 ) -> Iterator[list[ModelDefinition]]:
     """Yield the trials of each other graph of a spec, except graphs with errors."""
     for item in program.module.items.values():
         if isinstance(item, ast.Block) and item.kind == "graph" and item.name != elaborated_graph:
             with suppress(SpeccError):
-                trials = check_spec_symbolically(program, library, item.name)
+                trials = check_spec_symbolically(program, item.name)
                 yield [t.model for t in trials]
 
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
 from specc.frontend.config_json import JsonMember, JsonObject, JsonScalar
 from specc.frontend.config_values import ConfigReader
-from specc.frontend.elaboration_context import Context, Env, join_weight_path
+from specc.frontend.elaboration_context import ElaborationContext, LexicalScope, join_weight_path
 from specc.frontend.spec_modules import ConfigAssignment, Program, UsedSpec
 from specc.frontend.spec_values import ChoiceValue, Record, SpecValue
 from specc.syntax import ast
@@ -26,7 +26,9 @@ def label_use_statement_in_errors(use: ast.UseStatement) -> Iterator[None]:
 
 
 @contextmanager
-def label_call_in_errors(context: Context, span: Span | None, name: str) -> Iterator[None]:
+def label_call_in_errors(
+    context: ElaborationContext, span: Span | None, name: str
+) -> Iterator[None]:
     """A context manager that adds a label at the call `span` to errors in a used file."""
     count, text = len(context.errors.diagnostics), f"`{name}` is called here"
     try:
@@ -184,9 +186,8 @@ def prepare_used_spec(
     used_program = replace(
         used_spec.program, assignments={**used_spec.program.assignments, **values_by_path}
     )
-    lookup = reader.hf_config_lookup if section is not None else None
     path = reader.qualify_path(used_spec.name)
-    return used_program, replace(reader, config_file=section, hf_config_lookup=lookup, path=path)
+    return used_program, replace(reader, config_file=section, path=path)
 
 
 def _reject_unknown_paths(
@@ -209,22 +210,21 @@ def _reject_unknown_paths(
 
 
 def iterate_used_specs(
-    program: Program, config: Mapping[str, SpecValue], scope: str = ""
-) -> Iterator[tuple[Program, ast.UseStatement, Env]]:
+    program: Program, env: LexicalScope
+) -> Iterator[tuple[Program, ast.UseStatement, LexicalScope]]:
     """Yield (program, `use` statement, scope) for every used spec, recursively."""
     for used_spec in program.used_specs:
-        values = config[used_spec.name]
+        values = env.config[used_spec.name]
         assert isinstance(values, Record)  # `_evaluate_config_values` created the record
-        inner_scope = join_weight_path(
-            scope, used_spec.use.under.text if used_spec.use.under else ""
+        use, used_program = used_spec.use, used_spec.program
+        used_env = LexicalScope(
+            context=env.context,
+            module=used_program.module,
+            config=values.fields,
+            scope=join_weight_path(env.scope, use.under.text if use.under else ""),
         )
-        used_program = used_spec.program
-        yield (
-            used_program,
-            used_spec.use,
-            Env(module=used_program.module, config=values.fields, scope=inner_scope),
-        )
-        yield from iterate_used_specs(used_program, values.fields, inner_scope)
+        yield used_program, use, used_env
+        yield from iterate_used_specs(used_program, used_env)
 
 
 def has_hf_config_fields(program: Program) -> bool:

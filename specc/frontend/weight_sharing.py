@@ -24,11 +24,11 @@ from specc.syntax.dsl.dsl_parser import EXPR, parse_fragment
 from specc.weights.parameter_names import NamePattern
 
 if TYPE_CHECKING:
-    from specc.frontend.elaboration_context import Context, Env
+    from specc.frontend.elaboration_context import LexicalScope
 
 
 def register_share_rules(
-    context: "Context", items: Iterable[ast.Item], env: "Env", *, is_from_used_spec: bool = False
+    items: Iterable[ast.Item], env: "LexicalScope", *, is_from_used_spec: bool = False
 ) -> None:
     """Register the `share` rules in `items` whose conditions are true, with paths below the scope
     of `env`. Rules of used specs (`is_from_used_spec`) may be unused, because other specs that use
@@ -39,8 +39,8 @@ def register_share_rules(
             if not isinstance(rule, ast.ShareRule):
                 continue
             condition = rule.condition
-            if condition is None or context.evaluate_value(condition, env) is True:
-                context.weights.sharing.add_share_rule(
+            if condition is None or env.evaluate_value(condition) is True:
+                env.context.weights.sharing.add_share_rule(
                     rule.name.text, env.scope, is_from_used_spec=is_from_used_spec
                 )
 
@@ -54,18 +54,17 @@ NAMED_PLACEHOLDER_PATTERN = re.compile(r"\{([A-Za-z_][^{}]*)\}")
 VALID_PATH = re.compile(r"[^\x00-\x20\x7f{}]*")
 
 
-def resolve_weight_path(context: "Context", name: ast.WeightName, env: "Env") -> str:
+def resolve_weight_path(name: ast.WeightName, env: "LexicalScope") -> str:
     """Replace the placeholders in a weight path. Raise E0521 if the result is not a valid path."""
-    path = fill_placeholders(context, name.text, env, name.span, PLACEHOLDER_PATTERN)
+    path = fill_placeholders(name.text, env, name.span, PLACEHOLDER_PATTERN)
     if not VALID_PATH.fullmatch(path):
         raise_error("E0521", f"`{path}` cannot be the name of a weight", name.span)
     return path
 
 
 def fill_placeholders(
-    context: "Context",
     text: str,
-    env: "Env",
+    env: "LexicalScope",
     span: Span | None,
     pattern: "re.Pattern[str]" = NAMED_PLACEHOLDER_PATTERN,
 ) -> str:
@@ -78,12 +77,12 @@ def fill_placeholders(
         expression = match.group(1).strip()
         # parsed placeholders are cached, because each iteration of a loop formats the same string
         key = (span, match.group())
-        if key not in context.weights.placeholders:
-            context.count_steps(span, PARSE_COST + len(expression))
-            context.weights.placeholders[key] = parse_fragment(
+        if key not in env.context.weights.placeholders:
+            env.context.count_steps(span, PARSE_COST + len(expression))
+            env.context.weights.placeholders[key] = parse_fragment(
                 _make_placeholder_fragment(match.group(1), span), EXPR
             )
-        value = context.evaluate_value(context.weights.placeholders[key], env)
+        value = env.evaluate_value(env.context.weights.placeholders[key])
         # floats are rejected, because their format in checkpoint names is unknown
         match value:
             case Dim() if value.number is not None:

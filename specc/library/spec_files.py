@@ -5,13 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Source, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.config_json import JsonObject, decode_config_source, parse_config_json
-from specc.frontend.elaboration_context import Context, Env, SpecNamespace
-from specc.frontend.hf_config import read_hf_config_field
+from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.spec_modules import build_module
 from specc.io import safe_read
 from specc.io.safe_read import UnreadableFileError, escape_text, read_regular_file, resolve_links
@@ -270,10 +269,6 @@ class SpecLibrary:
                 helps=helps,
             )
         return self.load_module(resolved_path, path, span)
-
-    def read_hf_config_field(self, context: Context, entry: ast.Field, env: Env) -> Any:
-        """Return the value of a config field that a spec reads from a Hugging Face config.json."""
-        return read_hf_config_field(context, entry, env)
 
 
 def find_error_pages() -> dict[str, Path]:

@@ -26,7 +26,6 @@ def model(body: str, before: str = "", inputs: str = "x: float[batch, n, 4]") ->
         build_program(
             build_module(parse_spec(decode_spec(text.encode(), "m.specc")), "m.specc"), LIBRARY
         ),
-        LIBRARY,
         ConfigReader(),
     )
 

@@ -103,9 +103,7 @@ def settings(config: dict[str, Any], spec: str = ROPE_SPEC) -> Rope:
     )
     raw = parse_config_json(decode_config_source(json.dumps(config).encode(), "config.json"))
     found = evaluate_and_check_config(
-        create_context(LIBRARY),
-        program,
-        ConfigReader(hf_config_lookup=LIBRARY.read_hf_config_field, config_file=raw),
+        create_context(program), program, ConfigReader(config_file=raw)
     )["rope"]
     assert isinstance(found, Rope)
     return found
@@ -261,6 +259,6 @@ def test_null_is_none_or_false_or_absent(
     (tmp_path / "m.specc").write_text(NULL_SPEC)
     spec = open_spec(str(tmp_path / "m.specc"), config=str(tmp_path / "config.json"))
     found = evaluate_and_check_config(
-        create_context(spec.library), spec.program, spec.config_reader
+        create_context(spec.program), spec.program, spec.config_reader
     )
     assert {name: found[name] for name in expected} == expected

@@ -34,7 +34,7 @@ def test_compile_does_not_check_builtin_spec_symbolically(monkeypatch: pytest.Mo
 
 
 def run_trials(spec: LoadedSpec, graph: str = "") -> list[symbolic_check.SymbolicTrial]:
-    return symbolic_check.check_spec_symbolically(spec.program, spec.library, graph)
+    return symbolic_check.check_spec_symbolically(spec.program, graph)
 
 
 def list_trials(spec: LoadedSpec) -> list[str]:

@@ -40,7 +40,7 @@ def lines(graph: Graph) -> list[str]:
 def trials_of(spec: str) -> list[SymbolicTrial]:
     found = open_spec(spec)
     symbolic_check._check_builtin_model.cache_clear()
-    return check_spec_symbolically(found.program, found.library)
+    return check_spec_symbolically(found.program)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_remaining_operand_of_or_is_required(condition: str, tmp_path: Path) -> 
 def test_assigned_choice_leaves_others_open() -> None:
     """`order=forward` allows `shared`, which makes the two vocabularies equal."""
     spec = open_spec("seq2seq", config_settings=["order=forward"])
-    tried = [t.trial_values for t in check_spec_symbolically(spec.program, spec.library)]
+    tried = [t.trial_values for t in check_spec_symbolically(spec.program)]
     assert {"shared": "true"} in tried
 
 

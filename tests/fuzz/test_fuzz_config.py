@@ -37,14 +37,7 @@ def assert_read_or_refused(name: str, data: bytes) -> None:
     spec = opened(name)
     try:
         raw = parse_config_json(decode_config_source(data, "config.json"))
-        check_spec(
-            LoadedSpec(
-                spec.program,
-                spec.library,
-                ConfigReader(hf_config_lookup=spec.library.read_hf_config_field, config_file=raw),
-                name,
-            )
-        )
+        check_spec(LoadedSpec(spec.program, spec.library, ConfigReader(config_file=raw), name))
     except SpeccError as failed:
         assert failed.diagnostics
     except Exception as error:

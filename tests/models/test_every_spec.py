@@ -145,7 +145,7 @@ def _check_graphs(spec: str, chosen: slice) -> None:
         block.name for block, _ in opened.program.iterate_items(ast.Block) if block.kind == "graph"
     ]
     for graph in graphs[chosen]:
-        assert check_spec_symbolically(opened.program, opened.library, graph)
+        assert check_spec_symbolically(opened.program, graph)
 
 
 @pytest.mark.parametrize("spec", sample_mechanisms(SPECS, {*COSTLY, *FAMILIES}))

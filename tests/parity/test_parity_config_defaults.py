@@ -89,12 +89,12 @@ WITH_UNREAD_KEYS: tuple[str, ...] = ()
 def read_config_values(data: dict[str, Any]) -> ConfigReader:
     """Return the config of a config.json with this content."""
     raw = parse_config_json(decode_config_source(json.dumps(data).encode(), "config.json"))
-    return ConfigReader(hf_config_lookup=LIBRARY.read_hf_config_field, config_file=raw)
+    return ConfigReader(config_file=raw)
 
 
 def values(program: Program, reader: ConfigReader) -> dict[str, object]:
     """Return all config values, as in a manifest."""
-    found = evaluate_and_check_config(create_context(LIBRARY), program, reader)
+    found = evaluate_and_check_config(create_context(program), program, reader)
     return {name: value_to_json(value) for name, value in found.items()}
 
 
@@ -126,7 +126,7 @@ def test_absent_keys_have_class_defaults(spec: str, type: str) -> None:
     # reads then may be missing: the graph tells. Stops are in no graph.
     assert "stop" not in differ, differ
     if differ:
-        made = [elaborate_model(program, LIBRARY, reader).graph for reader in (silent, told)]
+        made = [elaborate_model(program, reader).graph for reader in (silent, told)]
         assert format_ir(made[0]) == format_ir(made[1]), differ
 
 
@@ -174,7 +174,7 @@ def format_model(program: Program, data: dict[str, Any]) -> str:
     assert reader.config_file is not None
     try:
         used = select_used_spec_alternatives(program, reader.config_file)
-        return format_ir(elaborate_model(used, LIBRARY, reader).graph)
+        return format_ir(elaborate_model(used, reader).graph)
     except SpeccError as failed:
         return failed.diagnostics[0].title
 

@@ -14,7 +14,7 @@ from support.small_configs import SMALL_CONFIGS
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.driver.weights_section import read_weight_rules
-from specc.frontend.elaboration_context import Env
+from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.section_evaluation import list_graphs
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.ir.ir_printer_and_lexer import format_ir
@@ -92,19 +92,19 @@ def describe_spec(name: str, sets: dict[str, Any]) -> str:
     given = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in sets.items()]
     try:
         spec = open_spec(name, config_settings=given)
-        context = create_context(spec.library)
+        context = create_context(spec.program)
         config = evaluate_and_check_config(context, spec.program, spec.config_reader)
     except SpeccError as failed:
         return ", ".join(d.code for d in failed.diagnostics)
-    env = Env(module=spec.program.module, config=config)
-    rules = repr(read_weight_rules(context, spec.program, env))
+    env = LexicalScope(context=context, module=spec.program.module, config=config)
+    rules = repr(read_weight_rules(spec.program, env))
     return rules + "".join(describe_graph(spec, graph.name) for graph in list_graphs(spec.program))
 
 
 def describe_graph(spec: LoadedSpec, graph: str) -> str:
     """Return the meaning of one graph of a spec, or the codes of its errors."""
     try:
-        model = elaborate_model(spec.program, spec.library, spec.config_reader, graph)
+        model = elaborate_model(spec.program, spec.config_reader, graph)
     except SpeccError as failed:
         return ", ".join(d.code for d in failed.diagnostics)
     whole = [format_ir(g) for g in (model.graph, model.defaults) if g]

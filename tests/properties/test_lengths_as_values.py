@@ -21,7 +21,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc_numpy
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.frontend import runtime_scalars
-from specc.frontend.elaboration_context import Env
+from specc.frontend.elaboration_context import LexicalScope
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
 from specc.library.spec_files import find_builtin_specs
@@ -118,9 +118,9 @@ def compare_static_and_dynamic(spec: str, monkeypatch: pytest.MonkeyPatch, size:
     weights = sample_spec_weights(found)
     want = specc_numpy.evaluate_graph(graph, inputs, weights)
     with monkeypatch.context() as patch:
-        look_up = Env.find_dynamic_length
+        look_up = LexicalScope.find_dynamic_length
         patch.setattr(
-            Env, "find_dynamic_length", lambda env, name: known(look_up(env, name), sizes)
+            LexicalScope, "find_dynamic_length", lambda env, name: known(look_up(env, name), sizes)
         )
         told = elaborate_uncached(spec, **SMALL_CONFIGS[spec]).model.graph
     assert not {

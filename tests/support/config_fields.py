@@ -19,7 +19,7 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.driver import weight_sources as loading
 from specc.driver.spec_loader import open_spec
 from specc.driver.weights_section import list_parameters_with_sizes, read_weight_rules
-from specc.frontend.elaboration_context import Env
+from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.weights.parameter_sources import read_parameter
 from support.published_models import Arrays
@@ -202,10 +202,12 @@ def evaluate_spec_outputs(
     hf_model.float().save_pretrained(directory / "saved")
     (directory / "saved" / "config.json").write_text(json.dumps(settings))
     spec = open_spec(family.spec, config=str(directory / "saved"))
-    model = elaborate_model(spec.program, spec.library, spec.config_reader)
-    context = create_context(spec.library)
+    model = elaborate_model(spec.program, spec.config_reader)
+    context = create_context(spec.program)
     config = evaluate_and_check_config(context, spec.program, spec.config_reader)
-    rules = read_weight_rules(context, spec.program, Env(module=spec.program.module, config=config))
+    rules = read_weight_rules(
+        spec.program, LexicalScope(context=context, module=spec.program.module, config=config)
+    )
     values = loading.bind_checkpoint(
         list_parameters_with_sizes(model.graph),
         rules,

@@ -22,7 +22,7 @@ from specc.driver.weights_section import (
     list_parameters_with_sizes,
     read_weight_rules,
 )
-from specc.frontend.elaboration_context import Env
+from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.ir.model import ModelDefinition
 from specc.weights.weight_rules import WeightRules, resolve_ties, select_graph_rules
@@ -75,11 +75,11 @@ def _made(
 ) -> ElaboratedSpec:
     found = open_spec(spec, config=config, config_settings=given, context_length=max_tokens)
     model = elaborate_spec(found, graph)
-    context = create_context(found.library)
+    context = create_context(found.program)
     values = evaluate_and_check_config(context, found.program, found.config_reader)
-    env = Env(module=found.program.module, config=values)
+    env = LexicalScope(context=context, module=found.program.module, config=values)
     rules = select_graph_rules(
-        read_weight_rules(context, found.program, env),
+        read_weight_rules(found.program, env),
         {w.name: w for w in list_parameters_with_sizes(model.graph)},
         lambda: iterate_required_parameters(iterate_sibling_graphs(found, model.graph.name)),
     )

@@ -25,7 +25,7 @@ from specc.driver.weights_section import (
     list_parameters_with_sizes,
     read_weight_rules,
 )
-from specc.frontend.elaboration_context import Env
+from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.huggingface.model_family import find_graph_for_architecture
 from specc.ir.model import ModelDefinition
@@ -131,7 +131,7 @@ def check_reference_outputs(recorded: RecordedOutputs, directory: Path) -> None:
     sets = [f"{name}={value}" for name, value in recorded.sets.items()]
     spec = open_spec(str(directory), config=str(directory), config_settings=sets)
     graph_name = find_graph_for_architecture(spec.program, spec.config_reader.config_file or {})
-    model = elaborate_model(spec.program, spec.library, spec.config_reader, graph_name)
+    model = elaborate_model(spec.program, spec.config_reader, graph_name)
     graph = model.graph
     values = bind_checkpoint(list_parameters_with_sizes(graph), _rules(spec, model), str(directory))
     weights = {n: read_parameter(values, values.get_tied_source(n) or n) for n in values.parameters}
@@ -140,12 +140,12 @@ def check_reference_outputs(recorded: RecordedOutputs, directory: Path) -> None:
 
 def _rules(spec: LoadedSpec, model: ModelDefinition) -> WeightRules:
     """Return the weight rules of one graph of the spec."""
-    context = create_context(spec.library)
+    context = create_context(spec.program)
     config = evaluate_and_check_config(context, spec.program, spec.config_reader)
-    env = Env(module=spec.program.module, config=config)
+    env = LexicalScope(context=context, module=spec.program.module, config=config)
     required = {w.name: w for w in list_parameters_with_sizes(model.graph)}
     elsewhere = lambda: iterate_required_parameters(iterate_sibling_graphs(spec, model.graph.name))
-    return select_graph_rules(read_weight_rules(context, spec.program, env), required, elsewhere)
+    return select_graph_rules(read_weight_rules(spec.program, env), required, elsewhere)
 
 
 def check_compiled_outputs(recorded: RecordedOutputs, directory: Path) -> None:

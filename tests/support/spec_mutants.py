@@ -17,7 +17,7 @@ from specc.driver import preprocessing_section
 from specc.driver import weight_sources as loading
 from specc.driver.weights_section import list_parameters_with_sizes, read_weight_rules
 from specc.frontend.config_values import ConfigReader
-from specc.frontend.elaboration_context import Env
+from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.spec_modules import build_module, build_program, collect_field_paths
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.symbolic_check import check_spec_symbolically
@@ -277,11 +277,13 @@ def elaborate_mutant(mutant: SpecMutant, *, thorough: bool = False) -> None:
         if (n := choose_small_value(e, p)) is not None
     }
     if thorough:
-        check_spec_symbolically(program, files)
+        check_spec_symbolically(program)
     reader = ConfigReader(trial_values=values)
-    model = elaborate_model(program, files, reader)
-    context = create_context(files)
+    model = elaborate_model(program, reader)
+    context = create_context(program)
     config = evaluate_and_check_config(context, program, reader)
-    rules = read_weight_rules(context, program, Env(module=program.module, config=config))
+    rules = read_weight_rules(
+        program, LexicalScope(context=context, module=program.module, config=config)
+    )
     loading.initialize_parameters(model.graph, list_parameters_with_sizes(model.graph), rules, 0)
     preprocessing_section.build_preprocessing_config(program, model)

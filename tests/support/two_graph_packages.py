@@ -14,7 +14,7 @@ from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileOptions
 from specc.driver.spec_loader import LoadedSpec, elaborate_spec, open_spec
 from specc.driver.weights_section import list_parameters_with_sizes, read_weight_rules
-from specc.frontend.elaboration_context import Env
+from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.ir.graph import Graph
 from specc.ir.model import ModelDefinition
@@ -118,9 +118,11 @@ def bind_pair_weights(
 ) -> ParameterSource:
     """Return the weights of all graphs together."""
     wanted = {w.name: w for graph in graphs for w in list_parameters_with_sizes(graph)}
-    context = create_context(spec.library)
+    context = create_context(spec.program)
     config = evaluate_and_check_config(context, spec.program, spec.config_reader)
-    rules = read_weight_rules(context, spec.program, Env(module=spec.program.module, config=config))
+    rules = read_weight_rules(
+        spec.program, LexicalScope(context=context, module=spec.program.module, config=config)
+    )
     if weights:
         return loading.bind_checkpoint(list(wanted.values()), rules, weights)
     facts = {n: f for graph in graphs for n, f in graph.parameter_facts.items()}

@@ -263,6 +263,4 @@ def get_definition_weight_scope(site: CallSite, function: Score) -> str:
     if not function.weight_path:
         return site.scope
     definition_env = function.env or site.env
-    return site.env.append_scope(
-        resolve_weight_path(site.context, function.weight_path, definition_env)
-    ).scope
+    return site.env.append_scope(resolve_weight_path(function.weight_path, definition_env)).scope

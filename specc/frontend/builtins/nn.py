@@ -3,12 +3,12 @@
 import math
 from dataclasses import replace
 
-from specc.frontend.builtins.registry import LAST_AXIS, CallSite, register_builtin
+from specc.frontend.builtins.registry import LAST_AXIS, SECOND_AXIS, CallSite, register_builtin
 from specc.frontend.operators import convert_to_tensor
 from specc.frontend.runtime_scalars import get_static_float
 from specc.frontend.spec_values import Tensor, describe_value
 from specc.ir import ops
-from specc.ir.dim import Dim, divide_dims_exactly
+from specc.ir.dim import Dim, divide_dims_exactly, mod_dims
 
 FAN_IN_INIT = "fan_in(1.0)"
 ZEROS_INIT, ONES_INIT, NORMAL_INIT = "zeros", "ones", "normal(0.02)"
@@ -121,6 +121,81 @@ def _make_norm_weight(site: CallSite, x: Tensor, offset: float) -> Tensor:
     return site.add_arithmetic(
         "add", difference, convert_to_tensor(site.context, offset, "f32", site.span)
     )
+
+
+@register_builtin(weights=True)
+def group_norm(
+    site: CallSite,
+    x: Tensor,
+    *,
+    groups: Dim,
+    eps: float,
+    axis: Dim = SECOND_AXIS,
+    bias: bool = True,
+    scale: bool = True,
+) -> Tensor:
+    """Apply group normalization over groups of consecutive channels and all axes after
+    the batch (arXiv:1803.08494). Weights: `weight`, `bias` [channels].
+
+    `axis` is the channel axis: 1 for [batch, channels, height, width], -1 for [batch,
+    time, features].
+    """
+    axis_index = _get_channel_axis(site, x, axis)
+    site.check_range(eps, "eps", 0.0)
+    site.check_range(groups, "groups", 1)
+    if mod_dims(x.shape[axis_index], groups).number:
+        site.raise_error(
+            "E0321",
+            f"{x.shape[axis_index]} channels cannot be divided into {groups} equal groups",
+            "groups",
+            describe_value(x),
+            helps=["use a divisor of the number of channels, or pass the channel axis as `axis`"],
+        )
+    weight = site.add_weight("weight", [x.shape[axis_index]], ONES_INIT) if scale else None
+    bias_weight = site.add_weight("bias", [x.shape[axis_index]], ZEROS_INIT) if bias else None
+    return site.add_op(ops.GroupNorm(axis_index, groups, eps), x, weight, bias_weight)
+
+
+@register_builtin(weights=True)
+def batch_norm(
+    site: CallSite, x: Tensor, *, eps: float, axis: Dim = SECOND_AXIS, affine: bool = True
+) -> Tensor:
+    """Apply batch normalization at inference, with the running mean and variance (arXiv:1502.03167,
+    alg. 2). Weights: `weight`, `bias`, `running_mean`, `running_var` [channels].
+    `num_batches_tracked` in a checkpoint is ignored.
+
+    `axis` is the channel axis: 1 for [batch, channels, height, width], -1 for [batch, time,
+    features].
+    """
+    axis_index = _get_channel_axis(site, x, axis)
+    site.check_range(eps, "eps", 0.0)
+    channels = [x.shape[axis_index]]
+    mean = site.add_weight("running_mean", channels, ZEROS_INIT)
+    variance = site.add_weight("running_var", channels, ONES_INIT)
+    epsilon = site.add_constant(eps, "f32")
+    variance = site.add_arithmetic("add", variance, epsilon)
+    scale = site.add_op(ops.Pointwise("reciprocal"), site.add_op(ops.Pointwise("sqrt"), variance))
+    if affine:
+        weight = site.add_weight("weight", channels, ONES_INIT)
+        scale = site.add_arithmetic("mul", weight, scale)
+    # subtract the mean before scaling, because a large mean would cancel all significant digits
+    steps = [("sub", mean), ("mul", scale)]
+    if affine:
+        steps.append(("add", site.add_weight("bias", channels, ZEROS_INIT)))
+    for fn, weight in steps:
+        for n in range(1, len(x.shape) - axis_index):
+            weight = site.insert_axis(weight, n)
+        x = site.add_arithmetic(fn, x, weight)
+    return x
+
+
+def _get_channel_axis(site: CallSite, x: Tensor, axis: Dim) -> int:
+    """Return the channel axis. Raise E0301 for the batch axis, or if `x` is not a float tensor."""
+    axis_index = site.resolve_axis(x, axis)
+    if axis_index == 0 or not x.type.dtype.startswith(("f", "bf")):
+        title = f"`{site.call.function.path}` takes a float tensor with channels after the batch"
+        site.raise_error("E0301", title, "x", f"this is {describe_value(x)}")
+    return axis_index
 
 
 @register_builtin(weights=True)

@@ -7,7 +7,12 @@ from inspect import Parameter, getdoc, signature
 from typing import NoReturn, TypeVar
 
 from specc.diagnostics.diagnostic import Label, Origin, Span, raise_error
-from specc.frontend.elaboration_context import MAX_LAYERS, Context, Env, join_weight_path
+from specc.frontend.elaboration_context import (
+    MAX_LAYERS,
+    ElaborationContext,
+    LexicalScope,
+    join_weight_path,
+)
 from specc.frontend.node_builder import add_constant, add_node, check_weight_dim, check_weight_size
 from specc.frontend.parameter_kinds import (
     TENSOR_KIND,
@@ -19,7 +24,7 @@ from specc.frontend.runtime_scalars import convert_to_float, get_static_float, t
 from specc.frontend.spec_values import (
     MISSING,
     EvalResult,
-    Missing,
+    MissingValue,
     Number,
     Record,
     RuntimeNumber,
@@ -43,7 +48,7 @@ class BuiltinParameter:
 
     name: str
     kinds: ParameterKinds
-    default: SpecValue | Missing
+    default: SpecValue | MissingValue
     is_positional: bool
     is_variadic: bool = False
 
@@ -67,7 +72,7 @@ class Builtin:
         for parameter in self.parameters:
             text = f"{parameter.name}…" if parameter.is_variadic else parameter.name
             default = parameter.default
-            if not isinstance(default, Missing):
+            if not isinstance(default, MissingValue):
                 text = f"{parameter.name}={format_value(default)}"
             elif not parameter.is_positional:
                 text = f"{parameter.name}="
@@ -81,7 +86,7 @@ class Builtin:
 
     def requires_two_tensors(self) -> bool:
         """True if the function requires exactly two tensors, like `dot`."""
-        required = [p for p in self.parameters if isinstance(p.default, Missing)]
+        required = [p for p in self.parameters if isinstance(p.default, MissingValue)]
         return len(required) == 2 and all(
             p.kinds == (TENSOR_KIND,) and p.is_positional for p in required
         )
@@ -124,8 +129,8 @@ def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], 
 class CallSite:
     """A call of a built-in function in a spec, with its source location, arguments and scope."""
 
-    context: Context
-    env: Env
+    context: ElaborationContext
+    env: LexicalScope
     call: ast.Call
     argument_spans: dict[str, Span | None] = field(default_factory=dict)
 

@@ -278,7 +278,7 @@ def _elaborate_expert(
     try:
         env = replace(site.env, names=names, dynamic_lengths=lengths)
         with context.scope_position_ids():
-            output = get_first_result(context.evaluator.call(context, inner_call, env))
+            output = get_first_result(context.evaluator.call(inner_call, env))
     except SpeccError as failed:
         token_type = format_type(tokens.type)
         raise SpeccError(*(_add_expert_note(d, token_type) for d in failed.diagnostics)) from None
