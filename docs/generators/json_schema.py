@@ -231,8 +231,15 @@ USE_PROPERTIES: dict[str, Schema] = {
     "from": TEXTS_SCHEMA,
     "under": SCALAR_SCHEMA,
 }
+INPUTS_SCHEMA: Schema = {
+    "type": ["object", "null"],
+    "additionalProperties": make_schema_ref("input"),
+}
+INPUT_ENTRY_SCHEMA = make_any_of_schema(
+    NAME_SCHEMA, {"type": "object", "additionalProperties": make_schema_ref("input")}
+)
 BLOCK_PROPERTIES: dict[str, Schema] = {
-    "in": {"type": ["object", "null"], "additionalProperties": make_schema_ref("input")},
+    "in": make_any_of_schema(INPUTS_SCHEMA, {"type": "array", "items": INPUT_ENTRY_SCHEMA}),
     "out": make_any_of_schema(TYPE_SCHEMA, {"type": "object", "additionalProperties": TYPE_SCHEMA}),
     "do": STATEMENTS_SCHEMA,
     "doc": SCALAR_SCHEMA,
@@ -263,6 +270,7 @@ TOP_KEYS: dict[str, Schema] = {
     ),
     "config": _entries(make_schema_ref("value")),
     "dims": TEXTS_SCHEMA,
+    "inputs": INPUTS_SCHEMA,
     "require": make_any_of_schema(
         {
             "type": "array",
@@ -292,7 +300,7 @@ TOP_DOCS = {
     "doc": "what it is",
     "extends": "the spec whose config gets values here: a built-in one by name, or a file",
     **get_keyword_docs(("use", "config", "dims", "require", "reading", "weights", "generate")),
-    **get_keyword_docs(("quantize", "stream")),
+    **get_keyword_docs(("inputs", "quantize", "stream")),
     "items": "blocks, graphs, masks, scores, biases and normalizers, in order",
 }
 ITEM_SCHEMAS: dict[str, Schema] = {
@@ -312,7 +320,10 @@ ITEM_SCHEMAS: dict[str, Schema] = {
     ),
     **{
         key: make_mapping_schema({key: TOP_KEYS[key]}, (key,))
-        for key in (*("config", "dims", "reading", "weights", "generate", "quantize"), "stream")
+        for key in (
+            *("config", "dims", "inputs", "reading", "weights"),
+            *("generate", "quantize", "stream"),
+        )
     },
 }
 

@@ -1,11 +1,14 @@
 """Check the items of a derived spec, which may set config values and define new names."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
-from specc.diagnostics.diagnostic import Label, Span, raise_error
+from specc.diagnostics.diagnostic import ErrorCollector, Label, Span, SpeccError, raise_error
+from specc.diagnostics.suggest import format_name_list, suggest_similar_name
 from specc.frontend.elaboration_context import ErrorCollectorContext, SpecNamespace
 from specc.syntax import ast
+from specc.syntax.input_declarations import iterate_declared_inputs, resolve_declared_inputs
 
 Entry = TypeVar("Entry", bound=ast.ConfigEntry)
 
@@ -50,7 +53,7 @@ def check_derived_spec_items(module: SpecNamespace) -> None:
             notes=[
                 "a derived spec sets config values of its base spec, and may contain masks, "
                 "scores, biases, normalizers and blocks for these values, and the sections "
-                "`require`, `reading`, `weights` and `generate`"
+                "`inputs`, `require`, `reading`, `weights` and `generate`"
             ],
             helps=["remove `extends`, or move this to the base spec"],
         )
@@ -86,6 +89,46 @@ def check_derived_spec_names(module: SpecNamespace, base: SpecNamespace) -> None
                         helps=[_suggest_for_redefinition(item, name)],
                     )
     errors.raise_collected()
+
+
+def override_inputs(chain: Sequence[SpecNamespace]) -> SpecNamespace:
+    """Return the base spec of a chain, in which the `inputs` sections of the derived specs replace
+    declarations with the same name. Raise E0201 for an input that the base spec does not declare.
+    """
+    *derived_modules, base = chain
+    overrides = {
+        entry.name: entry
+        for module in reversed(derived_modules)
+        for entry in iterate_declared_inputs(module.file)
+    }
+    if not overrides:
+        return base
+    _check_overridden_inputs(overrides.values(), base.file)
+    collector = ErrorCollector()
+    items = tuple(_override_entries(item, overrides) for item in base.file.items)
+    file = resolve_declared_inputs(collector, replace(base.file, items=items))
+    if collector.errors:
+        raise SpeccError(*collector.errors)
+    blocks = [item for item in file.items if isinstance(item, ast.Block | ast.Definition)]
+    return replace(base, file=file, items={block.name: block for block in blocks})
+
+
+def _override_entries(item: ast.Item, overrides: Mapping[str, ast.InputDeclaration]) -> ast.Item:
+    """Replace the entries of an `inputs` section, and return any other item unchanged."""
+    if not isinstance(item, ast.InputsSection):
+        return item
+    return replace(item, entries=tuple(overrides.get(e.name, e) for e in item.entries))
+
+
+def _check_overridden_inputs(overrides: Iterable[ast.InputDeclaration], base: ast.File) -> None:
+    """Raise E0201 for an overridden input that the base spec does not declare."""
+    names = [entry.name for entry in iterate_declared_inputs(base)]
+    for entry in overrides:
+        if entry.name not in names:
+            title = f"`{base.model}` declares no input `{entry.name}` in `inputs`"
+            default_help = f"its inputs: {format_name_list(names)}" if names else ""
+            helps = suggest_similar_name(entry.name, names, default_help)
+            raise_error("E0201", title, entry.span, "unknown input", helps=helps)
 
 
 def _suggest_for_redefinition(item: ast.Item, name: str) -> str:

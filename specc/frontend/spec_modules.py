@@ -14,6 +14,7 @@ from specc.frontend.spec_inheritance import (
     check_derived_spec_names,
     iterate_config_entries,
     iterate_item_names,
+    override_inputs,
     reject_untyped_assignments,
 )
 from specc.io.safe_read import escape_text
@@ -187,6 +188,7 @@ def build_program(
         chain.append(base)
     assignments: dict[str, ConfigAssignment] = {}
     used_specs = _list_used_specs(chain[-1], library, (*users, chain[-1]))
+    chain[-1] = override_inputs(chain)
     # iterate from the base spec, so that the nearest file takes precedence
     for derived_module, base in reversed(list(pairwise(chain))):
         check_derived_spec_items(derived_module)

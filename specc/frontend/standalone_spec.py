@@ -127,7 +127,10 @@ def merge_extends_chain(program: Program, *, keeps_sources: bool = False) -> ast
     base = program.module.file
     _reject_values_of_used_specs(program)
     inherited_items = [i for m in program.chain[:-1] for i in m.file.items]
-    inherited_sections = [i for i in inherited_items if not isinstance(i, ast.ConfigSection)]
+    # the base spec has the values of derived `config` and the declarations of derived `inputs`
+    inherited_sections = [
+        i for i in inherited_items if not isinstance(i, ast.ConfigSection | ast.InputsSection)
+    ]
     # the `generate` and `stream` sections of the derived spec take precedence
     overridden_kinds = {
         kind for kind in SINGLE_ITEMS for i in inherited_sections if isinstance(i, kind)

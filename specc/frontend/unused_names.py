@@ -16,6 +16,7 @@ from specc.frontend.symbolic_check import check_spec_symbolically
 from specc.ir.model import ModelDefinition
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
+from specc.syntax.input_declarations import iterate_declared_inputs
 from specc.weights.parameter_names import NamePattern, find_nearest_name
 
 UsableItem: TypeAlias = ast.Block | ast.Definition
@@ -58,7 +59,7 @@ def find_unused_names_in_files(
     unused_items = items.keys() - _find_reachable_items(items, names_by_item, section_names)
     file_warnings: list[tuple[ast.File, Diagnostic]] = []
     for file in files:
-        warnings = [*_find_unused_fields(file, used_names)]
+        warnings = [*_find_unused_fields(file, used_names), *_find_unused_inputs(file)]
         for item in _list_items(file):
             if item.name not in unused_items:
                 warnings += names_by_item[item.name].unused_warnings
@@ -281,6 +282,22 @@ def _find_unused_fields(file: ast.File, used_names: set[str]) -> Iterator[Diagno
         remedy = f"remove it{_suggest_ignoring_keys(entry)}"
         description = f"config field `{path}`"
         yield make_unused_warning(description, entry.name, entry.span, used_paths, remedy)
+
+
+def _find_unused_inputs(file: ast.File) -> Iterator[Diagnostic]:
+    """Yield W0202 for each input in `inputs` of a spec that no graph of the spec has."""
+    params = [node for node in walk_tree(file) if isinstance(node, ast.BlockParameter)]
+    used_names = {p.name for p in params if p.is_from_inputs}
+    for entry in iterate_declared_inputs(file):
+        # a derived spec declares inputs of the graphs of its base spec
+        if not (file.extends or _is_read(entry.name, used_names)):
+            yield make_unused_warning(
+                f"input `{entry.name}` of `inputs`",
+                entry.name,
+                entry.span,
+                (p.name for p in params),
+                "remove it, or write its name without a type in the inputs of a graph",
+            )
 
 
 def _suggest_ignoring_keys(entry: ast.Field) -> str:

@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
+from typing import TypeAlias
 
 from specc.analysis.analysis_report import analyze_graph
 from specc.diagnostics.diagnostic import (
@@ -264,7 +265,7 @@ def _iterate_bindings(node: ast.Node) -> Iterator[NameBinding]:
     if span is None:
         return
     match node:
-        case ast.BlockParameter(name=name) if name:
+        case ast.BlockParameter(name=name) | ast.InputDeclaration(name=name) if name:
             yield NameBinding(name, "input", span, node)
         case ast.DefinitionParameter(name=name):
             yield NameBinding(name, "parameter", span, node)
@@ -288,10 +289,14 @@ def iterate_config_fields(items: Iterable[ast.Item]) -> Iterator[ast.Field]:
             yield from (e for e in item.entries if isinstance(e, ast.Field))
 
 
+ScopedItem: TypeAlias = ast.Block | ast.Definition | ast.InputsSection
+"""An item that binds names."""
+
+
 def find_enclosing_item(
     items: Iterable[ast.Item], offset: int, *, is_incomplete: bool = False
-) -> ast.Block | ast.Definition | None:
-    """Return the block or definition that contains the character at an offset. If the text is newer
+) -> ScopedItem | None:
+    """Return the item with names that contains the character at an offset. If the text is newer
     than the items (`is_incomplete`), return the last item before the character.
     """
     preceding_items = _list_blocks_before(items, offset)
@@ -300,9 +305,9 @@ def find_enclosing_item(
     return preceding_items[-1] if is_incomplete or offset <= preceding_items[-1].span.end else None
 
 
-def _list_blocks_before(items: Iterable[ast.Item], offset: int) -> list[ast.Block | ast.Definition]:
-    """Return the blocks and definitions that start at or before an offset."""
-    blocks = [block for block in items if isinstance(block, ast.Block | ast.Definition)]
+def _list_blocks_before(items: Iterable[ast.Item], offset: int) -> list[ScopedItem]:
+    """Return the items with names that start at or before an offset."""
+    blocks = [block for block in items if isinstance(block, ScopedItem)]
     return [block for block in blocks if block.span and block.span.start <= offset]
 
 

@@ -23,6 +23,7 @@ from specc.syntax.dsl.dsl_lexer import Token
 from specc.syntax.dsl.dsl_parser import ExpectedTokens, find_expected_tokens
 from specc.syntax.dsl.expression_printer import format_type_name
 from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
+from specc.syntax.input_declarations import iterate_declared_inputs
 
 OPENING_TOKENS = {"LPAR", "LSQB", "LBRACE"}
 CLOSING_TOKENS = {"RPAR", "RSQB", "RBRACE"}
@@ -86,6 +87,7 @@ def complete_terminals(
         items += [CompletionItem(name, "file", "a built-in spec") for name in find_builtin_specs()]
     elif "NAME" in expected.terminals:
         items += _complete_entries(analysis, expected.preceding)
+        items += _complete_graph_inputs(analysis, expected.preceding)
     # keywords come last, because users usually want a name where names are allowed
     items += [CompletionItem(kind.lower(), "keyword") for kind in sorted(expected.keywords)]
     return _deduplicate_items(items)
@@ -216,12 +218,30 @@ def _complete_entries(
     if not bracket or tokens[bracket].kind != "LBRACE":
         return
     match tokens[bracket - 1].kind:
+        case "INPUTS" if analysis.extended_module:
+            yield from _complete_declared_inputs(analysis.extended_module.root.file, set())
         case "CONFIG":
             yield from _complete_config_fields(analysis)
         case "QUANTIZE":
             yield from (CompletionItem(word, "property") for word in QUANTIZE_SETTINGS)
         case "READING":
             yield from _complete_inputs(analysis)
+
+
+def _complete_graph_inputs(
+    analysis: DocumentAnalysis, tokens: Sequence[Token]
+) -> Iterator[CompletionItem]:
+    """Yield the declared inputs that are not yet in the parentheses of a graph."""
+    bracket = _find_open_bracket(tokens)
+    if analysis.file and bracket and tokens[bracket - 2].kind == "GRAPH":
+        yield from _complete_declared_inputs(analysis.file, {t.text for t in tokens[bracket:]})
+
+
+def _complete_declared_inputs(file: ast.File, names: set[str]) -> Iterator[CompletionItem]:
+    """Yield the entries of `inputs` of a file whose names are not in `names`."""
+    for entry in iterate_declared_inputs(file):
+        if entry.name not in names:
+            yield CompletionItem(entry.name, "property", format_type_name(entry.type))
 
 
 def _complete_config_fields(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:

@@ -18,7 +18,12 @@ from specc.lsp.document_analysis import (
     resolve_used_file,
 )
 from specc.syntax import ast
-from specc.syntax.dsl.dsl_printer import format_header, format_node_without_body, format_statement
+from specc.syntax.dsl.dsl_printer import (
+    format_block_parameter,
+    format_header,
+    format_node_without_body,
+    format_statement,
+)
 from specc.syntax.dsl.expression_printer import format_type_name, join_pieces
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -30,6 +35,7 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
     "require": ast.RequireStatement,
     "config": ast.ConfigSection,
     "dims": ast.Dims,
+    "inputs": ast.InputsSection,
     "use": ast.UseStatement,
     "block": ast.Block,
     "graph": ast.Block,
@@ -96,6 +102,7 @@ def _find_node_hover(
         case (
             ast.Target(name=name, span=span)
             | ast.BlockParameter(name=name, span=span)
+            | ast.InputDeclaration(name=name, span=span)
             | ast.DefinitionParameter(name=name, span=span)
             | ast.Field(name=name, span=span)
             | ast.ConfigOverride(name=name, span=span)
@@ -124,7 +131,14 @@ def _find_declaration_hover(
             return _find_config_path_hover(analysis, node.name)
         case ast.DimName():
             return _find_length_hover(analysis, node.name)
-        case ast.Target() | ast.BlockParameter() | ast.DefinitionParameter():
+        case ast.BlockParameter(is_from_inputs=True):
+            code = join_pieces(format_block_parameter(replace(node, is_from_inputs=False)))
+            hover = _make_binding_hover(analysis, code, span)
+            # the type is that of the declaration in `inputs`
+            return replace(hover, definition=node.type.span)
+        case (
+            ast.Target() | ast.BlockParameter() | ast.DefinitionParameter() | ast.InputDeclaration()
+        ):
             type_text = f": {format_type_name(node.type)}" if node.type else ""
             return _make_binding_hover(analysis, node.name + type_text, span)
     return None
@@ -243,7 +257,9 @@ def _find_local_hover(analysis: DocumentAnalysis, name: str, offset: int) -> Hov
         return None
     last_binding = max(bindings, key=lambda b: b.span.start)
     declared_type = (
-        last_binding.node.type if isinstance(last_binding.node, ast.BlockParameter) else None
+        last_binding.node.type
+        if isinstance(last_binding.node, ast.BlockParameter | ast.InputDeclaration)
+        else None
     )
     code = (
         f"{name}: {format_type_name(declared_type)}"

@@ -235,6 +235,8 @@ def _get_symbol_fields(item: ast.Item) -> tuple[str, str, str] | None:
             return item.name, item.kind, item.doc
         case ast.ConfigSection():
             return "config", "config", ""
+        case ast.InputsSection():
+            return "inputs", "config", ""
         case ast.StreamSection():
             return item.source, "stream", ""
         case ast.GenerateSection():

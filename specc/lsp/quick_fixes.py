@@ -131,15 +131,16 @@ def _find_end_of_inputs(call: ast.Call) -> int | None:
 
 def _propose_declaration_edits(analysis: DocumentAnalysis, code: str) -> Iterator[QuickFixEdit]:
     """Yield edits that declare an input or a config value, such as `keep: keep[b, n] right`."""
-    match = DECLARATION_TEXT.fullmatch(code)
-    if match is None or analysis.file is None:
+    name_match = DECLARATION_TEXT.fullmatch(code)
+    if name_match is None or analysis.file is None:
         return
     title = f"declare `{code}`"
     for node in walk_tree(analysis.file):
-        if not isinstance(node, ast.BlockParameter | ast.Field) or node.name != match[1]:
-            continue
-        if node.span and node.type.span:  # replace the name and the type, but not the default value
-            yield QuickFixEdit(title, node.span.start, node.type.span.end, code)
+        match node:
+            case ast.BlockParameter(is_from_inputs=False) | ast.InputDeclaration() | ast.Field():
+                # replace the name and the type, but not the default value
+                if node.name == name_match[1] and node.span and node.type.span:
+                    yield QuickFixEdit(title, node.span.start, node.type.span.end, code)
     for item in analysis.items:
         if isinstance(item, ast.ConfigSection) and item.span:
             closer = item.span.end - 1

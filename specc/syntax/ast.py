@@ -226,15 +226,20 @@ class TypeName(SpannedNode):
     element_type: "TypeName | None" = None
 
 
+MISSING_TYPE = TypeName(name="_")
+"""The placeholder for the type of a parameter that a parser has not resolved."""
+
+
 @value_class(slots=True)
 class BlockParameter(SpannedNode):
     """A parameter or result of a block or graph, such as `source_keep: keep[batch, src] = source !=
-    pad`.
+    pad`. With `is_from_inputs`, the type and the default are those of the `inputs` section.
     """
 
     name: str
     type: TypeName
     default: Expr | None = None
+    is_from_inputs: bool = False
 
 
 # --- statements -----------------------------------------------------------------------
@@ -389,6 +394,24 @@ class DimName(SpannedNode):
 
     name: str
     minimum: int = 0
+
+
+@value_class(slots=True)
+class InputDeclaration(CommentedNode):
+    """An entry of an `inputs` section: `keep: keep[batch, n] right = ids != pad`."""
+
+    name: str
+    type: TypeName
+    default: Expr | None = None
+
+
+@value_class(slots=True)
+class InputsSection(CommentedBlock):
+    """The types and defaults of inputs that several graphs have: `inputs { … }`. The parsers copy
+    them to the parameters of graphs without a type.
+    """
+
+    entries: tuple[InputDeclaration, ...]
 
 
 @value_class(slots=True, kw_only=True)
@@ -610,6 +633,7 @@ Item: TypeAlias = (
     UseStatement
     | ConfigSection
     | Dims
+    | InputsSection
     | RequireStatement
     | Block
     | Definition
@@ -620,7 +644,14 @@ Item: TypeAlias = (
     | StreamSection
 )
 Commentable: TypeAlias = (
-    Statement | Item | ConfigEntry | ReadingEntry | WeightRule | Setting | QuantizeEntry
+    Statement
+    | Item
+    | ConfigEntry
+    | InputDeclaration
+    | ReadingEntry
+    | WeightRule
+    | Setting
+    | QuantizeEntry
 )
 """The nodes that occupy whole lines and can have comments."""
 

@@ -134,6 +134,53 @@ def test_definitions_in_the_file_and_in_std(opened: LspClient) -> None:
     assert found["uri"].endswith("/std/masks.specc")
 
 
+INPUTS_SPEC = """specc 1
+model m
+
+dims b, n
+
+inputs {
+  ids: int[b, n]
+  keep: keep[b, n] right = ids != 0
+}
+
+graph g(ids, keep) -> (z: int[b, n]) {
+  return ids + positions(keep)
+}
+
+graph h(ids) -> (z: int[b, n]) {
+  return ids
+}
+"""
+
+
+def test_section_inputs(editor: LspClient) -> None:
+    name = "inputs.specc"
+
+    def find_line(marked: str) -> int:
+        found = editor.request_at("definition", name, INPUTS_SPEC, marked)
+        return int(found["range"]["start"]["line"])
+
+    (editor.directory / name).write_text(INPUTS_SPEC)
+    assert editor.open(name, INPUTS_SPEC) == []
+    parameter_hover = request_hover(editor, "graph g(ids, ^keep", name, INPUTS_SPEC)
+    assert "keep: keep[b, n] right = ids != 0" in parameter_hover
+    assert "keep: keep[b, n] right" in request_hover(editor, "  ^keep: keep", name, INPUTS_SPEC)
+    assert "ids: int[b, n]" in request_hover(editor, "right = ^ids", name, INPUTS_SPEC)
+    assert "several graphs" in request_hover(editor, "^inputs {", name, INPUTS_SPEC)
+    assert [find_line(m) for m in ("right = ^ids", "graph h(^ids", "^ids +")] == [6, 6, 10]
+    unfinished = INPUTS_SPEC.replace("graph h(ids", "graph h(ids, ")
+    editor.change(name, unfinished, 2)
+    found = editor.request_at("completion", name, unfinished, "graph h(ids, ^")
+    assert completion_labels(found) == ["keep"]
+    editor.change(name, INPUTS_SPEC, 3)
+    derived = "specc 1\nmodel m\nextends inputs\ninputs { ke }\n"
+    editor.open("derived.specc", derived.replace("ke", "keep: keep[b, n]"))
+    editor.change("derived.specc", derived, 2)
+    found = editor.request_at("completion", "derived.specc", derived, "{ ke^")
+    assert completion_labels(found)[:2] == ["ids", "keep"]
+
+
 def test_completion_by_context(opened: LspClient) -> None:
     def complete_after_edit(before: str, after: str, marked: str, version: int) -> list[str]:
         assert before in SPEC

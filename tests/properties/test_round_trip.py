@@ -414,13 +414,37 @@ items = st.one_of(
     build_trees(ast.QuantizeSection, rounded, remarks, ends),
     build_trees(ast.StreamSection, names, names, remarks),
 )
+
+
+def make_inputs_and_graph(entries: list[ast.InputDeclaration]) -> st.SearchStrategy[Any]:
+    """Return a strategy for a pair of an `inputs` section and a graph with its inputs."""
+    shared = tuple(ast.BlockParameter(e.name, e.type, e.default, True) for e in entries)
+    local = build_trees(ast.BlockParameter, st.just("local"), sided, maybe)
+    graph_params = st.one_of(st.just(shared), local.map(lambda p: (*shared, p)))
+    return st.tuples(
+        build_trees(ast.InputsSection, st.just(tuple(entries)), remarks, ends),
+        build_trees(ast.Block, st.just("graph"), names, graph_params, results, bodies),
+    )
+
+
+# `left` would be the side of the type before it
+input_entries = build_trees(
+    ast.InputDeclaration, names.filter(lambda n: n != "left"), sided, maybe, remarks
+)
+inputs_and_graphs = st.lists(input_entries, max_size=3, unique_by=lambda e: e.name).flatmap(
+    make_inputs_and_graph
+)
 files = build_trees(
     ast.File,
     st.just(1),
     words,
     docs,
     st.one_of(st.just(""), words),
-    st.lists(items, max_size=4).map(tuple),
+    st.builds(
+        lambda first, others: (*first, *others),
+        st.one_of(st.just(()), inputs_and_graphs),
+        st.lists(items, max_size=4),
+    ),
     remarks,
     ends,
 )

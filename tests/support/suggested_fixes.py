@@ -117,6 +117,13 @@ APPLIED_FIXES: dict[str, list[tuple[str, str, str]]] = {
         ("of:", "t: {of: ids}", "t: {of: ids, from: logits}"),
         ("from:", "t: {of: ids}", "t: {of: ids, from: logits}"),
     ],
+    "E0127-input": [
+        ("inputs_ids: float[batch, n, d]", "main(inputs_ids,", "main(inputs_ids: int[batch, n],"),
+        ("input_ids: float[batch, n, d]", "embed(input_ids)", "embed(input_ids: int[b, n])"),
+    ],
+    "E0127-input-yaml": [
+        ("ids: float[batch, n, d]", "in: [ids,", "in: [{ids: 'float[batch, n]'},"),
+    ],
     "E0202-length-not-declared": [
         ("dims batch", "\ngraph", "\ndims batch\ngraph"),
         ("dims n", "\ngraph", "\ndims n\ngraph"),

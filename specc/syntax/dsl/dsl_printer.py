@@ -171,6 +171,7 @@ Entries: TypeAlias = tuple[Sequence[ast.Commentable], tuple[str, ...]]
 """The entries of a section, and the comments at its end."""
 SECTION_LAYOUTS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable[..., Entries]]] = {
     ast.ConfigSection: (lambda _: "config", 0, lambda n: (n.entries, n.end)),
+    ast.InputsSection: (lambda _: "inputs", 0, lambda n: (n.entries, n.end)),
     ast.ReadingSection: (lambda _: "reading", 3, lambda n: (n.entries, n.end)),
     ast.WeightsSection: (lambda _: "weights", 1, lambda n: (n.rules, n.end)),
     ast.QuantizeSection: (lambda _: "quantize", 2, lambda n: (n.entries, n.end)),
@@ -249,6 +250,9 @@ SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ],
     ast.StreamSection: lambda n: [f"stream {n.source} of {n.input_name}"],
     ast.Field: format_field,
+    ast.InputDeclaration: lambda n: format_block_parameter(
+        ast.BlockParameter(n.name, n.type, n.default)
+    ),
     ast.ExpectedValues: lambda n: [
         f"expect {quote_text(n.key)} in ",
         "(",
@@ -315,7 +319,11 @@ def format_definition_parameter(node: ast.DefinitionParameter) -> Pieces:
 
 
 def format_block_parameter(node: ast.BlockParameter) -> Pieces:
-    """Format a parameter of a block, as in `x: float[batch, n] = 0`."""
+    """Format a parameter of a block, as in `x: float[batch, n] = 0`, or the name of an input whose
+    type is in `inputs`.
+    """
+    if node.is_from_inputs:
+        return [node.name]
     if not node.name:
         return split_type_for_printing(node.type)
     value: Pieces = (

@@ -19,6 +19,7 @@ from specc.syntax.dsl.ast_builder import (
     register_rule,
 )
 from specc.syntax.dsl.dsl_lexer import Token
+from specc.syntax.input_declarations import resolve_declared_inputs
 
 Argument: TypeAlias = ast.Expr | ast.Option
 
@@ -41,7 +42,10 @@ RULE_CALLBACKS |= {
     "types": TupleRule(),
     "exprs": TupleRule(),
     **dict.fromkeys(
-        ("name", "field_name", "type_name", "component", "soft", "hard", "comparison"),
+        (
+            *("name", "field_name", "input_name", "type_name", "component", "comparison"),
+            *("soft", "plain_soft", "hard"),
+        ),
         lambda b, span, child: child,
     ),
     "dotted": lambda b, span, *parts: ast.Name(".".join(t.text for t in parts), span=span),
@@ -185,7 +189,11 @@ RULE_CALLBACKS |= {
     "block": NodeRule(ast.Block, "name params results {body}", kind="block"),
     "graph": NodeRule(ast.Block, "name params results where architectures {body}", kind="graph"),
     "params": TupleRule("the input"),
-    "param": NodeRule(ast.BlockParameter, "name type default"),
+    "inputs": NodeRule(ast.InputsSection, "{entries}"),
+    "declared_input": NodeRule(ast.InputDeclaration, "name type default"),
+    "param": lambda b, span, name, kind, default: ast.BlockParameter(
+        b.check_bound_name(name), kind or ast.MISSING_TYPE, default, kind is None, span=span
+    ),
     "named_results": TupleRule("the result"),
     "result": NodeRule(ast.BlockParameter, "name type"),
     "where": TupleRule("the length"),
@@ -207,7 +215,7 @@ RULE_CALLBACKS |= {
     "words": TupleRule(),
     # every result needs an entry in a list of types; `_` leaves a result untyped
     "target": lambda b, span, name, kind: ast.Target(
-        b.check_bound_name(name), None if kind == ast.TypeName(name="_") else kind, span=span
+        b.check_bound_name(name), None if kind == ast.MISSING_TYPE else kind, span=span
     ),
     "body": lambda b, span, opener, *rest: b.build_body(opener, rest),
     "one_result": lambda b, span, kind: (ast.BlockParameter("", kind, span=span),),
@@ -371,7 +379,8 @@ def _build_file(
         span=span,
         extends_span=extends.span if extends else None,
     )
-    return attach_file_comments(b.attacher, file, span.start, last_header_span.end)
+    file = attach_file_comments(b.attacher, file, span.start, last_header_span.end)
+    return resolve_declared_inputs(b, file)
 
 
 def _check_version(b: AstBuilder, version: Token) -> None:

@@ -96,7 +96,7 @@ def _is_missing_comma(error: UnexpectedToken, token: Token, previous: Token) -> 
     return is_input and previous.kind in VALUE_END_TERMINALS and "COMMA" in error.expected_terminals
 
 
-PORT_WORDS = ("input", "inputs", "output", "outputs")
+PORT_WORDS = ("input", "output", "outputs")
 FUNCTION_KEYWORDS = ("def", "fn", "func", "function", "class", "module", "layer", "fun")
 
 
@@ -136,10 +136,6 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
         'list the expected values in parentheses: `expect "model_type" in (bert, none)`',
     ),
     (_is_missing_comma, "separate inputs by commas: `a: int[batch, n], b: float[batch, n]`"),
-    (
-        lambda e, t, _: e.expected_terminals == {"COLON"} and t.kind in ("RPAR", "COMMA"),
-        "declare the type of each input: `x: float[batch, n, d]`",
-    ),
     (
         lambda _, t, previous: (t.kind, previous.kind) == ("NUMBER", "DOT"),
         "the parts of a name start with a letter; take an element with `[0]`",

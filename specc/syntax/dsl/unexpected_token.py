@@ -21,7 +21,7 @@ DEFINITION_TERMINALS = frozenset({"MASK", "SCORE", "BIAS", "NORMALIZER"})
 ITEM_TERMINALS = frozenset(
     {
         *DEFINITION_TERMINALS,
-        *("USE", "CONFIG", "DIMS", "REQUIRE", "BLOCK", "GRAPH"),
+        *("USE", "CONFIG", "DIMS", "INPUTS", "REQUIRE", "BLOCK", "GRAPH"),
         *("READING", "WEIGHTS", "GENERATE", "STREAM"),
     }
 )

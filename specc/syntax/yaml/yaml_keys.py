@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.syntax import ast
+from specc.syntax.ast import MISSING_TYPE
 from specc.syntax.comments import move_opening_comment
 from specc.syntax.dsl.dsl_parser import TARGETS, TYPES
 from specc.syntax.dsl.expression_printer import format_type_name
@@ -33,7 +34,6 @@ from specc.syntax.yaml.yaml_values import (
     FILES,
     FLAG,
     INPUTS,
-    MISSING_TYPE,
     NAME,
     NAMES,
     OUTPUTS,

@@ -8,6 +8,7 @@ from specc.syntax import ast
 from specc.syntax.comments import attach_file_comments, get_node_span
 from specc.syntax.dsl.dsl_lexer import check_source_characters
 from specc.syntax.dsl.dsl_parser import DIM_NAME, SOURCE, truncate_diagnostics
+from specc.syntax.input_declarations import resolve_declared_inputs
 from specc.syntax.yaml import yaml_reader
 from specc.syntax.yaml.yaml_composer import (
     YamlEntry,
@@ -31,10 +32,10 @@ from specc.syntax.yaml.yaml_reader import (
     get_first_line_span,
 )
 from specc.syntax.yaml.yaml_values import (
-    MISSING_TYPE,
     is_yaml_field,
     parse_yaml_expression,
     parse_yaml_fragment,
+    parse_yaml_input_declaration,
     parse_yaml_name,
     parse_yaml_static_value,
     parse_yaml_type,
@@ -59,10 +60,8 @@ def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
     lengths: list[ast.DimName] = []
     for node in nodes:
         if node is entry.value and "," in node.span.text and isinstance(node, YamlScalar):
-            text = node.span.text.strip()
-            reader.report_error(
-                "E0125", "`dims` must be a list", node.span, "", f"write `[{text}]`"
-            )
+            help_ = f"write `[{node.span.text.strip()}]`"
+            reader.report_error("E0125", "`dims` must be a list", node.span, "", help_)
             continue
         length = parse_yaml_fragment(reader, node, DIM_NAME, "a length") or ast.DimName("_")
         if length.name != "_" and length.name in {d.name for d in lengths}:
@@ -109,7 +108,7 @@ def _parse_listed_item(reader: YamlReader, node: YamlMapping, kind: str) -> Item
 
 
 def make_section_parser(
-    node: Callable[..., ast.ConfigSection | ast.ReadingSection | ast.QuantizeSection],
+    node: Callable[..., ast.Item],
     parse_entry: Callable[[YamlReader, YamlEntry], ast.Commentable],
     example: str,
 ) -> ItemParser:
@@ -177,7 +176,7 @@ def parse_yaml_field_type(
         return parse_yaml_type(reader, node), ()
     entries = reader.read_known_keys(node, ("record",), "a type", ("record",))
     if "record" not in entries:
-        return MISSING_TYPE, ()
+        return ast.MISSING_TYPE, ()
     record = entries["record"]
     example = "`{layers: {type: int, default: 6}}`"
     fields = []
@@ -304,6 +303,7 @@ TOP_ITEM_PARSERS: dict[str, ItemParser] = {
         ast.ConfigSection, parse_yaml_config_entry, "`d: {type: int, default: 512}`"
     ),
     "dims": parse_yaml_dims,
+    "inputs": make_section_parser(ast.InputsSection, parse_yaml_input_declaration, "`x: 'int[n]'`"),
     "require": parse_yaml_requirements,
     "items": parse_yaml_items,
     "reading": make_section_parser(
@@ -361,11 +361,9 @@ def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
         span=Span(reader.source, 0, len(reader.source.text)),
         extends_span=entries_by_key["extends"].value.span if "extends" in entries_by_key else None,
     )
-    items: list[ast.Item] = []
-    for entry in entries:
-        if entry.name in TOP_ITEM_PARSERS:
-            items += TOP_ITEM_PARSERS[entry.name](reader, entry)
-    return attach_items(reader, file_header, entries, items)
+    item_entries = [e for e in entries if e.name in TOP_ITEM_PARSERS]
+    items = [item for e in item_entries for item in TOP_ITEM_PARSERS[e.name](reader, e)]
+    return resolve_declared_inputs(reader, attach_items(reader, file_header, entries, items))
 
 
 def check_yaml_version(reader: YamlReader, header_entries: dict[str, YamlEntry]) -> None:

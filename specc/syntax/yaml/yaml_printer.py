@@ -32,7 +32,7 @@ from specc.syntax.yaml.yaml_layout import (
     make_yaml_list,
     strings_to_yaml,
 )
-from specc.syntax.yaml.yaml_values import EQUATIONS
+from specc.syntax.yaml.yaml_values import EQUATIONS, parameter_to_yaml
 
 
 def format_yaml(file: ast.File) -> str:
@@ -82,6 +82,7 @@ TOP_LEVEL_KEYS: Mapping[type[ast.Node], str] = {
     ast.UseStatement: "use",
     ast.ConfigSection: "config",
     ast.Dims: "dims",
+    ast.InputsSection: "inputs",
     ast.RequireStatement: "require",
     ast.ReadingSection: "reading",
     ast.WeightsSection: "weights",
@@ -201,6 +202,12 @@ def section_to_yaml(item: ast.Item) -> YamlPair:
     )
 
 
+def input_declaration_to_yaml(node: ast.InputDeclaration) -> YamlPair:
+    """Convert an entry of `inputs` to YAML."""
+    pair = parameter_to_yaml(ast.BlockParameter(node.name, node.type, node.default))
+    return replace(pair, comments=node.comments)
+
+
 def make_entry_map(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
     """Return a map with one line per entry. An empty map without comments is printed as `{}`."""
     return YamlMap(pairs, end, is_multiline=bool(pairs or end))
@@ -217,6 +224,9 @@ SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] =
     ),
     ast.ConfigSection: lambda item: make_entry_map(
         [CONFIG_ENTRIES[type(e)](e) for e in item.entries], item.end
+    ),
+    ast.InputsSection: lambda item: make_entry_map(
+        list(map(input_declaration_to_yaml, item.entries)), item.end
     ),
     ast.ReadingSection: lambda item: make_entry_map(
         list(map(reading_entry_to_yaml, item.entries)), item.end

@@ -6,6 +6,7 @@ from typing import TypeGuard
 
 from specc.diagnostics.diagnostic import Span, SpeccError
 from specc.syntax import ast
+from specc.syntax.ast import MISSING_TYPE
 from specc.syntax.dsl.dsl_parser import (
     DEFINITION_HEAD,
     DOTTED,
@@ -39,11 +40,14 @@ from specc.syntax.yaml.yaml_layout import (
     strings_to_yaml,
     values_to_yaml,
 )
-from specc.syntax.yaml.yaml_reader import YamlReader, get_first_line_span, scalar_to_fragment
+from specc.syntax.yaml.yaml_reader import (
+    YamlReader,
+    get_entry_span,
+    get_first_line_span,
+    scalar_to_fragment,
+)
 
 MISSING_NAME = ast.Name("_")
-MISSING_TYPE = ast.TypeName(name="_")
-"""The placeholder for a type with an error."""
 
 
 def parse_yaml_fragment(
@@ -257,6 +261,12 @@ def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParam
     return ast.BlockParameter(name, declared_type, default, span=span)
 
 
+def parse_yaml_input_declaration(reader: YamlReader, entry: YamlEntry) -> ast.InputDeclaration:
+    """Parse an entry of `inputs`, as in `keep: {type: 'keep[batch, n]', default: ids != 0}`."""
+    param = parse_yaml_parameter(reader, entry)
+    return ast.InputDeclaration(param.name, param.type, param.default, span=get_entry_span(entry))
+
+
 def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Parameters:
     """Parse the results of a block: the type of a single result, or a map of types by name."""
     node = entry.value
@@ -284,6 +294,41 @@ def parse_yaml_equations(
         )
         for e in reader.read_mapping(entry.value, subject, "`where: {total: past + seq}`")
     )
+
+
+def parse_yaml_inputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Parameters:
+    """Parse the inputs of a block: a map of types by name, or for a graph a list such as `[ids, {x:
+    'float[batch, n]'}]`, in which a name without a type is declared in `inputs`.
+    """
+    if not isinstance(entry.value, YamlSequence):
+        entries = reader.read_mapping(entry.value, subject, "`in: {x: 'float[batch, n]'}`")
+        return tuple(parse_yaml_parameter(reader, e) for e in entries)
+    params: dict[str, ast.BlockParameter] = {}
+    for param in (p for node in entry.value.items for p in parse_listed_inputs(reader, node)):
+        if param.name in params and param.span is not None:
+            reader.report_duplicate(f"the input `{param.name}`", param.span)
+        params[param.name] = param
+    return tuple(params.values())
+
+
+def parse_listed_inputs(reader: YamlReader, node: YamlNode) -> Parameters:
+    """Parse an entry of a list of inputs: a name, or a map from names to types."""
+    if isinstance(node, YamlMapping):
+        return tuple(parse_yaml_parameter(reader, e) for e in node.entries)
+    name = parse_yaml_name(reader, node, "an input")
+    return (ast.BlockParameter(name, MISSING_TYPE, None, True, span=node.span),)
+
+
+def inputs_to_yaml(params: Parameters) -> YamlValue:
+    """Convert the inputs of a block to a map, or to a list if `inputs` declares some of them."""
+    if any(p.is_from_inputs for p in params):
+        return make_yaml_list(map(listed_input_to_yaml, params))
+    return YamlMap(list(map(parameter_to_yaml, params)))
+
+
+def listed_input_to_yaml(param: ast.BlockParameter) -> YamlValue:
+    """Convert an input in a list to its name if `inputs` declares it, otherwise to a map."""
+    return param.name if param.is_from_inputs else YamlMap([parameter_to_yaml(param)])
 
 
 def parameter_to_yaml(node: ast.BlockParameter) -> YamlPair:
@@ -331,13 +376,7 @@ EXPRESSION = YamlValueKind(
 )
 EXPRESSIONS = YamlValueKind(lambda r, e, _: parse_yaml_expressions(r, e.value), values_to_yaml)
 FLAG = YamlValueKind(parse_yaml_flag, lambda is_set: "true" if is_set else None)
-INPUTS = YamlValueKind(
-    lambda r, e, subject: tuple(
-        parse_yaml_parameter(r, entry)
-        for entry in r.read_mapping(e.value, subject, "`in: {x: 'float[batch, n]'}`")
-    ),
-    lambda params: YamlMap([parameter_to_yaml(p) for p in params]),
-)
+INPUTS = YamlValueKind(parse_yaml_inputs, inputs_to_yaml)
 OUTPUTS = YamlValueKind(parse_yaml_outputs, outputs_to_yaml)
 EQUATIONS = YamlValueKind(
     parse_yaml_equations,

@@ -1,0 +1,107 @@
+"""Resolve the inputs of graphs whose types and defaults an `inputs` section declares."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from specc.diagnostics.diagnostic import Diagnostic, ErrorCollector, Label
+from specc.diagnostics.suggest import suggest_similar_name
+from specc.syntax import ast
+
+Declarations = Mapping[str, ast.InputDeclaration]
+"""The entries of the `inputs` sections of a file, by name."""
+
+
+def iterate_declared_inputs(file: ast.File) -> Iterator[ast.InputDeclaration]:
+    """Yield the entries of the `inputs` sections of a file."""
+    for item in file.items:
+        if isinstance(item, ast.InputsSection):
+            yield from item.entries
+
+
+def resolve_declared_inputs(collector: ErrorCollector, file: ast.File) -> ast.File:
+    """Copy the declarations of the `inputs` sections to the graph inputs without a type. Report
+    E0116 for a duplicate declaration, E0127 for an input without a declaration, and E0202 for a
+    default that reads an input that the graph does not have.
+    """
+    declarations: dict[str, ast.InputDeclaration] = {}
+    for entry in iterate_declared_inputs(file):
+        first_entry = declarations.setdefault(entry.name, entry)
+        if first_entry is not entry:
+            collector.add_errors(_make_duplicate_error(entry, first_entry))
+    items = tuple(
+        _resolve_block(collector, item, declarations) if isinstance(item, ast.Block) else item
+        for item in file.items
+    )
+    return replace(file, items=items)
+
+
+def _make_duplicate_error(
+    entry: ast.InputDeclaration, first_entry: ast.InputDeclaration
+) -> Diagnostic:
+    """Return E0116 for a second declaration of an input."""
+    title = f"the input `{entry.name}` is duplicated"
+    related_labels = Label.labels_from_span(first_entry.span, "first here")
+    primary = Label.from_span(entry.span, "again here")
+    return Diagnostic("E0116", title, primary, related_labels, helps=("remove one of the two",))
+
+
+def _resolve_block(
+    collector: ErrorCollector, block: ast.Block, declarations: Declarations
+) -> ast.Block:
+    """Copy declarations to the parameters of a block or graph without a type."""
+    params = tuple(
+        _resolve_parameter(collector, block, p, declarations) if p.is_from_inputs else p
+        for p in block.params
+    )
+    return replace(block, params=params)
+
+
+def _resolve_parameter(
+    collector: ErrorCollector,
+    block: ast.Block,
+    param: ast.BlockParameter,
+    declarations: Declarations,
+) -> ast.BlockParameter:
+    """Copy a declaration to a parameter without a type."""
+    # the dimensions of blocks are local names, so blocks cannot share declarations
+    declaration = declarations.get(param.name) if block.kind == "graph" else None
+    if declaration is None:
+        collector.add_errors(_make_missing_type_error(block, param, declarations))
+        return param
+    collector.add_errors(*_iterate_default_errors(block, param, declarations))
+    return replace(param, type=declaration.type, default=declaration.default)
+
+
+def _make_missing_type_error(
+    block: ast.Block, param: ast.BlockParameter, declarations: Declarations
+) -> Diagnostic:
+    """Return E0127 for a parameter without a type."""
+    place, helps = "", []
+    if block.kind == "graph":
+        place, helps = (
+            " here, or in a section `inputs`",
+            suggest_similar_name(param.name, declarations),
+        )
+    helps.append(f"declare the type of each input{place}: `{param.name}: float[batch, n, d]`")
+    title = f"the input `{param.name}` of `{block.name}` has no type"
+    return Diagnostic("E0127", title, Label.from_span(param.span, "no type"), helps=tuple(helps))
+
+
+def _iterate_default_errors(
+    block: ast.Block, param: ast.BlockParameter, declarations: Declarations
+) -> Iterator[Diagnostic]:
+    """Yield E0202 for each name in the declared default of a parameter that is an input of other
+    graphs only.
+    """
+    missing_names = declarations.keys() - {p.name for p in block.params}
+    for node in ast.walk_tree(declarations[param.name]):
+        if isinstance(node, ast.Name) and node.path in missing_names:
+            name = node.path
+            yield Diagnostic(
+                "E0202",
+                f"the default of `{param.name}` reads `{name}`, which is not an input of "
+                f"`{block.name}`",
+                Label.from_span(param.span, f"`{name}` is missing"),
+                Label.labels_from_span(node.span, "read here"),
+                helps=(f"add the input `{name}`, or declare the type of `{param.name}` here",),
+            )
