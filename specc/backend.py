@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 
 if TYPE_CHECKING:
     # imported only for annotations: opening a model does not import the IR or the weights package
@@ -37,7 +37,7 @@ WeightStorage: TypeAlias = Literal["auto", "link", "copy", "inline"]
 Shape: TypeAlias = tuple[int, ...]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class EmittedModel:
     """Information about an emitted model for its metadata. `initializer_names` maps each parameter
     to its initializer. `attention_weight_locations` locate the attention weights of each layer by
@@ -54,7 +54,7 @@ MetadataBuilder: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
 """A function that returns the metadata entries of an emitted model by key."""
 
 
-@value_class()
+@immutable_dataclass()
 class PackageGraph:
     """A graph of a package, with its file name, such as `decoder_model.onnx`, and its metadata."""
 
@@ -63,7 +63,7 @@ class PackageGraph:
     metadata: MetadataBuilder | None = None
 
 
-@value_class()
+@immutable_dataclass()
 class ExtraFile:
     """An additional file of a package, such as `tokenizer.json`. `role` is the key of the file in
     the index (default: the file name). With `is_hashed`, the name contains a content hash.
@@ -81,7 +81,7 @@ class ExtraFile:
         return cls(name, text.encode() + b"\n", role)
 
 
-@value_class()
+@immutable_dataclass()
 class PackageMetadata:
     """The metadata in `specc.json`: model name, `facts`, and spec texts by file name."""
 
@@ -90,7 +90,7 @@ class PackageMetadata:
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
-@value_class()
+@immutable_dataclass()
 class WrittenModel:
     """A written model or package: its path, the name of its weight file or None, and the sizes of
     all files. `plan.linked` are the weights that remain in the checkpoint.
@@ -156,7 +156,7 @@ class CompilerBackend(Protocol):
 # ---- Models and sessions of runner backends
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class TensorSpec:
     """The type of an input or output. Dimensions are integers, symbolic expressions or None."""
 
@@ -165,7 +165,7 @@ class TensorSpec:
     shape: tuple[int | str | None, ...]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class QuantizedMatMul:
     """A quantized MatMul of an open model, or the quantization of its activation: the operator, the
     value names by role (`x`, `w`, `scales`, `y`), and the integer attributes.
@@ -176,7 +176,7 @@ class QuantizedMatMul:
     attributes: Mapping[str, int]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Subgraphs:
     """The `If` branches and `Loop` bodies of a compiled model, and the name of the output that
     counts their executions.
@@ -259,7 +259,7 @@ class Session(Computation, Protocol):
         """Bind inputs and outputs to device tensors for repeated runs."""
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class WeightFootprint:
     """The number of weight elements of a model, and their size in bytes on disk and in memory."""
 

@@ -9,14 +9,14 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from specc.analysis.padding_position_ids import NO_PADDING_COUNT, PaddingCount, merge_padding_counts
 from specc.analysis.padding_rotary_embedding import RotationFact
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir.dependence import Dependence, get_operand_axis_size
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.op import Op
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class PaddingSource:
     """The op through which padded positions affect valid positions. If `is_counted`, only the
     number of padded positions affects the result; if `is_shifted`, padded positions matter only
@@ -31,7 +31,7 @@ class PaddingSource:
     read: "PaddedRead | None" = field(default=None, compare=False)
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class PaddingFacts:
     """Properties of a value along a padded axis.
 
@@ -187,7 +187,7 @@ def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts
     )
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class PaddedResult:
     """One result of a node, with the properties of the node's operands. `dependences` are the
     elementwise dependences of the result along padded axes.
@@ -255,7 +255,7 @@ def attach_loop_body(
     return replace(facts, padding_source=replace(facts.padding_source, loop_body=body))
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class PaddedRead:
     """One dependence through which a result may read padded positions, with the facts of the
     operands and the side of the padding.

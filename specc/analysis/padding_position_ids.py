@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from specc.analysis.value_ranges import find_constant_fraction, get_viewed_op, skip_views
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
@@ -25,7 +25,7 @@ coefficients. None means that the amount differs between positions.
 """
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class InteriorPaddingCount:
     """The padding count of position ids of an axis with padding between valid positions. Position
     ids after the padding count padding, and position ids before the padding do not, so only the
@@ -39,7 +39,7 @@ class InteriorPaddingCount:
     """The amount that each earlier padded position adds, at positions that may be padded."""
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class RelativePaddingCount:
     """The padding count of position ids relative to the start or end of the padding: relative ids
     are negative before that point; from that point on, padding adds `padding_terms`.
@@ -53,7 +53,7 @@ class RelativePaddingCount:
         return dict(self.padding_terms)
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class PaddedLengthCount:
     """The padding count of an axis size that includes padded positions."""
 

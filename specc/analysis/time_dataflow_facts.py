@@ -12,7 +12,7 @@ from typing import Literal
 
 from specc.analysis.masked_constants import find_masked_constants
 from specc.analysis.time_axis import TimeAxis, is_prefix_slice
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, NodeResults, Value
@@ -21,7 +21,7 @@ from specc.ir.types import EMPTY_INTERVAL, Interval
 ViolationReason = Literal["ahead", "all", "newest", "length", "captured", "shape", "first"]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class TimeState:
     """The lattice element of a value along the time axis. `axes` maps each time axis to its
     accumulated receptive field.
@@ -48,7 +48,7 @@ class TimeState:
         return not (self.axes or self.is_last_only or self.is_all or self.first_offsets.is_empty)
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class CausalityViolation:
     """A node that violates causality by reading positions after the position that it computes.
     `reason` is one of these strings: `ahead` (the node reads up to `-offsets.low` positions ahead),
@@ -66,7 +66,7 @@ class CausalityViolation:
     body_violation: "tuple[Graph, CausalityViolation] | None" = None
 
 
-@value_class()
+@immutable_dataclass()
 class TimeDataflow:
     """The lattice elements of all values along the time axis, and the causality violations in graph
     order. `loop_body_dataflows` contains the dataflow of the body of every loop along another axis.
@@ -250,7 +250,7 @@ UNSUPPORTED_NODE_HELPS = (
 STATE_SIZE_REASON = "the state of a running sum would need one entry per position"
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class UnsupportedNode:
     """A node without a decode step, the graph or loop body that contains it, and the reason."""
 

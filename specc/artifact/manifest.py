@@ -10,8 +10,8 @@ from functools import partial
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_repr
-from specc.diagnostics.value_class import value_class
 from specc.io.json_io import (
     JsonFields,
     parse_exact_integer,
@@ -36,7 +36,7 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.version import __version__
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class RandomInitInfo:
     """The seed of randomly initialized weights. `count` is the number of random weights in a new
     task head, or 0 if all weights of the model are random.
@@ -102,7 +102,7 @@ MAX_FLOAT32_ERROR = 1e39
 ACTIVATION_ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", "tensor", "layer")
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class QuantizedWeight:
     """A quantized weight: its format, the initializers of its scales and zero points (`""` if
     symmetric), the quantization method `recipe`, the relative error of the weight, and the maximum
@@ -152,7 +152,7 @@ MAX_BYTES = 64 * 2**20
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class Manifest:
     """The manifest of a compiled model.
 

@@ -31,10 +31,10 @@ from specc.decode.token_selection import (
     sample_token,
 )
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class TokenSchedule:
     """The steps in which each sequence of a batch generates tokens: from `starts` to `ends`
     (exclusive), int64 [batch]. Before `starts`, the tokens of a sequence are those of
@@ -155,7 +155,7 @@ def compute_token_log_probs(logits: Floats, chosen: Ints, is_padded: Bools) -> F
     return scores
 
 
-@value_class()
+@immutable_dataclass()
 class FlattenedCodebookSession:
     """A decoder session with one sequence per batch element and codebook. The wrapped `session` has
     tokens [batch, n, codebooks] and logits [batch, codebooks, vocab].
@@ -187,7 +187,7 @@ def merge_codebooks(tokens: Ints, codebooks: int) -> Ints:
     return tokens.reshape(-1, codebooks, tokens.shape[1]).transpose(0, 2, 1)
 
 
-@value_class()
+@immutable_dataclass()
 class DelayedPrompt:
     """A prompt whose codebooks are shifted by their delays. `tokens` are int64 [batch, n,
     codebooks]. `remaining`, int64 [batch, longest delay, codebooks], contains the tokens that the

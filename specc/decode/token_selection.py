@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specc.decode.generation_settings import GenerationSettings
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.weights.random_stream import derive_stream_key, derive_substream_key, generate_word
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -36,7 +36,7 @@ class DecoderSession(Protocol):
         ...
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class DecodeStepOutput:
     """The output of one decode step: `tokens` int64 [batch], `log_probs` float32 [batch] if
     requested, and `has_ended` bool [batch]. With several codebooks, the shapes are [batch,
@@ -91,7 +91,7 @@ def make_invalid_logits_error(sequence_index: int, *notes: str) -> SpeccError:
     return SpeccError(Diagnostic("E0961", title, notes=notes, helps=helps))
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class LogitsProcessorInputs:
     """The inputs of logits processors other than the scores. `step` is the number of tokens
     generated so far, `prompt_lengths` (int64 [batch]) are the numbers of prompt tokens, and
@@ -240,7 +240,7 @@ SORTED_CANDIDATES = 1000
 nine times as long."""
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class TokenCandidates:
     """The tokens to sample from, most probable first: `tokens` int64 [batch, k], `probabilities`
     float64 [batch, k].

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Literal, NoReturn
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Source:
         return self.text[start:end].rstrip("\r")
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Span:
     """The characters of `source` from `start` to `end` (exclusive).
 

@@ -102,7 +102,7 @@ def _find_initializers(
     plan = job.quantization_decision.plan
     # the initializer of a quantized parameter contains its codes
     initializer_names = {
-        n: plan[n].make_codes_tensor_name(n) if n in plan else n for n in graph.parameters
+        n: plan[n].format_tensor_name(n, "codes") if n in plan else n for n in graph.parameters
     }
     return {
         n: emitted_model.initializer_names[i]

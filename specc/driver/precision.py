@@ -42,7 +42,9 @@ def find_half_precision_limits(
     graph = pass_pipeline.apply_quantization_plan(
         pass_pipeline.convert_to_half_precision(graph, half_dtype), plan
     )
-    quantized_names = {format.format_scales_name(name): name for name, format in plan.items()}
+    quantized_names = {
+        format.format_tensor_name(name, "scales"): name for name, format in plan.items()
+    }
     # int4 codes are in the range -8..7, or -15..15 after subtraction of zero points
     max_codes = {4: 8.0, 8: 127.0}
     names = {value: name for name, value in graph.parameters.items()}
@@ -274,12 +276,10 @@ def describe_weight_precision(
             "layout": format.layout,
             "rounding": format.rounding,
             "turned": format.is_transposed,
-            "scales": initializers[format.format_scales_name(name)],
-            **(
-                {"zero_points": initializers[format.format_zero_points_name(name)]}
-                if format.has_zero_points
-                else {}
-            ),
+            **{
+                str(role): initializers[format.format_tensor_name(name, role)]
+                for role in format.tensor_roles[1:]
+            },
             "recipe": quantized.recipe,
             "error": float(f"{error.relative_error:.4g}"),
             "worst": float(f"{error.max_error:.4g}"),

@@ -5,8 +5,8 @@ from dataclasses import field, replace
 from typing import Literal, TypeAlias
 
 from specc.diagnostics.diagnostic import Span, raise_error
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.diagnostics.value_class import value_class
 from specc.driver.quantize_option_errors import (
     OPTIONAL_ENTRIES,
     check_patterns_match,
@@ -76,7 +76,7 @@ def get_option_flag(name: str) -> str:
     return f"--{prefix}{name.replace('_', '-')}"
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class QuantizeOptions:
     """The quantization options of a caller, with the parameter names of `specc.compile`. An empty
     string, an empty tuple or None means that the option is not set.
@@ -99,7 +99,7 @@ class QuantizeOptions:
         return value is not None and value not in ("", ())
 
 
-@value_class()
+@immutable_dataclass()
 class CalibrationSource:
     """The source of calibration inputs: `sample_count` self-generated sequences, the file
     `data_file`, or the default source if neither field is set. `flag` is the command-line flag that
@@ -112,7 +112,7 @@ class CalibrationSource:
     span: Span | None = None
 
 
-@value_class()
+@immutable_dataclass()
 class KVCacheOption:
     """The storage dtype of the KV cache, or "" for no quantization. `span` is the setting in the
     spec, or None if a command-line option set the dtype.
@@ -122,7 +122,7 @@ class KVCacheOption:
     span: Span | None = None
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class QuantizeRequest:
     """The quantization request of the spec, merged with the options.
 

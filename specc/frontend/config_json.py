@@ -7,8 +7,8 @@ from json import JSONDecodeError, JSONDecoder
 from typing import NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import Label, Origin, Source, Span, raise_error
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.suggest import format_suggestion
-from specc.diagnostics.value_class import value_class
 from specc.io.file_type_detection import identify_other_file_format
 from specc.io.json_io import Json
 
@@ -16,7 +16,7 @@ MAX_JSON_DEPTH, MAX_JSON_INTEGER = 64, 1 << 53
 MAX_JSON_VALUES = 1 << 16  # enough for id2label and label2id with 21 843 classes
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class JsonScalar:
     """A JSON number, string, boolean or null."""
 
@@ -28,7 +28,7 @@ class JsonScalar:
         return self.value
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class JsonList:
     """A JSON array."""
 
@@ -40,7 +40,7 @@ class JsonList:
         return [item.to_plain() for item in self.items]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class JsonMember:
     """A member `"key": value` of a JSON object."""
 
@@ -62,7 +62,7 @@ class JsonMember:
         return Origin(self.span, f"{self.key.source.name}:{self.key.line} {self.key.text}")
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class JsonObject:
     """A JSON object with its members in file order."""
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from specc.diagnostics.diagnostic import Label, Span, raise_error
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.frontend.config_json import (
     JsonList,
     JsonMember,
@@ -36,7 +36,7 @@ ROPE_KEYS = (
 """The config.json keys that contain RoPE settings or training lengths."""
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class RopeDefaults:
     """The options of `rope_config(…)`: defaults for missing keys, and the names of keys.
 
@@ -116,7 +116,7 @@ def read_rope_config(
     return _RopeReader(entry, defaults.find_section(data), defaults).read_rope(default)
 
 
-@value_class()
+@immutable_dataclass()
 class _RopeReader:
     """A reader of the RoPE settings in the config file `data` for the field `entry`."""
 
@@ -252,7 +252,7 @@ def _find_kind_by_key(table: JsonObject, kind: str) -> str:
     return ""
 
 
-@value_class()
+@immutable_dataclass()
 class _ScalingTable:
     """A table of RoPE settings that has a scaling kind."""
 

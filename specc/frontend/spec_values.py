@@ -5,7 +5,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import Span
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.frontend.config_json import JsonObject
 from specc.ir.dim import Dim
 from specc.ir.graph import Value
@@ -33,7 +33,7 @@ class UnresolvedValueError(Exception):
         self.span = span
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Tensor:
     """A tensor: a value of the graph, and the span of the expression that last read the tensor."""
 
@@ -51,7 +51,7 @@ class Tensor:
         return self.value.type.shape
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class RuntimeNumber:
     """A scalar that depends on dynamic dimensions and is computed in the graph as float64.
 
@@ -73,7 +73,7 @@ class RuntimeNumber:
     )
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Results:
     """The named results of a call. The first result is used where a single value is expected."""
 
@@ -81,7 +81,7 @@ class Results:
     names: tuple[str, ...] = ()
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class ChoiceValue:
     """A value of a type `choice(a | b)`."""
 
@@ -89,7 +89,7 @@ class ChoiceValue:
     allowed_values: tuple[str, ...]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Record:
     """A record of compile-time values, or the config of the used spec `used_spec`."""
 
@@ -98,7 +98,7 @@ class Record:
     used_spec: "UsedSpecConfig | None" = None
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class UsedSpecConfig:
     """The module and the config file section of a used spec with a separate config."""
 
@@ -110,7 +110,7 @@ RopeNumber: TypeAlias = float | bool | tuple[float, ...] | RuntimeNumber | None
 """A parameter of RoPE scaling: one number, one number per feature pair, a bool, or none."""
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Rope:
     """The settings of RoPE frequencies: `theta`, the scaling kind and the scaling parameters."""
 
@@ -132,7 +132,7 @@ UnevaluatedOption: TypeAlias = tuple[ast.Option, "LexicalScope"]
 """An option of a block, and the scope in which the option is evaluated when the block is called."""
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class BlockFunction:
     """A block or graph as a function value, with the options that are already bound.
 
@@ -155,7 +155,7 @@ class BlockFunction:
         return "block"
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class DefinitionFunction:
     """A mask, score, bias or normalizer definition as a function value, with the arguments that are
     already bound. The definition is expanded when the query and key axes are known.
@@ -175,7 +175,7 @@ class DefinitionFunction:
         return self.definition.kind
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class BuiltinFunction:
     """A built-in function as a function value, with the options that are already bound."""
 
@@ -196,7 +196,7 @@ Function: TypeAlias = BlockFunction | DefinitionFunction | BuiltinFunction
 """A function value, i.e. a value that can be called."""
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class CombinedMask:
     """A combination of unexpanded masks with `&`, `|` or `not`. `a & b & c` has three operands."""
 
@@ -204,7 +204,7 @@ class CombinedMask:
     parts: tuple["MaskLike", ...]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Poison:
     """The value of an expression whose error has already been reported."""
 
@@ -222,7 +222,7 @@ MaskLike: TypeAlias = (
 """A possible operand of a mask operator."""
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class RawConfig:
     """An unconverted section of the config file, such as `config.vision_config`."""
 

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_repr
-from specc.diagnostics.value_class import value_class
 from specc.frontend.config_values import ConfigReader, get_first_trial_value, is_derived_field
 from specc.frontend.elaboration_context import raise_dynamic_graph_structure_error
 from specc.frontend.elaboration_state import StepBudget
@@ -30,7 +30,7 @@ from specc.syntax import ast
 MAX_TRIALS = 48
 
 
-@value_class()
+@immutable_dataclass()
 class SymbolicTrial:
     """A symbolic elaboration of a spec: the trial values and the resulting model."""
 
@@ -62,7 +62,7 @@ def check_spec_symbolically(
     return _run_check(program, graph, has_config_file=has_config_file)
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class _BuiltinCheckKey:
     """The arguments of a check of a built-in spec, hashed and compared only by `identity`."""
 
@@ -226,7 +226,7 @@ def _is_requirement_error(diagnostic: Diagnostic) -> bool:
     return diagnostic.code == "E0404"
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class _TrialRunner:
     """The arguments and the step budget of all trials of one check."""
 

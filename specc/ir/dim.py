@@ -11,7 +11,7 @@ from math import gcd, prod
 from typing import TypeAlias, Union
 
 from specc.diagnostics.diagnostic import Origin
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 
 MAX_DIM_INTEGER = 2**53
 """Maximum integer. Float64 (and JavaScript) represents all integers up to 2^53 exactly."""
@@ -27,7 +27,7 @@ class DimLimitError(DimError):
     """The error for a dimension with a constant of 2^53 or more, or with more than 64 terms."""
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class DimFunction:
     """An opaque function `fn` of two dims: `/`, `//`, `%`, `min` or `max`."""
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, TypeVar
 
 from specc.diagnostics.diagnostic import Span
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_repr, format_value_types
-from specc.diagnostics.value_class import value_class
 from specc.ir.dim import Dim
 from specc.ir.op import Op
 from specc.ir.types import Type
@@ -51,7 +51,7 @@ NodeResults: TypeAlias = tuple[Value, ...]
 NodeOperands: TypeAlias = Sequence[Value | None]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Node:
     """An application of `op` to the operands `args` (None for an absent operand). Equal nodes
     compute equal values. The hash is computed once.
@@ -88,7 +88,7 @@ class Node:
         return value
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class Parameter:
     """A weight of the model: its full name, type, initializer and source location, and the built-in
     function that declares it. `tied_to` is the name of the weight to which the parameter is tied,
@@ -103,7 +103,7 @@ class Parameter:
     tied_to: str = field(default="", compare=False)
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Input:
     """A graph input: its type, the padding side of a padding mask ("" for other inputs), and the
     exclusive upper bound of ids (None for other inputs).
@@ -115,7 +115,7 @@ class Input:
     span: Span | None = field(default=None, compare=False)
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class NodeOrigin:
     """The origin of a node: the scope paths and source spans from which it was built."""
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from inspect import get_annotations
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, dataclass_transform
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir.dim import Dim
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import Type
@@ -56,7 +56,7 @@ class Op:
         is_selection: bool = False,
         spec_name: str = "",
     ) -> None:
-        value_class()(cls)
+        immutable_dataclass()(cls)
         cls.name = re.sub(
             r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__
         ).lower()
@@ -143,7 +143,7 @@ class OpRuleTable(Generic[F]):
 T = TypeVar("T")
 
 
-@value_class()
+@immutable_dataclass()
 class Operand:
     """A required operand of an op class, with its operand index."""
 
@@ -158,7 +158,7 @@ class Operand:
         return per_operand[self.index]
 
 
-@value_class()
+@immutable_dataclass()
 class OptionalOperand:
     """An optional operand of an op class. An absent operand is None or after the last operand."""
 

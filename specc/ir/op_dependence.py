@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.ops import (
     Attend,
@@ -34,7 +34,7 @@ from specc.ir.types import (
 DependenceKind = Literal["same", "window", "strided", "band", "newest", "extent", "all"]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class DependenceMask:
     """A mask operand that limits a dependence to positions where the mask may be true or nonzero.
     The `query_axis` of the mask corresponds to `result_axis`, and its `key_axis` to the operand
@@ -47,7 +47,7 @@ class DependenceMask:
     result_axis: int
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class Dependence:
     """The dependence of the result `result` on the axis `operand_axis` of the operand `operand`.
 
@@ -169,7 +169,7 @@ def _iterate_operand_axes(
                 )
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class _OperandAxis:
     """An axis of an operand, and a result whose dependence on this axis is derived. `mark` is the
     name and mark of the axis in the signature, `named_axes` are all axes that the name covers,

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir.dim import Dim
 from specc.ir.types import CAST_HINT, DTYPES_BY_KIND, KIND_BY_DTYPE, ShapeError, Type
 
@@ -37,7 +37,7 @@ class RearrangePatternError(Exception):
     """The error for an invalid rearrange pattern, such as a pattern without `->`."""
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class RearrangePattern:
     """The axes of a tensor before (`left`) and after (`right`) a rearrange."""
 
@@ -98,7 +98,7 @@ SOLVED_OPERAND = -1
 """The operand index of an axis size that `Op.infer_result_axes` determines."""
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class SignatureAxis:
     """An axis in a term of a signature, such as `#k|q`. `mark` is the text after the axis name."""
 
@@ -108,7 +108,7 @@ class SignatureAxis:
     is_broadcastable: bool = False
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class SignatureTerm:
     """An operand or result in a signature, such as `f[*s d]`."""
 
@@ -217,7 +217,7 @@ def make_length_mismatch_error(
     return ShapeError(title, (first_operand, second_operand), (a, b), name)
 
 
-@value_class()
+@immutable_dataclass()
 class Signature:
     """A parsed signature of an op, which is its shape rule."""
 

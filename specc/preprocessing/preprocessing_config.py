@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias
 
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_repr, format_value_types
-from specc.diagnostics.value_class import value_class
 from specc.io.json_io import (
     AnyRecord,
     FieldPath,
@@ -49,7 +49,7 @@ MAX_PROMPT_LENGTH = 100_000
 MAX_TOKENS = 2**31 - 1
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class TaskInput:
     """An input of a task. A variadic input takes all remaining command-line arguments."""
 
@@ -58,7 +58,7 @@ class TaskInput:
     is_optional: bool = False
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class TaskKind:
     """A type of task: its inputs, its options with defaults, and the transformers classes and
     output names that identify a graph. With `needs_tokenizer`, the task needs the offsets of a
@@ -148,7 +148,7 @@ def _read_prompts(fields: JsonFields, name: str) -> tuple[tuple[str, str], ...]:
 TokenCount: TypeAlias = Annotated[int, make_int_range_reader(0, MAX_TOKENS)]
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class Task(JsonRecord):
     """The task of a compiled model, stored in its metadata.
 
@@ -212,7 +212,7 @@ MAX_IMAGE_LABELS = 3  # maximum number of printed labels per image
 Files: TypeAlias = Mapping[str, TokenizerFile]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class PreprocessingConfig:
     """The preprocessing of inputs and the postprocessing of outputs, in the order of the spec. An
     input without an entry takes arrays. If no output has an entry, all outputs are returned. `task`

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.io.json_io import JsonFields, JsonRecord, make_int_range_reader, parse_tagged_record
 from specc.preprocessing.tokenizer_files import MAX_ID, JsonTokenizer, RenamedFieldRecord, TokenId
 
@@ -55,7 +55,7 @@ def _read_tuples(
     return tuple(item.read_integers("item", count, low, high) for item in items)
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class ImageConfig(RenamedFieldRecord):
     """An image resized to `size` and normalized: `(pixel * scale - mean) / std`, pixels 0 to 255.
 
@@ -125,7 +125,7 @@ class ImageConfig(RenamedFieldRecord):
             fields.raise_invalid("scale", "is not positive")
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class VocabTokenizer(RenamedFieldRecord):
     """Text as ids of `vocab` between start and end tokens. Unknown words get `unknown_token_id`."""
 
@@ -149,14 +149,14 @@ class VocabTokenizer(RenamedFieldRecord):
         _check_ids(fields, self.size, end=end, start=self.start_token_id, unknown=unknown)
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class CharTokenizer(VocabTokenizer):
     """A character-level tokenizer. Longer entries (`<pad>`, `<end>`) are special tokens."""
 
     tag = "characters"
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class WordTokenizer(VocabTokenizer):
     """A word-level tokenizer. `do_lower_case` lowercases words before the lookup."""
 
@@ -164,7 +164,7 @@ class WordTokenizer(VocabTokenizer):
     do_lower_case: bool = False
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class ByteTokenizer(RenamedFieldRecord):
     """A byte-level tokenizer. The id of a UTF-8 byte is `byte + offset`, and ids below `offset` are
     special tokens. ByT5 (arXiv:2105.13626) has offset 3: pad 0, eos 1, unk 2.
@@ -191,7 +191,7 @@ def _check_ids(fields: JsonFields, size: int, **ids: int | None) -> None:
             fields.raise_invalid(name, f"is not between 0 and {size - 1}")
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class Waveform(RenamedFieldRecord):
     """A waveform, float32 [samples], with values from -1 to 1. `do_normalize` scales a waveform to
     mean 0 and variance 1, as in wav2vec 2.0 (arXiv:2006.11477, sec. 2).
@@ -202,7 +202,7 @@ class Waveform(RenamedFieldRecord):
     do_normalize: bool = True
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class LogMel(RenamedFieldRecord):
     """A log-mel spectrogram, float32 [bins, frames], the input of Whisper (arXiv:2212.04356, sec.
     2.2).
@@ -230,7 +230,7 @@ class LogMel(RenamedFieldRecord):
             fields.raise_invalid("frames", "cover less than half a window")
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class FilterBanks(RenamedFieldRecord):
     """Kaldi log filter banks, float32 [frames, bins], with a window of 400 and a hop of 160
     samples, the input of the Audio Spectrogram Transformer (arXiv:2104.01778, sec. 2.1).
@@ -254,7 +254,7 @@ class FilterBanks(RenamedFieldRecord):
             fields.raise_invalid("std", "is not positive")
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class NumbersOutput(JsonRecord):
     """An output that is printed as an array (the default), with `digits` significant digits."""
 
@@ -279,7 +279,7 @@ def _read_image(fields: JsonFields, name: str) -> ImageConfig:
     return parse_tagged_record(fields.read_object(name), {ImageConfig.tag: ImageConfig})
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class LabelsOutput(RenamedFieldRecord):
     """Class scores along the last axis, printed as the `top_k` labels with their probabilities."""
 
@@ -288,7 +288,7 @@ class LabelsOutput(RenamedFieldRecord):
     top_k: Annotated[int, make_int_range_reader(1, MAX_LABELS)] = 1
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class TextOutput(JsonRecord):
     """Token ids, or logits along the last axis, that are decoded to text."""
 
@@ -296,7 +296,7 @@ class TextOutput(JsonRecord):
     vocabulary: Annotated[TextReading, _read_vocabulary]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class ImageOutput(JsonRecord):
     """Normalized pixels, converted to an image as the inverse of `image` (except `invert=auto`)."""
 
@@ -304,7 +304,7 @@ class ImageOutput(JsonRecord):
     image: Annotated[ImageConfig, _read_image]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class SegmentationOutput(JsonRecord):
     """A segmentation map: scores `[batch, classes, height, width]` or class ids `[batch, height,
     width]`. `palette` contains the RGB values of each class; if it is empty, specc chooses colors.
@@ -333,7 +333,7 @@ def _read_name(fields: JsonFields, name: str) -> str:
 ShortText: TypeAlias = Annotated[str, _read_name]
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class CtcOutput(RenamedFieldRecord):
     """CTC best-path decoding of scores [batch, positions, tokens]: take the best token at each
     position, merge repeated tokens, and remove blanks.
@@ -358,7 +358,7 @@ class CtcOutput(RenamedFieldRecord):
         _check_ids(fields, len(self.vocab), blank=self.blank_token_id)
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class DetectionOutput(RenamedFieldRecord):
     """Class logits [batch, queries, classes] of an object detector, printed as a table of at most
     `max_detections` boxes with scores above `threshold`.

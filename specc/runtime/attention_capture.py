@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.drawing.attention_map_drawing import draw_attention_maps
 from specc.drawing.attention_maps import AttentionMap, AttentionMaps, render_attention_html
 from specc.drawing.png import find_missing_glyphs, render_png
@@ -27,7 +27,7 @@ MAX_INDEX = 9999
 """Maximum layer or head index that `parse_number_list` accepts."""
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class AttentionSelection:
     """A selection of attention maps by scope pattern, layers and heads; empty fields select all."""
 
@@ -137,7 +137,7 @@ MAX_PANELS = 256
 """Maximum number of attention maps in one image. HTML pages have no limit."""
 
 
-@value_class()
+@immutable_dataclass()
 class AttentionCapture:
     """The attention maps of the first batch element of a run, the `results` and the batch size."""
 
@@ -334,7 +334,7 @@ def _read_alignment(labeler: AttentionAxisLabeler, weights: Array) -> AttentionM
     )
 
 
-@value_class()
+@immutable_dataclass()
 class RenderedAttention:
     """The content of a rendered file, and remarks to print, e.g. about omitted attention maps."""
 

@@ -44,10 +44,13 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
         parts = [part[name] for part in (weights, scales, zero_points) if name in part]
         storage_dtype = STORAGE_DTYPES[format.dtype]
         expected_types = [
-            *zip(format.compute_shapes(shape), (storage_dtype, "float32"), strict=True),
-            (format.compute_zero_points_shape(shape), storage_dtype),
+            (
+                format.compute_tensor_shape(shape, role),
+                "float32" if role == "scales" else storage_dtype,
+            )
+            for role in format.tensor_roles
         ]
-        if [(part.shape, part.dtype.name) for part in parts] != expected_types[: len(parts)]:
+        if [(part.shape, part.dtype.name) for part in parts] != expected_types:
             raise_error(
                 "E0917",
                 f"the specc metadata in `{escape_text(file.path)}` is invalid: "

@@ -5,7 +5,7 @@ from dataclasses import field, fields
 from typing import TypeAlias, get_args
 
 from specc.diagnostics.diagnostic import Span
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 
 OptionalSpan: TypeAlias = Span | None
 
@@ -15,7 +15,7 @@ def make_span_field() -> OptionalSpan:
     return field(default=None, compare=False, repr=False, kw_only=True)
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Comments:
     """The comments of a syntax tree node: `leading` comments on the lines above the node, and a
     `trailing` comment on its last line. Each comment is the text after `#`, without surrounding
@@ -30,21 +30,21 @@ class Comments:
 NO_COMMENTS = Comments()
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class SpannedNode:
     """A syntax tree node with a source location, which equality ignores."""
 
     span: OptionalSpan = make_span_field()
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class CommentedNode(SpannedNode):
     """A syntax tree node that occupies whole lines, to which comments can belong."""
 
     comments: Comments = NO_COMMENTS
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class CommentedBlock(CommentedNode):
     """A node with a body in braces or below a YAML key. `end` are the comments after the body."""
 
@@ -54,14 +54,14 @@ class CommentedBlock(CommentedNode):
 # --- expressions ----------------------------------------------------------------------
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class NumberLiteral(SpannedNode):
     """A number literal with its source text, such as `1e-5`."""
 
     text: str
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class TextLiteral(SpannedNode):
     """A string literal, such as `"clip.vocab"`. `value` is the text between the quotes, with
     escapes resolved.
@@ -70,14 +70,14 @@ class TextLiteral(SpannedNode):
     value: str
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Name(SpannedNode):
     """A name, such as `x` or `config.vision.width`, or a literal `true`, `false` or `none`."""
 
     path: str
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Option(SpannedNode):
     """A named argument of a call, such as `out=d`."""
 
@@ -86,7 +86,7 @@ class Option(SpannedNode):
     name_span: OptionalSpan = make_span_field()
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class WeightName(SpannedNode):
     """The weight path of a call, such as `@ encoder.layers.{i}`. `text` is the path with its
     placeholders `{…}`.
@@ -95,7 +95,7 @@ class WeightName(SpannedNode):
     text: str
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Call(SpannedNode):
     """A call, such as `linear(x, out=d) @ q_proj`."""
 
@@ -105,7 +105,7 @@ class Call(SpannedNode):
     weights: WeightName | None = None
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Slice(SpannedNode):
     """A slice in an index expression: `a:b`, `:`, `1:` or `a:b:s`."""
 
@@ -114,7 +114,7 @@ class Slice(SpannedNode):
     step: "Expr | None" = None
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Index(SpannedNode):
     """An index expression, such as `x[:, 0]`."""
 
@@ -122,7 +122,7 @@ class Index(SpannedNode):
     items: tuple["Expr | Slice | EllipsisDims", ...]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Unary(SpannedNode):
     """A unary operation, `-x` or `not x`, with the operator `op`."""
 
@@ -130,7 +130,7 @@ class Unary(SpannedNode):
     operand: "Expr"
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Binary(SpannedNode):
     """A binary operation, such as `a + b`, with the operator `op`: `+ - * / // % ** &` or `|`."""
 
@@ -140,7 +140,7 @@ class Binary(SpannedNode):
     op_span: OptionalSpan = make_span_field()
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Compare(SpannedNode):
     """A chain of comparisons, such as `0 <= i - j < n` or `x in [1, 2]`. The operator `ops[n]`
     (`==`, `!=`, `<=`, `>=`, `<`, `>` or `in`) compares `operands[n]` with `operands[n + 1]`.
@@ -150,7 +150,7 @@ class Compare(SpannedNode):
     operands: tuple["Expr", ...]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Conditional(SpannedNode):
     """A conditional expression, `a if c else b`."""
 
@@ -159,14 +159,14 @@ class Conditional(SpannedNode):
     otherwise: "Expr"
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class ListLiteral(SpannedNode):
     """A list, `[a, b]`."""
 
     items: tuple["Expr", ...]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class ListComprehension(SpannedNode):
     """A list comprehension, `[f(i) for i in n]`."""
 
@@ -175,7 +175,7 @@ class ListComprehension(SpannedNode):
     iterable: "Expr"
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class RecordLiteral(SpannedNode):
     """A record of config values for a derived spec or a used spec, such as `{layers = 4 attention =
     {mask = all}}` in the DSL or a nested map in YAML.
@@ -184,7 +184,7 @@ class RecordLiteral(SpannedNode):
     fields: tuple[Option, ...]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class EllipsisDims(SpannedNode):
     """An ellipsis `...` in a type or an index expression, which stands for any number of axes."""
 
@@ -207,7 +207,7 @@ Expr: TypeAlias = (
 # --- types ----------------------------------------------------------------------------
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class TypeName(SpannedNode):
     """A declared type, such as `float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?` or
     `list[int]`.
@@ -230,7 +230,7 @@ MISSING_TYPE = TypeName(name="_")
 """The placeholder for the type of a parameter that a parser has not resolved."""
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class BlockParameter(SpannedNode):
     """A parameter or result of a block or graph, such as `source_keep: keep[batch, src] = source !=
     pad`. With `is_from_inputs`, the type and the default are those of the `inputs` section.
@@ -245,7 +245,7 @@ class BlockParameter(SpannedNode):
 # --- statements -----------------------------------------------------------------------
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Target(SpannedNode):
     """A name on the left side of `=`, such as `x` or `x: float[batch, n]`. The target `_` ignores a
     result.
@@ -255,7 +255,7 @@ class Target(SpannedNode):
     type: TypeName | None = None
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Assignment(CommentedNode):
     """An assignment, such as `a, b = f(x)`."""
 
@@ -263,7 +263,7 @@ class Assignment(CommentedNode):
     value: Expr
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class RepeatLoop(CommentedBlock):
     """A loop that is unrolled at compile time: `repeat i in layers under "layers.{i}" collect h { …
     }`.
@@ -276,7 +276,7 @@ class RepeatLoop(CommentedBlock):
     body: tuple["Statement", ...]
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class ScanLoop(CommentedBlock):
     """A run-time loop: `scan y, m in ys, ms along tgt carry s, c collect out reverse keep k until
     all(d) { … }`.
@@ -297,7 +297,7 @@ class ScanLoop(CommentedBlock):
     until: Expr | None = None
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class WhenStatement(CommentedBlock):
     """A compile-time conditional: `when c { … } else { … }`."""
 
@@ -307,14 +307,14 @@ class WhenStatement(CommentedBlock):
     else_end: tuple[str, ...] = ()
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class ReturnStatement(CommentedNode):
     """A statement that returns the results of a block: `return logits, weights`."""
 
     values: tuple[Expr, ...]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class RequireStatement(CommentedNode):
     """A condition on config values: `require d % heads == 0, "heads must divide the width"`."""
 
@@ -329,7 +329,7 @@ Statement: TypeAlias = (
 # --- items ----------------------------------------------------------------------------
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class Field(CommentedNode):
     """A config field: `layers: int from "num_hidden_layers" | "n_layer" = 12 "how many blocks"`.
 
@@ -344,7 +344,7 @@ class Field(CommentedNode):
     doc: str = ""
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class ExpectedValues(CommentedNode):
     """The values of a config.json key that a spec supports:
     `expect "model_type" in (vit, deit)`.
@@ -354,7 +354,7 @@ class ExpectedValues(CommentedNode):
     values: tuple[str, ...]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class IgnoredKeys(CommentedNode):
     """The keys of config.json that do not affect the model:
     `ignore "initializer_range", "use_cache"`.
@@ -363,7 +363,7 @@ class IgnoredKeys(CommentedNode):
     keys: tuple[str, ...]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class ConfigOverride(CommentedNode):
     """A value for a field of the base spec, in the `config` of a derived spec: `heads = 4`."""
 
@@ -374,21 +374,21 @@ class ConfigOverride(CommentedNode):
 ConfigEntry: TypeAlias = Field | ExpectedValues | IgnoredKeys | ConfigOverride
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class ConfigSection(CommentedBlock):
     """The config fields of a spec: `config { … }`."""
 
     entries: tuple[ConfigEntry, ...]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Dims(CommentedNode):
     """The dynamic dimensions of a spec, with optional lower bounds: `dims batch, src, tgt >= 1`."""
 
     names: tuple["DimName", ...]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class DimName(SpannedNode):
     """A dynamic dimension with the lower bound `minimum` (default 0)."""
 
@@ -396,7 +396,7 @@ class DimName(SpannedNode):
     minimum: int = 0
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class InputDeclaration(CommentedNode):
     """An entry of an `inputs` section: `keep: keep[batch, n] right = ids != pad`."""
 
@@ -405,7 +405,7 @@ class InputDeclaration(CommentedNode):
     default: Expr | None = None
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class InputsSection(CommentedBlock):
     """The types and defaults of inputs that several graphs have: `inputs { … }`. The parsers copy
     them to the parameters of graphs without a type.
@@ -414,7 +414,7 @@ class InputsSection(CommentedBlock):
     entries: tuple[InputDeclaration, ...]
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class UseStatement(CommentedNode):
     """A statement that makes the blocks and graphs of a file available under a name: `use
     "vit.specc" as v`.
@@ -440,7 +440,7 @@ class UseStatement(CommentedNode):
         return self.paths[0]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Equation(SpannedNode):
     """An equation of dimensions after `where`, such as `total = past + seq`."""
 
@@ -448,7 +448,7 @@ class Equation(SpannedNode):
     value: Expr
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class Block(CommentedBlock):
     """A block or graph definition: `block name(params) -> results "doc" { … }`.
 
@@ -471,7 +471,7 @@ class Block(CommentedBlock):
 DEFINITION_KINDS = ("mask", "score", "bias", "normalizer")
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class Definition(CommentedNode):
     """A mask, score, bias or normalizer: `mask window(back, ahead=0) = 0 <= i - j < back`.
 
@@ -488,7 +488,7 @@ class Definition(CommentedNode):
     name_span: OptionalSpan = make_span_field()
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class DefinitionParameter(SpannedNode):
     """A parameter of a definition."""
 
@@ -497,7 +497,7 @@ class DefinitionParameter(SpannedNode):
     default: Expr | None = None
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class InputPreprocessing(CommentedNode):
     """The preprocessing of an input, in a `reading` section: `pixels = image(size=[8, 8])`."""
 
@@ -505,7 +505,7 @@ class InputPreprocessing(CommentedNode):
     value: Expr
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class OutputPostprocessing(CommentedNode):
     """The postprocessing of a result in a `reading` section: `show logits = choice(labels)`."""
 
@@ -516,21 +516,21 @@ class OutputPostprocessing(CommentedNode):
 ReadingEntry: TypeAlias = InputPreprocessing | OutputPostprocessing
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class ReadingSection(CommentedBlock):
     """The preprocessing and postprocessing of a spec: `reading { … }`."""
 
     entries: tuple[ReadingEntry, ...]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class WeightsFile(CommentedNode):
     """The weights file of a spec: `from "digits.safetensors"`."""
 
     path: str
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class TieRule(CommentedNode):
     """A tied weight: `tie lm_head.weight = wte.weight when tied`. The weight `name` is loaded from
     the tensor `source` if the file contains no tensor `name`.
@@ -541,7 +541,7 @@ class TieRule(CommentedNode):
     condition: Expr | None = None
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class LoadRule(CommentedNode):
     """An expression that computes a parameter from tensors of the file: `load a.weight =
     transpose(b.weight)`.
@@ -554,7 +554,7 @@ class LoadRule(CommentedNode):
     condition: Expr | None = None
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class IgnoreRule(CommentedNode):
     """A pattern of tensors in the weights file that the model does not use: `ignore
     "layers.{i}.attn.bias"`. `*` matches any characters.
@@ -564,7 +564,7 @@ class IgnoreRule(CommentedNode):
     condition: Expr | None = None
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class ShareRule(CommentedNode):
     """A weight path whose weights are shared by all calls with this path: `share encoder.layer when
     tied`.
@@ -577,14 +577,14 @@ class ShareRule(CommentedNode):
 WeightRule: TypeAlias = WeightsFile | TieRule | LoadRule | IgnoreRule | ShareRule
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class WeightsSection(CommentedBlock):
     """The rules for loading weights: `weights { … }`."""
 
     rules: tuple[WeightRule, ...]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class Setting(CommentedNode):
     """A setting of a `generate` section, such as `stop = eos`."""
 
@@ -592,7 +592,7 @@ class Setting(CommentedNode):
     value: Expr
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class GenerateSection(CommentedBlock):
     """A `generate` section: `generate translation of target from logits { start = bos stop = eos
     }`.
@@ -604,7 +604,7 @@ class GenerateSection(CommentedBlock):
     settings: tuple[Setting, ...] = ()
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class StreamSection(CommentedNode):
     """A `stream` section, which names a streamed output and input: `stream logits of audio`."""
 
@@ -612,7 +612,7 @@ class StreamSection(CommentedNode):
     input_name: str
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class QuantizeEntry(CommentedNode):
     """An entry of a `quantize` section, such as `int4 = ["*.mlp.*"]`. The value is a word or a list
     of weight name patterns. A single value is equivalent to a list with one item.
@@ -622,7 +622,7 @@ class QuantizeEntry(CommentedNode):
     values: tuple[TextLiteral, ...]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class QuantizeSection(CommentedBlock):
     """A `quantize` section, which sets weight formats: `quantize { default = int8 }`."""
 
@@ -656,7 +656,7 @@ Commentable: TypeAlias = (
 """The nodes that occupy whole lines and can have comments."""
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class File(CommentedNode):
     """A spec file. `comments.leading` are the comments above the first line, and `end` are the
     comments below the last item.

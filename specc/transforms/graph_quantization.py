@@ -19,7 +19,12 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Node, NodeResults, Parameter, Value
 from specc.ir.model import KVCache
 from specc.ir.op import Op
-from specc.ir.ops.quantized import ActivationRoundingMode, QuantizationFormat, QuantizationPlan
+from specc.ir.ops.quantized import (
+    ActivationRoundingMode,
+    QuantizationFormat,
+    QuantizationPlan,
+    TensorRole,
+)
 from specc.ir.ops.recurrent import remove_axis
 from specc.ir.recurrent_as_loop import expand_to_scan
 from specc.ir.types import Type
@@ -132,22 +137,17 @@ def _make_quantized_weight(
 ) -> QuantizedParameters:
     """Return the parameters that replace a weight: codes, scales and zero points."""
     shape = tuple(d.number or 0 for d in parameter.type.shape)
-    codes_shape, scales_shape = format.compute_shapes(shape)
 
-    def add_component(rename: Callable[[str], str], type: Type) -> Value:
-        tied = rename(parameter.tied_to) if parameter.tied_to else ""
-        return builder.add_parameter(
-            replace(parameter, name=rename(parameter.name), type=type, tied_to=tied)
-        )
+    def add_tensor(role: TensorRole) -> Value:
+        tied = format.format_tensor_name(parameter.tied_to, role) if parameter.tied_to else ""
+        name = format.format_tensor_name(parameter.name, role)
+        type = Type.of(format.get_dtype(role), *format.compute_tensor_shape(shape, role))
+        return builder.add_parameter(replace(parameter, name=name, type=type, tied_to=tied))
 
-    codes = add_component(format.make_codes_tensor_name, Type.of(format.dtype, *codes_shape))
-    quantized = QuantizedParameters(
-        codes, add_component(format.format_scales_name, Type.of("f32", *scales_shape)), format
+    tensors = {role: add_tensor(role) for role in format.tensor_roles}
+    return QuantizedParameters(
+        tensors["codes"], tensors["scales"], format, zero_points=tensors.get("zero_points")
     )
-    if not format.has_zero_points:
-        return quantized
-    zero_type = Type.of(format.dtype, *format.compute_zero_points_shape(shape))
-    return replace(quantized, zero_points=add_component(format.format_zero_points_name, zero_type))
 
 
 @dataclass

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Literal, TypeAlias
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir import ops
 from specc.ir.graph import Graph, Value
 from specc.ir.ops.quantized import (
@@ -42,7 +42,7 @@ MIN_INT4_ELEMENTS = 1 << 16
 """Minimum number of elements of a matrix for 4-bit quantization."""
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class QuantizationOptions:
     """The quantization options of a compilation.
 
@@ -72,7 +72,7 @@ class QuantizationOptions:
         return *self.unquantized_patterns, *(pattern for pattern, _ in self.kind_by_pattern)
 
 
-@value_class()
+@immutable_dataclass()
 class QuantizationDecision:
     """The chosen quantization formats.
 
@@ -207,7 +207,7 @@ def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
     return [n for n in dict.fromkeys((name, module, *uses.scopes)) if n]
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class _FormatChooser:
     """Chooses the formats of weights. `lm_head_weights` are the weights of the output projection;
     `first_attention_weights` are the weights of the first attention layer.

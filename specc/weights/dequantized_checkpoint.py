@@ -17,9 +17,9 @@ from specc.weights.formats.quantized_decoders import (
     Codes,
     LayoutError,
     Lengths,
-    Parts,
     QuantizationSettings,
     QuantizedLayout,
+    StoredTensors,
     match_tensor,
 )
 from specc.weights.formats.quantized_formats import WEIGHT_FORMATS, WeightFormat
@@ -70,9 +70,9 @@ class DequantizedCheckpoint(Checkpoint):
         self.decoded_tensors = frozenset(self.weights).union(
             *(file.transformed_tensors for file in base.files)
         )
-        part_tensors = {tensor for w in self.weights.values() for tensor in w.tensors.values()}
-        other_tensors = _map_unquantized_tensors(base, part_tensors)
-        _check_all_parts_present(base, method, other_tensors)
+        quantized_tensors = {tensor for w in self.weights.values() for tensor in w.tensors.values()}
+        other_tensors = _map_unquantized_tensors(base, quantized_tensors)
+        _check_weights_complete(base, method, other_tensors)
         self.optional_tensors = _find_zero_biases(base, self.weights)
         self.tensors = other_tensors
         for name, weight in self.weights.items():
@@ -97,15 +97,17 @@ class DequantizedCheckpoint(Checkpoint):
     def read_codes(self, name: str, rows: slice) -> Codes:
         """Return the codes and scales of the rows `rows` of a quantized weight."""
         weight = self.weights[name]
-        return weight.format.decode(_view_parts(self, weight.tensors), weight.layout, rows)
+        return weight.layout.decode(_view_tensors(self, weight.tensors), rows)
 
 
-def _map_unquantized_tensors(base: Checkpoint, quantized_parts: Set[str]) -> dict[str, TensorEntry]:
-    """Return the tensors that are neither `quantized_parts` of weights nor activation scales."""
+def _map_unquantized_tensors(
+    base: Checkpoint, quantized_tensors: Set[str]
+) -> dict[str, TensorEntry]:
+    """Return the tensors that are neither `quantized_tensors` of weights nor activation scales."""
     return {
         n: e
         for n, e in base.tensors.items()
-        if n not in quantized_parts and n.rpartition(".")[2] not in ACTIVATION_TENSORS
+        if n not in quantized_tensors and n.rpartition(".")[2] not in ACTIVATION_TENSORS
     }
 
 
@@ -115,7 +117,7 @@ def _find_zero_biases(base: Checkpoint, weight_names: Iterable[str]) -> frozense
     return frozenset(b for b in biases if b in base.tensors and not base.get_array(b).any())
 
 
-def _view_parts(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Parts:
+def _view_tensors(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> StoredTensors:
     """Return the tensors of a quantized weight as views of their files."""
     return {
         suffix: checkpoint.get_file(tensor).get_array(tensor) for suffix, tensor in tensors.items()
@@ -144,39 +146,41 @@ def _match_weight(
 ) -> QuantizedWeight:
     """Return the weight with tensors named `stem` + suffix. Raise E0532 for an invalid weight."""
     name = stem + format.weight_suffix
-    missing_names = [stem + suffix for suffix in format.parts if stem + suffix not in base.tensors]
+    missing_names = [
+        stem + suffix for suffix in format.required_tensors if stem + suffix not in base.tensors
+    ]
     if missing_names:
         _raise_undecodable(base, name, f"`{escape_text(missing_names[0])}` is missing")
-    patterns = {**format.parts, **format.optional_parts}
+    patterns = {**format.required_tensors, **format.optional_tensors}
     tensors = {s: stem + s for s in patterns if stem + s in base.tensors}
     lengths: Lengths = {}
     try:
-        parts = _view_parts(base, tensors)
-        for suffix, array in parts.items():
+        stored = _view_tensors(base, tensors)
+        for suffix, array in stored.items():
             match_tensor(tensors[suffix], array, patterns[suffix], lengths)
-        layout = format.infer_layout(parts, lengths, settings)
+        layout = format.open_weight(stored, lengths, settings)
     except LayoutError as error:
         _raise_undecodable(base, name, escape_text(error))
     return QuantizedWeight(name, format, tensors, layout)
 
 
-def _check_all_parts_present(
+def _check_weights_complete(
     base: Checkpoint, method: str, unquantized: Mapping[str, TensorEntry]
 ) -> None:
     """Raise E0532 if a tensor in `unquantized` is part of an incomplete quantized weight."""
     formats = [format for format in WEIGHT_FORMATS if method in format.methods]
     for name, entry in unquantized.items():
         for format in formats:
-            _check_part_has_marker(base, name, format)
+            _check_marker_present(base, name, format)
         if name.endswith("weight") and entry.dtype.startswith(("f8", "i8", "u8", "i32")):
             markers = {name.removesuffix(f.weight_suffix) + f.marker_suffix for f in formats}
             missing = " or ".join(f"`{escape_text(marker)}`" for marker in sorted(markers))
             _raise_undecodable(base, name, f"it is {entry}, and {missing} is missing")
 
 
-def _check_part_has_marker(base: Checkpoint, name: str, format: WeightFormat) -> None:
+def _check_marker_present(base: Checkpoint, name: str, format: WeightFormat) -> None:
     """Raise E0532 if a tensor belongs to a quantized weight without its marker tensor."""
-    for suffix in format.parts:
+    for suffix in format.required_tensors:
         if suffix not in ("", format.weight_suffix) and name.endswith(suffix):
             marker = name.removesuffix(suffix) + format.marker_suffix
             _raise_undecodable(base, name, f"`{escape_text(marker)}` is missing")

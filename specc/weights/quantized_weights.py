@@ -13,7 +13,7 @@ import numpy as np
 
 from specc.io.output_paths import raise_os_error
 from specc.ir.array import Array
-from specc.ir.ops.quantized import QuantizationFormat, QuantizationPlan, WeightPart
+from specc.ir.ops.quantized import QuantizationFormat, QuantizationPlan, TensorRole
 from specc.weights import int_quantization
 from specc.weights.int_quantization import QuantizationErrorStats
 from specc.weights.parameter_sources import ParameterOverrides, ParameterSource
@@ -74,15 +74,15 @@ RowsAndFactor: TypeAlias = tuple[Array, Array | None]
 
 @dataclass(kw_only=True)
 class StreamingQuantizer:
-    """The state of quantizing a weight or a stack of weights row by row. `scales` and `zero_points`
-    are set after the last row; `recipe` is "nearest", "gptq" or "stored".
+    """The state of quantizing a weight or a stack of weights row by row. `finished_tensors` are the
+    scales and zero points, set after the last row and released by the first reader; `recipe` is
+    "nearest", "gptq" or "stored".
     """
 
     format: QuantizationFormat
     shape: tuple[int, ...]
     error: QuantizationErrorStats = field(default_factory=QuantizationErrorStats)
-    scales: Array | None = None
-    zero_points: Array | None = None
+    finished_tensors: dict[TensorRole, Array] = field(default_factory=dict)
     recipe: str = "nearest"
 
     @property
@@ -94,14 +94,6 @@ class StreamingQuantizer:
     def in_channels(self) -> int:
         """The number of input channels."""
         return self.shape[-2] if self.format.is_transposed else self.shape[-1]
-
-    def pop_scales_or_zero_points(self, part: WeightPart) -> Array | None:
-        """Return and release the scales or zero points, or return None if not yet computed."""
-        if part == "scales":
-            array, self.scales = self.scales, None
-        else:
-            array, self.zero_points = self.zero_points, None
-        return array
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -129,12 +121,14 @@ def quantize_to_files(
     plus a suffix. Raise E0810 to E0815 on failure.
     """
     quantized = QuantizedWeights(values, {name: format}, get_factor=get_factor)
-    parts = format.make_codes_tensor_name(name), format.format_scales_name(name)
+    tensors = [format.format_tensor_name(name, role) for role in ("codes", "scales")]
     paths = stem.with_suffix(".numbers"), stem.with_suffix(".scales")
-    for part, path in zip(parts, paths, strict=True):
+    for tensor, path in zip(tensors, paths, strict=True):
         try:
             with path.open("wb") as file:
-                file.writelines(quantized.iterate_chunks(part, quantized.parameters[part].dtype))
+                file.writelines(
+                    quantized.iterate_chunks(tensor, quantized.parameters[tensor].dtype)
+                )
         except OSError as error:
             raise_os_error(error, path)
     return PrequantizedWeight(*paths, quantized.streams[name].error)
@@ -162,33 +156,32 @@ class QuantizedWeights(ParameterOverrides):
             )
 
     @cached_property
-    def tensor_roles(self) -> Mapping[str, tuple[str, WeightPart]]:
+    def tensor_roles(self) -> Mapping[str, tuple[str, TensorRole]]:
         """The weight and the role (codes, scales or zero points) of each stored tensor, by name."""
-        parts: dict[str, tuple[str, WeightPart]] = {}
-        for name, format in self.plan.items():
-            for part in format.parts:
-                parts[format.format_part_name(name, part)] = name, part
-        return parts
+        return {
+            format.format_tensor_name(name, role): (name, role)
+            for name, format in self.plan.items()
+            for role in format.tensor_roles
+        }
 
     @cached_property
     def parameters(self) -> Mapping[str, ModelParameter]:
         """All parameters by name; quantized weights as codes, scales and zero points."""
         parameters = {n: w for n, w in self.base.parameters.items() if n not in self.plan}
-        for part, (name, kind) in self.tensor_roles.items():
-            format, stream = self.plan[name], self.streams[name]
-            shape = format.compute_part_shape(stream.shape, kind)
-            dtype = "f32" if kind == "scales" else format.dtype
-            parameter = self.base.parameters[name]
-            parameters[part] = replace(parameter, name=part, shape=shape, dtype=dtype)
+        for tensor, (name, role) in self.tensor_roles.items():
+            format, parameter = self.plan[name], self.base.parameters[name]
+            shape = format.compute_tensor_shape(parameter.shape, role)
+            dtype = format.get_dtype(role)
+            parameters[tensor] = replace(parameter, name=tensor, shape=shape, dtype=dtype)
         return parameters
 
     def get_tied_source(self, name: str) -> str | None:
         """Return the untied parameter that a parameter is tied to, or None."""
         if name not in self.tensor_roles:
             return self.base.get_tied_source(name)
-        weight, kind = self.tensor_roles[name]
+        weight, role = self.tensor_roles[name]
         root = self.base.get_tied_source(weight)
-        return None if root is None else self.plan[weight].format_part_name(root, kind)
+        return None if root is None else self.plan[weight].format_tensor_name(root, role)
 
     def get_stored_dtype(self, name: str) -> str:
         """Return the dtype in which a parameter is stored."""
@@ -204,22 +197,18 @@ class QuantizedWeights(ParameterOverrides):
 
     def iterate_replacement_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the codes, scales or zero points of a weight as bytes."""
-        weight, kind = self.tensor_roles[name]
+        weight, role = self.tensor_roles[name]
         if weight in self.prequantized:
-            yield from self._iterate_stored(weight, is_scales=kind == "scales")
-            return
-        if kind == "codes":
+            yield from self._iterate_stored(weight, is_scales=role == "scales")
+        elif role == "codes":
             yield from self._iterate_codes(weight)
-            return
-        stream = self.streams[weight]
-        part = stream.pop_scales_or_zero_points(kind)
-        if part is None:
-            # scales and zero points are only known after all codes have been computed
-            for _ in self._iterate_codes(weight):
-                pass
-            part = stream.pop_scales_or_zero_points(kind)
-        assert part is not None
-        yield _view_bytes(part)
+        else:
+            finished_tensors = self.streams[weight].finished_tensors
+            if role not in finished_tensors:
+                # scales and zero points are only known after all codes have been computed
+                for _ in self._iterate_codes(weight):
+                    pass
+            yield _view_bytes(finished_tensors.pop(role))
 
     def _iterate_stored(self, name: str, *, is_scales: bool) -> Iterator[memoryview]:
         """Yield the codes or the scales of a pre-quantized weight from its file."""
@@ -266,8 +255,10 @@ class QuantizedWeights(ParameterOverrides):
         joined = np.concatenate(scales) if scales else np.empty(0, np.float32)
         joined = joined.reshape(*stream.batch_shape, stream.out_channels, *joined.shape[1:])
         is_column_major = format.layout == "columns" and format.group_size
-        stream.scales = np.swapaxes(joined, -1, -2) if is_column_major else joined
-        stream.zero_points = np.concatenate(zero_points)
+        stream.finished_tensors["scales"] = (
+            np.swapaxes(joined, -1, -2) if is_column_major else joined
+        )
+        stream.finished_tensors["zero_points"] = np.concatenate(zero_points)
         check_quantized_range(name, stream.error.relative_error, format, stream.in_channels, joined)
         if columns is not None:
             yield _view_bytes(_pack_int4_tensor(columns) if format.bits == 4 else columns)

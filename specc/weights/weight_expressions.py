@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir.signature import AxisGroup, RearrangePatternError, parse_rearrange_pattern
 from specc.weights.parameter_names import group_names
 
@@ -30,7 +30,7 @@ class _Formatted:
         return self.form.format(self)
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class TensorExpr:
     """A tensor of the weights file."""
 
@@ -40,7 +40,7 @@ class TensorExpr:
         return self.name
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class TransposeExpr:
     """A tensor transposed to the axis order `axes`, by default with its last two axes swapped. A
     tensor with the shape `exempt_shape` is not transposed.
@@ -73,7 +73,7 @@ class TransposeExpr:
         return self.axes
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class ReshapeExpr:
     """A reshaped tensor. The size of one axis may be -1 (inferred)."""
 
@@ -84,7 +84,7 @@ class ReshapeExpr:
         return f"reshape({self.x}, shape={list(self.shape)})"
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class ConcatExpr:
     """Tensors concatenated along an axis."""
 
@@ -95,7 +95,7 @@ class ConcatExpr:
         return f"concat([{', '.join(map(str, self.parts))}], axis={self.axis})"
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class StackExpr:
     """Tensors of equal shape stacked along a new first axis, such as the weights of experts."""
 
@@ -105,7 +105,7 @@ class StackExpr:
         return f"stack([{', '.join(group_names(map(str, self.parts)))}])"
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class SliceExpr(_Formatted):
     """A slice of a tensor: indices `start` to `stop` (exclusive) along an axis."""
 
@@ -117,7 +117,7 @@ class SliceExpr(_Formatted):
     form = "slice({0.x}, axis={0.axis}, from={0.start}, to={0.stop})"
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class SplitPartExpr:
     """Chunk `index` of a tensor that is split along an axis into equal `parts` or listed sizes."""
 
@@ -150,7 +150,7 @@ class SplitPartExpr:
         return start, start + sizes[self.index]
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class PermuteRopeExpr(_Formatted):
     """A query or key projection whose rows are permuted per head between RoPE layouts. `to="half"`
     converts interleaved pairs (0, 1), (2, 3), … to the half-split layout: all first elements, then
@@ -164,7 +164,7 @@ class PermuteRopeExpr(_Formatted):
     form = "permute_pairs({0.x}, to={0.to}, heads={0.heads})"
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class NegateExpr(_Formatted):
     """A tensor with all elements negated."""
 
@@ -173,7 +173,7 @@ class NegateExpr(_Formatted):
     form = "negate({0.x})"
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class CastExpr(_Formatted):
     """A tensor cast to another dtype."""
 
@@ -183,7 +183,7 @@ class CastExpr(_Formatted):
     form = "cast({0.x}, to={0.dtype})"
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class AddNumberExpr(_Formatted):
     """A tensor plus a constant. 16-bit elements are first converted to f32 for accuracy."""
 
@@ -193,7 +193,7 @@ class AddNumberExpr(_Formatted):
     form = "add({0.x}, {0.number!r})"
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class ResizeGridExpr(_Formatted):
     """Position embeddings of a square grid, resized to `rows` by `columns`. The first `prefix`
     embeddings are unchanged.
@@ -207,7 +207,7 @@ class ResizeGridExpr(_Formatted):
     form = "resize_grid({0.x}, rows={0.rows}, columns={0.columns}, prefix={0.prefix})"
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class FirstPresentExpr:
     """The first of several expressions whose tensors are all in the file."""
 
@@ -217,7 +217,7 @@ class FirstPresentExpr:
         return f"first_present({', '.join(map(str, self.options))})"
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class RearrangeExpr:
     """A tensor whose axes are split, permuted and merged by an einops pattern."""
 
@@ -305,7 +305,7 @@ def split_concatenation(expr: Expr) -> Iterator[Expr]:
             yield expr
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class RearrangePlan:
     """The steps of a rearrange for known sizes: reshape to `split_shape`, permute, reshape."""
 

@@ -8,14 +8,14 @@ from itertools import islice
 from pathlib import Path
 
 from specc.diagnostics.diagnostic import Span, raise_error
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.suggest import format_suggestion
-from specc.diagnostics.value_class import value_class
 from specc.io.safe_read import escape_text
 from specc.weights.parameter_names import NamePattern, find_nearest_name
 from specc.weights.weight_expressions import Expr, Shape, rename_tensors
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class ModelParameter:
     """A parameter of the model. In messages, `origin` describes its call and the source of its
     shape. `config_names` are the config values that determine the axis sizes, or "".
@@ -29,7 +29,7 @@ class ModelParameter:
     config_names: tuple[str, ...] = ()
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class TieRule:
     """The rule `tie name = source`. Both names may be patterns with the same placeholders. A rule
     with `is_from_used_spec` is skipped if the model lacks the named parameters.
@@ -41,7 +41,7 @@ class TieRule:
     is_from_used_spec: bool = False
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class LoadRule:
     """The rule `load name = value`. `name` may be a pattern, whose captures fill placeholders in
     names of `value`. A rule with `is_from_used_spec` is skipped if the model lacks the named
@@ -54,7 +54,7 @@ class LoadRule:
     is_from_used_spec: bool = False
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class IgnoreRule:
     """The rule `ignore pattern`: checkpoint tensors that match may remain unused."""
 
@@ -62,7 +62,7 @@ class IgnoreRule:
     span: Span | None = None
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class WeightRules:
     """The rules in the `weights` section of a spec and of the specs that it uses. Weights of used
     specs are below the paths in `used_spec_paths`.
@@ -269,7 +269,7 @@ def _raise_unknown_weight(
     )
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class ParameterNaming:
     """The mapping from parameter names to tensor names: it strips `removed_prefix` or adds
     `added_prefix`. `part_namings` maps the path of each used spec to its naming, longest path

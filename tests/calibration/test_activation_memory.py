@@ -166,8 +166,8 @@ def test_prequantized_values_equal_quantization_on_the_fly(tmp_path: Path) -> No
     factor = int_quantization.compute_cholesky_factor(x.T @ x)
     one = QuantizedWeights(BASE, {"w0": FORM}, get_factor=lambda _: factor)
     for part, dtype in (
-        (FORM.make_codes_tensor_name("w0"), "u8"),
-        (FORM.format_scales_name("w0"), "f32"),
+        (FORM.format_tensor_name("w0", "codes"), "u8"),
+        (FORM.format_tensor_name("w0", "scales"), "f32"),
     ):
         want = b"".join(bytes(c) for c in one.iterate_chunks(part, dtype))
         assert b"".join(bytes(c) for c in whole.iterate_chunks(part, dtype)) == want

@@ -87,7 +87,7 @@ def _dataclass(node: ast.AST, where: str) -> Iterator[Offender]:
     if not isinstance(node, ast.ClassDef):
         return
     said = [ast.unparse(d) for d in node.decorator_list]
-    if not any(d.startswith(("dataclass", "value_class")) for d in said):
+    if not any(d.startswith(("dataclass", "immutable_dataclass")) for d in said):
         return
     fields = [f for f in node.body if isinstance(f, ast.AnnAssign)]
     fields = [f for f in fields if not ast.unparse(f.annotation).startswith("ClassVar")]

@@ -70,8 +70,14 @@ def build_quantized_linear(
     b = GraphBuilder()
     axes = [Dim.symbol(a) if isinstance(a, str) else Dim.from_value(a) for a in leading_axes]
     x = b.add_input("x", Input(Type("f32", (*axes, Dim.from_value(in_features)))))
-    weights = {form.make_codes_tensor_name("w"): codes, form.format_scales_name("w"): scales}
-    types = {form.make_codes_tensor_name("w"): form.dtype, form.format_scales_name("w"): "f32"}
+    weights = {
+        form.format_tensor_name("w", "codes"): codes,
+        form.format_tensor_name("w", "scales"): scales,
+    }
+    types = {
+        form.format_tensor_name("w", "codes"): form.dtype,
+        form.format_tensor_name("w", "scales"): "f32",
+    }
     if bias is not None:
         weights["bias"], types["bias"] = bias.astype(np.float32), "f32"
     operands = [

@@ -32,7 +32,8 @@ def test_dequantization_error_is_bounded(form: QuantizationFormat, out: int, wid
     weight = RNG.normal(size=(out, wide)).astype(np.float32)
     numbers, scales = quantize_matrix(weight, form)
     shape = (wide, out) if form.is_transposed else (out, wide)
-    assert (numbers.shape, scales.shape) == form.compute_shapes(shape)
+    assert numbers.shape == form.compute_tensor_shape(shape, "codes")
+    assert scales.shape == form.compute_tensor_shape(shape, "scales")
     again = int_quantization.dequantize_weight(numbers, scales, wide, form)
     again = again.T if form.is_transposed else again
     step = np.abs(
@@ -91,10 +92,13 @@ def test_streamed_quantization(form: QuantizationFormat, monkeypatch: pytest.Mon
     whole = np.frombuffer(b"".join(base.iterate_chunks("w", "f32")), np.float32).reshape(shape)
     numbers, scales = quantize_matrix(whole.T if form.is_transposed else whole, form)
     monkeypatch.setattr("specc.weights.quantized_weights.CHUNK_VALUES", 30)
-    got = b"".join(values.iterate_chunks(form.make_codes_tensor_name("w"), form.dtype))
+    got = b"".join(values.iterate_chunks(form.format_tensor_name("w", "codes"), form.dtype))
     assert got == (pack_int4(numbers) if form.dtype == "i4" else numbers.tobytes())
-    assert b"".join(values.iterate_chunks(form.format_scales_name("w"), "f32")) == scales.tobytes()
-    count = math.prod(values.parameters[form.make_codes_tensor_name("w")].shape)
+    assert (
+        b"".join(values.iterate_chunks(form.format_tensor_name("w", "scales"), "f32"))
+        == scales.tobytes()
+    )
+    count = math.prod(values.parameters[form.format_tensor_name("w", "codes")].shape)
     assert len(got) == -(-count // 2) if form.dtype == "i4" else count
     again = int_quantization.dequantize_weight(
         numbers, scales, shape[0] if form.is_transposed else shape[1], form

@@ -94,8 +94,12 @@ def test_bytes_equal_the_simple_implementation(
     rows = sample_weight().astype(KINDS[dtype])
     form = QuantizationFormat(bits=bits, group_size=block, layout="rows", rounding="none")
     values = QuantizedWeights(StoredWeight(rows, dtype), {"w": form})
-    numbers = b"".join(map(bytes, values.iterate_chunks(form.make_codes_tensor_name("w"), "u8")))
-    scales = b"".join(map(bytes, values.iterate_chunks(form.format_scales_name("w"), "f32")))
+    numbers = b"".join(
+        map(bytes, values.iterate_chunks(form.format_tensor_name("w", "codes"), "u8"))
+    )
+    scales = b"".join(
+        map(bytes, values.iterate_chunks(form.format_tensor_name("w", "scales"), "f32"))
+    )
     assert (numbers, scales) == quantize_simply(rows, bits, block)
     narrow = rows.astype(np.float32)
     assert values.streams["w"].error.squared_norm == pytest.approx(np.vdot(narrow, narrow))

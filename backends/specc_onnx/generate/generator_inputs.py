@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
 from specc.ir.model import (
@@ -48,7 +48,7 @@ def get_scalar_input_types(decoding: DecodingConfig) -> dict[str, str]:
     return scalars
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class LoopCarry:
     """A loop-carried value: its type inside the loop, and the name of its initial value."""
 
@@ -57,7 +57,7 @@ class LoopCarry:
     initial_value: str
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class TokenSelection:
     """The result of a decoding step: the next `tokens` i64[batch], their parent beams i64[batch]
     (None without beam search), `should_continue` bool[], and the loop-carried values after the
@@ -70,7 +70,7 @@ class TokenSelection:
     next_carries: Sequence[str]
 
 
-@value_class()
+@immutable_dataclass()
 class GeneratorDefinition(StandaloneGeneratorSource):
     """Graphs, decoding settings and input defaults of a standalone generator."""
 
@@ -181,7 +181,7 @@ class GeneratorDefinition(StandaloneGeneratorSource):
         return [n for n in outputs if n in self._read_inputs and n != self.derived.sequence_input]
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class GenerationContext:
     """A standalone generator under construction: the `types` of the inputs of the spec, the names
     of scalar inputs, and the `main_tensors` of the main graph by name, including encoder outputs.

@@ -16,7 +16,7 @@ from specc.artifact.package_index_and_checksums import WeightFileMetadata
 from specc.backend import WeightStorage
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.graph import Graph
-from specc.ir.ops.quantized import is_quantized_part_name
+from specc.ir.ops.quantized import is_quantized_tensor_name
 from specc.ir.types import Type
 from specc.weights.external_data import (
     ExternalDataPlan,
@@ -126,7 +126,7 @@ def _choose_dtype(values: ParameterSource, name: str, dtype: str, matrix_dtype: 
     is_matrix = dtype == "f32" and len(values.parameters[name].shape) > 1
     # scales of quantized weights keep their dtype
     return (
-        matrix_dtype if matrix_dtype and is_matrix and not is_quantized_part_name(name) else dtype
+        matrix_dtype if matrix_dtype and is_matrix and not is_quantized_tensor_name(name) else dtype
     )
 
 

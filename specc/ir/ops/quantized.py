@@ -12,7 +12,7 @@ Without a group size, there is one scale per channel.
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir.dim import Dim
 from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
@@ -21,8 +21,8 @@ from specc.ir.types import ShapeError
 __all__ = ["Dequantize", "Quantize", "QuantizedEmbedding", "QuantizedLinear", "QuantizedLstm"]
 
 WeightLayout: TypeAlias = Literal["rows", "columns"]
-WeightPart: TypeAlias = Literal["codes", "scales", "zero_points"]
-WEIGHT_PARTS: tuple[WeightPart, ...] = ("codes", "scales", "zero_points")
+TensorRole: TypeAlias = Literal["codes", "scales", "zero_points"]
+TENSOR_ROLES: tuple[TensorRole, ...] = ("codes", "scales", "zero_points")
 ActivationRoundingMode: TypeAlias = Literal["none", "row", "block", "tensor"]
 
 _WEIGHT_TERMS = {
@@ -189,7 +189,7 @@ MIN_GROUP_SIZE, MAX_GROUP_SIZE = 16, 256
 """The range of supported group sizes, which must be powers of two."""
 
 
-@value_class(slots=True, kw_only=True)
+@immutable_dataclass(slots=True, kw_only=True)
 class QuantizationFormat:
     """A format of quantized weights with `bits` bits and `group_size` (0: per-channel scales).
 
@@ -205,37 +205,19 @@ class QuantizationFormat:
     is_transposed: bool = False
     has_zero_points: bool = False
 
-    def make_codes_tensor_name(self, name: str) -> str:
-        """Return the tensor name of the codes, i.e. quantized values, of the weight `name`."""
-        return f"{name}:int{self.bits}"
-
-    def format_scales_name(self, name: str) -> str:
-        """Return the tensor name of the scales of the quantized weight `name`."""
-        return f"{name}:scale"
-
     @property
-    def parts(self) -> tuple[WeightPart, ...]:
-        """The tensors that store a quantized weight: codes, scales, and zero points if present."""
-        return WEIGHT_PARTS if self.has_zero_points else WEIGHT_PARTS[:2]
+    def tensor_roles(self) -> tuple[TensorRole, ...]:
+        """The roles of the tensors that store a weight: codes, scales, zero points if present."""
+        return TENSOR_ROLES if self.has_zero_points else TENSOR_ROLES[:2]
 
-    def format_part_name(self, name: str, part: WeightPart) -> str:
+    def format_tensor_name(self, name: str, role: TensorRole) -> str:
         """Return the tensor name of the codes, scales or zero points of the weight `name`."""
-        match part:
-            case "codes":
-                return self.make_codes_tensor_name(name)
-            case "scales":
-                return self.format_scales_name(name)
-        return self.format_zero_points_name(name)
+        suffixes = {"codes": f"int{self.bits}", "scales": "scale", "zero_points": "zero"}
+        return f"{name}:{suffixes[role]}"
 
-    def compute_part_shape(self, shape: tuple[int, ...], part: WeightPart) -> tuple[int, ...]:
-        """Return the shape of the codes, scales or zero points of a (possibly stacked) weight."""
-        if part == "zero_points":
-            return self.compute_zero_points_shape(shape)
-        return self.compute_shapes(shape)[1 if part == "scales" else 0]
-
-    def format_zero_points_name(self, name: str) -> str:
-        """Return the tensor name of the zero points of the quantized weight `name`."""
-        return f"{name}:zero"
+    def get_dtype(self, role: TensorRole) -> str:
+        """Return the dtype of the stored codes, scales or zero points."""
+        return "f32" if role == "scales" else self.dtype
 
     @property
     def dtype(self) -> str:
@@ -244,36 +226,28 @@ class QuantizationFormat:
             return "u8" if self.group_size else "i8"
         return "i4" if self.bits == 4 else "i8"
 
-    def compute_shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the shapes of the codes and the scales of a weight, or of a stack of weights."""
+    def compute_tensor_shape(self, shape: tuple[int, ...], role: TensorRole) -> tuple[int, ...]:
+        """Return the shape of the codes, scales or zero points of a weight of the shape `shape`, or
+        of a stack of weights.
+        """
         *stack_sizes, out_features, in_features = shape
-        codes, scales = self._compute_matrix_shapes((out_features, in_features))
-        return (*stack_sizes, *codes), (*stack_sizes, *scales)
-
-    def compute_zero_points_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the packed zero points of a weight, or of a stack of weights."""
-        *leading_sizes, group_count = self.compute_shapes(shape)[1]
-        return (*leading_sizes, count_packed_bytes(group_count, self.bits))
-
-    def _compute_matrix_shapes(
-        self, shape: tuple[int, int]
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the shapes of the codes and the scales of a weight matrix of shape `shape`."""
-        out_features, in_features = shape[::-1] if self.is_transposed else shape
+        if self.is_transposed:
+            out_features, in_features = in_features, out_features
         group_count = count_groups(in_features, self.group_size) if self.group_size else 0
-        if self.layout == "columns":
-            return (in_features, out_features), (
-                (group_count, out_features) if group_count else (out_features,)
-            )
-        if group_count:
-            return (out_features, group_count, self.group_size * self.bits // 8), (
-                out_features,
-                group_count,
-            )
-        return (out_features, in_features), (out_features,)
+        if role == "zero_points":
+            sizes = [count_packed_bytes(group_count, self.bits)]
+        elif role == "scales":
+            sizes = [group_count] if group_count else []
+        elif group_count and self.layout == "rows":
+            sizes = [group_count, self.group_size * self.bits // 8]
+        else:
+            sizes = [in_features]
+        is_column_major = self.layout == "columns" and role != "zero_points"
+        axes = [*sizes, out_features] if is_column_major else [out_features, *sizes]
+        return (*stack_sizes, *axes)
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class PackedWeightFormat:
     """The format of packed 4-bit weights in a checkpoint."""
 
@@ -281,7 +255,7 @@ class PackedWeightFormat:
     has_zero_points: bool = False
 
 
-@value_class(slots=True)
+@immutable_dataclass(slots=True)
 class FoldedNorm:
     """A norm layer whose parameters `weight` and `bias` ("" if absent) are folded into the
     following linear layers. Each linear weight is paired with True if the weight is stored as [in,
@@ -293,7 +267,7 @@ class FoldedNorm:
     linear_weights: tuple[tuple[str, bool], ...]
 
 
-def is_quantized_part_name(name: str) -> bool:
+def is_quantized_tensor_name(name: str) -> bool:
     """Return True if `name` is the tensor name of the codes, scales or zero points of a weight."""
     return name.endswith((":scale", ":zero", *(f":int{bits}" for bits in QUANTIZED_BITS)))
 

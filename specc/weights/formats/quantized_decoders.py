@@ -1,6 +1,8 @@
 """Decode quantized weights, including GGUF blocks, to codes and scales.
 
 A dequantized weight is `codes * scales` in float32. Codes are stored integers minus zero points.
+Each `open_…` function checks the tensors of one weight and returns its layout, which contains the
+decoder of the weight.
 """
 
 import json
@@ -67,10 +69,14 @@ def check_entry_count(name: str, count: int, expected: int) -> None:
         raise LayoutError(f"{name}: {count} values, expected {expected}")
 
 
-Parts: TypeAlias = Mapping[str, Array]
+StoredTensors: TypeAlias = Mapping[str, Array]
 """The tensors of a quantized weight (codes, scales, zero points) by suffix, read when sliced."""
 Codes: TypeAlias = tuple[Array, Array]
 """Codes minus zero points, and scales. Both broadcast to the shape of the weight."""
+Decode: TypeAlias = Callable[[StoredTensors, slice], Codes]
+"""Decodes a slice of the rows of a weight. Tensors are read again for each call, so that a changed
+file is detected.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,25 +94,23 @@ class QuantizationSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedLayout:
-    """The shape of a weight, the bits per code and the group size along `axis`.
+    """The shape and the decoder of a weight, the bits per code and the group size along `axis`.
 
     `is_uniform`: codes are integers with one scale per group. `is_symmetric`: there are no zero
-    points. Uniform and symmetric weights can be stored unchanged. `block_shape` is the shape of the
-    blocks that share one scale; `zero_offset` is added to stored zero points.
+    points. Uniform and symmetric weights can be stored unchanged.
     """
 
     shape: tuple[int, ...]
+    decode: Decode
     bits: int = 8
     group_size: int = 0
     axis: int = -1
     is_uniform: bool = True
     is_symmetric: bool = True
-    block_shape: tuple[int, int] = (0, 0)
-    zero_offset: int = 0
 
 
-InferLayout: TypeAlias = Callable[[Parts, Lengths, QuantizationSettings], QuantizedLayout]
-Decode: TypeAlias = Callable[[Parts, QuantizedLayout, slice], Codes]
+OpenWeight: TypeAlias = Callable[[StoredTensors, Lengths, QuantizationSettings], QuantizedLayout]
+"""Checks the tensors of a weight and returns the layout of the weight."""
 
 
 FP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)
@@ -171,85 +175,89 @@ def _infer_block_shape(
     return sizes[0], sizes[1]
 
 
-def make_scaled_decoder(suffix: str) -> tuple[InferLayout, Decode]:
-    """Return the layout and decoder of weights whose scales are the tensor named `suffix`."""
-    weight = "" if suffix == "_scale_inv" else ".weight"
+def open_scaled_weight(
+    tensors: StoredTensors, _: Lengths, settings: QuantizationSettings
+) -> QuantizedLayout:
+    """Return the layout of FP8 and int8 weights, whose scales are a separate tensor."""
+    weight, suffix = ("", "_scale_inv") if "" in tensors else (".weight", ".weight_scale")
+    dtype, shape, rank = tensors[weight].dtype, tensors[weight].shape, tensors[weight].ndim
+    if rank < 2:
+        raise LayoutError(f"the weight has the shape {list(shape)} and is not a matrix")
+    grid, zeros = reshape_scale_grid(tensors[suffix], rank), tensors.get(".weight_zero_point")
+    if grid.shape[:-2] not in ((), shape[:-2]):
+        raise LayoutError(f"scales of shape {list(grid.shape)} fit no {list(shape)}")
+    if zeros is not None and reshape_scale_grid(zeros, rank).shape != grid.shape:
+        raise LayoutError(f"zero points of shape {list(zeros.shape)} do not fit the scales")
+    block = _infer_block_shape(shape[-2:], grid.shape[-2:], settings.block_shape)
 
-    def layout(parts: Parts, _: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
-        whole = parts[weight]
-        if whole.ndim < 2:
-            raise LayoutError(f"the weight has the shape {list(whole.shape)} and is not a matrix")
-        grid, zeros = reshape_scale_grid(parts[suffix], whole.ndim), parts.get(".weight_zero_point")
-        if grid.shape[:-2] not in ((), whole.shape[:-2]):
-            raise LayoutError(f"scales of shape {list(grid.shape)} fit no {list(whole.shape)}")
-        if zeros is not None and reshape_scale_grid(zeros, whole.ndim).shape != grid.shape:
-            raise LayoutError(f"zero points of shape {list(zeros.shape)} do not fit the scales")
-        block = _infer_block_shape(whole.shape[-2:], grid.shape[-2:], settings.block_shape)
-        return QuantizedLayout(
-            shape=whole.shape,
-            group_size=block[1],
-            is_uniform=whole.dtype == np.int8,
-            is_symmetric=zeros is None,
-            block_shape=block,
-        )
+    def expand_grid(grid: Array, rows: slice) -> Array:
+        i, j = (np.arange(n) // size for n, size in zip(shape[-2:], block, strict=True))
+        if grid.ndim > 2:
+            grid = grid[rows]
+        return grid[..., i if rank > 2 else i[rows], :][..., j]
 
-    def read_codes(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-        down, along = layout.block_shape
-        i, j = np.arange(layout.shape[-2]) // down, np.arange(layout.shape[-1]) // along
-        stacked = len(layout.shape) > 2
-
-        def expand_grid(grid: Array) -> Array:
-            if grid.ndim > 2:
-                grid = grid[rows]
-            return grid[..., i if stacked else i[rows], :][..., j]
-
-        rank = len(layout.shape)
-        scales = expand_grid(reshape_scale_grid(read_scales(parts[suffix]), rank))
-        zeros = reshape_scale_grid(parts.get(".weight_zero_point", np.zeros((1, 1))), rank)
+    def decode(tensors: StoredTensors, rows: slice) -> Codes:
+        scales = expand_grid(reshape_scale_grid(read_scales(tensors[suffix]), rank), rows)
+        zeros = reshape_scale_grid(tensors.get(".weight_zero_point", np.zeros((1, 1))), rank)
         zeros = zeros.astype(np.float32)
-        offset = zeros if zeros.size == 1 else expand_grid(zeros)
-        return parts[weight][rows].astype(np.float32) - offset, scales
+        offset = zeros if zeros.size == 1 else expand_grid(zeros, rows)
+        return tensors[weight][rows].astype(np.float32) - offset, scales
 
-    return layout, read_codes
+    return QuantizedLayout(
+        shape=shape,
+        decode=decode,
+        group_size=block[1],
+        is_uniform=dtype == np.int8,
+        is_symmetric=zeros is None,
+    )
 
 
-def infer_llm_int8_layout(_: Parts, lengths: Lengths, __: QuantizationSettings) -> QuantizedLayout:
+def open_llm_int8_weight(
+    _: StoredTensors, lengths: Lengths, __: QuantizationSettings
+) -> QuantizedLayout:
     """Return the layout of bitsandbytes' LLM.int8: `[out, in]` with per-channel absmax scales."""
-    return QuantizedLayout(shape=(lengths["out"], lengths["in"]), group_size=lengths["in"])
 
+    def decode(tensors: StoredTensors, rows: slice) -> Codes:
+        scales = read_scales(tensors[".SCB"][rows]) / np.float32(127)
+        return tensors[".weight"][rows], scales[:, None]
 
-def decode_llm_int8(parts: Parts, _: QuantizedLayout, rows: slice) -> Codes:
-    """Decode LLM.int8 weights, which have per-channel absmax scales."""
-    return parts[".weight"][rows], (read_scales(parts[".SCB"][rows]) / np.float32(127))[:, None]
+    shape = lengths["out"], lengths["in"]
+    return QuantizedLayout(shape=shape, decode=decode, group_size=lengths["in"])
 
 
 # --- MXFP4 experts ------------------------------------------------------------------------
 
 
-def infer_mxfp4_layout(_: Parts, lengths: Lengths, __: QuantizationSettings) -> QuantizedLayout:
-    """Return the layout of MXFP4 experts, stored as `[out, in]` and used as `[in, out]`."""
-    group = lengths["bytes"] * 2
-    shape = lengths["experts"], lengths["groups"] * group, lengths["out"]
-    return QuantizedLayout(shape=shape, group_size=group, axis=-2)
+def open_mxfp4_weight(
+    _: StoredTensors, lengths: Lengths, __: QuantizationSettings
+) -> QuantizedLayout:
+    """Return the layout of MXFP4 experts, stored as `[out, in]` and used as `[in, out]`. The scales
+    are powers of two.
+    """
+    group_size = lengths["bytes"] * 2
 
+    def decode(tensors: StoredTensors, rows: slice) -> Codes:
+        packed = tensors["_blocks"][rows]
+        scales = read_scales(tensors["_scales"][rows]) / np.float32(2)
+        codes = FP4_DOUBLED[unpack_codes(packed, 4)].reshape(*packed.shape[:2], -1)
+        return codes.swapaxes(1, 2), np.repeat(scales, group_size, axis=2).swapaxes(1, 2)
 
-def decode_mxfp4(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode MXFP4 weights `q * s`. The scales are powers of two."""
-    packed, scales = parts["_blocks"][rows], read_scales(parts["_scales"][rows]) / np.float32(2)
-    codes = FP4_DOUBLED[unpack_codes(packed, 4)].reshape(*packed.shape[:2], -1)
-    return codes.swapaxes(1, 2), np.repeat(scales, layout.group_size, axis=2).swapaxes(1, 2)
+    shape = lengths["experts"], lengths["groups"] * group_size, lengths["out"]
+    return QuantizedLayout(shape=shape, decode=decode, group_size=group_size, axis=-2)
 
 
 # --- bitsandbytes, 4 bits -----------------------------------------------------------------
 
+QUANT_STATES = tuple(f".quant_state.bitsandbytes__{kind}" for kind in ("nf4", "fp4"))
 
-def _read_quant_state(parts: Parts) -> dict[str, Any]:
+
+def _read_quant_state(tensors: StoredTensors) -> dict[str, Any]:
     """Parse the JSON that bitsandbytes stores in a byte tensor."""
-    stored = next(parts[mark] for mark in QUANT_STATES if mark in parts)
+    stored = next(tensors[mark] for mark in QUANT_STATES if mark in tensors)
     try:
         state = json.loads(stored.tobytes().decode())
         sizes = [*state["shape"], state["blocksize"]]
-        if ".nested_absmax" in parts:
+        if ".nested_absmax" in tensors:
             sizes.append(state["nested_blocksize"])
             float(state["nested_offset"])
         if min(map(int, sizes)) < 1 or len(state["shape"]) != 2:
@@ -259,45 +267,42 @@ def _read_quant_state(parts: Parts) -> dict[str, Any]:
     return dict(state)
 
 
-def infer_bnb4_layout(parts: Parts, lengths: Lengths, _: QuantizationSettings) -> QuantizedLayout:
-    """Return the layout of bitsandbytes' NF4 and FP4: codes in blocks of a flat array."""
-    state = _read_quant_state(parts)
-    shape = tuple(map(int, state["shape"]))
+def open_bnb4_weight(
+    tensors: StoredTensors, lengths: Lengths, _: QuantizationSettings
+) -> QuantizedLayout:
+    """Return the layout of bitsandbytes' NF4 and FP4, `table[q] * absmax`: codes in blocks of a
+    flat array. Nested scales are quantized to 8 bits.
+    """
+    state = _read_quant_state(tensors)
+    shape, block_size = tuple(map(int, state["shape"])), int(state["blocksize"])
     count = math.prod(shape)
-    check_entry_count("the bytes of codes", parts[""].nbytes, -(-count // 2))
-    check_entry_count("absmax", lengths["blocks"], -(-count // int(state["blocksize"])))
-    if (parts[".absmax"].dtype == np.uint8) != all(
-        f".nested_{suffix}" in parts for suffix in ("absmax", "quant_map")
+    check_entry_count("the bytes of codes", tensors[""].nbytes, -(-count // 2))
+    check_entry_count("absmax", lengths["blocks"], -(-count // block_size))
+    if (tensors[".absmax"].dtype == np.uint8) != all(
+        f".nested_{suffix}" in tensors for suffix in ("absmax", "quant_map")
     ):
         raise LayoutError("absmax is quantized, or nested_absmax and nested_quant_map are missing")
-    if ".nested_absmax" in parts:
+    if ".nested_absmax" in tensors:
         block_count = -(-lengths["blocks"] // int(state["nested_blocksize"]))
-        check_entry_count("nested_absmax", len(parts[".nested_absmax"]), block_count)
-    return QuantizedLayout(shape=shape, is_uniform=False)
+        check_entry_count("nested_absmax", len(tensors[".nested_absmax"]), block_count)
 
+    def decode(tensors: StoredTensors, rows: slice) -> Codes:
+        first, stop, _ = rows.indices(shape[0])
+        start, end = first * shape[1], stop * shape[1]
+        flat = tensors[""].reshape(-1).view(np.uint8)[start // 2 : -(-end // 2)]
+        codes = np.stack([flat >> 4, flat & 15], -1).reshape(-1)[start % 2 :][: end - start]
+        if ".nested_absmax" not in tensors:
+            scales = read_scales(tensors[".absmax"])
+        else:
+            scales = tensors[".nested_quant_map"].astype(np.float32)[tensors[".absmax"]]
+            outer_blocks = np.arange(len(scales)) // int(state["nested_blocksize"])
+            scales = scales * read_scales(tensors[".nested_absmax"])[outer_blocks]
+            scales = scales + np.float32(state["nested_offset"])
+        values = tensors[".quant_map"].astype(np.float32)[codes]
+        weight_scales = scales[np.arange(start, end) // block_size]
+        return values.reshape(-1, shape[1]), weight_scales.reshape(-1, shape[1])
 
-def decode_bnb4(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode NF4 or FP4 weights `table[q] * absmax`. Nested scales are quantized to 8 bits."""
-    state = _read_quant_state(parts)
-    width = layout.shape[1]
-    first, stop, _ = rows.indices(layout.shape[0])
-    start, end = first * width, stop * width
-    flat = parts[""].reshape(-1).view(np.uint8)[start // 2 : -(-end // 2)]
-    codes = np.stack([flat >> 4, flat & 15], -1).reshape(-1)[start % 2 :][: end - start]
-    if ".nested_absmax" in parts:
-        inner_scales = parts[".nested_quant_map"].astype(np.float32)[parts[".absmax"]]
-        outer_blocks = np.arange(len(inner_scales)) // int(state["nested_blocksize"])
-        scales = inner_scales * read_scales(parts[".nested_absmax"])[outer_blocks]
-        scales = scales + np.float32(state["nested_offset"])
-    else:
-        scales = read_scales(parts[".absmax"])
-    blocks = np.arange(start, end) // int(state["blocksize"])
-    values = parts[".quant_map"].astype(np.float32)[codes]
-    shape = stop - first, width
-    return values.reshape(shape), scales[blocks].reshape(shape)
-
-
-QUANT_STATES = tuple(f".quant_state.bitsandbytes__{kind}" for kind in ("nf4", "fp4"))
+    return QuantizedLayout(shape=shape, decode=decode, is_uniform=False)
 
 
 DecodeBlocks: TypeAlias = Callable[[Array], Codes]
@@ -380,21 +385,28 @@ DECODERS: Mapping[str, tuple[int, DecodeBlocks]] = {
 QUANTIZED_TYPES = tuple(t for t in BLOCK_TYPES.values() if t.name in DECODERS)
 
 
-def make_block_decoder(marker_suffix: str, block_type: BlockType) -> tuple[InferLayout, Decode]:
-    """Return the layout and decoder of weights stored as GGUF blocks in one tensor."""
+def make_gguf_opener(suffix: str, block_type: BlockType) -> OpenWeight:
+    """Return the function that opens weights stored as GGUF blocks in the tensor `suffix`."""
     bits, decode_blocks = DECODERS[block_type.name]
 
-    def layout(parts: Parts, _: Lengths, __: QuantizationSettings) -> QuantizedLayout:
-        *outer, width = parts[marker_suffix].shape
-        shape = (*outer, width // block_type.nbytes * block_type.block_size)
+    def open_weight(
+        tensors: StoredTensors, _: Lengths, __: QuantizationSettings
+    ) -> QuantizedLayout:
+        *outer, row_bytes = tensors[suffix].shape
+        width = row_bytes // block_type.nbytes * block_type.block_size
+
+        def decode(tensors: StoredTensors, rows: slice) -> Codes:
+            blocks = _reshape_groups(tensors[suffix][rows], block_type.nbytes)
+            values, scales = decode_blocks(blocks)
+            shape = (*blocks.shape[:-2], width)
+            return values.reshape(shape), np.broadcast_to(scales, values.shape).reshape(shape)
+
         return QuantizedLayout(
-            shape=shape, bits=bits, group_size=block_type.block_size, is_uniform=bits > 0
+            shape=(*outer, width),
+            decode=decode,
+            bits=bits,
+            group_size=block_type.block_size,
+            is_uniform=bits > 0,
         )
 
-    def read_codes(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-        blocks = _reshape_groups(parts[marker_suffix][rows], block_type.nbytes)
-        values, scales = decode_blocks(blocks)
-        shape = (*blocks.shape[:-2], layout.shape[-1])
-        return values.reshape(shape), np.broadcast_to(scales, values.shape).reshape(shape)
-
-    return layout, read_codes
+    return open_weight

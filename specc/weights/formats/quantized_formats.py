@@ -1,5 +1,5 @@
 """Define the storage formats of quantized weights (`WEIGHT_FORMATS`): the tensors of a weight by
-name suffix, and the functions that infer the layout of a weight and decode it.
+name suffix, and the function that opens a weight.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,28 +8,23 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specc.ir.array import Array
-from specc.weights.formats.gguf_header import BlockType
 from specc.weights.formats.quantized_decoders import (
     FP4_DOUBLED,
     QUANT_STATES,
     QUANTIZED_TYPES,
     Codes,
-    Decode,
-    InferLayout,
     LayoutError,
     Lengths,
-    Parts,
+    OpenWeight,
     QuantizationSettings,
     QuantizedLayout,
+    StoredTensors,
     check_entry_count,
-    decode_bnb4,
-    decode_llm_int8,
-    decode_mxfp4,
-    infer_bnb4_layout,
-    infer_llm_int8_layout,
-    infer_mxfp4_layout,
-    make_block_decoder,
-    make_scaled_decoder,
+    make_gguf_opener,
+    open_bnb4_weight,
+    open_llm_int8_weight,
+    open_mxfp4_weight,
+    open_scaled_weight,
     read_scales,
     reshape_scale_grid,
     unpack_codes,
@@ -88,139 +83,147 @@ def _has_ordered_groups(
     return bool(np.array_equal(group_index, np.arange(width) // group_size))
 
 
-def infer_gptq_layout(
-    parts: Parts, lengths: Lengths, settings: QuantizationSettings
-) -> QuantizedLayout:
-    """Return the layout of GPTQ: `[in, out]`, codes packed along `in`, zero points along `out`."""
-    bits = _infer_code_bits(lengths["out"], lengths["zero_words"], (4, 8, 2, 3), settings.bits)
-    width = lengths.get("in", lengths["words"] * 32 // bits)
-    _infer_code_bits(width, lengths["words"], (bits,), 0)
-    group_size = _infer_group_size(width, lengths["groups"], settings)
-    is_ordered = _has_ordered_groups(parts.get(".g_idx"), width, group_size, lengths["groups"])
-    max_code = (1 << bits) - 1
-    if settings.zero_offset and (unpack_codes(parts[".qzeros"], bits) == max_code).any():
-        raise LayoutError(
-            f"a stored zero point is {max_code}, which versions of GPTQ read as {max_code + 1} or 0"
-        )
-    return QuantizedLayout(
-        shape=(lengths["out"], width),
-        bits=bits,
-        group_size=group_size,
-        is_uniform=is_ordered,
-        is_symmetric=_is_centered(parts[".qzeros"], bits, settings),
-        zero_offset=settings.zero_offset,
-    )
-
-
 def _is_centered(packed: Array, bits: int, settings: QuantizationSettings) -> bool:
     """Return True if all zero points are the middle of the code range (symmetric)."""
     middle = (1 << (bits - 1)) - settings.zero_offset
     return bool((unpack_codes(packed, bits) == middle).all())
 
 
-def decode_gptq(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode GPTQ weights `(q - z) * s`; `g_idx` is the group index of each input channel."""
-    width, bits = layout.shape[1], layout.bits
-    groups = parts.get(".g_idx", np.arange(width) // layout.group_size)
-    zeros = unpack_codes(parts[".qzeros"], bits)[:, : layout.shape[0]][:, rows]
-    zeros = zeros + np.uint8(layout.zero_offset)
-    codes = unpack_codes(parts[".qweight"][:, rows], bits, axis=0)[:width]
-    scales = read_scales(parts[".scales"][:, rows])
-    return _subtract_zero_points(codes, zeros[groups]).T, scales[groups].T
-
-
-def infer_awq_layout(
-    parts: Parts, lengths: Lengths, settings: QuantizationSettings
+def open_gptq_weight(
+    tensors: StoredTensors, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
-    """Return the layout of AWQ (GEMM): `[in, out]`, codes and zero points packed along `out`."""
-    check_entry_count("the codes in a row of qweight", lengths["words"] * 8, lengths["out"])
-    group_size = _infer_group_size(lengths["in"], lengths["groups"], settings)
+    """Return the layout of GPTQ, `(q - z) * s`: `[in, out]`, codes packed along `in`, zero points
+    along `out`; `g_idx` is the group index of each input channel.
+    """
+    out, zero_offset = lengths["out"], settings.zero_offset
+    bits = _infer_code_bits(out, lengths["zero_words"], (4, 8, 2, 3), settings.bits)
+    width = lengths.get("in", lengths["words"] * 32 // bits)
+    _infer_code_bits(width, lengths["words"], (bits,), 0)
+    group_size = _infer_group_size(width, lengths["groups"], settings)
+    is_ordered = _has_ordered_groups(tensors.get(".g_idx"), width, group_size, lengths["groups"])
+    max_code = (1 << bits) - 1
+    if zero_offset and (unpack_codes(tensors[".qzeros"], bits) == max_code).any():
+        raise LayoutError(
+            f"a stored zero point is {max_code}, which versions of GPTQ read as {max_code + 1} or 0"
+        )
+
+    def decode(tensors: StoredTensors, rows: slice) -> Codes:
+        groups = tensors.get(".g_idx", np.arange(width) // group_size)
+        zeros = unpack_codes(tensors[".qzeros"], bits)[:, :out][:, rows] + np.uint8(zero_offset)
+        codes = unpack_codes(tensors[".qweight"][:, rows], bits, axis=0)[:width]
+        scales = read_scales(tensors[".scales"][:, rows])
+        return _subtract_zero_points(codes, zeros[groups]).T, scales[groups].T
+
     return QuantizedLayout(
-        shape=(lengths["out"], lengths["in"]),
-        bits=4,
+        shape=(out, width),
+        decode=decode,
+        bits=bits,
         group_size=group_size,
-        is_symmetric=_is_centered(parts[".qzeros"], 4, settings),
+        is_uniform=is_ordered,
+        is_symmetric=_is_centered(tensors[".qzeros"], bits, settings),
     )
 
 
-def decode_awq(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode AWQ weights `(q - z) * s`. Each word has eight outputs in the order `AWQ_ORDER`."""
-    first, stop, _ = rows.indices(layout.shape[0])
-    words = slice(first // 8, -(-stop // 8))
-    columns = slice(first - words.start * 8, stop - words.start * 8)
+def open_awq_weight(
+    tensors: StoredTensors, lengths: Lengths, settings: QuantizationSettings
+) -> QuantizedLayout:
+    """Return the layout of AWQ (GEMM), `(q - z) * s`: `[in, out]`, codes and zero points packed
+    along `out`. Each word has eight outputs in the order `AWQ_ORDER`.
+    """
+    out, width = lengths["out"], lengths["in"]
+    check_entry_count("the codes in a row of qweight", lengths["words"] * 8, out)
+    group_size = _infer_group_size(width, lengths["groups"], settings)
 
-    def unpack_awq(packed: Array) -> Array:
-        codes = unpack_codes(packed[:, words], 4).reshape(len(packed), -1, 8)
-        return codes[:, :, AWQ_ORDER].reshape(len(packed), -1)[:, columns]
+    def decode(tensors: StoredTensors, rows: slice) -> Codes:
+        first, stop, _ = rows.indices(out)
+        words = slice(first // 8, -(-stop // 8))
+        columns = slice(first - words.start * 8, stop - words.start * 8)
+        codes, zeros = (
+            unpack_codes(tensors[suffix][:, words], 4)
+            .reshape(len(tensors[suffix]), -1, 8)[:, :, AWQ_ORDER]
+            .reshape(len(tensors[suffix]), -1)[:, columns]
+            for suffix in (".qweight", ".qzeros")
+        )
+        groups = np.arange(width) // group_size
+        scales = read_scales(tensors[".scales"][:, rows])[groups]
+        return _subtract_zero_points(codes, zeros[groups]).T, scales.T
 
-    groups = np.arange(layout.shape[1]) // layout.group_size
-    zeros = unpack_awq(parts[".qzeros"])[groups]
-    scales = read_scales(parts[".scales"][:, rows])[groups]
-    return _subtract_zero_points(unpack_awq(parts[".qweight"]), zeros).T, scales.T
+    return QuantizedLayout(
+        shape=(out, width),
+        decode=decode,
+        bits=4,
+        group_size=group_size,
+        is_symmetric=_is_centered(tensors[".qzeros"], 4, settings),
+    )
 
 
 # --- compressed-tensors -----------------------------------------------------------------
 
 
-def infer_packed_layout(
-    parts: Parts, lengths: Lengths, settings: QuantizationSettings
+def open_packed_weight(
+    tensors: StoredTensors, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
-    """Return the layout of compressed-tensors integers: `[out, in]`, packed along `in`."""
-    out, width = (int(length) for length in parts[".weight_shape"])
+    """Return the layout of compressed-tensors integers, `(q - z) * s`: `[out, in]`, codes packed
+    along `in` as unsigned integers.
+    """
+    out, width = (int(length) for length in tensors[".weight_shape"])
     check_entry_count("the rows of weight_packed", lengths["out"], out)
     bits = _infer_code_bits(width, lengths["words"], range(1, 9), settings.bits)
-    scales = reshape_scale_grid(parts[".weight_scale"], 2)
-    groups = scales.shape[1]
+    scales = reshape_scale_grid(tensors[".weight_scale"], 2)
+    group_count = scales.shape[1]
     if len(scales) not in (1, out):
         raise LayoutError(f"scales of shape {list(scales.shape)} do not fit {out} rows")
     group_size = _infer_group_size(
-        width, groups, settings if groups > 1 else QuantizationSettings()
+        width, group_count, settings if group_count > 1 else QuantizationSettings()
     )
-    is_ordered = _has_ordered_groups(parts.get(".weight_g_idx"), width, group_size, groups)
-    if ".weight_zero_point" in parts:
+    is_ordered = _has_ordered_groups(tensors.get(".weight_g_idx"), width, group_size, group_count)
+    has_zero_points = ".weight_zero_point" in tensors
+    if has_zero_points:
         check_entry_count("the words of a zero point", lengths["zero_words"], -(-out * bits // 32))
-        check_entry_count("the groups of zero points", lengths["groups"], groups)
+        check_entry_count("the groups of zero points", lengths["groups"], group_count)
+
+    def decode(tensors: StoredTensors, rows: slice) -> Codes:
+        codes = unpack_codes(tensors[".weight_packed"][rows], bits)[:, :width]
+        groups = tensors.get(".weight_g_idx", np.arange(width) // group_size)
+        scales = reshape_scale_grid(read_scales(tensors[".weight_scale"]), 2)
+        scales = np.broadcast_to(scales, (out, group_count))
+        zeros: Array | int = 1 << (bits - 1)
+        if has_zero_points:
+            stored = unpack_codes(tensors[".weight_zero_point"], bits, axis=0)[:out]
+            zeros = np.broadcast_to(stored, (out, group_count))[rows][:, groups]
+        return _subtract_zero_points(codes, zeros), scales[rows][:, groups]
+
     return QuantizedLayout(
         shape=(out, width),
+        decode=decode,
         bits=bits,
         group_size=group_size,
         is_uniform=is_ordered,
-        is_symmetric=".weight_zero_point" not in parts,
+        is_symmetric=not has_zero_points,
     )
 
 
-def decode_packed(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode compressed-tensors weights `(q - z) * s`; codes are stored as unsigned integers."""
-    (out, width), bits = layout.shape, layout.bits
-    codes = unpack_codes(parts[".weight_packed"][rows], bits)[:, :width]
-    groups = parts.get(".weight_g_idx", np.arange(width) // layout.group_size)
-    scales = reshape_scale_grid(read_scales(parts[".weight_scale"]), 2)
-    scales = np.broadcast_to(scales, (out, scales.shape[1]))
-    zeros: Array | int = 1 << (bits - 1)
-    if ".weight_zero_point" in parts:
-        stored = unpack_codes(parts[".weight_zero_point"], bits, axis=0)[:out]
-        zeros = np.broadcast_to(stored, (out, stored.shape[1]))[rows][:, groups]
-    return _subtract_zero_points(codes, zeros), scales[rows][:, groups]
-
-
-def infer_fp4_layout(parts: Parts, lengths: Lengths, _: QuantizationSettings) -> QuantizedLayout:
-    """Return the layout of NVFP4 and MXFP4 in compressed-tensors: `[out, in]`, 2 codes per byte."""
+def open_fp4_weight(
+    tensors: StoredTensors, lengths: Lengths, _: QuantizationSettings
+) -> QuantizedLayout:
+    """Return the layout of NVFP4 and MXFP4 in compressed-tensors: `[out, in]`, two codes per byte.
+    NVFP4 scales are divided by the global scale.
+    """
     width = lengths["bytes"] * 2
-    global_scale = parts.get(".weight_global_scale")
+    global_scale = tensors.get(".weight_global_scale")
     if global_scale is not None:
         check_entry_count("weight_global_scale", global_scale.size, 1)
     group_size = _infer_group_size(width, lengths["groups"], QuantizationSettings())
-    return QuantizedLayout(shape=(lengths["out"], width), group_size=group_size)
 
+    def decode(tensors: StoredTensors, rows: slice) -> Codes:
+        codes = FP4_DOUBLED[unpack_codes(tensors[".weight_packed"][rows], 4)]
+        scales = read_scales(tensors[".weight_scale"][rows]) / np.float32(2)
+        if ".weight_global_scale" in tensors:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                scales = scales / tensors[".weight_global_scale"].astype(np.float32).reshape(())
+        return codes, np.repeat(scales, group_size, axis=1)
 
-def decode_fp4(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """Decode NVFP4 or MXFP4 weights `q * s`. NVFP4 scales are divided by the global scale."""
-    codes = FP4_DOUBLED[unpack_codes(parts[".weight_packed"][rows], 4)]
-    scales = read_scales(parts[".weight_scale"][rows]) / np.float32(2)
-    if ".weight_global_scale" in parts:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            scales = scales / parts[".weight_global_scale"].astype(np.float32).reshape(())
-    return codes, np.repeat(scales, layout.group_size, axis=1)
+    return QuantizedLayout(shape=(lengths["out"], width), decode=decode, group_size=group_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,134 +231,123 @@ class WeightFormat:
     """A storage format of quantized weights. `methods` lists the quantization methods
     (`quant_method` in the config) that use the format.
 
-    Every tensor `name + marker_suffix` indicates a weight `name + weight_suffix`. `parts` maps the
-    suffixes of required tensors to their patterns (`match_tensor`), and `optional_parts` those of
-    optional tensors.
+    Every tensor `name + marker_suffix` indicates a weight `name + weight_suffix`.
+    `required_tensors` and `optional_tensors` map suffixes of tensors to patterns (`match_tensor`).
     """
 
     methods: tuple[str, ...]
     marker_suffix: str
     weight_suffix: str = ".weight"
-    parts: Mapping[str, str]
-    infer_layout: InferLayout
-    decode: Decode
-    optional_parts: Mapping[str, str] = field(default_factory=dict)
-
-
-def _make_gguf_format(block_type: BlockType) -> WeightFormat:
-    """Return the format of a GGUF block type, whose quantized tensors end in the type name."""
-    marker_suffix = f":{block_type.name}"
-    describe, decode = make_block_decoder(marker_suffix, block_type)
-    return WeightFormat(
-        methods=(GGUF_METHOD,),
-        marker_suffix=marker_suffix,
-        weight_suffix="",
-        parts={marker_suffix: "u8"},
-        infer_layout=describe,
-        decode=decode,
-    )
+    required_tensors: Mapping[str, str]
+    open_weight: OpenWeight
+    optional_tensors: Mapping[str, str] = field(default_factory=dict)
 
 
 GGUF_METHOD = "gguf"
 """The quantization method of GGUF files, which have no quantization config."""
-_INVERSE, _PLAIN = make_scaled_decoder("_scale_inv"), make_scaled_decoder(".weight_scale")
 
 WEIGHT_FORMATS = (
     WeightFormat(
         methods=("fp8",),
         marker_suffix="_scale_inv",
         weight_suffix="",
-        parts={"": "f8", "_scale_inv": "scale"},
-        infer_layout=_INVERSE[0],
-        decode=_INVERSE[1],
+        required_tensors={"": "f8", "_scale_inv": "scale"},
+        open_weight=open_scaled_weight,
     ),
     WeightFormat(
         methods=("gptq",),
         marker_suffix=".qweight",
-        parts={
+        required_tensors={
             ".qweight": "i32[words, out]",
             ".qzeros": "i32[groups, zero_words]",
             ".scales": "float[groups, out]",
         },
-        optional_parts={".g_idx": "i32[in]"},
-        infer_layout=infer_gptq_layout,
-        decode=decode_gptq,
+        optional_tensors={".g_idx": "i32[in]"},
+        open_weight=open_gptq_weight,
     ),
     WeightFormat(
         methods=("awq",),
         marker_suffix=".qweight",
-        parts={
+        required_tensors={
             ".qweight": "i32[in, words]",
             ".qzeros": "i32[groups, words]",
             ".scales": "float[groups, out]",
         },
-        infer_layout=infer_awq_layout,
-        decode=decode_awq,
+        open_weight=open_awq_weight,
     ),
     WeightFormat(
         methods=("compressed-tensors",),
         marker_suffix=".weight_shape",
-        parts={
+        required_tensors={
             ".weight_shape": "int[2]",
             ".weight_packed": "i32[out, words]",
             ".weight_scale": "float",
         },
-        optional_parts={
+        optional_tensors={
             ".weight_zero_point": "i32[zero_words, groups]",
             ".weight_g_idx": "int[in]",
         },
-        infer_layout=infer_packed_layout,
-        decode=decode_packed,
+        open_weight=open_packed_weight,
     ),
     WeightFormat(
         methods=("compressed-tensors",),
         marker_suffix=".weight_packed",
-        parts={".weight_packed": "u8[out, bytes]", ".weight_scale": "scale[out, groups]"},
-        optional_parts={".weight_global_scale": "float"},
-        infer_layout=infer_fp4_layout,
-        decode=decode_fp4,
+        required_tensors={
+            ".weight_packed": "u8[out, bytes]",
+            ".weight_scale": "scale[out, groups]",
+        },
+        optional_tensors={".weight_global_scale": "float"},
+        open_weight=open_fp4_weight,
     ),
     WeightFormat(
         methods=("compressed-tensors", "fbgemm_fp8"),
         marker_suffix=".weight_scale",
-        parts={".weight": "f8|i8", ".weight_scale": "scale"},
-        optional_parts={".weight_zero_point": "i8"},
-        infer_layout=_PLAIN[0],
-        decode=_PLAIN[1],
+        required_tensors={".weight": "f8|i8", ".weight_scale": "scale"},
+        optional_tensors={".weight_zero_point": "i8"},
+        open_weight=open_scaled_weight,
     ),
     WeightFormat(
         methods=("mxfp4",),
         marker_suffix="_blocks",
         weight_suffix="",
-        parts={"_blocks": "u8[experts, out, groups, bytes]", "_scales": "u8[experts, out, groups]"},
-        infer_layout=infer_mxfp4_layout,
-        decode=decode_mxfp4,
+        required_tensors={
+            "_blocks": "u8[experts, out, groups, bytes]",
+            "_scales": "u8[experts, out, groups]",
+        },
+        open_weight=open_mxfp4_weight,
     ),
     *(
         WeightFormat(
             methods=("bitsandbytes",),
             marker_suffix=mark,
             weight_suffix="",
-            parts={
+            required_tensors={
                 mark: "u8[state]",
                 "": "any",
                 ".absmax": "float|u8[blocks]",
                 ".quant_map": "float[16]",
             },
-            optional_parts={".nested_absmax": "float[outer]", ".nested_quant_map": "float[256]"},
-            infer_layout=infer_bnb4_layout,
-            decode=decode_bnb4,
+            optional_tensors={".nested_absmax": "float[outer]", ".nested_quant_map": "float[256]"},
+            open_weight=open_bnb4_weight,
         )
         for mark in QUANT_STATES
     ),
     WeightFormat(
         methods=("bitsandbytes",),
         marker_suffix=".SCB",
-        parts={".weight": "i8[out, in]", ".SCB": "float[out]"},
-        infer_layout=infer_llm_int8_layout,
-        decode=decode_llm_int8,
+        required_tensors={".weight": "i8[out, in]", ".SCB": "float[out]"},
+        open_weight=open_llm_int8_weight,
     ),
-    *map(_make_gguf_format, QUANTIZED_TYPES),
+    *(
+        WeightFormat(
+            methods=(GGUF_METHOD,),
+            marker_suffix=f":{block_type.name}",
+            weight_suffix="",
+            required_tensors={f":{block_type.name}": "u8"},
+            open_weight=make_gguf_opener(f":{block_type.name}", block_type),
+        )
+        for block_type in QUANTIZED_TYPES
+    ),
 )
 """All storage formats. Formats with the same marker have different methods. Earlier formats take
 precedence, because a weight with `.weight_shape` also has `.weight_packed`."""

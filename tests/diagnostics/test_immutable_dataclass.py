@@ -1,4 +1,4 @@
-"""`value_class` makes classes that compare, hash and print like frozen dataclasses."""
+"""`immutable_dataclass` makes classes that compare, hash and print like frozen dataclasses."""
 
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 
 
 class Point:
@@ -53,7 +53,7 @@ def copy_class(cls: type) -> type:
 @pytest.mark.parametrize("slots", [False, True])
 def test_comparison_hash_and_repr_equal_those_of_a_frozen_dataclass(cls: type, slots: bool) -> None:
     frozen = dataclass(frozen=True, slots=slots)(copy_class(cls))
-    light = value_class(slots=slots)(copy_class(cls))
+    light = immutable_dataclass(slots=slots)(copy_class(cls))
     for a, b in product(VALUES[cls], repeat=2):
         assert (light(**a) == light(**b)) == (frozen(**a) == frozen(**b))
         assert (hash(light(**a)) == hash(light(**b))) == (hash(frozen(**a)) == hash(frozen(**b)))
@@ -64,11 +64,11 @@ def test_comparison_hash_and_repr_equal_those_of_a_frozen_dataclass(cls: type, s
 
 
 def test_subclasses_compare_their_own_fields() -> None:
-    @value_class(slots=True, kw_only=True)
+    @immutable_dataclass(slots=True, kw_only=True)
     class Base:
         a: int
 
-    @value_class(slots=True)
+    @immutable_dataclass(slots=True)
     class Derived(Base):
         b: int
 

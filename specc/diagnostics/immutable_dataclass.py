@@ -9,13 +9,13 @@ C = TypeVar("C")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def value_class(**options: bool) -> Callable[[type[C]], type[C]]:
+def immutable_dataclass(**options: bool) -> Callable[[type[C]], type[C]]:
     """Return a decorator that makes a class an immutable dataclass. Assignments to fields are
     rejected by mypy, not at run time. `options` are options of `dataclass` such as `slots` or
     `kw_only`.
 
     A frozen dataclass compiles six methods when its module is imported, which took a third of the
-    import time of `specc check`. `value_class` compiles only the constructor.
+    import time of `specc check`. `immutable_dataclass` compiles only the constructor.
     """
 
     def decorate_class(cls: type[C]) -> type[C]:
