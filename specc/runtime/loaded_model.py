@@ -27,8 +27,8 @@ from specc.weights.int_quantization import dequantize_weight
 
 STACK_RANK = 3
 """The rank of a parameter that is a stack of matrices."""
-STORAGE_DTYPES = {"i8": "int8", "u8": "uint8", "i4": "int4"}
-"""NumPy names of the integer dtypes that store quantized weights."""
+STORAGE_DTYPES = {"i8": "int8", "u8": "uint8", "i4": "int4", "f32": "float32"}
+"""NumPy names of the dtypes that store quantized weights."""
 
 
 def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, Array]:
@@ -42,12 +42,8 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
         shape = tuple(d.number or 0 for d in manifest.graph.parameters[name].type.shape)
         format = quantized.format
         parts = [part[name] for part in (weights, scales, zero_points) if name in part]
-        storage_dtype = STORAGE_DTYPES[format.dtype]
         expected_types = [
-            (
-                format.compute_tensor_shape(shape, role),
-                "float32" if role == "scales" else storage_dtype,
-            )
+            (format.compute_tensor_shape(shape, role), STORAGE_DTYPES[format.get_dtype(role)])
             for role in format.tensor_roles
         ]
         if [(part.shape, part.dtype.name) for part in parts] != expected_types:

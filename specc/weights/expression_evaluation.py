@@ -1,13 +1,14 @@
 """Infer shapes and dtypes of weight expressions from file headers, and evaluate the expressions."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specc.ir.array import Array
+from specc.ir.signature import AxisGroup, RearrangePatternError, parse_rearrange_pattern
 from specc.weights.formats.safetensors import TensorEntry
 from specc.weights.formats.safetensors_header import DTYPE_BITS, NUMPY_DTYPES
 from specc.weights.weight_expressions import (
@@ -16,6 +17,7 @@ from specc.weights.weight_expressions import (
     ConcatExpr,
     Expr,
     FirstPresentExpr,
+    IndexRangeExpr,
     NegateExpr,
     PermuteRopeExpr,
     RearrangeExpr,
@@ -23,14 +25,12 @@ from specc.weights.weight_expressions import (
     ResizeGridExpr,
     Shape,
     SliceExpr,
-    SplitPartExpr,
     StackExpr,
     TensorExpr,
     TransposeExpr,
     UnaryExpr,
     WeightExpressionError,
     iterate_tensor_names,
-    plan_rearrange,
     resolve_alternatives,
 )
 
@@ -40,54 +40,14 @@ def infer_expression_shape(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
     match expr:
         case TensorExpr(name):
             return shapes[name]
-        case ConcatExpr():
-            return _infer_concat_shape(
-                expr, [infer_expression_shape(p, shapes) for p in expr.parts]
-            )
-        case StackExpr():
-            return _infer_stack_shape([infer_expression_shape(p, shapes) for p in expr.parts])
         case FirstPresentExpr():
             return infer_expression_shape(resolve_alternatives(expr, shapes.__contains__), shapes)
-    return _infer_unary_shape(expr, infer_expression_shape(expr.x, shapes))
-
-
-def _infer_unary_shape(expr: UnaryExpr, shape: Shape) -> Shape:
-    """Infer the shape of a one-operand expression from the shape of its operand."""
-    match expr:
-        case TransposeExpr():
-            return tuple(shape[a] for a in expr.get_permutation(shape))
-        case ReshapeExpr(shape=new_shape):
-            return _infer_reshape(shape, new_shape)
-        case SliceExpr() | SplitPartExpr():
-            axis = expr.axis
-            start, stop = _get_slice_bounds(expr, _get_length(shape, axis))
-            return (*shape[:axis], stop - start, *shape[axis + 1 :])
-        case PermuteRopeExpr(heads=heads):
-            _check_pairs(_get_length(shape, 0), heads)
-            return shape
-        case ResizeGridExpr():
-            return _infer_grid_shape(expr, shape)
-        case RearrangeExpr(pattern=pattern, sizes=sizes):
-            return plan_rearrange(pattern, shape, dict(sizes)).merged_shape
-        case NegateExpr() | CastExpr() | AddNumberExpr():
-            return shape
-
-
-def _check_pairs(rows: int, heads: int) -> None:
-    """Raise WeightExpressionError unless each attention head has an even number of rows."""
-    if heads < 1 or rows % (2 * heads):
-        raise WeightExpressionError(f"{rows} rows cannot be split into {heads} heads of pairs")
-
-
-def _get_slice_bounds(expr: SliceExpr | SplitPartExpr, length: int) -> tuple[int, int]:
-    """Return the bounds of a slice or chunk; raise WeightExpressionError if out of range."""
-    if isinstance(expr, SplitPartExpr):
-        return expr.get_bounds(length)
-    if not 0 <= expr.start <= expr.stop <= length:
-        raise WeightExpressionError(
-            f"slice {expr.start}:{expr.stop} is out of range for an axis of length {length}"
-        )
-    return expr.start, expr.stop
+        case RearrangeExpr(x=x):
+            return plan_rearrange(expr, infer_expression_shape(x, shapes)).merged_shape
+        case UnaryExpr(x=x):
+            return expr.infer_shape(infer_expression_shape(x, shapes))
+    assert isinstance(expr, ConcatExpr | StackExpr)
+    return expr.infer_shape([infer_expression_shape(part, shapes) for part in expr.parts])
 
 
 def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
@@ -101,11 +61,11 @@ def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
             return _infer_common_dtype(parts, dtypes)
         case FirstPresentExpr():
             return infer_expression_dtype(resolve_alternatives(expr, dtypes.__contains__), dtypes)
-        case AddNumberExpr() | ResizeGridExpr():
-            dtype = infer_expression_dtype(expr.x, dtypes)
+        case AddNumberExpr(x=x) | ResizeGridExpr(x=x):
+            dtype = infer_expression_dtype(x, dtypes)
             return "f32" if DTYPE_BITS[dtype] < 32 else dtype
-        case _:
-            return infer_expression_dtype(expr.x, dtypes)
+    (operand,) = expr.operands
+    return infer_expression_dtype(operand, dtypes)
 
 
 def _infer_common_dtype(parts: tuple[Expr, ...], dtypes: Mapping[str, str]) -> str:
@@ -125,20 +85,28 @@ def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Sha
     match expr:
         case TensorExpr():
             return SliceExpr(expr, 0, start, stop)
-        case SliceExpr(axis=0) | SplitPartExpr(axis=0):
-            length = infer_expression_shape(expr.x, shapes)[0]
-            offset, _ = _get_slice_bounds(expr, length)
-            return slice_expression(expr.x, offset + start, offset + stop, shapes)
-        case TransposeExpr():
-            order = expr.get_permutation(infer_expression_shape(expr.x, shapes))
-            keeps_rows = order[0] == 0
+        case IndexRangeExpr(x=x, axis=0):
+            offset, _ = expr.get_bounds(infer_expression_shape(x, shapes)[0])
+            return slice_expression(x, offset + start, offset + stop, shapes)
+        case TransposeExpr(x=x):
+            keeps_rows = expr.get_permutation(infer_expression_shape(x, shapes))[0] == 0
         case _:
-            keeps_rows = isinstance(expr, SliceExpr | SplitPartExpr | NegateExpr | CastExpr)
+            keeps_rows = isinstance(expr, UnaryExpr) and expr.keeps_rows
     if not keeps_rows:
         return None
-    assert not isinstance(expr, ConcatExpr | StackExpr | FirstPresentExpr)
+    assert isinstance(expr, UnaryExpr)
     rows = slice_expression(expr.x, start, stop, shapes)
     return None if rows is None else replace(expr, x=rows)
+
+
+def split_concatenation(expr: Expr) -> Iterator[Expr]:
+    """Split a concatenation or stack into the expressions whose values are concatenated."""
+    match expr:
+        case StackExpr(parts=parts) | ConcatExpr(parts=parts, axis=0):
+            for part in parts:
+                yield from split_concatenation(part)
+        case _:
+            yield expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,39 +133,29 @@ def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorVi
             return find_stored_view(only, entries)
         case ReshapeExpr() | CastExpr() | TransposeExpr():
             return find_stored_view(expr.x, entries) if _has_same_bytes(expr, entries) else None
-        case SliceExpr() | SplitPartExpr():
+        case IndexRangeExpr():
             return _slice_view(expr, find_stored_view(expr.x, entries), entries)
         case _:
             return None
 
 
-def _has_same_bytes(
-    expr: ReshapeExpr | CastExpr | TransposeExpr, entries: Mapping[str, TensorEntry]
-) -> bool:
+def _has_same_bytes(expr: UnaryExpr, entries: Mapping[str, TensorEntry]) -> bool:
     """Return True if a reshape, cast or transpose leaves the stored bytes unchanged: a cast to the
     same dtype, or a transpose that moves only axes of size 1.
     """
     present = {n: entries[n] for n in iterate_tensor_names(expr) if n in entries}
     match expr:
-        case ReshapeExpr():
-            return True
         case CastExpr(dtype=dtype):
             return dtype == infer_expression_dtype(expr.x, {n: e.dtype for n, e in present.items()})
         case TransposeExpr():
-            return _keeps_element_order(expr, present)
-
-
-def _keeps_element_order(expr: TransposeExpr, entries: Mapping[str, TensorEntry]) -> bool:
-    """Return True if a transpose preserves the order of all axes of size greater than 1."""
-    shape = infer_expression_shape(expr.x, {n: e.shape for n, e in entries.items()})
-    order = [a for a in expr.get_permutation(shape) if shape[a] != 1]
-    return order == sorted(order)
+            shape = infer_expression_shape(expr.x, {n: e.shape for n, e in present.items()})
+            order = [a for a in expr.get_permutation(shape) if shape[a] != 1]
+            return order == sorted(order)
+    return True
 
 
 def _slice_view(
-    expr: SliceExpr | SplitPartExpr,
-    tensor_view: TensorView | None,
-    entries: Mapping[str, TensorEntry],
+    expr: IndexRangeExpr, tensor_view: TensorView | None, entries: Mapping[str, TensorEntry]
 ) -> TensorView | None:
     """Return the byte range of a slice of `tensor_view`. Return None if the slice is not
     contiguous, i.e. an axis before the sliced axis has a size other than 1.
@@ -207,69 +165,9 @@ def _slice_view(
     if tensor_view is None or math.prod(shape[: expr.axis]) != 1:
         return None
     length = shape[expr.axis]
-    start, stop = _get_slice_bounds(expr, length)
+    start, stop = expr.get_bounds(length)
     row = tensor_view.nbytes // length if length else 0
     return TensorView(tensor_view.tensor, tensor_view.offset + start * row, (stop - start) * row)
-
-
-def _get_length(shape: Shape, axis: int) -> int:
-    if not 0 <= axis < len(shape):
-        raise WeightExpressionError(
-            f"axis {axis} is out of range for shape {list(shape)}; the first axis is 0"
-        )
-    return shape[axis]
-
-
-def _infer_concat_shape(expr: ConcatExpr, shapes: list[Shape]) -> Shape:
-    if not shapes:
-        raise WeightExpressionError("nothing to concatenate")
-    axis, total = expr.axis, sum(_get_length(s, expr.axis) for s in shapes)
-    other_lengths = {(*s[:axis], *s[axis + 1 :]) for s in shapes}
-    if len(other_lengths) > 1:
-        raise WeightExpressionError(
-            f"{' and '.join(str(list(s)) for s in shapes)} differ along other axes than {axis}"
-        )
-    return (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
-
-
-def _infer_stack_shape(shapes: list[Shape]) -> Shape:
-    if not shapes:
-        raise WeightExpressionError("nothing to stack")
-    if len(set(shapes)) > 1:
-        differ = sorted({str(list(s)) for s in shapes})
-        raise WeightExpressionError(f"cannot stack {' and '.join(differ)}")
-    return (len(shapes), *shapes[0])
-
-
-def _infer_reshape(shape: Shape, new_shape: Shape) -> Shape:
-    if new_shape.count(-1) > 1 or min(new_shape, default=0) < -1:
-        raise WeightExpressionError(f"{list(new_shape)} is not a valid shape; one length may be -1")
-    count, inferred = math.prod(shape), new_shape
-    if -1 in new_shape:
-        axis, known_count = new_shape.index(-1), -math.prod(new_shape)
-        # Use the inferred size: if another axis has size 0, any size would be valid.
-        inferred_length = count // known_count if known_count else -1
-        inferred = (*new_shape[:axis], inferred_length, *new_shape[axis + 1 :])
-    if -1 in inferred or math.prod(inferred) != count:
-        raise WeightExpressionError(
-            f"{list(shape)} has {count} elements and cannot become {list(new_shape)}"
-        )
-    return inferred
-
-
-def _infer_grid_shape(expr: ResizeGridExpr, shape: Shape) -> Shape:
-    if len(shape) < 2:
-        raise WeightExpressionError(
-            f"a position embedding needs rank >= 2, got shape {list(shape)}"
-        )
-    points = shape[-2] - expr.prefix
-    if expr.prefix < 0 or points < 1 or math.isqrt(points) ** 2 != points:
-        raise WeightExpressionError(
-            f"{shape[-2]} positions minus {expr.prefix} prefix positions are not a square grid"
-        )
-    if expr.rows < 1 or expr.columns < 1:
-        raise WeightExpressionError("the new grid must have at least one row and one column")
-    return (*shape[:-2], expr.prefix + expr.rows * expr.columns, shape[-1])
 
 
 def evaluate_weight_expression(
@@ -288,14 +186,15 @@ def evaluate_weight_expression(
             return read_tensor(name)
         case SliceExpr(TensorExpr(name), 0, start, stop) if read_rows is not None:
             return read_rows(name, slice(start, stop))
-        case ConcatExpr(parts=parts, axis=axis):
-            arrays = [evaluate_weight_expression(p, read_tensor, read_rows) for p in parts]
-            return np.concatenate(arrays, axis)
-        case StackExpr(parts=parts):
-            return np.stack([evaluate_weight_expression(p, read_tensor, read_rows) for p in parts])
-        case FirstPresentExpr():
-            raise AssertionError("alternatives are resolved before evaluation")
-    return _apply_unary(expr, evaluate_weight_expression(expr.x, read_tensor, read_rows))
+    operands = [evaluate_weight_expression(o, read_tensor, read_rows) for o in expr.operands]
+    match expr:
+        case ConcatExpr(axis=axis):
+            return np.concatenate(operands, axis)
+        case StackExpr():
+            return np.stack(operands)
+        case UnaryExpr():
+            return _apply_unary(expr, operands[0])
+    raise AssertionError("alternatives are resolved before evaluation")
 
 
 def _apply_unary(expr: UnaryExpr, x: Array) -> Array:
@@ -305,27 +204,15 @@ def _apply_unary(expr: UnaryExpr, x: Array) -> Array:
             return x.transpose(expr.get_permutation(x.shape))
         case ReshapeExpr(shape=shape):
             return x.reshape(shape)
-        case SliceExpr(axis=axis, start=start, stop=stop):
-            return x[(slice(None),) * axis + (slice(start, stop),)]
-        case SplitPartExpr(axis=axis):
+        case IndexRangeExpr(axis=axis):
             return x[(slice(None),) * axis + (slice(*expr.get_bounds(x.shape[axis])),)]
         case PermuteRopeExpr(to=to, heads=heads):
             # in the interleaved layout, the rows of a head are pairs; in the half-split layout, two
             # halves
             pairs = (heads, -1, 2) if to == "half" else (heads, 2, -1)
             return x.reshape(*pairs, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
-        case RearrangeExpr(pattern=pattern, sizes=sizes):
-            return plan_rearrange(pattern, x.shape, dict(sizes)).rearrange(x)
-        case _:
-            return _apply_elementwise(expr, x)
-
-
-def _apply_elementwise(
-    expr: NegateExpr | CastExpr | AddNumberExpr | ResizeGridExpr, x: Array
-) -> Array:
-    match expr:
-        case NegateExpr():
-            return np.asarray(-x)
+        case RearrangeExpr():
+            return plan_rearrange(expr, x.shape).rearrange(x)
         case CastExpr(dtype=dtype):
             return x.astype(NUMPY_DTYPES[dtype])
         case AddNumberExpr(number=number):
@@ -333,11 +220,81 @@ def _apply_elementwise(
             return np.asarray(x32 + x32.dtype.type(number))
         case ResizeGridExpr(rows=rows, columns=columns, prefix=prefix):
             return resize_grid(_cast_to_32_bits(x), rows, columns, prefix)
+    assert isinstance(expr, NegateExpr)
+    return np.asarray(-x)
 
 
 def _cast_to_32_bits(x: Array) -> Array:
     """Convert an array to a dtype of at least 32 bits."""
     return x.astype(np.float32) if x.dtype.itemsize < 4 else x
+
+
+@dataclass(frozen=True, slots=True)
+class RearrangePlan:
+    """The steps of a rearrange for known sizes: reshape to `split_shape`, permute, reshape."""
+
+    split_shape: tuple[int, ...]
+    permutation: tuple[int, ...]
+    merged_shape: tuple[int, ...]
+
+    def rearrange(self, x: Array) -> Array:
+        """Apply the rearrange to the array `x`."""
+        return x.reshape(self.split_shape).transpose(self.permutation).reshape(self.merged_shape)
+
+
+def plan_rearrange(expr: RearrangeExpr, shape: Shape) -> RearrangePlan:
+    """Plan a rearrange of an array with `shape`. Raise WeightExpressionError on a mismatch."""
+    try:
+        pattern = parse_rearrange_pattern(expr.pattern)
+    except RearrangePatternError as error:
+        raise WeightExpressionError(str(error)) from None
+    for side in (pattern.left_names, pattern.right_names):
+        _check_distinct(side)
+    if unbalanced_names := pattern.find_one_sided_axis_names():
+        raise WeightExpressionError(f"`{unbalanced_names[0]}` is on only one side of the pattern")
+    if len(pattern.left) != len(shape):
+        axes = f"the pattern is for {len(pattern.left)} axes"
+        raise WeightExpressionError(f"{axes}, the tensor has {len(shape)}: {list(shape)}")
+    lengths: dict[str, int] = {}
+    for axis, length in zip(pattern.left, shape, strict=True):
+        _infer_group_lengths(axis, length, dict(expr.sizes), lengths)
+    return RearrangePlan(
+        tuple(lengths[n] for n in pattern.left_names),
+        pattern.find_permutation(),
+        tuple(math.prod(lengths[n] for n in axis) for axis in pattern.right),
+    )
+
+
+def _check_distinct(side: list[str]) -> None:
+    """Raise WeightExpressionError if one side of a pattern repeats an axis name."""
+    for name in side:
+        if side.count(name) > 1:
+            raise WeightExpressionError(f"duplicate `{name}` on one side of the pattern")
+
+
+def _infer_group_lengths(
+    group: AxisGroup, length: int, sizes: Mapping[str, int], lengths: dict[str, int]
+) -> None:
+    """Add the sizes of all names in an axis `group` of size `length` to `lengths`. At most one of
+    the names may be missing in `sizes`. Raise WeightExpressionError if the sizes do not fit.
+    """
+    known_sizes = {n: sizes[n] for n in group if n in sizes}
+    unknown = [n for n in group if n not in known_sizes]
+    product, text = math.prod(known_sizes.values()), " ".join(group)
+    # one unknown size can be computed, but of two unknown sizes only the product is known
+    if len(unknown) > 1:
+        raise WeightExpressionError(
+            f"give the length of `{unknown[0]}` or `{unknown[1]}`: both are unknown in `({text})`"
+        )
+    if unknown and (product == 0 or length % product):
+        raise WeightExpressionError(
+            f"an axis of {length} cannot be split as `({text})`: {product} does not divide it"
+        )
+    if not unknown and product != length:
+        raise WeightExpressionError(
+            f"an axis of {length} cannot be split as `({text})`, which needs {product}"
+        )
+    lengths |= known_sizes | dict.fromkeys(unknown, length // max(product, 1))
 
 
 CUBIC_COEFFICIENT = -0.75

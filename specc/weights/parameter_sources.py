@@ -22,6 +22,7 @@ from specc.weights.expression_evaluation import (
     find_stored_view,
     infer_expression_shape,
     slice_expression,
+    split_concatenation,
 )
 from specc.weights.formats.safetensors import CHUNK_BYTES, TensorFile
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
@@ -33,7 +34,7 @@ from specc.weights.random_stream import (
     iterate_normals,
     iterate_uniforms,
 )
-from specc.weights.weight_expressions import Expr, Shape, iterate_tensor_names, split_concatenation
+from specc.weights.weight_expressions import Expr, Shape, iterate_tensor_names
 from specc.weights.weight_rules import ModelParameter, ParameterNaming
 from specc.weights.weight_value_checks import check_finite, convert_dtype, to_little_endian
 

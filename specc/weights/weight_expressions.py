@@ -1,16 +1,12 @@
 """Define weight expressions, which compute a parameter from the tensors of a checkpoint."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
-from specc.ir.signature import AxisGroup, RearrangePatternError, parse_rearrange_pattern
 from specc.weights.parameter_names import group_names
-
-if TYPE_CHECKING:  # avoid importing NumPy, because checking a spec does not need it
-    from specc.ir.array import Array
 
 
 class WeightExpressionError(Exception):
@@ -20,8 +16,8 @@ class WeightExpressionError(Exception):
 Shape: TypeAlias = tuple[int, ...]
 
 
-class _Formatted:
-    """An expression formatted with the template `form`, in which `{0}` is the expression."""
+class Expr:
+    """A weight expression, formatted with the template `form`, in which `{0}` is the expression."""
 
     __slots__ = ()
     form: ClassVar[str]
@@ -29,24 +25,72 @@ class _Formatted:
     def __str__(self) -> str:
         return self.form.format(self)
 
+    @property
+    def operands(self) -> tuple["Expr", ...]:
+        """The expressions that this expression reads."""
+        return ()
+
+    def map_operands(self, transform: Callable[["Expr"], "Expr"]) -> "Expr":
+        """Return a copy of the expression with `transform` applied to each operand."""
+        return self
+
 
 @immutable_dataclass(slots=True)
-class TensorExpr:
+class TensorExpr(Expr):
     """A tensor of the weights file."""
 
     name: str
 
-    def __str__(self) -> str:
-        return self.name
+    form = "{0.name}"
 
 
 @immutable_dataclass(slots=True)
-class TransposeExpr:
+class UnaryExpr(Expr):
+    """Base class of expressions with one operand, `x`. With `keeps_rows`, each row of the result
+    depends only on the row of the operand with the same index.
+    """
+
+    x: Expr
+    keeps_rows: ClassVar[bool] = False
+
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        """The operand."""
+        return (self.x,)
+
+    def map_operands(self, transform: Callable[[Expr], Expr]) -> Expr:
+        """Return a copy of the expression with `transform` applied to the operand."""
+        return replace(self, x=transform(self.x))
+
+    def infer_shape(self, shape: Shape) -> Shape:
+        """Return the shape of the result for an operand of the shape `shape`, by default `shape`.
+        Raise WeightExpressionError if the expression does not fit the operand.
+        """
+        return shape
+
+
+@immutable_dataclass(slots=True)
+class VariadicExpr(Expr):
+    """Base class of expressions with any number of operands, `parts`."""
+
+    parts: tuple[Expr, ...]
+
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        """The operands."""
+        return self.parts
+
+    def map_operands(self, transform: Callable[[Expr], Expr]) -> Expr:
+        """Return a copy of the expression with `transform` applied to each operand."""
+        return replace(self, parts=tuple(map(transform, self.parts)))
+
+
+@immutable_dataclass(slots=True)
+class TransposeExpr(UnaryExpr):
     """A tensor transposed to the axis order `axes`, by default with its last two axes swapped. A
     tensor with the shape `exempt_shape` is not transposed.
     """
 
-    x: "Expr"
     axes: tuple[int, ...] | None = None
     exempt_shape: Shape = ()
 
@@ -72,57 +116,129 @@ class TransposeExpr:
             )
         return self.axes
 
+    def infer_shape(self, shape: Shape) -> Shape:
+        """Return the permuted shape."""
+        return tuple(shape[a] for a in self.get_permutation(shape))
+
 
 @immutable_dataclass(slots=True)
-class ReshapeExpr:
+class ReshapeExpr(UnaryExpr):
     """A reshaped tensor. The size of one axis may be -1 (inferred)."""
 
-    x: "Expr"
     shape: Shape
 
     def __str__(self) -> str:
         return f"reshape({self.x}, shape={list(self.shape)})"
 
+    def infer_shape(self, shape: Shape) -> Shape:
+        """Return the new shape, with the inferred size of the axis -1."""
+        if self.shape.count(-1) > 1 or min(self.shape, default=0) < -1:
+            raise WeightExpressionError(
+                f"{list(self.shape)} is not a valid shape; one length may be -1"
+            )
+        count, inferred = math.prod(shape), self.shape
+        if -1 in self.shape:
+            axis, known_count = self.shape.index(-1), -math.prod(self.shape)
+            # Use the inferred size: if another axis has size 0, any size would be valid.
+            inferred_length = count // known_count if known_count else -1
+            inferred = (*self.shape[:axis], inferred_length, *self.shape[axis + 1 :])
+        if -1 in inferred or math.prod(inferred) != count:
+            raise WeightExpressionError(
+                f"{list(shape)} has {count} elements and cannot become {list(self.shape)}"
+            )
+        return inferred
+
 
 @immutable_dataclass(slots=True)
-class ConcatExpr:
+class ConcatExpr(VariadicExpr):
     """Tensors concatenated along an axis."""
 
-    parts: tuple["Expr", ...]
     axis: int = 0
 
     def __str__(self) -> str:
         return f"concat([{', '.join(map(str, self.parts))}], axis={self.axis})"
 
+    def infer_shape(self, shapes: Sequence[Shape]) -> Shape:
+        """Return the shape of the result for parts of the shapes `shapes`."""
+        if not shapes:
+            raise WeightExpressionError("nothing to concatenate")
+        axis, total = self.axis, sum(_get_length(s, self.axis) for s in shapes)
+        other_lengths = {(*s[:axis], *s[axis + 1 :]) for s in shapes}
+        if len(other_lengths) > 1:
+            raise WeightExpressionError(
+                f"{' and '.join(str(list(s)) for s in shapes)} differ along other axes than {axis}"
+            )
+        return (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
+
 
 @immutable_dataclass(slots=True)
-class StackExpr:
+class StackExpr(VariadicExpr):
     """Tensors of equal shape stacked along a new first axis, such as the weights of experts."""
-
-    parts: tuple["Expr", ...]
 
     def __str__(self) -> str:
         return f"stack([{', '.join(group_names(map(str, self.parts)))}])"
 
+    def infer_shape(self, shapes: Sequence[Shape]) -> Shape:
+        """Return the shape of the result for parts of the shapes `shapes`."""
+        if not shapes:
+            raise WeightExpressionError("nothing to stack")
+        if len(set(shapes)) > 1:
+            differ = sorted({str(list(s)) for s in shapes})
+            raise WeightExpressionError(f"cannot stack {' and '.join(differ)}")
+        return (len(shapes), *shapes[0])
+
 
 @immutable_dataclass(slots=True)
-class SliceExpr(_Formatted):
+class FirstPresentExpr(VariadicExpr):
+    """The first of the expressions `parts` whose tensors are all in the file."""
+
+    def __str__(self) -> str:
+        return f"first_present({', '.join(map(str, self.parts))})"
+
+
+@immutable_dataclass(slots=True)
+class IndexRangeExpr(UnaryExpr):
+    """Base class of expressions that select a range of indices along an axis. A range along another
+    axis than the first keeps rows.
+    """
+
+    axis: int
+    keeps_rows = True
+
+    def get_bounds(self, length: int) -> tuple[int, int]:
+        """Return the range of indices, without the end, for an axis of size `length`. Raise
+        WeightExpressionError if the range does not fit.
+        """
+        raise NotImplementedError
+
+    def infer_shape(self, shape: Shape) -> Shape:
+        """Return the shape of the selected range."""
+        start, stop = self.get_bounds(_get_length(shape, self.axis))
+        return (*shape[: self.axis], stop - start, *shape[self.axis + 1 :])
+
+
+@immutable_dataclass(slots=True)
+class SliceExpr(IndexRangeExpr):
     """A slice of a tensor: indices `start` to `stop` (exclusive) along an axis."""
 
-    x: "Expr"
-    axis: int
     start: int
     stop: int
 
     form = "slice({0.x}, axis={0.axis}, from={0.start}, to={0.stop})"
 
+    def get_bounds(self, length: int) -> tuple[int, int]:
+        """Return `start` and `stop`. Raise WeightExpressionError if out of range."""
+        if not 0 <= self.start <= self.stop <= length:
+            raise WeightExpressionError(
+                f"slice {self.start}:{self.stop} is out of range for an axis of length {length}"
+            )
+        return self.start, self.stop
+
 
 @immutable_dataclass(slots=True)
-class SplitPartExpr:
+class SplitPartExpr(IndexRangeExpr):
     """Chunk `index` of a tensor that is split along an axis into equal `parts` or listed sizes."""
 
-    x: "Expr"
-    axis: int
     index: int
     parts: int | tuple[int, ...]
 
@@ -131,7 +247,7 @@ class SplitPartExpr:
         return f"split({self.x}, axis={self.axis}, into={parts})[{self.index}]"
 
     def get_bounds(self, length: int) -> tuple[int, int]:
-        """Return the index range of the chunk. Raise WeightExpressionError for a missing chunk."""
+        """Return the range of the chunk. Raise WeightExpressionError for a missing chunk."""
         if isinstance(self.parts, int):
             if self.parts < 1 or length % self.parts:
                 raise WeightExpressionError(f"an axis of {length} has no {self.parts} equal parts")
@@ -151,77 +267,83 @@ class SplitPartExpr:
 
 
 @immutable_dataclass(slots=True)
-class PermuteRopeExpr(_Formatted):
+class PermuteRopeExpr(UnaryExpr):
     """A query or key projection whose rows are permuted per head between RoPE layouts. `to="half"`
     converts interleaved pairs (0, 1), (2, 3), … to the half-split layout: all first elements, then
     all second elements. `to="interleaved"` is the inverse.
     """
 
-    x: "Expr"
     to: Literal["half", "interleaved"]
     heads: int
 
     form = "permute_pairs({0.x}, to={0.to}, heads={0.heads})"
 
+    def infer_shape(self, shape: Shape) -> Shape:
+        """Return `shape` if each head has an even number of rows."""
+        rows = _get_length(shape, 0)
+        if self.heads < 1 or rows % (2 * self.heads):
+            reason = f"{rows} rows cannot be split into {self.heads} heads of pairs"
+            raise WeightExpressionError(reason)
+        return shape
+
 
 @immutable_dataclass(slots=True)
-class NegateExpr(_Formatted):
+class NegateExpr(UnaryExpr):
     """A tensor with all elements negated."""
 
-    x: "Expr"
-
-    form = "negate({0.x})"
+    form, keeps_rows = "negate({0.x})", True
 
 
 @immutable_dataclass(slots=True)
-class CastExpr(_Formatted):
+class CastExpr(UnaryExpr):
     """A tensor cast to another dtype."""
 
-    x: "Expr"
     dtype: str
 
-    form = "cast({0.x}, to={0.dtype})"
+    form, keeps_rows = "cast({0.x}, to={0.dtype})", True
 
 
 @immutable_dataclass(slots=True)
-class AddNumberExpr(_Formatted):
+class AddNumberExpr(UnaryExpr):
     """A tensor plus a constant. 16-bit elements are first converted to f32 for accuracy."""
 
-    x: "Expr"
     number: float
 
     form = "add({0.x}, {0.number!r})"
 
 
 @immutable_dataclass(slots=True)
-class ResizeGridExpr(_Formatted):
+class ResizeGridExpr(UnaryExpr):
     """Position embeddings of a square grid, resized to `rows` by `columns`. The first `prefix`
     embeddings are unchanged.
     """
 
-    x: "Expr"
     rows: int
     columns: int
     prefix: int = 0
 
     form = "resize_grid({0.x}, rows={0.rows}, columns={0.columns}, prefix={0.prefix})"
 
+    def infer_shape(self, shape: Shape) -> Shape:
+        """Return the shape of the resized embeddings."""
+        if len(shape) < 2:
+            raise WeightExpressionError(
+                f"a position embedding needs rank >= 2, got shape {list(shape)}"
+            )
+        points = shape[-2] - self.prefix
+        if self.prefix < 0 or points < 1 or math.isqrt(points) ** 2 != points:
+            raise WeightExpressionError(
+                f"{shape[-2]} positions minus {self.prefix} prefix positions are not a square grid"
+            )
+        if self.rows < 1 or self.columns < 1:
+            raise WeightExpressionError("the new grid must have at least one row and one column")
+        return (*shape[:-2], self.prefix + self.rows * self.columns, shape[-1])
+
 
 @immutable_dataclass(slots=True)
-class FirstPresentExpr:
-    """The first of several expressions whose tensors are all in the file."""
-
-    options: tuple["Expr", ...]
-
-    def __str__(self) -> str:
-        return f"first_present({', '.join(map(str, self.options))})"
-
-
-@immutable_dataclass(slots=True)
-class RearrangeExpr:
+class RearrangeExpr(UnaryExpr):
     """A tensor whose axes are split, permuted and merged by an einops pattern."""
 
-    x: "Expr"
     pattern: str
     sizes: tuple[tuple[str, int], ...] = ()
 
@@ -230,146 +352,40 @@ class RearrangeExpr:
         return f'rearrange({self.x}, "{self.pattern}"{sizes})'
 
 
-UnaryExpr: TypeAlias = (
-    TransposeExpr
-    | ReshapeExpr
-    | SliceExpr
-    | SplitPartExpr
-    | PermuteRopeExpr
-    | NegateExpr
-    | CastExpr
-    | AddNumberExpr
-    | ResizeGridExpr
-    | RearrangeExpr
-)
-"""Expressions with one operand, the field `x`."""
-
-Expr: TypeAlias = TensorExpr | ConcatExpr | StackExpr | FirstPresentExpr | UnaryExpr
+def _get_length(shape: Shape, axis: int) -> int:
+    if not 0 <= axis < len(shape):
+        raise WeightExpressionError(
+            f"axis {axis} is out of range for shape {list(shape)}; the first axis is 0"
+        )
+    return shape[axis]
 
 
 def iterate_tensor_names(expr: Expr) -> Iterator[str]:
     """Yield the names of the tensors that an expression reads, in order."""
-    match expr:
-        case TensorExpr(name):
-            yield name
-        case ConcatExpr(parts=inner) | StackExpr(parts=inner) | FirstPresentExpr(options=inner):
-            for part in inner:
-                yield from iterate_tensor_names(part)
-        case _:
-            yield from iterate_tensor_names(expr.x)
-
-
-def _map_operands(expr: Expr, transform: Callable[[Expr], Expr]) -> Expr:
-    """Return a copy of an expression with `transform` applied to each operand."""
-    match expr:
-        case TensorExpr():
-            return expr
-        case ConcatExpr(parts=parts) | StackExpr(parts=parts):
-            return replace(expr, parts=tuple(map(transform, parts)))
-        case FirstPresentExpr(options=options):
-            return replace(expr, options=tuple(map(transform, options)))
-        case _:
-            return replace(expr, x=transform(expr.x))
+    if isinstance(expr, TensorExpr):
+        yield expr.name
+    for operand in expr.operands:
+        yield from iterate_tensor_names(operand)
 
 
 def rename_tensors(expr: Expr, rename: Callable[[str], str]) -> Expr:
     """Return a copy of an expression with its tensors renamed by `rename`."""
     if isinstance(expr, TensorExpr):
         return TensorExpr(rename(expr.name))
-    return _map_operands(expr, lambda operand: rename_tensors(operand, rename))
+    return expr.map_operands(lambda operand: rename_tensors(operand, rename))
 
 
 def resolve_alternatives(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
     """Replace each `first_present` with its first option whose tensors exist, or with its last
     option.
     """
-    resolved = _map_operands(expr, lambda operand: resolve_alternatives(operand, is_present))
+    resolved = expr.map_operands(lambda operand: resolve_alternatives(operand, is_present))
     if not isinstance(resolved, FirstPresentExpr):
         return resolved
-    complete = (o for o in resolved.options if all(map(is_present, iterate_tensor_names(o))))
-    return next(complete, resolved.options[-1])
+    complete = (o for o in resolved.parts if all(map(is_present, iterate_tensor_names(o))))
+    return next(complete, resolved.parts[-1])
 
 
 def contains_first_present(expr: Expr) -> bool:
     """Return True if an expression contains `first_present`."""
     return resolve_alternatives(expr, lambda _: True) != expr
-
-
-def split_concatenation(expr: Expr) -> Iterator[Expr]:
-    """Split a concatenation or stack into the expressions whose values are concatenated."""
-    match expr:
-        case StackExpr(parts=parts) | ConcatExpr(parts=parts, axis=0):
-            for part in parts:
-                yield from split_concatenation(part)
-        case _:
-            yield expr
-
-
-@immutable_dataclass(slots=True)
-class RearrangePlan:
-    """The steps of a rearrange for known sizes: reshape to `split_shape`, permute, reshape."""
-
-    split_shape: tuple[int, ...]
-    permutation: tuple[int, ...]
-    merged_shape: tuple[int, ...]
-
-    def rearrange(self, x: "Array") -> "Array":
-        """Apply the rearrange to the array `x`."""
-        return x.reshape(self.split_shape).transpose(self.permutation).reshape(self.merged_shape)
-
-
-def plan_rearrange(
-    pattern_text: str, shape: tuple[int, ...], sizes: Mapping[str, int]
-) -> RearrangePlan:
-    """Plan a rearrange of an array with `shape`. Raise WeightExpressionError on a mismatch."""
-    try:
-        pattern = parse_rearrange_pattern(pattern_text)
-    except RearrangePatternError as error:
-        raise WeightExpressionError(str(error)) from None
-    for side in (pattern.left_names, pattern.right_names):
-        _check_distinct(side)
-    if unbalanced_names := pattern.find_one_sided_axis_names():
-        raise WeightExpressionError(f"`{unbalanced_names[0]}` is on only one side of the pattern")
-    if len(pattern.left) != len(shape):
-        axes = f"the pattern is for {len(pattern.left)} axes"
-        raise WeightExpressionError(f"{axes}, the tensor has {len(shape)}: {list(shape)}")
-    lengths: dict[str, int] = {}
-    for axis, length in zip(pattern.left, shape, strict=True):
-        _infer_group_lengths(axis, length, sizes, lengths)
-    return RearrangePlan(
-        tuple(lengths[n] for n in pattern.left_names),
-        pattern.find_permutation(),
-        tuple(math.prod(lengths[n] for n in axis) for axis in pattern.right),
-    )
-
-
-def _check_distinct(side: list[str]) -> None:
-    """Raise WeightExpressionError if one side of a pattern repeats an axis name."""
-    for name in side:
-        if side.count(name) > 1:
-            raise WeightExpressionError(f"duplicate `{name}` on one side of the pattern")
-
-
-def _infer_group_lengths(
-    group: AxisGroup, length: int, sizes: Mapping[str, int], lengths: dict[str, int]
-) -> None:
-    """Add the sizes of all names in an axis `group` of size `length` to `lengths`. At most one of
-    the names may be missing in `sizes`. Raise WeightExpressionError if the sizes do not fit.
-    """
-    known_sizes = {n: sizes[n] for n in group if n in sizes}
-    unknown = [n for n in group if n not in known_sizes]
-    product, text = math.prod(known_sizes.values()), " ".join(group)
-    # one unknown size can be computed, but of two unknown sizes only the product is known
-    if len(unknown) > 1:
-        raise WeightExpressionError(
-            f"give the length of `{unknown[0]}` or `{unknown[1]}`: both are unknown in `({text})`"
-        )
-    if unknown and (product == 0 or length % product):
-        raise WeightExpressionError(
-            f"an axis of {length} cannot be split as `({text})`: {product} does not divide it"
-        )
-    if not unknown and product != length:
-        raise WeightExpressionError(
-            f"an axis of {length} cannot be split as `({text})`, which needs {product}"
-        )
-    lengths |= known_sizes | dict.fromkeys(unknown, length // max(product, 1))

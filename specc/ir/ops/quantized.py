@@ -234,16 +234,16 @@ class QuantizationFormat:
         if self.is_transposed:
             out_features, in_features = in_features, out_features
         group_count = count_groups(in_features, self.group_size) if self.group_size else 0
-        if role == "zero_points":
-            sizes = [count_packed_bytes(group_count, self.bits)]
-        elif role == "scales":
-            sizes = [group_count] if group_count else []
-        elif group_count and self.layout == "rows":
-            sizes = [group_count, self.group_size * self.bits // 8]
-        else:
-            sizes = [in_features]
-        is_column_major = self.layout == "columns" and role != "zero_points"
-        axes = [*sizes, out_features] if is_column_major else [out_features, *sizes]
+        is_packed = group_count and self.layout == "rows"
+        group_bytes = self.group_size * self.bits // 8
+        sizes: Mapping[TensorRole, list[int]] = {
+            "codes": [group_count, group_bytes] if is_packed else [in_features],
+            "scales": [group_count] if group_count else [],
+            "zero_points": [count_packed_bytes(group_count, self.bits)],
+        }
+        axes = [out_features, *sizes[role]]
+        if self.layout == "columns":
+            axes = [*sizes[role], out_features]
         return (*stack_sizes, *axes)
 
 

@@ -225,27 +225,6 @@ def open_llm_int8_weight(
     return QuantizedLayout(shape=shape, decode=decode, group_size=lengths["in"])
 
 
-# --- MXFP4 experts ------------------------------------------------------------------------
-
-
-def open_mxfp4_weight(
-    _: StoredTensors, lengths: Lengths, __: QuantizationSettings
-) -> QuantizedLayout:
-    """Return the layout of MXFP4 experts, stored as `[out, in]` and used as `[in, out]`. The scales
-    are powers of two.
-    """
-    group_size = lengths["bytes"] * 2
-
-    def decode(tensors: StoredTensors, rows: slice) -> Codes:
-        packed = tensors["_blocks"][rows]
-        scales = read_scales(tensors["_scales"][rows]) / np.float32(2)
-        codes = FP4_DOUBLED[unpack_codes(packed, 4)].reshape(*packed.shape[:2], -1)
-        return codes.swapaxes(1, 2), np.repeat(scales, group_size, axis=2).swapaxes(1, 2)
-
-    shape = lengths["experts"], lengths["groups"] * group_size, lengths["out"]
-    return QuantizedLayout(shape=shape, decode=decode, group_size=group_size, axis=-2)
-
-
 # --- bitsandbytes, 4 bits -----------------------------------------------------------------
 
 QUANT_STATES = tuple(f".quant_state.bitsandbytes__{kind}" for kind in ("nf4", "fp4"))

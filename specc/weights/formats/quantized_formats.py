@@ -23,7 +23,6 @@ from specc.weights.formats.quantized_decoders import (
     make_gguf_opener,
     open_bnb4_weight,
     open_llm_int8_weight,
-    open_mxfp4_weight,
     open_scaled_weight,
     read_scales,
     reshape_scale_grid,
@@ -224,6 +223,24 @@ def open_fp4_weight(
         return codes, np.repeat(scales, group_size, axis=1)
 
     return QuantizedLayout(shape=(lengths["out"], width), decode=decode, group_size=group_size)
+
+
+def open_mxfp4_weight(
+    _: StoredTensors, lengths: Lengths, __: QuantizationSettings
+) -> QuantizedLayout:
+    """Return the layout of MXFP4 experts, stored as `[out, in]` and used as `[in, out]`. The scales
+    are powers of two.
+    """
+    group_size = lengths["bytes"] * 2
+
+    def decode(tensors: StoredTensors, rows: slice) -> Codes:
+        packed = tensors["_blocks"][rows]
+        scales = read_scales(tensors["_scales"][rows]) / np.float32(2)
+        codes = FP4_DOUBLED[unpack_codes(packed, 4)].reshape(*packed.shape[:2], -1)
+        return codes.swapaxes(1, 2), np.repeat(scales, group_size, axis=2).swapaxes(1, 2)
+
+    shape = lengths["experts"], lengths["groups"] * group_size, lengths["out"]
+    return QuantizedLayout(shape=shape, decode=decode, group_size=group_size, axis=-2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
