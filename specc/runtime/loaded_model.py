@@ -19,6 +19,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.dim import DimError
 from specc.ir.graph import Graph
+from specc.ir.ops.quantized import QuantizationFormat
 from specc.preprocessing.input_checks import InputSpec
 from specc.runtime.attention_weights import AttentionWeights, compute_attention_weights
 from specc.runtime.kv_buffer_step import KVBufferStep
@@ -42,11 +43,7 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
         shape = tuple(d.number or 0 for d in manifest.graph.parameters[name].type.shape)
         format = quantized.format
         parts = [part[name] for part in (weights, scales, zero_points) if name in part]
-        expected_types = [
-            (format.compute_tensor_shape(shape, role), STORAGE_DTYPES[format.get_dtype(role)])
-            for role in format.tensor_roles
-        ]
-        if [(part.shape, part.dtype.name) for part in parts] != expected_types:
+        if [(part.shape, part.dtype.name) for part in parts] != _list_types(format, shape):
             raise_error(
                 "E0917",
                 f"the specc metadata in `{escape_text(file.path)}` is invalid: "
@@ -62,6 +59,16 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
         ]
         weights[name] = np.stack(matrices) if is_stacked else matrices[0]
     return weights
+
+
+def _list_types(
+    format: QuantizationFormat, shape: tuple[int, ...]
+) -> list[tuple[tuple[int, ...], str]]:
+    """Return the shape and NumPy dtype of each stored tensor of a weight with the shape `shape`."""
+    return [
+        (format.compute_tensor_shape(shape, role), STORAGE_DTYPES[format.get_dtype(role)])
+        for role in format.tensor_roles
+    ]
 
 
 @dataclass(kw_only=True)
