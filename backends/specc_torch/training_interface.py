@@ -59,7 +59,7 @@ def module(
         spec, config=config, config_values=set, weights=str(weights), context_length=int(context)
     )
     sources = WeightSources(
-        checkpoint=str(weights) if weights else "",
+        weights=str(weights) if weights else "",
         init=None if init is None else int(init),
         init_missing=None if init_missing is None else int(init_missing),
         adapter=str(adapter) if adapter else "",

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 from specc import backend
-from specc.backend import CompilerBackend, WeightStorage
+from specc.backend import CompilerBackend
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver import precision, preprocessing_section
 from specc.driver.compile_options import CompileOptions
 from specc.driver.quantize_section import QuantizeRequest, merge_quantize_options
 from specc.driver.spec_loader import LoadedSpec, elaborate_spec, iterate_sibling_graphs
-from specc.driver.weight_sources import WeightSources, keep_checkpoint_layout, load_parameters
+from specc.driver.weight_sources import keep_checkpoint_layout, load_parameters
 from specc.huggingface.adapter_config import get_adapter_language, list_adapter_config_files
 from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.model_task import add_checkpoint_task
@@ -102,25 +102,13 @@ class CompileJob:
     def half_dtype(self) -> HalfDtype | None:
         """Return the 16-bit dtype of `--dtype`, or None if the target does not support it."""
         half_dtypes: tuple[HalfDtype, ...] = get_args(HalfDtype)
-        compute_dtypes = self.target.compute_dtypes
-        return next(
-            (
-                dtype
-                for dtype in half_dtypes
-                if dtype == self.options.dtype and dtype in compute_dtypes
-            ),
-            None,
-        )
+        supported = {self.options.dtype} & {*self.target.compute_dtypes}
+        return next((dtype for dtype in half_dtypes if dtype in supported), None)
 
     @property
     def opset(self) -> int:
         """The requested ONNX opset version, or the default opset of the backend."""
         return self.options.opset or self.compiler.DEFAULT_OPSET
-
-    @property
-    def weights_as(self) -> WeightStorage:
-        """The requested weight storage: `link`, `copy`, `inline` or `auto`."""
-        return self.options.weights_as or "auto"
 
     @property
     def spec_sources(self) -> dict[str, str]:
@@ -144,13 +132,7 @@ def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
     if options.inline_defaults and model.defaults:
         graph = pass_pipeline.inline_default_inputs(graph, model.defaults)
     choices = _choose_target(spec, options)
-    sources = WeightSources(
-        checkpoint=options.weights,
-        init=options.init,
-        init_missing=options.init_missing,
-        adapter=options.adapter,
-    )
-    with closing(load_parameters(spec, graph, sources)) as parameter_source:
+    with closing(load_parameters(spec, graph, options)) as parameter_source:
         # quantized weights keep the layout that they have in the checkpoint
         if not choices["quantize"].weight_request:
             graph, parameter_source = keep_checkpoint_layout(graph, parameter_source)
@@ -194,9 +176,7 @@ def _choose_target(spec: LoadedSpec, options: CompileOptions) -> dict[str, Any]:
 
 def copy_job_with_options(job: CompileJob, options: CompileOptions) -> CompileJob:
     """Return a compile job with other options that reuses the model and weights of `job`."""
-    values = {f.name: getattr(job, f.name) for f in fields(CompileJob)}
-    choices = _choose_target(job.spec, options)
-    return CompileJob(**{**values, **choices, "options": options, "attention_forms": []})
+    return replace(job, options=options, attention_forms=[], **_choose_target(job.spec, options))
 
 
 def list_job_input_files(job: CompileJob) -> list[Path]:
@@ -247,19 +227,14 @@ class LoweringJob(CompileJob):
         """The parameter values to store, with KV cache scales; quantized if quantization is
         requested. Parameters that are converted to 16 bits are checked for overflow.
         """
-        values: ParameterSource = self.quantized or self.unquantized_weights
+        base = self.unquantized_weights
+        values: ParameterSource = self.quantized or base
         if self.kv_cache_scales:
             values = WeightsWithKVCacheScales(values, self.kv_cache_scales)
-        folded_parameters = (
-            self.unquantized_weights.fold_by_parameter
-            if isinstance(self.unquantized_weights, NormFoldedWeights)
-            else ()
-        )
-        return (
-            RangeCheckedWeights(values, self.compute_dtype_limits, folded_parameters)
-            if self.compute_dtype_limits
-            else values
-        )
+        if not self.compute_dtype_limits:
+            return values
+        folded_parameters = base.fold_by_parameter if isinstance(base, NormFoldedWeights) else ()
+        return RangeCheckedWeights(values, self.compute_dtype_limits, folded_parameters)
 
     @property
     def manifest_graph(self) -> Graph:
@@ -269,11 +244,8 @@ class LoweringJob(CompileJob):
 
     def convert_dtype(self, graph: Graph) -> Graph:
         """Convert a graph to the 16-bit compute dtype `half_dtype`, unless the dtype is None."""
-        return (
-            pass_pipeline.convert_to_half_precision(graph, self.half_dtype)
-            if self.half_dtype
-            else graph
-        )
+        half = self.half_dtype
+        return pass_pipeline.convert_to_half_precision(graph, half) if half else graph
 
     def convert_derived_dtype(self, derived: DerivedGraphs) -> DerivedGraphs:
         """Convert derived graphs and their KV caches to `half_dtype`, unless the dtype is None."""
@@ -300,13 +272,12 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
         and not job.quantize.dequantizes_checkpoint
         and job.target.quantized_operators
     )
-    stored_codes = (
-        find_copyable_quantized_weights(job.parameter_source) if keeps_stored_codes else {}
-    )
+    source = job.parameter_source
+    stored_codes = find_copyable_quantized_weights(source) if keeps_stored_codes else {}
     graph = pass_pipeline.simplify_graph(
         job.graph, fuses_loops=weight_request is None and not stored_codes
     )
-    ties = find_tied_parameters(job.parameter_source)
+    ties = find_tied_parameters(source)
     if stored_codes:
         decision = precision.plan_quantized_storage(graph, ties, stored_codes)
     else:
@@ -319,9 +290,9 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
             lambda: iterate_sibling_graphs(job.spec, job.graph.name),
         )
     plan = decision.plan
-    scales = make_scale_source(job.parameter_source) if plan and stored_codes else None
+    scales = make_scale_source(source) if plan and stored_codes else None
     folds = find_norm_folds(graph, ties, plan) if job.quantize.folds_norms else ()
-    unquantized = NormFoldedWeights(job.parameter_source, folds) if folds else job.parameter_source
+    unquantized = NormFoldedWeights(source, folds) if folds else source
     return LoweringJob(
         **{f.name: getattr(job, f.name) for f in fields(CompileJob)},
         simplified_graph=graph,

@@ -32,8 +32,10 @@ from specc.driver.quantize_section import (
     UNQUANTIZED,
     QuantizeOptions,
 )
+from specc.driver.weight_sources import WeightSources
 from specc.io.output_paths import FORCE_HELP
 from specc.io.safe_read import escape_text
+from specc.ir.graph import select_entries
 from specc.ir.model import ModelDefinition
 from specc.transforms.quantization_plan import DEFAULT_GROUP_SIZE, QUANTIZATION_KINDS
 
@@ -47,25 +49,19 @@ PROFILES = ("specc", "hf", "genai")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompileOptions:
-    """Options of `compile`.
+class CompileOptions(WeightSources):
+    """Options of `compile`, including the sources of parameter values.
 
-    Parameter values come from the checkpoint `weights`, the random seed `init`, or the weights file
-    of the spec. A missing task head is initialized from the seed `init_missing`, and the LoRA
-    weights in the directory `adapter` are merged. `dtype` is the storage type of float32 matrices:
-    `f16`, `bf16`, `f32`, or "" for the dtype of the checkpoint. `weights_as` is the weight storage:
-    `link`, `copy`, `inline`, or "" to choose automatically. `graphs` are the graphs of a package
-    (see `PACKAGE_GRAPHS`); an empty tuple requests a single model file. `io_names` is the export
-    profile (`specc.driver.export_profiles`), and `generation_config` holds the settings of the
-    `generate` graph (`specc.decode.generation_settings`). `precision` overrides the spec's
-    `quantize` section. `for_quantizers` prepares the model for external quantizers.
+    `dtype` is the storage type of float32 matrices: `f16`, `bf16`, `f32`, or "" for the dtype of
+    the checkpoint. `weights_as` is the weight storage: `link`, `copy`, `inline`, or "" to choose
+    automatically. `graphs` are the graphs of a package (see `PACKAGE_GRAPHS`); an empty tuple
+    requests a single model file. `io_names` is the export profile
+    (`specc.driver.export_profiles`), and `generation_config` holds the settings of the `generate`
+    graph (`specc.decode.generation_settings`). `precision` overrides the spec's `quantize` section.
+    `for_quantizers` prepares the model for external quantizers.
     """
 
     output: str
-    weights: str = ""
-    init: int | None = None
-    init_missing: int | None = None
-    adapter: str = ""
     target: str = "ort-cpu"
     opset: int = 0
     graph: str = ""
@@ -125,7 +121,10 @@ class CompileReport:
     attention_forms: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return format_repr(f"compiled {self.model.name}: {self.path}, {self._size_text}")
+        count = len(self.files)
+        files = "1 file" if count == 1 else f"{count} files"
+        byte_count = format_thousands(sum(size for _, size in self.files))
+        return format_repr(f"compiled {self.model.name}: {self.path}, {files}, {byte_count} bytes")
 
     def _repr_html_(self) -> str:
         """Return an HTML table of the written files, for notebooks."""
@@ -138,12 +137,6 @@ class CompileReport:
                 *(("warning", f"{d.code}: {d.title}") for d in self.warnings),
             ],
         )
-
-    @property
-    def _size_text(self) -> str:
-        count = len(self.files)
-        files = "1 file" if count == 1 else f"{count} files"
-        return f"{files}, {format_thousands(sum(size for _, size in self.files))} bytes"
 
 
 def _parse_graphs(text: str) -> tuple[str, ...]:
@@ -319,7 +312,7 @@ def build_compile_options(arguments: Mapping[str, Any]) -> CompileOptions:
         for n, value in arguments.items()
     }
     compile_values, quantize_values = (
-        {f.name: values[f.name] for f in fields(kind) if f.name in values}
+        select_entries(values, {f.name for f in fields(kind)})
         for kind in (CompileOptions, QuantizeOptions)
     )
     return CompileOptions(**compile_values, precision=QuantizeOptions(**quantize_values))

@@ -75,12 +75,12 @@ def count_parameters(values: CheckpointBinding | RandomInitWeights) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightSources:
-    """The sources of parameter values: the checkpoint directory `checkpoint`, merged with the LoRA
-    weights `adapter`, whose missing task head is initialized from the seed `init_missing`; or the
-    seed `init` for all parameters.
+    """The sources of parameter values: the checkpoint `weights`, merged with the LoRA weights in
+    the directory `adapter`, or the seed `init` for all parameters. Without either, the spec names
+    the weights file. A missing task head is initialized from the seed `init_missing`.
     """
 
-    checkpoint: str = ""
+    weights: str = ""
     init: int | None = None
     init_missing: int | None = None
     adapter: str = ""
@@ -106,7 +106,7 @@ def load_parameters(
     if sources.init is not None:
         _check_only_seed(sources)
         return initialize_parameters(graph, parameters, rules, sources.init)
-    path = sources.checkpoint or spec.checkpoint
+    path = sources.weights or spec.checkpoint
     path = path or find_spec_weights_file(spec.program, is_required=True)
     if path:
         head_initialization = HeadInitialization(
@@ -153,7 +153,7 @@ def _check_only_seed(sources: WeightSources) -> None:
             "remove --init or --adapter",
         ),
         (
-            sources.checkpoint,
+            sources.weights,
             "`--weights` and `--init` are mutually exclusive",
             "remove --weights or --init",
         ),
@@ -303,7 +303,7 @@ def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = ""
 
     Raise the errors of `specc compile`.
     """
-    weights = sources.checkpoint or spec.checkpoint
+    weights = sources.weights or spec.checkpoint
     directories = preprocessing_section.find_tokenizer_directories(weights, spec.config_file)
     spec = replace(spec, config_reader=replace(spec.config_reader, is_training=True))
     model = apply_generation_config(elaborate_spec(spec, graph), directories).model_definition
@@ -340,7 +340,7 @@ def _load_for_training(
         return load_parameters(spec, graph, sources)
     except SpeccError as failed:
         first, *others = failed.diagnostics
-        if first.code != "E0802" or sources.checkpoint or spec.checkpoint:
+        if first.code != "E0802" or sources.weights or spec.checkpoint:
             raise
         fix = "to train from scratch, pass a seed: module(…, init=0)"
         helps = (fix, *first.helps)

@@ -353,9 +353,7 @@ def test_weight_rules_apply_to_graphs_that_contain_the_weights(
             tensors["published"] = np.ascontiguousarray(tensors.pop(name).T)
     write_safetensors(tmp_path / "w.safetensors", tensors)
     with closing(
-        load_parameters(
-            spec, model.graph, WeightSources(checkpoint=str(tmp_path / "w.safetensors"))
-        )
+        load_parameters(spec, model.graph, WeightSources(weights=str(tmp_path / "w.safetensors")))
     ) as read:
         for name in model.graph.parameters:
             assert (read_parameter(read, name) == read_parameter(drawn, name)).all()
