@@ -265,7 +265,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
             "E0917", f"the specc metadata in `{path}` is larger than {MAX_BYTES // 2**20} MiB"
         )
     data = parse_versioned_record(
-        text, FORMAT_VERSION, "model", partial(_raise_invalid_manifest, path)
+        text, FORMAT_VERSION, "model", partial(raise_invalid_manifest, path)
     )
     graphs = parse_ir(data.read_string("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
@@ -273,7 +273,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
     # graph
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
-        _raise_invalid_manifest(path, "the graph is missing")
+        raise_invalid_manifest(path, "the graph is missing")
     scoring_graph = None
     if "scoring" in data.names():
         scoring_graph = next(iter(parse_ir(data.read_string("scoring"), path).values()), None)
@@ -305,7 +305,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
 def _check_weight_locations(graph: Graph, initializers: Mapping[str, str], path: str) -> None:
     """Raise E0917 if a parameter of the graph has no initializer."""
     if missing := [n for n in graph.parameters if n not in initializers]:
-        _raise_invalid_manifest(
+        raise_invalid_manifest(
             path, f"it lacks the location of the weight `{escape_text(missing[0])}`"
         )
 
@@ -336,7 +336,7 @@ def _read_quantized_weights(
     for name in weights.names():
         value = graph.parameters.get(name)
         if value is None or value.type.rank not in (2, 3):
-            _raise_invalid_manifest(path, f"unknown quantized matrix `{escape_text(name)}`")
+            raise_invalid_manifest(path, f"unknown quantized matrix `{escape_text(name)}`")
     return {name: _parse_quantized_weight(weights.read_object(name)) for name in weights.names()}
 
 
@@ -345,10 +345,11 @@ def _read_attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
     attentions = []
     for layer in data.read_list("attentions") if "attentions" in data.names() else ():
         if not isinstance(layer, dict) or not all(isinstance(t, str) for t in layer.values()):
-            _raise_invalid_manifest(path, "the list of attentions is invalid")
+            raise_invalid_manifest(path, "the list of attentions is invalid")
         attentions.append(layer)
     return tuple(attentions)
 
 
-def _raise_invalid_manifest(path: str, reason: str) -> NoReturn:
+def raise_invalid_manifest(path: str, reason: str) -> NoReturn:
+    """Raise E0917 with the reason why the manifest of the model at `path` is invalid."""
     raise_error("E0917", f"the specc metadata in `{path}` is invalid: {reason}")

@@ -12,9 +12,14 @@ from pathlib import Path
 from specc.cli.options import FORCE_OPTION, add_option_groups
 from specc.cli.terminal import print_json_result, print_result_line, write_output
 from specc.diagnostics.diagnostic import raise_error
-from specc.driver.derived_spec import SCHEMA_FILE, DerivedSpec, format_derived_spec
 from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option
-from specc.driver.spec_draft import SpecDraft, draft_spec
+from specc.driver.spec_draft import (
+    SCHEMA_FILE,
+    DerivedSpec,
+    SpecDraft,
+    draft_spec,
+    format_derived_spec,
+)
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import NEW_SPEC_OUTPUT, resolve_output_path
 from specc.io.safe_read import escape_text
@@ -69,10 +74,9 @@ def execute_new(args: Namespace) -> int:
     is_yaml = not path.lower().endswith(".specc")
     name = make_spec_name(Path(path).stem)
     schema_comments = (SCHEMA_MODELINE,) if is_yaml and not args.no_schema else ()
-    separator = ": " if is_yaml else " = "
     draft = None
     if args.directory:
-        draft = draft_spec(args.directory, name, separator, schema_comments)
+        draft = draft_spec(args.directory, name, schema_comments)
         file = draft.file
     else:
         base = names[0]
@@ -82,7 +86,7 @@ def execute_new(args: Namespace) -> int:
             extends=base,
             header_comments=(*schema_comments, *comments),
             footer_comments=_format_next_steps(is_yaml),
-            comment_separator=separator,
+            comment_separator=": " if is_yaml else " = ",
         )
         file = format_derived_spec(derived_spec)
     text = format_yaml(file) if is_yaml else format_dsl(file)

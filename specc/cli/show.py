@@ -36,7 +36,7 @@ from specc.driver.weights_section import count_untied_parameters
 from specc.io.output_paths import DRAWING_OUTPUT, HTML_OUTPUT, OutputKind, resolve_output_path
 from specc.io.safe_read import escape_text
 from specc.ir.dim import Dim, multiply_dims, sum_dims
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, collect_shape_symbols
 from specc.ir.ir_printer_and_lexer import format_ir
 from specc.ir.types import Type
 from specc.transforms import pass_pipeline
@@ -365,15 +365,9 @@ def load_graph(args: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim
     return graph, count_untied_parameters(graph)
 
 
-def _collect_dynamic_lengths(graph: Graph) -> set[str]:
-    """Return the symbolic dimensions of a graph's inputs."""
-    dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
-    return {symbol for dim in dims for symbol in dim.symbols()}
-
-
 def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
     """Parse sizes such as `batch=8,seq=4096`. Raise E0407 for unknown names or large sizes."""
-    names = _collect_dynamic_lengths(graph)
+    names = collect_shape_symbols(graph.inputs.values())
     limits = find_length_limits(graph)
     sizes_by_name: dict[str, int] = {}
     for part in text.split(",") if text else []:

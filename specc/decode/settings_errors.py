@@ -14,7 +14,7 @@ from specc.decode.setting_table import (
     is_finite_number,
     is_int_in_range,
 )
-from specc.diagnostics.diagnostic import Diagnostic, Label, Span
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 
 
@@ -162,6 +162,12 @@ class VocabularySizes:
         limits = f"from 0 to {(size or 0) - 1}, got {invalid_tokens[0]}"
         title = f"`{setting_name}` must be a token id {limits}"
         return Diagnostic("E0732", title, _make_label(span), helps=helps)
+
+    def check_token_settings(self, settings: Mapping[str, object]) -> None:
+        """Raise E0732 for the first setting with a token id outside the vocabulary."""
+        for setting_name, value in settings.items():
+            if error := self.check_token_id(setting_name, value):
+                raise SpeccError(error)
 
     def _get_vocabulary_size(self, setting_name: str) -> int | None:
         """Return the vocabulary size that limits a setting, or None if it has no token ids."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from specc.analysis.length_limits import find_length_limits
-from specc.decode.settings_errors import parse_strategy
+from specc.decode.settings_errors import convert_to_list, parse_strategy
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.compile_options import PROFILES
@@ -21,7 +21,7 @@ from specc.driver.hf_decoder_profile import (
 from specc.driver.hf_encoder_decoder_profile import build_encoder_decoder
 from specc.io.json_io import parse_exact_integer
 from specc.io.safe_read import escape_text
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, select_entries
 from specc.ir.model import (
     DecodeState,
     DerivedGraphs,
@@ -35,6 +35,11 @@ DEFAULT_MAX_LENGTH = 131072
 """Maximum sequence length in the config of a model without a limit. KV caches grow on demand, so a
 large value does not increase memory use."""
 
+GENAI_OPTIONS = (
+    *("temperature", "top_k", "top_p", "repetition_penalty"),
+    *("num_beams", "num_return_sequences", "length_penalty"),
+)
+"""Strategy options that onnxruntime-genai has under the same name."""
 CACHE_NAME_PATTERNS = {
     "past_key_names": "past_key_values.%d.key",
     "past_value_names": "past_key_values.%d.value",
@@ -96,8 +101,8 @@ def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSectio
 def _collect_special_tokens(settings: Mapping[str, object]) -> dict[str, object]:
     """Return the special tokens of generation settings; `pad` defaults to the first stop token."""
     start, stop = (
-        _convert_to_token_list(settings.get("start")),
-        _convert_to_token_list(settings.get("stop")),
+        [] if tokens is None else [*convert_to_list(tokens)]
+        for tokens in (settings.get("start"), settings.get("stop"))
     )
     tokens = {
         "bos_token_id": start[0] if start else None,
@@ -107,22 +112,10 @@ def _collect_special_tokens(settings: Mapping[str, object]) -> dict[str, object]
     return {name: value for name, value in tokens.items() if value is not None}
 
 
-def _convert_to_token_list(setting: object) -> list[object]:
-    """Return the token ids of a generation setting, or [] if the setting is absent."""
-    if isinstance(setting, list | tuple):
-        return list(setting)
-    return [] if setting is None else [setting]
-
-
 def _translate_search_options(settings: Mapping[str, object]) -> dict[str, object]:
     """Translate generation settings to the search options of onnxruntime-genai."""
     strategy, strategy_options = parse_strategy(settings.get("strategy") or "greedy")
-    option_names = {"width": "num_beams", "num_return_sequences": "num_return_sequences"}
-    unchanged = ("temperature", "top_k", "top_p", "repetition_penalty", "length_penalty")
-    options: dict[str, object] = {"do_sample": strategy == "sample"}
-    for name, value in strategy_options.items():
-        if name in unchanged or name in option_names:
-            options[option_names.get(name, name)] = value
+    options = {"do_sample": strategy == "sample", **select_entries(strategy_options, GENAI_OPTIONS)}
     if strategy_options.get("early_stopping") is not None:
         options["early_stopping"] = strategy_options["early_stopping"] is True
     return options

@@ -17,7 +17,7 @@ from specc.artifact.generation_metadata import (
 from specc.artifact.manifest import RECORDED_SETTINGS, UNSUPPORTED_SETTINGS, RandomInitInfo
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.settings_errors import VocabularySizes
-from specc.diagnostics.diagnostic import SpeccError, raise_error
+from specc.diagnostics.diagnostic import raise_error
 from specc.driver.compile_job import CompileJob, LoweringJob
 from specc.incremental.step_plan import OutputPositions
 from specc.ir.graph import Graph
@@ -347,10 +347,7 @@ def _check_token_settings(
     """Raise E0703 unless tokens are sampled from logits, and E0732 for an invalid token id."""
     size = get_vocabulary_size(graph, generation)
     bound = graph.input_facts[generation.sequence_input].upper_bound
-    vocabulary = VocabularySizes(bound.number if bound is not None else None, size)
-    for name, value in settings.items():
-        if error := vocabulary.check_token_id(name, value):
-            raise SpeccError(error)
+    VocabularySizes(bound.number if bound else None, size).check_token_settings(settings)
 
 
 def merge_job_settings(job: CompileJob) -> GenerationSettings:

@@ -10,7 +10,17 @@ from typing import NoReturn, TypeAlias
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, GraphBuilder, Input, Node, Value, substitute_graph_symbols
+from specc.ir.graph import (
+    Graph,
+    GraphBuilder,
+    Input,
+    Node,
+    Value,
+    collect_required_nodes,
+    collect_shape_symbols,
+    select_entries,
+    substitute_graph_symbols,
+)
 from specc.ir.model import PAST_LENGTH_INPUT, DecodeState, DerivedGraphs
 from specc.ir.op import Op
 from specc.ir.types import Type
@@ -48,86 +58,79 @@ def raise_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = 
 
 
 @dataclass
-class GraphCopy:
-    """A new graph with copies of nodes; `copied_values` maps original values to their copies."""
+class GraphCopy(GraphBuilder):
+    """Builds a graph from nodes of other graphs; `copied_values` maps original values to their
+    copies.
+    """
 
-    builder: GraphBuilder = field(default_factory=GraphBuilder)
     copied_values: dict[Value, Value] = field(default_factory=dict)
     min_lengths: dict[str, int] = field(default_factory=dict)
     length_equations: dict[str, Dim] = field(default_factory=dict)
 
     def copy_required_nodes(self, graph: Graph, requested: Iterable[Value]) -> None:
         """Copy each node of `graph` on which `requested` depends, but no node twice."""
-        required = self._find_uncopied_nodes(requested)
+        copied = self.copied_values
+        required = collect_required_nodes(
+            [v for v in requested if v not in copied],
+            lambda node: [a for a in node.args if a not in copied],
+        )
         names = {value: name for name, value in graph.parameters.items()}
         for node, results in graph.nodes:
             if node not in required:
                 continue
-            self._copy_parameters(graph, names, node)
-            copied = self._add_node(node.op, tuple(a and self.copied_values[a] for a in node.args))
-            self.copied_values.update(zip(results, copied, strict=True))
-            if (origin := graph.node_origins.get(node)) and copied[0].node:
-                self.builder.node_origins.setdefault(copied[0].node, origin)
-        self.builder.names |= {
-            n: self.copied_values[v] for n, v in graph.names.items() if v in self.copied_values
-        }
+            for a in node.operands:
+                if a in names and a not in copied:
+                    copied[a] = self.add_parameter(graph.parameter_facts[names[a]])
+            copies = self._copy_without_empty_operands(node)
+            copied.update(zip(results, copies, strict=True))
+            if (origin := graph.node_origins.get(node)) and copies[0].node:
+                self.node_origins.setdefault(copies[0].node, origin)
+        self.names |= {n: copied[v] for n, v in graph.names.items() if v in copied}
         self.min_lengths |= graph.min_lengths
         self.length_equations |= graph.length_equations
 
-    def _copy_parameters(self, graph: Graph, names: Mapping[Value, str], node: Node) -> None:
-        for a in node.args:
-            if a and a in names and a not in self.copied_values:
-                self.copied_values[a] = self.builder.add_parameter(graph.parameter_facts[names[a]])
-
-    def _find_uncopied_nodes(self, requested: Iterable[Value]) -> set[Node]:
-        required: set[Node] = set()
-        worklist = [v for v in requested if v not in self.copied_values]
-        while worklist:
-            node = worklist.pop().node
-            if node and node not in required:
-                required.add(node)
-                worklist += [a for a in node.args if a and a not in self.copied_values]
-        return required
-
-    def _add_node(self, op: Op, args: tuple[Value | None, ...]) -> tuple[Value, ...]:
-        """Add a node to the new graph, without empty operands if it is a concatenation."""
-        if isinstance(op, ops.Concat):
-            non_empty = tuple(a for a in args if a and a.type.shape[op.axis] != 0)
+    def _copy_without_empty_operands(self, node: Node) -> tuple[Value, ...]:
+        """Copy a node. A concatenation with one non-empty operand is replaced by this operand."""
+        args = [a and self.copied_values[a] for a in node.args]
+        if isinstance(node.op, ops.Concat):
+            non_empty = tuple(a for a in args if a and a.type.shape[node.op.axis] != 0)
             if len(non_empty) == 1:
                 return non_empty
-        return self.builder.add_node(op, *args)
+        return self.add_node(node.op, *args)
 
     def make_constant(self, type: Type, value: float | bool) -> Value:
         """Return the constant `value` expanded to the shape and dtype of `type`."""
-        constant = self.builder.add_op(ops.Constant(value, type.dtype))
+        constant = self.add_op(ops.Constant(value, type.dtype))
         for axis, length in enumerate(type.shape):
-            constant = self.builder.add_op(ops.Insert(axis), constant)
-            constant = self.builder.add_op(ops.Expand(axis, length), constant)
+            constant = self.add_op(ops.Insert(axis), constant)
+            constant = self.add_op(ops.Expand(axis, length), constant)
         return constant
+
+    def declare_input(self, graph: Graph, source: str, name: str) -> None:
+        """Declare the input `source` of `graph` under the name `name`."""
+        value, facts = graph.inputs[source], graph.input_facts[source]
+        self.copied_values[value] = self.add_input(name, replace(facts, padding_side=""))
 
     def declare_mask(self, name: str, type: Type) -> Value:
         """Declare an int64 mask input (0 for padding), and return the mask cast to bool."""
-        mask = self.builder.add_input(name, Input(Type("i64", type.shape)))
-        return self.builder.add_op(
-            ops.Compare("ne"), mask, self.builder.add_op(ops.Constant(0, "i64"))
-        )
+        mask = self.add_input(name, Input(Type("i64", type.shape)))
+        return self.add_op(ops.Compare("ne"), mask, self.add_op(ops.Constant(0, "i64")))
 
     def declare_cache(self, step: Graph, state: DecodeState, name: str) -> None:
         """Declare a KV cache of `step` as input `name`, and convert it to the step's layout."""
         value = step.inputs[state.name]
-        layout, type = get_cache_layout(state), get_exported_state_type(state, value.type)
-        cache = self.builder.add_input(name, Input(type))
-        self.copied_values[value] = (
-            self.builder.add_op(layout.import_op, cache) if layout.import_op else cache
-        )
+        cache = self.add_input(name, Input(get_exported_state_type(state, value.type)))
+        op = get_cache_layout(state).import_op
+        self.copied_values[value] = self.add_op(op, cache) if op else cache
 
-    def build_graph(self, name: str, outputs: Mapping[str, Value]) -> Graph:
+    def finish_graph(self, name: str, outputs: Mapping[str, Value]) -> Graph:
         """Return the graph of all copied nodes, with the bounds of its symbolic dimensions."""
-        symbols = _collect_symbols(self.builder.inputs.values())
-        min_lengths = {n: m for n, m in self.min_lengths.items() if n in symbols}
-        length_equations = {n: d for n, d in self.length_equations.items() if n in symbols}
-        return self.builder.build_graph(
-            name, outputs, min_lengths=min_lengths, length_equations=length_equations
+        symbols = collect_shape_symbols(self.inputs.values())
+        return self.build_graph(
+            name,
+            outputs,
+            min_lengths=select_entries(self.min_lengths, symbols),
+            length_equations=select_entries(self.length_equations, symbols),
         )
 
 
@@ -136,7 +139,7 @@ def rename_symbolic_dimensions(graph: Graph, lengths: Mapping[str, Dim]) -> Grap
 
     An existing symbol with the same name as a new symbol gets a trailing `_`.
     """
-    symbols = _collect_symbols(graph.inputs.values())
+    symbols = collect_shape_symbols(graph.inputs.values())
     new_symbols = set().union(*(d.symbols() for d in lengths.values()))
     # An axis that a spec calls `batch_size` but that is not the batch axis is first renamed to
     # `batch_size_`.
@@ -156,11 +159,6 @@ def rename_symbolic_dimensions(graph: Graph, lengths: Mapping[str, Dim]) -> Grap
         get_new_name(s): d.substitute(substitutions) for s, d in equations if get_new_name(s)
     }
     return replace(renamed, min_lengths=min_lengths, length_equations=length_equations)
-
-
-def _collect_symbols(values: Iterable[Value]) -> set[str]:
-    """Return the symbolic dimensions in the shapes of values."""
-    return {s for v in values for d in v.type.shape for s in d.symbols()}
 
 
 STATE_DESCRIPTIONS = {
@@ -201,36 +199,26 @@ def list_cache_layers(profile: str, derived: DerivedGraphs) -> tuple[CacheLayer,
 
 
 def _check_state(profile: str, state: DecodeState) -> None:
-    reader = PROFILE_READERS[profile]
+    """Raise E0752 if the profile cannot represent a state."""
+    name = f"`{_format_state_name(state)}`"
     if state.role not in CACHE_PARTS:
-        raise_unsupported_profile(
-            profile,
-            f"the step graph has the state `{_format_state_name(state)}`, "
-            f"{STATE_DESCRIPTIONS[state.role]}",
-            [f"{reader} passes only keys and values between steps"],
+        reason = f"the step graph has the state {name}, {STATE_DESCRIPTIONS[state.role]}"
+        note = "passes only keys and values between steps"
+    elif state.initial_output:
+        reason, note = f"{name} starts with prefix positions", "starts with empty caches"
+    elif state.max_positions != inf:
+        plural = "s" * (state.max_positions > 1)
+        reason = f"{name} keeps only the newest {state.max_positions:.0f} position{plural}"
+        note = (
+            "infers the number of past tokens from the cache length, "
+            "so the cache must keep all positions"
         )
-    if state.initial_output:
-        raise_unsupported_profile(
-            profile,
-            f"`{_format_state_name(state)}` starts with prefix positions",
-            [f"{reader} starts with empty caches"],
-        )
-    if state.max_positions != inf:
-        raise_unsupported_profile(
-            profile,
-            f"`{_format_state_name(state)}` keeps only the newest {state.max_positions:.0f} "
-            f"position{'s' * (state.max_positions > 1)}",
-            [
-                f"{reader} infers the number of past tokens from the cache length, "
-                "so the cache must keep all positions"
-            ],
-        )
-    if (state.type.rank, state.time_axis, state.batch_axis) not in CACHE_LAYOUTS:
-        raise_unsupported_profile(
-            profile,
-            f"`{_format_state_name(state)}` has the type {state.type}",
-            [f"{reader} expects caches of shape [batch, heads, positions, features]"],
-        )
+    elif (state.type.rank, state.time_axis, state.batch_axis) not in CACHE_LAYOUTS:
+        reason = f"{name} has the type {state.type}"
+        note = "expects caches of shape [batch, heads, positions, features]"
+    else:
+        return
+    raise_unsupported_profile(profile, reason, [f"{PROFILE_READERS[profile]} {note}"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +281,7 @@ def build_decoder(
     lengths = map_profile_lengths(derived, layers)
     step = rename_symbolic_dimensions(derived.step, lengths)
     copier = GraphCopy()
-    declare_input_ids(copier, step, derived)
+    copier.declare_input(step, derived.sequence_input, IDS)
     for name, value in step.inputs.items():
         if name == derived.sequence_input or name in {s.name for s in derived.states}:
             continue
@@ -308,7 +296,7 @@ def build_decoder(
     outputs |= build_cache_outputs(copier, step, layers, PRESENT_CACHE)
     outputs |= copy_extra_outputs(copier, step, derived, source)
     states = rename_states(step, layers, PAST_CACHE, PRESENT_CACHE)
-    return copier.build_graph(step.name, outputs), states
+    return copier.finish_graph(step.name, outputs), states
 
 
 def map_profile_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict[str, Dim]:
@@ -320,21 +308,13 @@ def map_profile_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) 
     return {name: dim for name, dim in profile_dims.items() if name}
 
 
-def declare_input_ids(copier: GraphCopy, step: Graph, derived: DerivedGraphs) -> None:
-    """Declare the input `input_ids`, which contains the new tokens."""
-    value, facts = step.inputs[derived.sequence_input], step.input_facts[derived.sequence_input]
-    copier.copied_values[value] = copier.builder.add_input(
-        IDS, Input(value.type, upper_bound=facts.upper_bound, span=facts.span)
-    )
-
-
 def _declare_other_input(
     profile: str, copier: GraphCopy, name: str, value: Value, facts: Input, covers_past: bool
 ) -> Value:
     """Declare an input other than the token ids: the attention mask or the position ids."""
     batch_size, new_length = value.type.shape if value.type.rank == 2 else (None, None)
     if facts.padding_side and batch_size is not None and new_length is not None:
-        if MASK in copier.builder.inputs:
+        if MASK in copier.inputs:
             raise_unsupported_profile(
                 profile,
                 f"`{name}` is a second mask",
@@ -344,9 +324,9 @@ def _declare_other_input(
             return copier.declare_mask(MASK, value.type)
         total_length = Dim.symbol(PAST) + new_length
         mask = copier.declare_mask(MASK, Type.of("bool", batch_size, total_length))
-        return copier.builder.add_op(ops.Slice(1, Dim.symbol(PAST), total_length), mask)
+        return copier.add_op(ops.Slice(1, Dim.symbol(PAST), total_length), mask)
     if name == POSITIONS and value.type.dtype == "i64" and not covers_past:
-        return copier.builder.add_input(POSITIONS, facts)
+        return copier.add_input(POSITIONS, facts)
     raise_unsupported_profile(
         profile,
         f"the profile has no name for the input `{name}`",
@@ -365,7 +345,7 @@ def build_cache_outputs(
         for part, state in layer.items():
             cache = copier.copied_values[step.outputs[state.next_output]]
             op = get_cache_layout(state).export_op
-            outputs[name.format(index, part)] = copier.builder.add_op(op, cache) if op else cache
+            outputs[name.format(index, part)] = copier.add_op(op, cache) if op else cache
     return outputs
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from specc.driver.hf_decoder_profile import (
     CACHE_PARTS,
+    IDS,
     LOGITS,
     MASK,
     NEW,
@@ -15,7 +16,6 @@ from specc.driver.hf_decoder_profile import (
     GraphCopy,
     build_cache_outputs,
     copy_extra_outputs,
-    declare_input_ids,
     list_cache_layers,
     map_profile_lengths,
     raise_unsupported_profile,
@@ -24,7 +24,7 @@ from specc.driver.hf_decoder_profile import (
 )
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Input, Value
+from specc.ir.graph import Graph, Input, Value, collect_required_nodes
 from specc.ir.model import DecodeState, DerivedGraphs
 
 
@@ -177,16 +177,12 @@ def _check_layers(layout: EncoderDecoderLayout) -> None:
 
 def depends_on_encoder_input(layout: EncoderDecoderLayout, name: str) -> bool:
     """Return True if the output `name` of `encode` depends on the encoder's input."""
-    source = layout.encoder_graph.inputs[layout.encoder_input]
-    worklist, visited = [layout.encoder_graph.outputs[name]], set[Value]()
-    while worklist:
-        value = worklist.pop()
-        if value is source:
-            return True
-        if value not in visited and value.node:
-            visited.add(value)
-            worklist += [*filter(None, value.node.args)]
-    return False
+    source, output = (
+        layout.encoder_graph.inputs[layout.encoder_input],
+        layout.encoder_graph.outputs[name],
+    )
+    nodes = collect_required_nodes([output])
+    return output is source or any(source in node.args for node in nodes)
 
 
 def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, str]:
@@ -265,17 +261,14 @@ def _build_encoder(layout: EncoderDecoderLayout) -> Graph:
     """Return the graph `encoder_model`: the nodes of `encode` that compute the encoder output."""
     encode, encoder_output = _rename_encoder(layout)
     copier = GraphCopy()
-    value = encode.inputs[layout.encoder_input]
-    facts = encode.input_facts[layout.encoder_input]
-    name = ENCODER_INPUT_NAMES[value.type.dtype, value.type.rank]
-    copier.copied_values[value] = copier.builder.add_input(
-        name, Input(value.type, upper_bound=facts.upper_bound, span=facts.span)
-    )
+    type = encode.inputs[layout.encoder_input].type
+    name = ENCODER_INPUT_NAMES[type.dtype, type.rank]
+    copier.declare_input(encode, layout.encoder_input, name)
     if layout.encoder_mask in encode.inputs:
         mask = encode.inputs[layout.encoder_mask]
         copier.copied_values[mask] = copier.declare_mask(MASK, mask.type)
     copier.copy_required_nodes(encode, [encoder_output])
-    return copier.build_graph(encode.name, {LAST: copier.copied_values[encoder_output]})
+    return copier.finish_graph(encode.name, {LAST: copier.copied_values[encoder_output]})
 
 
 def _build_decoder(
@@ -291,9 +284,9 @@ def _build_decoder(
     encode, encoder_output = _rename_encoder(layout)
     copier = GraphCopy()
     # inputs are declared in the order in which the model file lists them
-    declare_input_ids(copier, step, derived)
+    copier.declare_input(step, derived.sequence_input, IDS)
     if without_past:
-        hidden_states = copier.builder.add_input(HIDDEN, Input(encoder_output.type))
+        hidden_states = copier.add_input(HIDDEN, Input(encoder_output.type))
         copier.copied_values[encoder_output] = hidden_states
     _declare_cross_mask(layout, copier, step, encode)
     _fill_decoder_masks(layout, copier, step)
@@ -309,7 +302,7 @@ def _build_decoder(
     outputs |= _emit_presents(layout, copier, step, with_cross_attention=without_past)
     outputs |= copy_extra_outputs(copier, step, derived, source)
     states = rename_states(step, layout.cache_layers, PAST_SELF_ATTENTION, PRESENT_SELF_ATTENTION)
-    return copier.build_graph(step.name, outputs), states
+    return copier.finish_graph(step.name, outputs), states
 
 
 def _emit_presents(
@@ -390,6 +383,6 @@ def _add_past_caches(
                 copier.declare_cache(step, state, PAST_SELF_ATTENTION.format(n, part))
         for part in () if without_past else CACHE_PARTS:
             value = step.inputs[pair[part]]
-            copier.copied_values[value] = copier.builder.add_input(
+            copier.copied_values[value] = copier.add_input(
                 PAST_CROSS_ATTENTION.format(n, part), Input(value.type)
             )

@@ -1,16 +1,16 @@
-"""Draft a spec from a checkpoint: the most similar built-in spec, its config values, and the
-differences between checkpoint and spec.
+"""Format a new spec that extends a built-in spec, and draft a spec for a checkpoint. The draft
+extends the most similar built-in spec and lists the differences from the checkpoint.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from specc.diagnostics.diagnostic import SpeccError, raise_error
+from specc.diagnostics.diagnostic import Source, SpeccError, raise_error
+from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.config_compatibility import warn_unread_keys
-from specc.driver.derived_spec import DerivedSpec, format_derived_spec
 from specc.driver.python_spec_argument import open_spec_argument
 from specc.driver.spec_loader import LoadedSpec
 from specc.driver.weight_sources import WeightSources, load_parameters
@@ -18,7 +18,7 @@ from specc.driver.weights_section import mark_ties
 from specc.frontend.config_json import JsonObject
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.section_evaluation import value_to_json
-from specc.frontend.spec_modules import Program, build_program
+from specc.frontend.spec_modules import Program, build_program, collect_field_paths
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.used_specs import select_used_spec_alternatives
 from specc.huggingface.model_family import (
@@ -32,8 +32,125 @@ from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 from specc.library.spec_files import SpecLibrary, find_builtin_specs, load_config_json
 from specc.syntax import ast
+from specc.syntax.ast import walk_tree
+from specc.syntax.dsl.dsl_parser import parse_expression
 from specc.syntax.dsl.dsl_printer import format_dsl
+from specc.syntax.dsl.expression_printer import format_expression
 from specc.weights.checkpoint_files import open_weights
+
+SCHEMA_FILE = "specc.schema.json"
+"""File name of the JSON Schema of YAML specs, which is written next to specs for editors."""
+SAMPLE_VALUES = {"int": "16", "float": "1.0", "bool": "false", "list": "[16]"}
+"""Placeholder values, by type, for config fields without a default."""
+
+
+@dataclass(kw_only=True)
+class DerivedSpec:
+    """A spec that extends a base spec: its name, the config values by path that override the
+    defaults, and the comment lines before and after the spec. With `omits_defaults`, the spec
+    contains only `config_values`. In a comment, `comment_separator` follows the name of a config
+    field.
+    """
+
+    name: str
+    extends: str
+    config_values: Mapping[str, str] = field(default_factory=dict)
+    header_comments: tuple[str, ...] = ()
+    footer_comments: tuple[str, ...] = ()
+    omits_defaults: bool = False
+    comment_separator: str = ": "
+
+
+def format_derived_spec(derived_spec: DerivedSpec) -> ast.File:
+    """Build the syntax tree of a derived spec. Raise E0222 if the base spec is not built-in."""
+    library = SpecLibrary()
+    if derived_spec.extends not in find_builtin_specs():
+        helps = suggest_similar_name(
+            derived_spec.extends,
+            find_builtin_specs(),
+            "`specc list specs` prints the built-in specs",
+        )
+        raise_error("E0222", f"unknown built-in spec `{derived_spec.extends}`", helps=helps)
+    program = build_program(library.open_spec(derived_spec.extends), library)
+    config = _build_config(program, derived_spec)
+    return ast.File(
+        version=1,
+        model=derived_spec.name,
+        doc=program.doc,
+        extends=derived_spec.extends,
+        items=(config,) if config.entries else (),
+        comments=ast.Comments(leading=derived_spec.header_comments),
+        end=derived_spec.footer_comments,
+    )
+
+
+def _build_config(program: Program, derived_spec: DerivedSpec) -> ast.ConfigSection:
+    """Build a `config` section with a value or a comment for each config field, followed by the
+    values of used specs. Comments precede the next value.
+    """
+    config_values = derived_spec.config_values
+    assignments: list[ast.ConfigEntry] = []
+    pending_comments: list[str] = []
+    fields = {entry.name: entry for entry in program.iterate_fields()}
+    for name, entry in fields.items():
+        written_values: dict[str, str] = {}
+        for path, config_field in collect_field_paths((entry,)).items():
+            text, is_written = _format_value(program, config_values, path, config_field)
+            is_omitted = derived_spec.omits_defaults and path not in config_values
+            if not text or is_omitted or config_field.type.fields:
+                continue
+            if is_written:
+                written_values[path] = text
+            else:
+                doc = f"  ({config_field.doc})" if config_field.doc else ""
+                pending_comments.append(f"{path}{derived_spec.comment_separator}{text}{doc}")
+        if written_values:
+            comments = ast.Comments(tuple(pending_comments), entry.doc)
+            value = _build_value(written_values, name)
+            assignments.append(ast.ConfigOverride(name, value, comments=comments))
+            pending_comments = []
+    names = dict.fromkeys(path.split(".")[0] for path in config_values)
+    for name in (name for name in names if name not in fields):
+        comments = ast.Comments(tuple(pending_comments))
+        assignments.append(
+            ast.ConfigOverride(name, _build_value(config_values, name), comments=comments)
+        )
+        pending_comments = []
+    return ast.ConfigSection(tuple(assignments), end=tuple(pending_comments))
+
+
+def _build_value(values: Mapping[str, str], path: str) -> ast.Expr:
+    """Build the expression of the config value at a path: a literal, a record, or a call."""
+    subpaths = [p.removeprefix(f"{path}.") for p in values if p.startswith(f"{path}.")]
+    names = dict.fromkeys(p.split(".")[0] for p in subpaths)
+    options = [ast.Option(name, _build_value(values, f"{path}.{name}")) for name in names]
+    if path not in values:
+        return ast.RecordLiteral(tuple(options))
+    # a used spec is written as a call of the spec's name with its config values as arguments
+    if options:
+        return ast.Call(ast.Name(values[path]), options=tuple(options))
+    return parse_expression(Source("<value>", values[path]))
+
+
+def _format_value(
+    program: Program, config_values: Mapping[str, str], path: str, entry: ast.Field
+) -> tuple[str, bool]:
+    """Return the source text of a field's value, "" for a record, and whether the config section
+    sets the value. A default that is computed from other fields is a comment instead.
+    """
+    if path in config_values:
+        return config_values[path], True
+    if path in program.assignments:
+        return format_expression(program.assignments[path].value), True
+    if entry.default is None:
+        return "" if entry.type.optional else SAMPLE_VALUES.get(entry.type.name, ""), True
+    names = {path.split(".")[0] for path in program.map_fields_by_path()}
+    depends_on_fields = any(
+        isinstance(node, ast.Name) and node.path.split(".")[0] in names
+        for node in walk_tree(entry.default)
+    )
+    return format_expression(entry.default), not depends_on_fields
+
 
 MAX_CANDIDATES = 4
 """Maximum number of candidate specs whose tensor names are compared."""
@@ -43,7 +160,7 @@ MAX_LISTED_LINES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class SpecDraft:
-    """A draft of a spec that extends the built-in spec `base` with values from config.json.
+    """A draft of a spec that extends a built-in spec with values from config.json.
 
     `graph` is the graph for the class in the checkpoint's config.json. `unmapped` lists the
     differences between the checkpoint and the draft, one per line. `is_known_model_type` is true if
@@ -51,16 +168,13 @@ class SpecDraft:
     """
 
     file: ast.File
-    base: str
     graph_name: str
     value_count: int
     is_known_model_type: bool
     unmapped: tuple[str, ...]
 
 
-def draft_spec(
-    directory: str, name: str, comment_separator: str, header_comments: tuple[str, ...] = ()
-) -> SpecDraft:
+def draft_spec(directory: str, name: str, header_comments: tuple[str, ...] = ()) -> SpecDraft:
     """Draft a spec called `name` for a checkpoint directory.
 
     Raise E0948 if no built-in spec is similar to the checkpoint, and E0802 or E0410 to E0415 if
@@ -70,14 +184,13 @@ def draft_spec(
     names = _collect_tensor_names(directory)
     model_type = read_model_type(data)
     base = find_spec_for_type(data, model_type)
-    spec, model = (
-        _elaborate_with_config(base, data)[:2]
-        if base
-        else _find_nearest_spec(directory, data, names)
-    )
+    if base:
+        spec, model, _ = _elaborate_with_config(base, data)
+    else:
+        spec, model = _find_nearest_spec(directory, data, names)
     spec = replace(spec, checkpoint=directory)
     chosen_specs = dict(_iterate_chosen_specs(spec.program))
-    reproduced, unreproduced = _find_differing_values(spec, model, chosen_specs, name)
+    reproduced, unreproduced = _find_differing_values(spec, model, chosen_specs)
     unmapped = [f"config value `{path}`: {text}" for path, text in unreproduced.items()]
     unmapped += [
         f"config.json: {'; '.join([warning.title, *warning.notes])}"
@@ -90,11 +203,9 @@ def draft_spec(
         config_values={**chosen_specs, **reproduced},
         header_comments=header_comments,
         omits_defaults=True,
-        comment_separator=comment_separator,
     )
     return SpecDraft(
         file=format_derived_spec(derived_spec),
-        base=spec.spec_name,
         graph_name=model.graph.name,
         value_count=len(reproduced),
         is_known_model_type=bool(base),
@@ -186,7 +297,7 @@ def _iterate_chosen_specs(program: Program, prefix: str = "") -> Iterator[tuple[
 
 
 def _find_differing_values(
-    spec: LoadedSpec, model: ModelDefinition, chosen_specs: Mapping[str, str], name: str
+    spec: LoadedSpec, model: ModelDefinition, chosen_specs: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return two mappings of config values that differ from the base spec, as literals by path. The
     first has the values that a derived spec reproduces, the second the remaining values.
@@ -194,14 +305,14 @@ def _find_differing_values(
     types = {path: entry.type for path, entry in spec.program.map_fields_by_path().items()}
     base, values = spec.spec_name, dict(_flatten_config(model.config))
     literals = {path: _format_literal(value, types.get(path)) for path, value in values.items()}
-    derived_values = _evaluate_derived_config(base, chosen_specs, name) or {}
+    derived_values = _evaluate_derived_config(base, chosen_specs) or {}
     reproduced: dict[str, str] = {}
     # a value that the first pass sets may change the default of another field
     for _ in range(2):
         differing = _select_differing(values, derived_values)
         added = {path: text for path in differing if (text := literals[path]) is not None}
-        reproduced = _select_accepted_literals(base, chosen_specs, {**reproduced, **added}, name)
-        new_values = _evaluate_derived_config(base, {**chosen_specs, **reproduced}, name)
+        reproduced = _select_accepted_literals(base, chosen_specs, {**reproduced, **added})
+        new_values = _evaluate_derived_config(base, {**chosen_specs, **reproduced})
         # each literal is accepted individually, but not all literals in combination
         if new_values is None:
             return reproduced, {p: t for p, t in differing.items() if p not in reproduced}
@@ -214,23 +325,22 @@ def _select_differing(
     values: Mapping[str, object], other_values: Mapping[str, object]
 ) -> dict[str, str]:
     """Return the values, as JSON, that differ from `other_values` at the same path."""
-    differing = {p: v for p, v in values.items() if other_values.get(p, ...) != v}
-    return {path: json.dumps(value) for path, value in differing.items()}
+    return {p: json.dumps(v) for p, v in values.items() if other_values.get(p, ...) != v}
 
 
 def _select_accepted_literals(
-    base: str, chosen_specs: Mapping[str, str], literals: dict[str, str], name: str
+    base: str, chosen_specs: Mapping[str, str], literals: dict[str, str]
 ) -> dict[str, str]:
     """Return all literals if a derived spec accepts them together, or else the literals that a
     derived spec accepts individually.
     """
-    if _evaluate_derived_config(base, {**chosen_specs, **literals}, name) is not None:
+    if _evaluate_derived_config(base, {**chosen_specs, **literals}) is not None:
         return literals
-    configs = {
-        path: _evaluate_derived_config(base, {**chosen_specs, path: text}, name)
+    return {
+        path: text
         for path, text in literals.items()
+        if _evaluate_derived_config(base, {**chosen_specs, path: text}) is not None
     }
-    return {path: text for path, text in literals.items() if configs[path] is not None}
 
 
 def _flatten_config(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -252,7 +362,8 @@ def _format_literal(value: object, kind: ast.TypeName | None) -> str | None:
         case int() | float():
             return repr(value)
         case str():
-            return json.dumps(value) if _has_string_type(kind) else value
+            element_type = (kind.element_type or kind) if kind else None
+            return json.dumps(value) if element_type and element_type.name == "text" else value
         case list():
             items = [_format_literal(item, kind) for item in value]
             literals = [*filter(None, items)]
@@ -262,23 +373,13 @@ def _format_literal(value: object, kind: ast.TypeName | None) -> str | None:
     return None
 
 
-def _has_string_type(type: ast.TypeName | None) -> bool:
-    """Return True if the type of a field is a string or a list of strings."""
-    element_type = type.element_type if type is not None and type.element_type is not None else type
-    return element_type is not None and element_type.name == "text"
-
-
-def _evaluate_derived_config(
-    base: str, values: Mapping[str, str], name: str
-) -> dict[str, object] | None:
+def _evaluate_derived_config(base: str, values: Mapping[str, str]) -> dict[str, object] | None:
     """Return the checked config of a spec that extends `base` with `values`, without elaborating
     its graph. Return None if the config is invalid or lacks required values.
     """
     with suppress(SpeccError):
-        derived_spec = DerivedSpec(
-            name=name, extends=base, config_values=values, omits_defaults=True
-        )
-        spec = open_spec_argument(format_dsl(format_derived_spec(derived_spec)) if values else base)
+        draft = DerivedSpec(name="draft", extends=base, config_values=values, omits_defaults=True)
+        spec = open_spec_argument(format_dsl(format_derived_spec(draft)) if values else base)
         context = create_context(spec.program, reader=spec.config_reader)
         config = evaluate_and_check_config(context, spec.program, spec.config_reader)
         return dict(_flatten_config({n: value_to_json(value) for n, value in config.items()}))

@@ -336,6 +336,11 @@ def select_entries(entries: Mapping[K, V], keys: Container[K]) -> dict[K, V]:
     return {key: value for key, value in entries.items() if key in keys}
 
 
+def collect_shape_symbols(values: Iterable[Value]) -> set[str]:
+    """Return the symbolic dimensions in the shapes of values."""
+    return {symbol for v in values for dim in v.type.shape for symbol in dim.symbols()}
+
+
 def collect_required_nodes(
     values: Iterable[Value],
     get_operands: Callable[[Node], Iterable[Value | None]] = lambda node: node.args,

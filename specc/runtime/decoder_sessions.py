@@ -14,12 +14,7 @@ from specc.decode.token_selection import Bools, Floats, Ints
 from specc.ir.array import Array, Arrays
 from specc.ir.graph import Graph
 from specc.ir.model import PAST_LENGTH_INPUT
-from specc.runtime.model_inputs import (
-    ModelInputs,
-    PerTokenInputs,
-    find_batch_axis,
-    split_new_positions,
-)
+from specc.runtime.model_inputs import ModelInputs, PerTokenInputs, find_axis, split_new_positions
 
 NUMPY_DTYPES: Mapping[str, np.dtype[np.generic]] = {
     "f32": np.dtype(np.float32),
@@ -234,7 +229,7 @@ class KVCacheSession:
         self.states = {n: self._gather_tensor(v, axes[n], indices) for n, v in self.states.items()}
         for name, value in self.loop_invariant_inputs.items():
             self.loop_invariant_inputs[name] = self._gather_tensor(
-                value, find_batch_axis(self.graph.inputs[name].type, self.batch_size), indices
+                value, find_axis(self.graph.inputs[name].type, self.batch_size), indices
             )
 
     def _gather_tensor(self, value: DeviceTensor, axis: int | None, indices: Ints) -> DeviceTensor:
@@ -273,7 +268,7 @@ def _prefill_batch_slices(session: KVCacheSession, tokens: Ints, slice_size: int
             tensors[0] if axis is None else session.session.concat(tensors, axis)
         )
     for name in slices[0].results:
-        axis = find_batch_axis(session.graph.outputs[name].type, session.batch_size)
+        axis = find_axis(session.graph.outputs[name].type, session.batch_size)
         arrays = [part.results[name] for part in slices]
         session.results[name] = arrays[0] if axis is None else np.concatenate(arrays, axis)
     return logits

@@ -330,15 +330,8 @@ def check_generation_settings(model: GenerativeModel, settings: GenerationSettin
     if error := find_codebook_error(asdict(settings), model.codebooks):
         raise SpeccError(error)
     sequence_input, batch = model.input_signature.sequence_input, model.input_signature.batch_size
-    token_settings = {
-        "pad": settings.pad,
-        "start": settings.start,
-        "begin": settings.begin,
-        "forced_eos_token_id": settings.forced_eos_token_id,
-    }
-    for name, token in token_settings.items():
-        if error := model.vocabulary_sizes.check_token_id(name, token):
-            raise SpeccError(error)
+    token_settings = ("pad", "start", "begin", "forced_eos_token_id")
+    model.vocabulary_sizes.check_token_settings({n: getattr(settings, n) for n in token_settings})
     feature = "guidance" if settings.guidance_scale != 1 else "beam search"
     needs_batch = feature == "guidance" or settings.strategy == "beam"
     if needs_batch and batch.number is not None:

@@ -17,7 +17,7 @@ from specc.decode.decode_loop import check_delays
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.setting_table import GENERATION_OPTIONS, PREFILL_CHUNK_SIZE
 from specc.decode.settings_errors import SUPPRESSING_SETTINGS
-from specc.diagnostics.diagnostic import SpeccError, raise_error
+from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.json_io import parse_exact_integer
 from specc.ir.array import Arrays
@@ -87,9 +87,10 @@ class Generator(GenerativeModel):
         )
         # The compiler has checked the stop tokens of the spec. Suppressed tokens of the spec are
         # not checked: published generation configs often list tokens of other models in the family.
-        for name in ("stop", *SUPPRESSING_SETTINGS):
-            if error := self.vocabulary_sizes.check_token_id(name, caller_settings.get(name)):
-                raise SpeccError(error)
+        checked_names = ("stop", *SUPPRESSING_SETTINGS)
+        self.vocabulary_sizes.check_token_settings(
+            {name: caller_settings.get(name) for name in checked_names}
+        )
         if self.standalone_session is not None:
             check_compiled_settings(settings, self.compiled_settings)
             if settings.log_probs and settings.strategy == "beam":

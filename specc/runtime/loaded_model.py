@@ -1,7 +1,7 @@
 """Load a compiled model, run it on batches or with static shapes, and dequantize its weights."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,55 +10,88 @@ import numpy as np
 
 from specc import backend
 from specc.artifact import package_index_and_checksums
-from specc.artifact.manifest import METADATA_KEY, Manifest, parse_manifest
-from specc.backend import Computation, ModelFile, QuantizedMatMul, Session
+from specc.artifact.generation_metadata import GenerationMetadata
+from specc.artifact.manifest import METADATA_KEY, Manifest, parse_manifest, raise_invalid_manifest
+from specc.backend import Computation, ModelFile, QuantizedMatMul, Session, TensorSpec
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.memory_check import check_free_memory
 from specc.io.safe_read import escape_text
-from specc.ir.array import Array
+from specc.ir.array import Array, Arrays
 from specc.ir.dim import DimError
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, Value
+from specc.ir.model import PAST_LENGTH_INPUT
 from specc.ir.ops.quantized import QuantizationFormat
 from specc.preprocessing.input_checks import InputSpec
 from specc.runtime.attention_weights import AttentionWeights, compute_attention_weights
-from specc.runtime.kv_buffer_step import KVBufferStep
-from specc.runtime.model_inputs import ModelInputs, build_model_inputs
+from specc.runtime.model_inputs import ModelInputs, build_model_inputs, find_axis
 from specc.weights.int_quantization import dequantize_weight
 
-STACK_RANK = 3
-"""The rank of a parameter that is a stack of matrices."""
+
+@dataclass(frozen=True)
+class KVBufferStep:
+    """A session that runs a step with in-place KV buffers. `session` runs the model that was
+    lowered from `graph`.
+    """
+
+    session: Computation
+    graph: Graph
+    metadata: GenerationMetadata
+
+    @property
+    def outputs(self) -> Mapping[str, TensorSpec]:
+        """The outputs of the wrapped session."""
+        return self.session.outputs
+
+    def run(self, inputs: Arrays) -> dict[str, Array]:
+        """Run the step. With a past and several sequences, run one position at a time."""
+        states = {s.name: inputs[s.name] for s in self.metadata.states}
+        past = states[self.metadata.in_place_states[0]].shape[2]
+        batch_size, count = inputs[self.metadata.generation.sequence_input].shape[:2]
+        # For several sequences, the kernel supports several positions per call only in the first
+        # step.
+        call_length = 1 if past and batch_size > 1 else max(count, 1)
+        others = {n: v for n, v in inputs.items() if n not in states}
+        results: list[dict[str, Array]] = []
+        # Run once even without new positions, because the caller expects all outputs.
+        for start in range(0, max(count, 1), call_length):
+            stop = min(start + call_length, count)
+            step_inputs = {n: self._slice_input(n, v, past, start, stop) for n, v in others.items()}
+            inputs = {**step_inputs, **states}
+            results.append(self._run_single_step(inputs, past + start, stop - start))
+            states = {s.name: results[-1][s.next_output] for s in self.metadata.states}
+        return {n: self._concatenate_results(n, [r[n] for r in results]) for n in results[-1]}
+
+    def _run_single_step(self, inputs: dict[str, Array], past: int, count: int) -> dict[str, Array]:
+        """Run the session once, with KV buffers that hold the past and the new positions."""
+        for name in self.metadata.in_place_states:
+            buffer = inputs[name]
+            batch, heads, _, width = buffer.shape
+            inputs[name] = np.zeros((batch, heads, past + count, width), buffer.dtype)
+            inputs[name][:, :, :past] = buffer
+        return self.session.run({**inputs, PAST_LENGTH_INPUT: np.array(past, np.int64)})
+
+    def _slice_input(self, name: str, value: Array, past: int, start: int, stop: int) -> Array:
+        """Slice an input to the new positions `start` to `stop`."""
+        if name in self.metadata.full_inputs:
+            return value[:, : past + stop]
+        axis = self._find_new_axis(self.graph.inputs[name])
+        return value if axis is None else np.take(value, np.arange(start, stop), axis)
+
+    def _concatenate_results(self, name: str, parts: list[Array]) -> Array:
+        # An output without a time axis is the output of the last call.
+        output = self.graph.outputs.get(name)
+        axis = self._find_new_axis(output) if output else None
+        return parts[-1] if axis is None else np.concatenate(parts, axis)
+
+    def _find_new_axis(self, value: Value) -> int | None:
+        """Return the axis whose size is the number of new positions, or None."""
+        sequence_type = self.graph.inputs[self.metadata.generation.sequence_input].type
+        return find_axis(value.type, sequence_type.shape[1])
+
+
 STORAGE_DTYPES = {"i8": "int8", "u8": "uint8", "i4": "int4", "f32": "float32"}
 """NumPy names of the dtypes that store quantized weights."""
-
-
-def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, Array]:
-    """Read and dequantize all parameters. Raise E0917 (wrong shape) or E0925 (unreadable)."""
-    weights = file.read_weights(manifest.initializers)
-    scales = file.read_weights({n: quantized.scales for n, quantized in manifest.quantized.items()})
-    zero_points = file.read_weights(
-        {n: q.zero_points for n, q in manifest.quantized.items() if q.format.has_zero_points}
-    )
-    for name, quantized in manifest.quantized.items():
-        shape = tuple(d.number or 0 for d in manifest.graph.parameters[name].type.shape)
-        format = quantized.format
-        parts = [part[name] for part in (weights, scales, zero_points) if name in part]
-        if [(part.shape, part.dtype.name) for part in parts] != _list_types(format, shape):
-            raise_error(
-                "E0917",
-                f"the specc metadata in `{escape_text(file.path)}` is invalid: "
-                f"`{escape_text(name)}` is not stored as described",
-            )
-        input_width = shape[-2] if format.is_transposed else shape[-1]
-        # a stacked weight has one matrix per expert
-        is_stacked = len(shape) == STACK_RANK
-        matrix_parts = zip(*parts, strict=True) if is_stacked else [parts]
-        matrices = [
-            dequantize_weight(values, scale, input_width, format, *zero_point)
-            for values, scale, *zero_point in matrix_parts
-        ]
-        weights[name] = np.stack(matrices) if is_stacked else matrices[0]
-    return weights
 
 
 def _list_types(
@@ -83,9 +116,9 @@ class LoadedModel:
     path: Path
     manifest: Manifest
     provider: str
-    file: ModelFile = field(repr=False)
-    session: Computation = field(repr=False)
-    runtime: Session = field(repr=False)
+    file: ModelFile
+    session: Computation
+    runtime: Session
 
     def __repr__(self) -> str:
         return format_repr(f"graph {self.manifest.graph.format_signature()}, {self.provider}")
@@ -158,8 +191,32 @@ class LoadedModel:
         return runtime
 
     def weights(self) -> dict[str, Array]:
-        """Return the dequantized parameters by their names in the spec."""
-        return read_dequantized_weights(self.file, self.manifest)
+        """Return the dequantized parameters by their names in the spec. Raise E0917 if the shape of
+        a parameter is wrong, and E0925 if a parameter cannot be read.
+        """
+        quantized_weights = self.manifest.quantized.items()
+        weights = self.file.read_weights(self.manifest.initializers)
+        scales = self.file.read_weights({n: q.scales for n, q in quantized_weights})
+        zero_points = self.file.read_weights(
+            {n: q.zero_points for n, q in quantized_weights if q.format.has_zero_points}
+        )
+        for name, quantized in quantized_weights:
+            shape = tuple(d.number or 0 for d in self.manifest.graph.parameters[name].type.shape)
+            format = quantized.format
+            parts = [part[name] for part in (weights, scales, zero_points) if name in part]
+            if [(part.shape, part.dtype.name) for part in parts] != _list_types(format, shape):
+                reason = f"`{escape_text(name)}` is not stored as described"
+                raise_invalid_manifest(escape_text(self.file.path), reason)
+            input_width = shape[-2 if format.is_transposed else -1]
+            # a stacked weight [experts, …, …] has one matrix per expert
+            is_stacked = len(shape) == 3
+            matrix_parts = zip(*parts, strict=True) if is_stacked else [parts]
+            matrices = [
+                dequantize_weight(values, scale, input_width, format, *zero_point)
+                for values, scale, *zero_point in matrix_parts
+            ]
+            weights[name] = np.stack(matrices) if is_stacked else matrices[0]
+        return weights
 
 
 def load_model(
@@ -190,10 +247,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     directory, name = file.path.parent, file.path.name
     recorded = package_index_and_checksums.parse_weight_files(manifest.weights.get("beside", {}))
     if recorded is None:
-        raise_error(
-            "E0917",
-            f"the specc metadata in `{escape_text(file.path)}` is invalid: `beside` is invalid",
-        )
+        raise_invalid_manifest(escape_text(file.path), "`beside` is invalid")
     if reason := package_index_and_checksums.describe_misplaced_tensor(
         file.list_external_files(), {n: f.bytes for n, f in recorded.items()}
     ):
@@ -227,11 +281,9 @@ def load_parsed_model(
     E0922 if the provider is not available, and E0942 if the tokenizer does not match the model.
     """
     manifest = replace(manifest, preprocessing=manifest.preprocessing.load_files(file.path.parent))
-    footprint = file.measure_weights()
     if provider == "cpu":  # only the device driver knows how much device memory is free
-        check_free_memory(
-            str(file.path), footprint.memory_bytes, footprint.stored_bytes, footprint.element_count
-        )
+        size = file.measure_weights()
+        check_free_memory(str(file.path), size.memory_bytes, size.stored_bytes, size.element_count)
     session = file.open(provider, threads)
     return LoadedModel(
         path=file.path,
@@ -250,15 +302,14 @@ def read_manifest(path: str) -> Manifest:
 
 def read_file_manifest(file: ModelFile, path: str) -> Manifest:
     """Parse the manifest of a model file. Raise E0918 if the file has no manifest."""
-    texts = file.metadata
-    if METADATA_KEY not in texts:
+    if METADATA_KEY not in file.metadata:
         raise_error(
             "E0918",
             f"`{escape_text(path)}` was not compiled by specc",
             notes=["the file has no specc manifest"],
             helps=["only models compiled by specc can be run: compile its spec"],
         )
-    return parse_manifest(texts[METADATA_KEY], escape_text(path))
+    return parse_manifest(file.metadata[METADATA_KEY], escape_text(path))
 
 
 def run_batches(
@@ -335,9 +386,8 @@ def _check_lengths(graph: Graph, lengths: Mapping[str, int]) -> None:
             _raise_invalid_lengths(
                 f"`{name}` must be a positive integer, got {escape_text(repr(length))[:40]}", graph
             )
-    if missing := [name for name in symbols if name not in lengths]:
-        missing_names = ", ".join(f"`{name}`" for name in missing)
-        _raise_invalid_lengths(f"missing length of {missing_names}", graph)
+    if missing := [f"`{name}`" for name in symbols if name not in lengths]:
+        _raise_invalid_lengths(f"missing length of {', '.join(missing)}", graph)
 
 
 def _list_dynamic_lengths(graph: Graph) -> list[str]:

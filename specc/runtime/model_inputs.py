@@ -319,7 +319,7 @@ class PerTokenInputs:
         self.tokens = self.tokens[indices]
         for arrays in (self.arrays, self.constant_inputs):
             for name, value in arrays.items():
-                if (axis := find_batch_axis(inputs[name].type, batch)) is not None:
+                if (axis := find_axis(inputs[name].type, batch)) is not None:
                     arrays[name] = np.take(value, indices, axis)
 
     @cached_property
@@ -381,9 +381,9 @@ def _sort_by_dependency(
     return ordered
 
 
-def find_batch_axis(type: Type, batch_size: Dim) -> int | None:
-    """Return the index of the batch axis of a type, or None if it has no batch axis."""
-    return next((n for n, d in enumerate(type.shape) if d == batch_size), None)
+def find_axis(type: Type, length: Dim) -> int | None:
+    """Return the index of the first axis with the size `length`, or None if there is none."""
+    return next((n for n, d in enumerate(type.shape) if d == length), None)
 
 
 def _raise_right_padding(name: str, sequence_input: str) -> NoReturn:

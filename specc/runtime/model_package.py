@@ -13,8 +13,12 @@ from specc.diagnostics.render import align_columns, format_repr, format_thousand
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
 from specc.ir.model import DecodeState
-from specc.runtime.kv_buffer_step import KVBufferStep
-from specc.runtime.loaded_model import LoadedModel, load_parsed_model, read_file_manifest
+from specc.runtime.loaded_model import (
+    KVBufferStep,
+    LoadedModel,
+    load_parsed_model,
+    read_file_manifest,
+)
 from specc.runtime.package_files import PackageFiles, open_package_files
 
 DEFAULT_GRAPHS = ("score", "generate")

@@ -1,6 +1,6 @@
 """Generate random inputs of a graph for given axis sizes, including past states of a step graph."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,7 +11,7 @@ from specc.analysis.length_limits import find_max_lengths, find_min_lengths
 from specc.artifact.generation_metadata import GenerationMetadata
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Value
+from specc.ir.graph import Graph, collect_shape_symbols
 from specc.ir.length_constraints import find_total_strides, find_valid_dim_sizes
 from specc.ir.model import PAST_LENGTH_INPUT, find_default_sources, resolve_missing_inputs
 from specc.runtime.decoder_sessions import NUMPY_DTYPES
@@ -33,11 +33,6 @@ DEFAULT_DENSITY = 0.7
 """Default probability of True in random booleans."""
 BOOLEAN_DENSITIES = (DEFAULT_DENSITY, 1.0, 0.02)
 """Probabilities of True in random booleans: default, dense and sparse."""
-
-
-def _collect_symbols(values: Iterable[Value]) -> set[str]:
-    """Return the symbolic dimensions in the shapes of `values`."""
-    return {symbol for v in values for dim in v.type.shape for symbol in dim.symbols()}
 
 
 def _add_derived_lengths(graph: Graph, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -62,7 +57,7 @@ def choose_axis_sizes(
     minima = find_min_lengths(graph)
     sizes, counts = {}, {}
     # The size of a symbolic dimension with an equation follows from other sizes.
-    free_symbols = _collect_symbols(graph.inputs.values()) - graph.length_equations.keys()
+    free_symbols = collect_shape_symbols(graph.inputs.values()) - graph.length_equations.keys()
     for index, symbol in enumerate(sorted(free_symbols)):
         size = counts[symbol] = (
             1 if round_index == 0 else DIM_SIZES[(index + round_index) % len(DIM_SIZES)]
@@ -294,7 +289,8 @@ class StepInputSampler:
         lengths = [s.type.shape[a] for s in self.metadata.states if (a := s.time_axis) is not None]
         lengths += [step.inputs[n].type.shape[1] for n in self.metadata.full_inputs]
         # states may also contain positions of encoder outputs
-        others = {new, *(_collect_symbols(self.encoder.inputs.values()) if self.encoder else ())}
+        encoder_inputs = self.encoder.inputs.values() if self.encoder else ()
+        others = {new, *collect_shape_symbols(encoder_inputs)}
         symbols = [symbol for d in lengths for symbol in sorted(d.symbols())]
         return next((symbol for symbol in symbols if symbol not in others), "")
 
@@ -304,7 +300,7 @@ class StepInputSampler:
         """Run the encoder on random inputs and on the inputs it shares with the step."""
         if self.encoder is None:
             return {}
-        symbols = _collect_symbols(self.encoder.inputs.values())
+        symbols = collect_shape_symbols(self.encoder.inputs.values())
         inputs = make_random_inputs(self.encoder, {**dict.fromkeys(symbols, 1), **sizes}, rng)
         shared = self.encoder.inputs.keys() & {*self.metadata.loop_invariant_inputs}
         inputs |= {n: step_inputs[n] for n in shared}
@@ -358,7 +354,7 @@ def make_exported_step_sampler(weights: Arrays) -> SampleInputs:
             return inputs
         first = make_random_inputs(step, {**sizes, new: count, past: 0}, rng, density)
         for name, value in step.inputs.items():
-            symbols = _collect_symbols([value])
+            symbols = collect_shape_symbols([value])
             if past in symbols and new in symbols:
                 # a mask over all positions must begin with the mask of the first step
                 inputs[name][..., :count] = first[name]

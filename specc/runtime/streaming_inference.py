@@ -15,6 +15,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array, Arrays
+from specc.ir.graph import collect_shape_symbols
 from specc.preprocessing.python_inputs import convert_to_array
 from specc.runtime.decoder_sessions import (
     NUMPY_DTYPES,
@@ -112,8 +113,7 @@ class StreamingModel(StepGraphs):
         results: dict[str, Array] = {}
         for name, value in self.graph.outputs.items():
             if name not in states:
-                symbols = {s for length in value.type.shape for s in length.symbols()}
-                env = {**dict.fromkeys(symbols, 0), **lengths}
+                env = {**dict.fromkeys(collect_shape_symbols([value]), 0), **lengths}
                 shape = [length.evaluate(env) for length in value.type.shape]
                 results[name] = np.zeros(shape, NUMPY_DTYPES[value.type.dtype])
         return results

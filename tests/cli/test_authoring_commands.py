@@ -9,9 +9,8 @@ import pytest
 from specc.cli import main as cli
 from specc.cli.authoring_commands import make_spec_name
 from specc.diagnostics.diagnostic import Source, SpeccError
-from specc.driver.derived_spec import SCHEMA_FILE, DerivedSpec, format_derived_spec
 from specc.driver.python_spec_argument import open_spec_argument
-from specc.driver.spec_draft import draft_spec
+from specc.driver.spec_draft import SCHEMA_FILE, DerivedSpec, draft_spec, format_derived_spec
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
 from specc.library.spec_files import find_builtin_specs
 from specc.syntax.dsl.dsl_printer import format_dsl
@@ -107,8 +106,8 @@ def test_spec_name_from_file_name(stem: str, name: str) -> None:
 
 
 def test_draft_of_a_known_model_type() -> None:
-    draft = draft_spec(str(LEARNED), "mine", ": ")
-    assert draft.base == "llama"
+    draft = draft_spec(str(LEARNED), "mine")
+    assert draft.file.extends == "llama"
     assert draft.is_known_model_type
     assert not draft.unmapped
     theirs = elaborate_spec(open_spec(str(LEARNED))).config
@@ -121,8 +120,8 @@ def test_draft_with_a_default_that_depends_on_another_value(tmp_path: Path) -> N
     sizes = {"hidden_size": 32, "num_attention_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 16}
     others = {"rms_norm_eps": 1e-06, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12}
     (tmp_path / "config.json").write_text(json.dumps({**config, **sizes, **others}))
-    draft = draft_spec(str(tmp_path), "mine", " = ")
-    assert draft.base.startswith("deepseek")
+    draft = draft_spec(str(tmp_path), "mine")
+    assert draft.file.extends.startswith("deepseek")
     assert elaborate_spec(open_spec_argument(format_dsl(draft.file))).config["eps"] == 1e-06
 
 
@@ -160,8 +159,8 @@ SIDES = {
 def test_draft_selects_the_submodel_specs(name: str, sign: str, tmp_path: Path) -> None:
     """The draft names the spec of each submodel, with its config values."""
     (tmp_path / "config.json").write_text(json.dumps(SIDES[name]))
-    draft = draft_spec(str(tmp_path), "mine", sign)
-    assert draft.base == name
+    draft = draft_spec(str(tmp_path), "mine")
+    assert draft.file.extends == name
     assert draft.unmapped == ("weights: the directory has no readable weights",)
     text = format_dsl(draft.file) if sign == " = " else format_yaml(draft.file)
     theirs = elaborate_spec(open_spec(str(tmp_path)))
@@ -212,7 +211,7 @@ def test_draft_of_an_unknown_model_type(
 
 def test_draft_without_weights(unknown_checkpoint: Path) -> None:
     (unknown_checkpoint / "model.safetensors").unlink()
-    draft = draft_spec(str(unknown_checkpoint), "mine", ": ")
+    draft = draft_spec(str(unknown_checkpoint), "mine")
     assert any("weights" in line for line in draft.unmapped)
 
 
@@ -222,7 +221,7 @@ def test_draft_without_weights(unknown_checkpoint: Path) -> None:
 def test_draft_of_an_invalid_config(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(SpeccError, match=r"E04|E0948") as failed:
-        draft_spec(str(tmp_path), "mine", ": ")
+        draft_spec(str(tmp_path), "mine")
     assert "\x1b" not in str(failed.value)
 
 

@@ -11,8 +11,8 @@ import onnxruntime
 import pytest
 
 import specc
+from specc.cli.compile_commands import FILE_HEADER
 from specc.cli.main import main
-from specc.runtime.triton_export import FILE_HEADER
 
 SPEC = """specc 1
 model small
