@@ -118,10 +118,7 @@ def execute_verify(args: Namespace) -> int:
     is a single object, even if the results differ.
     """
     _check_options(args)
-    check_model_is_compiled(args.model)
-    model = open_compiled_model(
-        args.model, graph=args.graph, provider=args.execution_provider, verify_contents=True
-    )
+    model = _open_model(args, args.model, verify_contents=True)
     verify_results = VerifyResults()
     try:
         # opened before the rounds, which take long, because the path may be wrong
@@ -186,9 +183,7 @@ def _compare_rounds(args: Namespace, model: InferenceModel, verify_results: Veri
         verify_results.agrees = False if status == ErrorCategory.MISMATCH.value else None
         raise
     # a model without a compared output is not reported as correct
-    verify_results.agrees = (
-        True if any(round.is_compared for round in verify_results.rounds) else None
-    )
+    verify_results.agrees = any(round.is_compared for round in verify_results.rounds) or None
 
 
 def _check_coverage(verify_results: VerifyResults) -> None:
@@ -222,10 +217,12 @@ def _raise_not_compared(round: VerificationRound) -> NoReturn:
     )
 
 
-def _open_model(args: Namespace, path: str) -> InferenceModel:
+def _open_model(args: Namespace, path: str, *, verify_contents: bool = False) -> InferenceModel:
     """Open a compiled model with the options of the command."""
     check_model_is_compiled(path)
-    return open_compiled_model(path, graph=args.graph, provider=args.execution_provider)
+    return open_compiled_model(
+        path, graph=args.graph, provider=args.execution_provider, verify_contents=verify_contents
+    )
 
 
 def _compare_baseline(

@@ -42,7 +42,7 @@ from specc.preprocessing.preprocessing_records import (
 )
 from specc.preprocessing.text_batches_and_windows import batch_sequences
 from specc.preprocessing.text_codec import encode_text_ids
-from specc.runtime.generation_request import has_chat_template
+from specc.runtime.generation_request import find_chat_tokenizer
 from specc.runtime.model_inputs import ModelInputs
 
 
@@ -389,7 +389,7 @@ def add_prompt_images(
     placeholder = find_placeholder(record)
     if placeholder in text:
         return [*image_arguments, *arguments], None
-    if has_chat_template(model):
+    if find_chat_tokenizer(model):
         return [], text
     return [*image_arguments, f"{text_input}={placeholder * len(images)}{text}"], None
 

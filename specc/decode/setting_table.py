@@ -4,7 +4,8 @@ their names in other programs.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
+from functools import partial
+from math import inf, isfinite
 from numbers import Integral, Real
 from typing import TypeGuard
 
@@ -72,45 +73,33 @@ def is_finite_number(value: object) -> TypeGuard[float]:
         return False
 
 
+def _is_list_of(
+    value: object, accepts: Callable[[object], bool], max_length: float = MAX_STOP_TOKENS
+) -> bool:
+    return isinstance(value, list | tuple) and len(value) <= max_length and all(map(accepts, value))
+
+
 def _is_string_or_list(value: object) -> bool:
-    return _is_nonempty_string(value) or (
-        isinstance(value, list | tuple) and all(map(_is_nonempty_string, value))
-    )
+    return _is_nonempty_string(value) or _is_list_of(value, _is_nonempty_string, inf)
 
 
 def _is_nonempty_string(value: object) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _is_strategy(value: object) -> bool:
-    return isinstance(value, str) and value in STRATEGIES
+def _is_token(value: object) -> bool:
+    return is_int_in_range(value, 0)
 
 
 def _is_token_or_list(value: object) -> bool:
-    return is_int_in_range(value, 0) or (
-        isinstance(value, list | tuple)
-        and len(value) <= MAX_STOP_TOKENS
-        and all(is_int_in_range(v, 0) for v in value)
-    )
-
-
-def _is_list_of_delays(value: object) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and len(value) <= MAX_CODEBOOKS
-        and all(is_int_in_range(v, 0, MAX_CODEBOOK_DELAY) for v in value)
-    )
+    return _is_token(value) or _is_list_of(value, _is_token)
 
 
 def _is_list_of_tokens(value: object) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and len(value) <= MAX_STOP_TOKENS
-        and all(_is_token_or_list(v) and v not in ([], ()) for v in value)
-    )
+    return _is_list_of(value, lambda v: _is_token_or_list(v) and v not in ([], ()))
 
 
-TOKEN_VALUE = SettingConstraint("a token id (0 or more)", lambda v: is_int_in_range(v, 0))
+TOKEN_VALUE = SettingConstraint("a token id (0 or more)", _is_token)
 TOKENS_VALUE = SettingConstraint(
     f"a token id (0 or more), or a list of at most {MAX_STOP_TOKENS}", _is_token_or_list
 )
@@ -143,26 +132,18 @@ def _make_optional_count_values(zero_meaning: str) -> SettingConstraint:
     )
 
 
-def _make_general_option(
-    name: str, values: SettingConstraint, *foreign_names: str
+def _make_option(
+    strategies: tuple[str, ...], name: str, values: SettingConstraint, *foreign_names: str
 ) -> GenerationOption:
-    """Return a setting of all strategies whose name in Python and in specs is `name`."""
+    """Return a setting of some strategies whose name in Python and in specs is `name`."""
     return GenerationOption(
-        name=name, spec_name=name, strategies=(), values=values, foreign_names=foreign_names
+        name=name, spec_name=name, strategies=strategies, values=values, foreign_names=foreign_names
     )
 
 
-def _make_sampling_option(
-    name: str, values: SettingConstraint, *foreign_names: str
-) -> GenerationOption:
-    return replace(_make_general_option(name, values, *foreign_names), strategies=("sample",))
-
-
-def _make_beam_option(
-    name: str, values: SettingConstraint, *foreign_names: str
-) -> GenerationOption:
-    return replace(_make_general_option(name, values, *foreign_names), strategies=("beam",))
-
+_make_general_option = partial(_make_option, ())
+_make_sampling_option = partial(_make_option, ("sample",))
+_make_beam_option = partial(_make_option, ("beam",))
 
 GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
     _make_general_option("start", TOKENS_VALUE, "bos", "bos_token_id", "decoder_start_token_id"),
@@ -206,7 +187,10 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
     _make_general_option(
         "delay_pattern",
         SettingConstraint(
-            f"a list of delays from 0 to {MAX_CODEBOOK_DELAY}, one per codebook", _is_list_of_delays
+            f"a list of delays from 0 to {MAX_CODEBOOK_DELAY}, one per codebook",
+            lambda value: _is_list_of(
+                value, lambda v: is_int_in_range(v, 0, MAX_CODEBOOK_DELAY), MAX_CODEBOOKS
+            ),
         ),
         "codebook_delays",
         "delays",
@@ -221,24 +205,31 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
         "guidance",
     ),
     _make_general_option(
-        "strategy", SettingConstraint("greedy, sample or beam", _is_strategy), "do_sample", "mode"
-    ),
-    GenerationOption(
-        name="seed",
-        spec_name="",
-        strategies=("sample",),
-        values=SettingConstraint(
-            "an integer from 0 to 2**64 - 1", lambda v: is_int_in_range(v, 0, 2**64 - 1)
+        "strategy",
+        SettingConstraint(
+            "greedy, sample or beam", lambda v: isinstance(v, str) and v in STRATEGIES
         ),
-        foreign_names=("random_seed",),
+        "do_sample",
+        "mode",
     ),
-    GenerationOption(
-        name="log_probs",
+    replace(
+        _make_sampling_option(
+            "seed",
+            SettingConstraint(
+                "an integer from 0 to 2**64 - 1", lambda v: is_int_in_range(v, 0, 2**64 - 1)
+            ),
+            "random_seed",
+        ),
         spec_name="",
-        strategies=(),
-        # a spec cannot set this setting, and Python callers pass True or False
-        values=replace(BOOLEAN_VALUE, description="True or False"),
-        foreign_names=("logprobs", "log_probabilities", "output_scores"),
+    ),
+    replace(
+        _make_general_option(
+            "log_probs",
+            # a spec cannot set this setting, and Python callers pass True or False
+            replace(BOOLEAN_VALUE, description="True or False"),
+            *("logprobs", "log_probabilities", "output_scores"),
+        ),
+        spec_name="",
     ),
     _make_sampling_option("temperature", FACTOR_VALUE, "temp"),
     _make_sampling_option("top_k", _make_optional_count_values("all tokens"), "k"),
@@ -269,13 +260,7 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
     ),
     _make_beam_option("num_return_sequences", BEAMS_VALUE, "n_best", "nbest", "n", "best_of"),
     _make_beam_option("renormalize_logits", BOOLEAN_VALUE),
-    GenerationOption(
-        name="repetition_penalty",
-        spec_name="repetition_penalty",
-        strategies=STRATEGIES,
-        values=FACTOR_VALUE,
-        foreign_names=("repeat_penalty", "penalty"),
-    ),
+    _make_option(STRATEGIES, "repetition_penalty", FACTOR_VALUE, "repeat_penalty", "penalty"),
 )
 OPTIONS_BY_NAME: Mapping[str, GenerationOption] = {o.name: o for o in GENERATION_OPTIONS}
 GENERAL_OPTIONS: Mapping[str, GenerationOption] = {

@@ -45,8 +45,6 @@ def find_half_precision_limits(
     quantized_names = {
         format.format_tensor_name(name, "scales"): name for name, format in plan.items()
     }
-    # int4 codes are in the range -8..7, or -15..15 after subtraction of zero points
-    max_codes = {4: 8.0, 8: 127.0}
     names = {value: name for name, value in graph.parameters.items()}
     compute_dtype_limits: dict[str, ComputeDtypeLimit] = {}
     for node, _ in graph.nodes:
@@ -54,10 +52,11 @@ def find_half_precision_limits(
         name = names.get(weight) if weight else None
         if name is None:
             continue
-        quantized_name = quantized_names.get(name, name)
-        max_code = max_codes[plan[quantized_name].bits] if name in quantized_names else 1.0
-        if name in quantized_names and plan[quantized_name].has_zero_points:
-            max_code = 15.0
+        quantized_name, max_code = quantized_names.get(name, name), 1.0
+        if name in quantized_names:
+            format = plan[quantized_name]
+            # int4 codes are in the range -8..7, or -15..15 after subtraction of zero points
+            max_code = 15.0 if format.has_zero_points else {4: 8.0, 8: 127.0}[format.bits]
         compute_dtype_limits[name] = ComputeDtypeLimit(half_dtype, quantized_name, max_code)
     return compute_dtype_limits
 
@@ -177,20 +176,21 @@ def describe_quantization(
     """Return remarks on the quantization plan, on folded norms, and on a `generate` graph that
     dequantizes group-wise weights at run time (because the target has only standard operators).
     """
-    remarks = [
-        *decision.ineffective_options,
-        *([TENSOR_SCALE_WARNING] if has_shared_scales(decision.plan) else []),
-    ]
-    if request.folds_norms:
+    remarks = [*decision.ineffective_options]
+    if has_shared_scales(decision.plan):
+        remarks.append(TENSOR_SCALE_WARNING)
+    if norm_folds:
         layer_count = sum(len(fold.linear_weights) for fold in norm_folds)
-        remark = f"folded the weights of {len(norm_folds)} norms into {layer_count} linear layers"
-        reason = (
+        remarks.append(
+            f"folded the weights of {len(norm_folds)} norms into {layer_count} linear layers"
+        )
+    elif request.folds_norms:
+        remarks.append(
             "no norm weights were folded: all consumers of a norm must be quantized linear "
             "layers, and the norm must not be in a loop"
         )
-        remarks.append(remark if norm_folds else reason)
-    has_same_group_mask = any(format.group_size for format in decision.plan.values())
-    if has_same_group_mask and "generate" in graph_names and not target.quantized_operators:
+    has_groups = any(format.group_size for format in decision.plan.values())
+    if has_groups and "generate" in graph_names and not target.quantized_operators:
         remarks.append(DEQUANTIZED_AT_RUN_TIME)
     return tuple(remarks)
 

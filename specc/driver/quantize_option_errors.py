@@ -169,21 +169,16 @@ def find_ineffective_options(
     `option_labels` maps entries to their display names; `make_plan` computes the plan of a
     quantization request.
     """
+    other_head = "int8" if weight_request.lm_head_kind == "none" else "none"
+    alternatives = {
+        ALL_ENTRY: replace(weight_request, quantizes_all=not weight_request.quantizes_all),
+        LM_HEAD_ENTRY: replace(weight_request, lm_head_kind=other_head),
+    }
     for entry, label in option_labels.items():
         if entry == GROUP_SIZE_ENTRY:
             has_effect = any(weight_format.group_size for weight_format in plan.values())
-        elif entry == ALL_ENTRY:
-            has_effect = (
-                make_plan(replace(weight_request, quantizes_all=not weight_request.quantizes_all))
-                != plan
-            )
         else:
-            lm_head_kind: QuantizationKind | None = (
-                None if weight_request.lm_head_kind != "none" else "int8"
-            )
-            has_effect = (
-                make_plan(replace(weight_request, lm_head_kind=lm_head_kind or "none")) != plan
-            )
+            has_effect = make_plan(alternatives[entry]) != plan
         if not has_effect:
             yield f"{label} has no effect: {NO_EFFECT_REASONS[entry]}"
 

@@ -163,9 +163,8 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
     else:
         check_quantize_flags_have_effect(weight_request, flags)
     folds_norms = parse_quantize_option(entries, "fold_norms", BOOLEAN_VALUES) == "true"
-    folds_norms = weight_request is not None and (
-        folds_norms if options.fold_norms is None else options.fold_norms
-    )
+    if options.fold_norms is not None:
+        folds_norms = options.fold_norms
     return QuantizeRequest(
         weight_request=weight_request,
         option_labels=describe_requested_options(entries, flags),
@@ -173,7 +172,7 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
         remarks=remarks,
         calibration=calibration,
         kv_cache=cache,
-        folds_norms=folds_norms,
+        folds_norms=folds_norms and weight_request is not None,
         dequantizes_checkpoint=options.quantize == UNQUANTIZED,
     )
 
@@ -282,15 +281,12 @@ def _choose_calibration(program: Program, options: QuantizeOptions) -> Calibrati
             )
         for entry in entries.values():
             # an invalid entry is an error even if an option overrides the entry
-            spec_source = _read_calibration(entry, module)
+            if entry.name == "calibration_samples":
+                spec_source = _read_samples(entry)
+            else:
+                spec_source = _read_calibration_file(entry, module)
             return option_source if flag else spec_source
     return option_source
-
-
-def _read_calibration(entry: ast.QuantizeEntry, module: SpecNamespace) -> CalibrationSource:
-    if entry.name == "calibration_samples":
-        return _read_samples(entry)
-    return _read_calibration_file(entry, module)
 
 
 def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
@@ -345,19 +341,15 @@ def _apply_options(
     """Return the quantization request of the spec, with settings overridden by the options."""
     if weight_request is None and not options.quantize:
         return None
-    weight_request = weight_request or QuantizationOptions(kind=None)
-    return replace(
-        weight_request,
-        kind=KINDS_BY_NAME[options.quantize] if options.quantize else weight_request.kind,
-        unquantized_patterns=options.quantize_exclude or weight_request.unquantized_patterns,
-        group_size=weight_request.group_size if options.group_size is None else options.group_size,
-        lm_head_kind=LM_HEAD_KINDS[options.lm_head_bits]
-        if options.lm_head_bits
-        else weight_request.lm_head_kind,
-        quantizes_all=weight_request.quantizes_all
-        if options.quantize_all is None
-        else options.quantize_all,
-    )
+    overrides = {
+        "kind": KINDS_BY_NAME.get(options.quantize),
+        "unquantized_patterns": options.quantize_exclude or None,
+        "group_size": options.group_size,
+        "lm_head_kind": LM_HEAD_KINDS[options.lm_head_bits] or None,
+        "quantizes_all": options.quantize_all,
+    }
+    changes = {name: value for name, value in overrides.items() if value is not None}
+    return replace(weight_request or QuantizationOptions(kind=None), **changes)
 
 
 def _describe_overrides(

@@ -85,20 +85,12 @@ def find_encoder_directory(directory: str) -> str:
     by the first entry of modules.json.
     """
     path = Path(directory)
-    if (
-        not directory
-        or not os.path.lexists(path / MODULES_FILE)
-        or contains_file(path, CONFIG_FILE)
-    ):
+    has_modules = bool(directory) and os.path.lexists(path / MODULES_FILE)
+    if not has_modules or os.path.lexists(path / CONFIG_FILE):
         return directory
     modules = _read_modules(path)
     has_path = bool(modules) and modules[0].get("path")
     return str(_resolve_module_directory(path, modules[0])) if has_path else directory
-
-
-def contains_file(directory: Path, name: str) -> bool:
-    """Return True if a directory contains a file with the given name."""
-    return os.path.lexists(directory / name)
 
 
 def build_sentence_transformers_spec(
@@ -109,7 +101,7 @@ def build_sentence_transformers_spec(
     the directory is not supported.
     """
     root = Path(directory)
-    if not directory or not contains_file(root, MODULES_FILE):
+    if not directory or not os.path.lexists(root / MODULES_FILE):
         return None
     modules = _read_modules(root)
     kinds = [_get_module_class(root, str(m.get("type", ""))) for m in modules]
@@ -156,8 +148,7 @@ def _get_module_class(root: Path, type: str) -> str:
 
 def nest_encoder_config(data: JsonObject) -> JsonObject:
     """Nest the encoder's config.json under ENCODER_PART, its name in the generated spec."""
-    member = JsonMember(data.span, data)
-    return JsonObject({ENCODER_PART: member}, data.span)
+    return JsonObject({ENCODER_PART: JsonMember(data.span, data)}, data.span)
 
 
 def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
@@ -202,14 +193,13 @@ def _format_spec(base: str, block: ast.Block, body: _GraphBody) -> str:
     """Format the generated spec: the encoder's inputs, its hidden states, and the other modules."""
     mask_param = next((p for p in block.params if p.type.name == "keep"), None)
     names = [p.name for p in block.params]
-    params = [f"{p.name}: {_format_type(p)}{_format_default(p)}" for p in block.params]
+    params = [*map(_format_parameter, block.params)]
     mask = mask_param.name if mask_param else "input_ids >= 0"
     kept_line = f"  kept = {mask}"
     if body.excludes_prompt:
         params.append(f"pooling_mask: int[batch, seq] = cast({mask}, to=int)")
         kept_line = f"  kept = {mask} & (pooling_mask != 0)"
-    result_names = [r.name if r.name == HIDDEN_OUTPUT else "_" for r in block.results]
-    results = ", ".join("x" if name == HIDDEN_OUTPUT else "_" for name in result_names)
+    results = ", ".join("x" if r.name == HIDDEN_OUTPUT else "_" for r in block.results)
     call = f"{ENCODER_PART}.{block.name}({', '.join(names)})"
     return "\n".join(
         [
@@ -233,18 +223,14 @@ def _format_spec(base: str, block: ast.Block, body: _GraphBody) -> str:
     )
 
 
-def _format_type(param: ast.BlockParameter) -> str:
-    """Format the type of an encoder input in spec syntax."""
+def _format_parameter(param: ast.BlockParameter) -> str:
+    """Format an encoder input in spec syntax, with defaults that read the encoder's config."""
     side = f" {param.type.side}" if param.type.side else ""
-    return f"{param.type.name}[batch, seq]{side}"
-
-
-def _format_default(param: ast.BlockParameter) -> str:
-    """Format the default of an encoder input, with config values read from the encoder's config."""
+    text = f"{param.name}: {param.type.name}[batch, seq]{side}"
     if param.default is None or param.default.span is None:
-        return ""
-    text = " ".join(param.default.span.text.split())
-    return " = " + re.sub(r"\bpad\b", f"{ENCODER_PART}.pad", text)
+        return text
+    default = " ".join(param.default.span.text.split())
+    return f"{text} = " + re.sub(r"\bpad\b", f"{ENCODER_PART}.pad", default)
 
 
 def _add_pooling(body: _GraphBody, file: Path, number: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from specc.backend import DeviceTensors
 from specc.decode.token_selection import Ints
 from specc.ir.array import Array, Arrays
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, Value
 from specc.ir.model import DecodeState
 from specc.ir.types import Type
 from specc.preprocessing.text_batches_and_windows import find_mask_input
@@ -53,21 +53,17 @@ def stack_prompts(input_signature: ModelInputs, prompts: Sequence[Arrays]) -> di
     for name in prompts[0]:
         type = input_signature.graph.inputs[name].type
         arrays = [np.asarray(prompt[name]) for prompt in prompts]
-        axis, left_axes = (
-            find_axis(type, input_signature.batch_size),
-            find_left_padded_axes(input_signature, type),
-        )
-        stacked[name] = stack_padded(arrays, axis, left_axes)
+        axis = find_axis(type, input_signature.batch_size)
+        stacked[name] = stack_padded(arrays, axis, find_left_padded_axes(input_signature, type))
     return stacked
 
 
 def make_batching_key(input_signature: ModelInputs, prepared: Arrays) -> tuple[object, ...]:
     """Return the input names and unpadded axis sizes, which all prompts in a batch must share."""
     graph = input_signature.graph
-    masked_values = [value for name, value in graph.inputs.items() if find_mask_input(graph, name)]
-    # all axes except the batch axis
-    masked_dims = [d for value in masked_values for d in value.type.shape[1:]]
-    masked_symbols = {symbol for d in masked_dims for symbol in d.symbols()}
+    masked_symbols = _collect_symbols_after_batch_axis(
+        value for name, value in graph.inputs.items() if find_mask_input(graph, name)
+    )
     names_and_sizes: list[object] = [*sorted(prepared)]
     for name, array in sorted(prepared.items()):
         sizes = zip(graph.inputs[name].type.shape, array.shape, strict=True)
@@ -87,15 +83,15 @@ def merge_batches(
     parts = [KeptSequences(session, kept_indices)]
     if added_session is not None and len(added_indices):
         parts.append(KeptSequences(added_session, added_indices))
-    merged = _MergedBatch.from_parts(session, parts)
-    states, loop_invariant_inputs, constant_inputs = (
-        merged.merge_states(),
-        merged.merge_loop_invariant_inputs(),
-        merged.merge_constant_inputs(),
-    )
+    # as many positions as the longest sequence, plus initial padding
+    column_count = max(map(_count_columns, parts))
+    column_count += count_initial_padding_positions(session.metadata.states)
+    merged = _MergedBatch(session, parts, column_count)
+    states, invariant_inputs = merged.merge_states(), merged.merge_loop_invariant_inputs()
+    constant_inputs = merged.merge_constant_inputs()
     session.inputs.arrays, session.inputs.tokens = merged.merge_time_axis_inputs()
-    session.inputs.constant_inputs, session.past_length = constant_inputs, merged.column_count
-    session.states, session.loop_invariant_inputs = states, loop_invariant_inputs
+    session.inputs.constant_inputs, session.past_length = constant_inputs, column_count
+    session.states, session.loop_invariant_inputs = states, invariant_inputs
 
 
 @dataclass(frozen=True)
@@ -103,28 +99,14 @@ class _MergedBatch:
     """The sequences of several sessions, merged into one batch of `target_session`."""
 
     target_session: KVCacheSession
-    parts: tuple[KeptSequences, ...]
+    parts: Sequence[KeptSequences]
     column_count: int
-
-    @staticmethod
-    def from_parts(
-        target_session: KVCacheSession, parts: Sequence[KeptSequences]
-    ) -> "_MergedBatch":
-        """Create a batch with as many positions as the longest sequence, plus extra padding."""
-        longest = max((map(_count_columns, parts)), default=0)
-        return _MergedBatch(
-            target_session,
-            tuple(parts),
-            longest + count_initial_padding_positions(target_session.metadata.states),
-        )
 
     def merge_states(self) -> DeviceTensors:
         """Return the merged decode states of all sequences."""
-        metadata, copy_to_device = (
-            self.target_session.metadata,
-            self.target_session.session.copy_to_device,
-        )
-        return {s.name: copy_to_device(self._join_state(s)) for s in metadata.states}
+        copy_to_device = self.target_session.session.copy_to_device
+        states = self.target_session.metadata.states
+        return {s.name: copy_to_device(self._join_state(s)) for s in states}
 
     def _join_state(self, state: DecodeState) -> Array:
         if state.batch_axis is None:  # the state is the number of positions per sequence
@@ -183,21 +165,20 @@ class _MergedBatch:
 
     def merge_loop_invariant_inputs(self) -> DeviceTensors:
         """Return the merged loop-invariant inputs, which come from the encoder or the caller."""
-        names, graph = self.target_session.metadata.loop_invariant_inputs, self.target_session.graph
+        target = self.target_session
         arrays = self._stack_inputs(
-            names, graph, lambda s, n: s.session.copy_to_host(s.loop_invariant_inputs[n])
+            target.metadata.loop_invariant_inputs,
+            target.graph,
+            lambda s, n: s.session.copy_to_host(s.loop_invariant_inputs[n]),
         )
-        return {
-            name: self.target_session.session.copy_to_device(array)
-            for name, array in arrays.items()
-        }
+        return {name: target.session.copy_to_device(array) for name, array in arrays.items()}
 
     def merge_constant_inputs(self) -> dict[str, Array]:
         """Return the merged caller inputs without a time axis."""
-        graph = self.target_session.input_signature.graph
+        target = self.target_session
         return self._stack_inputs(
-            self.target_session.inputs.constant_inputs,
-            graph,
+            target.inputs.constant_inputs,
+            target.input_signature.graph,
             lambda s, n: s.inputs.constant_inputs[n],
         )
 
@@ -265,11 +246,14 @@ def _choose_buffer_length(columns: int) -> int:
 def find_left_padded_axes(input_signature: ModelInputs, type: Type) -> tuple[int, ...]:
     """Return the axes of `type` whose dimensions are left-padded in a batch."""
     inputs = input_signature.graph.inputs
-    names = filter(input_signature.is_left_padded, inputs)
-    left_padded_symbols = {
-        s for name in names for d in inputs[name].type.shape[1:] for s in d.symbols()
-    }
+    left_padded_symbols = _collect_symbols_after_batch_axis(
+        inputs[name] for name in filter(input_signature.is_left_padded, inputs)
+    )
     return tuple(n for n, d in enumerate(type.shape) if d.symbols() & left_padded_symbols)
+
+
+def _collect_symbols_after_batch_axis(values: Iterable[Value]) -> set[str]:
+    return {symbol for v in values for d in v.type.shape[1:] for symbol in d.symbols()}
 
 
 def stack_padded(
@@ -278,9 +262,9 @@ def stack_padded(
     """Zero-pad arrays to a common shape, on the left for `left_axes`, and concatenate them along
     the batch axis. If `batch_axis` is None, return the largest array.
     """
-    sizes = [*map(max, zip(*(a.shape for a in arrays), strict=True))]
     if batch_axis is None:
         return max(arrays, key=lambda a: a.size)
+    sizes = [*map(max, zip(*(a.shape for a in arrays), strict=True))]
     padded = []
     for array in arrays:
         gaps = [size - length for size, length in zip(sizes, array.shape, strict=True)]

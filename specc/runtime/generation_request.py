@@ -70,10 +70,10 @@ class GenerativeModel:
     generation: GenerateSection
     preprocessing: PreprocessingConfig
     max_context: int | None
-    create_decoder_session: CreateDecoderSession = field(repr=False)
+    create_decoder_session: CreateDecoderSession
     limiting_table: str = ""
     random_init: RandomInitInfo | None = None
-    standalone_session: Session | None = field(default=None, repr=False)
+    standalone_session: Session | None = None
     compiled_settings: Mapping[str, object] = field(default_factory=dict)
     logits_vocabulary_size: int | None = None
     allows_empty_prompt: bool = False
@@ -153,10 +153,11 @@ class GenerationRequest:
         return self.model.decode
 
 
-def has_chat_template(input_signature: ModelInputs) -> bool:
-    """Return True if the tokenizer of the generated input has a chat template."""
+def find_chat_tokenizer(input_signature: ModelInputs) -> JsonTokenizer | None:
+    """Return the tokenizer of the generated input if it has a chat template, or else None."""
     record = input_signature.preprocessing.get_input_config(input_signature.sequence_input)
-    return isinstance(record, JsonTokenizer) and record.chat_template is not None
+    has_template = isinstance(record, JsonTokenizer) and record.chat_template is not None
+    return record if has_template else None
 
 
 def prepare_chat(
@@ -170,8 +171,8 @@ def prepare_chat(
     input, and E0991 if the number of images differs from the number of image parts in the chat.
     """
     sequence_input, preprocessing = input_signature.sequence_input, input_signature.preprocessing
-    record = preprocessing.get_input_config(sequence_input) if sequence_input else None
-    if not isinstance(record, JsonTokenizer) or record.chat_template is None:
+    record = find_chat_tokenizer(input_signature)
+    if record is None or record.chat_template is None:
         raise_error("E0424", "this model has no chat template", helps=["pass the formatted prompt"])
     parsed_messages = parse_messages(messages)
     images = [*images] or list_message_images(parsed_messages)

@@ -79,7 +79,7 @@ class GenerationStream(GenerationRequest):
 
     logged_steps: list[DecodeStepOutput] = field(default_factory=list)
     hypotheses: list[list[BeamHypothesis]] | None = None
-    step_iterator: Iterator[DecodeStepOutput] | None = field(default=None, repr=False)
+    step_iterator: Iterator[DecodeStepOutput] | None = None
     error: SpeccError | None = None
 
     def __repr__(self) -> str:
@@ -151,8 +151,7 @@ class GenerationStream(GenerationRequest):
         except BaseException:
             # Ctrl-C during a step leaves the KV caches in an inconsistent state
             title = "generation was interrupted"
-            helps = ("call `generate` again",)
-            self.error = SpeccError(Diagnostic("E0962", title, helps=helps))
+            self.error = SpeccError(Diagnostic("E0962", title, helps=("call `generate` again",)))
             raise
         self.logged_steps += [step] if step else []
         return step is not None
@@ -317,44 +316,26 @@ def convert_results_to_arrays(
     with one sequence per prompt, and the scores if there are any. With several codebooks, tokens
     and log-probabilities are [batch, codebooks, longest].
     """
-    if codebooks := stream.model.codebooks:
-        return _convert_codebooks_to_arrays(stream, [row[0] for row in results], codebooks)
     # all prompts have the same number of sequences, so the sequences form one array
     sequences = [result for row in results for result in row]
     longest = max((len(result.tokens) for result in sequences), default=0)
     sequence_axis_index = slice(None) if stream.settings.num_return_sequences > 1 else 0
-    shape = (len(results), len(results[0]))
+    shape, codebooks = (len(results), len(results[0])), stream.model.codebooks
 
-    def pad_sequences(rows: Iterable[Sequence[float]], fill: float) -> Array:
-        """Pad sequences to [batch, num_return_sequences, longest], or to [batch, longest]."""
-        values = [[*row, *[fill] * (longest - len(row))] for row in rows]
-        return np.array(values).reshape(*shape, longest)[:, sequence_axis_index]
+    def pad_sequences(rows: Iterable[Sequence[float]], fill: float, dtype: type) -> Array:
+        padded = np.array([[*row, *[fill] * (longest - len(row))] for row in rows], dtype)
+        if codebooks:
+            return padded.reshape(len(results), -1, codebooks).transpose(0, 2, 1)
+        return padded.reshape(*shape, longest)[:, sequence_axis_index]
 
-    tokens = pad_sequences([result.tokens for result in sequences], stream.settings.padding_token)
-    name = stream.model.generation.name
-    arrays: dict[str, Array] = {name: tokens.astype(np.int64)}
+    tokens = [result.tokens for result in sequences]
+    padding_token, name = stream.settings.padding_token, stream.model.generation.name
+    arrays: dict[str, Array] = {name: pad_sequences(tokens, padding_token, np.int64)}
     # Either all results have scores (beam search), or none has.
     scores = [result.score for result in sequences if result.score is not None]
     if len(scores) == len(sequences):
         arrays["scores"] = np.array(scores, np.float32).reshape(shape)
     log_probs = [result.log_probs for result in sequences if result.log_probs is not None]
     if len(log_probs) == len(sequences):
-        padded_log_probs = pad_sequences(log_probs, 0.0)
-        arrays["log_probs"] = padded_log_probs.astype(np.float32)
-    return arrays
-
-
-def _convert_codebooks_to_arrays(
-    stream: GenerationStream, results: Sequence[GenerationResult], codebooks: int
-) -> Arrays:
-    longest = max((len(result.tokens) for result in results), default=0)
-
-    def stack(values: Iterable[Sequence[float]], fill: float, dtype: type) -> Array:
-        padded = [[*row, *[fill] * (longest - len(row))] for row in values]
-        return np.array(padded, dtype).reshape(len(results), -1, codebooks).transpose(0, 2, 1)
-
-    tokens = stack([r.tokens for r in results], stream.settings.padding_token, np.int64)
-    arrays: dict[str, Array] = {stream.model.generation.name: tokens}
-    if stream.settings.log_probs:
-        arrays["log_probs"] = stack([r.log_probs or () for r in results], 0.0, np.float32)
+        arrays["log_probs"] = pad_sequences(log_probs, 0.0, np.float32)
     return arrays
