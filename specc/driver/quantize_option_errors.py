@@ -169,10 +169,13 @@ def find_ineffective_options(
     `option_labels` maps entries to their display names; `make_plan` computes the plan of a
     quantization request.
     """
-    other_head = "int8" if weight_request.lm_head_kind == "none" else "none"
+    unquantized_head = replace(weight_request, lm_head_kind="none")
+    int8_head = replace(weight_request, lm_head_kind="int8")
     alternatives = {
         ALL_ENTRY: replace(weight_request, quantizes_all=not weight_request.quantizes_all),
-        LM_HEAD_ENTRY: replace(weight_request, lm_head_kind=other_head),
+        LM_HEAD_ENTRY: replace(
+            weight_request, lm_head_kind="none" if is_head_quantized else "int8"
+        ),
     }
     for entry, label in option_labels.items():
         if entry == GROUP_SIZE_ENTRY:

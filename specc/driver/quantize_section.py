@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from specc.diagnostics.diagnostic import Span, raise_error
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
@@ -341,7 +341,7 @@ def _apply_options(
     """Return the quantization request of the spec, with settings overridden by the options."""
     if weight_request is None and not options.quantize:
         return None
-    overrides = {
+    overrides: dict[str, Any] = {
         "kind": KINDS_BY_NAME.get(options.quantize),
         "unquantized_patterns": options.quantize_exclude or None,
         "group_size": options.group_size,

@@ -156,8 +156,7 @@ class GenerationRequest:
 def find_chat_tokenizer(input_signature: ModelInputs) -> JsonTokenizer | None:
     """Return the tokenizer of the generated input if it has a chat template, or else None."""
     record = input_signature.preprocessing.get_input_config(input_signature.sequence_input)
-    has_template = isinstance(record, JsonTokenizer) and record.chat_template is not None
-    return record if has_template else None
+    return record if isinstance(record, JsonTokenizer) and record.chat_template else None
 
 
 def prepare_chat(

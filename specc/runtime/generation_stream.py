@@ -323,7 +323,7 @@ def convert_results_to_arrays(
     shape, codebooks = (len(results), len(results[0])), stream.model.codebooks
 
     def pad_sequences(rows: Iterable[Sequence[float]], fill: float, dtype: type) -> Array:
-        padded = np.array([[*row, *[fill] * (longest - len(row))] for row in rows], dtype)
+        padded: Array = np.array([[*row, *[fill] * (longest - len(row))] for row in rows], dtype)
         if codebooks:
             return padded.reshape(len(results), -1, codebooks).transpose(0, 2, 1)
         return padded.reshape(*shape, longest)[:, sequence_axis_index]
