@@ -169,12 +169,11 @@ def find_ineffective_options(
     `option_labels` maps entries to their display names; `make_plan` computes the plan of a
     quantization request.
     """
-    unquantized_head = replace(weight_request, lm_head_kind="none")
-    int8_head = replace(weight_request, lm_head_kind="int8")
+    has_unquantized_head = weight_request.lm_head_kind == "none"
     alternatives = {
         ALL_ENTRY: replace(weight_request, quantizes_all=not weight_request.quantizes_all),
         LM_HEAD_ENTRY: replace(
-            weight_request, lm_head_kind="none" if is_head_quantized else "int8"
+            weight_request, lm_head_kind="int8" if has_unquantized_head else "none"
         ),
     }
     for entry, label in option_labels.items():

@@ -64,12 +64,9 @@ class DerivedSpec:
 def format_derived_spec(derived_spec: DerivedSpec) -> ast.File:
     """Build the syntax tree of a derived spec. Raise E0222 if the base spec is not built-in."""
     library = SpecLibrary()
-    if derived_spec.extends not in find_builtin_specs():
-        helps = suggest_similar_name(
-            derived_spec.extends,
-            find_builtin_specs(),
-            "`specc list specs` prints the built-in specs",
-        )
+    names, hint = find_builtin_specs(), "`specc list specs` prints the built-in specs"
+    if derived_spec.extends not in names:
+        helps = suggest_similar_name(derived_spec.extends, names, hint)
         raise_error("E0222", f"unknown built-in spec `{derived_spec.extends}`", helps=helps)
     program = build_program(library.open_spec(derived_spec.extends), library)
     config = _build_config(program, derived_spec)

@@ -48,8 +48,7 @@ class KVBufferStep:
         states = {s.name: inputs[s.name] for s in self.metadata.states}
         past = states[self.metadata.in_place_states[0]].shape[2]
         batch_size, count = inputs[self.metadata.generation.sequence_input].shape[:2]
-        # For several sequences, the kernel supports several positions per call only in the first
-        # step.
+        # for several sequences, the kernel supports several positions only in the first step
         call_length = 1 if past and batch_size > 1 else max(count, 1)
         others = {n: v for n, v in inputs.items() if n not in states}
         results: list[dict[str, Array]] = []
@@ -94,9 +93,7 @@ STORAGE_DTYPES = {"i8": "int8", "u8": "uint8", "i4": "int4", "f32": "float32"}
 """NumPy names of the dtypes that store quantized weights."""
 
 
-def _list_types(
-    format: QuantizationFormat, shape: tuple[int, ...]
-) -> list[tuple[tuple[int, ...], str]]:
+def _list_types(format: QuantizationFormat, shape: tuple[int, ...]) -> list[object]:
     """Return the shape and NumPy dtype of each stored tensor of a weight with the shape `shape`."""
     return [
         (format.compute_tensor_shape(shape, role), STORAGE_DTYPES[format.get_dtype(role)])
@@ -363,9 +360,9 @@ def specialize_static_shapes(model: LoadedModel, lengths: Mapping[str, int]) -> 
         raise_error("E0832", "a standalone generator does not support static shapes")
     graph = model.manifest.graph
     _check_lengths(graph, lengths)
-    env = {**lengths}
     try:
-        env |= {name: dim.evaluate(env) for name, dim in graph.length_equations.items()}
+        equations = graph.length_equations.items()
+        env = {**lengths, **{name: dim.evaluate(lengths) for name, dim in equations}}
         shapes = {
             name: tuple(d.evaluate(env) for d in value.type.shape)
             for name, value in (*graph.inputs.items(), *graph.outputs.items())
