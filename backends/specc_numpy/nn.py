@@ -256,7 +256,7 @@ def rope_angles(op: ops.RopeAngles, env: LengthValues, *positions: Array) -> tup
 
 
 @evaluate
-def rotate(op: ops.Rotate, env: LengthValues, x: Array, cos: Array, sin: Array) -> Array:
+def apply_rope(op: ops.Rotate, env: LengthValues, x: Array, cos: Array, sin: Array) -> Array:
     """Rotate the features of queries or keys in pairs (RoPE).
 
     f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]

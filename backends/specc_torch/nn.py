@@ -234,7 +234,9 @@ def rope_angles(
 
 
 @evaluate
-def rotate(op: ops.Rotate, context: ForwardContext, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def apply_rope(
+    op: ops.Rotate, context: ForwardContext, x: Tensor, cos: Tensor, sin: Tensor
+) -> Tensor:
     """Rotate the features of queries or keys in pairs (RoPE).
 
     f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]

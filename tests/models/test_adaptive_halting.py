@@ -11,6 +11,7 @@ from support.decode_steps import measure_step_difference
 import specc
 from specc.ir import ops
 from specc_onnx.lower import loop
+from specc_onnx.lower.onnx_values import OnnxValue
 
 PROMPTS = [[2, 3, 5], [7], [4, 6]]
 
@@ -76,17 +77,12 @@ def test_missing_keys_of_halted_positions_are_detected(
     """Planted mistake: an iteration in which all are done computes nothing."""
     kept = loop._lower_body_with_early_exit
 
-    def nothing(op: ops.Scan, g: loop.Emitter) -> list[str]:
-        zeros = [v.type for v in op.body.outputs.values()]
+    def nothing(op: ops.Scan, g: loop.Emitter) -> list[OnnxValue]:
         made = kept(op, g)
-        left = loop._emit_any_unfinished(
-            g, g.values.tensors[op.split_body_inputs().initial_carries[op.end_condition_index]].name
-        )
+        is_done = op.split_body_inputs().initial_carries[op.end_condition_index]
+        left = loop._emit_any_unfinished(g.values.tensors[is_done])
         return [
-            name
-            if n < op.carry_count
-            else loop.emit_where(g, t.dtype, left, name, g.emit_constant(0, t.dtype))
-            for n, (name, t) in enumerate(zip(made, zeros, strict=True))
+            value if n < op.carry_count else left.if_else(value, 0) for n, value in enumerate(made)
         ]
 
     monkeypatch.setattr(loop, "_lower_body_with_early_exit", nothing)

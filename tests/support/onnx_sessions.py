@@ -17,19 +17,20 @@ from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter, NameTable
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES, get_target
+from specc_onnx.lower.onnx_values import NodeResult, OnnxValue
 from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
 class EmittedModel:
-    """A model of the nodes that `write` emits; `write` gets the emitter and returns names and types
-    of the results.
+    """A model of the nodes that `write` emits from the inputs (by name); `write` returns the
+    results.
     """
 
     def __init__(
         self,
-        write: Callable[[Emitter], Sequence[tuple[str, str]]],
+        write: Callable[[Mapping[str, OnnxValue]], Sequence[OnnxValue]],
         inputs: Mapping[str, tuple[str, int]],
         opset: int = onnx_targets.DEFAULT_OPSET,
     ) -> None:
@@ -39,8 +40,10 @@ class EmittedModel:
             lengths=DimResolver({}),
             names=NameTable(set(inputs)),
         )
-        results = list(write(g))
-        outputs = [helper.make_tensor_value_info(n, ONNX_TYPE_CODES[t], None) for n, t in results]
+        results = write({n: NodeResult(g, n, dtype) for n, (dtype, _) in inputs.items()})
+        outputs = [
+            helper.make_tensor_value_info(x.name, ONNX_TYPE_CODES[x.dtype], None) for x in results
+        ]
         given = [
             helper.make_tensor_value_info(n, ONNX_TYPE_CODES[t], [f"{n}.{a}" for a in range(r)])
             for n, (t, r) in inputs.items()

@@ -9,13 +9,13 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
 from specc.ir.model import (
     DecodingConfig,
-    DerivedGraphs,
     StandaloneGeneratorSource,
     find_default_sources,
     resolve_missing_inputs,
 )
 from specc.ir.types import Type
-from specc_onnx.lower.emitter import Emitter, LoweringSite, Tensor
+from specc_onnx.lower.emitter import Emitter, LoweringSite
+from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 
 MAX_TOKENS_INPUT = "max_tokens"
 """Name of the input i64[] with the maximum number of generated tokens."""
@@ -50,11 +50,11 @@ def get_scalar_input_types(decoding: DecodingConfig) -> dict[str, str]:
 
 @immutable_dataclass(slots=True)
 class LoopCarry:
-    """A loop-carried value: its type inside the loop, and the name of its initial value."""
+    """A loop-carried value: its name and type inside the loop, and its initial value."""
 
     name: str
     type: Type
-    initial_value: str
+    initial_value: OnnxValue
 
 
 @immutable_dataclass(slots=True)
@@ -64,10 +64,10 @@ class TokenSelection:
     step.
     """
 
-    tokens: str
-    parents: str | None
-    should_continue: str
-    next_carries: Sequence[str]
+    tokens: OnnxValue
+    parents: OnnxValue | None
+    should_continue: OnnxValue
+    next_carries: Sequence[OnnxValue]
 
 
 @immutable_dataclass()
@@ -181,32 +181,21 @@ class GeneratorDefinition(StandaloneGeneratorSource):
         return [n for n in outputs if n in self._read_inputs and n != self.derived.sequence_input]
 
 
-@immutable_dataclass(slots=True, kw_only=True)
-class GenerationContext:
-    """A standalone generator under construction: the `types` of the inputs of the spec, the names
-    of scalar inputs, and the `main_tensors` of the main graph by name, including encoder outputs.
+@immutable_dataclass(kw_only=True)
+class GenerationContext(GeneratorDefinition):
+    """A standalone generator under construction: the `types` of the inputs of the spec, the scalar
+    inputs by role, and the `main_tensors` of the main graph by name, including encoder outputs.
     Each sequence is repeated `repeat_count` times. If an encoder output has a batch axis, whose
     size is fixed, `repeat_count` is the number of beams. Otherwise, `repeat_count` is 1, and the
     first step expands each sequence to several beams.
     """
 
-    definition: GeneratorDefinition
     g: Emitter
     types: Mapping[str, Type]
-    scalar_names: Mapping[str, str]
+    scalars: Mapping[str, Tensor]
     main_tensors: dict[str, Tensor]
     batch: Dim
     repeat_count: int
-
-    @property
-    def derived_graphs(self) -> DerivedGraphs:
-        """Return the encoder graph and the decode step."""
-        return self.definition.derived
-
-    @property
-    def decoding_config(self) -> DecodingConfig:
-        """Return the decoding settings."""
-        return self.definition.decoding
 
     @property
     def step_batch_size(self) -> Dim:
@@ -217,17 +206,17 @@ class GenerationContext:
     def per_token_inputs(self) -> list[str]:
         """Return the names of the step inputs with one value per token, without the token ids."""
         other_inputs = {
-            self.derived_graphs.sequence_input,
-            *self.derived_graphs.loop_invariant_inputs,
-            *(s.name for s in self.derived_graphs.states),
+            self.derived.sequence_input,
+            *self.derived.loop_invariant_inputs,
+            *(s.name for s in self.derived.states),
         }
-        return [n for n in self.derived_graphs.step.inputs if n not in other_inputs]
+        return [n for n in self.derived.step.inputs if n not in other_inputs]
 
     def find_batch_axis(self, type: Type) -> int | None:
         """Return the first axis of `type` whose size is the batch size, or None."""
         return next((n for n, d in enumerate(type.shape) if d == self.batch), None)
 
-    def bind_inputs(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:
+    def bind_inputs(self, graph: Graph, tensors: Mapping[str, OnnxValue]) -> None:
         """Bind the inputs of `graph` to `tensors` by name, and its parameters to the weights."""
         g = self.g
         used_values = {a for node, _ in graph.nodes for a in node.args if a}
@@ -235,22 +224,22 @@ class GenerationContext:
         for name, value in graph.inputs.items():
             # `encode` has all inputs of the spec; unused inputs may be unbound.
             if name in tensors or value in used_values:
-                g.values.tensors[value] = Tensor(tensors[name].name, value.type, value)
+                g.values.tensors[value] = tensors[name].with_type(value.type, value)
                 g.facts.padding_sides[value] = graph.input_facts[name].padding_side
         for name, value in graph.parameters.items():
             g.values.tensors[value] = g.values.parameters[name]
 
-    def repeat_for_beams(self, x: Tensor, axis: int | None = None) -> str:
+    def repeat_for_beams(self, x: Tensor, axis: int | None = None) -> OnnxValue:
         """Emit `x` with each entry along its batch axis repeated `repeat_count` times. `axis` is
         the batch axis; None means the axis whose size is the batch size, if any.
         """
         if axis is None:
             axis = self.find_batch_axis(x.type)
         if axis is None or self.repeat_count == 1:
-            return x.name
+            return x
         g = self.g
         g.site = LoweringSite(("beams",))
         beam_ids = g.emit_node("Range", 0, g.emit_length(self.step_batch_size), 1)
         # Beams of one sequence are adjacent (0 0 0 1 1 1), unlike after `Tile` (0 1 0 1 0 1).
-        sequence_ids = g.emit_node("Div", beam_ids, self.repeat_count)
-        return g.emit_node("Gather", x, sequence_ids, axis=axis)
+        sequence_ids = beam_ids / self.repeat_count
+        return x.gather(sequence_ids, axis)

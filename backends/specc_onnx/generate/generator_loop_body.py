@@ -22,14 +22,14 @@ from specc_onnx.generate.generator_inputs import GenerationContext, LoopCarry, T
 from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import (
     LoweringSite,
-    Tensor,
     emit_body_results,
     emit_if,
     make_body_graph,
     make_branch,
 )
+from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.rules import lower_nodes
-from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_cast, emit_unsqueeze
+from specc_onnx.lower.tensor_helpers import emit_axis_length
 
 
 def hoist_invariant_nodes(
@@ -38,7 +38,7 @@ def hoist_invariant_nodes(
     """Lower the loop-invariant nodes of the decode step into the main graph; return these nodes.
     `loop_invariant_inputs` are the step inputs that do not change between iterations.
     """
-    step, g = context.derived_graphs.step, context.g
+    step, g = context.derived.step, context.g
     invariant_nodes = set(find_invariant_nodes(step, loop_invariant_inputs))
     inputs = {t.name: t.type for t in loop_invariant_inputs.values()}
     # Only loop-invariant inputs of the step have tensors outside the loop body.
@@ -47,7 +47,7 @@ def hoist_invariant_nodes(
     # The dimension `batch` is the number of beams of all sequences in the decode step, but the
     # number of sequences in the graph of the spec.
     outer_lengths = g.lengths
-    g.lengths = DimResolver(inputs, step.length_equations, context.definition.graph.min_lengths)
+    g.lengths = DimResolver(inputs, step.length_equations, context.graph.min_lengths)
     types, previous_names = g.bodies.open_bodies[0].types, set(g.bodies.open_bodies[0].types)
     lower_nodes(g, step, invariant_nodes)
     for name in types.keys() - previous_names:
@@ -88,9 +88,9 @@ def find_token_mask_default(context: GenerationContext, name: str) -> Graph | No
     """Return the input default that computes whether a generated token is valid, or None if all
     generated tokens are valid. Raise E0944 if the default depends on inputs other than the token.
     """
-    defaults, prompt_input = context.definition.defaults, context.derived_graphs.sequence_input
+    defaults, prompt_input = context.defaults, context.derived.sequence_input
     # If padding is allowed on one side only, all generated positions are valid.
-    has_fixed_side = context.definition.graph.input_facts[name].padding_side != "any"
+    has_fixed_side = context.graph.input_facts[name].padding_side != "any"
     if defaults is None or name not in defaults.outputs or has_fixed_side:
         return None
     default = extract_tokenwise_default(defaults, name, prompt_input)
@@ -128,7 +128,7 @@ class LoopIteration:
     loop_invariant_inputs: Mapping[str, Tensor]
     hoisted_nodes: set[Node]
     first_logits: Tensor | None = None
-    empty_prompt_mask: str | None = None
+    empty_prompt_mask: OnnxValue | None = None
 
     @property
     def carries(self) -> list[LoopCarry]:
@@ -140,7 +140,7 @@ def build_generation_body(context: GenerationContext, loop: LoopIteration) -> Gr
     """Build the `Loop` body. The inputs of the body are the iteration, the condition and the
     loop-carried values. The outputs are the condition and the next loop-carried values.
     """
-    g, step, carries = context.g, context.derived_graphs.step, loop.carries
+    g, step, carries = context.g, context.derived.step, loop.carries
     state_count = len(loop.token_carries) + len(loop.state_carries)
     with g.open_body() as body:
         g.site = LoweringSite(("step",))
@@ -160,23 +160,27 @@ def build_generation_body(context: GenerationContext, loop: LoopIteration) -> Gr
                 logits = _emit_step(context, loop)
             else:
                 logits = emit_iteration_logits(
-                    context, loop, loop.first_logits, body_tensors, iteration.name
+                    context, loop, loop.first_logits, body_tensors, iteration
                 )
             g.site = LoweringSite(("select_token",))
-            strategy_values = [t.name for t in carry_tensors[state_count:]]
-            selection = loop.strategy.emit_step(g, logits, iteration.name, strategy_values)
+            strategy_values = carry_tensors[state_count:]
+            selection = loop.strategy.emit_step(logits, iteration, strategy_values)
             next_carries = _emit_next_carries(context, body_tensors, selection)
         results = emit_body_results(g, [selection.should_continue, *next_carries])
     types = [Type("bool", ()), *(_get_carry_type_after(c) for c in carries)]
     return make_body_graph("step", body, results, types, [iteration, condition, *carry_tensors])
 
 
-def _emit_step(context: GenerationContext, loop: LoopIteration) -> str:
-    """Emit the decode step and return the name of its logits."""
-    g, step = context.g, context.derived_graphs.step
+def _emit_step(context: GenerationContext, loop: LoopIteration) -> OnnxValue:
+    """Emit the decode step; return the logits of the last position, f32[batch, vocabulary]."""
+    g, step = context.g, context.derived.step
     lower_nodes(g, step, {node for node, _ in step.nodes} - loop.hoisted_nodes)
     g.site = LoweringSite(("select_token",))
-    return _emit_last_logits(context)
+    logits = g.values.tensors[step.outputs[context.decoding.logits_output]]
+    # The logits may have no position axis.
+    last_logits = logits if logits.rank == 2 else logits.squeeze(1)
+    # Scores are sums over many steps, so they are f32 also in 16-bit models.
+    return last_logits.cast("f32")
 
 
 def emit_iteration_logits(
@@ -184,90 +188,74 @@ def emit_iteration_logits(
     loop: LoopIteration,
     first_logits: Tensor,
     body_tensors: Mapping[str, Tensor],
-    iteration: str,
-) -> str:
+    iteration: OnnxValue,
+) -> OnnxValue:
     """Emit the logits f32[batch, vocabulary] of an iteration: `first_logits` in the first iteration
     of sequences without a prompt, otherwise the logits of the decode step.
     """
-    g, state_carries = context.g, context.derived_graphs.states
-    next_states = [context.derived_graphs.step.outputs[s.next_output] for s in state_carries]
+    g, state_carries = context.g, context.derived.states
+    next_states = [context.derived.step.outputs[s.next_output] for s in state_carries]
     logits_type = Type("f32", (context.batch, first_logits.shape[-1]))
-    tokens = body_tensors[context.derived_graphs.sequence_input].name
-    count = emit_axis_length(g, tokens, 1)
-    has_tokens = g.emit_node("Squeeze", g.emit_node("Greater", count, [0]))
+    tokens = body_tensors[context.derived.sequence_input]
+    has_tokens = (emit_axis_length(tokens, 1) > [0]).squeeze()
     types = [logits_type, *(value.type for value in next_states)]
 
-    def lower_step() -> list[str]:
+    def lower_step() -> list[OnnxValue]:
         logits = _emit_step(context, loop)
-        return [logits, *g.list_names(next_states)]
+        return [logits, *g.list_tensors(next_states)]
 
     step_branch = make_branch(g, "step", types, lower_step)
-    start_results = [first_logits.name, *(body_tensors[s.name].name for s in state_carries)]
+    start_results = [first_logits, *(body_tensors[s.name] for s in state_carries)]
     start_branch = make_branch(
         g, "start", [logits_type, *(c.type for c in loop.state_carries)], lambda: start_results
     )
     g.site = LoweringSite(("start",))
-    logits, *next_names = g.emit_nodes(
+    logits, *next_values = g.emit_nodes(
         "If", len(types), has_tokens, then_branch=step_branch, else_branch=start_branch
     )
-    for value, name in zip(next_states, next_names, strict=True):
-        g.values.tensors[value] = Tensor(name, value.type, value)
+    for value, next_value in zip(next_states, next_values, strict=True):
+        g.values.tensors[value] = next_value.with_type(value.type, value)
     if loop.empty_prompt_mask is None:
         return logits
     # A batch may contain sequences with a prompt and sequences without a prompt.
-    is_first = g.emit_node("Equal", iteration, 0)
-    operands = loop.empty_prompt_mask, first_logits.name, logits
+    is_first = iteration.equals(0)
+    operands = loop.empty_prompt_mask, first_logits, logits
     branches = {"first": lambda: g.emit_nodes("Where", 1, *operands), "later": lambda: [logits]}
     return emit_if(g, is_first, [logits_type], branches)[0]
 
 
-def _emit_last_logits(context: GenerationContext) -> str:
-    """Return the name of the logits of the last position, f32[batch, vocabulary]."""
-    g = context.g
-    tensor = g.values.tensors[
-        context.derived_graphs.step.outputs[context.decoding_config.logits_output]
-    ]
-    # The logits may have no position axis.
-    name = tensor.name if tensor.rank == 2 else g.emit_node("Squeeze", tensor, [1])
-    # Scores are sums over many steps, so they are f32 also in 16-bit models.
-    return emit_cast(g, name, "f32", source_dtype=tensor.dtype)
-
-
 def _emit_next_carries(
     context: GenerationContext, body_tensors: Mapping[str, Tensor], selection: TokenSelection
-) -> list[str]:
+) -> list[OnnxValue]:
     """Return the next loop-carried values, in the order of `LoopIteration.carries`."""
-    dtype = context.derived_graphs.step.inputs[context.derived_graphs.sequence_input].type.dtype
-    token = emit_cast(
-        context.g, emit_unsqueeze(context.g, selection.tokens, 1), dtype, source_dtype="i64"
-    )
+    dtype = context.derived.step.inputs[context.derived.sequence_input].type.dtype
+    token = selection.tokens.unsqueeze(1).cast(dtype)
     return [
         token,
         *(
             _emit_next_mask(context, n, body_tensors[n], token, selection)
             for n in context.per_token_inputs
         ),
-        *(_emit_next_state(context, s, selection) for s in context.derived_graphs.states),
+        *(_emit_next_state(context, s, selection) for s in context.derived.states),
         *selection.next_carries,
     ]
 
 
 def _emit_next_mask(
-    context: GenerationContext, name: str, x: Tensor, token: str, selection: TokenSelection
-) -> str:
+    context: GenerationContext, name: str, x: Tensor, token: OnnxValue, selection: TokenSelection
+) -> OnnxValue:
     """Append a position to the padding mask. The position is false if the default of the mask is
     false for the token.
     """
-    g, mask = context.g, x.name
+    g = context.g
+    mask: OnnxValue = x
     default = find_token_mask_default(context, name)
     batch_axis = context.find_batch_axis(x.type)
     # If all generated tokens are valid, all beams of a sequence have equal masks.
     beams_share_mask = context.repeat_count > 1 and default is None
     if selection.parents is not None and batch_axis is not None and not beams_share_mask:
-        mask = g.emit_node("Gather", mask, selection.parents, axis=batch_axis)
-    new_length = context.derived_graphs.step.inputs[
-        context.derived_graphs.sequence_input
-    ].type.shape[1]
+        mask = mask.gather(selection.parents, batch_axis)
+    new_length = context.derived.step.inputs[context.derived.sequence_input].type.shape[1]
     time_axis = next(n for n, d in enumerate(x.shape) if d.symbols() & new_length.symbols())
     if default is None:
         leading_shape = g.emit_node("Shape", mask, start=0, end=time_axis)
@@ -275,30 +263,30 @@ def _emit_next_mask(
         shape = g.emit_node("Concat", leading_shape, [1], trailing_shape, axis=0)
         new_column = g.emit_node("Expand", True, shape)
     else:
-        value = default.inputs[context.derived_graphs.sequence_input]
-        g.values.tensors[value] = Tensor(token, value.type)
+        value = default.inputs[context.derived.sequence_input]
+        g.values.tensors[value] = token.with_type(value.type)
         # The IR types are not recorded, because their dimension `batch` is the number of sequences,
         # but the loop body runs with all beams.
         types, g.innermost_body.types = g.innermost_body.types, {}
         lower_nodes(g, default)
         g.innermost_body.types = types
-        new_column = g.values.tensors[default.outputs[name]].name
+        new_column = g.values.tensors[default.outputs[name]]
     # An input contains either all positions or only the positions of the current step.
-    if name in context.derived_graphs.full_length_inputs:
+    if name in context.derived.full_length_inputs:
         return g.emit_node("Concat", mask, new_column, axis=time_axis)
     return new_column
 
 
 def _emit_next_state(
     context: GenerationContext, state: DecodeState, selection: TokenSelection
-) -> str:
+) -> OnnxValue:
     """Emit the value of a decode state for the next iteration, gathered by parent beams."""
-    name = context.g.values.tensors[context.derived_graphs.step.outputs[state.next_output]].name
+    value = context.g.values.tensors[context.derived.step.outputs[state.next_output]]
     # A beam continues with the cache of its parent beam. All beams share a state without a batch
     # axis.
     if selection.parents is None or state.batch_axis is None:
-        return name
-    return context.g.emit_node("Gather", name, selection.parents, axis=state.batch_axis)
+        return value
+    return value.gather(selection.parents, state.batch_axis)
 
 
 def _get_carry_type_after(carry: LoopCarry) -> Type:

@@ -34,17 +34,16 @@ from specc_onnx.generate.generator_loop_body import (
 )
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import DimResolver
-from specc_onnx.lower.emitter import Emitter, LoweringSite, NameTable, Tensor
+from specc_onnx.lower.emitter import Emitter, LoweringSite, NameTable
 from specc_onnx.lower.onnx_nodes import make_unique_name
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
+from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.rules import lower_nodes
 from specc_onnx.lower.tensor_helpers import (
     emit_axis_length,
-    emit_cast,
     emit_count_nonzero,
     emit_full,
     emit_zeroed_padding_indices,
-    make_typed_tensor,
 )
 from specc_onnx.write.onnx_graph import BuiltModel, add_parameters, finish_model
 
@@ -68,8 +67,8 @@ def build_generation_model(
     g = context.g
     weights = add_parameters(g, definition.parameters, storage_dtypes or {}, ties or {})
     for name in context.per_token_inputs:
-        if not context.definition.graph.input_facts[name].padding_side:
-            prompt_input = context.derived_graphs.sequence_input
+        if not context.graph.input_facts[name].padding_side:
+            prompt_input = context.derived.sequence_input
             raise_error(
                 "E0944",
                 f"`{name}` has no value for generated positions of `{prompt_input}`",
@@ -81,24 +80,16 @@ def build_generation_model(
     body = build_generation_body(context, loop)
     g.site = LoweringSite(("generate",))
     # An empty batch has no last token, so the loop is skipped.
-    has_batch = g.emit_node("Greater", g.emit_length(context.batch), 0)
+    has_batch = g.emit_length(context.batch) > 0
     initial_values = (c.initial_value for c in loop.carries)
-    final_values = g.emit_nodes(
-        "Loop",
-        len(loop.carries),
-        context.scalar_names[MAX_TOKENS_INPUT],
-        has_batch,
-        *initial_values,
-        body=body,
-    )
-    outputs = loop.strategy.map_outputs(
-        g, final_values[len(loop.token_carries) + len(loop.state_carries) :]
-    )
-    scalars = get_scalar_input_types(context.decoding_config).items()
-    inputs = {**context.types, **{context.scalar_names[n]: Type(t, ()) for n, t in scalars}}
+    loop_inputs = (context.scalars[MAX_TOKENS_INPUT], has_batch, *initial_values)
+    final_values = g.emit_nodes("Loop", len(loop.carries), *loop_inputs, body=body)
+    strategy_values = final_values[len(loop.token_carries) + len(loop.state_carries) :]
+    outputs = loop.strategy.map_outputs(strategy_values)
+    inputs = {**context.types, **{x.name: x.type for x in context.scalars.values()}}
     used_names = set(inputs)
     output_tensors = {make_unique_name(n, used_names): t for n, t in outputs.items()}
-    return finish_model(g, context.definition.graph, inputs, output_tensors, weights)
+    return finish_model(g, context.graph, inputs, output_tensors, weights)
 
 
 def _make_generation_context(
@@ -109,9 +100,7 @@ def _make_generation_context(
     types = dict(definition.inputs)
     used_names = set(types)
     # If an input of the spec is named `seed` or `max_tokens`, it keeps this name.
-    scalar_names = {
-        name: make_unique_name(name, used_names) for name in get_scalar_input_types(decoding)
-    }
+    scalar_names = {n: make_unique_name(n, used_names) for n in get_scalar_input_types(decoding)}
     # An absent optional input is empty, so no dimension can be computed from it.
     input_types = {n: t for n, t in types.items() if n not in definition.optional_inputs}
     lengths = DimResolver(input_types, graph.length_equations, graph.min_lengths)
@@ -121,17 +110,24 @@ def _make_generation_context(
     beams = decoding.num_beams if decoding.strategy == "beam" else 1
     loop_invariant_inputs = (derived.step.inputs[n].type for n in derived.loop_invariant_inputs)
     needs_repeats = any(batch in t.shape for t in loop_invariant_inputs)
+    g = Emitter(
+        target=target,
+        opset=opset,
+        lengths=lengths,
+        names=NameTable({*types, *scalar_names.values()}, graph_name=graph.name),
+    )
     return GenerationContext(
-        definition=definition,
-        g=Emitter(
-            target=target,
-            opset=opset,
-            lengths=lengths,
-            names=NameTable({*types, *scalar_names.values()}, graph_name=graph.name),
-        ),
+        graph=graph,
+        derived=derived,
+        decoding=decoding,
+        defaults=definition.defaults,
+        g=g,
         types=types,
-        scalar_names=scalar_names,
-        main_tensors={n: Tensor(n, t) for n, t in types.items()},
+        scalars={
+            n: Tensor(g, scalar_names[n], Type(dtype, ()))
+            for n, dtype in get_scalar_input_types(decoding).items()
+        },
+        main_tensors={n: Tensor(g, n, t) for n, t in types.items()},
         batch=batch,
         repeat_count=beams if needs_repeats else 1,
     )
@@ -147,26 +143,27 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
             for name in context.per_token_inputs
         ),
     ]
-    state_carries = [emit_state_carry(context, s) for s in context.derived_graphs.states]
-    loop_invariant_inputs = {
-        n: emit_encoder_output(context, n) for n in context.derived_graphs.loop_invariant_inputs
-    }
-    logits = context.derived_graphs.step.outputs[context.decoding_config.logits_output].type
+    state_carries = [emit_state_carry(context, s) for s in context.derived.states]
+    loop_invariant_inputs: dict[str, Tensor] = {}
+    for name in context.derived.loop_invariant_inputs:
+        type = context.derived.step.inputs[name].type
+        encoder_output = context.main_tensors[name].with_type(type)
+        loop_invariant_inputs[name] = context.repeat_for_beams(encoder_output).with_type(type)
+    logits = context.derived.step.outputs[context.decoding.logits_output].type
     vocabulary = logits.shape[-1].number
     assert vocabulary is not None, "the number of tokens is known"
     g.site = LoweringSite(("select_token",))
-    prompt = emit_cast(
-        g, token_carries[0].initial_value, "i64", source_dtype=token_carries[0].type.dtype
-    )
     strategy_inputs = StrategyInputs(
+        g=g,
+        decoding=context.decoding,
         batch=context.batch,
         vocabulary=vocabulary,
         step_batch_size=context.step_batch_size,
-        scalar_names=context.scalar_names,
-        prompt=prompt,
+        scalars=context.scalars,
+        prompt=token_carries[0].initial_value.cast("i64"),
         padding_mask=emit_prompt_mask(context),
     )
-    strategy = make_decoding_strategy(g, context.decoding_config, strategy_inputs)
+    strategy = make_decoding_strategy(strategy_inputs)
     first_logits = emit_empty_prompt_logits(context)
     return LoopIteration(
         token_carries=token_carries,
@@ -183,90 +180,82 @@ def lower_encoder(context: GenerationContext) -> None:
     """Lower the start (BOS) tokens, the input defaults and the encoder into the main graph; add
     their results to `context.main_tensors`.
     """
-    g, definition = context.g, context.definition
-    is_absent = _emit_begin_token(context) if definition.accepts_empty_prompt else None
-    for graph in (*definition.default_graphs, context.derived_graphs.encode):
+    g = context.g
+    is_absent = _emit_begin_token(context) if context.accepts_empty_prompt else None
+    for graph in (*context.default_graphs, context.derived.encode):
         if graph is None:
             continue
         context.bind_inputs(graph, context.main_tensors)
         lower_nodes(g, graph)
         for name, value in graph.outputs.items():
             tensor = g.values.tensors[value]
-            if is_absent and name in definition.padding_masks:
+            if is_absent and name in context.padding_masks:
                 # the first position is valid even if it contains the pad token
-                mask = g.emit_node("Or", tensor, is_absent)
-                tensor = replace(tensor, name=mask, value=None)
+                tensor = (tensor | is_absent).with_type(tensor.type)
             context.main_tensors[name] = tensor
 
 
-def _emit_begin_token(context: GenerationContext) -> str | None:
-    """Emit the start (BOS) tokens for an absent prompt, and their padding mask. Return the name of
-    a bool[1] that is true if the prompt is absent, or None if generation starts without a start
-    token.
+def _emit_begin_token(context: GenerationContext) -> OnnxValue | None:
+    """Emit the start (BOS) tokens for an absent prompt, and their padding mask. Return a bool[1]
+    that is true if the prompt is absent, or None if generation starts without a start token.
     """
-    g = context.g
+    g, start_ids = context.g, context.decoding.start_token_ids
     g.site = LoweringSite(("start",))
-    prompt_input = context.derived_graphs.sequence_input
+    prompt_input = context.derived.sequence_input
     prompt_type, is_absent = context.types[prompt_input], None
     tokens = _emit_optional_input(context, prompt_input)
-    if not context.definition.starts_from_prefix:
-        is_absent = g.emit_node("Equal", emit_axis_length(g, tokens, 1), [0])
+    if not context.starts_from_prefix:
+        is_absent = emit_axis_length(tokens, 1).equals([0])
         # A slice of size 0 or 1 replaces an `If`, whose branches would need equal shapes.
-        start_tokens = g.emit_constant(
-            [list(context.decoding_config.start_token_ids)], prompt_type.dtype
-        )
+        start_tokens = g.emit_constant([list(start_ids)], prompt_type.dtype)
         shape = g.emit_node("Concat", g.emit_shape([context.batch]), [1], axis=0)
-        count = g.emit_node(
-            "Mul", emit_cast(g, is_absent, "i64"), [len(context.decoding_config.start_token_ids)]
-        )
+        count = is_absent.cast("i64") * [len(start_ids)]
         start_column = g.emit_node("Expand", start_tokens, shape)
         start_column = g.emit_node("Slice", start_column, [0], count, [1])
         tokens = g.emit_node("Concat", start_column, tokens, axis=1)
-    context.main_tensors[prompt_input] = Tensor(tokens, prompt_type)
+    context.main_tensors[prompt_input] = tokens.with_type(prompt_type)
     # The prompt length is now the number of tokens including start tokens, not the size of the
     # input.
-    g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, tokens: prompt_type})
-    for name in context.definition.optional_inputs:
+    g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, tokens.name: prompt_type})
+    for name in context.optional_inputs:
         if name != prompt_input:
             context.main_tensors[name] = _emit_extended_mask(context, name, tokens)
     return is_absent
 
 
-def _emit_extended_mask(context: GenerationContext, name: str, tokens: str) -> Tensor:
+def _emit_extended_mask(context: GenerationContext, name: str, tokens: OnnxValue) -> Tensor:
     """Emit the padding mask input `name`, with true values prepended up to the length of `tokens`
     i64[batch, n] for start tokens and for an absent mask.
     """
     g = context.g
     mask = _emit_optional_input(context, name)
-    missing_length = g.emit_node("Sub", *(emit_axis_length(g, x, 1) for x in (tokens, mask)))
+    missing_length = emit_axis_length(tokens, 1) - emit_axis_length(mask, 1)
     shape = g.emit_node("Concat", g.emit_shape([context.batch]), missing_length, axis=0)
     leading_mask = g.emit_node("Expand", True, shape)
-    return Tensor(g.emit_node("Concat", leading_mask, mask, axis=1), context.types[name])
+    return g.emit_node("Concat", leading_mask, mask, axis=1).with_type(context.types[name])
 
 
-def _emit_optional_input(context: GenerationContext, name: str) -> str:
+def _emit_optional_input(context: GenerationContext, name: str) -> OnnxValue:
     """Emit the optional input `name`, `[batch, n]`; `n` is 0 if the caller omits the input."""
-    g = context.g
+    g, type = context.g, context.types[name]
     # An initializer with the name of an input is the default of the input; its batch size of 1 is
     # expanded.
-    code = ONNX_TYPE_CODES[context.types[name].dtype]
+    code = ONNX_TYPE_CODES[type.dtype]
     g.values.constants[name] = TensorProto(name=name, data_type=code, dims=[1, 0])
     shape = g.emit_node("Concat", g.emit_shape([context.batch]), [1], axis=0)
-    return g.emit_node("Expand", name, shape)
+    return g.emit_node("Expand", Tensor(g, name, type), shape)
 
 
 def emit_prompt_carry(context: GenerationContext) -> LoopCarry:
     """Emit the loop-carried token ids, whose initial value is the complete prompt."""
-    prompt_input = context.derived_graphs.sequence_input
+    prompt_input = context.derived.sequence_input
     ids = context.main_tensors[prompt_input]
-    default_names = (n for graph in context.definition.default_graphs for n in graph.outputs)
+    default_names = (n for graph in context.default_graphs for n in graph.outputs)
     for name in default_names:
         # The pad id may be -1, which is not a valid embedding index.
-        if name in context.definition.padding_masks and _is_lookup_index(
-            context.derived_graphs.step, prompt_input
-        ):
+        if name in context.padding_masks and _is_lookup_index(context.derived.step, prompt_input):
             keep = context.main_tensors[name]
-            ids = Tensor(emit_zeroed_padding_indices(context.g, ids, keep), ids.type)
+            ids = emit_zeroed_padding_indices(ids, keep).with_type(ids.type)
     return emit_carry(context, prompt_input, ids)
 
 
@@ -281,7 +270,7 @@ def emit_carry(context: GenerationContext, name: str, initial_tensor: Tensor) ->
     """Emit the loop-carried value of the step input `name`, whose value in the first iteration is
     `initial_tensor`, repeated for each beam.
     """
-    type = context.derived_graphs.step.inputs[name].type
+    type = context.derived.step.inputs[name].type
     return LoopCarry(name, type, context.repeat_for_beams(initial_tensor))
 
 
@@ -305,18 +294,11 @@ def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
     return LoopCarry(state.name, state.type, emit_full(context.g, 0, state.type.dtype, shape))
 
 
-def emit_encoder_output(context: GenerationContext, name: str) -> Tensor:
-    """Emit the encoder output `name` repeated for each beam, which the loop body captures."""
-    type = context.derived_graphs.step.inputs[name].type
-    output = make_typed_tensor(context.main_tensors[name].name, type.dtype, type.shape)
-    return Tensor(context.repeat_for_beams(output), type)
-
-
-def emit_prompt_mask(context: GenerationContext) -> str | None:
+def emit_prompt_mask(context: GenerationContext) -> OnnxValue | None:
     """Emit the padding mask of the prompt, bool[batch, n], repeated for each beam; return None
     without a padding mask.
     """
-    for name in context.definition.padding_masks:
+    for name in context.padding_masks:
         if name in context.main_tensors:
             return context.repeat_for_beams(context.main_tensors[name])
     return None
@@ -326,23 +308,21 @@ def emit_empty_prompt_logits(context: GenerationContext) -> Tensor | None:
     """Emit the logits of the first token of a sequence without a prompt, f32[batch, vocabulary].
     Return None if every sequence needs a start token.
     """
-    name, g = context.derived_graphs.initial_logits_output, context.g
-    if not context.definition.starts_from_prefix:
+    name, g = context.derived.initial_logits_output, context.g
+    if not context.starts_from_prefix:
         return None
     initial_output = context.main_tensors[name]
     g.site = LoweringSite(("start",))
     logits, shape = context.repeat_for_beams(initial_output), initial_output.shape
     if initial_output.rank == 3:
-        logits = g.emit_node("Squeeze", logits, [1])
-    logits = emit_cast(g, logits, "f32", source_dtype=initial_output.dtype)
-    return Tensor(logits, Type("f32", (context.step_batch_size, shape[-1])))
+        logits = logits.squeeze(1)
+    logits = logits.cast("f32")
+    return logits.with_type(Type("f32", (context.step_batch_size, shape[-1])))
 
 
-def emit_empty_prompt_mask(context: GenerationContext) -> str | None:
+def emit_empty_prompt_mask(context: GenerationContext) -> OnnxValue | None:
     """Emit a bool[batch, 1] mask of prompts with only padding; return None without a padding
     mask.
     """
-    mask, g = emit_prompt_mask(context), context.g
-    if mask is None:
-        return None
-    return g.emit_node("Equal", emit_count_nonzero(g, mask, 1, keepdims=True), 0)
+    mask = emit_prompt_mask(context)
+    return None if mask is None else emit_count_nonzero(mask, 1, keepdims=True).equals(0)

@@ -16,14 +16,8 @@ from specc.ir.model import DecodingConfig
 from specc.ir.types import Type
 from specc_onnx.generate.generator_inputs import GENERATED_DIM, NO_TOKEN, LoopCarry, TokenSelection
 from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.tensor_helpers import (
-    emit_axis_length,
-    emit_cast,
-    emit_count_nonzero,
-    emit_slice,
-    emit_top_k,
-    emit_unsqueeze,
-)
+from specc_onnx.lower.onnx_values import OnnxValue
+from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_count_nonzero, emit_top_k
 
 NO_SCORE = float("-inf")
 """The score of an unused beam or a banned token."""
@@ -42,12 +36,12 @@ class BeamState(NamedTuple):
     true for sequences whose finished hypotheses can still improve.
     """
 
-    scores: str
-    sequences: str
-    finished_scores: str
-    finished_sequences: str
-    is_finished: str
-    can_improve: str
+    scores: OnnxValue
+    sequences: OnnxValue
+    finished_scores: OnnxValue
+    finished_sequences: OnnxValue
+    is_finished: OnnxValue
+    can_improve: OnnxValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +50,16 @@ class BeamCandidates:
     i64[s, c, t + 1], and `is_finished` bool[s, c].
     """
 
-    scores: str
-    parents: str
-    tokens: str
-    sequences: str
-    is_finished: str
+    scores: OnnxValue
+    parents: OnnxValue
+    tokens: OnnxValue
+    sequences: OnnxValue
+    is_finished: OnnxValue
 
 
-def emit_beam_carries(g: Emitter, decoding: DecodingConfig, sequences: str) -> list[LoopCarry]:
+def emit_beam_carries(
+    g: Emitter, decoding: DecodingConfig, sequences: OnnxValue
+) -> list[LoopCarry]:
     """Emit the fields of `BeamState` as loop-carried values. `sequences`, i64[1], is the number of
     sequences. Initially, the beams of a sequence are equal, so only one of them has a finite score.
     """
@@ -84,7 +80,7 @@ def emit_beam_carries(g: Emitter, decoding: DecodingConfig, sequences: str) -> l
         (Type.of("bool", SEQUENCES_DIM, n), g.emit_node("Expand", False, shape)),
         (Type.of("bool", SEQUENCES_DIM, 1), can_improve),
     )
-    return [LoopCarry(n, *field) for n, field in zip(BeamState._fields, fields, strict=True)]
+    return [LoopCarry(name, *field) for name, field in zip(BeamState._fields, fields, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +93,8 @@ class BeamSearchStep:
     decoding: DecodingConfig
     state: BeamState
     vocabulary: int
-    length: str
-    limit: str
+    length: OnnxValue
+    limit: OnnxValue
 
     @property
     def candidate_count(self) -> int:
@@ -108,29 +104,29 @@ class BeamSearchStep:
         return min(count, self.decoding.num_beams * self.vocabulary)
 
 
-def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str) -> TokenSelection:
+def emit_beam_step(
+    step: BeamSearchStep, log_probs: OnnxValue, is_invalid_logits: OnnxValue
+) -> TokenSelection:
     """Emit a step from log-probabilities `[s·n, vocabulary]`; in the first step, they may be `[s,
     vocabulary]`. If a live beam has invalid logits, the search ends with `NO_TOKEN` and a NaN
     score.
     """
     g, n = step.g, step.decoding.num_beams
-    batch = emit_axis_length(g, step.state.scores, 0)
-    beam_count = g.emit_node("Mul", batch, [n])
+    batch = emit_axis_length(step.state.scores, 0)
+    beam_count = batch * [n]
     # In the first step, there may be a single logits vector per sequence, from which all beams
     # continue.
-    beams_per_logit_row = g.emit_node("Div", beam_count, emit_axis_length(g, log_probs, 0))
+    beams_per_logit_row = beam_count / emit_axis_length(log_probs, 0)
     log_probs = g.emit_node(
         "Reshape", log_probs, g.emit_node("Concat", batch, [-1, step.vocabulary], axis=0)
     )
     candidates = _emit_candidates(step, log_probs)
     # If several scores are equal, `TopK` selects the first index, like Python's stable sort.
-    live_scores = _emit_masked_scores(g, candidates.scores, candidates.is_finished)
-    scores, indices = emit_top_k(g, live_scores, [n], axis=1, dtype="f32")
-    tokens = g.emit_node("GatherElements", candidates.tokens, indices, axis=1)
-    parents = _emit_flat_indices(
-        step, g.emit_node("GatherElements", candidates.parents, indices, axis=1), n
-    )
-    parents = g.emit_node("Div", parents, beams_per_logit_row)
+    live_scores = _emit_masked_scores(candidates.scores, candidates.is_finished)
+    scores, indices = emit_top_k(live_scores, [n], axis=1)
+    tokens = candidates.tokens.gather_elements(indices, 1)
+    parents = _emit_flat_indices(step, candidates.parents.gather_elements(indices, 1), n)
+    parents = parents / beams_per_logit_row
     sequences = _emit_gathered_beams(step, candidates.sequences, indices, step.candidate_count)
     finished_scores, finished_sequences, is_finished = _emit_finished_beams(step, candidates)
     can_improve = _emit_can_improve(step, scores, finished_scores, is_finished)
@@ -138,19 +134,13 @@ def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str)
         "Reshape", is_invalid_logits, g.emit_node("Concat", batch, [-1], axis=0)
     )
     # all unfinished sequences end if a live beam has invalid logits
-    is_live = g.emit_node("Greater", step.state.scores, NO_SCORE)
-    has_failed = g.emit_node(
-        "And", step.state.can_improve, _emit_any(g, g.emit_node("And", is_live, is_invalid))
-    )
+    is_live = step.state.scores > NO_SCORE
+    has_failed = step.state.can_improve & _emit_any(is_live & is_invalid)
     # NaN logits end the search of all sequences; the returned score is NaN.
-    should_continue = g.emit_node(
-        "And", _emit_any(g, can_improve, 0), g.emit_node("Not", _emit_any(g, has_failed, 0))
-    )
-    should_continue = g.emit_node("Squeeze", should_continue, [0, 1])
-    finished_scores = g.emit_node("Where", has_failed, float("nan"), finished_scores)
-    finished_sequences = g.emit_node(
-        "Where", emit_unsqueeze(g, has_failed, 2), NO_TOKEN, finished_sequences
-    )
+    should_continue = _emit_any(can_improve, 0) & ~_emit_any(has_failed, 0)
+    should_continue = should_continue.squeeze(0, 1)
+    finished_scores = has_failed.if_else(float("nan"), finished_scores)
+    finished_sequences = has_failed.unsqueeze(2).if_else(NO_TOKEN, finished_sequences)
     next_state = BeamState(
         scores, sequences, finished_scores, finished_sequences, is_finished, can_improve
     )
@@ -158,47 +148,41 @@ def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str)
     return TokenSelection(flat_tokens, parents, should_continue, next_state)
 
 
-def _emit_candidates(step: BeamSearchStep, log_probs: str) -> BeamCandidates:
+def _emit_candidates(step: BeamSearchStep, log_probs: OnnxValue) -> BeamCandidates:
     """Emit the best continuations of the live beams from log-probabilities `[s, 1, vocabulary]`
     (equal for all beams) or `[s, n, vocabulary]`.
     """
     g, n = step.g, step.decoding.num_beams
-    parent_scores = emit_unsqueeze(g, step.state.scores, 2)
+    parent_scores = step.state.scores.unsqueeze(2)
     # An unused beam may have NaN logits.
-    is_live = g.emit_node("Greater", parent_scores, NO_SCORE)
-    total_scores = g.emit_node(
-        "Where", is_live, g.emit_node("Add", log_probs, parent_scores), NO_SCORE
-    )
+    is_live = parent_scores > NO_SCORE
+    total_scores = is_live.if_else(log_probs + parent_scores, NO_SCORE)
     total_scores = g.emit_node("Reshape", total_scores, [-1, n * step.vocabulary])
-    scores, indices = emit_top_k(g, total_scores, [step.candidate_count], axis=1, dtype="f32")
+    scores, indices = emit_top_k(total_scores, [step.candidate_count], axis=1)
     parents, tokens = (g.emit_node(kind, indices, step.vocabulary) for kind in ("Div", "Mod"))
     parent_sequences = _emit_gathered_beams(step, step.state.sequences, parents, n)
-    sequences = g.emit_node("Concat", parent_sequences, emit_unsqueeze(g, tokens, 2), axis=2)
-    is_finished = g.emit_node("GreaterOrEqual", step.length, step.limit)
+    sequences = g.emit_node("Concat", parent_sequences, tokens.unsqueeze(2), axis=2)
+    is_finished = step.length >= step.limit
     for stop in step.decoding.stop_token_ids:
-        is_finished = g.emit_node("Or", is_finished, g.emit_node("Equal", tokens, stop))
+        is_finished = is_finished | tokens.equals(stop)
     if not step.decoding.stop_token_ids:
         is_finished = g.emit_node("Expand", is_finished, g.emit_node("Shape", tokens))
     return BeamCandidates(scores, parents, tokens, sequences, is_finished)
 
 
-def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tuple[str, str, str]:
+def _emit_finished_beams(
+    step: BeamSearchStep, candidates: BeamCandidates
+) -> tuple[OnnxValue, OnnxValue, OnnxValue]:
     """Emit the `n` best finished hypotheses of the current and all previous steps: scores f32[s,
     n], sequences i64[s, n, t + 1], and bool[s, n], true for slots that contain a hypothesis.
     """
     g, n = step.g, step.decoding.num_beams
     # As in transformers, only the first `num_beams` candidates may finish.
     may_finish = g.emit_constant([[c < n for c in range(step.candidate_count)]], "bool")
-    finishes_now = g.emit_node(
-        "And", g.emit_node("And", candidates.is_finished, may_finish), step.state.can_improve
-    )
-    finishes_now = g.emit_node(
-        "And", finishes_now, g.emit_node("Greater", candidates.scores, NO_SCORE)
-    )
+    finishes_now = candidates.is_finished & may_finish & step.state.can_improve
+    finishes_now = finishes_now & (candidates.scores > NO_SCORE)
     scores = _emit_masked_scores(
-        g,
-        _emit_normalized_scores(step, candidates.scores, step.length),
-        g.emit_node("Not", finishes_now),
+        _emit_normalized_scores(step, candidates.scores, step.length), ~finishes_now
     )
     column = g.emit_node("Concat", g.emit_node("Shape", step.state.scores), [1], axis=0)
     fill_column = g.emit_node("Expand", step.decoding.fill_token_id, column)
@@ -206,100 +190,87 @@ def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tu
     earlier_sequences = g.emit_node("Concat", step.state.finished_sequences, fill_column, axis=2)
     sequences = g.emit_node("Concat", earlier_sequences, candidates.sequences, axis=1)
     is_beam_finished = g.emit_node(
-        "Concat",
-        emit_cast(g, step.state.is_finished, "i64"),
-        emit_cast(g, finishes_now, "i64"),
-        axis=1,
+        "Concat", step.state.is_finished.cast("i64"), finishes_now.cast("i64"), axis=1
     )
     merged_scores = g.emit_node("Concat", step.state.finished_scores, scores, axis=1)
-    best_scores, indices = emit_top_k(g, merged_scores, [n], axis=1, dtype="f32")
-    is_beam_finished = emit_cast(
-        g, g.emit_node("GatherElements", is_beam_finished, indices, axis=1), "bool"
-    )
+    best_scores, indices = emit_top_k(merged_scores, [n], axis=1)
+    is_beam_finished = is_beam_finished.gather_elements(indices, 1).cast("bool")
     finished_sequences = _emit_gathered_beams(step, sequences, indices, n + step.candidate_count)
-    finished_sequences = g.emit_node(
-        "Where",
-        emit_unsqueeze(g, is_beam_finished, 2),
-        finished_sequences,
-        step.decoding.fill_token_id,
+    finished_sequences = is_beam_finished.unsqueeze(2).if_else(
+        finished_sequences, step.decoding.fill_token_id
     )
     return best_scores, finished_sequences, is_beam_finished
 
 
 def _emit_can_improve(
-    step: BeamSearchStep, scores: str, finished_scores: str, is_finished: str
-) -> str:
+    step: BeamSearchStep, scores: OnnxValue, finished_scores: OnnxValue, is_finished: OnnxValue
+) -> OnnxValue:
     """Emit bool[s, 1], true for sequences whose finished hypotheses can still improve. With
     `early_stopping`, a sequence can improve while it has a live beam and fewer than `num_beams`
     finished hypotheses. Otherwise, a sequence can improve while its best live beam has a higher
     score than its worst finished hypothesis.
     """
-    g = step.g
     waits_for_limit = step.decoding.early_stopping == "never" and step.decoding.length_penalty > 0
-    best_score = emit_slice(g, scores, 1, 0, 1)
+    best_score = scores.slice(1, 0, 1)
     if step.decoding.early_stopping is True:
-        is_live = g.emit_node("Greater", best_score, NO_SCORE)
-        can_improve = g.emit_node("And", is_live, _emit_any(g, g.emit_node("Not", is_finished)))
-        return g.emit_node("And", step.state.can_improve, can_improve)
+        is_live = best_score > NO_SCORE
+        can_improve = is_live & _emit_any(~is_finished)
+        return step.state.can_improve & can_improve
     # Sums of log-probabilities only decrease, so the best reachable score is the sum divided by the
     # maximum length divisor. early_stopping="never" compares with the best reachable score.
     best_score = _emit_normalized_scores(
         step, best_score, step.limit if waits_for_limit else step.length
     )
-    worst_score = emit_slice(
-        g, finished_scores, 1, step.decoding.num_beams - 1, step.decoding.num_beams
-    )
-    worst_score = g.emit_node("Where", is_finished, worst_score, NO_SCORE)
-    can_improve = _emit_any(g, g.emit_node("Greater", best_score, worst_score))
-    return g.emit_node("And", step.state.can_improve, can_improve)
+    worst_score = finished_scores.slice(1, step.decoding.num_beams - 1, step.decoding.num_beams)
+    worst_score = is_finished.if_else(worst_score, NO_SCORE)
+    can_improve = _emit_any(best_score > worst_score)
+    return step.state.can_improve & can_improve
 
 
-def _emit_normalized_scores(step: BeamSearchStep, scores: str, count: str) -> str:
+def _emit_normalized_scores(step: BeamSearchStep, scores: OnnxValue, count: OnnxValue) -> OnnxValue:
     """Emit `scores / count ** length_penalty` in f32, which is at least `MIN_SCORE`, or `NO_SCORE`
     for unused beams.
     """
     g = step.g
     # The score is computed in f64 and rounded once, as in the Python implementation, so that both
     # implementations have the same ties.
-    divisor = g.emit_node(
-        "Pow", emit_cast(g, count, "f64"), g.emit_constant(step.decoding.length_penalty, "f64")
-    )
-    normalized_scores = emit_cast(
-        g, g.emit_node("Div", emit_cast(g, scores, "f64"), divisor), "f32"
-    )
-    normalized_scores = g.emit_node("Max", normalized_scores, MIN_SCORE)
-    return _emit_masked_scores(g, normalized_scores, g.emit_node("Equal", scores, NO_SCORE))
+    divisor = g.emit_node("Pow", count.cast("f64"), step.decoding.length_penalty)
+    normalized_scores = (scores.cast("f64") / divisor).cast("f32")
+    normalized_scores = normalized_scores.maximum(MIN_SCORE)
+    return _emit_masked_scores(normalized_scores, scores.equals(NO_SCORE))
 
 
-def _emit_masked_scores(g: Emitter, scores: str, condition: str) -> str:
+def _emit_masked_scores(scores: OnnxValue, condition: OnnxValue) -> OnnxValue:
     """Emit `scores` with `NO_SCORE` where `condition` is true."""
-    return g.emit_node("Where", condition, NO_SCORE, scores)
+    return condition.if_else(NO_SCORE, scores)
 
 
-def _emit_any(g: Emitter, x: str, axis: int = 1) -> str:
+def _emit_any(x: OnnxValue, axis: int = 1) -> OnnxValue:
     """Emit a logical OR reduction along `axis` and keep the axis with size 1."""
     # ONNX has no OR reduction, and `ReduceMax` accepts booleans from opset 20 on.
-    return g.emit_node("Greater", emit_count_nonzero(g, x, axis, keepdims=True), 0)
+    return emit_count_nonzero(x, axis, keepdims=True) > 0
 
 
-def _emit_flat_indices(step: BeamSearchStep, indices: str, width: int) -> str:
+def _emit_flat_indices(step: BeamSearchStep, indices: OnnxValue, width: int) -> OnnxValue:
     """Convert beam indices `[s, m]` within sequences of `width` beams to flat indices `[s·m]`."""
     g = step.g
-    count = g.emit_node("Squeeze", emit_axis_length(g, step.state.scores, 0), [0])
+    count = emit_axis_length(step.state.scores, 0).squeeze(0)
     sequence_ids = g.emit_node("Range", 0, count, 1)
-    offsets = g.emit_node("Mul", emit_unsqueeze(g, sequence_ids, 1), width)
-    return g.emit_node("Reshape", g.emit_node("Add", indices, offsets), [-1])
+    offsets = sequence_ids.unsqueeze(1) * width
+    return g.emit_node("Reshape", indices + offsets, [-1])
 
 
-def _emit_gathered_beams(step: BeamSearchStep, x: str, indices: str, width: int) -> str:
+def _emit_gathered_beams(
+    step: BeamSearchStep, x: OnnxValue, indices: OnnxValue, width: int
+) -> OnnxValue:
     """Gather the beams at `indices` `[s, m]` from `x` `[s, width, t]`; return `[s, m, t]`."""
     g = step.g
-    length = emit_axis_length(g, x, 2)
-    count = g.emit_node("Mul", emit_axis_length(g, x, 0), [width])
+    length = emit_axis_length(x, 2)
+    count = emit_axis_length(x, 0) * [width]
     # `t` is 0 before the first step, so 0 must not mean "copy this axis" in the shape.
     flat_beams = g.emit_node(
         "Reshape", x, g.emit_node("Concat", count, length, axis=0), allowzero=1
     )
-    flat_result = g.emit_node("Gather", flat_beams, _emit_flat_indices(step, indices, width))
+    flat_result = flat_beams.gather(_emit_flat_indices(step, indices, width))
     shape = g.emit_node("Concat", g.emit_node("Shape", indices), length, axis=0)
     return g.emit_node("Reshape", flat_result, shape, allowzero=1)

@@ -26,9 +26,10 @@ from specc_onnx.lower.dense_attention import (
     emit_dense_attention,
     emit_unpacked_output,
 )
-from specc_onnx.lower.emitter import Emitter, Tensor, emit_if
+from specc_onnx.lower.emitter import Emitter, emit_if
 from specc_onnx.lower.kv_buffer_attention import emit_kv_buffer_attention, is_kv_buffer
 from specc_onnx.lower.nn import emit_masked_softmax
+from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.predictive_local_attention import (
     emit_window_sum,
     emit_window_weights,
@@ -42,7 +43,7 @@ from specc_onnx.lower.query_key_slices import (
     emit_recomputed_slice,
 )
 from specc_onnx.lower.registry import lower
-from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
+from specc_onnx.lower.tensor_helpers import emit_matmul, emit_reduce
 
 ATTENTION_FORM = "how"
 """Metadata key that maps each attention layer to the name of its lowering and the reason why the
@@ -60,11 +61,11 @@ def attend(
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
-) -> tuple[str, str]:
-    """Lower `Attend`; return the names of its output and its attention weights ("" if unused)."""
+) -> tuple[OnnxValue, OnnxValue | None]:
+    """Lower `Attend`; return its output and its attention weights (None if unused)."""
     if is_kv_buffer(g, key):
         _record_attention_note(g, query.dtype, {ATTENTION_FORM: "into KV buffers"})
-        return emit_kv_buffer_attention(op, g, query, key, values, mask, bias), ""
+        return emit_kv_buffer_attention(op, g, query, key, values, mask, bias), None
     operands = AttentionOperands(q=query, k=key, v=values, mask=mask, bias=bias, sinks=sinks)
     plan = _plan_attention_blocks(g, operands)
     if isinstance(plan, LocalAttentionPlan):
@@ -73,7 +74,7 @@ def attend(
     else:
         result, description = emit_dense_attention(op, g, operands), f"dense: {plan}"
     _record_attention_note(g, query.dtype, {**result.notes, ATTENTION_FORM: description})
-    return emit_unpacked_output(g, result, query.shape[1], values.shape[3]), result.weights
+    return emit_unpacked_output(result, query.shape[1], values.shape[3]), result.weights
 
 
 def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> LocalAttentionPlan | str:
@@ -102,7 +103,7 @@ def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> LocalAtte
     return plan
 
 
-def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
+def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> OnnxValue | None:
     """Emit the product of attention weights `[…, q, k]` and values `[…, k, e]` in blocks of
     queries. Return None, without emitting nodes, if the weights cannot be recomputed per block.
     """
@@ -120,15 +121,15 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
         )
         block_values = emit_position_slice(g, values, (values.rank - 2,), (keys,))
         shape = (*type.shape[:-2], queries.length, type.shape[-1])
-        return Tensor(emit_matmul(g, block_weights, block_values), Type(type.dtype, shape))
+        return emit_matmul(block_weights, block_values).with_type(Type(type.dtype, shape))
 
-    def emit_blocked_sum() -> list[str]:
+    def emit_blocked_sum() -> list[OnnxValue]:
         with assume_nonempty(g, n, *type.shape[:-2]):
-            return [emit_block_loop(g, n, plan, emit_block_sum, "")]
+            return [emit_block_loop(g, n, plan, emit_block_sum)]
 
-    def emit_dense_sum() -> list[str]:
+    def emit_dense_sum() -> list[OnnxValue]:
         all_weights = emit_recomputed_slice(g, weights, axes, (None, None), visible_band=plan.band)
-        return [emit_matmul(g, all_weights, values)]
+        return [emit_matmul(all_weights, values)]
 
     branches = {"long": emit_blocked_sum, "short": emit_dense_sum}
     return emit_if(g, is_long, [type], branches, isolated_branches=["short"])[0]
@@ -160,67 +161,46 @@ def _get_weight_axes(x: Tensor) -> QueryKeyAxes:
 
 
 @lower
-def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
+def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tensor) -> OnnxValue:
     """Lower a softmax over unmasked keys. For local-p attention, compute only the scores of keys in
     the window.
     """
     if center := find_window_center(g, mask):
-        return emit_window_weights(g, center, (scores, mask), _emit_masked_softmax)
-    return _emit_masked_softmax(g, scores, mask)
-
-
-def _emit_masked_softmax(g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    return emit_masked_softmax(g, scores.name, scores.dtype, mask)
+        return emit_window_weights(g, center, (scores, mask))
+    return emit_masked_softmax(scores, mask)
 
 
 @lower
-def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
+def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tensor) -> OnnxValue:
     """Lower to a one-hot encoding of the first unmasked key with the maximum score, or to zeros if
     all keys are masked.
     """
-    dtype, axis = scores.dtype, scores.rank - 1
-    lowest = g.emit_constant(float("-inf"), dtype)
-    visible_scores = g.emit_node("Where", mask, scores, lowest)
+    axis, lowest = scores.rank - 1, float("-inf")
+    visible_scores = mask.if_else(scores, lowest)
+    maximum = emit_reduce("ReduceMax", visible_scores, axis, keepdims=True)
     # A score of -inf is treated as masked.
-    is_maximum = g.emit_node(
-        "And",
-        g.emit_node(
-            "Equal",
-            visible_scores,
-            emit_reduce(g, "ReduceMax", visible_scores, axis, keepdims=True),
-        ),
-        g.emit_node("Greater", visible_scores, lowest),
-    )
-    rank = g.emit_node("CumSum", emit_cast(g, is_maximum, "i32"), axis)
-    is_first_maximum = g.emit_node(
-        "And", is_maximum, g.emit_node("Equal", rank, g.emit_constant(1, "i32"))
-    )
-    return emit_cast(g, is_first_maximum, dtype)
+    is_maximum = visible_scores.equals(maximum) & (visible_scores > lowest)
+    rank = g.emit_node("CumSum", is_maximum.cast("i32"), axis)
+    return (is_maximum & rank.equals(1)).cast(scores.dtype)
 
 
 @lower
 def masked_normalization(
     op: ops.MaskedNormalization, g: Emitter, scores: Tensor, mask: Tensor
-) -> str:
+) -> OnnxValue:
     """Lower to the ReLU of the unmasked scores divided by their sum, or by 1 if the sum is 0."""
-    dtype, axis = scores.dtype, scores.rank - 1
-    visible_scores = g.emit_node(
-        "Where", mask, g.emit_node("Relu", scores), g.emit_constant(0, dtype)
-    )
-    score_sum = emit_reduce(g, "ReduceSum", visible_scores, axis, keepdims=True)
-    is_zero = g.emit_node("Equal", score_sum, g.emit_constant(0, dtype))
-    return g.emit_node(
-        "Div", visible_scores, g.emit_node("Where", is_zero, g.emit_constant(1, dtype), score_sum)
-    )
+    visible_scores = mask.if_else(g.emit_node("Relu", scores), 0)
+    score_sum = emit_reduce("ReduceSum", visible_scores, scores.rank - 1, keepdims=True)
+    return visible_scores / score_sum.equals(0).if_else(1, score_sum)
 
 
 @lower
-def weighted_sum(op: ops.WeightedSum, g: Emitter, weights: Tensor, values: Tensor) -> str:
+def weighted_sum(op: ops.WeightedSum, g: Emitter, weights: Tensor, values: Tensor) -> OnnxValue:
     """Lower to a sum over the keys of a local-p window, a blocked sum, or a MatMul."""
     if weights.value and weights.value.node:
         _record_attention_note(g, weights.dtype, {"weights": weights.name})
     result = emit_window_sum(g, weights, values) or emit_blocked_weighted_sum(g, weights, values)
-    return emit_matmul(g, weights, values) if result is None else result
+    return emit_matmul(weights, values) if result is None else result
 
 
 def _record_attention_note(g: Emitter, dtype: str, facts: Mapping[str, str]) -> None:

@@ -34,12 +34,12 @@ from specc_onnx.lower.dense_attention import (
 )
 from specc_onnx.lower.emitter import (
     Emitter,
-    Tensor,
     emit_body_results,
     emit_if,
     make_body_graph,
     make_branch,
 )
+from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.query_key_slices import (
     PositionSpan,
     emit_recomputed_mask,
@@ -59,10 +59,10 @@ BLOCKS_SCOPE = "blocks"
 
 @dataclass(frozen=True, slots=True)
 class GlobalTokens:
-    """The positions of global keys and of global queries, i64[n], or "" if there are none."""
+    """The positions of global keys and of global queries, i64[n], or None if there are none."""
 
-    keys: str = ""
-    queries: str = ""
+    keys: OnnxValue | None = None
+    queries: OnnxValue | None = None
 
 
 def emit_local_attention(
@@ -80,12 +80,12 @@ def emit_local_attention(
     is_long = emit_blocking_condition(g, b, n, plan, global_tokens)
     dense_operands, notes = prepare_dense_operands(op, g, operands, is_long)
 
-    def emit_dense() -> list[str]:
+    def emit_dense() -> list[OnnxValue]:
         attention = emit_dense_attention(op, g, dense_operands)
         notes.update(attention.notes)
         return [attention.result]
 
-    def emit_blocks() -> list[str]:
+    def emit_blocks() -> list[OnnxValue]:
         with assume_nonempty(g, b, n):
             if plan.band.is_empty:
                 # Without a band, the result is zeros into which the outputs of global queries are
@@ -95,18 +95,18 @@ def emit_local_attention(
                 result = _emit_attention_blocks(op, g, operands, plan, global_tokens)
             if global_tokens.queries:
                 result = _emit_global_queries(
-                    op, g, operands, Tensor(result, result_type), global_tokens.queries
+                    op, g, operands, result.with_type(result_type), global_tokens.queries
                 )
             return [result]
 
     (result,) = emit_if(g, is_long, [result_type], {"long": emit_blocks, "short": emit_dense})
     return AttentionResult(
-        result=result, is_packed=is_packed, weights="", notes={**notes, "blocks": result}
+        result=result, is_packed=is_packed, weights=None, notes={**notes, "blocks": result.name}
     )
 
 
 def prepare_dense_operands(
-    op: ops.Attend, g: Emitter, operands: AttentionOperands, is_long: str
+    op: ops.Attend, g: Emitter, operands: AttentionOperands, is_long: OnnxValue
 ) -> tuple[AttentionOperands, dict[str, str]]:
     """Emit the mask and bias of dense attention inside an `If`, so that they are computed only if
     `is_long` is false. Return the operands with the new mask and bias, and attention notes with the
@@ -122,7 +122,7 @@ def prepare_dense_operands(
 
     def emit_short_sequence_branch(x: Tensor) -> Tensor:
         operand = partial(_emit_recomputed_full_mask, g, x)
-        return replace(x, name=_emit_short_operand(g, is_long, (x.value,), operand).name)
+        return _emit_short_operand(g, is_long, (x.value,), operand).with_type(x.type, x.value)
 
     if can_fuse_attention(op, g, operands):
         key = tuple(x.value if x else None for x in (mask, bias))
@@ -140,26 +140,29 @@ def _emit_recomputed_full_mask(g: Emitter, x: Tensor) -> Tensor:
 
 
 def _emit_short_operand(
-    g: Emitter, is_long: str, key: tuple[Value | None, ...], emit_operand: Callable[[], Tensor]
+    g: Emitter,
+    is_long: OnnxValue,
+    key: tuple[Value | None, ...],
+    emit_operand: Callable[[], Tensor],
 ) -> Tensor:
     """Emit an `If` outside the loop over blocks. For a short sequence, the `If` returns the result
     of `emit_operand`; for a long sequence, the `If` returns an unused one-element tensor. Attention
     layers with the same mask share the `If`.
     """
-    if (is_long, *key) in g.layouts.hoisted_masks:
-        return g.layouts.hoisted_masks[is_long, *key]
+    if (is_long.name, *key) in g.layouts.hoisted_masks:
+        return g.layouts.hoisted_masks[is_long.name, *key]
     with g.open_body(is_isolated=True) as body:
         operand = emit_operand()
-        results = emit_body_results(g, [operand.name])
+        results = emit_body_results(g, [operand])
     short_branch = make_body_graph("short", body, results, [operand.type])
     placeholder_type = Type.of(operand.dtype, *[1] * operand.rank)
     placeholder = partial(emit_full, g, 0, placeholder_type.dtype, placeholder_type.shape)
     unused_branch = make_branch(g, "unused", [placeholder_type], lambda: [placeholder()])
     name = g.emit_node("If", is_long, then_branch=unused_branch, else_branch=short_branch)
-    result = Tensor(name, operand.type)
+    result = name.with_type(operand.type)
     # Values of a loop body are visible only inside the loop body.
     if len(g.bodies.open_bodies) == 1:
-        g.layouts.hoisted_masks[is_long, *key] = result
+        g.layouts.hoisted_masks[is_long.name, *key] = result
     return result
 
 
@@ -175,41 +178,42 @@ def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
 
 def emit_blocking_condition(
     g: Emitter, batch: Dim, queries: Dim, plan: LocalAttentionPlan, global_tokens: GlobalTokens
-) -> str:
+) -> OnnxValue:
     """Emit a bool[] condition that is true if blocked attention applies: the sequence is long,
     there are few global tokens, and the batch is not empty.
     """
     g.facts.add_branch_length_threshold(queries, plan.length_threshold)
     with g.hoist_nodes("lengths"):
-        is_long = g.emit_node("Greater", g.emit_length(queries), plan.length_threshold)
+        is_long = g.emit_length(queries) > plan.length_threshold
         if not g.lengths.is_positive(batch):
-            has_batch = g.emit_node("Greater", g.emit_length(batch), 0)
-            is_long = g.emit_node("And", is_long, has_batch)
+            has_batch = g.emit_length(batch) > 0
+            is_long = is_long & has_batch
     for indices in filter(None, (global_tokens.keys, global_tokens.queries)):
         with _enter_blocks_scope(g):
-            scaled_count = g.emit_node("Mul", g.emit_node("Size", indices), GLOBAL_TOKEN_RATIO)
-            has_few_tokens = g.emit_node("LessOrEqual", scaled_count, g.emit_length(queries))
-            is_long = g.emit_node("And", is_long, has_few_tokens)
+            scaled_count = g.emit_node("Size", indices) * GLOBAL_TOKEN_RATIO
+            has_few_tokens = scaled_count <= g.emit_length(queries)
+            is_long = is_long & has_few_tokens
     return is_long
 
 
-def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...]) -> str:
+def _emit_true_indices(
+    g: Emitter, conditions: tuple[GlobalTokenCondition, ...]
+) -> OnnxValue | None:
     """Emit the positions, i64[n], where any of the conditions holds for any batch element or head.
-    Return "" if there are no conditions.
+    Return None if there are no conditions.
     """
-    any_condition = ""
+    any_condition: OnnxValue | None = None
     for condition in conditions:
         x = g.values.tensors[condition.value]
-        name = g.emit_node("Not", x) if condition.is_negated else x.name
+        holds: OnnxValue = ~x if condition.is_negated else x
         other_axes = [axis for axis in range(x.rank) if axis != condition.axis]
         if other_axes:
             # A sum replaces the OR reduction, because the batch may be empty.
-            true_count = emit_count_nonzero(g, name, *other_axes, dtype="i32")
-            name = g.emit_node("Greater", true_count, g.emit_constant(0, "i32"))
-        any_condition = g.emit_node("Or", any_condition, name) if any_condition else name
-    return (
-        g.emit_node("Squeeze", g.emit_node("NonZero", any_condition), [0]) if any_condition else ""
-    )
+            holds = emit_count_nonzero(holds, *other_axes, dtype="i32") > 0
+        any_condition = any_condition | holds if any_condition else holds
+    if any_condition is None:
+        return None
+    return g.emit_node("NonZero", any_condition).squeeze(0)
 
 
 @contextmanager
@@ -224,11 +228,11 @@ def assume_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
 
 
 @contextmanager
-def bind_dim_size(g: Emitter, length: Dim, count: str) -> Iterator[None]:
-    """A context manager in which the symbolic dimension `length` has the nonzero size `count`, the
-    name of an i64[].
+def bind_dim_size(g: Emitter, length: Dim, count: OnnxValue) -> Iterator[None]:
+    """A context manager in which the symbolic dimension `length` has the nonzero size `count`,
+    i64[].
     """
-    length_inputs = {**g.lengths.length_inputs, str(length): count}
+    length_inputs = {**g.lengths.length_inputs, str(length): count.name}
     nonzero = g.lengths.nonzero | {length}
     with g.enter_graph(replace(g.lengths, length_inputs=length_inputs, nonzero=nonzero)):
         yield
@@ -240,7 +244,7 @@ def _emit_attention_blocks(
     operands: AttentionOperands,
     plan: LocalAttentionPlan,
     global_tokens: GlobalTokens,
-) -> str:
+) -> OnnxValue:
     """Emit a loop over the query blocks of an attention layer; return the concatenated results."""
     b, h, n, _ = operands.score_shape
     e, size = operands.v.shape[3], Dim.from_value(plan.block_size)
@@ -248,7 +252,7 @@ def _emit_attention_blocks(
     def emit_block_attention(queries: PositionSpan, keys: PositionSpan) -> Tensor:
         attention = _emit_partial_attention(op, g, operands, queries, keys)
         shape = (b, size, h * e) if attention.is_packed else (b, h, size, e)
-        return Tensor(attention.result, Type(operands.q.dtype, shape))
+        return attention.result.with_type(Type(operands.q.dtype, shape))
 
     return emit_block_loop(g, n, plan, emit_block_attention, global_tokens.keys)
 
@@ -258,45 +262,35 @@ def emit_block_loop(
     n: Dim,
     plan: LocalAttentionPlan,
     emit_block: Callable[[PositionSpan, PositionSpan], Tensor],
-    global_keys: str,
-) -> str:
+    global_keys: OnnxValue | None = None,
+) -> OnnxValue:
     """Emit a loop that computes `[…, n, e]` in blocks; `emit_block` computes a block from a span of
     queries and a span of keys.
     """
-    length = g.emit_shape([n])
-    padded_length = g.emit_node("Add", length, [plan.block_size - 1])
-    block_count = g.emit_node("Div", padded_length, [plan.block_size])
+    length, block_size, max_overlap = g.emit_shape([n]), [plan.block_size], [plan.block_size - 1]
+    block_count = (length + max_overlap) / block_size
     with g.open_body() as body:
         block_index, condition = g.new_loop_inputs()
         with _enter_blocks_scope(g):
-            queries = _emit_query_span(g, block_index.name, length, plan)
+            # The last block ends at the end of the sequence.
+            unclamped_start = block_index.unsqueeze(0) * block_size
+            start = unclamped_start.minimum(length - block_size)
+            queries = PositionSpan(start, start + block_size, Dim.from_value(plan.block_size))
             keys = replace(_emit_key_span(g, queries, length, plan), global_positions=global_keys)
         with _bind_key_count(g, queries, keys):
             block_result = emit_block(queries, keys)
-        results = emit_body_results(g, [condition.name, block_result.name])
+        results = emit_body_results(g, [condition, block_result])
     types = [condition.type, block_result.type]
     graph = make_body_graph("block", body, results, types, [block_index, condition])
-    trip_count = g.emit_node("Squeeze", block_count, [0])
+    trip_count = block_count.squeeze(0)
     stacked_blocks = g.emit_node("Loop", trip_count, True, body=graph)
     with _enter_blocks_scope(g):
-        blocks = Tensor(stacked_blocks, block_result.type)
+        blocks = stacked_blocks.with_type(block_result.type)
         return _emit_concatenated_blocks(g, blocks, block_count, plan, n)
 
 
-def _emit_query_span(
-    g: Emitter, block_index: str, length: str, plan: LocalAttentionPlan
-) -> PositionSpan:
-    """Emit the query positions of a block; the last block ends at the end of the sequence."""
-    unclamped_start = g.emit_node(
-        "Mul", g.emit_node("Unsqueeze", block_index, [0]), [plan.block_size]
-    )
-    start = g.emit_node("Min", unclamped_start, g.emit_node("Sub", length, [plan.block_size]))
-    stop = g.emit_node("Add", start, [plan.block_size])
-    return PositionSpan(start, stop, Dim.from_value(plan.block_size))
-
-
 def _emit_key_span(
-    g: Emitter, queries: PositionSpan, length: str, plan: LocalAttentionPlan
+    g: Emitter, queries: PositionSpan, length: OnnxValue, plan: LocalAttentionPlan
 ) -> PositionSpan:
     """Emit the nonempty span of keys that the queries of a block attend to."""
     zero, one = g.emit_shape([0]), [1]
@@ -305,21 +299,21 @@ def _emit_key_span(
     look_back, look_ahead = plan.band.high, -plan.band.low
     start, stop = zero, length
     if look_back != inf:
-        start = g.emit_node("Sub", queries.start, [int(look_back)])
-        start = g.emit_node("Max", start, zero)
+        start = (queries.start - [int(look_back)]).maximum(zero)
     if plan.keys_per_block is not None:
         # All blocks have key spans of equal size: near the end of the sequence the span starts
         # earlier, and the mask excludes more keys.
-        start = g.emit_node("Min", start, g.emit_node("Sub", length, [plan.keys_per_block]))
-        stop = g.emit_node("Add", start, [plan.keys_per_block])
-        return PositionSpan(start, stop, Dim.from_value(plan.keys_per_block))
+        key_count = [plan.keys_per_block]
+        start = start.minimum(length - key_count)
+        return PositionSpan(start, start + key_count, Dim.from_value(plan.keys_per_block))
     # If the band excludes a query's own position, the first or the last block may have no unmasked
     # keys.
     if look_back < 0:
-        start = g.emit_node("Min", start, g.emit_node("Sub", length, one))
+        start = start.minimum(length - one)
     if look_ahead != inf:
-        stop = g.emit_node("Min", g.emit_node("Add", queries.stop, [int(look_ahead)]), length)
-        stop = g.emit_node("Max", stop, one) if look_ahead < 0 else stop
+        offset = [int(look_ahead)]
+        stop = (queries.stop + offset).minimum(length)
+        stop = stop.maximum(one) if look_ahead < 0 else stop
     return PositionSpan(start, stop, BLOCK_KEYS_DIM)
 
 
@@ -330,9 +324,9 @@ def _bind_key_count(g: Emitter, queries: PositionSpan, keys: PositionSpan) -> It
         with assume_nonempty(g, queries.length, keys.length):
             yield
         return
-    count = g.emit_node("Squeeze", g.emit_node("Sub", keys.stop, keys.start), [0])
+    count = (keys.stop - keys.start).squeeze(0)
     if keys.global_positions:
-        count = g.emit_node("Add", count, g.emit_node("Size", keys.global_positions))
+        count = count + g.emit_node("Size", keys.global_positions)
     with assume_nonempty(g, queries.length), bind_dim_size(g, BLOCK_KEYS_DIM, count):
         yield
 
@@ -351,8 +345,8 @@ def _emit_partial_attention(
 
 
 def _emit_concatenated_blocks(
-    g: Emitter, blocks: Tensor, block_count: str, plan: LocalAttentionPlan, n: Dim
-) -> str:
+    g: Emitter, blocks: Tensor, block_count: OnnxValue, plan: LocalAttentionPlan, n: Dim
+) -> OnnxValue:
     """Concatenate the `block_count` stacked blocks of `n` positions without the overlap; `blocks`
     has the type of one block. With 10 positions and blocks of 4 at 0, 4 and 6, only the last two
     positions of the third block are new.
@@ -361,39 +355,42 @@ def _emit_concatenated_blocks(
     width = blocks.shape[-1].number
     assert width is not None, "blocked attention needs a static width"
     order = [*range(1, leading_axes + 1), 0, leading_axes + 1, leading_axes + 2]
-    batch_first = g.emit_node("Transpose", blocks, perm=order)
+    batch_first = blocks.transpose(order)
     all_blocks = g.emit_node("Reshape", batch_first, [*[0] * leading_axes, -1, width])
     block_length, axis = [plan.block_size], [leading_axes]
     # The last block starts at position `overlap_start` of the sequence, but at index
     # `leading_count` of the concatenation, where the previous blocks end. Its first new position is
     # position `leading_count` of the sequence, at index `last_start` of the concatenation.
-    leading_count = g.emit_node("Mul", g.emit_node("Sub", block_count, [1]), block_length)
-    overlap_start = g.emit_node("Sub", g.emit_shape([n]), block_length)
-    last_start = g.emit_node("Sub", g.emit_node("Add", leading_count, leading_count), overlap_start)
-    stop = g.emit_node("Add", leading_count, block_length)
+    leading_count = (block_count - [1]) * block_length
+    overlap_start = g.emit_shape([n]) - block_length
+    last_start = leading_count + leading_count - overlap_start
+    stop = leading_count + block_length
     leading_positions = g.emit_node("Slice", all_blocks, [0], leading_count, axis)
     last_positions = g.emit_node("Slice", all_blocks, last_start, stop, axis)
     return g.emit_node("Concat", leading_positions, last_positions, axis=leading_axes)
 
 
 def _emit_global_queries(
-    op: ops.Attend, g: Emitter, operands: AttentionOperands, result: Tensor, indices: str
-) -> str:
+    op: ops.Attend, g: Emitter, operands: AttentionOperands, result: Tensor, indices: OnnxValue
+) -> OnnxValue:
     """Emit `result` with the outputs at positions `indices` replaced by attention to all keys."""
     axis = result.rank - 2
     count = g.emit_node("Size", indices)
-    has_global_queries = g.emit_node("Greater", count, 0)
+    has_global_queries = count > 0
 
-    def emit_global_queries() -> list[str]:
+    def emit_global_queries() -> list[OnnxValue]:
         with bind_dim_size(g, GLOBAL_QUERIES_DIM, count):
-            span = PositionSpan("", "", GLOBAL_QUERIES_DIM, indices)
+            span = PositionSpan(indices, indices, GLOBAL_QUERIES_DIM, indices, has_range=False)
             updates = _emit_partial_attention(op, g, operands, span, None).result
         with _enter_blocks_scope(g):
             # `ScatterElements` takes one index per element, not per position.
             other_axes = [a for a in range(result.rank) if a != axis]
-            scatter_indices = g.emit_node("Unsqueeze", indices, [*other_axes])
+            scatter_indices = indices.unsqueeze(*other_axes)
             scatter_indices = g.emit_node("Expand", scatter_indices, g.emit_node("Shape", updates))
             return [g.emit_node("ScatterElements", result, scatter_indices, updates, axis=axis)]
 
-    branches = {"some": emit_global_queries, "none": lambda: [result.name]}
+    branches: dict[str, Callable[[], list[OnnxValue]]] = {
+        "some": emit_global_queries,
+        "none": lambda: [result],
+    }
     return emit_if(g, has_global_queries, [result.type], branches)[0]

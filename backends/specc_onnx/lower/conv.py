@@ -7,23 +7,17 @@ empty is padded with one window of zeros, whose results are sliced off.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_targets import BF16_CONV_SINCE
+from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
-from specc_onnx.lower.tensor_helpers import (
-    emit_cast,
-    emit_min_length_padding,
-    emit_nonnegative_size,
-    emit_unsqueeze,
-    make_typed_tensor,
-)
+from specc_onnx.lower.tensor_helpers import emit_min_length_padding, emit_nonnegative_size
 
-ConvOperands: TypeAlias = tuple[str, str | Tensor, Tensor | None]
-"""The input, the weight and the optional bias of a convolution."""
 MIN_2D_KERNEL_LENGTH = 7
 """Minimum kernel size at which a depthwise 1-D convolution is emitted as a 2-D convolution of
 height 1. ONNX Runtime's 2-D kernels are 3 times faster at size 31 and equally fast at size 3.
@@ -31,64 +25,65 @@ height 1. ONNX Runtime's 2-D kernels are 3 times faster at size 31 and equally f
 
 
 @lower
-def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
+def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None) -> OnnxValue:
     """Lower to `Conv` with explicit padding, because `auto_pad` ignores dilation."""
     is_depthwise = len(op.kernel) == 1 and op.groups == x.shape[-1]
     height_axes = [2] if is_depthwise and op.kernel[0] >= MIN_2D_KERNEL_LENGTH else []
     ones, zeros = [1 for _ in height_axes], [0 for _ in height_axes]
 
-    def emit_windows(name: str) -> str:
-        operands = [emit_unsqueeze(g, tensor, *height_axes) for tensor in (name, weight.name)]
+    def emit_windows(x: OnnxValue) -> OnnxValue:
+        x, w = (tensor.unsqueeze(*height_axes) for tensor in (x, weight))
         result = emit_convolution(
             g,
             "Conv",
-            (operands[0], operands[1], bias),
-            x.dtype,
+            (x, w, bias),
             kernel_shape=[*ones, *op.kernel],
             strides=[*ones, *op.stride],
             dilations=[*ones, *op.dilation],
             pads=[*zeros, *op.padding_before, *zeros, *op.padding_after],
             group=op.groups.number,
         )
-        return g.emit_node("Squeeze", result, height_axes) if height_axes else result
+        return result.squeeze(*height_axes) if height_axes else result
 
     return _EmptyWindowGuard(g, op).emit_channels_first(x, emit_windows)
 
 
 def emit_convolution(
-    g: Emitter, kind: str, operands: ConvOperands, dtype: str, **attributes: Any
-) -> str:
-    """Emit the operator `kind` (`Conv` or `ConvTranspose`) for operands of the element type
-    `dtype`. A bfloat16 convolution is computed in f32 if the opset has no bfloat16 convolution.
+    g: Emitter,
+    kind: str,
+    operands: tuple[OnnxValue, OnnxValue, OnnxValue | None],
+    **attributes: Any,
+) -> OnnxValue:
+    """Emit the operator `kind` (`Conv` or `ConvTranspose`) for input, weight and optional bias. A
+    bfloat16 convolution is computed in f32 if the opset has no bfloat16 convolution.
     """
+    dtype = operands[0].dtype
     needs_f32 = dtype == "bf16" and g.opset < BF16_CONV_SINCE
-    compute_dtype = "f32" if needs_f32 else dtype
-    inputs = (name and emit_cast(g, name, compute_dtype, source_dtype=dtype) for name in operands)
-    return emit_cast(g, g.emit_node(kind, *inputs, **attributes), dtype, source_dtype=compute_dtype)
+    inputs = (x and x.cast("f32" if needs_f32 else dtype) for x in operands)
+    return g.emit_node(kind, *inputs, **attributes).cast(dtype)
 
 
 @lower
 def conv_transpose(
     op: ops.ConvTranspose, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None
-) -> str:
+) -> OnnxValue:
     """Lower to `ConvTranspose`; negative padding at the end becomes `output_padding`."""
     first_axis = len(op.kernel)
     axes = range(first_axis, 2 * first_axis)
     may_be_empty = [a for a in axes if not g.lengths.is_positive(x.shape[a])]
-    pad_input = x.name
+    padded_input = x
     for axis in may_be_empty:
-        pad_input = emit_min_length_padding(g, Tensor(pad_input, x.type), axis)
+        padded_input = emit_min_length_padding(padded_input, axis).with_type(x.type)
     result_channels_first = emit_convolution(
         g,
         "ConvTranspose",
-        (_emit_channels_first(g, op.kernel, pad_input), weight, bias),
-        x.dtype,
+        (_emit_channels_first(op.kernel, padded_input), weight, bias),
         **_make_window_attributes(op),
         pads=[*op.padding_before, *(max(n, 0) for n in op.padding_after)],
         output_padding=[max(-n, 0) for n in op.padding_after],
         group=op.groups.number,
     )
-    result = _emit_channels_first(g, op.kernel, result_channels_first)
+    result = _emit_channels_first(op.kernel, result_channels_first)
     for axis in may_be_empty:
         length = op.compute_length(x.shape[axis], axis - first_axis)
         stop = emit_nonnegative_size(g, length, length)
@@ -97,75 +92,66 @@ def conv_transpose(
 
 
 @lower
-def max_pool(op: ops.MaxPool, g: Emitter, x: Tensor) -> str:
+def max_pool(op: ops.MaxPool, g: Emitter, x: Tensor) -> OnnxValue:
     """Lower to `MaxPool`, which pads with -inf."""
-    return _EmptyWindowGuard(g, op).emit_channels_first(
-        x, lambda name: _emit_max_pool(g, op, name, x.dtype)
-    )
+    return _EmptyWindowGuard(g, op).emit_channels_first(x, partial(_emit_max_pool, op))
 
 
-def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
+def _emit_max_of_slices(op: ops.MaxPool, x: OnnxValue) -> OnnxValue:
     """Emit a max pool as the maximum of strided slices, axis by axis."""
+    g, dtype = x.g, x.dtype
     # `Pad` does not support bf16; f32 represents bf16 values exactly.
-    compute_dtype = "f32" if dtype == "bf16" else dtype
-    x = emit_cast(g, x, compute_dtype, source_dtype=dtype)
+    x = x.cast("f32" if dtype == "bf16" else dtype)
     if any(op.pads):
-        x = _emit_window_padding(g, op, x, float("-inf"), compute_dtype)
+        x = _emit_window_padding(op, x, float("-inf"))
     window_params = zip(op.kernel, op.stride, op.dilation, strict=True)
     for axis, (count, step, dilation) in enumerate(window_params, 2):
         span = (count - 1) * dilation
-        slices = [
-            g.emit_node(
-                "Slice",
-                x,
-                [start],
-                [start - span if start < span else MAX_SLICE_END],
-                [axis],
-                [step],
-            )
-            for start in range(0, span + 1, dilation)
-        ]
+        slices = []
+        for start in range(0, span + 1, dilation):
+            stop = start - span if start < span else MAX_SLICE_END
+            slices.append(g.emit_node("Slice", x, [start], [stop], [axis], [step]))
         x = g.emit_node("Max", *slices) if count > 1 else slices[0]
-    return emit_cast(g, x, dtype, source_dtype=compute_dtype)
+    return x.cast(dtype)
 
 
 MAX_SLICE_END = 2**62
 """An end index that exceeds the size of any axis."""
 
 
-def _emit_max_pool(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
+def _emit_max_pool(op: ops.MaxPool, x: OnnxValue) -> OnnxValue:
     """Emit `MaxPool`. Padding of at least the kernel size becomes a separate `Pad`."""
-    if g.lacks_kernel("MaxPool", dtype):
-        return _emit_max_of_slices(g, op, x, dtype)
+    if x.g.lacks_kernel("MaxPool", x.dtype):
+        return _emit_max_of_slices(op, x)
     pads = list(op.pads)
     # ONNX Runtime rejects padding of at least the kernel size.
     if any(n >= k for n, k in zip(pads, op.kernel * 2, strict=True)):
-        x, pads = _emit_window_padding(g, op, x, float("-inf"), dtype), [0] * len(pads)
-    return g.emit_node("MaxPool", x, **_make_window_attributes(op), pads=pads)
+        x, pads = _emit_window_padding(op, x, float("-inf")), [0] * len(pads)
+    return x.g.emit_node("MaxPool", x, **_make_window_attributes(op), pads=pads)
 
 
 def _emit_window_padding(
-    g: Emitter, op: ops.MaxPool | ops.AveragePool, x: str, value: float, dtype: str
-) -> str:
+    op: ops.MaxPool | ops.AveragePool, x: OnnxValue, value: float
+) -> OnnxValue:
     """Emit a Pad node that pads a feature map (NCHW) with `value`; return its output."""
     sides = [0, 0, *op.padding_before, 0, 0, *op.padding_after]
-    return g.emit_node("Pad", x, sides, g.emit_constant(value, dtype))
+    return x.g.emit_node("Pad", x, sides, x.g.emit_constant(value, x.dtype))
 
 
 @lower
-def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
+def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> OnnxValue:
     """Lower to `AveragePool` with explicit padding instead of `ceil_mode`, for which older opsets
     count windows differently. Padding that is included in the average is added explicitly as zeros.
     """
 
-    def emit_windows(name: str) -> str:
+    def emit_windows(x: OnnxValue) -> OnnxValue:
         padding_before, padding_after, counts_padding = (
             op.padding_before,
             op.end_padding,
             op.count_include_pad,
         )
         if counts_padding and any(op.end_overhang):
-            name = _emit_window_padding(g, op, name, 0.0, "f32")
+            x = _emit_window_padding(op, x, 0.0)
             padding_before, padding_after, counts_padding = (
                 (0,) * len(op.kernel),
                 op.end_overhang,
@@ -173,7 +159,7 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
             )
         return g.emit_node(
             "AveragePool",
-            name,
+            x,
             kernel_shape=list(op.kernel),
             strides=list(op.stride),
             pads=[*padding_before, *padding_after],
@@ -184,20 +170,20 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
 
 
 @lower
-def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Tensor) -> str:
+def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Tensor) -> OnnxValue:
     """Lower to `MaxPool` over the mask as floats. For a positive lag, a result is true if all mask
     values of its window are true, so the inverted mask is pooled and the result is inverted.
     """
     is_any, pad = op.lag < 0, max(-op.lag, 0)
     pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))
-    flag_mask = keep.name if is_any else g.emit_node("Not", keep)
-    flags = make_typed_tensor(emit_cast(g, flag_mask, "f32"), "f32", keep.shape)
+    flag_mask = keep if is_any else ~keep
+    flags = flag_mask.cast("f32").with_shape(keep.shape)
     # `Conv` accepts an empty axis, but `MaxPool` does not.
     guard = _EmptyWindowGuard(g, ops.Conv(pool.kernel, pool.stride, pool.dilation, pool.pads))
-    result = _emit_max_pool(g, pool, emit_unsqueeze(g, guard.pad_input(flags), 1), "f32")
-    pooled = guard.remove_placeholder(g.emit_node("Squeeze", result, [1]), flags)
-    mask = g.emit_node("Greater", pooled, 0.5)
-    return mask if is_any else g.emit_node("Not", mask)
+    result = _emit_max_pool(pool, guard.pad_input(flags).unsqueeze(1))
+    pooled = guard.remove_placeholder(result.squeeze(1), flags)
+    mask = pooled > 0.5
+    return mask if is_any else ~mask
 
 
 @dataclass(frozen=True)
@@ -212,24 +198,24 @@ class _EmptyWindowGuard:
         """Return the index of the first window axis: 1 for sequences, 2 for images."""
         return len(self.op.kernel)
 
-    def emit_channels_first(self, x: Tensor, emit_windows: Callable[[str], str]) -> str:
+    def emit_channels_first(
+        self, x: Tensor, emit_windows: Callable[[OnnxValue], OnnxValue]
+    ) -> OnnxValue:
         """Apply `emit_windows`, which maps channels-first tensors, to `x` and return the result."""
         kernel = self.op.kernel
-        result = emit_windows(_emit_channels_first(self.g, kernel, self.pad_input(x)))
-        return self.remove_placeholder(_emit_channels_first(self.g, kernel, result), x)
+        result = emit_windows(_emit_channels_first(kernel, self.pad_input(x)))
+        return self.remove_placeholder(_emit_channels_first(kernel, result), x)
 
-    def pad_input(self, x: Tensor) -> str:
+    def pad_input(self, x: Tensor) -> OnnxValue:
         """Emit `x` with each window axis that is empty at run time zero-padded to one window."""
-        name = self._emit_length_checks(x)
+        result = self._emit_length_checks(x)
         for n in self._list_empty_axes(x):
             window_length = max(self.op.get_output_lag(n) + 1, 1)
-            padded_input = Tensor(name, x.type)
-            name = emit_min_length_padding(
-                self.g, padded_input, self.first_window_axis + n, window_length
-            )
-        return name
+            axis = self.first_window_axis + n
+            result = emit_min_length_padding(result.with_type(x.type), axis, window_length)
+        return result
 
-    def _emit_length_checks(self, x: Tensor) -> str:
+    def _emit_length_checks(self, x: Tensor) -> OnnxValue:
         """Emit a reshape of `x` that fails at run time if an axis is too short for a window."""
         lengths = [self.g.emit_shape([length]) for length in x.shape]
         checked_lengths = list(lengths)
@@ -237,11 +223,11 @@ class _EmptyWindowGuard:
             axis = self.first_window_axis + n
             checked_lengths[axis] = self._require_positions(lengths[axis], x, n)
         if checked_lengths == lengths:
-            return x.name
+            return x
         shape = self.g.emit_node("Concat", *checked_lengths, axis=0)
         return self.g.emit_node("Reshape", x, shape, allowzero=1)
 
-    def remove_placeholder(self, result: str, x: Tensor) -> str:
+    def remove_placeholder(self, result: OnnxValue, x: Tensor) -> OnnxValue:
         """Emit `result` without the windows over zeros that `pad_input` added to an empty axis."""
         for n in self._list_empty_axes(x):
             axis = self.first_window_axis + n
@@ -250,10 +236,10 @@ class _EmptyWindowGuard:
             result = self.g.emit_node("Slice", result, [0], stop, [axis])
         return result
 
-    def _require_positions(self, length_name: str, x: Tensor, n: int) -> str:
-        """Emit `length_name`, i64[1]; the model fails if window axis `n` of `x` has no window."""
+    def _require_positions(self, length: OnnxValue, x: Tensor, n: int) -> OnnxValue:
+        """Emit `length`, i64[1]; the model fails if window axis `n` of `x` has no window."""
         surplus = self.op.compute_length_slack(x.shape[self.first_window_axis + n], n)
-        return self.g.lengths.emit_length_check(self.g, length_name, surplus)
+        return self.g.lengths.emit_length_check(self.g, length, surplus)
 
     def _list_empty_axes(self, x: Tensor) -> list[int]:
         """Return the window axes that may be empty; return [] if the op requires nonempty axes."""
@@ -275,6 +261,6 @@ def _make_window_attributes(op: ops.Conv | ops.ConvTranspose | ops.MaxPool) -> d
     }
 
 
-def _emit_channels_first(g: Emitter, kernel: Sequence[int], x: str) -> str:
+def _emit_channels_first(kernel: Sequence[int], x: OnnxValue) -> OnnxValue:
     """Transpose [b, t, c] to [b, c, t] or back; feature maps are already channels-first."""
-    return g.emit_node("Transpose", x, perm=[0, 2, 1]) if len(kernel) == 1 else x
+    return x.transpose([0, 2, 1]) if len(kernel) == 1 else x

@@ -7,27 +7,16 @@ are combined in one float mask. The output of a query is zero if all keys are ma
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly, multiply_dims
 from specc.ir.types import Type
-from specc_onnx.lower.emitter import Emitter, Tensor, make_branch
+from specc_onnx.lower.emitter import Emitter, make_branch
 from specc_onnx.lower.nn import emit_masked_softmax
 from specc_onnx.lower.onnx_nodes import PROBABILITIES_OUTPUT_MODE
-from specc_onnx.lower.tensor_helpers import (
-    emit_expand,
-    emit_full,
-    emit_reshape,
-    emit_unsqueeze,
-    is_always_true,
-    make_typed_tensor,
-)
-
-AttentionEmitter: TypeAlias = Callable[[], list[str]]
-"""A function that emits attention nodes and returns the names of the output and, if used, of the
-attention weights.
-"""
+from specc_onnx.lower.onnx_values import OnnxValue, Tensor
+from specc_onnx.lower.tensor_helpers import emit_expand, emit_full, emit_reshape, is_always_true
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +48,13 @@ class AttentionOperands:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionResult:
     """The output of an attention layer, `[b, t, h·e]` if `is_packed`, otherwise `[b, h, t, e]`.
-    `weights` names the attention weights, or is "" if they are not computed; `notes` name values
-    from which instrumentation can compute them.
+    `weights` is None if the attention weights are not computed; `notes` name values from which
+    instrumentation can compute them.
     """
 
-    result: str
+    result: OnnxValue
     is_packed: bool
-    weights: str
+    weights: OnnxValue | None
     notes: Mapping[str, str]
 
 
@@ -92,19 +81,19 @@ def can_fuse_attention(op: ops.Attend, g: Emitter, operands: AttentionOperands) 
     )
 
 
-def emit_unpacked_output(g: Emitter, attention: AttentionResult, heads: Dim, width: Dim) -> str:
+def emit_unpacked_output(attention: AttentionResult, heads: Dim, width: Dim) -> OnnxValue:
     """Emit the attention output as `[b, h, t, e]`."""
     if not attention.is_packed:
         return attention.result
-    return emit_split_heads(g, attention.result, heads, width)
+    return emit_split_heads(attention.result, heads, width)
 
 
-def emit_split_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
+def emit_split_heads(packed: OnnxValue, heads: Dim, width: Dim) -> OnnxValue:
     """Split packed heads `[b, t, h·d]` to `[b, h, t, d]`, and record both layouts for later ops."""
-    head_size = -1 if width.number is None else width.number
+    g, head_size = packed.g, -1 if width.number is None else width.number
     heads_last = g.emit_node("Reshape", packed, [0, 0, heads.number or 0, head_size])
-    result = g.emit_node("Transpose", heads_last, perm=[0, 2, 1, 3])
-    g.layouts.packed_heads[result] = packed
+    result = heads_last.transpose([0, 2, 1, 3])
+    g.layouts.packed_heads[result.name] = packed
     return result
 
 
@@ -114,66 +103,59 @@ def emit_decomposed_attention(
     """Emit attention as MatMul, Softmax and MatMul. In grouped-query attention, the keys and values
     of a group are broadcast to its query heads.
     """
-    dtype = operands.q.dtype
     b, h, q, k = operands.score_shape
     group_size = None if h == operands.kv_heads else divide_dims_exactly(h, operands.kv_heads)
     queries, keys, values = (
-        _emit_grouped_heads(g, t, operands.kv_heads, group_size)
+        _emit_grouped_heads(t, operands.kv_heads, group_size)
         for t in (operands.q, operands.k, operands.v)
     )
     rank = 4 if group_size is None else 5
     # Keys are `[…, t, d]`; the MatMul needs `[…, d, t]`.
-    keys = g.emit_node("Transpose", keys, perm=[*range(rank - 2), rank - 1, rank - 2])
+    keys = keys.transpose([*range(rank - 2), rank - 1, rank - 2])
     # Queries are scaled instead of scores, which have more elements for long sequences.
     if op.scale != 1.0:
-        queries = g.emit_node("Mul", queries, g.emit_constant(op.scale, dtype))
+        queries = queries * op.scale
     scores = g.emit_node("MatMul", queries, keys)
     leading_shape = (b, h) if group_size is None else (b, operands.kv_heads, group_size)
-    scores = emit_reshape(g, scores, operands.score_shape, source_shape=(*leading_shape, q, k))
+    scores = emit_reshape(scores, operands.score_shape, source_shape=(*leading_shape, q, k))
     if op.cap > 0:
-        cap = g.emit_constant(op.cap, dtype)
-        scores = g.emit_node("Mul", g.emit_node("Tanh", g.emit_node("Div", scores, cap)), cap)
+        scores = g.emit_node("Tanh", scores / op.cap) * op.cap
     if operands.bias is not None:
-        scores = g.emit_node("Add", scores, operands.bias)
+        scores = scores + operands.bias
     weights = _emit_attention_weights(g, operands, scores)
-    result = g.emit_node(
-        "MatMul",
-        emit_reshape(g, weights, (*leading_shape, q, k), source_shape=operands.score_shape),
-        values,
-    )
-    e = operands.v.shape[3]
-    result = emit_reshape(g, result, (b, h, q, e), source_shape=(*leading_shape, q, e))
-    notes = {"weights": weights}
+    grouped_shape, e = (*leading_shape, q, k), operands.v.shape[3]
+    grouped_weights = emit_reshape(weights, grouped_shape, source_shape=operands.score_shape)
+    result = g.emit_node("MatMul", grouped_weights, values)
+    result = emit_reshape(result, (b, h, q, e), source_shape=(*leading_shape, q, e))
+    notes = {"weights": weights.name}
     return AttentionResult(result=result, is_packed=False, weights=weights, notes=notes)
 
 
-def _emit_grouped_heads(g: Emitter, x: Tensor, kv_heads: Dim, group_size: Dim | None) -> str:
+def _emit_grouped_heads(x: Tensor, kv_heads: Dim, group_size: Dim | None) -> OnnxValue:
     """Emit queries `[b, h, t, d]` as `[b, g, h/g, t, d]`, and keys and values as `[b, g, 1, t, d]`,
     for `kv_heads` = g and `group_size` = h/g (None if g is h).
     """
     if group_size is None:
-        return x.name
+        return x
     b, heads, t, d = x.shape
     if heads == kv_heads:
-        return emit_unsqueeze(g, x, 2)
-    return emit_reshape(g, x, (b, kv_heads, group_size, t, d))
+        return x.unsqueeze(2)
+    return emit_reshape(x, (b, kv_heads, group_size, t, d))
 
 
-def _emit_attention_weights(g: Emitter, operands: AttentionOperands, scores: str) -> str:
+def _emit_attention_weights(
+    g: Emitter, operands: AttentionOperands, scores: OnnxValue
+) -> OnnxValue:
     """Emit the softmax of `scores`, `[b, h, q, k]`. An attention sink is the score of an additional
     unmasked key, whose attention weight is sliced off.
     """
-    dtype = operands.q.dtype
     b, h, q, k = operands.score_shape
     if operands.sinks is None:
-        return emit_masked_softmax(g, scores, dtype, operands.mask, operands.bias is None)
+        return emit_masked_softmax(scores, operands.mask, is_finite=operands.bias is None)
     if operands.mask is not None and not is_always_true(operands.mask):
-        scores = g.emit_node("Where", operands.mask, scores, g.emit_constant(float("-inf"), dtype))
-    sinks = g.emit_node(
-        "Expand",
-        g.emit_node("Reshape", operands.sinks, g.emit_shape((1, h, 1, 1))),
-        g.emit_shape((b, 1, q, 1)),
-    )
+        scores = operands.mask.if_else(scores, float("-inf"))
+    sinks = g.emit_node("Reshape", operands.sinks, g.emit_shape((1, h, 1, 1)))
+    sinks = g.emit_node("Expand", sinks, g.emit_shape((b, 1, q, 1)))
     weights_and_sink = g.emit_node("Softmax", g.emit_node("Concat", scores, sinks, axis=3), axis=-1)
     return g.emit_node("Slice", weights_and_sink, [0], g.emit_shape([k]), [3])
 
@@ -202,7 +184,7 @@ def emit_fused_attention(
     shape = (b, q, h * e) if packed_inputs else (b, h, q, e)
     types = [Type(dtype, shape), Type(dtype, operands.score_shape)][:result_count]
 
-    def emit_attention() -> list[str]:
+    def emit_attention() -> list[OnnxValue]:
         results = g.emit_nodes("Attention", output_count, *inputs, mask, **options)
         return [results[0], results[-1]][:result_count]
 
@@ -211,22 +193,25 @@ def emit_fused_attention(
         results, notes = _emit_nonempty_branch(g, possibly_empty, types, emit_attention)
     else:
         results = emit_attention()
-        notes = {"node": results[0]}
-    weights = results[1] if result_count == 2 else ""
+        notes = {"node": results[0].name}
+    weights = results[1] if result_count == 2 else None
     return AttentionResult(
         result=results[0], is_packed=packed_inputs is not None, weights=weights, notes=notes
     )
 
 
 def _emit_nonempty_branch(
-    g: Emitter, lengths: Sequence[Dim], types: Sequence[Type], emit_attention: AttentionEmitter
-) -> tuple[list[str], dict[str, str]]:
-    """Emit an `If` that computes the attention, or zeros if one of `lengths` is 0. Return the names
-    of the results of the `If`, and attention notes on the values inside the `If`.
+    g: Emitter,
+    lengths: Sequence[Dim],
+    types: Sequence[Type],
+    emit_attention: Callable[[], list[OnnxValue]],
+) -> tuple[list[OnnxValue], dict[str, str]]:
+    """Emit an `If` that computes the attention, or zeros if one of `lengths` is 0. Return the
+    results of the `If`, and attention notes on the values inside the `If`.
     """
     # The product of the sizes is 0 if any size is 0.
     with g.hoist_nodes("lengths"):
-        is_nonempty = g.emit_node("Greater", g.emit_length(multiply_dims(lengths)), 0)
+        is_nonempty = g.emit_length(multiply_dims(lengths)) > 0
     nonempty_branch = make_branch(g, "nonempty", types, emit_attention)
     empty_branch = make_branch(
         g, "empty", types, lambda: [emit_full(g, 0, t.dtype, t.shape) for t in types]
@@ -234,22 +219,19 @@ def _emit_nonempty_branch(
     results = g.emit_nodes(
         "If", len(types), is_nonempty, then_branch=nonempty_branch, else_branch=empty_branch
     )
-    return [*results], {"node": nonempty_branch.output[0].name, "guard": results[0]}
+    return [*results], {"node": nonempty_branch.output[0].name, "guard": results[0].name}
 
 
-def find_packed_heads(g: Emitter, operands: AttentionOperands) -> tuple[str, str, str] | None:
+def find_packed_heads(g: Emitter, operands: AttentionOperands) -> list[OnnxValue] | None:
     """Return queries, keys and values as `[b, t, h·d]`, or None if the kernel cannot use them."""
-    q, k, v = (g.layouts.packed_heads.get(t.name) for t in (operands.q, operands.k, operands.v))
+    packed_heads = [
+        packed
+        for x in (operands.q, operands.k, operands.v)
+        if (packed := g.layouts.packed_heads.get(x.name)) is not None
+    ]
     has_static_heads = operands.score_shape[1].number and operands.kv_heads.number
-    if (
-        not g.target.uses_packed_heads
-        or not has_static_heads
-        or q is None
-        or k is None
-        or v is None
-    ):
-        return None
-    return q, k, v
+    can_use_all = g.target.uses_packed_heads and has_static_heads and len(packed_heads) == 3
+    return packed_heads if can_use_all else None
 
 
 def emit_combined_mask(
@@ -264,12 +246,10 @@ def emit_combined_mask(
     if combined_mask is None:
         return None
     if mask is not None and bias is not None:
-        masked_bias = g.emit_node("Where", mask, bias, g.emit_constant(float("-inf"), bias.dtype))
-        broadcast_shape = [
-            (mask_length if bias_length == 1 else bias_length)
-            for mask_length, bias_length in zip(mask.shape, bias.shape, strict=True)
-        ]
-        combined_mask = make_typed_tensor(masked_bias, bias.dtype, broadcast_shape)
+        masked_bias = mask.if_else(bias, float("-inf"))
+        pairs = zip(mask.shape, bias.shape, strict=True)
+        broadcast_shape = [m if b == 1 else b for m, b in pairs]
+        combined_mask = masked_bias.with_shape(broadcast_shape)
     # ONNX Runtime requires a mask of full query length, although ONNX allows size 1.
     shape = (*combined_mask.shape[:2], *lengths)
-    return make_typed_tensor(emit_expand(g, combined_mask, shape), combined_mask.dtype, shape)
+    return emit_expand(combined_mask, shape).with_shape(shape)

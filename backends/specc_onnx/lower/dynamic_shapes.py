@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from specc.ir.dim import Atom, Dim, DimFunction, DimLike, Monomial
 from specc.ir.length_constraints import is_never_negative
-from specc.ir.shape_binding import AxisSource, LengthSource, find_length_sources
+from specc.ir.shape_binding import LengthSource, find_length_sources
 from specc.ir.types import Type
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
+from specc_onnx.lower.onnx_values import NodeResult, OnnxValue
 
 if TYPE_CHECKING:
     from specc_onnx.lower.emitter import Emitter
@@ -39,19 +40,19 @@ class DimResolver:
         """Return the axis, expression or input from which each symbolic dimension is computed."""
         return find_length_sources(self.inputs, self.length_equations, self.length_inputs)
 
-    def emit_dim_scalar(self, g: "Emitter", length: DimLike) -> str:
+    def emit_dim_scalar(self, g: "Emitter", length: DimLike) -> OnnxValue:
         """Emit a dimension as i64[]."""
         number = Dim.from_value(length).number
         if number is not None:
             return g.emit_constant(number, "i64")
         vector = self.emit_length(g, Dim.from_value(length))
         with g.hoist_nodes("lengths"):
-            return g.emit_node("Squeeze", vector, [0])
+            return vector.squeeze(0)
 
-    def emit_dim_vector(self, g: "Emitter", dims: Sequence[DimLike]) -> str:
+    def emit_dim_vector(self, g: "Emitter", dims: Sequence[DimLike]) -> OnnxValue:
         """Emit several dimensions as a vector, i64[n]."""
         # Adjacent constants become one vector, which ONNX's shape inference can evaluate.
-        parts: list[str] = []
+        parts: list[OnnxValue] = []
         for is_static, group in groupby(map(Dim.from_value, dims), lambda d: d.number is not None):
             if is_static:
                 parts.append(g.emit_constant([d.number for d in group], "i64"))
@@ -62,7 +63,7 @@ class DimResolver:
         with g.hoist_nodes("lengths"):
             return g.emit_node("Concat", *parts, axis=0)
 
-    def emit_length(self, g: "Emitter", length: Dim) -> str:
+    def emit_length(self, g: "Emitter", length: Dim) -> OnnxValue:
         """Emit a dimension as i64[1]."""
         if length.number is not None:
             return g.emit_constant([length.number], "i64")
@@ -70,17 +71,17 @@ class DimResolver:
             if length.name is not None:
                 return self._emit_symbol(g, length.name)
             if not length.symbols() <= self.length_sources.keys():
-                return _emit_dim_from_axis(g, self.inputs, length)
+                return self._emit_dim_from_axis(g, length)
             # Positive terms are added before negative terms, so that no intermediate sum is
             # negative.
             terms = sorted(length.terms, key=lambda term: term[1] < 0)
             if not terms or terms[0][1] < 0:
                 terms.insert(0, ((), 0))
-            sum_name = self._emit_term(g, *terms[0])
+            total = self._emit_term(g, *terms[0])
             for monomial, coefficient in terms[1:]:
                 term = self._emit_term(g, monomial, abs(coefficient))
-                sum_name = g.emit_node("Add" if coefficient > 0 else "Sub", sum_name, term)
-            return sum_name
+                total = total + term if coefficient > 0 else total - term
+            return total
 
     def get_lower_bound(self, length: Dim) -> int:
         """Return a lower bound of a dimension, or 0 if the dimension may be negative."""
@@ -93,8 +94,8 @@ class DimResolver:
             for monomial, coefficient in length.terms
         )
 
-    def emit_length_check(self, g: "Emitter", length_name: str, *lengths: Dim) -> str:
-        """Emit the value `length_name`, i64[1], so that the model fails at run time if one of
+    def emit_length_check(self, g: "Emitter", size: OnnxValue, *lengths: Dim) -> OnnxValue:
+        """Emit the value `size`, i64[1], so that the model fails at run time if one of
         `lengths` is negative. ONNX has no assertions, so the failure is an index out of range.
         """
         with g.hoist_nodes("lengths"):
@@ -103,20 +104,16 @@ class DimResolver:
                     length.substitute(self.length_equations), self.lower_bounds
                 ):
                     # Every runtime fails for index 1 of a vector of size 1.
-                    is_negative = g.emit_node("Less", self.emit_length(g, length), [0])
-                    length_name = g.emit_node(
-                        "Gather",
-                        length_name,
-                        g.emit_node("Cast", is_negative, to=ONNX_TYPE_CODES["i64"]),
-                        axis=0,
-                    )
-        return length_name
+                    is_negative = self.emit_length(g, length) < [0]
+                    index = g.emit_node("Cast", is_negative, to=ONNX_TYPE_CODES["i64"])
+                    size = size.gather(index, 0)
+        return size
 
     def is_positive(self, length: Dim) -> bool:
         """Return True if a dimension is known to be at least 1."""
         return length in self.nonzero or self.get_lower_bound(length) > 0
 
-    def _emit_term(self, g: "Emitter", monomial: Monomial, coefficient: int) -> str:
+    def _emit_term(self, g: "Emitter", monomial: Monomial, coefficient: int) -> OnnxValue:
         """Emit `coefficient` times a product of symbolic dimensions as a tensor i64[1]."""
         factors = [
             self._emit_symbol(g, atom)
@@ -129,10 +126,10 @@ class DimResolver:
             factors.append(g.emit_constant([coefficient], "i64"))
         product = factors[0]
         for factor in factors[1:]:
-            product = g.emit_node("Mul", product, factor)
+            product = product * factor
         return product
 
-    def _emit_length_function(self, g: "Emitter", function: DimFunction) -> str:
+    def _emit_length_function(self, g: "Emitter", function: DimFunction) -> OnnxValue:
         """Emit a minimum, maximum, quotient or remainder of dimensions, i64[1]. A divisor of 0 is
         replaced by 1, because a division by 0 crashes; no result depends on the quotient in this
         case.
@@ -142,44 +139,40 @@ class DimResolver:
         if function.fn in ("min", "max"):
             return g.emit_node(function.fn.capitalize(), left, right)
         if not (function.args[1].number or self.is_positive(function.args[1])):
-            right = g.emit_node("Where", g.emit_node("Equal", right, [0]), [1], right)
+            right = right.equals([0]).if_else([1], right)
         if function.fn == "/":
-            return emit_exact_quotient(g, left, right)
-        remainder = g.emit_node("Mod", left, right)
-        return (
-            remainder
-            if function.fn == "%"
-            else g.emit_node("Div", g.emit_node("Sub", left, remainder), right)
-        )
+            return emit_exact_quotient(left, right)
+        remainder = left % right
+        return remainder if function.fn == "%" else (left - remainder) / right
 
-    def _emit_symbol(self, g: "Emitter", symbol: str) -> str:
+    def _emit_symbol(self, g: "Emitter", symbol: str) -> OnnxValue:
         if symbol in self.length_inputs:
-            return g.emit_node("Unsqueeze", self.length_inputs[symbol], [0])
+            length_input = NodeResult(g, self.length_inputs[symbol], "i64")
+            return length_input.unsqueeze(0)
         source = self.length_sources.get(symbol)
         assert source is not None, f"no input determines the length {symbol}"
         if isinstance(source, Dim):
             return self.emit_length(g, source)
-        return _emit_axis_length(g, self, source)
+        axis_length = _emit_input_length(g, source.input, source.axis)
+        if source.offset != 0:
+            axis_length = axis_length - self.emit_length(g, source.offset)
+        if source.factor == 1:
+            return axis_length
+        return emit_exact_quotient(axis_length, [source.factor])
+
+    def _emit_dim_from_axis(self, g: "Emitter", length: Dim) -> OnnxValue:
+        """Emit a size such as `a * b`, whose factors are not known separately, from an axis of an
+        input, as i64[1].
+        """
+        for name, type in self.inputs.items():
+            if length in type.shape:
+                return _emit_input_length(g, name, type.shape.index(length))
+        raise AssertionError(f"no input determines the length {length}")
 
 
-def _emit_axis_length(g: "Emitter", lengths: DimResolver, source: AxisSource) -> str:
-    """Emit a symbolic dimension, computed from an axis of an input, as i64[1]."""
-    axis_length = g.emit_node("Shape", source.input, start=source.axis, end=source.axis + 1)
-    if source.offset != 0:
-        axis_length = g.emit_node("Sub", axis_length, lengths.emit_length(g, source.offset))
-    if source.factor == 1:
-        return axis_length
-    return emit_exact_quotient(g, axis_length, [source.factor])
-
-
-def _emit_dim_from_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> str:
-    """Emit a size such as `a * b`, whose factors are not known separately, from an input axis, as
-    i64[1].
-    """
-    name, axis = next(
-        (name, type.shape.index(length)) for name, type in inputs.items() if length in type.shape
-    )
-    return g.emit_node("Shape", name, start=axis, end=axis + 1)
+def _emit_input_length(g: "Emitter", name: str, axis: int) -> OnnxValue:
+    """Emit the size of an axis of an input, i64[1]."""
+    return g.emit_node("Shape", NodeResult(g, name, ""), start=axis, end=axis + 1)
 
 
 def _find_atom_lower_bound(lengths: DimResolver, atom: Atom) -> int:
@@ -194,11 +187,6 @@ def _find_atom_lower_bound(lengths: DimResolver, atom: Atom) -> int:
     return {"max": max(a, b), "min": min(a, b)}.get(atom.fn, 0)
 
 
-def emit_exact_quotient(g: "Emitter", dividend: str, divisor: str | list[int]) -> str:
+def emit_exact_quotient(dividend: OnnxValue, divisor: OnnxValue | list[int]) -> OnnxValue:
     """Emit `dividend / divisor`, i64[1]. The model fails at run time if the remainder is not 0."""
-    return g.emit_node(
-        "Gather",
-        g.emit_node("Div", dividend, divisor),
-        g.emit_node("Mod", dividend, divisor),
-        axis=0,
-    )
+    return (dividend / divisor).gather(dividend % divisor, 0)

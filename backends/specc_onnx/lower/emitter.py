@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
@@ -29,37 +29,19 @@ from specc_onnx.lower.onnx_nodes import (
     make_value_info,
 )
 from specc_onnx.lower.onnx_targets import NUMPY_DTYPES
+from specc_onnx.lower.onnx_values import (
+    NodeResult,
+    OnnxValue,
+    Operand,
+    Tensor,
+    choose_constant_dtype,
+    infer_result_dtypes,
+)
 
 if TYPE_CHECKING:
     from specc_onnx.lower.predictive_local_attention import WindowKeys
 
 CONTRIB_DOMAIN = "com.microsoft"
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor of the ONNX graph with its `name`, `type` and the corresponding IR `value`, if
-    any.
-    """
-
-    name: str
-    type: Type
-    value: Value | None = None
-
-    @property
-    def shape(self) -> tuple[Dim, ...]:
-        """Return the size of each axis."""
-        return self.type.shape
-
-    @property
-    def dtype(self) -> str:
-        """Return the element type."""
-        return self.type.dtype
-
-    @property
-    def rank(self) -> int:
-        """Return the number of axes."""
-        return self.type.rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +66,7 @@ class GraphBody:
     """Nodes of a graph or subgraph, their results by node hash key, and the IR types of results."""
 
     nodes: list[NodeProto] = field(default_factory=list)
-    results_by_key: dict[Hashable, tuple[str, ...]] = field(default_factory=dict)
+    results_by_key: dict[Hashable, tuple[OnnxValue, ...]] = field(default_factory=dict)
     types: dict[str, Type] = field(default_factory=dict)
 
 
@@ -110,7 +92,7 @@ class ValueTable:
     constants: dict[str, TensorProto] = field(default_factory=dict)
     parameters: dict[str, Tensor] = field(default_factory=dict)
     stored_types: dict[str, Type] = field(default_factory=dict)
-    narrow_weights: dict[str, str] = field(default_factory=dict)
+    narrow_weights: dict[str, OnnxValue] = field(default_factory=dict)
     kv_buffers: set[Value] = field(default_factory=set)
 
 
@@ -133,8 +115,8 @@ class LayoutCache:
     `window_keys` outside of which local-p attention weights are zero.
     """
 
-    packed_heads: dict[str, str] = field(default_factory=dict)
-    time_major_outputs: dict[str, tuple[str, str]] = field(default_factory=dict)
+    packed_heads: dict[str, OnnxValue] = field(default_factory=dict)
+    time_major_outputs: dict[str, tuple[str, OnnxValue]] = field(default_factory=dict)
     hoisted_masks: dict[Hashable, Tensor] = field(default_factory=dict)
     window_keys: dict[str, "WindowKeys"] = field(default_factory=dict)
 
@@ -157,11 +139,6 @@ class GraphFacts:
         if length.name is not None:
             previous_limit = self.branch_length_thresholds.get(length.name, 0)
             self.branch_length_thresholds[length.name] = max(limit, previous_limit)
-
-
-Operand: TypeAlias = str | Tensor | bool | int | float | Sequence[int] | None
-"""An operand of a node: a value by name or as a tensor, a constant (a Python integer is i64, a
-float f32, a sequence of integers i64[n]), or None if it is absent."""
 
 
 @dataclass(kw_only=True)
@@ -195,30 +172,32 @@ class Emitter:
         """Return True if the target has no kernel for the operator `kind` with the type `dtype`."""
         return bool({kind, f"{kind} {dtype}"} & self.target.missing_kernels)
 
-    def emit_node(self, kind: str, *inputs: Operand, domain: str = "", **attributes: Any) -> str:
-        """Emit an ONNX node, or reuse an equal node; return the name of its result."""
+    def emit_node(
+        self, kind: str, *inputs: Operand, domain: str = "", **attributes: Any
+    ) -> OnnxValue:
+        """Emit an ONNX node, or reuse an equal node; return its result."""
         return self.emit_nodes(kind, 1, *inputs, domain=domain, **attributes)[0]
 
     def emit_nodes(
         self, kind: str, result_count: int, *inputs: Operand, domain: str = "", **attributes: Any
-    ) -> tuple[str, ...]:
+    ) -> tuple[OnnxValue, ...]:
         """Emit an ONNX node, or reuse an equal node; return its first `result_count` results."""
-        input_names = [_emit_operand(self, operand) for operand in inputs]
-        while input_names and not input_names[-1]:
-            input_names.pop()
-        present_attributes = {k: v for k, v in attributes.items() if v is not None}
-        options = tuple((k, make_hashable(v)) for k, v in present_attributes.items())
-        key = (kind, result_count, domain, tuple(input_names), options)
+        operands = _emit_operands(self, kind, inputs)
+        input_names = tuple(x.name if x else "" for x in operands)
+        attributes = {k: v for k, v in attributes.items() if v is not None}
+        options = tuple((k, make_hashable(v)) for k, v in attributes.items())
+        key = (kind, result_count, domain, input_names, options)
         for body in self.bodies.open_bodies[self.bodies.isolated_index :]:
-            if (results := body.results_by_key.get(key)) is not None:
-                return results
+            if (previous_results := body.results_by_key.get(key)) is not None:
+                return previous_results
         name = self.reserve_name(self.make_scoped_name(kind))
         names = (name, *(self.reserve_name(f"{name}:{n}") for n in range(1, result_count)))
-        self.innermost_body.nodes.append(
-            make_node(kind, name, input_names, names, domain, present_attributes)
-        )
-        self.innermost_body.results_by_key[key] = names
-        return names
+        node = make_node(kind, name, input_names, names, domain, attributes)
+        self.innermost_body.nodes.append(node)
+        dtypes = infer_result_dtypes(kind, operands, attributes, result_count)
+        results = tuple(NodeResult(self, n, d) for n, d in zip(names, dtypes, strict=True))
+        self.innermost_body.results_by_key[key] = results
+        return results
 
     def make_scoped_name(self, suffix: str) -> str:
         """Return a name under the current scope, e.g. `encoder/layers/3/Gemm`."""
@@ -230,11 +209,11 @@ class Emitter:
         parts = [*filter(None, self.site.scope.split("."))]
         return "/".join(parts) or self.names.graph_name or "main"
 
-    def emit_identity(self, name: str, preferred_name: str) -> str:
-        """Emit an `Identity` in the innermost body; return the name of its result."""
-        result = self.reserve_name(preferred_name)
-        self.innermost_body.nodes.append(make_node("Identity", result, [name], [result], "", {}))
-        return result
+    def emit_identity(self, value: OnnxValue, suffix: str) -> OnnxValue:
+        """Emit an `Identity`, whose result has a name that ends with `suffix`."""
+        name = self.reserve_name(self.make_scoped_name(suffix))
+        self.innermost_body.nodes.append(make_node("Identity", name, [value.name], [name], "", {}))
+        return NodeResult(self, name, value.dtype)
 
     def reserve_name(self, preferred_name: str) -> str:
         """Reserve a unique name: the preferred name, with a numeric suffix if it is in use."""
@@ -244,7 +223,7 @@ class Emitter:
 
     def new_tensor(self, suffix: str, type: Type, value: Value | None = None) -> Tensor:
         """Return a tensor with a unique name under the current scope."""
-        return Tensor(self.reserve_name(self.make_scoped_name(suffix)), type, value)
+        return Tensor(self, self.reserve_name(self.make_scoped_name(suffix)), type, value)
 
     def new_loop_inputs(self) -> tuple[Tensor, Tensor]:
         """Return the first two inputs of a `Loop` body: iteration i64[] and condition bool[]."""
@@ -285,92 +264,92 @@ class Emitter:
         finally:
             self.bodies, self.site = bodies, site
 
-    def emit_constant(self, value: object, dtype: str) -> str:
-        """Emit a constant tensor, or reuse an equal constant; return its name."""
+    def emit_constant(self, value: object, dtype: str) -> OnnxValue:
+        """Emit a constant tensor, or reuse an equal constant."""
         array = np.asarray(value).astype(NUMPY_DTYPES[dtype])
         proto = make_tensor_proto(array, dtype)
         for n in count(1):
             name = proto.name if n == 1 else f"{proto.name}_{n}"
             constant = self.values.constants.get(name)
             if constant and constant.raw_data == proto.raw_data and constant.dims == proto.dims:
-                return name
+                return NodeResult(self, name, dtype)
             # another constant with the same shape, or a value of the graph, may have the same name
             if name not in self.names.used:
                 break
         proto.name = name
         self.values.constants[name] = proto
         self.names.used.add(name)
-        return name
+        return NodeResult(self, name, dtype)
 
-    def emit_length(self, length: DimLike) -> str:
+    def emit_length(self, length: DimLike) -> OnnxValue:
         """Emit a dimension as i64[]."""
         return self.lengths.emit_dim_scalar(self, length)
 
-    def emit_shape(self, dims: Sequence[DimLike]) -> str:
+    def emit_shape(self, dims: Sequence[DimLike]) -> OnnxValue:
         """Emit dimensions as a vector i64[n], which is a constant if all of them are static."""
         return self.lengths.emit_dim_vector(self, dims)
 
-    def list_names(self, values: Iterable[Value]) -> list[str]:
-        """Return the ONNX names of IR values."""
-        return [self.values.tensors[value].name for value in values]
+    def list_tensors(self, values: Iterable[Value]) -> list[Tensor]:
+        """Return the ONNX values of IR values."""
+        return [self.values.tensors[value] for value in values]
 
 
-def _emit_operand(g: Emitter, operand: Operand) -> str:
-    """Return the name of an operand ("" if absent); emit a constant for a Python value."""
-    match operand:
-        case str():
-            return operand
-        case Tensor():
-            return operand.name
-        case None:
-            return ""
-        case bool():
-            return g.emit_constant(operand, "bool")
-        case float():
-            return g.emit_constant(operand, "f32")
-    return g.emit_constant(operand, "i64")
+def _emit_operands(g: Emitter, kind: str, operands: Sequence[Operand]) -> list[OnnxValue | None]:
+    """Return the operands of the operator `kind` up to the last present one; emit constants."""
+    values = [
+        x
+        if isinstance(x, OnnxValue | None)
+        else g.emit_constant(x, choose_constant_dtype(kind, operands, x))
+        for x in operands
+    ]
+    while values and values[-1] is None:
+        values.pop()
+    return values
 
 
 def make_body_graph(
     name: str,
     body: GraphBody,
-    results: Sequence[str],
+    results: Sequence[OnnxValue],
     types: Sequence[Type],
     inputs: Sequence[Tensor] = (),
 ) -> GraphProto:
     """Return a GraphProto with the nodes of a finished body, without unused nodes."""
-    body.nodes = find_live_nodes(body.nodes, results)
+    names = [result.name for result in results]
+    body.nodes = find_live_nodes(body.nodes, names)
     return GraphProto(
         name=name,
         node=body.nodes,
         input=[make_value_info(t.name, t.type) for t in inputs],
-        output=[make_value_info(r, t) for r, t in zip(results, types, strict=True)],
-        value_info=list_value_infos(body, results),
+        output=[make_value_info(n, t) for n, t in zip(names, types, strict=True)],
+        value_info=list_value_infos(body, names),
     )
 
 
-def emit_body_results(g: Emitter, results: Sequence[str]) -> list[str]:
-    """Return distinct names of `results` that are defined in the innermost body, as ONNX requires.
+def emit_body_results(g: Emitter, results: Sequence[OnnxValue]) -> list[OnnxValue]:
+    """Return `results` as distinct values that are defined in the innermost body, as ONNX requires.
     Unchanged loop-carried values and outer values are copied.
     """
-    body_names = {name for node in g.innermost_body.nodes for name in node.output}
-    names: list[str] = []
-    for name in results:
-        is_usable = name in body_names and name not in names
-        names.append(name if is_usable else g.emit_identity(name, g.make_scoped_name("result")))
-    return names
+    usable_names = {name for node in g.innermost_body.nodes for name in node.output}
+    values = []
+    for value in results:
+        if value.name not in usable_names:
+            value = g.emit_identity(value, "result")
+        usable_names.discard(value.name)
+        values.append(value)
+    return values
 
 
 def make_branch(
     g: Emitter,
     name: str,
     types: Sequence[Type],
-    emit_results: Callable[[], Sequence[str]],
+    emit_results: Callable[[], Sequence[OnnxValue]],
     *,
     is_isolated: bool = False,
 ) -> GraphProto:
-    """Return a branch of an `If`. The outputs of the branch have the names that `emit_results`
-    returns, and `types`. An isolated branch does not reuse nodes outside the branch.
+    """Return a branch of an `If`. The outputs of the branch are the values that `emit_results`
+    returns, of the types `types`. An isolated branch does not reuse nodes outside the branch.
     """
     with g.open_body(is_isolated=is_isolated) as body:
         results = emit_body_results(g, emit_results())
@@ -379,11 +358,11 @@ def make_branch(
 
 def emit_if(
     g: Emitter,
-    condition: str,
+    condition: OnnxValue,
     types: Sequence[Type],
-    branches: Mapping[str, Callable[[], Sequence[str]]],
+    branches: Mapping[str, Callable[[], Sequence[OnnxValue]]],
     isolated_branches: Collection[str] = (),
-) -> tuple[str, ...]:
+) -> tuple[OnnxValue, ...]:
     """Emit an `If`. `branches` maps the names of the true and the false branch to functions that
     emit their results; branches in `isolated_branches` do not reuse outer values.
     """

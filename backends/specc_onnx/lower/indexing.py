@@ -12,38 +12,36 @@ from numpy.typing import NDArray
 
 from specc.ir import ops
 from specc.ir.dim import Dim, mod_dims, multiply_dims
-from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_targets import HALF_DTYPES
+from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (
     emit_arange,
-    emit_cast,
     emit_full,
     emit_nonnegative_size,
     emit_reshape,
-    emit_slice,
     emit_stable_top_k,
-    emit_unsqueeze,
 )
 
 
 @lower
-def sort(op: ops.Sort, g: Emitter, x: Tensor) -> tuple[str, ...]:
+def sort(op: ops.Sort, g: Emitter, x: Tensor) -> tuple[OnnxValue, ...]:
     """Lower to a `TopK` of all elements."""
     count = g.emit_shape([x.shape[op.axis]])
-    return emit_stable_top_k(g, x, count, axis=op.axis, largest=op.descending)
+    return emit_stable_top_k(x, count, axis=op.axis, largest=op.descending)
 
 
 @lower
-def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[str, ...]:
+def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[OnnxValue, ...]:
     """Lower to a `TopK` of `k` elements."""
     remaining_count = x.shape[op.axis] - op.k
     count = emit_nonnegative_size(g, op.k, op.k, remaining_count)
-    return emit_stable_top_k(g, x, count, axis=op.axis, largest=op.largest)
+    return emit_stable_top_k(x, count, axis=op.axis, largest=op.largest)
 
 
 @lower
-def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> str:
+def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> OnnxValue:
     """Lower to `Slice` with a step."""
     length = x.shape[op.axis]
     start = emit_nonnegative_size(g, op.start, op.start, op.stop - op.start)
@@ -52,23 +50,23 @@ def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> str:
 
 
 @lower
-def roll(op: ops.Roll, g: Emitter, x: Tensor) -> str:
+def roll(op: ops.Roll, g: Emitter, x: Tensor) -> OnnxValue:
     """Lower to `Concat` of two slices."""
     length = x.shape[op.axis]
     # a division by 0 has an undefined remainder, but an empty axis is unchanged anyway
     shift = op.shift if length == 0 else mod_dims(op.shift, length)
     if shift == 0:
-        return x.name
-    tail = emit_slice(g, x, op.axis, length - shift, length)
-    head = emit_slice(g, x, op.axis, 0, length - shift)
+        return x
+    tail = x.slice(op.axis, length - shift, length)
+    head = x.slice(op.axis, 0, length - shift)
     return g.emit_node("Concat", tail, head, axis=op.axis)
 
 
 @lower
-def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
+def pad(op: ops.Pad, g: Emitter, x: Tensor) -> OnnxValue:
     """Lower to `Pad` with widths for both ends of every axis."""
     if op.padding_before == 0 == op.padding_after:
-        return x.name
+        return x
     length = x.shape[op.axis]
     # ONNX's `pads` operand contains the start padding of all axes, then the end padding.
     ends = [Dim.from_value(0)] * (2 * x.rank)
@@ -95,24 +93,24 @@ CUBIC_COEFFICIENT = -0.75
 
 
 @lower
-def resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
+def resize(op: ops.Resize, g: Emitter, x: Tensor) -> OnnxValue:
     """Lower to `Resize` only if it is exact. `Resize` computes coordinates in float32 (errors of
     1e-5 from 50 positions on, except for factors of 2), its cubic mode is slow, and it rounds
     nearest-neighbor coordinates differently from PyTorch.
     """
     if op.mode == "bilinear" and not op.antialias and _is_exact_in_float32(op, x):
         return _emit_resize(op, g, x)
-    name = x.name
+    result: OnnxValue = x
     for index in _order_resized_axes(op, x):
         axis, size = op.axis + index, op.sizes[index]
         sampler = _AxisSampler(g, op, x.shape[axis], size, index)
         if op.antialias:
-            name = sampler.emit_antialiased(name, axis, x.rank)
+            result = sampler.emit_antialiased(result, axis, x.rank)
         elif op.is_interpolating:
-            name = sampler.emit_interpolated(name, axis, x.rank)
+            result = sampler.emit_interpolated(result, axis, x.rank)
         else:
-            name = g.emit_node("Gather", name, sampler.emit_nearest(), axis=axis)
-    return name
+            result = result.gather(sampler.emit_nearest(), axis)
+    return result
 
 
 def _order_resized_axes(op: ops.Resize, x: Tensor) -> list[int]:
@@ -151,7 +149,7 @@ def _compute_scale_factor(length: Dim, target_length: Dim, factor: float | None)
     return ratio if factor in (None, ratio) else 0.0
 
 
-def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
+def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> OnnxValue:
     """Emit `Resize` with all other axes merged into the batch axis: `[n, 1, height, width]` for two
     resized axes, `[n, 1, 1, width]` for one.
     """
@@ -162,22 +160,22 @@ def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
     shape = [x.shape[n] for n in order]
     leading_shape = shape[: rank - count]
     unit_axes = [Dim.from_value(1)] * (2 if count == 1 else 1)
-    name = g.emit_node("Transpose", x, perm=order) if is_transposed else x.name
+    transposed = x.transpose(order) if is_transposed else x
     result_shape = (multiply_dims(leading_shape), *unit_axes, *op.sizes)
     source_shape = (multiply_dims(leading_shape), *unit_axes, *shape[rank - count :])
     resized = g.emit_node(
         "Resize",
-        emit_reshape(g, name, source_shape, source_shape=shape),
+        emit_reshape(transposed, source_shape, source_shape=shape),
         None,
         None,
         g.emit_shape(result_shape),
         mode="linear",
         coordinate_transformation_mode="half_pixel",
     )
-    resized = emit_reshape(g, resized, (*leading_shape, *op.sizes), source_shape=result_shape)
+    resized = emit_reshape(resized, (*leading_shape, *op.sizes), source_shape=result_shape)
     if not is_transposed:
         return resized
-    return g.emit_node("Transpose", resized, perm=[order.index(n) for n in range(rank)])
+    return resized.transpose([order.index(n) for n in range(rank)])
 
 
 LINEAR_GRID_SINCE = 20
@@ -185,27 +183,24 @@ LINEAR_GRID_SINCE = 20
 
 
 @lower
-def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> str:
+def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> OnnxValue:
     """Lower to `GridSample` over a grid of width 1; 16-bit floats are computed in f32."""
     batch, channels = x.shape[:2]
     count = multiply_dims(grid.shape[1:-1])
     points = (batch, count, 1, 2)
-    dtype = x.dtype
-    compute_dtype = "f32" if dtype in HALF_DTYPES else dtype
-    names = (x.name, emit_reshape(g, grid, points))
+    compute_dtype = "f32" if x.dtype in HALF_DTYPES else x.dtype
+    operands = (x, emit_reshape(grid, points))
     mode = "linear" if op.mode == "bilinear" and g.opset >= LINEAR_GRID_SINCE else op.mode
     sampled = g.emit_node(
         "GridSample",
-        *(emit_cast(g, name, compute_dtype, source_dtype=dtype) for name in names),
+        *(operand.cast(compute_dtype) for operand in operands),
         mode=mode,
         padding_mode=op.padding_mode,
         align_corners=int(op.align_corners),
     )
-    sampled = emit_cast(g, sampled, dtype, source_dtype=compute_dtype)
+    sampled = sampled.cast(x.dtype)
     sampled_shape = (batch, channels, count, 1)
-    return emit_reshape(
-        g, sampled, (batch, channels, *grid.shape[1:-1]), source_shape=sampled_shape
-    )
+    return emit_reshape(sampled, (batch, channels, *grid.shape[1:-1]), source_shape=sampled_shape)
 
 
 def compute_antialias_weights(
@@ -255,16 +250,16 @@ class _AxisSampler:
     target_length: Dim
     index: int
 
-    def emit_nearest(self) -> str:
+    def emit_nearest(self) -> OnnxValue:
         """Emit nearest-neighbor positions `⌊i · n / m⌋`, computed in float32 as in PyTorch."""
         g = self.g
-        points = emit_cast(g, emit_arange(g, self.target_length), "f32")
+        points = emit_arange(g, self.target_length).cast("f32")
         if self.op.mode == "nearest_exact":
-            points = g.emit_node("Add", points, 0.5)
-        indices = g.emit_node("Floor", g.emit_node("Mul", points, self._emit_step("f32")))
-        return self._clamp_positions(emit_cast(g, indices, "i64"))
+            points = points + 0.5
+        indices = g.emit_node("Floor", points * self._emit_step("f32"))
+        return self._clamp_positions(indices.cast("i64"))
 
-    def emit_antialiased(self, x: str, axis: int, rank: int) -> str:
+    def emit_antialiased(self, x: OnnxValue, axis: int, rank: int) -> OnnxValue:
         """Emit `x`, a tensor with `rank` axes, with `axis` resized by an antialiasing filter, whose
         weights are constants. The axis size and the target size are static.
         """
@@ -273,92 +268,76 @@ class _AxisSampler:
         assert size is not None, "antialiased `resize` requires a static target size"
         terms = []
         for indices, weights in compute_antialias_weights(self.op.mode, length, size):
-            values = g.emit_node("Gather", x, indices.tolist(), axis=axis)
+            values = x.gather(indices.tolist(), axis)
             weight = g.emit_constant(weights.reshape(-1, *[1] * (rank - axis - 1)), "f32")
-            terms.append(g.emit_node("Mul", values, weight))
-        return self._emit_weighted_sum(terms)
+            terms.append(values * weight)
+        return sum(terms[1:], terms[0])
 
-    def _emit_weighted_sum(self, terms: list[str]) -> str:
-        weighted_sum = terms[0]
-        for term in terms[1:]:
-            weighted_sum = self.g.emit_node("Add", weighted_sum, term)
-        return weighted_sum
-
-    def emit_interpolated(self, x: str, axis: int, rank: int) -> str:
+    def emit_interpolated(self, x: OnnxValue, axis: int, rank: int) -> OnnxValue:
         """Emit `x` of `rank` axes with `axis` resized by linear or cubic interpolation."""
         g, coordinates = self.g, self._emit_positions()
         if self.op.mode == "bilinear":
-            coordinates = g.emit_node("Max", coordinates, g.emit_constant(0.0, "f64"))
+            coordinates = coordinates.maximum(0.0)
         lower = g.emit_node("Floor", coordinates)
-        fraction = emit_cast(g, g.emit_node("Sub", coordinates, lower), "f32")
-        fraction = emit_unsqueeze(g, fraction, *range(1, rank - axis))
-        lower_index = emit_cast(g, lower, "i64")
+        fraction = (coordinates - lower).cast("f32")
+        fraction = fraction.unsqueeze(*range(1, rank - axis))
+        lower_index = lower.cast("i64")
         if self.op.mode == "bilinear":
             left_values, right_values = (
                 self._emit_neighbor(x, axis, lower_index, step) for step in (0, 1)
             )
-            left_weight = g.emit_node("Sub", 1.0, fraction)
+            left_weight = 1.0 - fraction
             # Multiply both neighbors by weights instead of interpolating with their difference,
             # because a difference of two infinities is NaN.
-            return g.emit_node(
-                "Add",
-                g.emit_node("Mul", left_values, left_weight),
-                g.emit_node("Mul", right_values, fraction),
-            )
+            return left_values * left_weight + right_values * fraction
         terms = [
-            g.emit_node(
-                "Mul",
-                self._emit_neighbor(x, axis, lower_index, step),
-                self._emit_weight(fraction, step),
-            )
+            self._emit_neighbor(x, axis, lower_index, step) * self._emit_weight(fraction, step)
             for step in (-1, 0, 1, 2)
         ]
-        return self._emit_weighted_sum(terms)
+        return sum(terms[1:], terms[0])
 
-    def _emit_positions(self) -> str:
+    def _emit_positions(self) -> OnnxValue:
         """Emit the source coordinates in float64."""
         g = self.g
-        points = emit_cast(g, emit_arange(g, self.target_length), "f64")
-        half = g.emit_constant(0.5, "f64")
+        points = emit_arange(g, self.target_length).cast("f64")
         if self.op.align_corners:
             # avoid a division by 0 for an output axis of size 1
-            last_index = g.emit_node("Max", g.emit_length(self.target_length - 1), 1)
-            last_source = emit_cast(g, g.emit_length(self.length - 1), "f64")
-            step = g.emit_node("Div", last_source, emit_cast(g, last_index, "f64"))
-            return g.emit_node("Mul", points, step)
-        scaled_points = g.emit_node("Mul", g.emit_node("Add", points, half), self._emit_step("f64"))
-        return g.emit_node("Sub", scaled_points, half)
+            last_index = g.emit_length(self.target_length - 1).maximum(1)
+            last_source = g.emit_length(self.length - 1).cast("f64")
+            return points * (last_source / last_index.cast("f64"))
+        return (points + 0.5) * self._emit_step("f64") - 0.5
 
-    def _emit_step(self, dtype: str) -> str:
+    def _emit_step(self, dtype: str) -> OnnxValue:
         """Emit the distance between the source coordinates of two adjacent output positions."""
         g = self.g
         if self.op.factors:
             return g.emit_constant(1 / self.op.factors[self.index], dtype)
-        return g.emit_node(
-            "Div",
-            *(emit_cast(g, g.emit_length(d), dtype) for d in (self.length, self.target_length)),
+        length, target_length = (
+            g.emit_length(d).cast(dtype) for d in (self.length, self.target_length)
         )
+        return length / target_length
 
-    def _emit_neighbor(self, x: str, axis: int, lower_index: str, step: int) -> str:
+    def _emit_neighbor(
+        self, x: OnnxValue, axis: int, lower_index: OnnxValue, step: int
+    ) -> OnnxValue:
         """Emit the values of `x` at index `lower_index + step`, clamped to the range of `axis`."""
-        g = self.g
-        positions = g.emit_node("Add", lower_index, step) if step else lower_index
+        positions = lower_index + step if step else lower_index
         if self.op.mode == "bicubic":
-            positions = g.emit_node("Max", positions, 0)
-        return g.emit_node("Gather", x, self._clamp_positions(positions), axis=axis)
+            positions = positions.maximum(0)
+        return x.gather(self._clamp_positions(positions), axis)
 
-    def _clamp_positions(self, positions: str) -> str:
-        return self.g.emit_node("Min", positions, self.g.emit_length(self.length - 1))
+    def _clamp_positions(self, positions: OnnxValue) -> OnnxValue:
+        return positions.minimum(self.g.emit_length(self.length - 1))
 
-    def _emit_weight(self, fraction: str, step: int) -> str:
+    def _emit_weight(self, fraction: OnnxValue, step: int) -> OnnxValue:
         """Emit the cubic interpolation weight at distance `|fraction - step|`."""
         g, a = self.g, CUBIC_COEFFICIENT
-        distance = g.emit_node("Abs", g.emit_node("Sub", fraction, float(step)))
+        distance = g.emit_node("Abs", fraction - float(step))
         is_inner = step in (0, 1)
         # ((a + 2) d - (a + 3)) d d + 1 for d <= 1, and ((a d - 5 a) d + 8 a) d - 4 a for d > 1
         coefficients = (a + 2, -(a + 3), 0.0, 1.0) if is_inner else (a, -5 * a, 8 * a, -4 * a)
         weight = g.emit_constant(coefficients[0], "f32")
         for coefficient in coefficients[1:]:
-            weight = g.emit_node("Mul", weight, distance)
-            weight = g.emit_node("Add", weight, coefficient) if coefficient else weight
+            weight = weight * distance
+            weight = weight + coefficient if coefficient else weight
         return weight

@@ -20,17 +20,10 @@ from specc.ir.model import DecodeState, KVCache
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.lower.dense_attention import emit_combined_mask, emit_split_heads
-from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, Tensor, emit_if
+from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, emit_if
+from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import count_users
-from specc_onnx.lower.tensor_helpers import (
-    emit_arange,
-    emit_cast,
-    emit_full,
-    emit_slice,
-    emit_unsqueeze,
-    is_always_true,
-    make_typed_tensor,
-)
+from specc_onnx.lower.tensor_helpers import emit_arange, emit_full, is_always_true
 
 BUFFER_CAPACITY_DIM = Dim.symbol("capacity")
 """The capacity of a KV buffer, in positions."""
@@ -98,7 +91,7 @@ def emit_kv_buffer_attention(
     v: Tensor,
     mask: Tensor | None,
     bias: Tensor | None,
-) -> str:
+) -> OnnxValue:
     """Emit a `GroupQueryAttention` whose updated buffers replace `k` and `v`; return its output
     `[b, h, t, d]`. With 5 positions in the buffers and 2 new positions, the capacity is at least 7,
     and the operands `seqlens_k` and `total_sequence_length` are 6 and 7.
@@ -129,22 +122,23 @@ def emit_kv_buffer_attention(
     else:
         combined_bias = _emit_attention_bias(g, q.dtype, (new_count, total_length), mask, bias)
         result, *written_buffers = call.emit_call(g, combined_bias)
-    for buffer, name in zip(buffers, written_buffers, strict=True):
-        g.values.tensors[buffer.concatenated] = Tensor(
-            name, buffer.concatenated.type, buffer.concatenated
-        )
+    for buffer, written in zip(buffers, written_buffers, strict=True):
+        value = buffer.concatenated
+        g.values.tensors[value] = written.with_type(value.type, value)
     if needs_placeholders:
-        result = emit_slice(g, result, 1, new_count - query_count, new_count)
+        result = result.slice(1, new_count - query_count, new_count)
     if mask is not None and has_mask:
-        result = _emit_zeros_for_masked(g, result, mask, q.dtype)
-    return emit_split_heads(g, result, h, d)
+        result = _emit_zeros_for_masked(result, mask)
+    return emit_split_heads(result, h, d)
 
 
-def _emit_sequence_lengths(g: Emitter, batch: Dim, total_length: Dim) -> tuple[str, str]:
+def _emit_sequence_lengths(
+    g: Emitter, batch: Dim, total_length: Dim
+) -> tuple[OnnxValue, OnnxValue]:
     """Emit `seqlens_k`, i32[b] (last position per sequence), and `total_sequence_length`, i32[]."""
     with g.hoist_nodes("lengths"):
-        total_count = emit_cast(g, g.emit_length(total_length), "i32")
-        last_position = emit_cast(g, g.emit_length(total_length - 1), "i32")
+        total_count = g.emit_length(total_length).cast("i32")
+        last_position = g.emit_length(total_length - 1).cast("i32")
         return g.emit_node("Expand", last_position, g.emit_shape([batch])), total_count
 
 
@@ -157,14 +151,14 @@ class _GroupQueryCall:
     op: ops.Attend
     heads: tuple[Dim, Dim]
     buffers: tuple[_AppendedBuffer, _AppendedBuffer]
-    packed_operands: tuple[str, ...]
-    sequence_lengths: tuple[str, str]
+    packed_operands: tuple[OnnxValue, ...]
+    sequence_lengths: tuple[OnnxValue, OnnxValue]
     result: Type
 
-    def emit_call(self, g: Emitter, bias: Tensor | None) -> tuple[str, ...]:
+    def emit_call(self, g: Emitter, bias: Tensor | None) -> tuple[OnnxValue, ...]:
         """Emit the `GroupQueryAttention` node; return its output and the updated buffers."""
         rotation = [None, None, None]  # omit the optional rotary operands
-        buffers = [x.past.name for x in self.buffers]
+        buffers = [x.past for x in self.buffers]
         scales, options = _get_int8_operands(*self.buffers)
         return g.emit_nodes(
             "GroupQueryAttention",
@@ -180,22 +174,22 @@ class _GroupQueryCall:
 
 
 def _emit_unbiased_if_causal(
-    g: Emitter, call: _GroupQueryCall, is_causal: str, mask: Tensor
-) -> tuple[str, ...]:
+    g: Emitter, call: _GroupQueryCall, is_causal: OnnxValue, mask: Tensor
+) -> tuple[OnnxValue, ...]:
     """Emit an `If` that calls the kernel without a bias, which is faster, if `is_causal`, and with
     the mask as bias otherwise. Return the attention output and the updated buffers.
     """
     types = (call.result, *(get_buffer_type(x.past.type) for x in call.buffers))
     lengths = call.result.shape[1], call.buffers[0].concatenated.type.shape[2]
 
-    def attend_with_bias() -> tuple[str, ...]:
+    def attend_with_bias() -> tuple[OnnxValue, ...]:
         return call.emit_call(g, _emit_attention_bias(g, call.result.dtype, lengths, mask, None))
 
     branches = {"causal": lambda: call.emit_call(g, None), "masked": attend_with_bias}
     return emit_if(g, is_causal, types, branches)
 
 
-def _emit_is_causal_mask(g: Emitter, mask: Tensor, lengths: tuple[Dim, Dim]) -> str:
+def _emit_is_causal_mask(g: Emitter, mask: Tensor, lengths: tuple[Dim, Dim]) -> OnnxValue:
     """Emit a bool[] condition that is true if no key at or before the position of a query is
     masked. `lengths` is the shape `[q, k]` of the mask. The queries are the last positions of the
     sequence.
@@ -203,31 +197,31 @@ def _emit_is_causal_mask(g: Emitter, mask: Tensor, lengths: tuple[Dim, Dim]) -> 
     queries, keys = lengths
     with g.hoist_nodes("lengths"):
         offset = g.emit_length(keys - queries)
-        query_positions = emit_unsqueeze(g, g.emit_node("Add", emit_arange(g, queries), offset), 1)
-        is_future = g.emit_node("Greater", emit_arange(g, keys), query_positions)
-    is_visible = g.emit_node("Or", mask, is_future)
-    minimum = g.emit_node("ReduceMin", emit_cast(g, is_visible, "i32"), keepdims=0)
-    return g.emit_node("Equal", minimum, g.emit_constant(1, "i32"))
+        query_positions = (emit_arange(g, queries) + offset).unsqueeze(1)
+        is_future = emit_arange(g, keys) > query_positions
+    is_visible = mask | is_future
+    minimum = g.emit_node("ReduceMin", is_visible.cast("i32"), keepdims=0)
+    return minimum.equals(1)
 
 
 def _get_int8_operands(
     keys: _AppendedBuffer, values: _AppendedBuffer
-) -> tuple[list[str | None], dict[str, str | int]]:
+) -> tuple[list[Tensor | None], dict[str, str | int]]:
     """Return the additional operands and attributes of the kernel for int8 buffers."""
     if keys.scale is None or values.scale is None:
         return [], {}
     options: dict[str, str | int] = {"kv_cache_bit_width": 8}
     options |= dict.fromkeys(("k_quant_type", "v_quant_type"), "PER_CHANNEL")
     # omit the operand for attention sinks, which precedes the scales
-    return [None, keys.scale.name, values.scale.name], options
+    return [None, keys.scale, values.scale], options
 
 
-def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
+def _emit_packed_heads(g: Emitter, x: Tensor) -> OnnxValue:
     """Emit `x` `[b, h, t, d]` in the packed layout `[b, t, h·d]`."""
-    if (cached_name := g.layouts.packed_heads.get(x.name)) is not None:
-        return cached_name
+    if (packed := g.layouts.packed_heads.get(x.name)) is not None:
+        return packed
     _, h, _, d = x.shape
-    time_major = g.emit_node("Transpose", x, perm=[0, 2, 1, 3])
+    time_major = x.transpose([0, 2, 1, 3])
     return g.emit_node("Reshape", time_major, [0, 0, (h.number or 0) * (d.number or 0)])
 
 
@@ -238,17 +232,16 @@ def _emit_attention_bias(
     no bias.
     """
     if bias is None and mask is not None and not is_always_true(mask):
-        bias = make_typed_tensor(g.emit_constant(0.0, dtype), dtype, (1, 1, 1, 1))
+        bias = g.emit_constant(0.0, dtype).with_shape((1, 1, 1, 1))
     return emit_combined_mask(g, mask, bias, lengths)
 
 
-def _emit_zeros_for_masked(g: Emitter, result: str, mask: Tensor, dtype: str) -> str:
+def _emit_zeros_for_masked(result: OnnxValue, mask: Tensor) -> OnnxValue:
     """Emit `result` `[b, t, h·d]` with zeros for fully masked queries; all heads share `mask`."""
-    visibility = g.emit_node("ReduceMax", emit_cast(g, mask.name, "f32"), [3], keepdims=0)
-    has_visible_key = g.emit_node("Transpose", visibility, perm=[0, 2, 1])
-    return g.emit_node(
-        "Where", emit_cast(g, has_visible_key, "bool"), result, g.emit_constant(0, dtype)
-    )
+    g = result.g
+    visibility = g.emit_node("ReduceMax", mask.cast("f32"), [3], keepdims=0)
+    has_visible_key = visibility.transpose([0, 2, 1])
+    return has_visible_key.cast("bool").if_else(result, 0)
 
 
 MIN_KV_BUFFER_OPSET = 18

@@ -16,7 +16,8 @@ from specc.ir.ops.recurrent import LoopOperands, remove_axis
 from specc.ir.types import Type
 from specc.transforms.chunk_scan import LinearRecurrence, compute_recurrence_in_chunks
 from specc_onnx.lower.blocked_attention_loop import assume_nonempty
-from specc_onnx.lower.emitter import Emitter, Tensor, emit_body_results, emit_if, make_body_graph
+from specc_onnx.lower.emitter import Emitter, emit_body_results, emit_if, make_body_graph
+from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower, lower_expansion, lower_nodes
 from specc_onnx.lower.tensor_helpers import (
     emit_axis_length,
@@ -24,14 +25,11 @@ from specc_onnx.lower.tensor_helpers import (
     emit_full,
     emit_min_length_padding,
     emit_reshape,
-    emit_slice,
-    emit_unsqueeze,
-    emit_where,
 )
 
 
 @lower
-def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
+def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
     """Lower to a loop over positions, or over chunks for long linear recurrences."""
     recurrence = match_linear_recurrence(op, [a.value for a in args])
     length = op.split_operands(args).scanned[0].shape[op.axis]
@@ -41,9 +39,9 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         return _emit_chunks(op, g, args, recurrence)
     g.facts.add_branch_length_threshold(length, MAX_LOOP_LENGTH)
     with g.hoist_nodes("lengths"):
-        is_long = g.emit_node("Greater", g.emit_length(length), MAX_LOOP_LENGTH)
+        is_long = g.emit_length(length) > MAX_LOOP_LENGTH
 
-    def compute_chunks() -> tuple[str, ...]:
+    def compute_chunks() -> tuple[OnnxValue, ...]:
         with assume_nonempty(g, length):
             return _emit_chunks(op, g, args, recurrence)
 
@@ -53,14 +51,14 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
 
 def _emit_chunks(
     op: ops.Scan, g: Emitter, args: Sequence[Tensor], recurrence: LinearRecurrence
-) -> tuple[str, ...]:
+) -> tuple[OnnxValue, ...]:
     def add_chunks(b: GraphBuilder, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         return compute_recurrence_in_chunks(b, op, [x for x in inputs if x], recurrence)
 
     return lower_expansion(g, args, add_chunks)
 
 
-def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
+def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
     """Lower to `Scan`, or to `Loop` for an early exit or a target that requires `Loop`."""
     if op.end_condition_index != -1 or g.target.loop_operator == "loop":
         return emit_loop_node(op, g, *args)
@@ -82,7 +80,7 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     )
     # ONNX Runtime 1.31 crashes with `scan_output_axes` if the batch is empty
     scan_outputs = [
-        _emit_moved_axis(g, name, 0, op.axis, type.rank)
+        _emit_moved_axis(name, 0, op.axis, type.rank)
         for name, type in zip(
             results[op.carry_count :], g.site.types[op.carry_count :], strict=True
         )
@@ -96,46 +94,46 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
 
 def _emit_scanned_operands(
     op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]
-) -> tuple[list[str], list[int]]:
-    """Emit scanned inputs, padded to at least one position; return their names and scan axes."""
+) -> tuple[list[OnnxValue], list[int]]:
+    """Emit scanned inputs, padded to at least one position; return them with their scan axes."""
     tensors, axes = [*operands.scanned], [op.axis] * op.scanned_count
     # The time axis of the padding mask `keep` `[b, t]` is always 1.
     if operands.keep is not None:
         tensors, axes = [operands.keep, *tensors], [1, *axes]
-    names = [emit_min_length_padding(g, t, axis) for t, axis in zip(tensors, axes, strict=True)]
+    inputs = [emit_min_length_padding(t, axis) for t, axis in zip(tensors, axes, strict=True)]
     for n, (x, axis) in enumerate(zip(tensors, axes, strict=True)):
         if any(not g.lengths.is_positive(d) for d in x.shape[axis + 1 :]):
             # with `scan_input_axes` ONNX Runtime 1.31 crashes if a later axis is empty, e.g. the
             # time axis of an empty cache
-            names[n], axes[n] = _emit_moved_axis(g, names[n], axis, 0, x.rank), 0
-    return names, axes
+            inputs[n], axes[n] = _emit_moved_axis(inputs[n], axis, 0, x.rank), 0
+    return inputs, axes
 
 
-def _emit_moved_axis(g: Emitter, x: str, axis: int, target: int, rank: int) -> str:
+def _emit_moved_axis(x: OnnxValue, axis: int, target: int, rank: int) -> OnnxValue:
     """Emit `x` with `axis` moved to index `target`."""
     order = [n for n in range(rank) if n != axis]
     order.insert(target, axis)
-    return x if axis == target else g.emit_node("Transpose", x, perm=order)
+    return x if axis == target else x.transpose(order)
 
 
 def _emit_without_placeholder(
     op: ops.Scan,
     g: Emitter,
-    results: tuple[str, ...],
+    results: tuple[OnnxValue, ...],
     initial_carries: Sequence[Tensor],
     length: Dim,
-) -> tuple[str, ...]:
+) -> tuple[OnnxValue, ...]:
     """Emit the results of a `Scan` over an axis of size `length`. If the axis was empty, a
     placeholder position was added, and the results are the initial carries and empty scan outputs.
     """
-    has_positions = g.emit_node("Greater", g.emit_length(length), 0)
+    has_positions = g.emit_length(length) > 0
     final_carries = [
-        emit_where(g, initial_carry.dtype, has_positions, final_carry, initial_carry)
+        has_positions.if_else(final_carry, initial_carry)
         for initial_carry, final_carry in zip(
             initial_carries, results[: op.carry_count], strict=True
         )
     ]
-    scan_outputs = [emit_slice(g, r, op.axis, 0, length) for r in results[op.carry_count :]]
+    scan_outputs = [r.slice(op.axis, 0, length) for r in results[op.carry_count :]]
     return (*final_carries, *scan_outputs)
 
 
@@ -166,8 +164,8 @@ def add_body_input(g: Emitter, name: str, value: Value) -> Tensor:
 
 def lower_scan_body(
     op: ops.Scan, g: Emitter, captured: Sequence[Tensor], position_mask: Tensor | None
-) -> list[str]:
-    """Lower the body of one iteration; return the names of its outputs. At masked positions, the
+) -> list[OnnxValue]:
+    """Lower the body of one iteration; return its outputs. At masked positions, the
     loop-carried values are unchanged and the scan outputs are zeros.
     """
     values, body_inputs = list(op.body.outputs.values()), op.split_body_inputs()
@@ -175,57 +173,52 @@ def lower_scan_body(
     for name, value in op.body.parameters.items():
         g.values.tensors[value] = g.values.parameters[name]
     if op.unfrozen_output_count:
-        names = _lower_body_with_early_exit(op, g)
+        results = _lower_body_with_early_exit(op, g)
     else:
         lower_nodes(g, op.body)
-        names = g.list_names(values)
+        results = [*g.list_tensors(values)]
     if position_mask is not None:
         zeros = [g.emit_constant(0, v.type.dtype) for v in values[op.carry_count :]]
-        old_values = [*g.list_names(body_inputs.initial_carries), *zeros]
-        updates = zip(values, names, old_values, strict=True)
-        names = [
-            _emit_at_valid_positions(g, position_mask, Tensor(name, v.type), old_value)
-            for v, name, old_value in updates
+        old_values = [*g.list_tensors(body_inputs.initial_carries), *zeros]
+        results = [
+            _emit_at_valid_positions(position_mask, result.with_type(v.type), old_value)
+            for v, result, old_value in zip(values, results, old_values, strict=True)
         ]
-    return emit_body_results(g, names)
+    return emit_body_results(g, results)
 
 
-def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[str]:
+def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[OnnxValue]:
     """Lower outputs of all iterations, and other outputs in an `If` for unfinished sequences."""
     values = list(op.body.outputs.values())
     conditional_outputs = values[: len(values) - op.unfrozen_output_count]
     unconditional_nodes = collect_required_nodes(values[len(conditional_outputs) :])
     lower_nodes(g, op.body, unconditional_nodes)
     initial_carries = op.split_body_inputs().initial_carries
-    any_unfinished = _emit_any_unfinished(
-        g, g.values.tensors[initial_carries[op.end_condition_index]]
-    )
+    any_unfinished = _emit_any_unfinished(g.values.tensors[initial_carries[op.end_condition_index]])
     types = [v.type for v in conditional_outputs]
 
-    def lower_body() -> list[str]:
+    def lower_body() -> Sequence[OnnxValue]:
         lower_nodes(g, op.body, {n for n, _ in op.body.nodes} - unconditional_nodes)
-        return g.list_names(conditional_outputs)
+        return g.list_tensors(conditional_outputs)
 
-    def emit_unchanged() -> list[str]:
+    def emit_unchanged() -> list[OnnxValue]:
         zeros = [emit_full(g, 0, t.dtype, t.shape) for t in types[op.carry_count :]]
-        return [*g.list_names(initial_carries), *zeros]
+        return [*g.list_tensors(initial_carries), *zeros]
 
     branches = {"unfinished": lower_body, "finished": emit_unchanged}
     results = emit_if(g, any_unfinished, types, branches)
-    return [*results, *g.list_names(values[len(conditional_outputs) :])]
+    return [*results, *g.list_tensors(values[len(conditional_outputs) :])]
 
 
 def _emit_at_valid_positions(
-    g: Emitter, position_mask: Tensor, new_value: Tensor, old_value: str
-) -> str:
+    position_mask: Tensor, new_value: Tensor, old_value: OnnxValue
+) -> OnnxValue:
     """Emit `new_value` `[b, …]` where `position_mask`, bool[b], is true, `old_value` elsewhere."""
     shape = (*position_mask.shape, *[Dim.from_value(1)] * (new_value.rank - position_mask.rank))
-    return emit_where(
-        g, new_value.dtype, emit_reshape(g, position_mask, shape), new_value, old_value
-    )
+    return emit_reshape(position_mask, shape).if_else(new_value, old_value)
 
 
-def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
+def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
     """Emit a `Loop` node that runs over all positions, or until all sequences are finished."""
     operands = op.split_operands(args)
     length = operands.scanned[0].shape[op.axis]
@@ -234,7 +227,7 @@ def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     has_early_exit = _has_early_exit(op)
     condition = None
     if has_early_exit:
-        condition = _emit_any_unfinished(g, operands.initial_carries[op.end_condition_index])
+        condition = _emit_any_unfinished(operands.initial_carries[op.end_condition_index])
     loop_inputs = (iterations, condition, *operands.initial_carries)
     results = g.emit_nodes("Loop", len(op.body.outputs), *loop_inputs, body=body)
     # scan outputs are complete if all iterations run and there is at least one iteration
@@ -247,12 +240,12 @@ def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
             scan_output = _emit_zero_filled(op, g, scan_output, type, iterations)
         if op.reverse:
             scan_output = g.emit_node("Slice", scan_output, [-1], [-(2**62)], [0], [-1])
-        scan_outputs.append(_emit_moved_axis(g, scan_output, 0, op.axis, type.rank))
+        scan_outputs.append(_emit_moved_axis(scan_output, 0, op.axis, type.rank))
     return (*results[: op.carry_count], *scan_outputs)
 
 
 def _build_loop_body(
-    op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor], iterations: str
+    op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor], iterations: OnnxValue
 ) -> GraphProto:
     """Build the body graph with the inputs of `Loop`: iteration, condition, loop-carried values."""
     body_inputs = list(op.body.inputs.items())
@@ -264,22 +257,23 @@ def _build_loop_body(
             condition,
             *(add_body_input(g, name, v) for name, v in initial_carries),
         ]
-        position = iteration.name
+        position: OnnxValue = iteration
         if op.reverse:
-            position = g.emit_node("Sub", g.emit_node("Sub", iterations, 1), position)
+            position = iterations - 1 - position
         for (_, value), x in zip(body_inputs, operands.scanned, strict=False):
-            position_value = g.emit_node("Gather", x, position, axis=op.axis)
-            g.values.tensors[value] = Tensor(position_value, value.type, value)
+            position_value = x.gather(position, op.axis)
+            g.values.tensors[value] = position_value.with_type(value.type, value)
         keep = operands.keep
-        position_mask = keep and Tensor(
-            g.emit_node("Gather", keep, position, axis=1), remove_axis(keep.type, 1)
-        )
+        position_mask = None
+        if keep is not None:
+            position_keep = keep.gather(position, 1)
+            position_mask = position_keep.with_type(remove_axis(keep.type, 1))
         results = lower_scan_body(op, g, operands.captured, position_mask)
         # In ONNX, an output of a graph must not have the name of one of its inputs.
         next_condition = (
-            _emit_any_unfinished(g, results[op.end_condition_index])
+            _emit_any_unfinished(results[op.end_condition_index])
             if _has_early_exit(op)
-            else g.emit_identity(condition.name, g.make_scoped_name("next_condition"))
+            else g.emit_identity(condition, "next_condition")
         )
     types = [Type("bool", ()), *(v.type for v in op.body.outputs.values())]
     return make_body_graph(
@@ -292,24 +286,23 @@ def _has_early_exit(op: ops.Scan) -> bool:
     return op.end_condition_index != -1 and not op.unfrozen_output_count
 
 
-def _emit_any_unfinished(g: Emitter, is_finished: str | Tensor) -> str:
+def _emit_any_unfinished(is_finished: OnnxValue) -> OnnxValue:
     """Emit a bool[] that is true if a sequence is unfinished; a sum allows empty batches."""
-    count = emit_count_nonzero(g, g.emit_node("Not", is_finished), dtype="i32")
-    return g.emit_node("Greater", count, g.emit_constant(0, "i32"))
+    return emit_count_nonzero(~is_finished, dtype="i32") > 0
 
 
 def _emit_zero_filled(
-    op: ops.Scan, g: Emitter, scan_outputs: str, type: Type, iterations: str
-) -> str:
+    op: ops.Scan, g: Emitter, scan_outputs: OnnxValue, type: Type, iterations: OnnxValue
+) -> OnnxValue:
     """Extend `scan_outputs`, which has an entry for each iteration that ran, to `iterations`
     entries with zeros; `type` is the type of the result.
     """
     element_shape = remove_axis(type, op.axis).shape
-    run_count = emit_axis_length(g, scan_outputs, 0)
+    run_count = emit_axis_length(scan_outputs, 0)
     # After zero iterations ONNX Runtime returns outputs of the wrong shape.
     shape = g.emit_node("Concat", run_count, g.emit_shape(element_shape), axis=0)
     outputs = g.emit_node("Reshape", scan_outputs, shape, allowzero=1)
-    missing_count = g.emit_node("Sub", emit_unsqueeze(g, iterations, 0), run_count)
+    missing_count = iterations.unsqueeze(0) - run_count
     shape = g.emit_node("Concat", missing_count, g.emit_shape(element_shape), axis=0)
     zeros = g.emit_node("Expand", g.emit_constant(0, type.dtype), shape)
     return g.emit_node("Concat", outputs, zeros, axis=0)

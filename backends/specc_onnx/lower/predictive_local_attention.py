@@ -7,29 +7,26 @@ and the maximum center, extended by the radius, only these keys are scored and s
 of all other keys are zeros.
 """
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
 from specc.ir.types import Type
 from specc_onnx.lower.blocked_attention_loop import bind_dim_size
-from specc_onnx.lower.emitter import Emitter, Tensor, emit_if
+from specc_onnx.lower.emitter import Emitter, emit_if
+from specc_onnx.lower.nn import emit_masked_softmax
+from specc_onnx.lower.onnx_values import OnnxValue, Operand, Tensor
 from specc_onnx.lower.query_key_slices import (
     PositionSpan,
     emit_position_slice,
     emit_recomputed_slice,
 )
-from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
+from specc_onnx.lower.tensor_helpers import emit_matmul, emit_reduce
 
 WINDOW_KEYS_DIM = Dim.symbol("near.keys")
 """The number of keys in the union of the windows of all batch elements."""
-
-WeightFunction: TypeAlias = Callable[[Emitter, Tensor, Tensor], str]
-"""A function that emits attention weights from scores and a mask."""
 
 MIN_KEYS = 1000
 """Maximum number of keys for which attention to all keys is as fast as slicing the window."""
@@ -40,7 +37,7 @@ class WindowKeys:
     """The span of keys in the window. If `reads_window_only`, bool[], no other keys are read."""
 
     keys: PositionSpan
-    reads_window_only: str
+    reads_window_only: OnnxValue
 
 
 def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
@@ -124,115 +121,97 @@ def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> Wi
     """Emit the span of the `keys` positions from the minimum to the maximum center, extended by the
     radius plus 1 on both sides.
     """
-    span_ends = {}
-    margin = g.emit_node("Ceil", _emit_extreme(g, radius, "ReduceMax", 0))
-    margin = g.emit_node("Add", margin, 1.0)
-    length = g.emit_node("Cast", g.emit_length(keys), to=1)
-    for kind, operator in (("ReduceMin", "Sub"), ("ReduceMax", "Add")):
-        # The placeholder is the opposite end of the key axis, so that an empty batch has a minimal
-        # window.
-        placeholder = length if kind == "ReduceMin" else g.emit_constant(0.0, "f32")
-        end = g.emit_node(
-            "Floor", g.emit_node(operator, _emit_extreme(g, center, kind, placeholder), margin)
-        )
-        clamped_end = g.emit_node("Min", g.emit_node("Max", end, 0.0), length)
-        span_ends[kind] = g.emit_node("Unsqueeze", emit_cast(g, clamped_end, "i64"), [0])
-    one, all_keys = [1], g.emit_shape([keys])
-    start = g.emit_node("Min", span_ends["ReduceMin"], g.emit_node("Sub", all_keys, one))
-    stop = g.emit_node("Add", g.emit_node("Max", span_ends["ReduceMax"], start), one)
-    stop = g.emit_node("Min", stop, all_keys)
-    span_length = g.emit_node("Sub", stop, start)
-    is_short = g.emit_node("Less", g.emit_node("Add", span_length, span_length), all_keys)
-    return WindowKeys(
-        PositionSpan(start, stop, WINDOW_KEYS_DIM), g.emit_node("Squeeze", is_short, [0])
-    )
+    margin = g.emit_node("Ceil", _emit_extreme(g, radius, "ReduceMax", 0.0)) + 1.0
+    length = g.emit_length(keys).cast("f32")
+
+    def emit_end(end: OnnxValue) -> OnnxValue:
+        end = g.emit_node("Floor", end).maximum(0.0)
+        return end.minimum(length).cast("i64").unsqueeze(0)
+
+    # The placeholder is the opposite end of the key axis, so that an empty batch has a minimal
+    # window.
+    first = emit_end(_emit_extreme(g, center, "ReduceMin", length) - margin)
+    last = emit_end(_emit_extreme(g, center, "ReduceMax", 0.0) + margin)
+    all_keys, one = g.emit_shape([keys]), [1]
+    start = first.minimum(all_keys - one)
+    stop = (last.maximum(start) + one).minimum(all_keys)
+    span_length = stop - start
+    is_short = span_length + span_length < all_keys
+    return WindowKeys(PositionSpan(start, stop, WINDOW_KEYS_DIM), is_short.squeeze(0))
 
 
-def _emit_extreme(g: Emitter, value: Value, kind: str, placeholder: str | int) -> str:
+def _emit_extreme(g: Emitter, value: Value, kind: str, placeholder: Operand) -> OnnxValue:
     """Emit the minimum (`kind` "ReduceMin") or maximum of a value and `placeholder`, f32[]."""
-    x = g.values.tensors[value]
-    elements = g.emit_node("Reshape", emit_cast(g, x, "f32"), [-1])
-    placeholder_value = (
-        g.emit_constant(float(placeholder), "f32") if isinstance(placeholder, int) else placeholder
-    )
-    placeholder_value = g.emit_node("Unsqueeze", placeholder_value, [0])
-    return emit_reduce(g, kind, g.emit_node("Concat", elements, placeholder_value, axis=0), 0)
+    elements = g.emit_node("Reshape", g.values.tensors[value].cast("f32"), [-1])
+    placeholder = g.emit_node("Unsqueeze", placeholder, [0])
+    return emit_reduce(kind, g.emit_node("Concat", elements, placeholder, axis=0), 0)
 
 
 def emit_window_weights(
-    g: Emitter,
-    center: tuple[Value, Value],
-    operands: tuple[Tensor, Tensor],
-    emit_weights: WeightFunction,
-) -> str:
-    """Emit attention weights `[…, 1, k]` by `emit_weights` from `operands` (scores and mask). The
+    g: Emitter, center: tuple[Value, Value], operands: tuple[Tensor, Tensor]
+) -> OnnxValue:
+    """Emit attention weights `[…, 1, k]`, the masked softmax of `operands` (scores and mask). The
     weights of keys outside the window around `center` (center and radius) are zeros, and their
     scores are not computed.
     """
     type = g.site.types[0]
     keys = type.shape[-1]
     with g.hoist_nodes("lengths"):
-        has_many_keys = g.emit_node("Greater", g.emit_length(keys), MIN_KEYS)
+        has_many_keys = g.emit_length(keys) > MIN_KEYS
     index_type = Type.of("i64", 1)
     types = [type, index_type, index_type, Type("bool", ())]
 
-    def emit_window() -> tuple[str, ...]:
+    def emit_long_sequence() -> tuple[OnnxValue, ...]:
         window = _emit_window_keys(g, *center, keys)
-        weights = _emit_window_or_all_weights(g, window, operands, emit_weights)
+        weights = _emit_window_or_all_weights(g, window, operands)
         return weights, window.keys.start, window.keys.stop, window.reads_window_only
 
-    def emit_all_weights() -> tuple[str, ...]:
-        weights = _emit_all_key_weights(g, operands, emit_weights)
+    def emit_short_sequence() -> tuple[OnnxValue, ...]:
+        weights = _emit_key_weights(g, operands, None)
         return weights, g.emit_shape([0]), g.emit_shape([0]), g.emit_constant(False, "bool")
 
-    branches = {"many": emit_window, "few": emit_all_weights}
+    branches = {"many": emit_long_sequence, "few": emit_short_sequence}
     result, start, stop, reads_window_only = emit_if(
         g, has_many_keys, types, branches, isolated_branches=branches
     )
-    g.layouts.window_keys[result] = WindowKeys(
+    g.layouts.window_keys[result.name] = WindowKeys(
         PositionSpan(start, stop, WINDOW_KEYS_DIM), reads_window_only
     )
     return result
 
 
 def _emit_window_or_all_weights(
-    g: Emitter, window: WindowKeys, operands: tuple[Tensor, Tensor], emit_weights: WeightFunction
-) -> str:
+    g: Emitter, window: WindowKeys, operands: tuple[Tensor, Tensor]
+) -> OnnxValue:
     """Emit the attention weights of the window keys, or of all keys if the window is long."""
     type = g.site.types[0]
     zero_starts = [0] * (type.rank - 1)
 
-    def emit_window() -> list[str]:
+    def emit_window() -> list[OnnxValue]:
         with _bind_window_length(g, window):
-            weights = emit_weights(g, *(_emit_recomputed_keys(g, x, window.keys) for x in operands))
-            keys_after = g.emit_node("Sub", g.emit_shape([type.shape[-1]]), window.keys.stop)
-            pads = g.emit_node(
-                "Concat", zero_starts, window.keys.start, zero_starts, keys_after, axis=0
-            )
-            return [g.emit_node("Pad", weights, pads)]
+            weights = _emit_key_weights(g, operands, window.keys)
+            keys_after = g.emit_shape([type.shape[-1]]) - window.keys.stop
+            pads = (zero_starts, window.keys.start, zero_starts, keys_after)
+            return [g.emit_node("Pad", weights, g.emit_node("Concat", *pads, axis=0))]
 
-    def emit_all_weights() -> list[str]:
-        return [_emit_all_key_weights(g, operands, emit_weights)]
-
-    branches = {"near": emit_window, "all": emit_all_weights}
+    branches = {"near": emit_window, "all": lambda: [_emit_key_weights(g, operands, None)]}
     return emit_if(g, window.reads_window_only, [type], branches, isolated_branches=["all"])[0]
 
 
-def _emit_all_key_weights(
-    g: Emitter, operands: tuple[Tensor, Tensor], emit_weights: WeightFunction
-) -> str:
-    """Emit the attention weights of all keys in the innermost body."""
-    return emit_weights(g, *(_emit_recomputed_keys(g, x, None) for x in operands))
-
-
-def _emit_recomputed_keys(g: Emitter, x: Tensor, keys: PositionSpan | None) -> Tensor:
-    """Emit scores or a mask, recomputed in the innermost body for a span of keys or all keys."""
-    return emit_recomputed_slice(
-        g, x, (None, x.rank - 1), (None, keys), recomputes_single_axis=True
+def _emit_key_weights(
+    g: Emitter, operands: tuple[Tensor, Tensor], keys: PositionSpan | None
+) -> OnnxValue:
+    """Emit the attention weights of a span of keys (None: all keys), computed from scores and mask
+    that are recomputed in the innermost body.
+    """
+    scores, mask = (
+        emit_recomputed_slice(g, x, (None, x.rank - 1), (None, keys), recomputes_single_axis=True)
+        for x in operands
     )
+    return emit_masked_softmax(scores, mask)
 
 
-def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
+def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> OnnxValue | None:
     """Emit the weighted sum of `values` over the keys of the window. Return None if `weights` were
     not computed by `emit_window_weights`.
     """
@@ -241,13 +220,13 @@ def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
         return None
     type = g.site.types[0]
 
-    def emit_window_only() -> list[str]:
+    def emit_window_only() -> list[OnnxValue]:
         with _bind_window_length(g, window):
             window_weights = emit_position_slice(g, weights, (weights.rank - 1,), (window.keys,))
             window_values = emit_position_slice(g, values, (values.rank - 2,), (window.keys,))
-            return [emit_matmul(g, window_weights, window_values)]
+            return [emit_matmul(window_weights, window_values)]
 
-    branches = {"near": emit_window_only, "all": lambda: [emit_matmul(g, weights, values)]}
+    branches = {"near": emit_window_only, "all": lambda: [emit_matmul(weights, values)]}
     return emit_if(g, window.reads_window_only, [type], branches)[0]
 
 
@@ -270,5 +249,5 @@ def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
 
 def _bind_window_length(g: Emitter, window: WindowKeys) -> AbstractContextManager[None]:
     """Return a context manager that binds `WINDOW_KEYS_DIM` to the number of keys in the window."""
-    count = g.emit_node("Sub", window.keys.stop, window.keys.start)
-    return bind_dim_size(g, WINDOW_KEYS_DIM, g.emit_node("Squeeze", count, [0]))
+    count = window.keys.stop - window.keys.start
+    return bind_dim_size(g, WINDOW_KEYS_DIM, count.squeeze(0))

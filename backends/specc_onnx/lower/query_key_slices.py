@@ -21,7 +21,8 @@ from specc_onnx.lower.dense_attention import (
     can_fuse_attention,
     find_packed_heads,
 )
-from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower_nodes
 
 QueryKeyAxes: TypeAlias = tuple[int | None, int | None]
@@ -149,54 +150,44 @@ def _find_result_dependences(node: Node, result_index: int) -> list[Dependence]:
 
 def _is_elementwise_axis(op: Op, dependences: Sequence[Dependence], axis: int) -> bool:
     """Return True if each position of a result axis depends only on the same operand position."""
-    axis_dependences = [dependence for dependence in dependences if dependence.result_axis == axis]
+    kinds = {d.kind for d in dependences if d.result_axis == axis}
     is_expanded = isinstance(op, ops.Expand) and op.axis == axis
-    return all(dependence.kind == "same" for dependence in axis_dependences) and bool(
-        axis_dependences or is_expanded
-    )
+    return kinds == {"same"} or (is_expanded and not kinds)
 
 
 def _align_query_key_operand(operand: Value) -> tuple[Value, QueryKeyAxes]:
     """Return an operand with its query axis and key axis, which are None if they are broadcast."""
-    key_axis = operand.type.rank - 1
-    axes = (axis if operand.type.shape[axis] != 1 else None for axis in (key_axis - 1, key_axis))
-    query, key = axes
+    shape = operand.type.shape
+    key_axis = len(shape) - 1
+    query, key = (None if shape[axis] == 1 else axis for axis in (key_axis - 1, key_axis))
     return operand, (query, key)
 
 
 def _map_query_key_axes(
     dependences: Sequence[Dependence], operand: int, axes: QueryKeyAxes
 ) -> QueryKeyAxes:
-    """Return the axes of an operand that become `axes` of the result."""
-    query, key = (None if a is None else _map_operand_axis(dependences, operand, a) for a in axes)
+    """Return the axes of an operand that become `axes` of the result (None if broadcast)."""
+    operand_axes = {
+        d.result_axis: d.operand_axis
+        for d in reversed(dependences)
+        if d.operand == operand and d.kind == "same"
+    }
+    query, key = (None if axis is None else operand_axes.get(axis) for axis in axes)
     return query, key
-
-
-def _map_operand_axis(dependences: Sequence[Dependence], operand: int, axis: int) -> int | None:
-    """Return the operand axis that becomes `axis` of the result, or None if it is broadcast."""
-    return next(
-        (
-            dependence.operand_axis
-            for dependence in dependences
-            if dependence.operand == operand
-            and dependence.result_axis == axis
-            and dependence.kind == "same"
-        ),
-        None,
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class PositionSpan:
-    """A selection of positions: first `global_positions`, i64[n] ("" if there are none), then the
-    range from `start` to `stop` (exclusive), both i64[1]. `length` is the total number of
-    positions.
+    """A selection of positions: first `global_positions`, i64[n] (None if there are none), then, if
+    `has_range`, the range from `start` to `stop` (exclusive), both i64[1]. `length` is the total
+    number of positions.
     """
 
-    start: str
-    stop: str
+    start: OnnxValue
+    stop: OnnxValue
     length: Dim
-    global_positions: str = ""
+    global_positions: OnnxValue | None = None
+    has_range: bool = True
 
 
 def slice_attention_operands(
@@ -214,22 +205,19 @@ def slice_attention_operands(
         for x in (operands.mask, operands.bias)
     )
     if mask is not None and keys is not None and keys.global_positions:
-        mask = replace(mask, name=g.emit_node("And", mask, _emit_not_duplicated(g, keys)))
-    q, k, v = _slice_operands(op, g, operands, (queries, keys, keys))
+        is_counted = _emit_not_duplicated(keys, keys.global_positions)
+        mask = (mask & is_counted).with_type(mask.type, mask.value)
+    packed_heads = find_packed_heads(g, operands) if can_fuse_attention(op, g, operands) else None
+    q, k, v = (
+        _emit_head_slice(g, x, span, packed)
+        for x, span, packed in zip(
+            (operands.q, operands.k, operands.v),
+            (queries, keys, keys),
+            packed_heads or (None, None, None),
+            strict=True,
+        )
+    )
     return replace(operands, q=q, k=k, v=v, mask=mask, bias=bias)
-
-
-def _slice_operands(
-    op: ops.Attend, g: Emitter, operands: AttentionOperands, spans: Sequence[PositionSpan | None]
-) -> list[Tensor]:
-    """Emit the slices of queries, keys and values for their spans, in the layout of the kernel."""
-    tensors = (operands.q, operands.k, operands.v)
-    packed_names: Sequence[str | None] | None = None
-    if can_fuse_attention(op, g, operands):
-        packed_names = find_packed_heads(g, operands)
-    names = packed_names or (None, None, None)
-    tensor_spans = zip(tensors, spans, names, strict=True)
-    return [_emit_head_slice(g, x, span, name) for x, span, name in tensor_spans]
 
 
 def emit_recomputed_slice(
@@ -253,7 +241,7 @@ def emit_recomputed_slice(
         if slice_tensor is tensor:
             return value
         slice_result = Value(slice_tensor.type)
-        g.values.tensors[slice_result] = replace(slice_tensor, value=slice_result)
+        g.values.tensors[slice_result] = slice_tensor.with_type(slice_tensor.type, slice_result)
         return slice_result
 
     queries, keys = (
@@ -282,78 +270,59 @@ def emit_recomputed_mask(
     return emit_recomputed_slice(g, x, axes, (queries, keys))
 
 
-def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
+def _emit_not_duplicated(keys: PositionSpan, global_positions: OnnxValue) -> OnnxValue:
     """Emit a mask that is false for global keys inside the window, which would otherwise be counted
     twice.
     """
-    is_before = g.emit_node("Less", keys.global_positions, keys.start)
-    is_after = g.emit_node("GreaterOrEqual", keys.global_positions, keys.stop)
-    window_length = g.emit_node("Sub", keys.stop, keys.start)
-    in_window = g.emit_node("Expand", True, window_length)
-    return g.emit_node("Concat", g.emit_node("Or", is_before, is_after), in_window, axis=0)
+    g, is_outside = keys.start.g, (global_positions < keys.start) | (global_positions >= keys.stop)
+    in_window = g.emit_node("Expand", True, keys.stop - keys.start)
+    return g.emit_node("Concat", is_outside, in_window, axis=0)
 
 
 def _emit_head_slice(
-    g: Emitter, x: Tensor, span: PositionSpan | None, packed_name: str | None
+    g: Emitter, x: Tensor, span: PositionSpan | None, packed_heads: OnnxValue | None
 ) -> Tensor:
-    """Emit a slice of `x` `[b, h, t, d]`, or of the packed heads `packed_name` `[b, t, h·d]`."""
-    if span is None or packed_name is None:
+    """Emit a slice of `x` `[b, h, t, d]`, or of the packed heads `packed_heads` `[b, t, h·d]`."""
+    if span is None or packed_heads is None:
         return emit_position_slice(g, x, (2,), (span,))
     b, h, t, d = x.shape
-    packed_slice = emit_position_slice(
-        g, Tensor(packed_name, Type(x.dtype, (b, t, h * d))), (1,), (span,)
-    )
-    name = g.reserve_name(g.make_scoped_name("heads"))
-    g.layouts.packed_heads[name] = packed_slice.name
-    return Tensor(name, _set_axis_length(x.type, 2, span.length))
+    packed_slice = emit_position_slice(g, packed_heads.with_shape((b, t, h * d)), (1,), (span,))
+    heads = g.new_tensor("heads", _set_axis_length(x.type, 2, span.length))
+    g.layouts.packed_heads[heads.name] = packed_slice
+    return heads
 
 
 def emit_position_slice(
     g: Emitter, x: Tensor, axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
 ) -> Tensor:
     """Emit `x` sliced to `spans` along `axes`; an axis or a span of None is skipped."""
-    axis_spans = _pair_axes_with_spans(axes, spans)
-    if not axis_spans:
-        return x
-    name, type = x.name, x.type
-    if contiguous_spans := [(axis, span) for axis, span in axis_spans if not span.global_positions]:
-        name = _emit_contiguous_slice(g, name, contiguous_spans)
-    for axis, span in axis_spans:
-        type = _set_axis_length(type, axis, span.length)
-        if span.global_positions:
-            name = _emit_gathered_positions(g, name, axis, span)
-    g.innermost_body.types[name] = type
-    return Tensor(name, type)
-
-
-def _pair_axes_with_spans(
-    axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
-) -> list[tuple[int, PositionSpan]]:
-    """Return the axes that have a span, each with its span."""
-    return [
+    axis_spans = [
         (axis, span)
         for axis, span in zip(axes, spans, strict=True)
         if axis is not None and span is not None
     ]
+    if not axis_spans:
+        return x
+    type = x.type
+    result: OnnxValue = x
+    # One `Slice` selects the positions of all axes without global positions.
+    if ranges := [(axis, span) for axis, span in axis_spans if not span.global_positions]:
+        starts = _emit_index_vector(g, [span.start for _, span in ranges])
+        stops = _emit_index_vector(g, [span.stop for _, span in ranges])
+        result = g.emit_node("Slice", x, starts, stops, [axis for axis, _ in ranges])
+    for axis, span in axis_spans:
+        type = _set_axis_length(type, axis, span.length)
+        if span.global_positions:
+            positions = result.gather(span.global_positions, axis)
+            if span.has_range:
+                window = g.emit_node("Slice", result, span.start, span.stop, [axis])
+                positions = g.emit_node("Concat", positions, window, axis=axis)
+            result = positions
+    g.innermost_body.types[result.name] = type
+    return result.with_type(type)
 
 
-def _emit_contiguous_slice(g: Emitter, x: str, spans: Sequence[tuple[int, PositionSpan]]) -> str:
-    """Emit one `Slice` along all axes of `spans`, which have no global positions."""
-    starts = _emit_index_vector(g, [span.start for _, span in spans])
-    stops = _emit_index_vector(g, [span.stop for _, span in spans])
-    return g.emit_node("Slice", x, starts, stops, [axis for axis, _ in spans])
-
-
-def _emit_gathered_positions(g: Emitter, x: str, axis: int, span: PositionSpan) -> str:
-    """Emit the positions of a span along an axis, with the global positions first."""
-    global_positions = g.emit_node("Gather", x, span.global_positions, axis=axis)
-    if not span.start:
-        return global_positions
-    window = g.emit_node("Slice", x, span.start, span.stop, [axis])
-    return g.emit_node("Concat", global_positions, window, axis=axis)
-
-
-def _emit_index_vector(g: Emitter, indices: Sequence[str]) -> str:
+def _emit_index_vector(g: Emitter, indices: Sequence[OnnxValue]) -> OnnxValue:
     return indices[0] if len(indices) == 1 else g.emit_node("Concat", *indices, axis=0)
 
 

@@ -12,19 +12,11 @@ from functools import cached_property
 
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly
-from specc.ir.graph import Node
 from specc.ir.recurrent_as_loop import RecurrentOp, expand_to_scan
-from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, Tensor
+from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
+from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower, lower_expansion
-from specc_onnx.lower.tensor_helpers import (
-    emit_arange,
-    emit_cast,
-    emit_count_nonzero,
-    emit_expand,
-    emit_full,
-    emit_unsqueeze,
-    make_typed_tensor,
-)
+from specc_onnx.lower.tensor_helpers import emit_arange, emit_count_nonzero, emit_expand, emit_full
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +41,28 @@ class RecurrentBatchLayout:
         """Return the name of the padding mask, or "." if there is no padding."""
         return self.keep.name if self.keep else "."
 
-    def convert_to_time_major(self, x: Tensor, *, zero_padding: bool = False) -> str:
+    def convert_to_time_major(self, x: Tensor, *, zero_padding: bool = False) -> OnnxValue:
         """Emit `x` `[b, t, d]` as right-padded `[t, b, d]`, with zeros if `zero_padding`."""
-        if cached_name := _find_time_major_operand(self, x):
-            return cached_name
-        g, name = self.g, x.name
+        if (time_major := _find_time_major_operand(self, x)) is not None:
+            return time_major
+        sequence: OnnxValue = x
         if zero_padding and self.keep:
-            keep = emit_unsqueeze(g, self.keep, 2)
-            name = g.emit_node("Where", keep, x, g.emit_constant(0.0, x.dtype))
+            sequence = self.keep.unsqueeze(2).if_else(x, 0.0)
         if not self.is_right_padded:
-            name = _emit_gathered_positions(g, name, _emit_source_positions(self))
-        return g.emit_node("Transpose", self.pad_empty_axes(name, x.shape), perm=[1, 0, 2])
+            sequence = _emit_gathered_positions(sequence, _emit_source_positions(self))
+        padded = self.pad_empty_axes(sequence, x.shape)
+        return padded.transpose([1, 0, 2])
 
-    def convert_from_time_major(self, output: str) -> str:
+    def convert_from_time_major(self, output: OnnxValue) -> OnnxValue:
         """Emit the `[b, t, h]` results of an operator over right-padded sequences with each result
         at its original position; results at padded positions are zeros.
         """
         output = self.remove_placeholder(output, (self.batch, self.length))
         if self.is_right_padded:
             return output
-        return _emit_gathered_positions(self.g, output, _emit_target_positions(self))
+        return _emit_gathered_positions(output, _emit_target_positions(self))
 
-    def pad_empty_axes(self, x: str, shape: Sequence[Dim]) -> str:
+    def pad_empty_axes(self, x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
         """Emit `x`, of shape `shape`, with an empty batch or time axis padded to one position,
         because ONNX Runtime 1.31 crashes on empty axes.
         """
@@ -88,7 +80,7 @@ class RecurrentBatchLayout:
         ]
         return g.emit_node("Pad", x, g.emit_node("Concat", *[[0]] * len(shape), *ends, axis=0))
 
-    def remove_placeholder(self, x: str, shape: Sequence[Dim]) -> str:
+    def remove_placeholder(self, x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
         """Remove the positions that `pad_empty_axes` added to `x` of the original `shape`."""
         g = self.g
         if all(g.lengths.is_positive(d) for d in shape):
@@ -96,7 +88,7 @@ class RecurrentBatchLayout:
         axes = range(len(shape))
         return g.emit_node("Slice", x, [*[0 for _ in axes]], g.emit_shape(shape), [*axes])
 
-    def pad_lengths(self, lengths: str) -> str:
+    def pad_lengths(self, lengths: OnnxValue) -> OnnxValue:
         """Emit lengths i32[b], with a 0 appended if the batch is empty (CUDA cannot pad i32)."""
         g = self.g
         if g.lengths.is_positive(self.batch):
@@ -107,85 +99,74 @@ class RecurrentBatchLayout:
         return g.emit_node("Concat", lengths, placeholder, axis=0)
 
     def select_final_state(
-        self, final_state: str, initial_state: Tensor | None, lengths: str | None, dtype: str
-    ) -> str:
-        """Emit the final state `[b, h]` of the element type `dtype`: `final_state`, or for
-        sequences of length 0 `initial_state` (None: zeros). `lengths` is None without padding.
+        self, final_state: OnnxValue, initial_state: Tensor | None, lengths: OnnxValue | None
+    ) -> OnnxValue:
+        """Emit the final state `[b, h]`: `final_state`, or for sequences of length 0
+        `initial_state` (None: zeros). `lengths` is None without padding.
         """
         g = self.g
         # The operator has processed the placeholder position of `pad_empty_axes`, and ONNX does not
         # define the final state of a sequence of length 0.
         if lengths is not None:
-            has_positions = g.emit_node(
-                "Greater", emit_unsqueeze(g, lengths, 1), g.emit_constant(0, "i32")
-            )
+            has_positions = lengths.unsqueeze(1) > 0
         elif not g.lengths.is_positive(self.length):
-            has_positions = g.emit_node("Greater", g.emit_length(self.length), 0)
+            has_positions = g.emit_length(self.length) > 0
         else:
             return final_state
-        return g.emit_node(
-            "Where", has_positions, final_state, initial_state or g.emit_constant(0.0, dtype)
-        )
+        return has_positions.if_else(final_state, initial_state or 0.0)
 
 
-def _find_time_major_operand(layout: RecurrentBatchLayout, x: Tensor) -> str | None:
-    """Return the name of `x` as `[t, b, d]` if `x` is the output of a recurrent layer, or the
+def _find_time_major_operand(layout: RecurrentBatchLayout, x: Tensor) -> OnnxValue | None:
+    """Return `x` as `[t, b, d]` if `x` is the output of a recurrent layer, or the
     concatenation of the outputs of its two directions, with the same padding mask; otherwise None.
     """
     g, operands = layout.g, [x]
     node = x.value.node if x.value else None
     if x.name not in g.layouts.time_major_outputs and node is not None and node.op == ops.Concat(2):
-        operands = _find_emitted_operands(g, node)
+        operands = [g.values.tensors[a] for a in node.args if a in g.values.tensors]
         if len(operands) < len(node.args):
             return None
-    cached_outputs = [
-        g.layouts.time_major_outputs.get(operand.name, ("", "")) for operand in operands
-    ]
-    # A layer with a different padding mask reorders positions differently.
-    if any(mask != layout.padding_mask for mask, _ in cached_outputs):
-        return None
-    names = [name for _, name in cached_outputs]
-    return names[0] if len(names) == 1 else g.emit_node("Concat", *names, axis=2)
+    outputs = []
+    for operand in operands:
+        mask, output = g.layouts.time_major_outputs.get(operand.name, ("", operand))
+        # A layer with a different padding mask reorders positions differently.
+        if mask != layout.padding_mask:
+            return None
+        outputs.append(output)
+    return outputs[0] if len(outputs) == 1 else g.emit_node("Concat", *outputs, axis=2)
 
 
-def _find_emitted_operands(g: Emitter, node: Node) -> list[Tensor]:
-    """Return the operands of a node that are already emitted."""
-    return [g.values.tensors[a] for a in node.args if a in g.values.tensors]
-
-
-def _emit_placeholder_count(g: Emitter, length: Dim) -> str:
+def _emit_placeholder_count(g: Emitter, length: Dim) -> OnnxValue:
     """Emit the number of placeholder positions, i64[1]: 1 if a dimension is 0, otherwise 0."""
-    return g.emit_node("Max", g.emit_node("Sub", [1], g.emit_shape([length])), [0])
+    return ([1] - g.emit_shape([length])).maximum([0])
 
 
-def _emit_target_positions(layout: RecurrentBatchLayout) -> str:
+def _emit_target_positions(layout: RecurrentBatchLayout) -> OnnxValue:
     """Emit the target index of each position: valid positions first, then padded positions, both in
     their original order. If the second of three positions is padding, the indices are 0 2 1.
     """
     g, keep = layout.g, layout.keep
     assert keep is not None
-    valid_flags = emit_cast(g, keep, "i64")
-    padding_flags = emit_cast(g, g.emit_node("Not", keep), "i64")
-    valid_index = g.emit_node("Sub", g.emit_node("CumSum", valid_flags, 1), 1)
+    valid_flags = keep.cast("i64")
+    padding_flags = (~keep).cast("i64")
+    valid_index = g.emit_node("CumSum", valid_flags, 1) - 1
     count = g.emit_node("ReduceSum", valid_flags, [1], keepdims=True)
-    padded_index = g.emit_node(
-        "Add", g.emit_node("Sub", g.emit_node("CumSum", padding_flags, 1), 1), count
-    )
-    return g.emit_node("Where", keep, valid_index, padded_index)
+    padded_index = g.emit_node("CumSum", padding_flags, 1) - 1 + count
+    return keep.if_else(valid_index, padded_index)
 
 
-def _emit_source_positions(layout: RecurrentBatchLayout) -> str:
+def _emit_source_positions(layout: RecurrentBatchLayout) -> OnnxValue:
     """Emit the source index of each position, which is the inverse of `_emit_target_positions`."""
     g, shape = layout.g, (layout.batch, layout.length)
-    indices = make_typed_tensor(emit_arange(g, layout.length), "i64", shape[1:])
-    positions = emit_expand(g, indices, shape)
+    indices = emit_arange(g, layout.length).with_shape(shape[1:])
+    positions = emit_expand(indices, shape)
     # Each position is written exactly once, so no initial zeros remain.
     zeros = emit_full(g, 0, "i64", shape)
     return g.emit_node("ScatterElements", zeros, _emit_target_positions(layout), positions, axis=1)
 
 
-def _emit_gathered_positions(g: Emitter, x: str, positions: str) -> str:
-    return g.emit_node("GatherND", x, emit_unsqueeze(g, positions, 2), batch_dims=1)
+def _emit_gathered_positions(x: OnnxValue, positions: OnnxValue) -> OnnxValue:
+    return x.g.emit_node("GatherND", x, positions.unsqueeze(2), batch_dims=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +183,7 @@ def emit_reordered_weights(
     weights: tuple[Tensor, Tensor],
     biases: tuple[Tensor | None, Tensor | None],
     axis: int = 0,
-) -> list[str | None]:
+) -> list[OnnxValue | None]:
     """Emit input weights, recurrent weights and the concatenated biases (None without biases) in
     ONNX's gate order. Parameters are reordered outside loops.
     """
@@ -212,25 +193,27 @@ def emit_reordered_weights(
     with g.hoist_nodes(g.site.scope, level=0) if is_static else nullcontext():
         bias = _emit_joined_bias(g, gate_order, biases, weights[0].shape[axis].number or 0)
         ordered_weights = (emit_reordered_gates(g, w, gate_order, axis) for w in weights)
-        return [*(emit_unsqueeze(g, w, 0) for w in ordered_weights), bias]
+        return [*(w.unsqueeze(0) for w in ordered_weights), bias]
 
 
 def _emit_joined_bias(
     g: Emitter, gate_order: GateOrder, biases: tuple[Tensor | None, Tensor | None], length: int
-) -> str | None:
+) -> OnnxValue | None:
     """Emit the concatenation of both biases, as ONNX requires. Zeros replace a missing bias."""
     if not any(biases):
         return None
     zeros = g.emit_constant([0.0] * length, next(b.dtype for b in biases if b))
     parts = [emit_reordered_gates(g, b, gate_order) if b else zeros for b in biases]
-    return emit_unsqueeze(g, g.emit_node("Concat", *parts, axis=0), 0)
+    return g.emit_node("Concat", *parts, axis=0).unsqueeze(0)
 
 
-def emit_reordered_gates(g: Emitter, weights: Tensor, gate_order: GateOrder, axis: int = 0) -> str:
+def emit_reordered_gates(
+    g: Emitter, weights: Tensor, gate_order: GateOrder, axis: int = 0
+) -> OnnxValue:
     """Emit `weights` with its gates, which are concatenated along `axis`, in ONNX's order."""
     count = len(gate_order.order)
     if count == 1:
-        return weights.name
+        return weights
     size = divide_dims_exactly(weights.shape[axis], count)
     sizes = g.emit_shape([size] * count)
     parts = list(g.emit_nodes("Split", count, weights, sizes, axis=axis))
@@ -250,7 +233,7 @@ for GRU.
 
 
 @lower
-def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
+def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[OnnxValue, ...]:
     """Lower to `RNN`, or to a loop if the target does not support the activation or padding."""
     layer = _RecurrentLayer(g, op, args, GateOrder((0,)))
     # Some runtimes support no activation except tanh.
@@ -259,7 +242,7 @@ def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 
 
 @lower
-def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
+def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[OnnxValue, ...]:
     """Lower to `GRU`, with negated update gate weights if the gate selects the new state."""
     # sigmoid(-x) = 1 - sigmoid(x): the gate is inverted without an additional operator
     gates = GateOrder(GRU_GATE_ORDER, negated_index=1 if op.update == "new" else None)
@@ -269,14 +252,16 @@ def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 
 
 @lower
-def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
+def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[OnnxValue, ...]:
     """Lower to `LSTM`, or to a loop if there is a projection, which `LSTM` does not support."""
     layer = _RecurrentLayer(g, op, args, GateOrder(LSTM_GATE_ORDER))
     return _emit_layer(layer, "LSTM", "peepholes" if layer.operands.peepholes else "")
 
 
 @lower
-def quantized_lstm(op: ops.QuantizedLstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
+def quantized_lstm(
+    op: ops.QuantizedLstm, g: Emitter, *args: Tensor | None
+) -> tuple[OnnxValue, ...]:
     """Lower to ONNX Runtime's `DynamicQuantizeLSTM`. The operator quantizes the inputs of all time
     steps with one scale. Padded time steps are zeros, which do not affect the scale.
     """
@@ -315,7 +300,7 @@ class _RecurrentLayer:
 
 def _emit_layer(
     layer: _RecurrentLayer, kind: str, feature: str, **attributes: object
-) -> tuple[str, ...]:
+) -> tuple[OnnxValue, ...]:
     """Emit the operator `kind`, or a loop if the target lacks the operator or its `feature`."""
     if layer.is_fusible(feature):
         return _emit_fused_layer(layer, kind, **attributes)
@@ -326,11 +311,13 @@ def _emit_layer(
     return lower_expansion(layer.g, layer.tensors, lambda b, x: expand_to_scan(b, op, x, scope))
 
 
-def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -> tuple[str, ...]:
+def _emit_fused_layer(
+    layer: _RecurrentLayer, kind: str, **attributes: object
+) -> tuple[OnnxValue, ...]:
     """Emit the operator `kind`. Return all hidden states, then the final states."""
     g, layout, x = layer.g, layer.layout, layer.operands
     # the number of valid positions per sequence, i32[b], or None if all positions are valid
-    lengths = emit_count_nonzero(g, x.keep, 1, dtype="i32") if x.keep else None
+    lengths = emit_count_nonzero(x.keep, 1, dtype="i32") if x.keep else None
     padded_lengths = lengths and layout.pad_lengths(lengths)
     initial_states = x.initial_state, x.initial_cell
     # ONNX states have a num_directions axis, which has size 1, because each direction is a separate
@@ -347,7 +334,7 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
     )
     # the cell gate has no peephole weights: [1, 3·h]
     order = GateOrder(PEEPHOLE_ORDER)
-    peepholes = x.peepholes and emit_unsqueeze(g, emit_reordered_gates(g, x.peepholes, order), 0)
+    peepholes = x.peepholes and emit_reordered_gates(g, x.peepholes, order).unsqueeze(0)
     hidden_states, *final_states = g.emit_nodes(
         kind,
         3 if isinstance(layer.op, ops.Lstm | ops.QuantizedLstm) else 2,
@@ -357,33 +344,30 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
         direction="reverse" if layer.op.reverse else "forward",
         **attributes,
     )
-    time_major_output = g.emit_node("Squeeze", hidden_states, [1])
-    output = layout.convert_from_time_major(
-        g.emit_node("Transpose", time_major_output, perm=[1, 0, 2])
-    )
+    time_major_output = hidden_states.squeeze(1)
+    output = layout.convert_from_time_major(time_major_output.transpose([1, 0, 2]))
     # The next layer reads the time-major output and needs no transposes.
-    g.layouts.time_major_outputs[output] = layout.padding_mask, time_major_output
+    g.layouts.time_major_outputs[output.name] = layout.padding_mask, time_major_output
     results = [output]
     for final_state, initial_state in zip(final_states, initial_states, strict=False):
-        state = layout.remove_placeholder(g.emit_node("Squeeze", final_state, [0]), (layout.batch,))
-        dtype = x.sequence.dtype
-        results.append(layout.select_final_state(state, initial_state, lengths, dtype))
+        state = layout.remove_placeholder(final_state.squeeze(0), (layout.batch,))
+        results.append(layout.select_final_state(state, initial_state, lengths))
     return tuple(results)
 
 
-def _emit_initial_state(layout: RecurrentBatchLayout, state: Tensor | None) -> str | None:
+def _emit_initial_state(layout: RecurrentBatchLayout, state: Tensor | None) -> OnnxValue | None:
     """Emit an initial state with a num_directions axis of size 1."""
     if state is None:
         return None
-    return emit_unsqueeze(layout.g, layout.pad_empty_axes(state.name, state.shape), 0)
+    return layout.pad_empty_axes(state, state.shape).unsqueeze(0)
 
 
-def _emit_scales(layer: _RecurrentLayer) -> list[str]:
+def _emit_scales(layer: _RecurrentLayer) -> list[OnnxValue]:
     """Emit per-channel scales and zero points of both weight matrices."""
     g = layer.g
-    results: list[str] = []
+    results: list[OnnxValue] = []
     for scales in layer.operands.scales or ():
         # int8 weights have zero point 0
-        reordered = emit_unsqueeze(g, emit_reordered_gates(g, scales, layer.gate_order), 0)
+        reordered = emit_reordered_gates(g, scales, layer.gate_order).unsqueeze(0)
         results += reordered, g.emit_constant([0], "i8")
     return results

@@ -1,7 +1,7 @@
 """The table of lowering rules, and the function that lowers all nodes of a graph.
 
 A rule takes the op, the emitter and one `Tensor` per operand (None for an absent optional operand).
-The rule returns the names of the results, whose types are in `g.site`.
+The rule returns the results, whose types are in `g.site`; an unused result may be None.
 """
 
 from collections import Counter, defaultdict
@@ -15,11 +15,11 @@ from specc.diagnostics.render import extract_docstring_summary
 from specc.ir import ops
 from specc.ir.graph import Graph, GraphBuilder, Input, Node, NodeOrigin, Value
 from specc.ir.op import OpRuleTable
-from specc_onnx.lower.emitter import Emitter, LoweringSite, Tensor
+from specc_onnx.lower.emitter import Emitter, LoweringSite
+from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.sigmoid_precision import find_accurate_sigmoids
 
-LoweredNames: TypeAlias = str | tuple[str, ...]
-LoweringRule: TypeAlias = Callable[..., LoweredNames]
+LoweringRule: TypeAlias = Callable[..., OnnxValue | tuple[OnnxValue | None, ...]]
 
 lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
 """The lowering rule of each op; the table is complete once `specc_onnx.lower.rules` is imported."""
@@ -50,28 +50,29 @@ def _lower_node(g: Emitter, node: Node, results: Sequence[Value]) -> None:
     nodes = g.innermost_body.nodes
     node_count = len(nodes)
     operands = (None if a is None else g.values.tensors[a] for a in node.args)
-    names = lower[node.op](node.op, g, *operands)
+    values = lower[node.op](node.op, g, *operands)
     if node.op.is_heavy:
         summary = extract_docstring_summary(type(node.op).__doc__)
         _add_doc_string(nodes[node_count:], summary, g.scope_prefix)
-    names = (names,) if isinstance(names, str) else names
-    for result, name in zip(results, names, strict=True):
-        g.values.tensors[result] = Tensor(name, result.type, result)
-        g.innermost_body.types[name] = result.type
+    values = (values,) if isinstance(values, OnnxValue) else values
+    for result, value in zip(results, values, strict=True):
+        if value is not None:
+            g.values.tensors[result] = value.with_type(result.type, result)
+            g.innermost_body.types[value.name] = result.type
 
 
 def lower_expansion(
     g: Emitter,
     args: Sequence[Tensor | None],
     add_nodes: Callable[[GraphBuilder, Sequence[Value | None]], Sequence[Value]],
-) -> tuple[str, ...]:
+) -> tuple[OnnxValue, ...]:
     """Lower the IR nodes that `add_nodes` builds as the expansion of an op with operands `args`."""
     b = GraphBuilder()
     inputs = [b.add_input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(args)]
     results = add_nodes(b, inputs)
     g.values.tensors.update((v, t) for v, t in zip(inputs, args, strict=True) if v and t)
     lower_nodes(g, b.build_graph("expansion", {f"y{n}": v for n, v in enumerate(results)}))
-    return tuple(g.list_names(results))
+    return tuple(g.list_tensors(results))
 
 
 def count_users(graph: Graph) -> Counter[Value]:

@@ -21,20 +21,12 @@ from specc.ir.dim import multiply_dims
 from specc.ir.ops.nn import MixtureOfExpertsOperands
 from specc.ir.types import Type
 from specc_onnx.lower.dynamic_shapes import DimResolver
-from specc_onnx.lower.emitter import Emitter, Tensor, emit_body_results, emit_if, make_body_graph
+from specc_onnx.lower.emitter import Emitter, emit_body_results, emit_if, make_body_graph
 from specc_onnx.lower.onnx_nodes import EXPERT_LOOP_NAME
 from specc_onnx.lower.onnx_targets import HALF_DTYPES
+from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower, lower_nodes
-from specc_onnx.lower.tensor_helpers import (
-    emit_cast,
-    emit_flatten,
-    emit_full,
-    emit_reduce,
-    emit_reshape,
-    emit_slice,
-    emit_unsqueeze,
-    emit_where,
-)
+from specc_onnx.lower.tensor_helpers import emit_flatten, emit_full, emit_reduce, emit_reshape
 
 MAX_INLINE_ELEMENTS = 1 << 26
 """Maximum total number of elements of unrolled expert weights (256 MiB in f32). Unrolled weights
@@ -46,7 +38,7 @@ MAX_INLINE_NODES = 24
 
 
 @lower
-def mixture_of_experts(op: ops.MixtureOfExperts, g: Emitter, *args: Tensor) -> str:
+def mixture_of_experts(op: ops.MixtureOfExperts, g: Emitter, *args: Tensor) -> OnnxValue:
     """Lower to one subgraph per expert, or to a loop over experts, that adds the expert's outputs,
     weighted by the gates, to the sums of its tokens.
     """
@@ -60,8 +52,8 @@ def mixture_of_experts(op: ops.MixtureOfExperts, g: Emitter, *args: Tensor) -> s
         op=op,
         g=g,
         operands=operands,
-        tokens=emit_flatten(g, operands.x),
-        gates=emit_flatten(g, operands.gates),
+        tokens=emit_flatten(operands.x),
+        gates=emit_flatten(operands.gates),
         expert_ids=_emit_expert_ids(op, g, operands),
         result_type=sums_type,
     )
@@ -72,8 +64,8 @@ def mixture_of_experts(op: ops.MixtureOfExperts, g: Emitter, *args: Tensor) -> s
         if is_unrolled
         else experts.emit_expert_loop(initial_sums)
     )
-    result = emit_reshape(g, sums, result_type.shape, source_shape=sums_type.shape)
-    return emit_cast(g, result, result_type.dtype, source_dtype=dtype)
+    result = emit_reshape(sums, result_type.shape, source_shape=sums_type.shape)
+    return result.cast(result_type.dtype)
 
 
 def _can_inline_experts(
@@ -82,9 +74,8 @@ def _can_inline_experts(
     """Return True if experts are few and small enough to unroll, and their weights are
     parameters.
     """
-    parameter_names = {t.name for t in g.values.parameters.values()} | {
-        *g.values.narrow_weights.values()
-    }
+    weights = (*g.values.parameters.values(), *g.values.narrow_weights.values())
+    parameter_names = {weight.name for weight in weights}
     elements = sum(multiply_dims(t.shape).number or MAX_INLINE_ELEMENTS for t in operands.stacked)
     count = op.num_experts.number
     return (
@@ -98,18 +89,16 @@ def _can_inline_experts(
 
 def _emit_expert_ids(
     op: ops.MixtureOfExperts, g: Emitter, operands: MixtureOfExpertsOperands[Tensor]
-) -> str:
+) -> OnnxValue:
     """Emit expert ids i64[n, k] of the tokens; the id `num_experts` means "no expert"."""
     no_expert = g.emit_length(op.num_experts)
-    ids = emit_cast(g, emit_flatten(g, operands.ids), "i64", source_dtype=operands.ids.dtype)
-    is_valid = g.emit_node("Less", ids, no_expert)
-    is_negative = g.emit_node("Less", ids, 0)
-    is_valid = g.emit_node("And", is_valid, g.emit_node("Not", is_negative))
+    ids = emit_flatten(operands.ids).cast("i64")
+    is_valid = (ids < no_expert) & ~(ids < 0)
     if operands.keep is not None:
         shape = operands.keep.shape
-        keep = emit_reshape(g, operands.keep, (multiply_dims(shape), 1))
-        is_valid = g.emit_node("And", is_valid, keep)
-    return emit_where(g, "i64", is_valid, ids, no_expert)
+        keep = emit_reshape(operands.keep, (multiply_dims(shape), 1))
+        is_valid = is_valid & keep
+    return is_valid.if_else(ids, no_expert)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,50 +108,50 @@ class _ExpertEmitter:
     op: ops.MixtureOfExperts
     g: Emitter
     operands: MixtureOfExpertsOperands[Tensor]
-    tokens: str
-    gates: str
-    expert_ids: str
+    tokens: OnnxValue
+    gates: OnnxValue
+    expert_ids: OnnxValue
     result_type: Type
 
-    def emit_expert_loop(self, initial_sums: str) -> str:
+    def emit_expert_loop(self, initial_sums: OnnxValue) -> OnnxValue:
         """Emit a `Loop` that adds outputs of experts with tokens to `initial_sums`."""
         g = self.g
-        used_mask = emit_slice(g, self._emit_used_experts(), 0, 0, self.op.num_experts)
+        used_mask = self._emit_used_experts().slice(0, 0, self.op.num_experts)
         # The loop visits experts in ascending order, so that the summation order of a token does
         # not depend on other tokens.
-        used_experts = g.emit_node("Squeeze", g.emit_node("NonZero", used_mask), [0])
+        used_experts = g.emit_node("NonZero", used_mask).squeeze(0)
         iterations = g.emit_node("Size", used_experts)
         return g.emit_node(
             "Loop", iterations, None, initial_sums, body=self._emit_iteration(used_experts)
         )
 
-    def _emit_iteration(self, used_experts: str) -> GraphProto:
+    def _emit_iteration(self, used_experts: OnnxValue) -> GraphProto:
         """Return the loop body, whose inputs are iteration, condition and partial sums."""
         g = self.g
         with g.open_body() as body:
             iteration, condition = g.new_loop_inputs()
             sums = g.new_tensor("sums", self.result_type)
-            expert = g.emit_node("Gather", used_experts, iteration, axis=0)
+            expert = used_experts.gather(iteration, 0)
             expert_weights = [self._slice_expert_weights(t, expert) for t in self.operands.stacked]
-            new_sums = self._add_expert_output(sums.name, expert, expert_weights)
-            results = emit_body_results(g, [condition.name, *new_sums])
+            new_sums = self._add_expert_output(sums, expert, expert_weights)
+            results = emit_body_results(g, [condition, *new_sums])
         name, types = g.make_scoped_name(EXPERT_LOOP_NAME), [condition.type, self.result_type]
         return make_body_graph(name, body, results, types, [iteration, condition, sums])
 
-    def emit_unrolled_experts(self, initial_sums: str) -> str:
+    def emit_unrolled_experts(self, initial_sums: OnnxValue) -> OnnxValue:
         """Emit one `If` per expert that adds its outputs to `initial_sums`; return the sums."""
         g, sums, count = self.g, initial_sums, self.op.num_experts.number or 0
         parts = [self._split_expert_weights(t, count) for t in self.operands.stacked]
         for index in range(count):
             expert = g.emit_constant(index, "i64")
             expert_weights = [weights[index] for weights in parts]
-            is_used = g.emit_node("Gather", self._emit_used_experts(), expert, axis=0)
+            is_used = self._emit_used_experts().gather(expert, 0)
             add_output = partial(self._add_expert_output, sums, expert, expert_weights)
-            branches = {"used": add_output, "unused": partial(tuple[str], [sums])}
+            branches = {"used": add_output, "unused": partial(tuple[OnnxValue], [sums])}
             (sums,) = emit_if(g, is_used, [self.result_type], branches)
         return sums
 
-    def _emit_used_experts(self) -> str:
+    def _emit_used_experts(self) -> OnnxValue:
         """Emit a bool[experts + 1] mask of experts with tokens; the last entry is "no expert"."""
         g, count = self.g, self.op.num_experts + 1
         flat_ids = g.emit_node("Reshape", self.expert_ids, [-1])
@@ -171,40 +160,36 @@ class _ExpertEmitter:
         return g.emit_node("ScatterElements", zeros, flat_ids, ones, axis=0)
 
     def _add_expert_output(
-        self, sums: str, expert: str, expert_weights: Sequence[Tensor]
-    ) -> tuple[str, ...]:
+        self, sums: OnnxValue, expert: OnnxValue, expert_weights: Sequence[Tensor]
+    ) -> tuple[OnnxValue, ...]:
         """Add the outputs of one expert to the `sums` of the tokens that are routed to the expert.
         Return the name of the new sums as a tuple, like a branch of an `If`.
         """
         g = self.g
-        token_ids, token_gates = self._select_tokens(g.emit_node("Equal", self.expert_ids, expert))
+        token_ids, token_gates = self._select_tokens(self.expert_ids.equals(expert))
         output = self._lower_expert(token_ids, expert_weights)
-        dtype = self.operands.gates.dtype
-        factors = (
-            emit_cast(g, x, self.result_type.dtype, source_dtype=dtype)
-            for x in (output, token_gates)
-        )
+        factors = (x.cast(self.result_type.dtype) for x in (output, token_gates))
         weighted_output = g.emit_node("Mul", *factors)
         return g.emit_nodes(
-            "ScatterND", 1, sums, emit_unsqueeze(g, token_ids, 1), weighted_output, reduction="add"
+            "ScatterND", 1, sums, token_ids.unsqueeze(1), weighted_output, reduction="add"
         )
 
-    def _select_tokens(self, is_chosen: str) -> tuple[str, str]:
+    def _select_tokens(self, is_chosen: OnnxValue) -> tuple[OnnxValue, OnnxValue]:
         """Return the ids i64[m] of the tokens routed to an expert, and their gates [m, 1]."""
-        g, dtype = self.g, self.operands.gates.dtype
-        any_chosen = emit_reduce(g, "ReduceMax", emit_cast(g, is_chosen, "i64"), 1)
-        token_ids = g.emit_node("Squeeze", g.emit_node("NonZero", any_chosen), [0])
-        gates = emit_where(g, dtype, is_chosen, self.gates, g.emit_constant(0, dtype))
-        token_gates = emit_reduce(g, "ReduceSum", gates, 1, keepdims=True)
-        return token_ids, g.emit_node("Gather", token_gates, token_ids, axis=0)
+        g = self.g
+        any_chosen = emit_reduce("ReduceMax", is_chosen.cast("i64"), 1)
+        token_ids = g.emit_node("NonZero", any_chosen).squeeze(0)
+        gates = is_chosen.if_else(self.gates, 0)
+        token_gates = emit_reduce("ReduceSum", gates, 1, keepdims=True)
+        return token_ids, token_gates.gather(token_ids, 0)
 
-    def _lower_expert(self, token_ids: str, expert_weights: Sequence[Tensor]) -> str:
+    def _lower_expert(self, token_ids: OnnxValue, expert_weights: Sequence[Tensor]) -> OnnxValue:
         """Lower the body of an expert for the tokens at `token_ids`; return its output [m, o]."""
         op, g = self.op, self.g
         value, *captures = op.get_body_inputs()
         lead_axes = value.type.rank - 2
-        expert_tokens = g.emit_node("Gather", self.tokens, token_ids, axis=0)
-        x = Tensor(emit_unsqueeze(g, expert_tokens, *range(lead_axes)), value.type, value)
+        expert_tokens = self.tokens.gather(token_ids, 0)
+        x = expert_tokens.unsqueeze(*range(lead_axes)).with_type(value.type, value)
         g.values.tensors[value] = x
         g.values.tensors.update(
             zip(captures, [*expert_weights, *self.operands.captured], strict=True)
@@ -214,32 +199,23 @@ class _ExpertEmitter:
             lower_nodes(g, op.body)
         output = g.values.tensors[op.get_body_output()]
         if not lead_axes:
-            return output.name
-        return g.emit_node("Squeeze", output, [*range(lead_axes)])
+            return output
+        return output.squeeze(*range(lead_axes))
 
     def _split_expert_weights(self, stacked: Tensor, count: int) -> list[Tensor]:
         """Split `stacked` into the weights of `count` experts, outside loops to allow folding."""
         g = self.g
-        stored_name = g.values.narrow_weights.get(stacked.name, stacked.name)
+        stored = g.values.narrow_weights.get(stacked.name, stacked)
         with g.hoist_nodes(g.site.scope, level=0):
-            parts = g.emit_nodes("Split", count, stored_name, [1] * count, axis=0)
-            return [
-                self._cast_expert_part(stacked, g.emit_node("Squeeze", part, [0])) for part in parts
-            ]
+            parts = g.emit_nodes("Split", count, stored, [1] * count, axis=0)
+            return [_cast_expert_part(stacked, part.squeeze(0)) for part in parts]
 
-    def _slice_expert_weights(self, stacked: Tensor, expert: str) -> Tensor:
+    def _slice_expert_weights(self, stacked: Tensor, expert: OnnxValue) -> Tensor:
         """Emit the slice of stacked weights for one expert."""
-        stored_name = self.g.values.narrow_weights.get(stacked.name, stacked.name)
-        return self._cast_expert_part(
-            stacked, self.g.emit_node("Gather", stored_name, expert, axis=0)
-        )
+        stored = self.g.values.narrow_weights.get(stacked.name, stacked)
+        return _cast_expert_part(stacked, stored.gather(expert, 0))
 
-    def _cast_expert_part(self, stacked: Tensor, part: str) -> Tensor:
-        """Emit `part`, the slice of `stacked` for one expert, cast to the compute type."""
-        values, dtype = self.g.values, stacked.dtype
-        stored_name = values.narrow_weights.get(stacked.name)
-        if stored_name is not None:
-            part = emit_cast(
-                self.g, part, dtype, source_dtype=values.stored_types[stored_name].dtype
-            )
-        return Tensor(part, Type(dtype, stacked.shape[1:]))
+
+def _cast_expert_part(stacked: Tensor, part: OnnxValue) -> Tensor:
+    """Emit `part`, the slice of `stacked` for one expert, cast to the compute type."""
+    return part.cast(stacked.dtype).with_shape(stacked.shape[1:])

@@ -7,7 +7,7 @@ data; `specc_onnx.write.model_writer` adds the data.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
@@ -25,7 +25,6 @@ from specc_onnx.lower.emitter import (
     Emitter,
     LoweringSite,
     NameTable,
-    Tensor,
     list_value_infos,
 )
 from specc_onnx.lower.kv_buffer_attention import get_buffer_type
@@ -37,8 +36,8 @@ from specc_onnx.lower.onnx_nodes import (
     make_value_info,
 )
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
+from specc_onnx.lower.onnx_values import NodeResult, OnnxValue, Tensor
 from specc_onnx.lower.rules import lower_nodes
-from specc_onnx.lower.tensor_helpers import emit_cast
 
 PADDING_SIDE_TEXT = {"left": " on the left", "right": " on the right", "any": ""}
 """Descriptions of the padding side for the doc strings of inputs."""
@@ -169,7 +168,7 @@ def build_model(
     limits = find_length_limits(graph)
     g.facts.max_lengths = {symbol: limit.max_length for symbol, limit in limits.items()}
     for name, value in graph.inputs.items():
-        g.values.tensors[value] = Tensor(name, value.type, value)
+        g.values.tensors[value] = Tensor(g, name, value.type, value)
         g.facts.padding_sides[value] = graph.input_facts[name].padding_side
     g.values.kv_buffers.update(graph.inputs[name] for name in buffers)
     weights = add_parameters(g, graph.parameters, storage_dtypes or {}, ties or {})
@@ -196,7 +195,7 @@ def _map_model_outputs(g: Emitter, graph: Graph, caches: Sequence[KVCache]) -> d
     """Return the output tensors by name; the time axis of a KV buffer is its capacity."""
     outputs = {n: g.values.tensors[v] for n, v in graph.outputs.items()}
     for name in (n for cache in caches for n in (cache.present_key, cache.present_value)):
-        outputs[name] = replace(outputs[name], type=get_buffer_type(outputs[name].type))
+        outputs[name] = outputs[name].with_type(get_buffer_type(outputs[name].type))
     return outputs
 
 
@@ -297,13 +296,14 @@ def add_parameters(
                 data_type=ONNX_TYPE_CODES[dtype],
                 dims=[d or 0 for d in sizes],
             )
-        initializer = weights[stored_name].name
-        g.values.stored_types[initializer] = Type(dtype, value.type.shape)
+        initializer: OnnxValue = NodeResult(g, weights[stored_name].name, dtype)
+        g.values.stored_types[initializer.name] = Type(dtype, value.type.shape)
         if dtype != value.type.dtype:
             g.site = LoweringSite((name.rpartition(".")[0],))
-            widened_name = emit_cast(g, initializer, value.type.dtype)
-            g.values.narrow_weights[widened_name], initializer = initializer, widened_name
-        g.values.parameters[name] = g.values.tensors[value] = Tensor(initializer, value.type, value)
+            widened = initializer.cast(value.type.dtype)
+            g.values.narrow_weights[widened.name], initializer = initializer, widened
+        tensor = initializer.with_type(value.type, value)
+        g.values.parameters[name] = g.values.tensors[value] = tensor
     return weights
 
 
@@ -318,10 +318,10 @@ def _name_outputs(
     g.site = LoweringSite(("outputs",))
     for name, tensor in outputs.items():
         assert name not in inputs, f"{name} is an input and an output"
-        result = tensor.name
-        if result not in node_results or result in names:
-            result = g.emit_identity(result, g.make_scoped_name(name))
-        names[result] = name
+        result: OnnxValue = tensor
+        if result.name not in node_results or result.name in names:
+            result = g.emit_identity(result, name)
+        names[result.name] = name
     return names
 
 

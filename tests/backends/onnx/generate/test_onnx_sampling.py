@@ -1,6 +1,6 @@
 """Sampling in ONNX selects the same tokens as `specc.decode.token_selection`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from specc.decode.token_selection import (
 )
 from specc_onnx.generate import generator_logits_processors, onnx_sampling
 from specc_onnx.generate.generator_inputs import SAMPLING_INPUTS
-from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.onnx_values import OnnxValue
 
 VOCABULARY = 60
 INPUTS = {"logits": ("f32", 2), "seed": ("i64", 0), "rows": ("i64", 0), "step": ("i64", 0)}
@@ -26,13 +26,15 @@ INPUTS = {"logits": ("f32", 2), "seed": ("i64", 0), "rows": ("i64", 0), "step": 
 def build_sampling_model(vocabulary: int = VOCABULARY) -> EmittedModel:
     """Build a model that samples a token per sequence from logits and all settings."""
 
-    def emit_graph(g: Emitter) -> Sequence[tuple[str, str]]:
-        s = onnx_sampling.emit_sampler_state(
-            g, "seed", "rows", vocabulary, {k: k for k in SAMPLING_INPUTS}
+    def emit_graph(x: Mapping[str, OnnxValue]) -> Sequence[OnnxValue]:
+        s = onnx_sampling.emit_sampler_state(x["seed"], x["rows"], vocabulary, x)
+        seen = generator_logits_processors.emit_prompt_token_mask(
+            x["prompt"], x["keep"], vocabulary
         )
-        seen = generator_logits_processors.emit_prompt_token_mask(g, "prompt", "keep", vocabulary)
-        logits = generator_logits_processors.emit_repetition_penalty(g, "logits", seen, "penalty")
-        return [(onnx_sampling.emit_sampled_tokens(g, s, logits, "step"), "i64")]
+        logits = generator_logits_processors.emit_repetition_penalty(
+            x["logits"], seen, x["penalty"]
+        )
+        return [onnx_sampling.emit_sampled_tokens(s, logits, x["step"])]
 
     setting_inputs = {name: (dtype, 0) for name, dtype in SAMPLING_INPUTS.items()}
     return EmittedModel(

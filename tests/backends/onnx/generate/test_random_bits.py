@@ -1,6 +1,6 @@
 """The random generator in ONNX produces the same bits as `specc.weights.random_stream`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -9,21 +9,20 @@ from support.onnx_sessions import EmittedModel
 from specc.diagnostics.diagnostic import SpeccError
 from specc.weights.random_stream import derive_stream_key, derive_substream_key, generate_word
 from specc_onnx.generate import onnx_sampling
-from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.tensor_helpers import emit_cast
+from specc_onnx.lower.onnx_values import OnnxValue
 
 SEEDS = (0, 1, 2, 1234567890123, 2**63 - 1)
 ROWS = np.array([0, 1, 2, 7, 1000, 2**40], np.int64)
 STEPS = (0, 1, 2, 511, 100_000)
 
 
-def emit_random_numbers(g: Emitter) -> Sequence[tuple[str, str]]:
+def emit_random_numbers(x: Mapping[str, OnnxValue]) -> Sequence[OnnxValue]:
     """Emit the keys of several streams, and one uniform number of each."""
     keys = onnx_sampling.emit_substream_key(
-        g, onnx_sampling.emit_stream_key(g, "seed", "sample"), emit_cast(g, "rows", "u64")
+        onnx_sampling.emit_stream_key(x["seed"], "sample"), x["rows"].cast("u64")
     )
-    at_step = onnx_sampling.emit_substream_key(g, keys, emit_cast(g, "step", "u64"))
-    return [(keys, "u64"), (onnx_sampling.emit_uniform_sample(g, at_step), "f32")]
+    at_step = onnx_sampling.emit_substream_key(keys, x["step"].cast("u64"))
+    return [keys, onnx_sampling.emit_uniform_sample(at_step)]
 
 
 def build_random_model() -> EmittedModel:

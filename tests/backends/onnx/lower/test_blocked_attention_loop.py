@@ -23,6 +23,8 @@ from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target
 from specc_onnx.lower import blocked_attention_loop, query_key_slices
 from specc_onnx.lower.onnx_nodes import iterate_node_bodies
+from specc_onnx.lower.onnx_values import OnnxValue
+from specc_onnx.lower.query_key_slices import PositionSpan
 from specc_onnx.write.instrumentation import add_attention_outputs
 from specc_onnx.write.onnx_verifier import (
     convert_weights_to_inputs,
@@ -110,9 +112,8 @@ def test_any_number_of_global_tokens(share: float) -> None:
 
 
 def test_duplicated_global_keys_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    def twice(g: Any, keys: query_key_slices.PositionSpan) -> str:
-        every: str = g.emit_constant(True, "bool")
-        return every
+    def twice(keys: PositionSpan, global_positions: OnnxValue) -> OnnxValue:
+        return global_positions.g.emit_constant(True, "bool")
 
     monkeypatch.setattr(query_key_slices, "_emit_not_duplicated", twice)
     with pytest.raises(AssertionError):
@@ -233,13 +234,9 @@ def test_weights_of_blocked_attention_are_exposed(opset: int) -> None:
 def test_missing_key_of_a_block_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     right = blocked_attention_loop._emit_key_span
 
-    def wrong(*args: Any) -> blocked_attention_loop.PositionSpan:
-        span = right(*args)
-        g = args[0]
-        later = g.emit_node("Add", span.start, [1])
-        return blocked_attention_loop.PositionSpan(
-            later, g.emit_node("Add", span.stop, [1]), span.length
-        )
+    def wrong(*args: Any) -> PositionSpan:
+        span, offset = right(*args), [1]
+        return PositionSpan(span.start + offset, span.stop + offset, span.length)
 
     monkeypatch.setattr(blocked_attention_loop, "_emit_key_span", wrong)
     with pytest.raises(AssertionError):

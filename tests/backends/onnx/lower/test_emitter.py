@@ -2,10 +2,12 @@
 
 from onnx import GraphProto
 
+from specc.ir.types import Type
 from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter, NameTable
-from specc_onnx.lower.onnx_nodes import make_unique_name
+from specc_onnx.lower.onnx_nodes import make_unique_name, make_value_info
 from specc_onnx.lower.onnx_targets import get_target
+from specc_onnx.lower.onnx_values import NodeResult
 
 
 class Counted(set[str]):
@@ -38,18 +40,22 @@ def test_number_that_is_already_in_use_is_skipped() -> None:
     assert len(taken) == 6 + len(given)
 
 
+def make_branch(name: str) -> GraphProto:
+    return GraphProto(name=name, output=[make_value_info("y", Type("f32", ()))])
+
+
 def test_consecutive_branches_are_distinct_keys() -> None:
     """A branch is freed before the next one is built, so both may have the same id."""
     g = Emitter(
         target=get_target("onnx"), opset=23, lengths=DimResolver({}), names=NameTable({"long"})
     )
-    made = [
-        g.emit_node(
-            "If", "long", then_branch=GraphProto(name=f"a{n}"), else_branch=GraphProto(name=f"b{n}")
-        )
-        for n in range(50)
-    ]
+    condition = NodeResult(g, "long", "bool")
+
+    def emit_if(then_branch: GraphProto, else_branch: GraphProto) -> str:
+        return g.emit_node("If", condition, then_branch=then_branch, else_branch=else_branch).name
+
+    made = [emit_if(make_branch(f"a{n}"), make_branch(f"b{n}")) for n in range(50)]
     assert len(set(made)) == 50
-    both = GraphProto(name="a"), GraphProto(name="b")
-    twice = [g.emit_node("If", "long", then_branch=both[0], else_branch=both[1]) for _ in range(2)]
+    both = make_branch("a"), make_branch("b")
+    twice = [emit_if(*both) for _ in range(2)]
     assert len(set(twice)) == 1

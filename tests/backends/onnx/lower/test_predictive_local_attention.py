@@ -69,9 +69,8 @@ def test_wrong_near_keys_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     right = predictive_local_attention._emit_window_keys
 
     def wrong(*args: Any) -> predictive_local_attention.WindowKeys:
-        near, g = right(*args), args[0]
-        begin = g.emit_node("Add", near.keys.start, [3])
-        begin = g.emit_node("Min", begin, g.emit_node("Sub", near.keys.stop, [1]))
+        near, g, offset = right(*args), args[0], [3]
+        begin = g.emit_node("Min", near.keys.start + offset, near.keys.stop - [1])
         return predictive_local_attention.WindowKeys(
             PositionSpan(begin, near.keys.stop, predictive_local_attention.WINDOW_KEYS_DIM),
             near.reads_window_only,
