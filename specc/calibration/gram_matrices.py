@@ -3,7 +3,6 @@ multiply the activations with GPTQ. The model is run in stages, so that the weig
 matrices of only one stage are in memory at a time.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -218,15 +217,12 @@ class _FactorFiles:
     ) -> None:
         self.tap_points = tap_points
         self.directory = directory
-        self.activations_by_matrix = {
-            matrix: activations for activations, group in tap_points.items() for matrix in group
-        }
-        self.matrix_counts = Counter(matrix.name for matrix in self.activations_by_matrix)
-        self.complete_counts: Counter[str] = Counter()
+        self.activations_by_weight: dict[str, dict[int, WeightInputs]] = {}
+        for activations, matrices in tap_points.items():
+            for name, expert in matrices:
+                self.activations_by_weight.setdefault(name, {})[expert] = activations
         self.paths: dict[WeightInputs, Path] = {}
-        self.pending_names = {
-            activations: {m.name for m in names} for activations, names in tap_points.items()
-        }
+        self.finished_names: set[str] = set()
 
     def add_factor(
         self, activations: WeightInputs, factor: Array
@@ -236,31 +232,30 @@ class _FactorFiles:
         writing a file fails.
         """
         names = dict.fromkeys(matrix.name for matrix in self.tap_points[activations])
-        for name in names:
-            self.complete_counts[name] += sum(m.name == name for m in self.tap_points[activations])
-        if any(self.matrix_counts[name] > 1 for name in names):
+        if any(len(self.activations_by_weight[name]) > 1 for name in names):
             self.paths[activations] = self.directory / f"factor {len(self.paths)}.npy"
             _save_array(self.paths[activations], factor)
         for name in names:
-            if self.matrix_counts[name] == 1:
+            activations_by_expert = self.activations_by_weight[name]
+            if len(activations_by_expert) == 1:
                 yield name, lambda _: factor
-            elif self.complete_counts[name] == self.matrix_counts[name]:
-                yield name, partial(self._load_factor, name)
-                self._remove_files(name)
+                self.finished_names.add(name)
+            elif self.paths.keys() >= set(activations_by_expert.values()):
+                yield name, partial(self._load_factor, activations_by_expert)
+                self.finished_names.add(name)
+                self._remove_files(set(activations_by_expert.values()))
 
-    def _load_factor(self, name: str, expert: int) -> Array:
-        """Load the stored factor of one expert of the weight `name`."""
-        path = self.paths[self.activations_by_matrix[WeightMatrix(name, expert)]]
+    def _load_factor(self, activations_by_expert: Mapping[int, WeightInputs], expert: int) -> Array:
+        """Load the stored factor of one expert of a weight."""
+        path = self.paths[activations_by_expert[expert]]
         factor: Array = np.load(path, allow_pickle=False)
         return factor
 
-    def _remove_files(self, name: str) -> None:
-        """Remove the stored factors that are not needed after the weight `name` is quantized."""
-        for activations, names in self.pending_names.items():
-            if name in names:
-                names.remove(name)
-                if not names:
-                    self.paths[activations].unlink()
+    def _remove_files(self, used: Iterable[WeightInputs]) -> None:
+        """Remove the factors in `used` that only quantized weights need."""
+        for activations in used:
+            if {matrix.name for matrix in self.tap_points[activations]} <= self.finished_names:
+                self.paths[activations].unlink()
 
 
 Sample: TypeAlias = Mapping[str, Array]

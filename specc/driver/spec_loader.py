@@ -39,7 +39,7 @@ from specc.frontend.symbolic_check import SymbolicTrial, check_spec_symbolically
 from specc.frontend.unused_names import check_share_rules, find_unused_names
 from specc.frontend.used_specs import has_hf_config_fields, select_used_spec_alternatives
 from specc.huggingface import model_family
-from specc.huggingface.hub_download import download_model
+from specc.huggingface.repository_files import download_model
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.model import ModelDefinition

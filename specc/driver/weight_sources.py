@@ -29,12 +29,11 @@ from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.transforms import pass_pipeline
-from specc.weights.checkpoint_binding import bind_parameters
+from specc.weights.checkpoint_binding import HeadInitialization, bind_parameters
 from specc.weights.checkpoint_files import open_weights
 from specc.weights.dequantized_checkpoint import DequantizedCheckpoint
 from specc.weights.external_data import count_tensor_bytes
 from specc.weights.formats.safetensors_header import FLOAT_DTYPES
-from specc.weights.head_initialization import HeadInitialization
 from specc.weights.lora import AdaptedCheckpoint
 from specc.weights.lora_targets import check_adapter_tensors_used
 from specc.weights.parameter_sources import (

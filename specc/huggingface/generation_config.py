@@ -1,11 +1,12 @@
 """Read the sampling, beam search and stopping settings in generation_config.json or config.json."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
 from specc.decode.settings_errors import check_spec_settings
-from specc.huggingface.generation_config_file import GenerationConfigFile
+from specc.diagnostics.diagnostic import raise_error
 from specc.huggingface.processor_files import find_repository_file, read_json_object
 from specc.huggingface.tokenizer_settings import drop_unknown_tokens, find_unknown_token
 from specc.io.safe_read import escape_text
@@ -20,12 +21,13 @@ GENERAL_KEYS: Mapping[str, str] = {
     "max_new_tokens": "max_tokens",
     "max_length": "max_length",
     "min_new_tokens": "min_tokens",
-    "no_repeat_ngram_size": "no_repeat_ngram_size",
-    "suppress_tokens": "suppress_tokens",
-    "begin_suppress_tokens": "begin_suppress_tokens",
-    "forced_eos_token_id": "forced_eos_token_id",
-    "stop_strings": "stop_strings",
-    "guidance_scale": "guidance_scale",
+    **{
+        key: key
+        for key in (
+            *("no_repeat_ngram_size", "suppress_tokens", "begin_suppress_tokens"),
+            *("forced_eos_token_id", "stop_strings", "guidance_scale"),
+        )
+    },
 }
 """Keys of settings that apply to all strategies, and the names of these settings in specc."""
 SAMPLING_KEYS = (
@@ -33,9 +35,17 @@ SAMPLING_KEYS = (
     *("typical_p", "epsilon_cutoff", "eta_cutoff"),
 )
 BEAM_SEARCH_KEYS = (
-    *("length_penalty", "early_stopping", "num_return_sequences"),
+    "length_penalty",
+    "early_stopping",
+    "num_return_sequences",
     "renormalize_logits",
 )
+STRATEGIES: Mapping[tuple[bool, bool], tuple[str, tuple[str, ...]]] = {
+    (False, False): ("greedy", ()),
+    (True, False): ("sample", SAMPLING_KEYS),
+    (False, True): ("beam", (*BEAM_SEARCH_KEYS, "num_beams")),
+}
+"""The strategy and the keys of its options, by (True for sampling, True for several beams)."""
 WHISPER_KEYS = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
 """Keys of Whisper's generation_config.json only, where tokens select language and task."""
 FORCED_BOS_KEY, FORCED_EOS_KEY = "forced_bos_token_id", "forced_eos_token_id"
@@ -71,16 +81,10 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "penalty_alpha": (0,),
     "encoder_repetition_penalty": (1,),
     "encoder_no_repeat_ngram_size": (0,),
-    **dict.fromkeys(
-        (
-            *("top_h", "sequence_bias", "exponential_decay_length_penalty"),
-            *("watermarking_config", "constraints", "force_words_ids", "dola_layers"),
-        ),
-        (),
-    ),
+    **dict.fromkeys(("top_h", "sequence_bias", "exponential_decay_length_penalty"), ()),
+    **dict.fromkeys(("watermarking_config", "constraints", "force_words_ids", "dola_layers"), ()),
 }
 """Keys of unsupported features, and the values that disable each feature."""
-
 
 TOKEN_KEYS = frozenset(("eos_token_id", "pad_token_id", "decoder_start_token_id"))
 CONFIG_JSON_KEYS = TOKEN_KEYS | {
@@ -90,16 +94,11 @@ CONFIG_JSON_KEYS = TOKEN_KEYS | {
 }
 """Generation settings that a config.json may contain. Every config.json contains token ids."""
 
-
 KEY_TYPES: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(("do_sample", "return_timestamps"), (bool, "true or false")),
-    **dict.fromkeys(
-        (
-            *("num_beams", "max_length", "max_new_tokens", "min_length", "min_new_tokens"),
-            "no_repeat_ngram_size",
-        ),
-        (int, "an integer"),
-    ),
+    **dict.fromkeys(("num_beams", "no_repeat_ngram_size"), (int, "an integer")),
+    **dict.fromkeys(("max_length", "max_new_tokens"), (int, "an integer")),
+    **dict.fromkeys(("min_length", "min_new_tokens"), (int, "an integer")),
     "pad_token_id": (int, "a token id"),
     "bad_words_ids": (list, "a list of token lists"),
     "forced_decoder_ids": (list, "a list of position and token pairs"),
@@ -107,6 +106,35 @@ KEY_TYPES: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(("language", "task"), (str, "a string")),
 }
 """The type of the non-null value of each key, and a description of the type for error messages."""
+
+
+@dataclass
+class GenerationConfigFile:
+    """The generation settings of a checkpoint in generation_config.json or config.json. `settings`
+    are the settings that have been converted so far.
+    """
+
+    path: Path
+    keys: Mapping[str, object]
+    settings: dict[str, object] = field(default_factory=dict)
+
+    def get_value(self, key: str) -> object:
+        """Return the value of a key, or None if the key is absent or null."""
+        return self.keys.get(key)
+
+    def get_table(self, key: str) -> dict[str, object]:
+        """Return the object that is the value of a key, or {} if the key is absent."""
+        value = self.get_value(key)
+        return value if isinstance(value, dict) else {}
+
+    def raise_unsupported(self, key: str, reason: str) -> NoReturn:
+        """Raise E0847 at the position of `key`, or for the whole file if `key` is ""."""
+        location = f"`{key}` in " if key else ""
+        helps = (
+            "remove the setting from the file if the generated sequences may differ",
+            "or compile from a directory without this file",
+        )
+        raise_error("E0847", f"{location}`{escape_text(self.path)}` {reason}", helps=helps)
 
 
 @dataclass(frozen=True)
@@ -136,20 +164,15 @@ def apply_generation_config(
     file_name = escape_text(file.path)
     token_remarks = [f"{r} in `{file_name}`" for r in drop_unknown_tokens(model, file.settings)]
     settings = {**spec_settings, **file.settings}
-    stop = settings.get("stop")
-    if (
-        "stop" not in file.settings
-        and stop is not None
-        and file.path.name == GENERATION_CONFIG_FILE
-    ):
+    stop, has_own_file = settings.get("stop"), file.path.name == GENERATION_CONFIG_FILE
+    if has_own_file and stop is not None and "stop" not in file.settings:
         token_remarks.append(
             f"sequences stop at token {escape_text(stop)}: without `eos_token_id` in "
             f"`{file_name}`, transformers does not stop"
         )
     if (unknown_token := find_unknown_token(model, settings))[0]:
         file.raise_unsupported(*unknown_token)
-    generation = replace(model.generation, settings=settings)
-    new_model = replace(model, generation=generation)
+    new_model = replace(model, generation=replace(model.generation, settings=settings))
     return GenerationConfigResult(new_model, (*_iterate_remarks(file), *token_remarks))
 
 
@@ -185,13 +208,8 @@ def _iterate_remarks(file: GenerationConfigFile) -> Iterator[str]:
     for feature in _iterate_unsupported(file):
         yield f"generated sequences may differ from transformers: {feature} is not supported"
     key_lists = (*SPECIAL_KEYS.values(), *IGNORED_KEYS.values())
-    known_keys = {
-        *GENERAL_KEYS,
-        *SAMPLING_KEYS,
-        *BEAM_SEARCH_KEYS,
-        *NEUTRAL_VALUES,
-        *(key_in_list for key_list in key_lists for key_in_list in key_list.split()),
-    }
+    known_keys = {*GENERAL_KEYS, *SAMPLING_KEYS, *BEAM_SEARCH_KEYS, *NEUTRAL_VALUES}
+    known_keys |= {key for key_list in key_lists for key in key_list.split()}
     for key in sorted(file.keys.keys() - known_keys):
         yield f"`{escape_text(key)[:60]}` in `{escape_text(file.path)}` has no effect"
 
@@ -233,21 +251,20 @@ def _read_forced_eos_token(file: GenerationConfigFile) -> None:
 
 def _read_banned_tokens(file: GenerationConfigFile) -> None:
     """Read `bad_words_ids`. As in transformers, single tokens are suppressed except stop tokens."""
-    sequences = _read_token_lists(file)
     # transformers applies forced tokens before `bad_words_ids` and after suppressed tokens
     forced_tokens = (file.settings.get("forced_eos_token_id"), file.get_value(FORCED_BOS_KEY))
-    single_tokens = [
-        sequence[0]
-        for sequence in sequences
-        if len(sequence) == 1 and sequence[0] not in forced_tokens
-    ]
+    single_tokens, banned_sequences = list[object](), list[object]()
+    for sequence in _read_token_lists(file):
+        if len(sequence) > 1 or sequence[0] in forced_tokens:
+            banned_sequences.append(sequence)
+        else:
+            single_tokens.append(sequence[0])
     if single_tokens:
-        suppressed = _as_list(file.settings.get("suppress_tokens", []))
-        file.settings["suppress_tokens"] = [*suppressed, *single_tokens]
-    if longer_sequences := [
-        sequence for sequence in sequences if len(sequence) > 1 or sequence[0] in forced_tokens
-    ]:
-        file.settings["bad_words_ids"] = longer_sequences
+        suppressed = file.settings.get("suppress_tokens", [])
+        tokens = suppressed if isinstance(suppressed, list) else [suppressed]
+        file.settings["suppress_tokens"] = [*tokens, *single_tokens]
+    if banned_sequences:
+        file.settings["bad_words_ids"] = banned_sequences
 
 
 def _read_token_lists(file: GenerationConfigFile) -> list[list[object]]:
@@ -257,15 +274,10 @@ def _read_token_lists(file: GenerationConfigFile) -> list[list[object]]:
         return []  # the key is absent or null
     if not all(isinstance(sequence, list) and sequence for sequence in sequences):
         file.raise_unsupported("bad_words_ids", "is not a list of token lists")
-    stop_tokens = _as_list(file.get_value("eos_token_id"))
+    stop_tokens = _convert_to_token_list(file.get_value("eos_token_id"))
     return [
         sequence for sequence in sequences if len(sequence) > 1 or sequence[0] not in stop_tokens
     ]
-
-
-def _as_list(value: object) -> list[object]:
-    """Return a list unchanged. Return any other value as a list with one item."""
-    return value if isinstance(value, list) else [value]
 
 
 def _read_start_tokens(file: GenerationConfigFile, spec_settings: Mapping[str, object]) -> None:
@@ -366,25 +378,16 @@ def _read_strategy(file: GenerationConfigFile) -> None:
     """Read the decoding strategy and its options, if the file sets a strategy."""
     uses_sampling, beams = file.get_value("do_sample") is True, file.get_value("num_beams")
     has_beams = isinstance(beams, int) and beams > 1
-    if uses_sampling and has_beams:
+    if (uses_sampling, has_beams) not in STRATEGIES:
         reason = "requests sampling with beam search, which is not supported"
         file.raise_unsupported("do_sample", reason)
-    strategy, keys = _choose_strategy(uses_sampling, has_beams)
+    strategy, keys = STRATEGIES[uses_sampling, has_beams]
     values = {key: file.get_value(key) for key in (*keys, "repetition_penalty")}
     options = {key: value for key, value in values.items() if value is not None}
     if uses_sampling:
         options.setdefault("top_k", DEFAULT_TOP_K)
     if options or "do_sample" in file.keys or "num_beams" in file.keys:
         file.settings["strategy"] = {"kind": strategy, **options}
-
-
-def _choose_strategy(uses_sampling: bool, has_beams: bool) -> tuple[str, list[str]]:
-    """Return the decoding strategy and the keys of its options."""
-    if uses_sampling:
-        return "sample", [*SAMPLING_KEYS]
-    if has_beams:
-        return "beam", [*BEAM_SEARCH_KEYS, "num_beams"]
-    return "greedy", []
 
 
 def _iterate_unsupported(file: GenerationConfigFile) -> Iterator[str]:

@@ -1,116 +1,24 @@
 """Read the image settings in preprocessor_config.json: resize, crop and normalization."""
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TypeAlias
 
-from specc.diagnostics.diagnostic import Label, Span, raise_error
-from specc.frontend.config_json import JsonList, JsonMember, JsonObject, get_finite_number
+from specc.diagnostics.diagnostic import Span
+from specc.frontend.config_json import JsonObject
+from specc.huggingface.image_processor_settings import CHANNEL_KEYS, ImageSettingsReader
 from specc.huggingface.processor_files import PREPROCESSOR, PROCESSOR, find_first_file
-from specc.huggingface.tiled_image_processor_config import read_dynamic_size_options
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import load_config_json
 
+Options: TypeAlias = Mapping[str, object]
+"""Options of `image(…)` by name."""
 PROCESSOR_KEY = "image_processor"
 """The key of the image processor settings in a processor_config.json."""
-RESAMPLING_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
-"""Names of Pillow's resampling filters by number."""
-MISSING_CONFIG_HELP = (
-    "download the file that belongs to the weights, or compile from a directory without it, "
-    "to use the preprocessing of the spec"
-)
 MIN_CROP_RATIO = 0.01
 CONVNEXT_WARP_SIZE = 384
 """Minimum image size at which ConvNeXt resizes images without a crop."""
 
-_HALF_STATS = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
-_CLIP_STATS = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-_IMAGENET_STATS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and standard deviation of each channel in ImageNet."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Defaults:
-    """Default settings of an image processor class of transformers.
-
-    `resizes_short_edge`: a single integer is the size of the shorter side, not of both sides.
-    `crop_ratio` is the crop ratio of ConvNeXt. `side_multiple`: images keep their aspect ratio,
-    have sides that are multiples of this number, and are padded to the model's size. `is_page`:
-    images keep their aspect ratio and are centered. `normalize` is the default of `do_normalize`.
-    `sizing` is the rule for dynamic image sizes; `settings` are the defaults of its options.
-    """
-
-    filter: int
-    size: tuple[int, ...] = ()
-    channel_stats: tuple[tuple[float, ...], tuple[float, ...]] = _HALF_STATS
-    resizes_short_edge: bool = False
-    crop: int = 0
-    crop_ratio: float = 0.0
-    side_multiple: int = 0
-    is_page: bool = False
-    normalize: bool = True
-    sizing: str = ""
-    settings: Mapping[str, object] = field(default_factory=dict)
-
-
-_CLIP = _Defaults(
-    size=(224,), filter=3, channel_stats=_CLIP_STATS, resizes_short_edge=True, crop=224
-)
-_BLIP = _Defaults(size=(384, 384), filter=3, channel_stats=_CLIP_STATS)
-_DETR = _Defaults(size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=1)
-_CLASS_DEFAULTS: Mapping[str, _Defaults] = {
-    "ViT": _Defaults(size=(224, 224), filter=2),
-    "DeiT": _Defaults(size=(256, 256), filter=3, crop=224),
-    "Beit": _Defaults(size=(224, 224), filter=3),
-    "CLIP": _CLIP,
-    "Bit": _CLIP,
-    "Siglip": _Defaults(size=(224, 224), filter=3, resizes_short_edge=True),
-    "Blip": _BLIP,
-    "Gemma3": _Defaults(size=(224, 224), filter=2),
-    "GotOcr2": _BLIP,
-    "ConvNext": _Defaults(size=(384,), filter=3, resizes_short_edge=True, crop_ratio=224 / 256),
-    "Segformer": _Defaults(size=(512, 512), filter=2, channel_stats=_IMAGENET_STATS),
-    "Detr": _DETR,
-    "ConditionalDetr": _DETR,
-    "DeformableDetr": _DETR,
-    "RTDetr": _Defaults(size=(640, 640), filter=2, channel_stats=_IMAGENET_STATS, normalize=False),
-    "Mask2Former": _Defaults(size=(384, 384), filter=2, channel_stats=_IMAGENET_STATS),
-    "OwlViT": _Defaults(size=(768, 768), filter=3, channel_stats=_CLIP_STATS),
-    "Yolos": _Defaults(size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=16),
-    "Donut": _Defaults(size=(2560, 1920), filter=2, channel_stats=_IMAGENET_STATS, is_page=True),
-}
-_IDEFICS3 = _Defaults(filter=1, sizing="tiles", settings={"size": 1456, "max_image_size": 364})
-_SIZED_DEFAULTS: Mapping[str, _Defaults] = {
-    "Qwen2VL": _Defaults(
-        filter=3, channel_stats=_CLIP_STATS, sizing="area",
-        settings={
-            "size": {"shortest_edge": 3136, "longest_edge": 1003520},
-            "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
-        },
-    ),
-    "Pixtral": _Defaults(
-        filter=3, channel_stats=_CLIP_STATS, sizing="within", settings={"size": 1024}
-    ),
-    "Idefics3": _IDEFICS3,
-    "SmolVLM": _IDEFICS3,
-    "LlavaNext": _Defaults(
-        filter=3, channel_stats=_CLIP_STATS, sizing="anyres",
-        settings={"size": 224, "crop_size": 224},
-    ),
-    "LlavaOnevision": _Defaults(
-        filter=3, channel_stats=_CLIP_STATS, sizing="anyres", settings={"size": 384}
-    ),
-    "Owlv2": _Defaults(
-        filter=2, channel_stats=_CLIP_STATS, sizing="square", settings={"size": 960}
-    ),
-    "Siglip2": _Defaults(
-        filter=2, sizing="patches", settings={"patch_size": 16, "max_num_patches": 256}
-    ),
-}  # fmt: skip
-"""Defaults of image processors whose output size depends on the image."""
-_CLASS_SUFFIX = r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$"
 _SUPPORTED_KEYS = frozenset(
     {
         "do_resize", "size", "resample", "do_center_crop", "crop_size", "crop_pct",
@@ -129,11 +37,10 @@ _IGNORED_KEYS = frozenset(
         "do_convert_annotations", "return_row_col_info",
     }
 )  # fmt: skip
-_BY_CHANNEL = ("image_mean", "image_std")
 
 
 def read_image_options(
-    spec_options: Mapping[str, object], directories: Sequence[Path], span: Span | None
+    spec_options: Options, directories: Sequence[Path], span: Span | None
 ) -> dict[str, object]:
     """Read the options of image preprocessing: `spec_options`, overridden by the config file in the
     first of `directories` that has one. Raise E0422 if the file is not supported, or if the image
@@ -142,12 +49,11 @@ def read_image_options(
     file = _find_file(directories)
     if file is None:
         return dict(spec_options)
-    reader = _FileReader(file, span, str(spec_options.get("sizing", "")))
+    reader = ImageSettingsReader(file, span, str(spec_options.get("sizing", "")))
     if reader.kind.sizing or spec_options.get("sizing"):
-        kind = reader.kind
-        size_options = read_dynamic_size_options(reader, kind.sizing, kind.settings, spec_options)
+        size_options = _read_dynamic_size_options(reader, spec_options)
         return {**spec_options, **size_options, **reader.read_pixel_options()}
-    file_options = reader.read_options()
+    file_options = _read_fixed_size_options(reader)
     expected = spec_options.get("size")
     size = [*expected] if isinstance(expected, list | tuple) else None
     if size is not None and file_options["size"] not in (None, size):
@@ -178,7 +84,7 @@ def describe_image_config(directories: Sequence[Path]) -> Iterator[str]:
         value = member.value.to_plain()
         if key not in known_keys and value:
             yield f"`{escape_text(key)[:60]}` in `{escape_text(path)}` has no effect"
-        if key in _BY_CHANNEL and isinstance(value, list) and len(value) == 1:
+        if key in CHANNEL_KEYS and isinstance(value, list) and len(value) == 1:
             yield f"`{key}` in `{escape_text(path)}` has one value, used for all channels"
 
 
@@ -197,155 +103,62 @@ def _find_file(directories: Sequence[Path]) -> JsonObject | None:
     return data if has_images else None
 
 
-class _FileReader:
-    """Reads the image options in a preprocessor config. Raises E0422 for an unsupported key."""
-
-    def __init__(self, file: JsonObject, span: Span | None, sizing: str = "") -> None:
-        self.file, self.span, self.sizing = file, span, sizing
-        self.kind = self._find_processor_defaults()
-
-    def read_options(self) -> dict[str, object]:
-        """Return the options of `image(…)` that the file sets."""
-        self._check_supported()
-        fitted = _read_fitted_size(self) if self.kind.side_multiple else None
-        # set None if the option of the spec applies, because False would override the option
-        if fitted:
-            size, resized = self.read_size("pad_size", (), edge=False) or None, None
-        else:
-            size, resized = self._read_sizes()
-        is_page = self.kind.is_page
-        return {
-            "size": size,
-            "resized": resized,
-            "fitted": fitted,
-            "multiple": self.kind.side_multiple if fitted else None,
-            "centered": is_page or None,
-            "aligned": (is_page and self.read_bool("do_align_long_axis", False)) or None,
-            "crop": False,
-            **self.read_pixel_options(),
-        }
-
-    def _check_supported(self) -> None:
-        """Raise E0422 if the value of a key is not supported."""
-        # images in a fixed frame are always padded, and document pages without a frame are never
-        # padded
-        padding_values = (True, False) if self.kind.side_multiple else (self.kind.is_page,)
-        for key, expected in (("do_pad", padding_values), ("data_format", ("channels_first",))):
-            if self.read_value(key, expected[0]) not in expected:
-                self.raise_unsupported(key, "unsupported value")
-
-    def read_pixel_options(self) -> dict[str, object]:
-        """Read the resampling, rescale and normalization options, and validate disabled options."""
-        mean, std = self._read_channel_values("image_mean"), self._read_channel_values("image_std")
-        if not self.read_bool("do_normalize", self.kind.normalize):
-            mean, std = [0.0], [1.0]
-        scale = self.read_number("rescale_factor", 1 / 255)
-        if not self.read_bool("do_rescale", True):
-            scale = 1.0
-        filter = self._read_filter()
-        return {"resize": filter, "rounded": True, "scale": scale, "mean": mean, "std": std}
-
-    def _find_processor_defaults(self) -> _Defaults:
-        """Return the defaults of the image processor class. If the file names no class, return the
-        defaults of ViT, or of the processor for the spec's `sizing` rule.
-        """
-        for key in ("image_processor_type", "feature_extractor_type"):
-            if self.file.find_non_null(key) is None:
-                continue
-            class_name = re.sub(_CLASS_SUFFIX, "", str(self.read_value(key, "")))
-            defaults = {**_CLASS_DEFAULTS, **_SIZED_DEFAULTS}
-            if class_name not in defaults:
-                self.raise_unsupported(key, f"expected one of {', '.join(defaults)}")
-            return defaults[class_name]
-        candidates = (c for c in _SIZED_DEFAULTS.values() if c.sizing == self.sizing)
-        return next(candidates, _CLASS_DEFAULTS["ViT"])
-
-    def read_value(self, key: str, default: object) -> object:
-        """Return the value of a key, or `default` if the key is absent or null."""
-        member = self.file.find_non_null(key)
-        return default if member is None else member.value.to_plain()
-
-    def _read_sizes(self) -> tuple[list[int] | None, list[int] | None]:
-        """Read the output size and the size before the center crop. The output size is None if the
-        model determines it, and the size before the crop is None without a crop.
-        """
-        if self.kind.is_page:
-            return _read_page_size(self), None
-        size = self.read_size("size", self.kind.size, edge=self.kind.resizes_short_edge)
-        if not self.read_bool("do_resize", True):
-            if self.read_bool("do_center_crop", bool(self.kind.crop)):
-                self.raise_unsupported("do_resize", "a crop without resizing is not supported")
-            return None, None  # use the input size of the model
-        if self.kind.crop_ratio:
-            return _read_crop_sizes(self, size)
-        if not self.read_bool("do_center_crop", bool(self.kind.crop)):
-            if len(size) == 1:
-                self.raise_unsupported("size", "without a crop the aspect ratio is undefined")
-            return size, None
-        crop_size = self.read_size("crop_size", (self.kind.crop,) * 2, edge=False)
-        return crop_size, size
-
-    def read_size(self, key: str, default: tuple[int, ...], *, edge: bool) -> list[int]:
-        """Read a height and width, or the size of the shorter side."""
-        match self.read_value(key, None):
-            case None:
-                return list(default)
-            case bool():
-                pass
-            case int(number) if number > 0:
-                return [number] if edge else [number, number]
-            case {"height": int(rows), "width": int(columns), **rest} if not any(rest.values()):
-                return [rows, columns]
-            case {"shortest_edge": int(length), **rest} if not any(rest.values()):
-                return [length]
-        self.raise_unsupported(key, "unsupported size")
-
-    def _read_filter(self) -> str:
-        number = self.read_value("resample", self.kind.filter)
-        if type(number) is int and 0 <= number < len(RESAMPLING_FILTERS):
-            return RESAMPLING_FILTERS[number]
-        self.raise_unsupported("resample", "unknown resampling filter")
-
-    def _read_channel_values(self, key: str) -> list[float]:
-        member = self.file.find_non_null(key)
-        if member is None:
-            return list(self.kind.channel_stats[_BY_CHANNEL.index(key)])
-        value = member.value
-        items = value.items if isinstance(value, JsonList) else (value,)
-        values = [float(n) for n in map(get_finite_number, items) if n is not None]
-        if len(values) != len(items) or len(values) not in (1, 3):
-            self.raise_unsupported(key, "expected one number per channel, or one for all")
-        return values
-
-    def read_number(self, key: str, default: float) -> float:
-        member = self.file.find_non_null(key)
-        value = default if member is None else get_finite_number(member.value)
-        if value is None or value <= 0:
-            self.raise_unsupported(key, "expected a number > 0")
-        return float(value)
-
-    def read_bool(self, key: str, default: bool) -> bool:
-        member = self.file.find_member(key)  # transformers treats null as False
-        value = default if member is None else member.value.to_plain()
-        if not isinstance(value, bool | None):
-            self.raise_unsupported(key, "expected true or false")
-        return value is True
-
-    def raise_unsupported(self, key: str, reason: str) -> NoReturn:
-        """Raise E0422 at a key of the file, or at the spec if the file lacks the key."""
-        member: JsonMember | None = self.file.find_non_null(key)
-        related_labels = [Label(self.span, "read for this entry of the spec")] if self.span else []
-        raise_error(
-            "E0422",
-            f'unsupported "{escape_text(key)}" in the image preprocessing settings',
-            member.span if member else self.file.span,
-            reason,
-            related_labels=related_labels,
-            helps=[MISSING_CONFIG_HELP],
-        )
+def _read_fixed_size_options(reader: ImageSettingsReader) -> dict[str, object]:
+    """Return the options of `image(…)` that the file sets."""
+    _check_supported(reader)
+    fitted = _read_fitted_size(reader) if reader.kind.side_multiple else None
+    # set None if the option of the spec applies, because False would override the option
+    if fitted:
+        size, resized = reader.read_size("pad_size", (), edge=False) or None, None
+    else:
+        size, resized = _read_sizes(reader)
+    is_page = reader.kind.is_page
+    return {
+        "size": size,
+        "resized": resized,
+        "fitted": fitted,
+        "multiple": reader.kind.side_multiple if fitted else None,
+        "centered": is_page or None,
+        "aligned": (is_page and reader.read_bool("do_align_long_axis", False)) or None,
+        "crop": False,
+        **reader.read_pixel_options(),
+    }
 
 
-def _read_crop_sizes(reader: _FileReader, size: list[int]) -> tuple[list[int], list[int] | None]:
+def _check_supported(reader: ImageSettingsReader) -> None:
+    """Raise E0422 if the value of a key is not supported."""
+    # images in a fixed frame are always padded, and document pages without a frame are never
+    # padded
+    padding_values = (True, False) if reader.kind.side_multiple else (reader.kind.is_page,)
+    for key, expected in (("do_pad", padding_values), ("data_format", ("channels_first",))):
+        if reader.read_value(key, expected[0]) not in expected:
+            reader.raise_unsupported(key, "unsupported value")
+
+
+def _read_sizes(reader: ImageSettingsReader) -> tuple[list[int] | None, list[int] | None]:
+    """Read the output size and the size before the center crop. The output size is None if the
+    model determines it, and the size before the crop is None without a crop.
+    """
+    if reader.kind.is_page:
+        return _read_page_size(reader), None
+    size = reader.read_size("size", reader.kind.size, edge=reader.kind.resizes_short_edge)
+    if not reader.read_bool("do_resize", True):
+        if reader.read_bool("do_center_crop", bool(reader.kind.crop)):
+            reader.raise_unsupported("do_resize", "a crop without resizing is not supported")
+        return None, None  # use the input size of the model
+    if reader.kind.crop_ratio:
+        return _read_crop_sizes(reader, size)
+    if not reader.read_bool("do_center_crop", bool(reader.kind.crop)):
+        if len(size) == 1:
+            reader.raise_unsupported("size", "without a crop the aspect ratio is undefined")
+        return size, None
+    crop_size = reader.read_size("crop_size", (reader.kind.crop,) * 2, edge=False)
+    return crop_size, size
+
+
+def _read_crop_sizes(
+    reader: ImageSettingsReader, size: list[int]
+) -> tuple[list[int], list[int] | None]:
     """Read the sizes for ConvNeXt, which only crops small images."""
     if len(size) != 1:
         reader.raise_unsupported("size", "expected an object with `shortest_edge`")
@@ -358,7 +171,7 @@ def _read_crop_sizes(reader: _FileReader, size: list[int]) -> tuple[list[int], l
     return [edge, edge], [int(edge / crop_ratio)]
 
 
-def _read_fitted_size(reader: _FileReader) -> list[int] | None:
+def _read_fitted_size(reader: ImageSettingsReader) -> list[int] | None:
     """Read the shorter side and the maximum longer side. Return None if the size is fixed."""
     if not reader.read_bool("do_resize", True):
         reader.raise_unsupported("do_resize", "images without resizing are not supported")
@@ -381,7 +194,7 @@ def _read_fitted_size(reader: _FileReader) -> list[int] | None:
     return sizes
 
 
-def _read_page_size(reader: _FileReader) -> list[int]:
+def _read_page_size(reader: ImageSettingsReader) -> list[int]:
     """Read the height and width of a document page. Raise E0422 for dynamic size settings."""
     for key, expected in (
         ("do_resize", True), ("do_thumbnail", True), ("do_center_crop", False),
@@ -396,3 +209,96 @@ def _read_page_size(reader: _FileReader) -> list[int]:
     if len(size) != 2:
         reader.raise_unsupported("size", "expected `height` and `width`")
     return size
+
+
+FIXED_SETTINGS: Mapping[str, Sequence[object]] = {
+    "do_resize": (True,),
+    "do_center_crop": (None, False),
+    "return_row_col_info": (None, True, False),
+}
+"""The only supported values of settings, unless a sizing rule supports other values."""
+
+
+def _read_dynamic_size_options(reader: ImageSettingsReader, spec: Options) -> Options:
+    """Read the options of the processor's rule for dynamic image sizes. `spec` are the options in
+    the spec. Raise E0422 if a setting is not supported.
+    """
+    sizing, default = reader.kind.sizing, reader.kind.settings
+    if spec.get("sizing", "") != sizing:
+        reader.raise_unsupported(
+            "image_processor_type", "the spec of this model uses a different `sizing`"
+        )
+    for key, supported in FIXED_SETTINGS.items():
+        value = reader.read_value(key, default.get(key, supported[0]))
+        if value not in (True, *supported) if sizing == "anyres" else value not in supported:
+            reader.raise_unsupported(key, "unsupported value")
+    return SIZING_READERS[sizing](reader, spec)
+
+
+def _read_area(reader: ImageSettingsReader, spec: Options) -> Options:
+    bounds = []
+    for key, part in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
+        is_present = reader.read_value(key, None) is not None
+        bounds.append(reader.read_length(*((key,) if is_present else ("size", part, key))))
+    patches = spec.get("patches")
+    keys = ("patch_size", "merge_size", "temporal_patch_size")
+    for key, expected in zip(
+        keys, patches if isinstance(patches, list | tuple) else (), strict=False
+    ):
+        reader.check_length(key, expected)
+    return {"bounds": [bounds]}
+
+
+def _read_within(reader: ImageSettingsReader, spec: Options) -> Options:
+    parts = (("height", "longest_edge"), ("width", "longest_edge"))
+    return {"bounds": [[reader.read_length("size", *names) for names in parts]]}
+
+
+def _read_patches(reader: ImageSettingsReader, spec: Options) -> Options:
+    match spec.get("patches"):
+        case [int(side)]:
+            reader.check_length("patch_size", side)
+    return {"bounds": [[1, reader.read_length("max_num_patches")]]}
+
+
+def _read_tiles(reader: ImageSettingsReader, spec: Options) -> Options:
+    reader.check_length("max_image_size", _get_tile_size(spec), "longest_edge")
+    splits_image = reader.read_bool("do_image_splitting", True)
+    return {"bounds": [[1, reader.read_length("size", "longest_edge")]], "split": splits_image}
+
+
+def _read_grids(reader: ImageSettingsReader, spec: Options) -> Options:
+    tile_size = _get_tile_size(spec)
+    reader.check_length("size", tile_size, "shortest_edge", "height")
+    if reader.read_value("crop_size", reader.kind.settings.get("crop_size")) is not None:
+        reader.check_length("crop_size", tile_size, "height", "shortest_edge")
+    key = "image_grid_pinpoints"
+    match reader.read_value(key, spec.get("bounds")):
+        # the graph counts tiles based on the grid sizes in config.json
+        case value if value == spec.get("bounds"):
+            return {}
+    reader.raise_unsupported(key, "differs from the tile sizes in the config.json of the model")
+
+
+def _read_square(reader: ImageSettingsReader, spec: Options) -> Options:
+    for part in ("height", "width"):
+        reader.check_length("size", _get_tile_size(spec), part)
+    if not reader.read_bool("do_pad", True):
+        reader.raise_unsupported("do_pad", "unsupported value")
+    return {}
+
+
+def _get_tile_size(spec: Options) -> object:
+    size = spec.get("size")
+    return size[0] if isinstance(size, list | tuple) and size else None
+
+
+SIZING_READERS: Mapping[str, Callable[[ImageSettingsReader, Options], Options]] = {
+    "area": _read_area,
+    "within": _read_within,
+    "patches": _read_patches,
+    "tiles": _read_tiles,
+    "anyres": _read_grids,
+    "square": _read_square,
+}
+"""Functions that read the size bounds, by sizing rule in `image(sizing=…)`."""

@@ -20,6 +20,7 @@ from specc.weights.parameter_names import (
     group_names,
     replace_numbers_with_placeholders,
 )
+from specc.weights.parameter_sources import RandomInitWeights
 from specc.weights.weight_rules import ModelParameter, ParameterNaming
 
 MAX_ERRORS = 20
@@ -113,6 +114,29 @@ def make_untied_values_warning(
             f"`{escape_text(root)}` for both",
         ),
         helps=("if the model was trained with two separate weights, remove the `tie`",),
+        severity="warning",
+    )
+
+
+def make_random_init_warning(head_weights: RandomInitWeights, path: Path) -> Diagnostic:
+    """Return the warning W0528, which lists randomly initialized parameters and initializers."""
+    names_by_initializer: dict[str, list[str]] = {}
+    for name, initializer in head_weights.initializers.items():
+        names_by_initializer.setdefault(initializer, []).append(name)
+    first, *others = head_weights.parameters.values()
+    return Diagnostic(
+        "W0528",
+        f"{len(others) + 1} weight{'s are' if others else ' is'} not in the checkpoint and "
+        f"{'were' if others else 'was'} initialized with the seed {head_weights.seed}",
+        Label.from_span(first.span, first.origin),
+        notes=(
+            *(
+                f"{escape_text(format_names(names, 8))}: {initializer}"
+                for initializer, names in names_by_initializer.items()
+            ),
+            f"all others are in `{escape_text(path)}`",
+        ),
+        helps=("outputs of a new head are meaningless before training",),
         severity="warning",
     )
 

@@ -1,21 +1,18 @@
 """Bind all parameters to checkpoint tensors. Each tensor must be read or match an `ignore` rule."""
 
 import hashlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Diagnostic, Span, SpeccError
+from specc.io.safe_read import escape_text
 from specc.weights import binding_errors
 from specc.weights.binding_errors import MissingParameter
 from specc.weights.checkpoint_files import Checkpoint
 from specc.weights.expression_evaluation import infer_expression_dtype, infer_expression_shape
 from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS
-from specc.weights.head_initialization import (
-    HeadInitialization,
-    explain_uninitialized_parameters,
-    make_random_init_warning,
-)
-from specc.weights.parameter_names import NamePattern
+from specc.weights.parameter_names import NamePattern, get_name_without_numbers
 from specc.weights.parameter_sources import BoundParameter, CheckpointBinding, RandomInitWeights
 from specc.weights.weight_expressions import (
     Expr,
@@ -30,6 +27,7 @@ from specc.weights.weight_rules import (
     IgnoreRule,
     LoadRule,
     ModelParameter,
+    ParameterMap,
     ParameterNaming,
     WeightRules,
     check_load_rules_used,
@@ -37,16 +35,24 @@ from specc.weights.weight_rules import (
     resolve_ties,
 )
 
+_ExpressionAndRule: TypeAlias = tuple[Expr, Span | None]
+"""The expression that computes a parameter, with tensor names as in the spec, and the span of the
+`load` rule that contains the expression.
+"""
+
 
 @dataclass(frozen=True, slots=True)
-class _ParameterExpression:
-    """The expression that computes a parameter, with tensor names as in the spec, and the `load`
-    rule that contains the expression.
+class HeadInitialization:
+    """Options of the random initialization of a new task head.
+
+    If `seed` is None, no parameter is initialized. `initializers` maps parameters to the text of
+    their initializers. `find_base_parameters` returns the names of the parameters of the base
+    model, which are never initialized.
     """
 
-    parameter: ModelParameter
-    expr: Expr
-    rule_span: Span | None
+    seed: int | None
+    initializers: Mapping[str, str]
+    find_base_parameters: Callable[[], Set[str]]
 
 
 def bind_parameters(
@@ -66,19 +72,20 @@ def bind_parameters(
     # Map each parameter to its expression, with the tensor names of the spec and then of the file.
     ties = resolve_ties(by_name, rules)
     loads = () if checkpoint.has_spec_layout else rules.loads
-    sources = {w.name: _find_rule(w, loads) for w in parameters}
+    sources = {w.name: _find_rule(w.name, loads) for w in parameters}
     check_load_rules_used(by_name, rules)
     naming = _find_naming(sources, ties, rules.used_spec_paths, checkpoint)
-    exprs = {name: _resolve_names(s.expr, naming, checkpoint) for name, s in sources.items()}
+    exprs = {name: _resolve_names(expr, naming, checkpoint) for name, (expr, _) in sources.items()}
     # Find the parameters in the file. Among the missing parameters, find those of a new task head.
     bound, missing = _resolve_parameters(by_name, exprs, ties, checkpoint)
     head_weights, reasons = _initialize_head(initialization, bound, missing, exprs, checkpoint)
     initialized = head_weights.parameters if head_weights is not None else {}
-    bound |= _bind_initialized(initialized)
+    bound |= {name: BoundParameter(w, None, None, w.dtype) for name, w in initialized.items()}
     uninitialized = [(w, tensor) for w, tensor in missing if w.name not in initialized]
     # Report all errors before reading data, because `_choose_dtypes` reads some tensors.
     bound_exprs = {name: b.expr or exprs[name] for name, b in bound.items()}
-    mismatches = _list_mismatches(sources, bound_exprs, checkpoint)
+    spans = {name: span for name, (_, span) in sources.items()}
+    mismatches = _list_mismatches(by_name, spans, bound_exprs, checkpoint)
     ignored = _collect_ignored_tensors(rules.ignores, naming, checkpoint)
     unused = _list_unused(exprs, ignored, checkpoint)
     errors = binding_errors.make_binding_errors(
@@ -88,9 +95,7 @@ def bind_parameters(
         raise SpeccError(*errors)
     bound_parameters, warnings = _choose_dtypes(bound, exprs, rules, checkpoint)
     if initialization is not None and head_weights is not None:
-        warnings.append(
-            make_random_init_warning(initialization, [*initialized.values()], str(checkpoint.path))
-        )
+        warnings.append(binding_errors.make_random_init_warning(head_weights, checkpoint.path))
     return CheckpointBinding(
         checkpoint=checkpoint,
         bound_parameters=bound_parameters,
@@ -101,7 +106,7 @@ def bind_parameters(
     )
 
 
-def _bind_initialized(initialized: Mapping[str, ModelParameter]) -> dict[str, BoundParameter]:
+def _bind_initialized(initialized: ParameterMap) -> dict[str, BoundParameter]:
     """Bind the parameters of a new task head, for which the checkpoint has no tensors."""
     return {name: BoundParameter(w, None, None, w.dtype) for name, w in initialized.items()}
 
@@ -121,7 +126,7 @@ def _initialize_head(
     if initialization is None:
         return None, None
     present = [b.parameter for b in bound_parameters.values() if b.tied_to is None]
-    reasons = explain_uninitialized_parameters(
+    reasons = _explain_uninitialized_parameters(
         initialization, missing, present, exprs, checkpoint.tensors.keys()
     )
     initialized = {w.name: w for w, _ in missing if w.name not in reasons}
@@ -134,8 +139,50 @@ def _initialize_head(
     ), reasons
 
 
+def _explain_uninitialized_parameters(
+    initialization: HeadInitialization,
+    missing: Sequence[MissingParameter],
+    bound_parameters: Sequence[ModelParameter],
+    exprs: Mapping[str, Expr],
+    present: Set[str],
+) -> dict[str, str]:
+    """Map each missing parameter that is not part of a new task head to the reason.
+    `bound_parameters` are the parameters that the checkpoint contains, `present` are the names of
+    its tensors, and `exprs` maps parameters to their expressions.
+    """
+    names_by_skeleton = {get_name_without_numbers(w.name): w.name for w in bound_parameters}
+    names_by_call = {_get_call_key(w): w.name for w in bound_parameters}
+    # Finding the base model elaborates all graphs, so it is skipped if no parameter is missing.
+    base_parameters = initialization.find_base_parameters() if missing else frozenset()
+    reasons: dict[str, str] = {}
+    for parameter, _ in missing:
+        present_tensors = [n for n in iterate_tensor_names(exprs[parameter.name]) if n in present]
+        similar_name = names_by_skeleton.get(get_name_without_numbers(parameter.name))
+        sibling_name = names_by_call.get(_get_call_key(parameter))
+        # The reasons that name an existing tensor come first, because they are the most specific.
+        if not bound_parameters:
+            reason = "no weight of the model is in the checkpoint"
+        elif present_tensors:
+            reason = f"`{escape_text(present_tensors[0])}`, a part of it, is in the checkpoint"
+        elif similar_name:
+            reason = f"`{escape_text(similar_name)}`, of the same kind, is in the checkpoint"
+        elif sibling_name:
+            reason = f"`{escape_text(sibling_name)}`, of the same call, is in the checkpoint"
+        elif parameter.name in base_parameters:
+            reason = "it belongs to the base model, which every graph of the spec has"
+        else:
+            continue
+        reasons[parameter.name] = reason
+    return reasons
+
+
+def _get_call_key(parameter: ModelParameter) -> tuple[str, object]:
+    """Return the key of the call that declares a parameter: its scope and source location."""
+    return parameter.name.rpartition(".")[0], parameter.span
+
+
 def _find_naming(
-    sources: Mapping[str, _ParameterExpression],
+    sources: Mapping[str, _ExpressionAndRule],
     ties: Mapping[str, str],
     parts: Sequence[str],
     checkpoint: Checkpoint,
@@ -143,7 +190,7 @@ def _find_naming(
     """Infer the mapping from parameter names of the spec to tensor names of the file. Tied
     parameters are not used for the inference, because the file may lack them.
     """
-    exprs = [source.expr for name, source in sources.items() if name not in ties]
+    exprs = [expr for name, (expr, _) in sources.items() if name not in ties]
     # a `first_present` rule lists alternative names of which the file has only one, so names
     # without alternatives are more reliable
     unambiguous = [expr for expr in exprs if not contains_first_present(expr)]
@@ -158,7 +205,8 @@ def _list_unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Check
     running mean. Empty tensors are skipped, e.g. zero register tokens.
     """
     used_names = {n for expr in exprs.values() for n in iterate_tensor_names(expr)}
-    batch_counts = _collect_batch_count_names(used_names)
+    means = {n for n in used_names if n.endswith("running_mean")}
+    batch_counts = {n.removesuffix("running_mean") + "num_batches_tracked" for n in means}
     empty_tensors = {n for n, tensor in checkpoint.tensors.items() if 0 in tensor.shape}
     known_names = used_names | ignored | batch_counts | empty_tensors | checkpoint.optional_tensors
     return [n for n in checkpoint.tensors if n not in known_names]
@@ -177,24 +225,23 @@ def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) 
     return resolve_alternatives(renamed, present.__contains__)
 
 
-def _find_rule(parameter: ModelParameter, loads: Sequence[LoadRule]) -> _ParameterExpression:
-    """Return the `load` rule for a parameter: the rule with the exact name, or else the first rule
-    whose pattern matches. By default, a parameter is read from the tensor of the same name.
+def _find_rule(name: str, loads: Sequence[LoadRule]) -> _ExpressionAndRule:
+    """Return the expression in the `load` rule for a parameter: the rule with the exact name, or
+    else the first rule whose pattern matches. By default, a parameter is read from the tensor of
+    the same name.
     """
     for rule in loads:
-        if rule.name == parameter.name:
-            return _ParameterExpression(parameter, rule.value, rule.span)
+        if rule.name == name:
+            return rule.value, rule.span
     for rule in loads:
-        captures = NamePattern(rule.name).get_captures(parameter.name)
+        captures = NamePattern(rule.name).get_captures(name)
         if captures is not None:
-            return _ParameterExpression(
-                parameter, rename_tensors(rule.value, captures.fill_template), rule.span
-            )
-    return _ParameterExpression(parameter, TensorExpr(parameter.name), None)
+            return rename_tensors(rule.value, captures.fill_template), rule.span
+    return TensorExpr(name), None
 
 
 def _resolve_parameters(
-    parameters: Mapping[str, ModelParameter],
+    parameters: ParameterMap,
     exprs: Mapping[str, Expr],
     ties: Mapping[str, str],
     checkpoint: Checkpoint,
@@ -228,15 +275,18 @@ def _resolve_parameters(
 
 
 def _list_mismatches(
-    sources: Mapping[str, _ParameterExpression], exprs: Mapping[str, Expr], checkpoint: Checkpoint
+    parameters: ParameterMap,
+    rule_spans: Mapping[str, Span | None],
+    exprs: Mapping[str, Expr],
+    checkpoint: Checkpoint,
 ) -> list[binding_errors.TensorMismatch]:
     """Return the parameters whose tensors are all present but have an unexpected shape or dtype."""
     mismatches: list[binding_errors.TensorMismatch] = []
     for name, expr in exprs.items():
         if not _has_tensor(checkpoint, expr):
             continue
-        parameter, names = sources[name].parameter, tuple(iterate_tensor_names(expr))
-        span = sources[name].rule_span
+        parameter, span = parameters[name], rule_spans[name]
+        names = tuple(iterate_tensor_names(expr))
         entries = {n: checkpoint.tensors[n] for n in names}
         try:
             shape = infer_expression_shape(expr, {n: e.shape for n, e in entries.items()})
@@ -317,8 +367,11 @@ def _have_equal_values(binding: CheckpointBinding, first: str, second: str) -> b
     dtype = binding.get_stored_dtype(first)
     if dtype != binding.get_stored_dtype(second):
         return False
-    digests = [hashlib.sha256(), hashlib.sha256()]
-    for name, digest in zip((first, second), digests, strict=True):
+
+    def hash_values(name: str) -> bytes:
+        digest = hashlib.sha256()
         for chunk in binding.iterate_chunks(name, dtype):
             digest.update(chunk)
-    return digests[0].digest() == digests[1].digest()
+        return digest.digest()
+
+    return hash_values(first) == hash_values(second)

@@ -93,17 +93,10 @@ class Checkpoint(Closeable):
         """Return the file that contains a tensor."""
         return self._file_by_tensor[name]
 
-    def get_array(self, name: str) -> Array:
-        """Return a tensor as a read-only view of its memory-mapped file."""
-        return self._file_by_tensor[name].get_array(name)
-
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
         """Return a copy of a tensor or of the rows `rows` of a tensor."""
-        return (
-            self._file_by_tensor[name].read_tensor(name)
-            if rows == ALL_ROWS
-            else self.get_array(name)[rows]
-        )
+        file = self._file_by_tensor[name]
+        return file.read_tensor(name) if rows == ALL_ROWS else file.get_array(name)[rows]
 
     def check_unchanged(self) -> None:
         """Raise E0512 if a file of the checkpoint has changed since it was opened."""

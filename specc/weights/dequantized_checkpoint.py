@@ -82,10 +82,6 @@ class DequantizedCheckpoint(Checkpoint):
             shape = weight.layout.shape
             self.tensors[name] = TensorEntry(name, "f32", shape, 0, 4 * prod(shape))
 
-    def get_array(self, name: str) -> Array:
-        """Return a dequantized copy of a quantized weight, or a view of any other tensor."""
-        return self.read_tensor(name) if name in self.weights else super().get_array(name)
-
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
         """Return a copy of a tensor, or of its rows `rows`, dequantized to float32 if needed."""
         if name not in self.weights:
@@ -114,7 +110,7 @@ def _map_unquantized_tensors(
 def _find_zero_biases(base: Checkpoint, weight_names: Iterable[str]) -> frozenset[str]:
     """Return the names of the zero biases that GPTQ stores for layers without a bias."""
     biases = (name.removesuffix(".weight") + ".bias" for name in weight_names)
-    return frozenset(b for b in biases if b in base.tensors and not base.get_array(b).any())
+    return frozenset(b for b in biases if b in base.tensors and not base.read_tensor(b).any())
 
 
 def _view_tensors(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> StoredTensors:
@@ -224,20 +220,13 @@ def find_copyable_quantized_weights(values: ParameterSource) -> Mapping[str, Pac
     """
     if not isinstance(values, CheckpointBinding):
         return {}
-    checkpoint = values.checkpoint
-    formats = {
-        name: _find_stored_codes(bound.expr, checkpoint)
-        for name, bound in values.bound_parameters.items()
-        if bound.expr is not None
-    }
-    tied_formats = {
-        n: formats.get(b.tied_to)
-        for n, b in values.bound_parameters.items()
-        if b.tied_to is not None
-    }
-    return {
-        name: format for name, format in {**formats, **tied_formats}.items() if format is not None
-    }
+    formats: dict[str, PackedWeightFormat] = {}
+    for name in values.bound_parameters:
+        source = values.resolve_tie(name)
+        format = source.expr and _find_stored_codes(source.expr, values.checkpoint)
+        if format:
+            formats[name] = format
+    return formats
 
 
 def make_scale_source(values: ParameterSource) -> ParameterSource:

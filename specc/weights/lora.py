@@ -204,10 +204,6 @@ class AdaptedCheckpoint(Checkpoint):
         is_in_adapter = name not in self.base.tensors or (change is not None and change.replacement)
         return self.adapter.file if is_in_adapter else self.base.get_file(name)
 
-    def get_array(self, name: str) -> Array:
-        """Return a merged copy of a tensor that the adapter changes, or a view of any other."""
-        return self.read_tensor(name) if name in self.changes else self.base.get_array(name)
-
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
         """Return a copy of a tensor, with the change of the adapter, if any, added."""
         change = self.changes.get(name)

@@ -35,7 +35,7 @@ from specc.weights.random_stream import (
     iterate_uniforms,
 )
 from specc.weights.weight_expressions import Expr, Shape, iterate_tensor_names
-from specc.weights.weight_rules import ModelParameter, ParameterNaming
+from specc.weights.weight_rules import ModelParameter, ParameterMap, ParameterNaming
 from specc.weights.weight_value_checks import check_finite, convert_dtype, to_little_endian
 
 
@@ -81,7 +81,7 @@ class ParameterSource(Protocol):
     """
 
     @property
-    def parameters(self) -> Mapping[str, ModelParameter]:
+    def parameters(self) -> ParameterMap:
         """All parameters by name."""
         ...
 
@@ -158,7 +158,7 @@ class CheckpointBinding:
     head_weights: "RandomInitWeights | None" = None
 
     @property
-    def parameters(self) -> Mapping[str, ModelParameter]:
+    def parameters(self) -> ParameterMap:
         """All parameters by name."""
         return {name: b.parameter for name, b in self.bound_parameters.items()}
 
@@ -168,7 +168,7 @@ class CheckpointBinding:
 
     def get_stored_dtype(self, name: str) -> str:
         """Return the dtype of a parameter's tensor in the file, or of its expression."""
-        return self._resolve_tie(name).dtype
+        return self.resolve_tie(name).dtype
 
     def find_byte_range(self, name: str) -> ByteRange | None:
         """Return a parameter's byte range in the checkpoint, or None if it needs a conversion."""
@@ -180,7 +180,7 @@ class CheckpointBinding:
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the checked values in `dtype`. Raise E0507, E0512 or E0517 on failure."""
-        bound = self._resolve_tie(name)
+        bound = self.resolve_tie(name)
         if self.head_weights is not None and bound.parameter.name in self.head_weights.parameters:
             yield from self.head_weights.iterate_chunks(bound.parameter.name, dtype)
             return
@@ -201,7 +201,7 @@ class CheckpointBinding:
         """Return the SHA-256 of each file that contains the parameters. Raise E0507 or E0512."""
         ranges_by_file: dict[TensorFile, dict[str, list[CheckedRange]]] = {}
         for name in names:
-            view, bound = self._find_parameter_bytes(name), self._resolve_tie(name)
+            view, bound = self._find_parameter_bytes(name), self.resolve_tie(name)
             assert view is not None, f"{name} is not stored unchanged in a file"
             file_ranges = ranges_by_file.setdefault(self.checkpoint.get_file(view.tensor), {})
             checked_range = view, bound.dtype, self._describe_location(bound)
@@ -228,12 +228,13 @@ class CheckpointBinding:
         """Close the files of the checkpoint."""
         self.checkpoint.close()
 
-    def _resolve_tie(self, name: str) -> BoundParameter:
+    def resolve_tie(self, name: str) -> BoundParameter:
+        """Return a parameter, or the parameter that it is tied to."""
         bound = self.bound_parameters[name]
         return self.bound_parameters[bound.tied_to] if bound.tied_to is not None else bound
 
     def _find_parameter_bytes(self, name: str) -> TensorView | None:
-        expr = self._resolve_tie(name).expr
+        expr = self.resolve_tie(name).expr
         # the parameters of a new task head are not in a file
         return self.find_stored_bytes(expr) if expr is not None else None
 
@@ -281,7 +282,7 @@ class RandomInitWeights:
     """
 
     seed: int
-    parameters: Mapping[str, ModelParameter]
+    parameters: ParameterMap
     initializers: Mapping[str, str]
     ties: Mapping[str, str] = field(default_factory=dict)
 
@@ -357,7 +358,7 @@ class ParameterOverrides:
     base: ParameterSource
 
     @property
-    def parameters(self) -> Mapping[str, ModelParameter]:
+    def parameters(self) -> ParameterMap:
         """All parameters by name."""
         return self.base.parameters
 

@@ -21,7 +21,7 @@ from specc.weights.transposed_weights_and_norm_folding import (
     iterate_transposed_rows,
     iterate_weight_rows,
 )
-from specc.weights.weight_rules import ModelParameter
+from specc.weights.weight_rules import ModelParameter, ParameterMap
 from specc.weights.weight_value_checks import check_quantized_range
 
 
@@ -32,7 +32,7 @@ class WeightsWithKVCacheScales(ParameterOverrides):
     scales: Mapping[str, Array]
 
     @cached_property
-    def parameters(self) -> Mapping[str, ModelParameter]:
+    def parameters(self) -> ParameterMap:
         """All parameters by name, including the KV cache scales."""
         shapes = {n: array.shape for n, array in self.scales.items()}
         added = {n: ModelParameter(name=n, shape=shape) for n, shape in shapes.items()}
@@ -165,7 +165,7 @@ class QuantizedWeights(ParameterOverrides):
         }
 
     @cached_property
-    def parameters(self) -> Mapping[str, ModelParameter]:
+    def parameters(self) -> ParameterMap:
         """All parameters by name; quantized weights as codes, scales and zero points."""
         parameters = {n: w for n, w in self.base.parameters.items() if n not in self.plan}
         for tensor, (name, role) in self.tensor_roles.items():

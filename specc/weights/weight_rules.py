@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import Span, raise_error
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
@@ -27,6 +28,10 @@ class ModelParameter:
     span: Span | None = None
     origin: str = ""
     config_names: tuple[str, ...] = ()
+
+
+ParameterMap: TypeAlias = Mapping[str, ModelParameter]
+"""The parameters of a model by name."""
 
 
 @immutable_dataclass(slots=True)
@@ -101,7 +106,7 @@ class WeightRules:
 
 def select_graph_rules(
     rules: WeightRules,
-    parameters: Mapping[str, ModelParameter],
+    parameters: ParameterMap,
     list_other_parameters: Callable[[], Iterable[ModelParameter]],
 ) -> WeightRules:
     """Return the rules for the `parameters` of one graph of a spec.
@@ -123,9 +128,7 @@ def select_graph_rules(
 
 
 def _expand_ties(
-    rules: Iterable[TieRule],
-    parameters: Mapping[str, ModelParameter],
-    all_parameters: Mapping[str, ModelParameter],
+    rules: Iterable[TieRule], parameters: ParameterMap, all_parameters: ParameterMap
 ) -> tuple[TieRule, ...]:
     """Return the `tie` rules of a graph with `parameters`. A rule that also names parameters of
     other graphs is replaced by one rule per tied pair in the graph.
@@ -137,9 +140,7 @@ def _expand_ties(
     return tuple(ties)
 
 
-def _drop_unused_spec_rules(
-    parameters: Mapping[str, ModelParameter], rules: WeightRules
-) -> WeightRules:
+def _drop_unused_spec_rules(parameters: ParameterMap, rules: WeightRules) -> WeightRules:
     """Drop rules of used specs about parameters that the graph lacks, e.g. of task heads. These
     parameters were already checked with the used spec.
     """
@@ -159,16 +160,14 @@ def _map_tied_names(rule: TieRule, names: Iterable[str]) -> dict[str, str]:
     return {n: c.fill_template(rule.source) for n, c in captured.items() if c is not None}
 
 
-def _has_all_parameters(rule: TieRule, parameters: Mapping[str, ModelParameter]) -> bool:
+def _has_all_parameters(rule: TieRule, parameters: ParameterMap) -> bool:
     """Return True if `parameters` contains all names of a `tie` rule."""
     pairs = _map_tied_names(rule, parameters)
     return bool(pairs) and all(source in parameters for source in pairs.values())
 
 
 def _expand_tie(
-    rule: TieRule,
-    parameters: Mapping[str, ModelParameter],
-    all_parameters: Mapping[str, ModelParameter],
+    rule: TieRule, parameters: ParameterMap, all_parameters: ParameterMap
 ) -> list[TieRule]:
     """Return one `tie` rule per tied pair of one graph, without pairs that include a parameter of
     another graph. A rule whose names are in no graph is returned unchanged. Raise E0510 if a source
@@ -187,7 +186,7 @@ def _expand_tie(
     ]
 
 
-def resolve_ties(parameters: Mapping[str, ModelParameter], rules: WeightRules) -> dict[str, str]:
+def resolve_ties(parameters: ParameterMap, rules: WeightRules) -> dict[str, str]:
     """Map each tied parameter to its untied source. Raise E0510 if a tie is invalid."""
     rule_by_name = _map_tie_rules(parameters, rules)
     roots = {name: _find_root(name, rule_by_name) for name in rule_by_name}
@@ -205,9 +204,7 @@ def resolve_ties(parameters: Mapping[str, ModelParameter], rules: WeightRules) -
     return roots
 
 
-def _map_tie_rules(
-    parameters: Mapping[str, ModelParameter], rules: WeightRules
-) -> dict[str, TieRule]:
+def _map_tie_rules(parameters: ParameterMap, rules: WeightRules) -> dict[str, TieRule]:
     """Map each parameter to its first matching `tie` rule. Raise E0510 for an unknown name."""
     rule_by_name: dict[str, TieRule] = {}
     for rule in rules.ties:
@@ -244,15 +241,15 @@ def find_unused_load_rules(parameter_names: Iterable[str], rules: WeightRules) -
     return [r for r in rules.loads if not any(map(NamePattern(r.name).matches, names))]
 
 
-def check_load_rules_used(parameters: Mapping[str, ModelParameter], rules: WeightRules) -> None:
+def check_load_rules_used(parameters: ParameterMap, rules: WeightRules) -> None:
     """Raise an error if a `load` rule matches no parameter."""
     for rule in find_unused_load_rules(parameters, rules):
         _raise_unknown_weight(rule.name, parameters, rule.span, "load")
 
 
 def _raise_unknown_weight(
-    name: str, parameters: Mapping[str, ModelParameter], span: Span | None, rule_kind: str
-) -> None:
+    name: str, parameters: ParameterMap, span: Span | None, rule_kind: str
+) -> NoReturn:
     nearest_name = find_nearest_name(name, parameters)
     help_text, notes = "`specc show` lists the names of all weights", []
     if not nearest_name and "{" in name:

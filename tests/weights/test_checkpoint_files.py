@@ -49,7 +49,7 @@ def test_sharded_checkpoint(tmp_path: Path) -> None:
         with open_weights(given) as checkpoint:
             assert set(checkpoint.tensors) == {"a", "b"}
             assert checkpoint.get_file("b").path.name == "model-2.safetensors"
-            assert checkpoint.get_array("b").tolist() == [0, 0, 0]
+            assert checkpoint.read_tensor("b").tolist() == [0, 0, 0]
 
 
 def test_single_file_takes_precedence_over_shards(tmp_path: Path) -> None:
