@@ -84,8 +84,7 @@ def bind_parameters(
     uninitialized = [(w, tensor) for w, tensor in missing if w.name not in initialized]
     # Report all errors before reading data, because `_choose_dtypes` reads some tensors.
     bound_exprs = {name: b.expr or exprs[name] for name, b in bound.items()}
-    spans = {name: span for name, (_, span) in sources.items()}
-    mismatches = _list_mismatches(by_name, spans, bound_exprs, checkpoint)
+    mismatches = _list_mismatches(by_name, sources, bound_exprs, checkpoint)
     ignored = _collect_ignored_tensors(rules.ignores, naming, checkpoint)
     unused = _list_unused(exprs, ignored, checkpoint)
     errors = binding_errors.make_binding_errors(
@@ -276,7 +275,7 @@ def _resolve_parameters(
 
 def _list_mismatches(
     parameters: ParameterMap,
-    rule_spans: Mapping[str, Span | None],
+    sources: Mapping[str, _ExpressionAndRule],
     exprs: Mapping[str, Expr],
     checkpoint: Checkpoint,
 ) -> list[binding_errors.TensorMismatch]:
@@ -285,7 +284,7 @@ def _list_mismatches(
     for name, expr in exprs.items():
         if not _has_tensor(checkpoint, expr):
             continue
-        parameter, span = parameters[name], rule_spans[name]
+        parameter, (_, span) = parameters[name], sources[name]
         names = tuple(iterate_tensor_names(expr))
         entries = {n: checkpoint.tensors[n] for n in names}
         try:
