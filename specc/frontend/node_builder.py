@@ -79,42 +79,69 @@ def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> N
         )
 
 
-def add_node(
-    context: ElaborationContext,
-    op: Op,
-    operands: Sequence[Tensor | None],
-    span: Span | None,
-    scope: str | None = None,
-    name: str = "",
-    operator_span: Span | None = None,
-) -> tuple[Tensor, ...]:
-    """Add a node with `op` and return its results. Raise E0301 or E0302, located at the operands,
-    if the operands are invalid.
-
-    `scope` defaults to the scope of the statement. `name` is the name of the operation in the
-    source. `operator_span` is the span of the operator if this span is smaller than `span`.
+@dataclass(frozen=True, slots=True)
+class NodeBuilder:
+    """Adds graph nodes for the source code at `span`. The weight scope of the nodes is `scope`, by
+    default the scope of the current statement.
     """
-    if len(context.builder.nodes) >= MAX_GRAPH_NODES:
-        raise_error("E0109", f"this spec expands to more than {MAX_GRAPH_NODES} operations", span)
-    op_name = name or op.name
-    values = [o.value if o else None for o in operands]
-    # the empty scope "" is the outermost scope, not a missing scope
-    node_scope = context.scope if scope is None else scope
-    try:
-        results = context.builder.add_node(
-            op, *values, scope=node_scope, span=context.add_call_site_to_span(span)
-        )
-    except ShapeError as error:
-        operation = ShapeMismatch(
-            op, operands, operator_span or span, op_name, context.symbols.dynamic_names
-        )
-        raise SpeccError(explain_shape_mismatch(error, operation)) from None
-    except DimLimitError as error:
-        raise_error("E0309", f"`{op_name}`: {error}", span)
-    is_constant = _record_value_facts(context, op, values, results)
-    for value in results:
-        _check_result(value, op_name, span, is_constant=is_constant)
-    return tuple(Tensor(v, span) for v in results)
+
+    context: ElaborationContext
+    span: Span | None = None
+    scope: str | None = None
+
+    def add_node(
+        self,
+        op: Op,
+        operands: Sequence[Tensor | None],
+        name: str = "",
+        operator_span: Span | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Add a node with `op` and return its results. Raise E0301 or E0302, located at the
+        operands, if the operands are invalid.
+
+        `name` is the name of the operation in the source. `operator_span` is the span of the
+        operator if this span is smaller than `span`.
+        """
+        context, span = self.context, self.span
+        if len(context.builder.nodes) >= MAX_GRAPH_NODES:
+            title = f"this spec expands to more than {MAX_GRAPH_NODES} operations"
+            raise_error("E0109", title, span)
+        op_name = name or op.name
+        values = [o.value if o else None for o in operands]
+        # the empty scope "" is the outermost scope, not a missing scope
+        node_scope = context.scope if self.scope is None else self.scope
+        try:
+            results = context.builder.add_node(
+                op, *values, scope=node_scope, span=context.add_call_site_to_span(span)
+            )
+        except ShapeError as error:
+            operation = ShapeMismatch(
+                op, operands, operator_span or span, op_name, context.symbols.dynamic_names
+            )
+            raise SpeccError(explain_shape_mismatch(error, operation)) from None
+        except DimLimitError as error:
+            raise_error("E0309", f"`{op_name}`: {error}", span)
+        is_constant = _record_value_facts(context, op, values, results)
+        for value in results:
+            _check_result(value, op_name, span, is_constant=is_constant)
+        return tuple(Tensor(v, span) for v in results)
+
+    def add_op(self, op: Op, *operands: Tensor | None) -> Tensor:
+        """Add a node with `op` and return its first result."""
+        return self.add_node(op, operands)[0]
+
+    def add_constant(self, value: float | int | bool, dtype: str) -> Tensor:
+        """Return a scalar constant. Raise E0417 for a value out of range for float32."""
+        if dtype == "f32":
+            check_float32_range(value, self.span)
+        number: float | int | bool
+        if dtype == "bool":
+            number = bool(value)
+        elif dtype.startswith(("f", "b")):
+            number = float(value) or 0.0  # replace -0.0 with 0.0, because equal nodes are merged
+        else:
+            number = int(value)
+        return self.add_op(ops.Constant(number, dtype))
 
 
 def _record_value_facts(
@@ -141,20 +168,7 @@ def _check_result(value: Value, name: str, span: Span | None, *, is_constant: bo
         check_constant_size(value.type.shape, name, span)
 
 
-def add_op(
-    context: ElaborationContext,
-    op: Op,
-    *operands: Tensor | None,
-    span: Span | None = None,
-    scope: str | None = None,
-) -> Tensor:
-    """Add a node with `op` and return its first result."""
-    return add_node(context, op, operands, span, scope)[0]
-
-
-def add_log_sigmoid(
-    context: ElaborationContext, operand: Tensor, span: Span | None
-) -> Tensor | None:
+def add_log_sigmoid(nodes: NodeBuilder, operand: Tensor) -> Tensor | None:
     """Return the logarithm of an operand `sigmoid(x)`, computed as -softplus(-x), or None for any
     other operand.
 
@@ -162,28 +176,12 @@ def add_log_sigmoid(
     """
     match operand.value.node:
         case Node(ops.Pointwise(fn="sigmoid"), (Value() as x,)):
-            result = Tensor(x, span)
+            result = Tensor(x, nodes.span)
         case _:
             return None
     for fn in ("neg", "softplus", "neg"):
-        result = add_op(context, ops.Pointwise(fn), result, span=span)
+        result = nodes.add_op(ops.Pointwise(fn), result)
     return result
-
-
-def add_constant(
-    context: ElaborationContext, value: float | int | bool, dtype: str, span: Span | None = None
-) -> Tensor:
-    """Return a scalar constant. Raise E0417 for a value out of range for float32."""
-    if dtype == "f32":
-        check_float32_range(value, span)
-    number: float | int | bool
-    if dtype == "bool":
-        number = bool(value)
-    elif dtype.startswith(("f", "b")):
-        number = float(value) or 0.0  # replace -0.0 with 0.0, because equal nodes are merged
-    else:
-        number = int(value)
-    return add_op(context, ops.Constant(number, dtype), span=span)
 
 
 MAX_FLOAT32, MIN_FLOAT32 = 2.0**128 - 2.0**103, 2.0**-150

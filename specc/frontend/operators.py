@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from specc.diagnostics.diagnostic import Span, raise_error
 from specc.frontend import runtime_scalars
 from specc.frontend.elaboration_context import ElaborationContext
-from specc.frontend.node_builder import add_constant, add_log_sigmoid, add_node, add_op
+from specc.frontend.node_builder import NodeBuilder, add_log_sigmoid
 from specc.frontend.runtime_scalars import get_number_symbols, get_static_float
 from specc.frontend.spec_values import (
     BlockFunction,
@@ -57,30 +57,26 @@ COMPARISONS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
 }
 """The IR op, and the Python function for compile-time numbers, of each comparison operator."""
 
-OperatorExpr: TypeAlias = ast.Binary | ast.Unary | ast.Compare
-"""An operator expression, at which errors are reported."""
-
 
 def apply_arithmetic(
-    context: ElaborationContext, op: str, left: SpecValue, right: SpecValue, expr: ast.Binary
+    nodes: NodeBuilder, left: SpecValue, right: SpecValue, expr: ast.Binary
 ) -> SpecValue:
     """Apply `+ - * / // % **` to numbers and tensors, and `+` to lists. Raise E0206 for any other
     operand.
     """
     if isinstance(left, Tensor) or isinstance(right, Tensor):
-        return _combine_tensors(context, op, left, right, expr)
+        return _combine_tensors(nodes, left, right, expr)
     if isinstance(left, Number) and isinstance(right, Number):
-        return _compute_numbers(context, op, left, right, expr)
-    if isinstance(left, tuple) and isinstance(right, tuple) and op == "+":
-        return context.count_value_items(left + right, expr.span)
-    title = f"`{op}` is not defined for {describe_value(left)} and {describe_value(right)}"
-    raise_error("E0206", title, expr.span)
+        return _compute_numbers(nodes, left, right, expr)
+    if isinstance(left, tuple) and isinstance(right, tuple) and expr.op == "+":
+        return nodes.context.count_value_items(left + right, nodes.span)
+    title = f"`{expr.op}` is not defined for {describe_value(left)} and {describe_value(right)}"
+    raise_error("E0206", title, nodes.span)
 
 
-def _compute_numbers(
-    context: ElaborationContext, op: str, left: Number, right: Number, expr: ast.Binary
-) -> Number:
+def _compute_numbers(nodes: NodeBuilder, left: Number, right: Number, expr: ast.Binary) -> Number:
     """Apply an operator to two numbers. Raise E0309 or E0310 for an invalid result."""
+    op = expr.op
     try:
         if isinstance(left, Dim) and isinstance(right, Dim):
             # the result of two integers is an integer, unless the exponent is negative, large or
@@ -88,9 +84,7 @@ def _compute_numbers(
             result = _compute_integers(op, left, right)
             if result is not None:
                 return result
-        return runtime_scalars.compute_arithmetic(
-            context, TENSOR_OPERATORS[op], left, right, expr.span
-        )
+        return runtime_scalars.compute_arithmetic(nodes, TENSOR_OPERATORS[op], left, right)
     except DimLimitError as error:
         raise_error("E0309", str(error), expr.span, _describe_operands(expr, left, right))
     except DimError as error:
@@ -100,7 +94,7 @@ def _compute_numbers(
             expr.span,
             _describe_operands(expr, left, right),
             notes=_describe_origins(expr, left, right),
-            helps=_suggest_divisors(context, op, left, right),
+            helps=_suggest_divisors(nodes.context, op, left, right),
         )
     except (ZeroDivisionError, OverflowError, ValueError):
         title = f"{describe_value(left)} {op} {describe_value(right)} is undefined"
@@ -164,31 +158,26 @@ def _describe_operands(expr: ast.Binary, left: Number, right: Number) -> str:
 
 
 def _combine_tensors(
-    context: ElaborationContext, op: str, left: SpecValue, right: SpecValue, expr: ast.Binary
+    nodes: NodeBuilder, left: SpecValue, right: SpecValue, expr: ast.Binary
 ) -> Tensor:
     """Apply an arithmetic operator to two operands, of which at least one is a tensor."""
-    a, b = convert_operands(context, left, right, expr.span)
+    op = expr.op
+    a, b = convert_operands(nodes, left, right)
     is_integer = get_dtype_kind(a.type.dtype) == "i"
     if op == "**" and is_integer:
-        _check_power(context, right, expr)
+        _check_power(nodes, right)
     if op == "/" and is_integer:
         title = "integers are divided with `//`, which rounds down"
         raise_error("E0206", title, expr.span)
-    log_sigmoid = add_log_sigmoid(context, a, expr.span) if op == "**" else None
+    log_sigmoid = add_log_sigmoid(nodes, a) if op == "**" else None
     if log_sigmoid is not None:
         # sigmoid(x) ** y is exp(y * log(sigmoid(x)))
         a, op = log_sigmoid, "*"
-    arith = ops.Arith(TENSOR_OPERATORS[op])
-    span = expr.op_span
-    (result,) = add_node(context, arith, [a, b], expr.span, name=op, operator_span=span)
-    return (
-        result
-        if log_sigmoid is None
-        else add_op(context, ops.Pointwise("exp"), result, span=expr.span)
-    )
+    (result,) = nodes.add_node(ops.Arith(TENSOR_OPERATORS[op]), [a, b], op, expr.op_span)
+    return result if log_sigmoid is None else nodes.add_op(ops.Pointwise("exp"), result)
 
 
-def _check_power(context: ElaborationContext, exponent: SpecValue, expr: ast.Binary) -> None:
+def _check_power(nodes: NodeBuilder, exponent: SpecValue, expr: ast.Binary) -> None:
     """Raise E0206 if an integer has an exponent that is negative or known only at run time."""
     helps = ["convert to float, which supports every exponent: `cast(x, to=float)`"]
     is_runtime = isinstance(exponent, Tensor)
@@ -196,22 +185,22 @@ def _check_power(context: ElaborationContext, exponent: SpecValue, expr: ast.Bin
         number = get_static_float(exponent)
         if number is not None and number < 0:
             title = f"an integer to the power of {number:g} is not an integer"
-            raise_error("E0206", title, expr.span, helps=helps)
-        is_runtime = context.has_dynamic_symbol(get_number_symbols(exponent))
+            raise_error("E0206", title, nodes.span, helps=helps)
+        is_runtime = nodes.context.has_dynamic_symbol(get_number_symbols(exponent))
     if is_runtime:
         title = "the exponent of an integer must be known at compile time"
-        raise_error("E0206", title, expr.span, helps=helps)
+        raise_error("E0206", title, nodes.span, helps=helps)
 
 
 def convert_operands(
-    context: ElaborationContext, left: SpecValue, right: SpecValue, span: Span | None
+    nodes: NodeBuilder, left: SpecValue, right: SpecValue
 ) -> tuple[Tensor, Tensor]:
     """Convert two operands to tensors. A number gets the element type of the other operand."""
     if not isinstance(left, Tensor):
         assert isinstance(right, Tensor)  # callers guarantee that at least one operand is a tensor
-        return convert_to_tensor(context, left, right.type.dtype, span), right
+        return convert_to_tensor(nodes, left, right.type.dtype), right
     if not isinstance(right, Tensor):
-        return left, convert_to_tensor(context, right, left.type.dtype, span)
+        return left, convert_to_tensor(nodes, right, left.type.dtype)
     left_kind, right_kind = get_dtype_kind(left.type.dtype), get_dtype_kind(right.type.dtype)
     if left_kind != right_kind:
         non_float = left if left_kind != "f" else right
@@ -222,54 +211,52 @@ def convert_operands(
         raise_error(
             "E0206",
             f"{describe_value(left)} and {describe_value(right)} have different element types",
-            span,
+            nodes.span,
             helps=helps,
         )
     return left, right
 
 
-def convert_to_tensor(
-    context: ElaborationContext, value: SpecValue, dtype: str, span: Span | None
-) -> Tensor:
+def convert_to_tensor(nodes: NodeBuilder, value: SpecValue, dtype: str) -> Tensor:
     """Convert a number to a constant tensor of type `dtype`. Return a tensor unchanged."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, bool) and dtype == "bool":
-        return add_constant(context, value, dtype, span)
+        return nodes.add_constant(value, dtype)
     if not isinstance(value, Number) or dtype == "bool":
-        raise_error("E0206", f"{describe_value(value)} cannot be used with a tensor here", span)
+        raise_error(
+            "E0206", f"{describe_value(value)} cannot be used with a tensor here", nodes.span
+        )
     if get_dtype_kind(dtype) == "i":
-        return _convert_integer(context, value, dtype, span)
-    return runtime_scalars.convert_to_scalar_tensor(context, value, dtype, span)
+        return _convert_integer(nodes, value, dtype)
+    return runtime_scalars.convert_to_scalar_tensor(nodes, value, dtype)
 
 
-def _convert_integer(
-    context: ElaborationContext, value: Number, dtype: str, span: Span | None
-) -> Tensor:
+def _convert_integer(nodes: NodeBuilder, value: Number, dtype: str) -> Tensor:
     """Convert a number to an integer tensor. Raise E0206 if the number is not an integer."""
     if isinstance(value, RuntimeNumber):
         if not value.is_integer:
             title = f"`{value.text}` may not be an integer, but the tensor has an integer type"
-            raise_error("E0206", title, span)
-        return add_op(context, ops.Cast(dtype), Tensor(value.value), span=span)
+            raise_error("E0206", title, nodes.span)
+        return nodes.add_op(ops.Cast(dtype), Tensor(value.value))
     if not isinstance(value, Dim):
         title = f"{value:g} is not an integer, but the tensor has an integer type"
-        raise_error("E0206", title, span)
+        raise_error("E0206", title, nodes.span)
     if value.number is None:
-        return add_op(context, ops.Size(value), span=span)
-    return add_constant(context, value.number, dtype, span)
+        return nodes.add_op(ops.Size(value))
+    return nodes.add_constant(value.number, dtype)
 
 
-def apply_negation(context: ElaborationContext, value: SpecValue, expr: ast.Unary) -> SpecValue:
+def apply_negation(nodes: NodeBuilder, value: SpecValue) -> SpecValue:
     """Negate a number or tensor. Raise E0206 for other values."""
     match value:
         case Tensor():
-            return add_op(context, ops.Pointwise("neg"), value, span=expr.span)
+            return nodes.add_op(ops.Pointwise("neg"), value)
         case RuntimeNumber():
-            return runtime_scalars.apply_unary_function(context, "neg", value, expr.span)
+            return runtime_scalars.apply_unary_function(nodes, "neg", value)
         case Dim() | float():
             return -value
-    raise_error("E0206", f"{describe_value(value)} cannot be negated", expr.span)
+    raise_error("E0206", f"{describe_value(value)} cannot be negated", nodes.span)
 
 
 LogicalOperator: TypeAlias = Literal["&", "|", "not"]
@@ -278,21 +265,18 @@ LOGICAL_OPS: Mapping[LogicalOperator, type[Op]] = {"&": ops.And, "|": ops.Or, "n
 
 
 def apply_logical(
-    context: ElaborationContext,
-    op: LogicalOperator,
-    values: Sequence[SpecValue],
-    expr: OperatorExpr,
+    nodes: NodeBuilder, op: LogicalOperator, values: Sequence[SpecValue]
 ) -> SpecValue:
     """Apply `&`, `|` or `not` to bools, boolean tensors or masks."""
     non_bool = next((v for v in values if not isinstance(v, bool)), None)
     if non_bool is None:
         return _combine_bools(op, values)
     if any(map(_is_deferred_mask, values)):
-        return _combine_masks(op, values, expr)
+        return _combine_masks(nodes, op, values)
     if all(isinstance(v, bool) or _is_boolean(v) for v in values):
-        operands = [convert_to_tensor(context, v, "bool", expr.span) for v in values]
-        return add_node(context, LOGICAL_OPS[op](), operands, expr.span, name=op)[0]
-    raise_error("E0206", f"`{op}`: expected booleans, got {describe_value(non_bool)}", expr.span)
+        operands = [convert_to_tensor(nodes, v, "bool") for v in values]
+        return nodes.add_node(LOGICAL_OPS[op](), operands, op)[0]
+    raise_error("E0206", f"`{op}`: expected booleans, got {describe_value(non_bool)}", nodes.span)
 
 
 def _combine_bools(op: LogicalOperator, values: Sequence[SpecValue]) -> bool:
@@ -312,7 +296,7 @@ def _is_boolean(value: SpecValue) -> bool:
 
 
 def _combine_masks(
-    op: LogicalOperator, values: Sequence[SpecValue], expr: OperatorExpr
+    nodes: NodeBuilder, op: LogicalOperator, values: Sequence[SpecValue]
 ) -> CombinedMask:
     """Combine masks that have not been expanded yet. `(a & b) & c` becomes a single `CombinedMask`
     with three masks, so that long chains are not deeply nested.
@@ -321,7 +305,7 @@ def _combine_masks(
     for value in values:
         # functions of other kinds are reported as errors when the mask is expanded
         if not isinstance(value, MaskLike):
-            raise_error("E0601", f"{describe_value(value)} is not a mask", expr.span)
+            raise_error("E0601", f"{describe_value(value)} is not a mask", nodes.span)
         masks.append(value)
     head = masks[0]
     if isinstance(head, CombinedMask) and head.op == op != "not":
@@ -329,30 +313,26 @@ def _combine_masks(
     return CombinedMask(op, tuple(masks))
 
 
-def apply_comparison(
-    context: ElaborationContext, op: str, left: SpecValue, right: SpecValue, expr: ast.Compare
-) -> SpecValue:
+def apply_comparison(nodes: NodeBuilder, op: str, left: SpecValue, right: SpecValue) -> SpecValue:
     """Apply a comparison operator or the membership operator `in`."""
     if op == "in":
-        return _evaluate_membership(context, left, right, expr)
+        return _evaluate_membership(nodes, left, right)
     is_equality = op in ("==", "!=")
     # `x == none` is allowed for any `x`
     if is_equality and (left is None or right is None):
         return (left is right) == (op == "==")
     if isinstance(left, Tensor) or isinstance(right, Tensor):
-        return _compare_tensors(context, op, left, right, expr)
+        return _compare_tensors(nodes, op, left, right)
     if isinstance(left, Number) and isinstance(right, Number):
-        return _compare_numbers(op, left, right, expr)
+        return _compare_numbers(nodes.span, op, left, right)
     # other values can be compared only for equality
     if not is_equality:
         title = f"`{op}` is not defined for {describe_value(left)} and {describe_value(right)}"
-        raise_error("E0206", title, expr.span)
+        raise_error("E0206", title, nodes.span)
     return (_make_comparable(left) == _make_comparable(right)) == (op == "==")
 
 
-def _evaluate_membership(
-    context: ElaborationContext, left: SpecValue, right: SpecValue, expr: ast.Compare
-) -> SpecValue:
+def _evaluate_membership(nodes: NodeBuilder, left: SpecValue, right: SpecValue) -> SpecValue:
     """Return True if a list contains a value (the items may be of different kinds), or if a string
     contains a string. Raise E0206 for other operands.
     """
@@ -360,22 +340,20 @@ def _evaluate_membership(
         return left in right
     if not isinstance(right, tuple):
         title = f"`in`: expected a list, or two strings, got {describe_value(right)}"
-        raise_error("E0206", title, expr.span)
-    return any(apply_comparison(context, "==", left, item, expr) for item in right)
+        raise_error("E0206", title, nodes.span)
+    return any(apply_comparison(nodes, "==", left, item) for item in right)
 
 
-def _compare_tensors(
-    context: ElaborationContext, op: str, left: SpecValue, right: SpecValue, expr: ast.Compare
-) -> Tensor:
+def _compare_tensors(nodes: NodeBuilder, op: str, left: SpecValue, right: SpecValue) -> Tensor:
     """Compare a tensor elementwise with a tensor or number. Raise E0206 for booleans."""
-    a, b = convert_operands(context, left, right, expr.span)
+    a, b = convert_operands(nodes, left, right)
     if a.type.dtype == "bool":
         title = "booleans are combined with `&`, `|` and `not`, not compared"
-        raise_error("E0206", title, expr.span)
-    return add_node(context, ops.Compare(COMPARISONS[op][0]), [a, b], expr.span, name=op)[0]
+        raise_error("E0206", title, nodes.span)
+    return nodes.add_node(ops.Compare(COMPARISONS[op][0]), [a, b], op)[0]
 
 
-def _compare_numbers(op: str, left: Number, right: Number, expr: ast.Compare) -> bool:
+def _compare_numbers(span: Span | None, op: str, left: Number, right: Number) -> bool:
     """Compare two numbers. Raise UnresolvedValueError if the result depends on symbols."""
     if isinstance(left, Dim) and isinstance(right, Dim):
         # the sign of the difference decides comparisons such as `n + 1 > n`, which hold for every
@@ -383,7 +361,7 @@ def _compare_numbers(op: str, left: Number, right: Number, expr: ast.Compare) ->
         left, right = left - right, Dim.from_value(0)
     a, b = get_static_float(left), get_static_float(right)
     if a is None or b is None:
-        raise UnresolvedValueError(get_number_symbols(left) | get_number_symbols(right), expr.span)
+        raise UnresolvedValueError(get_number_symbols(left) | get_number_symbols(right), span)
     return COMPARISONS[op][1](a, b)
 
 

@@ -6,9 +6,9 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 
-from specc.diagnostics.diagnostic import Span, raise_error
+from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.elaboration_context import ElaborationContext
-from specc.frontend.node_builder import add_constant, add_op
+from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import Number, RuntimeNumber, SpecValue, Tensor
 from specc.ir import ops
 from specc.ir.dim import Dim, DimFunction, Monomial
@@ -70,22 +70,18 @@ def get_number_symbols(value: Number) -> frozenset[str]:
     return value.symbols() if isinstance(value, Dim) else frozenset()
 
 
-def convert_to_float(
-    context: ElaborationContext, value: Number, span: Span | None
-) -> float | RuntimeNumber:
+def convert_to_float(nodes: NodeBuilder, value: Number) -> float | RuntimeNumber:
     """Convert a number to a float, or to a RuntimeNumber if it depends on symbols."""
     number = get_static_float(value)
     if number is not None:
         return number
     if isinstance(value, Dim):
-        converted = _convert_dim_to_f64(context, value, span)
+        converted = _convert_dim_to_f64(nodes, value)
         return RuntimeNumber(converted.value, value.symbols(), str(value))
     return value
 
 
-def apply_unary_function(
-    context: ElaborationContext, fn: str, x: Number, span: Span | None
-) -> Number:
+def apply_unary_function(nodes: NodeBuilder, fn: str, x: Number) -> Number:
     """Apply a unary function to a number. Raise ArithmeticError or ValueError if the result is
     undefined.
     """
@@ -93,23 +89,21 @@ def apply_unary_function(
     if number is not None:
         result = UNARY_FUNCTIONS[fn](number)
         return Dim.from_value(int(result)) if fn in ROUNDING_FUNCTIONS else float(result)
-    return _add_computed_number(context, ops.Pointwise(fn), fn, [x], span)
+    return _add_computed_number(nodes, ops.Pointwise(fn), fn, [x])
 
 
-def truncate_to_integer(context: ElaborationContext, x: RuntimeNumber, span: Span | None) -> Number:
+def truncate_to_integer(nodes: NodeBuilder, x: RuntimeNumber) -> Number:
     """Truncate the run-time number `x` towards zero, by adding nodes to the graph."""
     if x.is_integer:
         return x
-    value = add_op(context, ops.Cast("i64"), Tensor(x.value), span=span)
-    truncated = add_op(context, ops.Cast("f64"), value, span=span)
+    value = nodes.add_op(ops.Cast("i64"), Tensor(x.value))
+    truncated = nodes.add_op(ops.Cast("f64"), value)
     return _make_symbol(
-        context, RuntimeNumber(truncated.value, x.symbols, _format_formula("int", [x]), True)
+        nodes.context, RuntimeNumber(truncated.value, x.symbols, _format_formula("int", [x]), True)
     )
 
 
-def compute_arithmetic(
-    context: ElaborationContext, fn: str, left: Number, right: Number, span: Span | None
-) -> Number:
+def compute_arithmetic(nodes: NodeBuilder, fn: str, left: Number, right: Number) -> Number:
     """Apply an operator to two numbers that are not both known integers. Raise ValueError,
     OverflowError or ZeroDivisionError if the result is undefined.
     """
@@ -120,22 +114,22 @@ def compute_arithmetic(
         if isinstance(result, complex):
             raise ValueError
         return float(result)
-    return _add_computed_number(context, ops.Arith(fn), fn, [left, right], span)
+    return _add_computed_number(nodes, ops.Arith(fn), fn, [left, right])
 
 
 def require_op_attribute(
-    context: ElaborationContext, value: Number, description: str, span: Span | None
+    nodes: NodeBuilder, value: Number, description: str
 ) -> float | RuntimeNumber:
     """Return a number for use as an op attribute, i.e. a float, or a RuntimeNumber if the number
     depends on symbolic config values. Raise E0315 if the number depends on an input.
     """
-    if context.has_dynamic_symbol(get_number_symbols(value)):
+    if nodes.context.has_dynamic_symbol(get_number_symbols(value)):
         names = ", ".join(f"`{s}`" for s in sorted(get_number_symbols(value)))
         text = value.text if isinstance(value, RuntimeNumber) else str(value)
         title = f"`{text}` is known only at run time, but {description} must be a constant"
         helps = ["use a config value, or compute with a tensor: `x * scale`, `x + shift`"]
-        raise_error("E0315", title, span, f"depends on the length {names}", helps=helps)
-    return convert_to_float(context, value, span)
+        raise_error("E0315", title, nodes.span, f"depends on the length {names}", helps=helps)
+    return convert_to_float(nodes, value)
 
 
 def cast_to_float_attribute(number: float | RuntimeNumber) -> float:
@@ -143,43 +137,43 @@ def cast_to_float_attribute(number: float | RuntimeNumber) -> float:
     return number  # type: ignore[return-value]  # a symbolic graph is never run
 
 
-def convert_to_scalar_tensor(
-    context: ElaborationContext, value: Number, dtype: str, span: Span | None
-) -> Tensor:
+def convert_to_scalar_tensor(nodes: NodeBuilder, value: Number, dtype: str) -> Tensor:
     """Convert a number to a scalar tensor of a float type."""
     number = get_static_float(value)
     if number is not None:
-        return add_constant(context, number, dtype, span)
+        return nodes.add_constant(number, dtype)
     if isinstance(value, Dim) and not _has_quotient(value):
         # convert the integer directly, because no quotient needs f64
-        size = add_op(context, ops.Size(value), span=span)
-        return add_op(context, ops.Cast(dtype), size, span=span)
+        size = nodes.add_op(ops.Size(value))
+        return nodes.add_op(ops.Cast(dtype), size)
     if isinstance(value, Dim):
-        f64_value = _convert_dim_to_f64(context, value, span)
+        f64_value = _convert_dim_to_f64(nodes, value)
     else:
         assert isinstance(value, RuntimeNumber)  # all floats are known at compile time
         f64_value = Tensor(value.value)
     if dtype == "f64":
         return f64_value
-    return add_op(context, ops.Cast(dtype), f64_value, span=span)
+    return nodes.add_op(ops.Cast(dtype), f64_value)
 
 
-def _add_computed_number(
-    context: ElaborationContext, op: Op, fn: str, args: list[Number], span: Span | None
-) -> Number:
+def _add_computed_number(nodes: NodeBuilder, op: Op, fn: str, args: list[Number]) -> Number:
     """Add nodes that compute a number in f64."""
-    values = [convert_to_scalar_tensor(context, a, "f64", span) for a in args]
-    result = add_op(context, op, *values, span=span)
+    values = [convert_to_scalar_tensor(nodes, a, "f64") for a in args]
+    result = nodes.add_op(op, *values)
     symbols = frozenset[str]().union(*map(get_number_symbols, args))
     is_integer = fn in ROUNDING_FUNCTIONS or (
         fn in INTEGER_PRESERVING and all(map(is_integer_number, args))
     )
-    if fn == "pow" and context.symbols.is_symbolic and not context.has_dynamic_symbol(symbols):
+    if (
+        fn == "pow"
+        and nodes.context.symbols.is_symbolic
+        and not nodes.context.has_dynamic_symbol(symbols)
+    ):
         # a power of integer config values; a negative exponent is reported when the numbers are
         # known
         is_integer = all(map(is_integer_number, args))
     return _make_symbol(
-        context, RuntimeNumber(result.value, symbols, _format_formula(fn, args), is_integer)
+        nodes.context, RuntimeNumber(result.value, symbols, _format_formula(fn, args), is_integer)
     )
 
 
@@ -200,45 +194,39 @@ def _make_symbol(context: ElaborationContext, number: RuntimeNumber) -> Number:
     return Dim.symbol(names[number.value])
 
 
-def _convert_dim_to_f64(context: ElaborationContext, dim: Dim, span: Span | None) -> Tensor:
+def _convert_dim_to_f64(nodes: NodeBuilder, dim: Dim) -> Tensor:
     """Convert a dimension to a tensor f64[], in which `a / b` is a floating-point quotient."""
     if dim.number is not None:
-        return add_constant(context, float(dim.number), "f64", span)
+        return nodes.add_constant(float(dim.number), "f64")
     if not _has_quotient(dim):
-        return add_op(
-            context, ops.Cast("f64"), add_op(context, ops.Size(dim), span=span), span=span
-        )
+        return nodes.add_op(ops.Cast("f64"), nodes.add_op(ops.Size(dim)))
     total: Tensor | None = None
     for monomial, c in dim.terms:
-        term = _multiply_atoms(context, float(c), monomial, span)
-        total = term if total is None else add_op(context, ops.Arith("add"), total, term, span=span)
+        term = _multiply_atoms(nodes, float(c), monomial)
+        total = term if total is None else nodes.add_op(ops.Arith("add"), total, term)
     assert total is not None, "a length without terms is the known number 0"
     return total
 
 
-def _multiply_atoms(
-    context: ElaborationContext, coefficient: float, monomial: Monomial, span: Span | None
-) -> Tensor:
+def _multiply_atoms(nodes: NodeBuilder, coefficient: float, monomial: Monomial) -> Tensor:
     """Convert a term `coefficient · monomial` of a dimension to a tensor f64[]."""
-    term = add_constant(context, coefficient, "f64", span)
+    term = nodes.add_constant(coefficient, "f64")
     for atom, power in monomial:
-        factor = _convert_atom_to_f64(context, atom, span)
+        factor = _convert_atom_to_f64(nodes, atom)
         # powers are computed as products, which are exact, while floating-point `pow` may be
         # inexact
         for _ in range(power):
-            term = add_op(context, ops.Arith("mul"), term, factor, span=span)
+            term = nodes.add_op(ops.Arith("mul"), term, factor)
     return term
 
 
-def _convert_atom_to_f64(
-    context: ElaborationContext, atom: str | DimFunction, span: Span | None
-) -> Tensor:
+def _convert_atom_to_f64(nodes: NodeBuilder, atom: str | DimFunction) -> Tensor:
     """Convert one factor of a dimension to a tensor f64[]."""
     # unlike the dimension `a / b`, the floating-point quotient is not required to be an integer
     if isinstance(atom, DimFunction) and atom.fn == "/":
-        dividend, divisor = (_convert_dim_to_f64(context, d, span) for d in atom.args)
-        return add_op(context, ops.Arith("div"), dividend, divisor, span=span)
-    return _convert_dim_to_f64(context, Dim({((atom, 1),): 1}), span)
+        dividend, divisor = (_convert_dim_to_f64(nodes, d) for d in atom.args)
+        return nodes.add_op(ops.Arith("div"), dividend, divisor)
+    return _convert_dim_to_f64(nodes, Dim({((atom, 1),): 1}))
 
 
 def _has_quotient(dim: Dim) -> bool:
