@@ -24,7 +24,7 @@ from specc.frontend.elaboration_state import record_value
 from specc.frontend.expressions import select_conditional_branch
 from specc.frontend.foreign_names import raise_unknown_option
 from specc.frontend.name_lookup import evaluate_with_expected_type
-from specc.frontend.node_builder import add_op
+from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import (
     POISON,
     BlockFunction,
@@ -58,7 +58,7 @@ def broadcast_batch(
         length = lengths.get(_get_batch_name(param, value, env))
         if length is not None and isinstance(value, Tensor) and value.shape[0] == 1:
             op = ops.Expand(0, length)
-            value = add_op(env.context, op, value, span=expr.span, scope=env.scope)
+            value = NodeBuilder(env.context, expr.span, env.scope).add_op(op, value)
         expanded.append((param, value, expr))
     return expanded
 

@@ -8,8 +8,7 @@ from itertools import islice
 from typing import TypeVar
 
 from specc.diagnostics.diagnostic import Label, Span, raise_error
-from specc.frontend.elaboration_context import ElaborationContext
-from specc.frontend.node_builder import add_op
+from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import Tensor, format_type
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -188,26 +187,18 @@ class EarlyExit:
     span: Span | None
 
     def freeze_finished_carries(
-        self,
-        context: ElaborationContext,
-        previous_carries: Sequence[Value],
-        next_carries: Sequence[Value],
+        self, nodes: NodeBuilder, previous_carries: Sequence[Value], next_carries: Sequence[Value]
     ) -> list[Value]:
         """Return the next carries, or the previous carries for batch elements that are finished."""
         # use the flag before the iteration, because the iteration that sets the flag still counts
         finished_flags = previous_carries[self.carry_index]
         return [
-            self._select_per_element(
-                context, finished_flags, Tensor(previous), Tensor(updated)
-            ).value
+            self._select_per_element(nodes, finished_flags, Tensor(previous), Tensor(updated)).value
             for previous, updated in zip(previous_carries, next_carries, strict=True)
         ]
 
     def zero_finished_outputs(
-        self,
-        context: ElaborationContext,
-        previous_carries: Sequence[Value],
-        collected: Mapping[str, Value],
+        self, nodes: NodeBuilder, previous_carries: Sequence[Value], collected: Mapping[str, Value]
     ) -> dict[str, Value]:
         """Return the scan outputs, with zeros for batch elements that were finished before the
         iteration. Raise E0730 if a scan output lacks the leading axes of the flag.
@@ -219,21 +210,21 @@ class EarlyExit:
         zeroed_outputs = {}
         for name, value in collected.items():
             dtype = value.type.dtype
-            zero = context.builder.add_op(ops.Constant(ZEROS_BY_DTYPE.get(dtype, 0.0), dtype))
+            zero = nodes.context.builder.add_op(ops.Constant(ZEROS_BY_DTYPE.get(dtype, 0.0), dtype))
             zeroed_outputs[name] = self._select_per_element(
-                context, finished_flags, Tensor(zero), Tensor(value)
+                nodes, finished_flags, Tensor(zero), Tensor(value)
             ).value
         return zeroed_outputs
 
     def _select_per_element(
-        self, context: ElaborationContext, is_finished: Value, finished: Tensor, unfinished: Tensor
+        self, nodes: NodeBuilder, is_finished: Value, finished: Tensor, unfinished: Tensor
     ) -> Tensor:
         """Select `finished` for batch elements whose flag is set, otherwise `unfinished`."""
-        mask = Tensor(is_finished, self.span)
+        mask = Tensor(is_finished, nodes.span)
         # one flag per batch element, broadcast over its features
         for axis in range(is_finished.type.rank, unfinished.type.rank):
-            mask = add_op(context, ops.Insert(axis), mask, span=self.span)
-        return add_op(context, ops.Where(), mask, finished, unfinished, span=self.span)
+            mask = nodes.add_op(ops.Insert(axis), mask)
+        return nodes.add_op(ops.Where(), mask, finished, unfinished)
 
     def check_leading_axes(
         self, finished: Tensor, other_tensors: Mapping[str, Tensor], role: str

@@ -23,6 +23,7 @@ from specc.frontend.name_lookup import (
     resolve_callee,
     resolve_name,
 )
+from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.parameter_kinds import (
     ANY_KIND,
     FLOAT_KIND,
@@ -73,15 +74,12 @@ def evaluate_argument(
         raise SpeccError
     if isinstance(value, Tensor) and TENSOR_KIND in kinds:
         return value
+    nodes = NodeBuilder(env.context, expr.span)
     if isinstance(value, RuntimeNumber) and not {FLOAT_KIND, NUMBER_KIND, ANY_KIND} & {*kinds}:
         # E0315 for a run-time number where an integer or another type is required
-        require_op_attribute(env.context, value, description, expr.span)
+        require_op_attribute(nodes, value, description)
     return _require_known_number(
-        env.context,
-        convert_to_kind(value, kinds, description, expr.span),
-        kinds,
-        description,
-        expr.span,
+        nodes, convert_to_kind(value, kinds, description, expr.span), kinds, description
     )
 
 
@@ -115,19 +113,13 @@ def _match_choice_value(
 
 
 def _require_known_number(
-    context: ElaborationContext,
-    value: SpecValue,
-    kinds: ParameterKinds,
-    description: str,
-    span: Span | None,
+    nodes: NodeBuilder, value: SpecValue, kinds: ParameterKinds, description: str
 ) -> SpecValue:
     """Return `value`. Raise an error for an op attribute that is known only at run time."""
     if isinstance(value, tuple) and kinds[:1] == (ListParameterKind(FLOAT_KIND),):
-        return tuple(
-            _require_known_number(context, v, (FLOAT_KIND,), description, span) for v in value
-        )
+        return tuple(_require_known_number(nodes, v, (FLOAT_KIND,), description) for v in value)
     if FLOAT_KIND in kinds and isinstance(value, Number):
-        return require_op_attribute(context, value, description, span)
+        return require_op_attribute(nodes, value, description)
     return value
 
 
@@ -140,7 +132,7 @@ def call_builtin(
     builtin, expr = target.builtin, call.expr
     if builtin.name == "apply":
         raise_error("E0205", "`apply` cannot be applied itself", expr.span)
-    site = CallSite(context=context, env=call.inner_env, call=expr)
+    site = CallSite(env=call.inner_env, call=expr)
     pairs = _pair_with_parameters(builtin, call, site)
     values = dict(target.bound_arguments)
     variadic_arguments = _evaluate_arguments(builtin, pairs, values, call.caller)

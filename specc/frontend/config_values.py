@@ -18,6 +18,7 @@ from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.foreign_names import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS
 from specc.frontend.hf_config import read_hf_config_field
 from specc.frontend.name_lookup import evaluate_with_expected_type, resolve_name
+from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES
 from specc.frontend.runtime_scalars import convert_to_float
 from specc.frontend.spec_modules import ConfigAssignment, Program
@@ -206,7 +207,8 @@ def _evaluate_unset_field(
     if entry.type.optional:
         return None
     if reader.is_symbolic and entry.type.name == "float":
-        return convert_to_float(env.context, Dim.symbol(full_path, origin), entry.span)
+        nodes = NodeBuilder(env.context, entry.span)
+        return convert_to_float(nodes, Dim.symbol(full_path, origin))
     if reader.is_symbolic and (trial_value := get_first_trial_value(entry.type)) is not None:
         return trial_value
     _raise_missing_value(entry, full_path, reader)

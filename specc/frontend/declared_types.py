@@ -16,6 +16,7 @@ from specc.frontend.declared_type_fixes import (
 )
 from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.foreign_names import resolve_hf_activation
+from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.parameter_kinds import (
     ANY_KIND,
     BOOL_KIND,
@@ -116,7 +117,9 @@ def convert_to_declared_type(
         return resolve_hf_activation(value, env, span)
     converted = convert_to_kind(value, (STATIC_KINDS[type.name],), description, span)
     if type.name == "float" and isinstance(converted, Dim):
-        return convert_to_float(env.context, converted, span)  # an integer is a valid float
+        return convert_to_float(
+            NodeBuilder(env.context, span), converted
+        )  # an integer is a valid float
     _check_function_name(type, converted, value_context)
     return converted
 

@@ -7,14 +7,14 @@ from itertools import pairwise
 from typing import Any
 
 from specc.diagnostics.diagnostic import Span, raise_error
-from specc.frontend.elaboration_context import ElaborationContext, LexicalScope
+from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.elaboration_state import OPERATION_COST, record_value
 from specc.frontend.mask_and_bias_definitions import (
     index_with_index_variables,
     uses_index_variables,
 )
 from specc.frontend.name_lookup import resolve_name
-from specc.frontend.node_builder import add_op
+from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.operators import (
     apply_arithmetic,
     apply_comparison,
@@ -111,12 +111,18 @@ def _evaluate_call(expr: ast.Call, env: LexicalScope) -> EvalResult:
     return value
 
 
+def _start_operation(expr: ast.Expr, env: LexicalScope) -> NodeBuilder:
+    """Set the scope of the current statement, and return a node builder for an operator."""
+    env.context.scope = env.scope
+    return NodeBuilder(env.context, expr.span)
+
+
 def _evaluate_unary(expr: ast.Unary, env: LexicalScope) -> SpecValue:
     value = env.evaluate_value(expr.operand)
-    env.context.scope = env.scope
+    nodes = _start_operation(expr, env)
     if expr.op == "-":
-        return apply_negation(env.context, value, expr)
-    return apply_logical(env.context, "not", [value], expr)
+        return apply_negation(nodes, value)
+    return apply_logical(nodes, "not", [value])
 
 
 def _evaluate_binary(expr: ast.Binary, env: LexicalScope) -> SpecValue:
@@ -137,10 +143,10 @@ def _evaluate_binary(expr: ast.Binary, env: LexicalScope) -> SpecValue:
 def _apply_binary(
     expr: ast.Binary, left: SpecValue, right: SpecValue, env: LexicalScope
 ) -> SpecValue:
-    env.context.scope = env.scope
+    nodes = _start_operation(expr, env)
     if expr.op in ("&", "|"):
-        return apply_logical(env.context, "&" if expr.op == "&" else "|", [left, right], expr)
-    result = apply_arithmetic(env.context, expr.op, left, right, expr)
+        return apply_logical(nodes, "&" if expr.op == "&" else "|", [left, right])
+    result = apply_arithmetic(nodes, left, right, expr)
     if isinstance(result, Tensor) and expr.span:
         return Tensor(result.value, expr.span)
     return result
@@ -148,12 +154,12 @@ def _apply_binary(
 
 def _evaluate_comparison(expr: ast.Compare, env: LexicalScope) -> SpecValue:
     values = [_evaluate_comparison_operand(o, expr.operands, env) for o in expr.operands]
-    env.context.scope = env.scope
+    nodes = _start_operation(expr, env)
     result: SpecValue = None
     # `0 <= i - j < n` is evaluated as a conjunction of two comparisons
     for n, (op, (left, right)) in enumerate(zip(expr.ops, pairwise(values), strict=True)):
-        comparison = apply_comparison(env.context, op, left, right, expr)
-        result = apply_logical(env.context, "&", [result, comparison], expr) if n else comparison
+        comparison = apply_comparison(nodes, op, left, right)
+        result = apply_logical(nodes, "&", [result, comparison]) if n else comparison
     return result
 
 
@@ -251,15 +257,16 @@ def _index_tensor(base: Tensor, expr: ast.Index, env: LexicalScope) -> Tensor:
     axes.
     """
     value, axis = base, 0
+    nodes = NodeBuilder(env.context, expr.span, env.scope)
     for item in _expand_ellipsis(base, expr):
         if isinstance(item, ast.Slice):
-            value = _slice_axis(value, axis, item, env, expr.span)
+            value = _slice_axis(nodes, value, axis, item, env)
             axis += 1  # a slice keeps its axis, and an index removes its axis
         elif _is_new_axis(item):
-            value = add_op(env.context, ops.Insert(axis), value, span=expr.span, scope=env.scope)
+            value = nodes.add_op(ops.Insert(axis), value)
             axis += 1
         else:
-            value = _select_position(value, axis, item, env, expr.span)
+            value = _select_position(nodes, value, axis, item, env)
     return value
 
 
@@ -284,26 +291,23 @@ def _is_new_axis(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> bool:
 
 
 def _select_position(
-    value: Tensor, axis: int, item: ast.Expr, env: LexicalScope, span: Span | None
+    nodes: NodeBuilder, value: Tensor, axis: int, item: ast.Expr, env: LexicalScope
 ) -> Tensor:
-
     index = env.evaluate_value(item)
     if isinstance(index, Tensor):
-        return _gather_position(env.context, value, axis, index, env.scope, span)
+        return _gather_position(nodes, value, axis, index)
     if not isinstance(index, Dim):
         raise_error("E0208", f"an index must be an integer, got {describe_value(index)}", item.span)
     length = value.shape[axis]
     if index.number is not None and index.number < 0:
         # `Last` does not read the size of the axis, which changes during generation
         if index.number == -1:
-            return add_op(env.context, ops.Last(axis), value, span=span, scope=env.scope)
+            return nodes.add_op(ops.Last(axis), value)
         index = length + index
-    return add_op(env.context, ops.Index(axis, index), value, span=span, scope=env.scope)
+    return nodes.add_op(ops.Index(axis, index), value)
 
 
-def _gather_position(
-    context: ElaborationContext, x: Tensor, axis: int, index: Tensor, scope: str, span: Span | None
-) -> Tensor:
+def _gather_position(nodes: NodeBuilder, x: Tensor, axis: int, index: Tensor) -> Tensor:
     """Select position `index` along an axis and remove the axis. Raise E0208 unless `index` is an
     integer scalar. As in `gather`, an index out of range is a run-time error.
     """
@@ -315,9 +319,9 @@ def _gather_position(
     # an index int[*leading, 1] selects the same position for each index of the leading axes
     for leading_axis, length in enumerate((*x.shape[:axis], Dim.from_value(1))):
         for op in (ops.Insert(leading_axis), ops.Expand(leading_axis, length)):
-            ids = add_op(context, op, ids, span=span, scope=scope)
-    selected = add_op(context, ops.Gather(axis), x, ids, span=span, scope=scope)
-    return add_op(context, ops.Squeeze(axis), selected, span=span, scope=scope)
+            ids = nodes.add_op(op, ids)
+    selected = nodes.add_op(ops.Gather(axis), x, ids)
+    return nodes.add_op(ops.Squeeze(axis), selected)
 
 
 def _evaluate_slice_end(end: ast.Expr, length: Dim, env: LexicalScope) -> Dim:
@@ -334,7 +338,7 @@ def _evaluate_slice_end(end: ast.Expr, length: Dim, env: LexicalScope) -> Dim:
 
 
 def _slice_axis(
-    value: Tensor, axis: int, item: ast.Slice, env: LexicalScope, span: Span | None
+    nodes: NodeBuilder, value: Tensor, axis: int, item: ast.Slice, env: LexicalScope
 ) -> Tensor:
     step = _evaluate_slice_step(item, env)
     length = value.shape[axis]
@@ -346,7 +350,7 @@ def _slice_axis(
         for end, default in ((item.start, Dim.from_value(0)), (item.stop, length))
     )
     op = ops.Slice(axis, start, stop) if step == 1 else ops.StridedSlice(axis, start, stop, step)
-    return add_op(env.context, op, value, span=span, scope=env.scope)
+    return nodes.add_op(op, value)
 
 
 def _evaluate_slice_step(item: ast.Slice, env: LexicalScope) -> Dim:

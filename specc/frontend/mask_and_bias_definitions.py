@@ -12,7 +12,7 @@ from specc.frontend.declared_types import ValueDescription, convert_to_declared_
 from specc.frontend.elaboration_context import EMPTY_NAMES, ElaborationContext, LexicalScope
 from specc.frontend.elaboration_state import EXPANSION_COST
 from specc.frontend.foreign_names import raise_unknown_option
-from specc.frontend.node_builder import add_node, add_op
+from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import (
     CombinedMask,
     DefinitionFunction,
@@ -39,7 +39,7 @@ BATCH_INDEX_NAME = "b"
 
 
 def make_score_indices(
-    context: ElaborationContext, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
+    nodes: NodeBuilder, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
 ) -> IndexVariables:
     """Return the index variables of a definition: the position ids `i` [q, 1] of the queries and
     `j` [k] of the keys. If the query has no position axis, there is no `i`. `queries` and `keys`
@@ -48,23 +48,24 @@ def make_score_indices(
     key, key_axis = keys
     query, query_axis = queries
     lengths = (query.shape[query_axis] if query_axis is not None else None, key.shape[key_axis])
-    pair_indices = {"j": _make_position_ids(context, key, key_axis, ("j", *lengths))}
+    pair_indices = {"j": _make_position_ids(nodes, key, key_axis, ("j", *lengths))}
     if query_axis is not None:
-        i = _make_position_ids(context, query, query_axis, ("i", *lengths))
-        pair_indices["i"] = add_op(context, ops.Insert(1), i)
+        i = _make_position_ids(nodes, query, query_axis, ("i", *lengths))
+        pair_indices["i"] = nodes.add_op(ops.Insert(1), i)
     return pair_indices
 
 
 def _make_position_ids(
-    context: ElaborationContext, x: Tensor, axis: int, role: tuple[str, Dim | None, Dim]
+    nodes: NodeBuilder, x: Tensor, axis: int, role: tuple[str, Dim | None, Dim]
 ) -> Tensor:
     """Return the position ids of an axis. Axes with the same role and lengths share nodes."""
     length = x.shape[axis]
-    if length.number is not None or length in context.facts.sorted_lengths:
-        return add_op(context, ops.Extent(axis), x)
-    if role not in context.facts.position_ids:
-        context.facts.position_ids[role] = add_op(context, ops.Extent(axis), x)
-    return context.facts.position_ids[role]
+    if length.number is not None or length in nodes.context.facts.sorted_lengths:
+        return nodes.add_op(ops.Extent(axis), x)
+    position_ids = nodes.context.facts.position_ids
+    if role not in position_ids:
+        position_ids[role] = nodes.add_op(ops.Extent(axis), x)
+    return position_ids[role]
 
 
 def uses_index_variables(expr: ast.Index, env: LexicalScope) -> bool:
@@ -95,13 +96,14 @@ def index_with_index_variables(base: Tensor, expr: ast.Index, env: LexicalScope)
             "[heads, queries, keys] at `[h, i, j]`"
         ]
         raise_error("E0603", title, expr.span, helps=helps)
+    nodes = NodeBuilder(env.context, expr.span)
     value, axis = base, leading_rank
     for name in PAIR_INDEX_ORDER if env.has_head_axis else PAIR_INDEX_ORDER[1:]:
         if name in index_names:
             axis += 1
         # a tensor without a batch axis has a result without a batch axis
         elif axis > 0:
-            value = add_op(env.context, ops.Insert(axis), value, span=expr.span)
+            value = nodes.add_op(ops.Insert(axis), value)
             axis += 1
     return value
 
@@ -123,18 +125,16 @@ def _check_pair_read(
         raise_error("E0603", title, expr.span, helps=helps)
 
 
-def expand_to_mask_rank(
-    context: ElaborationContext, value: Tensor, span: Span | None, score_rank: int = PAIR_RANK
-) -> Tensor:
+def expand_to_mask_rank(nodes: NodeBuilder, value: Tensor, score_rank: int = PAIR_RANK) -> Tensor:
     """Convert a tensor to a mask or bias with all four axes. If a tensor has as many axes as the
     scores (`score_rank`), its first axis is the batch axis, and missing axes are inserted after it.
     """
     if len(value.shape) > PAIR_RANK:
         title = "a mask or bias has at most four axes (batch, head, query, key), not "
-        raise_error("E0603", title + describe_value(value), span)
+        raise_error("E0603", title + describe_value(value), nodes.span)
     axis = 1 if len(value.shape) == score_rank else 0
     while len(value.shape) < PAIR_RANK:
-        value = add_op(context, ops.Insert(axis), value, span=span)
+        value = nodes.add_op(ops.Insert(axis), value)
     return value
 
 
@@ -302,18 +302,18 @@ def _evaluate_definition(
 
 
 def expand_mask(
-    context: ElaborationContext,
+    nodes: NodeBuilder,
     mask: SpecValue,
     pair_indices: IndexVariables,
     scope: str,
-    span: Span | None,
     score_rank: int = PAIR_RANK,
 ) -> MaskValue:
     """Expand a mask to a boolean tensor, or to True or False if all or no keys are visible.
 
     `score_rank` is the number of axes of the attention scores, without inserted axes.
     """
-    context.count_steps(span)
+    span = nodes.span
+    nodes.context.count_steps(span)
     match mask:
         case bool():
             return mask
@@ -322,16 +322,17 @@ def expand_mask(
                 title = f"a mask must be boolean, got {describe_value(tensor)}"
                 raise_error("E0601", title, span, helps=["compare it: `x > 0`"])
             _check_mask_axes(tensor, pair_indices, span)
-            return expand_to_mask_rank(context, tensor, span, score_rank)
+            return expand_to_mask_rank(nodes, tensor, score_rank)
         case CombinedMask(op, parts):
             # all operands are expanded to the same axes; `all` and `none` remain bools
-            masks = [expand_mask(context, p, pair_indices, scope, span, score_rank) for p in parts]
-            return _merge_masks(context, op, masks, span)
+            masks = [expand_mask(nodes, p, pair_indices, scope, score_rank) for p in parts]
+            return _merge_masks(nodes, op, masks)
         case DefinitionFunction() if mask.kind == "mask":
-            with enter_definition(context, mask):
+            with enter_definition(nodes.context, mask):
                 # the value of a definition may be another mask, as in `mask m(a) = a & causal`
-                value = _evaluate_definition(context, mask, pair_indices, {}, scope)
-                return expand_mask(context, value, pair_indices, scope, mask.span or span)
+                value = _evaluate_definition(nodes.context, mask, pair_indices, {}, scope)
+                inner_nodes = replace(nodes, span=mask.span or span)
+                return expand_mask(inner_nodes, value, pair_indices, scope)
     raise_error("E0601", f"{describe_value(mask)} is not a mask", span)
 
 
@@ -349,13 +350,11 @@ def _check_mask_axes(mask: Tensor, pair_indices: IndexVariables, span: Span | No
     raise_error("E0601", title, span, helps=[f"write `visible({name})`: it masks out padding"])
 
 
-def _merge_masks(
-    context: ElaborationContext, op: str, masks: list[MaskValue], span: Span | None
-) -> MaskValue:
+def _merge_masks(nodes: NodeBuilder, op: str, masks: list[MaskValue]) -> MaskValue:
     """Combine expanded masks with `&` or `|`, or negate a single mask (`not`)."""
     result, *rest = masks
     if op == "not" and isinstance(result, Tensor):
-        return add_op(context, ops.Not(), result, span=span)
+        return nodes.add_op(ops.Not(), result)
     if op == "not":
         return not result
     for mask in rest:
@@ -366,16 +365,15 @@ def _merge_masks(
             result = result if mask == (op == "&") else mask
         else:
             logical_op = ops.And() if op == "&" else ops.Or()
-            (result,) = add_node(context, logical_op, [result, mask], span, name=op)
+            (result,) = nodes.add_node(logical_op, [result, mask], op)
     return result
 
 
 def expand_bias(
-    context: ElaborationContext,
+    nodes: NodeBuilder,
     bias: SpecValue,
     pair_indices: IndexVariables,
     scope: str,
-    span: Span | None,
     score_rank: int = PAIR_RANK,
 ) -> Tensor | None:
     """Expand a bias to a float tensor, or return None for `none`. `score_rank` has the same meaning
@@ -392,7 +390,12 @@ def expand_bias(
             bias_scope = bias_env.append_scope(
                 resolve_weight_path(bias.weight_path, bias_env)
             ).scope
-        bias, score_rank = expand_definition(context, bias, pair_indices, {}, bias_scope), PAIR_RANK
+        bias, score_rank = (
+            expand_definition(nodes.context, bias, pair_indices, {}, bias_scope),
+            PAIR_RANK,
+        )
     if not isinstance(bias, Tensor) or bias.type.dtype == "bool":
-        raise_error("E0602", f"a bias must be a float tensor, got {describe_value(bias)}", span)
-    return expand_to_mask_rank(context, bias, span, score_rank)
+        raise_error(
+            "E0602", f"a bias must be a float tensor, got {describe_value(bias)}", nodes.span
+        )
+    return expand_to_mask_rank(nodes, bias, score_rank)

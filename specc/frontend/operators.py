@@ -177,7 +177,7 @@ def _combine_tensors(
     return result if log_sigmoid is None else nodes.add_op(ops.Pointwise("exp"), result)
 
 
-def _check_power(nodes: NodeBuilder, exponent: SpecValue, expr: ast.Binary) -> None:
+def _check_power(nodes: NodeBuilder, exponent: SpecValue) -> None:
     """Raise E0206 if an integer has an exponent that is negative or known only at run time."""
     helps = ["convert to float, which supports every exponent: `cast(x, to=float)`"]
     is_runtime = isinstance(exponent, Tensor)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.frontend.body_extraction import EarlyExit, extract_body_graph, find_early_exit
 from specc.frontend.elaboration_context import LexicalScope
-from specc.frontend.node_builder import add_node, add_op
+from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import (
     POISON,
     AlreadyReportedError,
@@ -28,7 +28,7 @@ def evaluate_scan_inputs(statement: ast.ScanLoop, env: LexicalScope) -> tuple[li
     """Return the scanned tensors, or iteration indices without `along`, and the first scan axis."""
     if statement.along is None:
         count = _evaluate_iteration_count(statement, env)
-        return [add_op(env.context, ops.Range(count), span=statement.span)], 0
+        return [NodeBuilder(env.context, statement.span).add_op(ops.Range(count))], 0
     length = _resolve_scan_length(statement.along, env)
     scanned_tensors = [
         _check_scanned_tensor(e, length, statement, env) for e in statement.sequences
@@ -159,7 +159,7 @@ def elaborate_scan(statement: ast.ScanLoop, env: LexicalScope, run_body: RunBody
         *(Tensor(c) for c in captures),
     ]
     scope = env.scope or _get_state_scope(op)
-    results = iter(add_node(env.context, op, operands, statement.span, scope, "scan"))
+    results = iter(NodeBuilder(env.context, statement.span, scope).add_node(op, operands, "scan"))
     env.names.update(
         {
             name: unflatten_loop_carried_value(value, results)
@@ -215,10 +215,9 @@ def _build_scan_body(
     scan_outputs = {n: _get_scan_output(statement, n, body_env) for n in statement.collect}
     if early_exit is not None:
         previous_carries = [*carries.values()]
-        next_carries = early_exit.freeze_finished_carries(
-            env.context, previous_carries, next_carries
-        )
-        scan_outputs = early_exit.zero_finished_outputs(env.context, previous_carries, scan_outputs)
+        nodes = NodeBuilder(env.context, early_exit.span)
+        next_carries = early_exit.freeze_finished_carries(nodes, previous_carries, next_carries)
+        scan_outputs = early_exit.zero_finished_outputs(nodes, previous_carries, scan_outputs)
     outputs = {f"next {n}": v for n, v in zip(carries, next_carries, strict=True)}
     outputs.update(scan_outputs)
     return extract_body_graph(env.context.builder, {**inputs, **carries}, outputs, start_index)

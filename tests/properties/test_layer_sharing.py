@@ -19,8 +19,8 @@ from support.small_configs import SMALL_CONFIGS
 import specc_numpy
 from specc.analysis.analysis_report import AnalysisReport, analyze_graph
 from specc.driver.spec_loader import check_spec, open_spec
-from specc.frontend import mask_and_bias_definitions, node_builder
-from specc.frontend.elaboration_context import ElaborationContext
+from specc.frontend import mask_and_bias_definitions
+from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import Tensor
 from specc.ir import ops
 from specc.ir.graph import Graph
@@ -29,11 +29,9 @@ from specc.ir.model import ModelDefinition
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 
 
-def make_unshared_position_ids(
-    context: ElaborationContext, x: Tensor, axis: int, role: object
-) -> Tensor:
+def make_unshared_position_ids(nodes: NodeBuilder, x: Tensor, axis: int, role: object) -> Tensor:
     """Position ids without sharing: separate ones for each tensor."""
-    return node_builder.add_op(context, ops.Extent(axis), x)
+    return nodes.add_op(ops.Extent(axis), x)
 
 
 def list_proofs(model: ModelDefinition) -> AnalysisReport:

@@ -26,6 +26,7 @@ from specc.frontend.mask_and_bias_definitions import (
     expand_to_mask_rank,
     make_score_indices,
 )
+from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.parameter_kinds import Anything, Mask, Normalizer, Scalar, Score
 from specc.frontend.runtime_scalars import (
     cast_to_float_attribute,
@@ -80,7 +81,7 @@ def attend(
         for x, name in ((q, "q"), (k, "k"), (v, "v"))
     ]
     query_axis = 2 if len(q.shape) > 2 else None  # None: query [batch, d]
-    pair_indices = make_score_indices(site.context, (qkv[0], query_axis), (qkv[1], 2))
+    pair_indices = make_score_indices(NodeBuilder(site.context), (qkv[0], query_axis), (qkv[1], 2))
     expanded_mask = evaluate_mask_option(site, mask, pair_indices, len(q.shape))
     bias = evaluate_bias_option(site, add, pair_indices, len(q.shape))
     mask_operand = _make_mask_operand(site, expanded_mask)
@@ -99,13 +100,13 @@ def _fold_scale(
     """Return the query and the scale. A run-time scale is folded into the query."""
     if scale is None:
         try:
-            scale = compute_arithmetic(site.context, "pow", q.shape[-1], -0.5, site.span)
+            scale = compute_arithmetic(site.nodes, "pow", q.shape[-1], -0.5)
         except ZeroDivisionError:  # if the head dimension is 0, all scores are 0
             scale = 1.0
     if site.context.has_dynamic_symbol(get_number_symbols(scale)):
-        factor = convert_to_scalar_tensor(site.context, scale, q.type.dtype, site.span)
+        factor = convert_to_scalar_tensor(site.nodes, scale, q.type.dtype)
         return site.add_arithmetic("mul", q, factor), 1.0
-    return q, convert_to_float(site.context, scale, site.span)
+    return q, convert_to_float(site.nodes, scale)
 
 
 def _expand_to_heads(site: CallSite, x: Tensor, name: str) -> Tensor:
@@ -138,7 +139,7 @@ def _make_mask_operand(site: CallSite, mask: MaskValue) -> Tensor | None:
         return mask
     if mask:
         return None
-    return expand_to_mask_rank(site.context, site.add_constant(False, "bool"), site.span)
+    return expand_to_mask_rank(site.nodes, site.add_constant(False, "bool"))
 
 
 @register_builtin(weights=True)
@@ -215,7 +216,9 @@ class _AttentionWeightOptions:
             _raise_width_mismatch(site, k)
         length_axis = len(query.shape) - 2
         query_axis = length_axis if len(q.shape) > 2 else None
-        pair_indices = make_score_indices(site.context, (query, query_axis), (k, length_axis))
+        pair_indices = make_score_indices(
+            NodeBuilder(site.context), (query, query_axis), (k, length_axis)
+        )
         if _is_normalizer(self.normalize, "uniform"):  # `uniform` does not read the scores
             scores = make_filled_tensor(site, 1.0, (*query.shape[:-1], k.shape[-2]))
         else:
@@ -253,19 +256,19 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     length_axis = len(k.shape) - 2
     if length_axis not in (1, 2) or len(q.shape) != len(k.shape):
         _raise_width_mismatch(site, k)
-    pair_indices = make_score_indices(site.context, (q, length_axis), (k, length_axis))
-    span = site.argument_spans.get("of")
+    pair_indices = make_score_indices(NodeBuilder(site.context), (q, length_axis), (k, length_axis))
+    nodes = site.get_argument_nodes("of")
     match of:
         case BuiltinFunction():
             return compute_attention_scores(site, of, q, k, pair_indices)
         case DefinitionFunction() if of.kind == "score":
             return compute_attention_scores(site, of, q, k, pair_indices)
         case CombinedMask() | DefinitionFunction(definition=ast.Definition(kind="mask")):
-            mask = expand_mask(site.context, of, pair_indices, site.scope, span)
+            mask = expand_mask(nodes, of, pair_indices, site.scope)
             if isinstance(mask, bool):
                 mask = site.add_constant(mask, "bool")
-            return expand_to_mask_rank(site.context, mask, site.span)
-    bias = expand_bias(site.context, of, pair_indices, site.scope, span)
+            return expand_to_mask_rank(site.nodes, mask)
+    bias = expand_bias(nodes, of, pair_indices, site.scope)
     if bias is None:
         title = "`grid`: expected a score, a bias or a mask, got none"
         site.raise_error("E0602", title, "of")

@@ -15,6 +15,7 @@ from specc.frontend.mask_and_bias_definitions import (
     expand_mask,
     make_score_indices,
 )
+from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES, Mask, Normalizer, Score
 from specc.frontend.spec_values import (
     ChoiceValue,
@@ -196,7 +197,7 @@ def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: No
     key_axis = len(query_scores.shape) - 1
     query_axis = key_axis - 1 if rank > 2 else None
     pair_indices = make_score_indices(
-        site.context, (query_scores, query_axis), (query_scores, key_axis)
+        NodeBuilder(site.context), (query_scores, query_axis), (query_scores, key_axis)
     )
     expanded_mask = evaluate_mask_option(site, mask, pair_indices, rank)
     weights = normalize_scores(site, query_scores, expanded_mask, normalizer, pair_indices)
@@ -244,18 +245,20 @@ def evaluate_mask_option(
     """Evaluate the option `mask` to a mask tensor for scores with `score_rank` axes, or to a bool
     if all keys or no keys are visible.
     """
-    span = site.argument_spans.get("mask")
     with _show_errors_at_option(site, "mask", "E0604"):
-        return expand_mask(site.context, mask, pair_indices, site.scope, span, score_rank)
+        return expand_mask(
+            site.get_argument_nodes("mask"), mask, pair_indices, site.scope, score_rank
+        )
 
 
 def evaluate_bias_option(
     site: CallSite, add: SpecValue, pair_indices: IndexVariables, score_rank: int
 ) -> Tensor | None:
     """Evaluate the option `add` to a bias tensor, or None."""
-    span = site.argument_spans.get("add")
     with _show_errors_at_option(site, "add", "E0604"):
-        return expand_bias(site.context, add, pair_indices, site.scope, span, score_rank)
+        return expand_bias(
+            site.get_argument_nodes("add"), add, pair_indices, site.scope, score_rank
+        )
 
 
 def get_definition_weight_scope(site: CallSite, function: Score) -> str:

@@ -15,7 +15,7 @@ from specc.frontend.builtins.registry import (
     CallSite,
     register_builtin,
 )
-from specc.frontend.node_builder import add_constant, add_log_sigmoid
+from specc.frontend.node_builder import add_log_sigmoid
 from specc.frontend.operators import convert_operands, convert_to_tensor
 from specc.frontend.parameter_kinds import ANY_KIND, Anything
 from specc.frontend.runtime_scalars import get_static_float, is_integer_number
@@ -70,11 +70,11 @@ def _make_pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]
     def evaluate_pointwise(site: CallSite, x: SpecValue) -> Tensor | Number:
         match x:
             case Tensor():
-                stable = add_log_sigmoid(site.context, x, site.span) if fn == "log" else None
+                stable = add_log_sigmoid(site.nodes, x) if fn == "log" else None
                 return stable or site.add_op(ops.Pointwise(fn), x)
             case Dim() | float() | RuntimeNumber() if fn in NUMBER_FUNCTIONS:
                 try:
-                    return runtime_scalars.apply_unary_function(site.context, fn, x, site.span)
+                    return runtime_scalars.apply_unary_function(site.nodes, fn, x)
                 except (ValueError, OverflowError, ZeroDivisionError):
                     site.raise_error("E0310", f"{fn}({x}) is undefined", "x")
         expected = "" if isinstance(x, Number) else f" or a number, got {describe_value(x)}"
@@ -166,14 +166,12 @@ def _fold_operands(
     result = operands[0]
     for operand in operands[1:]:
         if isinstance(result, Tensor) or isinstance(operand, Tensor):
-            converted = convert_operands(site.context, result, operand, site.span)
+            converted = convert_operands(site.nodes, result, operand)
             result = site.add_arithmetic(fn, *converted)
         elif isinstance(result, Dim) and isinstance(operand, Dim):
             result = INTEGER_FUNCTIONS[fn](result, operand)
         else:
-            result = runtime_scalars.compute_arithmetic(
-                site.context, fn, result, operand, site.span
-            )
+            result = runtime_scalars.compute_arithmetic(site.nodes, fn, result, operand)
     return result
 
 
@@ -236,8 +234,8 @@ def where(site: CallSite, condition: Tensor, then: Anything, otherwise: Anything
         dtype = "i64" if is_integer_number(then) and is_integer_number(otherwise) else "f32"
         if isinstance(then, bool):
             dtype = "bool"
-        then = convert_to_tensor(site.context, then, dtype, site.span)
-    a, b = convert_operands(site.context, then, otherwise, site.span)
+        then = convert_to_tensor(site.nodes, then, dtype)
+    a, b = convert_operands(site.nodes, then, otherwise)
     return site.add_op(ops.Where(), condition, a, b)
 
 
@@ -250,7 +248,7 @@ def clip(site: CallSite, x: Tensor, *, low: Anything = None, high: Anything = No
         site.raise_error("E0417", title, "low")
     for bound, fn in ((low, "max"), (high, "min")):
         if bound is not None:
-            x = site.add_arithmetic(fn, *convert_operands(site.context, x, bound, site.span))
+            x = site.add_arithmetic(fn, *convert_operands(site.nodes, x, bound))
     return x
 
 
@@ -271,6 +269,6 @@ def cast(site: CallSite, x: Tensor, *, to: Literal["float", "int", "bool"]) -> T
     if to == "bool":
         if x.type.dtype == "bool":
             return x
-        zero = add_constant(site.context, 0, x.type.dtype, site.span)
+        zero = site.add_constant(0, x.type.dtype)
         return site.add_op(ops.Compare("ne"), x, zero)
     return site.add_op(ops.Cast({"float": "f32", "int": "i64"}[to]), x)

@@ -213,10 +213,10 @@ def _check_antialias(
 
 def _require_factor(site: CallSite, factor: Number) -> float:
     """Return a positive factor as a float. Raise UnresolvedValueError for a symbolic factor."""
-    span = site.argument_spans.get("factor")
-    number = require_op_attribute(site.context, factor, "`factor` of `resize`", span)
+    nodes = site.get_argument_nodes("factor")
+    number = require_op_attribute(nodes, factor, "`factor` of `resize`")
     if isinstance(number, RuntimeNumber):
-        raise UnresolvedValueError(number.symbols, span)
+        raise UnresolvedValueError(number.symbols, nodes.span)
     if not 0 < number < math.inf:
         site.raise_error(
             "E0417", f"`factor` of `resize` must be greater than 0, got {number:g}", "factor"

@@ -118,9 +118,7 @@ def _make_norm_weight(site: CallSite, x: Tensor, offset: float) -> Tensor:
     if offset == 0:
         return site.add_weight("weight", [x.shape[-1]], ONES_INIT)
     difference = site.add_weight("weight", [x.shape[-1]], ZEROS_INIT)
-    return site.add_arithmetic(
-        "add", difference, convert_to_tensor(site.context, offset, "f32", site.span)
-    )
+    return site.add_arithmetic("add", difference, convert_to_tensor(site.nodes, offset, "f32"))
 
 
 @register_builtin(weights=True)

@@ -204,7 +204,7 @@ def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head_width: Dim
     # the model stores one frequency per feature pair, so the number of rotated features must be
     # static
     description = f"the number of features that `{rope.kind}` rotates"
-    require_op_attribute(site.context, width, description, site.argument_spans.get("x"))
+    require_op_attribute(site.get_argument_nodes("x"), width, description)
     # for a single feature pair, the exponent of the scaled theta is infinite
     if rope.kind in ("dynamic", "ntk_alpha") and width == 2:
         site.raise_error("E0203", f"`{rope.kind}` needs more than 2 rotated features, got 2", "dim")

@@ -13,7 +13,7 @@ from specc.frontend.elaboration_context import (
     LexicalScope,
     join_weight_path,
 )
-from specc.frontend.node_builder import add_constant, add_node, check_weight_dim, check_weight_size
+from specc.frontend.node_builder import NodeBuilder, check_weight_dim, check_weight_size
 from specc.frontend.parameter_kinds import (
     TENSOR_KIND,
     Anything,
@@ -129,10 +129,23 @@ def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], 
 class CallSite:
     """A call of a built-in function in a spec, with its source location, arguments and scope."""
 
-    context: ElaborationContext
     env: LexicalScope
     call: ast.Call
     argument_spans: dict[str, Span | None] = field(default_factory=dict)
+
+    @property
+    def context(self) -> ElaborationContext:
+        """The context of the elaboration."""
+        return self.env.context
+
+    @property
+    def nodes(self) -> NodeBuilder:
+        """A builder for nodes in the weight scope of the current statement."""
+        return NodeBuilder(self.context, self.span)
+
+    def get_argument_nodes(self, argument: str) -> NodeBuilder:
+        """Return a node builder that locates errors at the argument `argument`."""
+        return NodeBuilder(self.context, self.argument_spans.get(argument))
 
     @property
     def span(self) -> Span | None:
@@ -146,7 +159,8 @@ class CallSite:
 
     def add_node(self, op: Op, *operands: Tensor | None) -> tuple[Tensor, ...]:
         """Add a node with `op` and return its results. Errors are located at this call."""
-        return add_node(self.context, op, operands, self.span, self.scope, self.call.function.path)
+        nodes = NodeBuilder(self.context, self.span, self.scope)
+        return nodes.add_node(op, operands, self.call.function.path)
 
     def add_op(self, op: Op, *operands: Tensor | None) -> Tensor:
         """Add a node with `op` and return its first result."""
@@ -169,7 +183,7 @@ class CallSite:
         if not math.isfinite(value) and not dtype.startswith("f"):
             title = f"`{self.call.function.path}`: expected floats, got integers"
             self.raise_error("E0206", title, helps=["convert them: `cast(x, to=float)`"])
-        return add_constant(self.context, value, dtype, self.span)
+        return self.nodes.add_constant(value, dtype)
 
     def add_weight(
         self, leaf: str, shape: Sequence[Dim], initial: str, size_options: Sequence[str] = ()
@@ -306,7 +320,7 @@ def int_(site: CallSite, x: Anything) -> EvalResult:
     if isinstance(x, float) and not math.isfinite(x):
         site.raise_error("E0310", f"int({x:g}) has no value", "x")
     if isinstance(x, RuntimeNumber):
-        return truncate_to_integer(site.context, x, site.span)
+        return truncate_to_integer(site.nodes, x)
     return x if isinstance(x, Dim) else Dim.from_value(int(x))
 
 
@@ -336,7 +350,7 @@ def float_(site: CallSite, x: Anything) -> EvalResult:
         site.raise_error(
             "E0203", f"`float`: expected a number or a tensor, got {describe_value(x)}", "x"
         )
-    return convert_to_float(site.context, x, site.span)
+    return convert_to_float(site.nodes, x)
 
 
 @register_builtin()

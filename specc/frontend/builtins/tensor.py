@@ -273,15 +273,13 @@ def get_fill_value(site: CallSite, x: Tensor, fill: SpecValue, option: str) -> f
     """Return the value of the positions that an operation adds to `x`. `fill` is the value of the
     option `option`. Raise E0203, E0206 or E0315 if `fill` does not fit the element type.
     """
-    description, span = (
-        f"`{option}` of `{site.call.function.path}`",
-        site.argument_spans.get(option),
-    )
+    description = f"`{option}` of `{site.call.function.path}`"
+    nodes = site.get_argument_nodes(option)
     value: float | RuntimeNumber
     if isinstance(fill, bool):
         value = fill
     elif isinstance(fill, Number):
-        value = require_op_attribute(site.context, fill, description, span)
+        value = require_op_attribute(nodes, fill, description)
     else:
         title = f"{description}: expected a number, got {describe_value(fill)}"
         site.raise_error("E0203", title, option)
@@ -291,7 +289,7 @@ def get_fill_value(site: CallSite, x: Tensor, fill: SpecValue, option: str) -> f
             site.raise_error("E0206", title, option)
         value = int(value)
     elif not isinstance(value, RuntimeNumber | bool):
-        check_float32_range(value, span)
+        check_float32_range(value, nodes.span)
     return cast_to_float_attribute(value)
 
 
