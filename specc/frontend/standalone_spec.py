@@ -26,7 +26,14 @@ def build_standalone_spec(program: Program, *, keeps_sources: bool = False) -> a
     in a config.json takes precedence.
     """
     file = merge_extends_chain(program, keeps_sources=keeps_sources)
-    return replace(file, items=(*file.items, *_iterate_std_items(file, program.library)))
+    defined_names = _collect_defined_names(file.items)
+    # names that std blocks may use for local dimensions
+    clashing_names = defined_names - _list_inlinable_names(program.library)
+    std_items = [
+        _rename_lengths(item, clashing_names)
+        for item in _list_std_items(file, program.library, defined_names)
+    ]
+    return replace(file, items=(*file.items, *std_items))
 
 
 def build_standalone_spec_with_renames(
@@ -40,7 +47,7 @@ def build_standalone_spec_with_renames(
     would shadow a std block, the std block gets the underscore.
     """
     file = merge_extends_chain(program, keeps_sources=keeps_sources)
-    items = _list_shadowed_std_items(file, program.library)
+    items = _list_std_items(file, program.library)
     library_names = {*BUILTINS, *program.library.list_std_names()}
     shadowing_fields = (
         {f.name for f in program.iterate_fields()} & library_names & _collect_free_names(items)
@@ -98,11 +105,18 @@ def _map_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str, 
     return new_paths | {f"config.{old}": f"config.{new}" for old, new in new_paths.items()}
 
 
-def _list_shadowed_std_items(
-    file: ast.File, library: SpecLoader
+def _list_inlinable_names(library: SpecLoader) -> set[str]:
+    """Return the names of std items, except items with the name of a built-in function."""
+    return {*library.list_std_names()} - BUILTINS.keys()
+
+
+def _list_std_items(
+    file: ast.File, library: SpecLoader, hidden_names: Collection[str] = ()
 ) -> list[ast.Block | ast.Definition]:
-    """Return the std items that a file uses, directly or indirectly, including shadowed items."""
-    std_names = {*library.list_std_names()} - BUILTINS.keys()
+    """Return the std items that a file uses, directly or through other items, except items whose
+    names are in `hidden_names`.
+    """
+    std_names = _list_inlinable_names(library).difference(hidden_names)
     worklist = _list_foreign_names(file)
     items: dict[str, ast.Block | ast.Definition] = {}
     while worklist:
@@ -138,21 +152,17 @@ def merge_extends_chain(program: Program, *, keeps_sources: bool = False) -> ast
     base_items = [
         i for i in base.items if not isinstance(i, (ast.ConfigSection, *overridden_kinds))
     ]
+    configs = [
+        _assign_config(i, program.assignments, keeps_sources)
+        for i in base.items
+        if isinstance(i, ast.ConfigSection)
+    ]
     return replace(
         base,
         model=program.name,
         doc=program.doc,
-        items=(*_list_assigned_configs(program, keeps_sources), *inherited_sections, *base_items),
+        items=(*configs, *inherited_sections, *base_items),
     )
-
-
-def _list_assigned_configs(program: Program, keeps_sources: bool) -> list[ast.ConfigSection]:
-    """Return the config sections of all files of a program, with the assigned values."""
-    return [
-        _assign_config(item, program.assignments, keeps_sources)
-        for item in program.module.file.items
-        if isinstance(item, ast.ConfigSection)
-    ]
 
 
 def list_source_fields_with_assigned_value(program: Program) -> list[str]:
@@ -206,25 +216,6 @@ def _assign_field(
     return replace(field, type=kind, default=assignment.value, sources=sources)
 
 
-def _iterate_std_items(file: ast.File, library: SpecLoader) -> Iterator[ast.Item]:
-    """Yield the std items that a file uses, directly or through other items."""
-    # a std item with the name of a built-in function cannot be inlined
-    std_names = {*library.list_std_names()} - BUILTINS.keys()
-    defined_names = {name for item in file.items for name, _ in iterate_item_names(item)}
-    # names that the file declares and that std blocks may use for local dimensions
-    clashing_names = {name for name in defined_names if name not in std_names}
-    worklist: list[ast.Node] = [*file.items]
-    while worklist:
-        for name in _iterate_used_names(worklist.pop(0)):
-            if name in defined_names or name not in std_names:
-                continue
-            defined_names.add(name)
-            item_and_module = library.find_std_item(name)
-            assert item_and_module is not None, name
-            worklist.append(item_and_module[0])
-            yield _rename_lengths(item_and_module[0], clashing_names)
-
-
 def _iterate_used_names(item: ast.Node) -> Iterator[str]:
     """Yield the names to which an item refers."""
     return (node.path for node in walk_tree(item) if isinstance(node, ast.Name))
@@ -237,15 +228,10 @@ def _rename_lengths(
     if isinstance(item, ast.Definition):
         return item
     params = {p.name for p in item.params}
-    lengths = _collect_declared_lengths(item)
+    types = [p.type for p in (*item.params, *item.results)]
+    lengths = {name for declared_type in types for name in _iterate_used_names(declared_type)}
     new_names = {name: f"{name}_" for name in (lengths & {*clashing_names}) - params}
     return _rename_names(item, new_names) if new_names else item
-
-
-def _collect_declared_lengths(item: ast.Block) -> set[str]:
-    """Return the dimension names in the types of the parameters and results of a block."""
-    types = [p.type for p in (*item.params, *item.results)]
-    return {node.path for kind in types for node in walk_tree(kind) if isinstance(node, ast.Name)}
 
 
 def _rename_names(node: AnyNode, names: Mapping[str, str]) -> AnyNode:
