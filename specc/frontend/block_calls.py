@@ -22,7 +22,7 @@ from specc.frontend.elaboration_context import (
 )
 from specc.frontend.elaboration_state import record_value
 from specc.frontend.expressions import select_conditional_branch
-from specc.frontend.foreign_names import raise_unknown_option
+from specc.frontend.foreign_names import pair_options
 from specc.frontend.name_lookup import evaluate_with_expected_type
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import (
@@ -227,14 +227,7 @@ def _pair_arguments(
     _check_argument_count(block, call.args)
     pairs = list(zip(block.params, call.args, strict=False))
     by_name = {p.name: p for p in block.params}
-    for option in options:
-        span = option.name_span or option.span
-        if option.name not in by_name:
-            raise_unknown_option(block.name, option, by_name)
-        if any(p.name == option.name for p, _ in pairs):
-            raise_error("E0212", f"duplicate option `{option.name}`", span)
-        pairs.append((by_name[option.name], option.value))
-    return pairs
+    return pairs + pair_options(block.name, options, by_name, {p.name for p, _ in pairs})
 
 
 def _check_argument_count(block: ast.Block, args: Sequence[ast.Expr]) -> None:
@@ -306,9 +299,7 @@ def _bind_parameter(
     """Convert an argument to its declared type, and bind it. Raise E0203 or a shape error."""
     description = f"`{param.name}` of `{block.name}`"
     value_context = ValueDescription(description, expr.span, block.name)
-    if _is_declared_choice(param, value):
-        env.names[param.name] = value
-    elif value is None and param.type.optional:
+    if value is None and param.type.optional:
         env.names[param.name] = None
     elif is_tensor_type(param.type):
         env.names[param.name] = check_tensor_type(param.type, value, env, value_context)
@@ -318,16 +309,6 @@ def _bind_parameter(
         )
     else:
         env.names[param.name] = convert_to_declared_type(param.type, value, env, value_context)
-
-
-def _is_declared_choice(param: ast.BlockParameter, value: SpecValue) -> bool:
-    """Return True if a value is a choice value of the same choice type as the parameter."""
-    allowed_values = param.type.names if param.type.name == "choice" else ()
-    return (
-        isinstance(value, ChoiceValue)
-        and value.value in allowed_values
-        and value.allowed_values == allowed_values
-    )
 
 
 def _check_return(

@@ -193,7 +193,7 @@ class EarlyExit:
         # use the flag before the iteration, because the iteration that sets the flag still counts
         finished_flags = previous_carries[self.carry_index]
         return [
-            self._select_per_element(nodes, finished_flags, Tensor(previous), Tensor(updated)).value
+            _select_per_element(nodes, finished_flags, previous, updated)
             for previous, updated in zip(previous_carries, next_carries, strict=True)
         ]
 
@@ -211,20 +211,8 @@ class EarlyExit:
         for name, value in collected.items():
             dtype = value.type.dtype
             zero = nodes.context.builder.add_op(ops.Constant(ZEROS_BY_DTYPE.get(dtype, 0.0), dtype))
-            zeroed_outputs[name] = self._select_per_element(
-                nodes, finished_flags, Tensor(zero), Tensor(value)
-            ).value
+            zeroed_outputs[name] = _select_per_element(nodes, finished_flags, zero, value)
         return zeroed_outputs
-
-    def _select_per_element(
-        self, nodes: NodeBuilder, is_finished: Value, finished: Tensor, unfinished: Tensor
-    ) -> Tensor:
-        """Select `finished` for batch elements whose flag is set, otherwise `unfinished`."""
-        mask = Tensor(is_finished, nodes.span)
-        # one flag per batch element, broadcast over its features
-        for axis in range(is_finished.type.rank, unfinished.type.rank):
-            mask = nodes.add_op(ops.Insert(axis), mask)
-        return nodes.add_op(ops.Where(), mask, finished, unfinished)
 
     def check_leading_axes(
         self, finished: Tensor, other_tensors: Mapping[str, Tensor], role: str
@@ -249,6 +237,17 @@ class EarlyExit:
                     f"count is `int[{', '.join(map(str, finished.shape))}]`"
                 ],
             )
+
+
+def _select_per_element(
+    nodes: NodeBuilder, is_finished: Value, finished: Value, unfinished: Value
+) -> Value:
+    """Select `finished` for batch elements whose flag is set, otherwise `unfinished`."""
+    mask = Tensor(is_finished, nodes.span)
+    # one flag per batch element, broadcast over its features
+    for axis in range(is_finished.type.rank, unfinished.type.rank):
+        mask = nodes.add_op(ops.Insert(axis), mask)
+    return nodes.add_op(ops.Where(), mask, Tensor(finished), Tensor(unfinished)).value
 
 
 def find_early_exit(

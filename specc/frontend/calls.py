@@ -1,6 +1,6 @@
 """Evaluate calls: match arguments to parameters, convert arguments, and run the callee."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -15,7 +15,7 @@ from specc.frontend.elaboration_context import (
     UnevaluatedCall,
 )
 from specc.frontend.expressions import select_conditional_branch
-from specc.frontend.foreign_names import raise_unknown_option
+from specc.frontend.foreign_names import pair_options, raise_unknown_option
 from specc.frontend.mask_and_bias_definitions import bind_definition
 from specc.frontend.name_lookup import (
     NAMED_CONSTANTS,
@@ -68,7 +68,12 @@ def evaluate_argument(
         choice := _match_choice_value(expr, kinds, description, env)
     ):
         return choice
-    value = _evaluate_by_kinds(expr, kinds, env)
+    if NORMALIZER_KIND in kinds:
+        value = get_first_result(evaluate_normalizer(expr, env))
+    elif FUNCTION_KIND in kinds:
+        value = get_first_result(evaluate_function_value(expr, env))
+    else:
+        value = env.evaluate_value(expr)
     # the error has already been reported, so no diagnostic is raised
     if value is POISON:
         raise SpeccError
@@ -81,15 +86,6 @@ def evaluate_argument(
     return _require_known_number(
         nodes, convert_to_kind(value, kinds, description, expr.span), kinds, description
     )
-
-
-def _evaluate_by_kinds(expr: ast.Expr, kinds: ParameterKinds, env: LexicalScope) -> SpecValue:
-    """Evaluate an argument as a normalizer or a function if the parameter expects either."""
-    if NORMALIZER_KIND in kinds:
-        return get_first_result(evaluate_normalizer(expr, env))
-    if FUNCTION_KIND in kinds:
-        return get_first_result(evaluate_function_value(expr, env))
-    return env.evaluate_value(expr)
 
 
 def _match_choice_value(
@@ -132,8 +128,8 @@ def call_builtin(
     builtin, expr = target.builtin, call.expr
     if builtin.name == "apply":
         raise_error("E0205", "`apply` cannot be applied itself", expr.span)
-    site = CallSite(env=call.inner_env, call=expr)
-    pairs = _pair_with_parameters(builtin, call, site)
+    pairs = _pair_with_parameters(builtin, call)
+    site = CallSite(call.inner_env, expr, {p.name: value.span for p, value in pairs})
     values = dict(target.bound_arguments)
     variadic_arguments = _evaluate_arguments(builtin, pairs, values, call.caller)
     _check_missing_arguments(builtin, values, bool(variadic_arguments), expr)
@@ -178,9 +174,9 @@ def _evaluate_arguments(
 
 
 def _pair_with_parameters(
-    builtin: Builtin, call: UnevaluatedCall, site: CallSite
+    builtin: Builtin, call: UnevaluatedCall
 ) -> list[tuple[BuiltinParameter, ast.Expr]]:
-    """Pair each argument with its parameter, and record its span in `site`."""
+    """Pair each argument with its parameter. Raise E0201, E0211 or E0212 for invalid arguments."""
     positional = [s for s in builtin.parameters if s.is_positional]
     pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
     for n, value in enumerate(call.args):
@@ -189,8 +185,8 @@ def _pair_with_parameters(
         if parameter is None or (n >= len(positional) and not parameter.is_variadic):
             _raise_too_many_inputs(builtin, len(positional), value.span)
         pairs.append((parameter, value))
-        site.argument_spans[parameter.name] = value.span
-    return pairs + _pair_options(builtin, call, site, {s.name for s, _ in pairs})
+    by_name = {s.name: s for s in builtin.parameters if not s.is_variadic}
+    return pairs + pair_options(builtin.name, call.options, by_name, {s.name for s, _ in pairs})
 
 
 def _raise_too_many_inputs(builtin: Builtin, input_count: int, span: Span | None) -> NoReturn:
@@ -202,23 +198,6 @@ def _raise_too_many_inputs(builtin: Builtin, input_count: int, span: Span | None
     if first_input and any(isinstance(kind, ListParameterKind) for kind in first_input.kinds):
         hints = [f"the input is one list: `{builtin.name}([a, b])`, in YAML `in: [[a, b]]`"]
     raise_error("E0211", title, span, helps=[*hints, f"`{builtin.format_signature()}`"])
-
-
-def _pair_options(
-    builtin: Builtin, call: UnevaluatedCall, site: CallSite, bound_names: Collection[str]
-) -> list[tuple[BuiltinParameter, ast.Expr]]:
-    """Pair options with parameters. Raise E0212 for an option that is repeated or positional."""
-    pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
-    parameters_by_name = {s.name: s for s in builtin.parameters if not s.is_variadic}
-    for option in call.options:
-        if option.name not in parameters_by_name:
-            raise_unknown_option(builtin.name, option, parameters_by_name)
-        if option.name in bound_names or any(s.name == option.name for s, _ in pairs):
-            span = option.name_span or option.span
-            raise_error("E0212", f"duplicate option `{option.name}`", span)
-        pairs.append((parameters_by_name[option.name], option.value))
-        site.argument_spans[option.name] = option.value.span
-    return pairs
 
 
 def _check_missing_arguments(

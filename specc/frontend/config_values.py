@@ -1,6 +1,6 @@
 """Evaluate config fields from, in this order, command line, derived spec, config.json, default."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -279,10 +279,9 @@ def _convert_to_field_type(
     """Convert an expression to the type of a field. `span` is the span of an assignment."""
     value_context = ValueDescription(f"`{path}`", span or expr.span)
     if entry.type.name == "choice" and isinstance(expr, ast.Name):
-        if expr.path in entry.type.names:
-            return ChoiceValue(expr.path, entry.type.names)
-        if resolve_name(expr, env, is_quiet=True) is POISON:
-            # raise E0203 with the allowed values
+        is_choice = expr.path in entry.type.names
+        if is_choice or resolve_name(expr, env, is_quiet=True) is POISON:
+            # an unknown name raises E0203 with the allowed values
             return convert_to_declared_type(entry.type, expr.path, env, value_context)
     try:
         value = get_first_result(evaluate_with_expected_type(entry.type, expr, env))
@@ -359,13 +358,10 @@ def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> N
         title = f"`{path}` has no value: {' or '.join(keys_text)} is not in {file}"
         if nested_keys := _find_nested_keys(reader.config_file, keys):
             notes.append(f"{file} has {', '.join(nested_keys[:4])}")
-            helps.insert(0, _suggest_sources([*nested_keys[:2], *keys]))
+            sources = dict.fromkeys((*nested_keys[:2], *keys))
+            helps.insert(0, "write  from " + " | ".join(f'"{k}"' for k in sources))
     primary = Label.from_span(entry.span, "declared here, without a default")
     raise SpeccError(Diagnostic("E0401", title, primary, notes=tuple(notes), helps=tuple(helps)))
-
-
-def _suggest_sources(keys: Iterable[str]) -> str:
-    return "write  from " + " | ".join(f'"{k}"' for k in dict.fromkeys(keys))
 
 
 def _find_nested_keys(file: JsonObject, keys: list[str]) -> list[str]:

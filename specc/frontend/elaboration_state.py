@@ -238,14 +238,8 @@ class ElaborationRecord:
             texts.append(text)
 
 
-@dataclass
-class ElaborationRecords:
-    """The records of all elaborations of a check."""
-
-    elaborations: list[ElaborationRecord] = field(default_factory=list)
-
-
-RECORDED_VALUES: ContextVar[ElaborationRecords | None] = ContextVar("records", default=None)
+RECORDED_VALUES: ContextVar[list[ElaborationRecord] | None] = ContextVar("records", default=None)
+"""The records of the elaborations of a check, or None if recording is disabled."""
 
 
 @contextmanager
@@ -255,15 +249,13 @@ def record_elaboration(*, is_symbolic: bool) -> Iterator[None]:
     if records is None:
         yield
         return
-    records.elaborations.append(ElaborationRecord(is_symbolic))
+    records.append(ElaborationRecord(is_symbolic))
     yield
-    records.elaborations[-1].is_complete = True
+    records[-1].is_complete = True
 
 
 def record_value(span: Span | None, value: EvalResult) -> None:
     """Record `value` for the name or call at `span`, if recording is enabled."""
     records = RECORDED_VALUES.get()
-    if records is None or span is None or value is POISON:
-        return
-    if records.elaborations:
-        records.elaborations[-1].add_value(span, value)
+    if records and span is not None and value is not POISON:
+        records[-1].add_value(span, value)

@@ -1,7 +1,7 @@
 """The specc equivalents of operations, options and activations of other libraries."""
 
-from collections.abc import Collection
-from typing import NoReturn
+from collections.abc import Collection, Iterable, Mapping
+from typing import NoReturn, TypeVar
 
 from specc.diagnostics.diagnostic import Diagnostic, Fix, Label, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import (
@@ -316,6 +316,29 @@ def raise_unknown_option(
     title = f"unknown option `{option.name}` of `{callee}`"
     primary = Label.from_span(span, "unknown option")
     raise SpeccError(Diagnostic("E0201", title, primary, helps=helps, fixes=fixes))
+
+
+ParameterT = TypeVar("ParameterT")
+
+
+def pair_options(
+    callee: str,
+    options: Iterable[ast.Option],
+    parameters: Mapping[str, ParameterT],
+    bound_names: Collection[str],
+) -> list[tuple[ParameterT, ast.Expr]]:
+    """Pair options with parameters. Raise E0201 for an unknown option, and E0212 for an option that
+    is repeated or whose parameter is in `bound_names`.
+    """
+    pairs: dict[str, tuple[ParameterT, ast.Expr]] = {}
+    for option in options:
+        if option.name not in parameters:
+            raise_unknown_option(callee, option, parameters)
+        if option.name in bound_names or option.name in pairs:
+            span = option.name_span or option.span
+            raise_error("E0212", f"duplicate option `{option.name}`", span)
+        pairs[option.name] = parameters[option.name], option.value
+    return [*pairs.values()]
 
 
 def _find_similar_option(name: str, known_options: Collection[str]) -> str:

@@ -1,6 +1,6 @@
 """Read RoPE settings from config.json (`rope_theta`, `rope_scaling`, `rope_parameters`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from specc.diagnostics.diagnostic import Label, Span, raise_error
@@ -67,40 +67,45 @@ def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
     """Parse the options of `rope_config(…)`. Raise E0406 for an unknown option."""
     values: dict[str, Any] = {}
     for option in source.options:
-        field = FIELDS_BY_OPTION.get(option.name, "")
-        match option.value:
-            case ast.NumberLiteral(text) if field in ("theta", "max_length", "original_length"):
-                values[field] = float(text)
-            case ast.TextLiteral(text) if field in (
-                *("layer_type", "theta_key", "attention_factor_key", "section"),
-            ):
-                values[field] = text
-            case ast.Name("true" | "false" as truth) if field == "is_scaled":
-                values[field] = truth == "true"
-            case _:
-                raise_error(
-                    "E0406",
-                    f"unknown option `{option.name}` of `rope_config`",
-                    option.span,
-                    helps=[
-                        "expected the numbers `theta`, `context` and `original`, the strings "
-                        "`layers`, `base`, `attention` and `section`, and `scaled=false`"
-                    ],
-                )
+        field, literal_type = FIELDS_BY_OPTION.get(option.name, ("", None))
+        value = _parse_literal(option.value)
+        if type(value) is not literal_type:
+            raise_error(
+                "E0406",
+                f"unknown option `{option.name}` of `rope_config`",
+                option.span,
+                helps=[
+                    "expected the numbers `theta`, `context` and `original`, the strings "
+                    "`layers`, `base`, `attention` and `section`, and `scaled=false`"
+                ],
+            )
+        values[field] = value
     return RopeDefaults(**values)
 
 
-FIELDS_BY_OPTION = {
-    "theta": "theta",
-    "context": "max_length",
-    "original": "original_length",
-    "layers": "layer_type",
-    "base": "theta_key",
-    "scaled": "is_scaled",
-    "attention": "attention_factor_key",
-    "section": "section",
+def _parse_literal(expr: ast.Expr) -> float | str | bool | tuple[()]:
+    """Return the value of a number, string or bool literal, or () for other expressions."""
+    match expr:
+        case ast.NumberLiteral(text):
+            return float(text)
+        case ast.TextLiteral(text):
+            return text
+        case ast.Name("true" | "false" as truth):
+            return truth == "true"
+    return ()
+
+
+FIELDS_BY_OPTION: Mapping[str, tuple[str, type]] = {
+    "theta": ("theta", float),
+    "context": ("max_length", float),
+    "original": ("original_length", float),
+    "layers": ("layer_type", str),
+    "base": ("theta_key", str),
+    "scaled": ("is_scaled", bool),
+    "attention": ("attention_factor_key", str),
+    "section": ("section", str),
 }
-"""The fields of `RopeDefaults` by option of `rope_config`."""
+"""The field of `RopeDefaults` and the type of its value, by option of `rope_config`."""
 
 
 def read_rope_config(

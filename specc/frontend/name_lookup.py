@@ -3,7 +3,6 @@ functions. Evaluate expressions that must be a normalizer or have a declared typ
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import NoReturn
 
@@ -208,7 +207,10 @@ def _get_member(value: EvalResult, member_name: str, name: ast.Name, is_quiet: b
         case Record(fields=fields):
             if is_quiet:
                 return POISON
-            _raise_unknown_field(member_name, fields, name)
+            expected = f"expected one of {', '.join(fields)}"
+            helps = suggest_similar_name(member_name, fields, expected)
+            title = f"`{name.path}`: the record has no field `{member_name}`"
+            raise_error("E0202", title, name.span, helps=helps)
         case RawConfig() as config:
             return _get_raw_section(config, member_name)
         case Results(values=values, names=names) if member_name in names:
@@ -217,15 +219,6 @@ def _get_member(value: EvalResult, member_name: str, name: ast.Name, is_quiet: b
     fix = suggest_for_foreign_operation(member_name, BUILTINS) if isinstance(value, Tensor) else ""
     title = f"`{name.path}`: {describe_value(value)} has no member `{member_name}`"
     raise_error("E0202", title, name.span, helps=[fix] if fix else ())
-
-
-def _raise_unknown_field(
-    field_name: str, fields: Mapping[str, SpecValue], name: ast.Name
-) -> NoReturn:
-    """Raise E0202 for a name that is not a field of a record."""
-    helps = suggest_similar_name(field_name, fields, f"expected one of {', '.join(fields)}")
-    title = f"`{name.path}`: the record has no field `{field_name}`"
-    raise_error("E0202", title, name.span, helps=helps)
 
 
 def _get_raw_section(config: RawConfig, key: str) -> RawConfig:

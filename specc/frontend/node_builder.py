@@ -1,7 +1,7 @@
 """Add graph nodes with spans, check the sizes of weights and constants, and report shape errors."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -224,14 +224,9 @@ def explain_shape_mismatch(error: ShapeError, operation: ShapeMismatch) -> Diagn
         "E0301",
         f"`{operation.name}`: {_insert_operand_names(error.title, operands)}",
         Label.from_span(span, "here"),
-        _label_other_operands(tensors, span),
+        tuple(Label(o.span, format_type(o.type)) for o in tensors if o.span and o.span != span),
         helps=(error.hint,) if error.hint else (),
     )
-
-
-def _label_other_operands(tensors: Iterable[Tensor], span: Span | None) -> tuple[Label, ...]:
-    """Return labels with the types of the operands whose spans differ from `span`."""
-    return tuple(Label(o.span, format_type(o.type)) for o in tensors if o.span and o.span != span)
 
 
 def _insert_operand_names(title: str, operands: Sequence[Tensor | None]) -> str:

@@ -56,7 +56,7 @@ def explain_invalid_rope(rope: Rope) -> str:
 
 def _explain_invalid_factor(rope: Rope) -> str:
     """Return an error message if the parameters of a scaling kind are invalid, or ""."""
-    numbers = _ScalingParameters(rope)
+    numbers = _get_scaling_numbers(rope)
     if rope.kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
         return "`low_freq_factor` must be less than `high_freq_factor`"
     if rope.kind == "proportional" and numbers["part"] > 1:
@@ -66,26 +66,9 @@ def _explain_invalid_factor(rope: Rope) -> str:
     return ""
 
 
-class _ScalingParameters:
-    """The parameters of a scaling kind as numbers without symbols."""
-
-    def __init__(self, rope: Rope) -> None:
-        self._values = dict(rope.parameters)
-
-    def __getitem__(self, name: str) -> float:
-        number = self._values[name]
-        assert isinstance(number, float | int), f"every kind with `{name}` sets it"
-        return number
-
-    def find_number(self, name: str) -> float | None:
-        """Return the numeric parameter `name`, or None if it is absent."""
-        return None if self._values.get(name) is None else self[name]
-
-    def read_list(self, name: str) -> tuple[float, ...]:
-        """Return the parameter `name`, which is a list with one number per feature pair."""
-        numbers = self._values[name]
-        assert isinstance(numbers, tuple)
-        return numbers
+def _get_scaling_numbers(rope: Rope) -> dict[str, float]:
+    """Return the parameters of a scaling kind that are single numbers without symbols."""
+    return {name: value for name, value in rope.parameters if isinstance(value, float | int)}
 
 
 def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
@@ -109,17 +92,17 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
         return (), 1.0
     if isinstance(theta, RuntimeNumber) or _has_symbols(rope):
         return (), 1.0
-    numbers = _ScalingParameters(rope)
+    numbers = _get_scaling_numbers(rope)
     theta = _scale_theta(rope.kind, theta, d, numbers)
     if rope.kind == "longrope":
-        return _compute_longrope(d, theta, numbers)
+        return _compute_longrope(d, theta, rope)
     unscaled = [theta ** (-2 * n / d) for n in range(d // 2)]
     if rope.kind == "yarn":
         return _compute_yarn(unscaled, d, theta, numbers)
     return _scale_frequencies(rope.kind, unscaled, d, numbers), 1.0
 
 
-def _scale_theta(kind: str, theta: float, d: int, numbers: _ScalingParameters) -> float:
+def _scale_theta(kind: str, theta: float, d: int, numbers: Mapping[str, float]) -> float:
     """Return the scaled theta. Only some scaling kinds scale theta."""
     match kind:
         case "dynamic":
@@ -130,7 +113,7 @@ def _scale_theta(kind: str, theta: float, d: int, numbers: _ScalingParameters) -
 
 
 def _scale_frequencies(
-    kind: str, unscaled: list[float], d: int, numbers: _ScalingParameters
+    kind: str, unscaled: list[float], d: int, numbers: Mapping[str, float]
 ) -> tuple[float, ...]:
     """Scale the frequencies for a scaling kind without an attention factor."""
     match kind:
@@ -153,7 +136,7 @@ def compute_axial_frequencies(rope: Rope, sections: tuple[int, ...]) -> tuple[fl
 
 
 def _compute_proportional(
-    unscaled: list[float], d: int, numbers: _ScalingParameters
+    unscaled: list[float], d: int, numbers: Mapping[str, float]
 ) -> tuple[float, ...]:
     """Return the divided frequencies of the rotated feature pairs, and zeros for other pairs."""
     rotated_count = int(numbers["part"] * d // 2)
@@ -161,14 +144,14 @@ def _compute_proportional(
     return (*(f / numbers["factor"] for f in unscaled[:rotated_count]), *zeros)
 
 
-def _compute_longrope(
-    d: int, theta: float, numbers: _ScalingParameters
-) -> tuple[tuple[float, ...], float]:
+def _compute_longrope(d: int, theta: float, rope: Rope) -> tuple[tuple[float, ...], float]:
     """Return one frequency per divisor, and the attention factor."""
-    exceeds_original = (numbers.find_number("longest") or 0) > numbers["original"]
-    divisors = numbers.read_list("beyond" if exceeds_original else "divisors")
+    numbers = _get_scaling_numbers(rope)
+    exceeds_original = (numbers.get("longest") or 0) > numbers["original"]
+    divisors = dict(rope.parameters)["beyond" if exceeds_original else "divisors"]
+    assert isinstance(divisors, tuple)
     frequencies = tuple(theta ** (-2 * n / d) / divisor for n, divisor in enumerate(divisors))
-    attention_factor = numbers.find_number("attention_factor")
+    attention_factor = numbers.get("attention_factor")
     if attention_factor is None:
         attention_factor = _compute_longrope_factor(numbers["factor"], numbers["original"])
     return frequencies, attention_factor
@@ -176,10 +159,10 @@ def _compute_longrope(
 
 def get_max_rope_length(rope: Rope) -> int:
     """Return the maximum length for which the frequencies are valid, or 0 if there is none."""
-    return 0 if _has_symbols(rope) else int(_ScalingParameters(rope).find_number("longest") or 0)
+    return 0 if _has_symbols(rope) else int(_get_scaling_numbers(rope).get("longest") or 0)
 
 
-def _compute_theta_stretch(numbers: _ScalingParameters) -> float:
+def _compute_theta_stretch(numbers: Mapping[str, float]) -> float:
     """Return the factor by which the longest wavelength grows with `dynamic` scaling."""
     factor, original = numbers["factor"], numbers["original"]
     return factor * max(numbers["longest"], original) / original - (factor - 1)
@@ -202,7 +185,7 @@ def _list_numbers(value: RopeNumber) -> tuple[RopeNumber, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def _scale_llama3(frequency: float, numbers: _ScalingParameters) -> float:
+def _scale_llama3(frequency: float, numbers: Mapping[str, float]) -> float:
     """Divide low frequencies by the factor, keep high frequencies, and interpolate in between."""
     wavelength = 2 * math.pi / frequency
     low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
@@ -223,7 +206,7 @@ def _compute_longrope_factor(factor: float, original: float) -> float:
 
 
 def _compute_yarn(
-    unscaled: list[float], d: int, theta: float, numbers: _ScalingParameters
+    unscaled: list[float], d: int, theta: float, numbers: Mapping[str, float]
 ) -> tuple[tuple[float, ...], float]:
     """Return YaRN's interpolated frequencies and its attention factor."""
 
@@ -233,14 +216,14 @@ def _compute_yarn(
         return d * math.log(wavelength) / (2 * math.log(theta))
 
     first, last = find_pair(numbers["beta_fast"]), find_pair(numbers["beta_slow"])
-    truncate = numbers.find_number("truncate")
+    truncate = numbers.get("truncate")
     if truncate is None or truncate:
         first, last = math.floor(first), math.ceil(last)
     low, high = max(first, 0), min(last, d - 1)
     # like the published code, avoid a division by zero
     span = high - low if high != low else 0.001
     ramp = [min(max((n - low) / span, 0.0), 1.0) for n in range(d // 2)]
-    factor, attention_factor = numbers["factor"], numbers.find_number("attention_factor")
+    factor, attention_factor = numbers["factor"], numbers.get("attention_factor")
     frequencies = (f / factor * r + f * (1 - r) for f, r in zip(unscaled, ramp, strict=True))
     if attention_factor is None:
         attention_factor = compute_yarn_scale(factor)

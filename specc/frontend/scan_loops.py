@@ -1,6 +1,6 @@
 """Elaborate `scan` loops: scanned tensors, loop-carried values, scan outputs and body graphs."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -211,7 +211,12 @@ def _build_scan_body(
     if returned is not None:
         raise_error("E0214", "`return` is not allowed inside `scan`", statement.span)
     # at this point, names have their values at the end of an iteration
-    next_carries = _list_next_carries(statement, initial_carries, carries.values(), names)
+    values_before = iter(carries.values())
+    next_carries = [
+        value
+        for name, initial in initial_carries.items()
+        for value in _check_loop_carried_value(statement, name, initial, values_before, names[name])
+    ]
     scan_outputs = {n: _get_scan_output(statement, n, body_env) for n in statement.collect}
     if early_exit is not None:
         previous_carries = [*carries.values()]
@@ -221,21 +226,6 @@ def _build_scan_body(
     outputs = {f"next {n}": v for n, v in zip(carries, next_carries, strict=True)}
     outputs.update(scan_outputs)
     return extract_body_graph(env.context.builder, {**inputs, **carries}, outputs, start_index)
-
-
-def _list_next_carries(
-    statement: ast.ScanLoop,
-    initial_carries: Mapping[str, CarryValue],
-    carries: Iterable[Value],
-    names: Mapping[str, SpecValue],
-) -> list[Value]:
-    """Return the loop-carried values at the end of an iteration."""
-    values_before = iter(carries)
-    return [
-        value
-        for name, initial in initial_carries.items()
-        for value in _check_loop_carried_value(statement, name, initial, values_before, names[name])
-    ]
 
 
 def flatten_loop_carried_value(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:

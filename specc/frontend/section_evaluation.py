@@ -82,14 +82,9 @@ def expression_to_json(expr: ast.Expr, env: LexicalScope) -> object:
             left = expression_to_json(expr.left, env)
             right = expression_to_json(expr.right, env)
             if isinstance(left, int | float) and isinstance(right, int | float) and right:
-                return _divide_numbers(left, right)
+                is_integer = isinstance(left, int) and left % right == 0
+                return left // right if is_integer else left / right
     return value_to_json(env.evaluate(expr), expr.span)
-
-
-def _divide_numbers(left: int | float, right: int | float) -> int | float:
-    """Return `left / right`, which is an integer for integers without a remainder."""
-    is_integer = isinstance(left, int) and left % right == 0
-    return left // right if is_integer else left / right
 
 
 def _call_to_data(
@@ -279,12 +274,8 @@ def _is_generated_by(block: ast.Block, item: ast.GenerateSection) -> bool:
     if result is None or len(dims) < 2:
         return False
     time_axis = dims[1]
-    return isinstance(time_axis, ast.Name) and time_axis.path in _collect_lengths(result.type)
-
-
-def _collect_lengths(type: ast.TypeName) -> set[str]:
-    """Return the names in the dimensions of a declared type."""
-    return {n.path for n in walk_tree(type) if isinstance(n, ast.Name)}
+    result_lengths = {n.path for n in walk_tree(result.type) if isinstance(n, ast.Name)}
+    return isinstance(time_axis, ast.Name) and time_axis.path in result_lengths
 
 
 def _check_names(block: ast.Block, item: ast.GenerateSection | ast.StreamSection) -> None:

@@ -118,21 +118,15 @@ def _run_repeat(statement: ast.RepeatLoop, env: LexicalScope) -> None:
         env.scope = scope
         if returned is not None:
             raise_error("E0214", "`return` is not allowed inside `repeat`", returned[0].span)
-        _collect_values(statement, collected, env)
+        for name, values in collected.items():
+            if name not in env.names:
+                title = f"`{name}` is collected but never set in the loop"
+                raise_error("E0202", title, statement.span)
+            values.append(env.names[name])
     env.names.pop(statement.variable, None)
     if outer_value is not None:
         env.names[statement.variable] = outer_value
     env.names.update({name: tuple(values) for name, values in collected.items()})
-
-
-def _collect_values(
-    statement: ast.RepeatLoop, collected: Mapping[str, list[SpecValue]], env: LexicalScope
-) -> None:
-    """Append the values of an iteration to `collected`. Raise E0202 if a value is not set."""
-    for name, values in collected.items():
-        if name not in env.names:
-            raise_error("E0202", f"`{name}` is collected but never set in the loop", statement.span)
-        values.append(env.names[name])
 
 
 def _list_iterations(statement: ast.RepeatLoop, env: LexicalScope) -> Sequence[SpecValue]:

@@ -145,10 +145,13 @@ class _ItemStepEstimator:
         count = self._count_iterations(statement.iterable)
         return count * (2 + self._estimate_body(statement.body)) if count else 0
 
-    def _estimate_binary(self, expr: ast.Binary) -> int:
+    def _estimate_binary(
+        self, expr: ast.Binary, estimate: Callable[[ast.Expr], int] | None = None
+    ) -> int:
+        """Estimate the steps of a chain of operators, with `estimate` for its operands."""
         leftmost, operations = flatten_binary_chain(expr)
-        operand_steps = sum(OPERATION_COST + self._estimate_value(o.right) for o in operations)
-        return self._estimate_value(leftmost) + operand_steps
+        estimate = estimate or self._estimate_value
+        return estimate(leftmost) + sum(OPERATION_COST + estimate(o.right) for o in operations)
 
     def _estimate_value(self, expr: ast.Expr) -> int:
         """Estimate the steps of evaluating an expression."""
@@ -186,11 +189,7 @@ class _ItemStepEstimator:
         """Estimate the steps of evaluating and expanding a mask."""
         match expr:
             case ast.Binary(op="&" | "|"):
-                leftmost, operations = flatten_binary_chain(expr)
-                operand_steps = sum(
-                    OPERATION_COST + self._estimate_mask(o.right) for o in operations
-                )
-                return 1 + self._estimate_mask(leftmost) + operand_steps
+                return 1 + self._estimate_binary(expr, self._estimate_mask)
             case ast.Unary(op="not", operand=operand):
                 return 1 + self._estimate_mask(operand)
             case ast.Conditional(then=then, otherwise=otherwise):
@@ -201,13 +200,10 @@ class _ItemStepEstimator:
 
     def _estimate_mask_definition(self, name: str) -> int:
         """Estimate the steps of expanding the mask `name`. Return 0 for other functions."""
-        item_and_module = self._find_item(name)
-        is_mask = (
-            item_and_module
-            and isinstance(item_and_module[0], ast.Definition)
-            and item_and_module[0].kind == "mask"
-        )
-        return self._estimate_used_item(item_and_module) if item_and_module and is_mask else 0
+        match self._find_item(name):
+            case (ast.Definition(kind="mask"), _) as item_and_module:
+                return self._estimate_used_item(item_and_module)
+        return 0
 
 
 STATEMENT_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {

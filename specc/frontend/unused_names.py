@@ -64,17 +64,13 @@ def find_unused_names_in_files(
             if item.name not in unused_items:
                 warnings += names_by_item[item.name].unused_warnings
             elif item.name[0] != "_":
-                warnings.append(_make_unused_item_warning(item, used_names))
+                name, description = item.name, f"{item.kind} `{item.name}`"
+                remedy = "remove it; definitions for other specs belong in a file without a graph"
+                warnings.append(
+                    make_unused_warning(description, name, item.name_span, used_names, remedy)
+                )
         file_warnings += [(file, d) for d in sorted(warnings, key=_get_offset)]
     return file_warnings
-
-
-def _make_unused_item_warning(item: UsableItem, used_names: set[str]) -> Diagnostic:
-    """Return W0202 for an unused block or definition."""
-    remedy = "remove it; definitions for other specs belong in a file without a graph"
-    return make_unused_warning(
-        f"{item.kind} `{item.name}`", item.name, item.name_span, used_names, remedy
-    )
 
 
 def _list_items(file: ast.File) -> list[UsableItem]:
@@ -152,19 +148,9 @@ def _find_unused_parameters(
         is_mask = is_graph and _is_padding_mask(param)
         if is_mask or lengths or _is_read(param.name, body_names | default_names | other_types):
             continue
-        yield _make_unused_parameter_warning(item, param, body_names - names, is_graph=is_graph)
-
-
-def _make_unused_parameter_warning(
-    item: UsableItem,
-    param: ast.BlockParameter | ast.DefinitionParameter,
-    used_names: set[str],
-    *,
-    is_graph: bool,
-) -> Diagnostic:
-    description = f"{'input' if is_graph else 'parameter'} `{param.name}` of `{item.name}`"
-    remedy = "use it or remove it" if is_graph else f"remove it, or call it `_{param.name}`"
-    return make_unused_warning(description, param.name, param.span, used_names, remedy)
+        description = f"{'input' if is_graph else 'parameter'} `{param.name}` of `{item.name}`"
+        remedy = "use it or remove it" if is_graph else f"remove it, or call it `_{param.name}`"
+        yield make_unused_warning(description, param.name, param.span, body_names - names, remedy)
 
 
 def _is_padding_mask(param: ast.BlockParameter | ast.DefinitionParameter) -> bool:

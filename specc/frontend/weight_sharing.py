@@ -255,30 +255,18 @@ def explain_unshared_weight(name: str, first: CallStack, second: CallStack) -> D
     share_help = f"to share one set of weights write: {_suggest_share_rule(first, second)}"
     if isinstance(second_step.source, LOOP_NODES) and first_step.source is second_step.source:
         call = next((s for s in second if isinstance(s.source, ast.Call)), second_step)
-        labels = (
-            call.span,
-            "each iteration uses the same weights",
-            second_step.span,
-            "this repeats it",
-        )
+        primary = Label.from_span(call.span, "each iteration uses the same weights")
+        related_labels = Label.labels_from_span(second_step.span, "this repeats it")
         naming_help = (
             f"give each iteration its own weights: {_suggest_iteration_path(second_step.source)}"
         )
         title = f"all iterations of the loop share the weight `{name}`"
     else:
-        labels = (
-            second_step.span,
-            "this call reuses the weights",
-            first_step.span,
-            "they belong to this call",
-        )
+        primary = Label.from_span(second_step.span, "this call reuses the weights")
+        related_labels = Label.labels_from_span(first_step.span, "they belong to this call")
         naming_help = "give each call its own name: `… @ name`"
         title = f"two calls share the weight `{name}`"
-    span, text, other_span, other_text = labels
-    related_labels = Label.labels_from_span(other_span, other_text)
-    return Diagnostic(
-        "E0526", title, Label.from_span(span, text), related_labels, helps=(naming_help, share_help)
-    )
+    return Diagnostic("E0526", title, primary, related_labels, helps=(naming_help, share_help))
 
 
 def _suggest_share_rule(first: CallStack, second: CallStack) -> str:

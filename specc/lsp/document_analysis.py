@@ -22,7 +22,7 @@ from specc.diagnostics.diagnostic import (
 )
 from specc.driver.spec_loader import LoadedSpec, SpecCheckResult, check_spec, open_spec
 from specc.frontend.elaboration_context import SpecNamespace
-from specc.frontend.elaboration_state import RECORDED_VALUES, ElaborationRecord, ElaborationRecords
+from specc.frontend.elaboration_state import RECORDED_VALUES, ElaborationRecord
 from specc.library.spec_files import SpecLibrary, find_builtin_specs, get_specs_directory
 from specc.syntax import ast
 from specc.syntax.ast import NODE_CLASSES, iterate_children, walk_tree
@@ -156,7 +156,7 @@ def _iterate_graph_names(spec: LoadedSpec) -> Iterator[str]:
 
 def _add_graph(analysis: DocumentAnalysis, spec: LoadedSpec, graph: str) -> DocumentAnalysis:
     """Check the graph `graph`, and return the analysis with the results of this check."""
-    records = ElaborationRecords()
+    records: list[ElaborationRecord] = []
     context_token = RECORDED_VALUES.set(records)
     diagnostics: list[Diagnostic] = []
     try:
@@ -176,7 +176,7 @@ def _add_graph(analysis: DocumentAnalysis, spec: LoadedSpec, graph: str) -> Docu
     return replace(
         analysis,
         diagnostics=(*analysis.diagnostics, *new_diagnostics),
-        elaborations=(*analysis.elaborations, *records.elaborations),
+        elaborations=(*analysis.elaborations, *records),
     )
 
 
