@@ -3,6 +3,7 @@ functions. Evaluate expressions that must be a normalizer or have a declared typ
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NoReturn
 
@@ -105,14 +106,10 @@ def _resolve_first_part(
     """Return the value of the first component of a dotted name. Names are looked up in this order:
     index variables, variables, dimensions, config values, functions of the spec, functions of std.
     """
-    if first_name in env.pair_indices:
-        return env.pair_indices[first_name]
-    if first_name in env.names:
-        return env.names[first_name]
-    if first_name in env.dims:
-        return env.dims[first_name]
-    if first_name in env.config:
-        return env.config[first_name]
+    values_by_name: Mapping[str, SpecValue]
+    for values_by_name in (env.pair_indices, env.names, env.dims, env.config):
+        if first_name in values_by_name:
+            return values_by_name[first_name]
     if (length := env.find_dynamic_length(first_name)) is not None:
         return length
     if first_name in NAMED_CONSTANTS:

@@ -100,10 +100,8 @@ def _check_without_overrides(
     in `side = 8` with `image / patch` = 32 / 4. Raise the error `error` again if the repeated check
     fails or a value differs.
     """
-    fields = program.map_fields_by_path()
-    overrides = {
-        p: a for p, a in program.assignments.items() if p in fields and is_derived_field(fields[p])
-    }
+    default_texts = _map_derived_fields(program)
+    overrides = {p: a for p, a in program.assignments.items() if p in default_texts}
     if not overrides or not _is_shape_error(error):
         raise error from None
     remaining_assignments = {p: a for p, a in program.assignments.items() if p not in overrides}
@@ -115,10 +113,9 @@ def _check_without_overrides(
     if _has_same_values(program, reduced_program, overrides):
         return trials
     path, value = next(iter(overrides.items()))
-    default = fields[path].default
-    if value.span is None or default is None or default.span is None:
+    if value.span is None:
         raise error from None
-    _raise_override_error(error.diagnostics[0], path, value.span, default.span.text)
+    _raise_override_error(error.diagnostics[0], path, value.span, default_texts[path])
 
 
 def _raise_override_error(diagnostic: Diagnostic, path: str, span: Span, default: str) -> NoReturn:
@@ -159,7 +156,11 @@ def _check_free_then_derived(program: Program, graph: str) -> list[SymbolicTrial
     try:
         return _run_trials(program, graph, derives_integers=False)
     except SpeccError as failed:
-        derived_fields = _map_derived_fields(program)
+        derived_fields = {
+            path: text
+            for path, text in _map_derived_fields(program).items()
+            if path not in program.assignments
+        }
         if not derived_fields or not _is_shape_error(failed):
             raise
     trials = _run_trials(program, graph, derives_integers=True)
@@ -171,10 +172,7 @@ def _map_derived_fields(program: Program) -> dict[str, str]:
     return {
         path: entry.default.span.text
         for path, entry in program.map_fields_by_path().items()
-        if is_derived_field(entry)
-        and path not in program.assignments
-        and entry.default is not None
-        and entry.default.span is not None
+        if is_derived_field(entry) and entry.default is not None and entry.default.span is not None
     }
 
 
