@@ -241,20 +241,13 @@ class _RopeReader:
             return "default"
         name = member.value.value if isinstance(member.value, JsonScalar) else None
         kind = SCALING_ALIASES.get(name, name) if isinstance(name, str) else ""
-        if actual_kind := _find_kind_by_key(table, kind):
-            return actual_kind
+        for ambiguous_name, key, actual_kind in KINDS_BY_KEY:
+            if kind == ambiguous_name and table.find_non_null(key):
+                return actual_kind
         # config files cannot contain `axial` frequencies
         if kind in SCALING_KINDS and kind != "axial":
             return kind
         self.raise_invalid(f"unknown RoPE scaling {member.value.span.text}", table.span)
-
-
-def _find_kind_by_key(table: JsonObject, kind: str) -> str:
-    """Return the scaling kind that a key implies if `rope_type` is ambiguous, or ""."""
-    for shared_name, key, actual_kind in KINDS_BY_KEY:
-        if kind == shared_name and table.find_non_null(key):
-            return actual_kind
-    return ""
 
 
 @immutable_dataclass()

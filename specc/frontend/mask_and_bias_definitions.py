@@ -158,12 +158,9 @@ def bind_definition(
     for n, value in enumerate(expr.args):
         if n >= len(params):
             call = f"weights_by({definition.name}, s, mask=s > -inf)"
-            raise_error(
-                "E0211",
-                f"`{definition.name}` expects {len(params)} arguments, got {len(expr.args)}",
-                value.span,
-                helps=[f"to normalize scores: `{call}`"] if target.kind == "normalizer" else [],
-            )
+            title = f"`{definition.name}` expects {len(params)} arguments, got {len(expr.args)}"
+            helps = [f"to normalize scores: `{call}`"] if target.kind == "normalizer" else []
+            raise_error("E0211", title, value.span, helps=helps)
         arguments[params[n].name] = _evaluate_definition_argument(params[n], value, env)
     by_name = {p.name: p for p in params}
     for option in expr.options:

@@ -198,16 +198,10 @@ class CallSite:
                 f"the weights of this `{self.call.function.path}` have no name",
                 helps=["add `@ name`"],
             )
-        dims = []
-        for n, length in enumerate(shape):
-            option = size_options[n] if n < len(size_options) else ""
-            option_span = self.argument_spans.get(option)
-            origin = (
-                Origin(option_span, f"`{option}=` of the weight `{name}`") if option_span else None
-            )
-            dim = Dim.from_value(length)
-            check_weight_dim(self.context, dim, name, option_span or self.span)
-            dims.append(dim.with_origin(origin) if origin else dim)
+        dims = [
+            _check_weight_dim(self, dim, name, size_options[n] if n < len(size_options) else "")
+            for n, dim in enumerate(shape)
+        ]
         stacks = self.context.weights.expert_stacks
         stored_shape = get_stacked_weight_shape(stacks, dims)
         check_weight_size(self.context, stored_shape, name, self.span)
@@ -266,9 +260,8 @@ class CallSite:
         n = axis.number
         if n is None or not -rank <= n < rank:
             title = f"axis {axis} is out of range for a tensor with {len(x.shape)} axes"
-            helps = (
-                [f"write an axis from {-rank} to {rank - 1}; -1 is the last one"] if rank else []
-            )
+            range_help = f"write an axis from {-rank} to {rank - 1}; -1 is the last one"
+            helps = [range_help] if rank else []
             self.raise_error("E0208", title, "axis", describe_value(x), helps=helps)
         return n % rank
 
@@ -283,6 +276,15 @@ class CallSite:
     ) -> NoReturn:
         """Raise an error at this call, or at the argument `argument` of this call."""
         raise_error(code, title, self.argument_spans.get(argument) or self.span, label, helps=helps)
+
+
+def _check_weight_dim(site: CallSite, dim: Dim, name: str, option: str) -> Dim:
+    """Check a dimension of the weight `name`. Return `dim` with the option `option` as its origin,
+    if the call has this option.
+    """
+    span = site.argument_spans.get(option)
+    check_weight_dim(site.context, dim, name, span or site.span)
+    return dim.with_origin(Origin(span, f"`{option}=` of the weight `{name}`")) if span else dim
 
 
 def _raise_shape_conflict(first: graph.Parameter, second: graph.Parameter) -> NoReturn:
