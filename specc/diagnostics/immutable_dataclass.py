@@ -2,39 +2,47 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import partial
 from operator import attrgetter
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform, overload
 
 C = TypeVar("C")
 
 
+@overload
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def immutable_dataclass(**options: bool) -> Callable[[type[C]], type[C]]:
-    """Return a decorator that makes a class an immutable dataclass. Assignments to fields are
-    rejected by mypy, not at run time. `options` are options of `dataclass` such as `slots` or
-    `kw_only`.
+def value_class(cls: type[C], /) -> type[C]: ...
+@overload
+def value_class(*, slots: bool = True, kw_only: bool = False) -> Callable[[type[C]], type[C]]: ...
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def value_class(cls: Any = None, /, *, slots: bool = True, kw_only: bool = False) -> Any:
+    """Make a class an immutable dataclass. Assignments to fields are rejected by mypy, not at run
+    time. `slots` and `kw_only` are the options of `dataclass`.
 
     A frozen dataclass compiles six methods when its module is imported, which took a third of the
     import time of `specc check`. `immutable_dataclass` compiles only the constructor.
     """
+    if cls is None:
+        return partial(_decorate_class, slots=slots, kw_only=kw_only)
+    return _decorate_class(cls, slots=slots, kw_only=kw_only)
 
-    def decorate_class(cls: type[C]) -> type[C]:
-        own_methods = vars(cls)
-        decorated: Any = dataclass(eq=False, repr=False, **options)(cls)
-        compared_names = [f.name for f in fields(decorated) if f.compare]
-        decorated._get_compared_values = (
-            attrgetter(*compared_names) if compared_names else staticmethod(_get_no_values)
-        )
-        if "__eq__" not in own_methods:
-            decorated.__eq__ = _are_equal
-        if "__hash__" not in own_methods or own_methods["__hash__"] is None:
-            decorated.__hash__ = _compute_hash
-        if "__repr__" not in own_methods:
-            decorated.__repr__ = _format_fields
-        result: type[C] = decorated
-        return result
 
-    return decorate_class
+def _decorate_class(cls: type, **options: bool) -> type:
+    """Make a class an immutable dataclass with comparison, hash and representation by fields."""
+    own_methods = vars(cls)
+    decorated: Any = dataclass(eq=False, repr=False, **options)(cls)
+    compared_names = [f.name for f in fields(decorated) if f.compare]
+    decorated._get_compared_values = (
+        attrgetter(*compared_names) if compared_names else staticmethod(_get_no_values)
+    )
+    if "__eq__" not in own_methods:
+        decorated.__eq__ = _are_equal
+    if "__hash__" not in own_methods or own_methods["__hash__"] is None:
+        decorated.__hash__ = _compute_hash
+    if "__repr__" not in own_methods:
+        decorated.__repr__ = _format_fields
+    result: type = decorated
+    return result
 
 
 def _get_no_values(instance: object) -> None:

@@ -4,9 +4,11 @@ line each. Control characters of source files are escaped.
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING
+
+from specc.diagnostics.value_class import value_class
 
 if TYPE_CHECKING:
     from specc.diagnostics.diagnostic import Diagnostic, Label, Span
@@ -66,7 +68,7 @@ ANSI_COLORS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Colorizer:
     """A function that colors text with ANSI escape sequences if `is_enabled` is set."""
 
@@ -139,7 +141,7 @@ def locate_underline(span: "Span") -> tuple[int, int, int]:
     return number, start, max(end, start)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class SourceLineExcerpt:
     """The displayed part of a source line: at most MAX_EXCERPT_WIDTH columns, beginning at column
     `start`.

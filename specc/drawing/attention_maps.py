@@ -2,13 +2,14 @@
 
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specc.diagnostics.value_class import value_class
 from specc.drawing.drawing_marks import (
     COLOR_STOPS,
     LOG_DECADES,
@@ -32,7 +33,7 @@ UNITS_BY_ROLE: dict[Role, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class PatchGrid:
     """The grid of image patches in a token sequence that begins with `prefix_tokens` other tokens,
     such as a class token.
@@ -43,7 +44,7 @@ class PatchGrid:
     prefix_tokens: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class AttentionMapAxis:
     """The query or key axis of an attention map: a label per position, the duration of an audio
     input in seconds, and the patch grid of an image.
@@ -67,7 +68,7 @@ class AttentionMapAxis:
         return f"{name}{number} {singular_unit if count == 1 else unit}{seconds}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class AttentionMap:
     """The attention weights [heads, query, key] of one attention layer for one batch element.
     `is_masked` is a bool array of the same shape, and `heads` are the indices of the heads.
@@ -98,7 +99,7 @@ class AttentionMap:
         return replace(self, weights=weights, is_masked=is_masked, heads=heads)
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class AttentionMaps:
     """The attention maps of one input, and the input image (uint8 [height, width, 3]) if any."""
 

@@ -34,7 +34,7 @@ from specc.ir.types import (
 DependenceKind = Literal["same", "window", "strided", "band", "newest", "extent", "all"]
 
 
-@immutable_dataclass(slots=True)
+@value_class
 class DependenceMask:
     """A mask operand that limits a dependence to positions where the mask may be true or nonzero.
     The `query_axis` of the mask corresponds to `result_axis`, and its `key_axis` to the operand
@@ -47,7 +47,7 @@ class DependenceMask:
     result_axis: int
 
 
-@immutable_dataclass(slots=True, kw_only=True)
+@value_class(kw_only=True)
 class Dependence:
     """The dependence of the result `result` on the axis `operand_axis` of the operand `operand`.
 

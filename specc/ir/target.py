@@ -1,10 +1,11 @@
 """Target runtimes and their capabilities. Passes test capabilities, not names."""
 
-from dataclasses import dataclass
 from typing import Literal
 
+from specc.diagnostics.value_class import value_class
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@value_class(kw_only=True)
 class Target:
     """A target runtime and its capabilities.
 

@@ -1,10 +1,10 @@
 """Completion in `.specc` files."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from specc.diagnostics.render import extract_docstring_summary
+from specc.diagnostics.value_class import value_class
 from specc.driver.quantize_section import QUANTIZE_SETTINGS
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
@@ -38,7 +38,7 @@ DEFINITION_NAMES = {
 """The predeclared names in definitions, with their descriptions, by keyword terminal."""
 
 
-@dataclass(frozen=True)
+@value_class
 class CompletionItem:
     """A completion item. `kind` is a key of COMPLETION_KINDS."""
 

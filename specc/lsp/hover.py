@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.render import escape_control_characters, extract_docstring_summary
+from specc.diagnostics.value_class import value_class
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.name_lookup import NAMED_CONSTANTS
@@ -54,7 +55,7 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
 """The AST class of each keyword. The docstring of the class is the hover text."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class HoverInfo:
     """The hover of the name at offsets `start_offset` to `end_offset`: the declaration as code, the
     documentation, the types with symbolic and with concrete dimensions, and the span of the

@@ -6,7 +6,6 @@ import logging
 import re
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -16,6 +15,7 @@ from lsprotocol import types as lsp
 from pygls.lsp.server import LanguageServer
 
 from specc.diagnostics.diagnostic import Source, SpeccError
+from specc.diagnostics.value_class import value_class
 from specc.lsp import dsl_completion, protocol_and_inlay_hints, yaml_completion
 from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.documents import OpenDocument, OpenDocuments
@@ -32,7 +32,7 @@ REQUEST_TIMEOUT = 10.0
 WORD_END = re.compile(r"[A-Za-z0-9_]*$")
 
 
-@dataclass(frozen=True)
+@value_class
 class RequestHandlers:
     """Handlers of LSP requests. `split_lines` uses the negotiated position encoding."""
 

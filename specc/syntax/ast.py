@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import field, fields
-from typing import TypeAlias, get_args
+from typing import TypeAlias, dataclass_transform, get_args
 
 from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
@@ -15,8 +15,15 @@ def make_span_field() -> OptionalSpan:
     return field(default=None, compare=False, repr=False, kw_only=True)
 
 
-@immutable_dataclass(slots=True)
-class Comments:
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+class SyntaxNode:
+    """Base class of the classes of the syntax tree, which are value classes."""
+
+    def __init_subclass__(cls, *, kw_only: bool = False) -> None:
+        value_class(slots=False, kw_only=kw_only)(cls)
+
+
+class Comments(SyntaxNode):
     """The comments of a syntax tree node: `leading` comments on the lines above the node, and a
     `trailing` comment on its last line. Each comment is the text after `#`, without surrounding
     whitespace. `has_blank_line_before` is set if a blank line precedes the node in the source.
@@ -30,22 +37,19 @@ class Comments:
 NO_COMMENTS = Comments()
 
 
-@immutable_dataclass(slots=True, kw_only=True)
-class SpannedNode:
+class SpannedNode(SyntaxNode, kw_only=True):
     """A syntax tree node with a source location, which equality ignores."""
 
     span: OptionalSpan = make_span_field()
 
 
-@immutable_dataclass(slots=True, kw_only=True)
-class CommentedNode(SpannedNode):
+class CommentedNode(SpannedNode, kw_only=True):
     """A syntax tree node that occupies whole lines, to which comments can belong."""
 
     comments: Comments = NO_COMMENTS
 
 
-@immutable_dataclass(slots=True, kw_only=True)
-class CommentedBlock(CommentedNode):
+class CommentedBlock(CommentedNode, kw_only=True):
     """A node with a body in braces or below a YAML key. `end` are the comments after the body."""
 
     end: tuple[str, ...] = ()
@@ -54,14 +58,12 @@ class CommentedBlock(CommentedNode):
 # --- expressions ----------------------------------------------------------------------
 
 
-@immutable_dataclass(slots=True)
 class NumberLiteral(SpannedNode):
     """A number literal with its source text, such as `1e-5`."""
 
     text: str
 
 
-@immutable_dataclass(slots=True)
 class TextLiteral(SpannedNode):
     """A string literal, such as `"clip.vocab"`. `value` is the text between the quotes, with
     escapes resolved.
@@ -70,14 +72,12 @@ class TextLiteral(SpannedNode):
     value: str
 
 
-@immutable_dataclass(slots=True)
 class Name(SpannedNode):
     """A name, such as `x` or `config.vision.width`, or a literal `true`, `false` or `none`."""
 
     path: str
 
 
-@immutable_dataclass(slots=True)
 class Option(SpannedNode):
     """A named argument of a call, such as `out=d`."""
 
@@ -86,7 +86,6 @@ class Option(SpannedNode):
     name_span: OptionalSpan = make_span_field()
 
 
-@immutable_dataclass(slots=True)
 class WeightName(SpannedNode):
     """The weight path of a call, such as `@ encoder.layers.{i}`. `text` is the path with its
     placeholders `{…}`.
@@ -95,7 +94,6 @@ class WeightName(SpannedNode):
     text: str
 
 
-@immutable_dataclass(slots=True)
 class Call(SpannedNode):
     """A call, such as `linear(x, out=d) @ q_proj`."""
 
@@ -105,7 +103,6 @@ class Call(SpannedNode):
     weights: WeightName | None = None
 
 
-@immutable_dataclass(slots=True)
 class Slice(SpannedNode):
     """A slice in an index expression: `a:b`, `:`, `1:` or `a:b:s`."""
 
@@ -114,7 +111,6 @@ class Slice(SpannedNode):
     step: "Expr | None" = None
 
 
-@immutable_dataclass(slots=True)
 class Index(SpannedNode):
     """An index expression, such as `x[:, 0]`."""
 
@@ -122,7 +118,6 @@ class Index(SpannedNode):
     items: tuple["Expr | Slice | EllipsisDims", ...]
 
 
-@immutable_dataclass(slots=True)
 class Unary(SpannedNode):
     """A unary operation, `-x` or `not x`, with the operator `op`."""
 
@@ -130,7 +125,6 @@ class Unary(SpannedNode):
     operand: "Expr"
 
 
-@immutable_dataclass(slots=True)
 class Binary(SpannedNode):
     """A binary operation, such as `a + b`, with the operator `op`: `+ - * / // % ** &` or `|`."""
 
@@ -140,7 +134,6 @@ class Binary(SpannedNode):
     op_span: OptionalSpan = make_span_field()
 
 
-@immutable_dataclass(slots=True)
 class Compare(SpannedNode):
     """A chain of comparisons, such as `0 <= i - j < n` or `x in [1, 2]`. The operator `ops[n]`
     (`==`, `!=`, `<=`, `>=`, `<`, `>` or `in`) compares `operands[n]` with `operands[n + 1]`.
@@ -150,7 +143,6 @@ class Compare(SpannedNode):
     operands: tuple["Expr", ...]
 
 
-@immutable_dataclass(slots=True)
 class Conditional(SpannedNode):
     """A conditional expression, `a if c else b`."""
 
@@ -159,14 +151,12 @@ class Conditional(SpannedNode):
     otherwise: "Expr"
 
 
-@immutable_dataclass(slots=True)
 class ListLiteral(SpannedNode):
     """A list, `[a, b]`."""
 
     items: tuple["Expr", ...]
 
 
-@immutable_dataclass(slots=True)
 class ListComprehension(SpannedNode):
     """A list comprehension, `[f(i) for i in n]`."""
 
@@ -175,7 +165,6 @@ class ListComprehension(SpannedNode):
     iterable: "Expr"
 
 
-@immutable_dataclass(slots=True)
 class RecordLiteral(SpannedNode):
     """A record of config values for a derived spec or a used spec, such as `{layers = 4 attention =
     {mask = all}}` in the DSL or a nested map in YAML.
@@ -184,7 +173,6 @@ class RecordLiteral(SpannedNode):
     fields: tuple[Option, ...]
 
 
-@immutable_dataclass(slots=True)
 class EllipsisDims(SpannedNode):
     """An ellipsis `...` in a type or an index expression, which stands for any number of axes."""
 
@@ -207,8 +195,7 @@ Expr: TypeAlias = (
 # --- types ----------------------------------------------------------------------------
 
 
-@immutable_dataclass(slots=True, kw_only=True)
-class TypeName(SpannedNode):
+class TypeName(SpannedNode, kw_only=True):
     """A declared type, such as `float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?` or
     `list[int]`.
 
@@ -226,11 +213,6 @@ class TypeName(SpannedNode):
     element_type: "TypeName | None" = None
 
 
-MISSING_TYPE = TypeName(name="_")
-"""The placeholder for the type of a parameter that a parser has not resolved."""
-
-
-@immutable_dataclass(slots=True)
 class BlockParameter(SpannedNode):
     """A parameter or result of a block or graph, such as `source_keep: keep[batch, src] = source !=
     pad`. With `is_from_inputs`, the type and the default are those of the `inputs` section.
@@ -245,7 +227,6 @@ class BlockParameter(SpannedNode):
 # --- statements -----------------------------------------------------------------------
 
 
-@immutable_dataclass(slots=True)
 class Target(SpannedNode):
     """A name on the left side of `=`, such as `x` or `x: float[batch, n]`. The target `_` ignores a
     result.
@@ -255,7 +236,6 @@ class Target(SpannedNode):
     type: TypeName | None = None
 
 
-@immutable_dataclass(slots=True)
 class Assignment(CommentedNode):
     """An assignment, such as `a, b = f(x)`."""
 
@@ -263,8 +243,7 @@ class Assignment(CommentedNode):
     value: Expr
 
 
-@immutable_dataclass(slots=True, kw_only=True)
-class RepeatLoop(CommentedBlock):
+class RepeatLoop(CommentedBlock, kw_only=True):
     """A loop that is unrolled at compile time: `repeat i in layers under "layers.{i}" collect h { …
     }`.
     """
@@ -276,8 +255,7 @@ class RepeatLoop(CommentedBlock):
     body: tuple["Statement", ...]
 
 
-@immutable_dataclass(slots=True, kw_only=True)
-class ScanLoop(CommentedBlock):
+class ScanLoop(CommentedBlock, kw_only=True):
     """A run-time loop: `scan y, m in ys, ms along tgt carry s, c collect out reverse keep k until
     all(d) { … }`.
 
@@ -297,8 +275,7 @@ class ScanLoop(CommentedBlock):
     until: Expr | None = None
 
 
-@immutable_dataclass(slots=True, kw_only=True)
-class WhenStatement(CommentedBlock):
+class WhenStatement(CommentedBlock, kw_only=True):
     """A compile-time conditional: `when c { … } else { … }`."""
 
     condition: Expr
@@ -307,14 +284,12 @@ class WhenStatement(CommentedBlock):
     else_end: tuple[str, ...] = ()
 
 
-@immutable_dataclass(slots=True)
 class ReturnStatement(CommentedNode):
     """A statement that returns the results of a block: `return logits, weights`."""
 
     values: tuple[Expr, ...]
 
 
-@immutable_dataclass(slots=True)
 class RequireStatement(CommentedNode):
     """A condition on config values: `require d % heads == 0, "heads must divide the width"`."""
 
@@ -329,8 +304,7 @@ Statement: TypeAlias = (
 # --- items ----------------------------------------------------------------------------
 
 
-@immutable_dataclass(slots=True, kw_only=True)
-class Field(CommentedNode):
+class Field(CommentedNode, kw_only=True):
     """A config field: `layers: int from "num_hidden_layers" | "n_layer" = 12 "how many blocks"`.
 
     Each of the `sources` is a path in config.json as a string, or a call such as `len("id2label")`,
@@ -344,7 +318,6 @@ class Field(CommentedNode):
     doc: str = ""
 
 
-@immutable_dataclass(slots=True)
 class ExpectedValues(CommentedNode):
     """The values of a config.json key that a spec supports:
     `expect "model_type" in (vit, deit)`.
@@ -354,7 +327,6 @@ class ExpectedValues(CommentedNode):
     values: tuple[str, ...]
 
 
-@immutable_dataclass(slots=True)
 class IgnoredKeys(CommentedNode):
     """The keys of config.json that do not affect the model:
     `ignore "initializer_range", "use_cache"`.
@@ -363,7 +335,6 @@ class IgnoredKeys(CommentedNode):
     keys: tuple[str, ...]
 
 
-@immutable_dataclass(slots=True)
 class ConfigOverride(CommentedNode):
     """A value for a field of the base spec, in the `config` of a derived spec: `heads = 4`."""
 
@@ -374,21 +345,18 @@ class ConfigOverride(CommentedNode):
 ConfigEntry: TypeAlias = Field | ExpectedValues | IgnoredKeys | ConfigOverride
 
 
-@immutable_dataclass(slots=True)
 class ConfigSection(CommentedBlock):
     """The config fields of a spec: `config { … }`."""
 
     entries: tuple[ConfigEntry, ...]
 
 
-@immutable_dataclass(slots=True)
 class Dims(CommentedNode):
     """The dynamic dimensions of a spec, with optional lower bounds: `dims batch, src, tgt >= 1`."""
 
     names: tuple["DimName", ...]
 
 
-@immutable_dataclass(slots=True)
 class DimName(SpannedNode):
     """A dynamic dimension with the lower bound `minimum` (default 0)."""
 
@@ -396,26 +364,7 @@ class DimName(SpannedNode):
     minimum: int = 0
 
 
-@immutable_dataclass(slots=True)
-class InputDeclaration(CommentedNode):
-    """An entry of an `inputs` section: `keep: keep[batch, n] right = ids != pad`."""
-
-    name: str
-    type: TypeName
-    default: Expr | None = None
-
-
-@immutable_dataclass(slots=True)
-class InputsSection(CommentedBlock):
-    """The types and defaults of inputs that several graphs have: `inputs { … }`. The parsers copy
-    them to the parameters of graphs without a type.
-    """
-
-    entries: tuple[InputDeclaration, ...]
-
-
-@immutable_dataclass(slots=True, kw_only=True)
-class UseStatement(CommentedNode):
+class UseStatement(CommentedNode, kw_only=True):
     """A statement that makes the blocks and graphs of a file available under a name: `use
     "vit.specc" as v`.
 
@@ -440,7 +389,6 @@ class UseStatement(CommentedNode):
         return self.paths[0]
 
 
-@immutable_dataclass(slots=True)
 class Equation(SpannedNode):
     """An equation of dimensions after `where`, such as `total = past + seq`."""
 
@@ -448,8 +396,7 @@ class Equation(SpannedNode):
     value: Expr
 
 
-@immutable_dataclass(slots=True, kw_only=True)
-class Block(CommentedBlock):
+class Block(CommentedBlock, kw_only=True):
     """A block or graph definition: `block name(params) -> results "doc" { … }`.
 
     `kind` is `block` or `graph`. Only a graph may have `where` equations. A single unnamed result
@@ -471,8 +418,7 @@ class Block(CommentedBlock):
 DEFINITION_KINDS = ("mask", "score", "bias", "normalizer")
 
 
-@immutable_dataclass(slots=True, kw_only=True)
-class Definition(CommentedNode):
+class Definition(CommentedNode, kw_only=True):
     """A mask, score, bias or normalizer: `mask window(back, ahead=0) = 0 <= i - j < back`.
 
     `kind` is one of `DEFINITION_KINDS`. `params` is None for a definition without parentheses. A
@@ -488,7 +434,6 @@ class Definition(CommentedNode):
     name_span: OptionalSpan = make_span_field()
 
 
-@immutable_dataclass(slots=True)
 class DefinitionParameter(SpannedNode):
     """A parameter of a definition."""
 
@@ -497,7 +442,6 @@ class DefinitionParameter(SpannedNode):
     default: Expr | None = None
 
 
-@immutable_dataclass(slots=True)
 class InputPreprocessing(CommentedNode):
     """The preprocessing of an input, in a `reading` section: `pixels = image(size=[8, 8])`."""
 
@@ -505,7 +449,6 @@ class InputPreprocessing(CommentedNode):
     value: Expr
 
 
-@immutable_dataclass(slots=True)
 class OutputPostprocessing(CommentedNode):
     """The postprocessing of a result in a `reading` section: `show logits = choice(labels)`."""
 
@@ -516,21 +459,18 @@ class OutputPostprocessing(CommentedNode):
 ReadingEntry: TypeAlias = InputPreprocessing | OutputPostprocessing
 
 
-@immutable_dataclass(slots=True)
 class ReadingSection(CommentedBlock):
     """The preprocessing and postprocessing of a spec: `reading { … }`."""
 
     entries: tuple[ReadingEntry, ...]
 
 
-@immutable_dataclass(slots=True)
 class WeightsFile(CommentedNode):
     """The weights file of a spec: `from "digits.safetensors"`."""
 
     path: str
 
 
-@immutable_dataclass(slots=True)
 class TieRule(CommentedNode):
     """A tied weight: `tie lm_head.weight = wte.weight when tied`. The weight `name` is loaded from
     the tensor `source` if the file contains no tensor `name`.
@@ -541,7 +481,6 @@ class TieRule(CommentedNode):
     condition: Expr | None = None
 
 
-@immutable_dataclass(slots=True)
 class LoadRule(CommentedNode):
     """An expression that computes a parameter from tensors of the file: `load a.weight =
     transpose(b.weight)`.
@@ -554,7 +493,6 @@ class LoadRule(CommentedNode):
     condition: Expr | None = None
 
 
-@immutable_dataclass(slots=True)
 class IgnoreRule(CommentedNode):
     """A pattern of tensors in the weights file that the model does not use: `ignore
     "layers.{i}.attn.bias"`. `*` matches any characters.
@@ -564,7 +502,6 @@ class IgnoreRule(CommentedNode):
     condition: Expr | None = None
 
 
-@immutable_dataclass(slots=True)
 class ShareRule(CommentedNode):
     """A weight path whose weights are shared by all calls with this path: `share encoder.layer when
     tied`.
@@ -577,14 +514,12 @@ class ShareRule(CommentedNode):
 WeightRule: TypeAlias = WeightsFile | TieRule | LoadRule | IgnoreRule | ShareRule
 
 
-@immutable_dataclass(slots=True)
 class WeightsSection(CommentedBlock):
     """The rules for loading weights: `weights { … }`."""
 
     rules: tuple[WeightRule, ...]
 
 
-@immutable_dataclass(slots=True)
 class Setting(CommentedNode):
     """A setting of a `generate` section, such as `stop = eos`."""
 
@@ -592,8 +527,7 @@ class Setting(CommentedNode):
     value: Expr
 
 
-@immutable_dataclass(slots=True, kw_only=True)
-class GenerateSection(CommentedBlock):
+class GenerateSection(CommentedBlock, kw_only=True):
     """A `generate` section: `generate translation of target from logits { start = bos stop = eos
     }`.
     """
@@ -604,7 +538,6 @@ class GenerateSection(CommentedBlock):
     settings: tuple[Setting, ...] = ()
 
 
-@immutable_dataclass(slots=True)
 class StreamSection(CommentedNode):
     """A `stream` section, which names a streamed output and input: `stream logits of audio`."""
 
@@ -612,7 +545,6 @@ class StreamSection(CommentedNode):
     input_name: str
 
 
-@immutable_dataclass(slots=True)
 class QuantizeEntry(CommentedNode):
     """An entry of a `quantize` section, such as `int4 = ["*.mlp.*"]`. The value is a word or a list
     of weight name patterns. A single value is equivalent to a list with one item.
@@ -622,7 +554,6 @@ class QuantizeEntry(CommentedNode):
     values: tuple[TextLiteral, ...]
 
 
-@immutable_dataclass(slots=True)
 class QuantizeSection(CommentedBlock):
     """A `quantize` section, which sets weight formats: `quantize { default = int8 }`."""
 
@@ -656,8 +587,7 @@ Commentable: TypeAlias = (
 """The nodes that occupy whole lines and can have comments."""
 
 
-@immutable_dataclass(slots=True, kw_only=True)
-class File(CommentedNode):
+class File(CommentedNode, kw_only=True):
     """A spec file. `comments.leading` are the comments above the first line, and `end` are the
     comments below the last item.
     """

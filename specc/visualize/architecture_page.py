@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from html import escape
 
 from specc.analysis.model_cost import (
@@ -12,6 +12,7 @@ from specc.analysis.model_cost import (
 )
 from specc.diagnostics.diagnostic import Source
 from specc.diagnostics.render import format_thousands
+from specc.diagnostics.value_class import value_class
 from specc.drawing.drawing_marks import make_printable_label
 from specc.drawing.svg_html_pages import (
     read_page_resource,
@@ -43,7 +44,7 @@ MAX_SOURCE = 400_000
 """Maximum total number of characters of the spec sources that a page shows."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class ArchitectureView:
     """The content of an architecture page: graphs by name, the full-forward graph first. `sizes`
     maps symbolic dimensions to the sizes for which costs are shown, and `parameter_count_text` is

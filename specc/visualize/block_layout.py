@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from specc.diagnostics.value_class import value_class
 from specc.drawing.drawing_marks import (
     FAINT,
     INK,
@@ -69,7 +70,7 @@ def draw_block(
     return drawing
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class _PiecePlacement:
     """The position of a drawing piece: its top left corner, the top and bottom of its row, and
     whether the piece is the first in its row (`is_leftmost`).

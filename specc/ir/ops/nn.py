@@ -1,9 +1,9 @@
 """Linear layers, embeddings, position encodings, norms, softmax, attention, mixture of experts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from specc.diagnostics.value_class import value_class
 from specc.ir.dim import Dim, divide_dims_exactly, mod_dims
 from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature, get_dtype_kind
@@ -234,7 +234,7 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
             raise ShapeError(f"cannot rotate {2 * pair_count} features of {head_size}", (0, 1))
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class MixtureOfExpertsOperands(Generic[T]):
     """The operands of a `MixtureOfExperts`, or the entries of a per-operand list, by role."""
 

@@ -7,10 +7,11 @@ zeros. With `reverse`, the loop starts at the last position.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
+from specc.diagnostics.value_class import value_class
 from specc.ir.dim import Dim, divide_dims_exactly, mod_dims
 from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
@@ -43,7 +44,7 @@ class RecurrentLayer:
         return reverse_signature(self.signature) if self.reverse else self.signature
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class RecurrentOperands(Generic[T]):
     """The operands of a recurrent layer by role. `scales` is None for float weights."""
 
@@ -186,7 +187,7 @@ def reverse_signature(forward: Signature) -> Signature:
     return Signature.parse(forward.text.replace("t>", "t~"))
 
 
-@dataclass(frozen=True)
+@value_class
 class LoopOperands(Generic[T]):
     """The operands of a loop, or the entries of a per-operand list, by role. `keep` is the padding
     mask, and the `captured` values are loop-invariant.

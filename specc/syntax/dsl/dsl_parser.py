@@ -1,11 +1,12 @@
 """Parse DSL text: a whole `.specc` file, or a fragment such as an expression or a type."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Generic, TypeVar, cast
 
 import specc.syntax.dsl.grammar_rules  # noqa: F401 — registers callbacks
 from specc.diagnostics.diagnostic import Diagnostic, Label, Source, SpeccError
+from specc.diagnostics.value_class import value_class
 from specc.syntax import ast
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.ast_builder import AstBuilder
@@ -25,7 +26,7 @@ from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
 T = TypeVar("T", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class StartSymbol(Generic[T]):
     """A start symbol of the grammar, with its description in messages. T is the result type."""
 
@@ -131,7 +132,7 @@ HEADER_TERMINALS = ("SPECC", "NUMBER", "MODEL", "NAME")
 """The terminals of a valid file header, which error recovery assumes."""
 
 
-@dataclass(frozen=True)
+@value_class
 class ExpectedTokens:
     """The terminals that may follow the tokens `preceding`, and the terminals among them that are
     keywords at this position, such as `under` after `repeat i in n`.

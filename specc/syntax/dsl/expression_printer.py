@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from specc.diagnostics.value_class import value_class
 from specc.syntax import ast
 
 MAX_LINE_WIDTH = 110
@@ -16,7 +16,7 @@ ITEM_PENALTY = 60
 """Penalty of a line break inside a list item, in unused columns."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class LineBreak:
     """A possible line break, which is printed as the text `flat` if the line is not broken there.
     Line breaks with a higher `bonus` (in unused columns) are preferred.
@@ -35,7 +35,7 @@ TARGET_BREAK = LineBreak(" ", -MAX_LINE_WIDTH)
 Pieces = list[str | LineBreak]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class BreakCandidate:
     """A possible line break: its piece index, its score, and the columns of open brackets."""
 

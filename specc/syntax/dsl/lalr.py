@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specc.diagnostics.diagnostic import Diagnostic
+from specc.diagnostics.value_class import value_class
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_lexer import Token
 
@@ -43,7 +44,7 @@ class LalrRule(NamedTuple):
         return self.passes_single_child and self.length == 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(kw_only=True)
 class LalrTable:
     """The LALR(1) parse table.
 

@@ -1,9 +1,10 @@
 """Explain DSL syntax errors, e.g. at brackets (E0102, E0103), operators or reserved words."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.diagnostics.value_class import value_class
 from specc.syntax.dsl.dsl_lexer import CLOSERS, OPENERS, Fragment, Token
 from specc.syntax.dsl.lalr import LalrParser
 from specc.syntax.dsl.syntax_hints import collect_syntax_hints
@@ -19,7 +20,7 @@ from specc.syntax.dsl.unexpected_token import (
 )
 
 
-@dataclass(frozen=True)
+@value_class
 class UnbalancedBrackets:
     """The unbalanced brackets of a text, as token indices. `unclosed` maps each unclosed opening
     bracket to the token that reveals the error, and `unopened` contains unmatched closing brackets.

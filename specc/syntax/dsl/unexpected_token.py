@@ -3,10 +3,10 @@ of other languages, such as `for`, `if`, `x += 1` and `a and b`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from specc.diagnostics.diagnostic import Diagnostic, Fix, Label, Span
+from specc.diagnostics.value_class import value_class
 from specc.syntax.dsl.dsl_lexer import Fragment, Token
 from specc.syntax.dsl.lalr import LalrParser
 
@@ -102,7 +102,7 @@ def _remove_value_terminals(terminals: set[str]) -> list[str]:
     return []
 
 
-@dataclass(frozen=True)
+@value_class(slots=False)
 class UnexpectedToken:
     """The unexpected token of a parse. `index` is the index of the token."""
 

@@ -3,11 +3,12 @@ and the JSON schema use the same tables.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
+from specc.diagnostics.value_class import value_class
 from specc.syntax import ast
 from specc.syntax.ast import MISSING_TYPE
 from specc.syntax.comments import move_opening_comment
@@ -56,7 +57,7 @@ Statements = tuple[tuple[ast.Statement, ...], tuple[str, ...]]
 """A list of statements, and the comments after the last statement."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Key:
     """A key of a YAML map. The value of the key sets the fields `fields` of the syntax tree node.
     `description` names the value in messages.

@@ -4,9 +4,10 @@ and `config` entries to YAML.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
+from specc.diagnostics.value_class import value_class
 from specc.syntax import ast
 from specc.syntax.ast import NO_COMMENTS, Comments
 from specc.syntax.dsl.expression_printer import (
@@ -19,7 +20,7 @@ from specc.syntax.dsl.expression_printer import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class YamlPair:
     """A `key: value` pair with its comments. The trailing comment is on the first line if
     `is_comment_on_first_line` is set, otherwise on the last line.
@@ -31,7 +32,7 @@ class YamlPair:
     is_comment_on_first_line: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class YamlMap:
     """A YAML map with final comments `end`. With `is_multiline`, each entry is on its own line."""
 
@@ -40,7 +41,7 @@ class YamlMap:
     is_multiline: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class YamlItem:
     """An entry of a YAML list, with its comments."""
 
@@ -50,7 +51,7 @@ class YamlItem:
     has_blank_line_above: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class YamlList:
     """A YAML list. `end` and `is_multiline` have the same meaning as in `YamlMap`."""
 

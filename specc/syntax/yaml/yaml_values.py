@@ -1,10 +1,10 @@
 """Kinds of YAML values, such as expressions, types and names, with their parsers and printers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeGuard
 
 from specc.diagnostics.diagnostic import Span, SpeccError
+from specc.diagnostics.value_class import value_class
 from specc.syntax import ast
 from specc.syntax.ast import MISSING_TYPE
 from specc.syntax.dsl.dsl_parser import (
@@ -211,7 +211,7 @@ class FieldValues(tuple[object, ...]):
     """The values of several node fields that a single YAML key sets."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class YamlValueKind:
     """The parser and the printer of one kind of YAML value, such as an expression or a type.
 
