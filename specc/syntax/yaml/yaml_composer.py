@@ -1,7 +1,8 @@
 """Compose YAML nodes with source spans from PyYAML events, and translate PyYAML errors."""
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
 import yaml
@@ -140,6 +141,13 @@ class YamlEntry:
         """The key of the entry as a string."""
         return self.key.value
 
+    @property
+    def span(self) -> Span:
+        """The span from the key to the end of the value."""
+        # the span of an empty value may start before the end of its key
+        end = max(self.key.span.end, self.value.span.end)
+        return Span(self.key.span.source, self.key.span.start, end)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class YamlMapping:
@@ -154,26 +162,6 @@ class YamlMapping:
 YamlNode: TypeAlias = YamlScalar | YamlSequence | YamlMapping
 
 
-@dataclass
-class OpenSequence:
-    """A YAML list that is still being composed."""
-
-    start: int
-    is_flow: bool
-    items: list[YamlNode] = field(default_factory=list)
-
-
-@dataclass
-class OpenMapping:
-    """A YAML map that is still being composed. `key` is the key whose value comes next."""
-
-    start: int
-    is_flow: bool
-    entries: list[YamlEntry] = field(default_factory=list)
-    key: YamlScalar | None = None
-    keys: dict[str, YamlScalar] = field(default_factory=dict)
-
-
 COMMENT_PATTERN = re.compile(r"(?:(?<=[ \t\n\r\x85\u2028\u2029])|\A)#[^\n]*")
 """The pattern of a comment. `#` begins a comment only after whitespace, unlike in `a#b`."""
 YAML_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
@@ -185,112 +173,116 @@ def compose_yaml(source: Source) -> tuple[YamlNode | None, list[Comment]]:
     """
     composer = YamlComposer(source)
     try:
-        for event in yaml.parse(source.text, Loader=YAML_LOADER):
-            composer.process_event(event)
+        root = composer.compose_document()
     except yaml.YAMLError as error:
         raise SpeccError(explain_yaml_error(source, error)) from None
     if composer.errors:
         raise SpeccError(*truncate_diagnostics(composer.errors))
-    return composer.root, find_yaml_comments(source, composer.scalars)
+    return root, find_yaml_comments(source, composer.scalars)
 
 
 class YamlComposer:
-    """Composes YAML nodes from PyYAML events, without recursion."""
+    """Composes YAML nodes from PyYAML events."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.stack: list[OpenSequence | OpenMapping] = []
-        self.root: YamlNode | None = None
+        self.events = iter(yaml.parse(source.text, Loader=YAML_LOADER))
         self.scalars: list[Span] = []
         self.errors: list[Diagnostic] = []
-        self.documents = 0
+        self.collection_end = 0
 
-    def process_event(self, event: yaml.Event) -> None:
-        """Process the next PyYAML event. Raise E0110 or E0122 to E0124 for unsupported YAML."""
-        assert event.start_mark is not None
-        assert event.end_mark is not None
-        span = Span(self.source, event.start_mark.index, event.end_mark.index)
-        match event:
-            case yaml.DocumentStartEvent():
-                self.begin_document(span)
-            case yaml.AliasEvent():
-                reject_yaml_feature(span, "an alias")
-            case yaml.ScalarEvent():
-                reject_anchors_and_tags(event, span)
-                self.add_scalar(YamlScalar(event.value, event.style or "", span))
-            case yaml.SequenceStartEvent():
-                reject_anchors_and_tags(event, span)
-                self.open_collection(OpenSequence(span.start, bool(event.flow_style)), span)
-            case yaml.MappingStartEvent():
-                reject_anchors_and_tags(event, span)
-                self.open_collection(OpenMapping(span.start, bool(event.flow_style)), span)
-            case yaml.CollectionEndEvent():
-                self.close_collection(span)
-            case _:
-                pass  # end of a document, or start or end of the stream
+    def compose_document(self) -> YamlNode | None:
+        """Return the root node, or None if the text is empty. Raise E0123 for a second document."""
+        root: YamlNode | None = None
+        for event in self.events:
+            if isinstance(event, yaml.NodeEvent):
+                root = self.compose_node(event, 0)
+            elif root and isinstance(event, yaml.DocumentStartEvent):
+                title, span = "a second document in one file", self._get_event_span(event)
+                raise_error("E0123", title, span, "starts here", helps=["write one spec per file"])
+        return None if root is None or is_empty_node(root) else root
 
-    def add_scalar(self, node: YamlScalar) -> None:
-        """Add a scalar to the innermost open collection."""
-        # an empty scalar cannot contain a `#`
-        if node.style or node.span.end > node.span.start:
-            self.scalars.append(node.span)
-        self.add_node(node)
-
-    def begin_document(self, span: Span) -> None:
-        """Begin a YAML document. Raise E0123 for a second document."""
-        self.documents += 1
-        if self.documents > 1:
-            raise_error(
-                "E0123",
-                "a second document in one file",
-                span,
-                "starts here",
-                helps=["write one spec per file"],
-            )
-
-    def open_collection(self, collection: OpenSequence | OpenMapping, span: Span) -> None:
-        """Begin a collection. Raise E0110 if the collection is nested too deeply."""
-        self.stack.append(collection)
-        if len(self.stack) > dsl_lexer.MAX_NESTING:
+    def compose_node(
+        self, event: yaml.NodeEvent, depth: int, *, is_list_item: bool = False
+    ) -> YamlNode:
+        """Return the node that starts with `event` inside of `depth` collections. Raise E0110 for
+        a collection that is nested too deeply, and E0122 for an alias, an anchor or a tag.
+        """
+        span = self._get_event_span(event)
+        if not isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent):
+            reject_yaml_feature(span, "an alias")
+        if event.anchor is not None:
+            reject_yaml_feature(span, "an anchor")
+        if event.tag is not None:
+            reject_yaml_feature(span, "a tag")
+        if isinstance(event, yaml.ScalarEvent):
+            # an empty scalar cannot contain a `#`
+            if event.style or span.text:
+                self.scalars.append(span)
+            return YamlScalar(event.value, event.style or "", span)
+        if depth == dsl_lexer.MAX_NESTING:
             raise_error(
                 "E0110",
                 f"lists and maps nested more than {dsl_lexer.MAX_NESTING} levels deep",
                 span,
-                f"number {len(self.stack)}",
+                f"number {depth + 1}",
                 helps=["bind the inner part to a name"],
             )
+        is_flow = bool(event.flow_style)
+        if isinstance(event, yaml.SequenceStartEvent):
+            items = [
+                self.compose_node(e, depth + 1, is_list_item=True) for e in self._iterate_children()
+            ]
+            extent = self._make_extent(span.start, is_flow, items)
+            return YamlSequence(items, extent, extent.column - 1, is_flow)
+        entries = self._compose_entries(depth + 1, can_repeat=is_list_item and not is_flow)
+        extent = self._make_extent(span.start, is_flow, entries)
+        return YamlMapping(entries, extent, extent.column - 1, is_flow)
 
-    def close_collection(self, span: Span) -> None:
-        """End the innermost open collection at the end of `span`, and add it as a node."""
-        collection = self.stack.pop()
+    def _get_event_span(self, event: yaml.Event) -> Span:
+        """Return the span of a PyYAML event."""
+        assert event.start_mark is not None
+        assert event.end_mark is not None
+        return Span(self.source, event.start_mark.index, event.end_mark.index)
+
+    def _iterate_children(self) -> Iterator[yaml.NodeEvent]:
+        """Yield the first event of each node in a collection, up to the end of the collection."""
+        for event in self.events:
+            if not isinstance(event, yaml.NodeEvent):
+                self.collection_end = self._get_event_span(event).end
+                return
+            yield event
+
+    def _make_extent(
+        self, start: int, is_flow: bool, children: Sequence[YamlNode | YamlEntry]
+    ) -> Span:
+        """Return the span of the collection whose end was read last."""
         # the PyYAML span of a block includes the comments and empty lines after its last entry
-        end = span.end if collection.is_flow else find_last_entry_end(collection)
-        extent = Span(self.source, collection.start, max(collection.start, end))
-        column = extent.column - 1
-        match collection:
-            case OpenMapping():
-                self.add_node(YamlMapping(collection.entries, extent, column, collection.is_flow))
-            case OpenSequence():
-                self.add_node(YamlSequence(collection.items, extent, column, collection.is_flow))
+        end = (
+            self.collection_end if is_flow else max((c.span.end for c in children[-1:]), default=0)
+        )
+        return Span(self.source, start, max(start, end))
 
-    def add_node(self, node: YamlNode) -> None:
-        """Add a node to the innermost open collection."""
-        if not self.stack:
-            self.root = node if not is_empty_node(node) else None
-            return
-        match self.stack[-1]:
-            case OpenSequence(items=items):
-                items.append(node)
-            case OpenMapping(key=None) as mapping:
-                mapping.key = self.check_key(mapping, node)
-            case OpenMapping(key=YamlScalar() as key) as mapping:
-                mapping.entries.append(YamlEntry(key, node))
-                mapping.key = None
-
-    def check_key(self, mapping: OpenMapping, node: YamlNode) -> YamlScalar:
-        """Return `node` as the next key of `mapping`. Raise E0124 or E0122 for a key that is not a
-        string. Report E0116 for a duplicate key.
+    def _compose_entries(self, depth: int, *, can_repeat: bool) -> list[YamlEntry]:
+        """Return the entries of a map inside of `depth - 1` collections. Report E0116 for duplicate
+        keys. `can_repeat` is set if the map is an entry of a list in block style.
         """
+        entries: list[YamlEntry] = []
+        first_entries: dict[str, YamlEntry] = {}
+        for event in self._iterate_children():
+            key = self._check_key(self.compose_node(event, depth))
+            if key.value in first_entries:
+                first_entry = first_entries[key.value]
+                fix = _suggest_fix(first_entry, depth, can_repeat=can_repeat)
+                self._report_duplicate_key(key, first_entry, fix)
+            value_event = next(self.events)
+            assert isinstance(value_event, yaml.NodeEvent), "each key has a value"
+            entries.append(YamlEntry(key, self.compose_node(value_event, depth)))
+            first_entries.setdefault(key.value, entries[-1])
+        return entries
+
+    def _check_key(self, node: YamlNode) -> YamlScalar:
+        """Return `node` as a key. Raise E0124 or E0122 for a key that is not a string."""
         if not isinstance(node, YamlScalar):
             raise_error(
                 "E0124",
@@ -302,53 +294,28 @@ class YamlComposer:
         # only the PyYAML constructor, which is not used here, merges keys
         if node.value == "<<":
             reject_yaml_feature(node.span, "a merge key")
-        if node.value in mapping.keys:
-            self.errors.append(
-                Diagnostic(
-                    "E0116",
-                    f"the key `{node.value}` is duplicated",
-                    Label(node.span, "again here"),
-                    (Label(mapping.keys[node.value].span, "first here"),),
-                    helps=(self._suggest_fix(mapping, node.value),),
-                )
-            )
-            if len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
-                raise SpeccError(*truncate_diagnostics(self.errors))
-        mapping.keys.setdefault(node.value, node)
         return node
 
-    def _suggest_fix(self, mapping: OpenMapping, key: str) -> str:
-        """Return the help for the duplicate key `key` of `mapping`."""
-        first_value = next(e.value for e in mapping.entries if e.key.value == key)
-        is_section = isinstance(first_value, YamlMapping) and len(self.stack) == 1
-        if is_section or isinstance(first_value, YamlSequence):
-            return f"merge both under one `{key}`, or remove one of the two"
-        # the last entry of the stack is `mapping` itself
-        if not mapping.is_flow and isinstance(self.stack[-2:][0], OpenSequence):
-            return f"write `- {key}: …` for a further entry, or remove one of the two"
-        return "remove one of the two"
+    def _report_duplicate_key(self, key: YamlScalar, first_entry: YamlEntry, fix: str) -> None:
+        """Report E0116 for a key that a map already contains. Stop after MAX_COLLECTED_ERRORS."""
+        related_labels = (Label(first_entry.key.span, "first here"),)
+        title = f"the key `{key.value}` is duplicated"
+        self.errors.append(
+            Diagnostic("E0116", title, Label(key.span, "again here"), related_labels, helps=(fix,))
+        )
+        if len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
+            raise SpeccError(*truncate_diagnostics(self.errors))
 
 
-def find_last_entry_end(collection: OpenSequence | OpenMapping) -> int:
-    """Return the end offset of the last entry of a collection."""
-    match collection:
-        case OpenSequence(items=[*_, last]):
-            return last.span.end
-        case OpenMapping(entries=[*_, entry]):
-            # an empty value has no location
-            return max(entry.value.span.end, entry.key.span.end)
-        case _:
-            return collection.start
-
-
-def reject_anchors_and_tags(
-    event: yaml.ScalarEvent | yaml.SequenceStartEvent | yaml.MappingStartEvent, span: Span
-) -> None:
-    """Raise E0122 for a YAML anchor such as `&a`, or a YAML tag such as `!t`."""
-    if event.anchor is not None:
-        reject_yaml_feature(span, "an anchor")
-    if event.tag is not None:
-        reject_yaml_feature(span, "a tag")
+def _suggest_fix(first_entry: YamlEntry, depth: int, *, can_repeat: bool) -> str:
+    """Return the help for a second entry with the key of `first_entry`."""
+    key, first_value = first_entry.name, first_entry.value
+    is_section = isinstance(first_value, YamlMapping) and depth == 1
+    if is_section or isinstance(first_value, YamlSequence):
+        return f"merge both under one `{key}`, or remove one of the two"
+    if can_repeat:
+        return f"write `- {key}: …` for a further entry, or remove one of the two"
+    return "remove one of the two"
 
 
 def reject_yaml_feature(span: Span, feature: str) -> NoReturn:

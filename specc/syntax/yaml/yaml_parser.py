@@ -25,12 +25,7 @@ from specc.syntax.yaml.yaml_keys import (
     WEIGHT_RULE_CONSTRUCTS,
 )
 from specc.syntax.yaml.yaml_layout import FIELD_KEYS, IGNORED_KEYS, is_bare_config_path
-from specc.syntax.yaml.yaml_reader import (
-    YamlReader,
-    build_section_node,
-    get_entry_span,
-    get_first_line_span,
-)
+from specc.syntax.yaml.yaml_reader import YamlReader, build_section_node, get_first_line_span
 from specc.syntax.yaml.yaml_values import (
     is_yaml_field,
     parse_yaml_expression,
@@ -67,7 +62,7 @@ def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
         if length.name != "_" and length.name in {d.name for d in lengths}:
             reader.report_duplicate(f"the length `{length.name}`", node.span)
         lengths.append(length)
-    return [ast.Dims(tuple(lengths), span=get_entry_span(entry))]
+    return [ast.Dims(tuple(lengths), span=entry.span)]
 
 
 def parse_yaml_requirements(reader: YamlReader, entry: YamlEntry) -> Items:
@@ -130,16 +125,14 @@ def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigE
     if entry.name.startswith("expect "):
         key = entry.name.removeprefix("expect ").strip()
         values = reader.read_strings(value, f"`{entry.name}`")
-        return ast.ExpectedValues(key, values, span=get_entry_span(entry))
+        return ast.ExpectedValues(key, values, span=entry.span)
     if entry.name == IGNORED_KEYS:
         keys = reader.read_strings(value, f"`{IGNORED_KEYS}`")
-        return ast.IgnoredKeys(keys, span=get_entry_span(entry))
+        return ast.IgnoredKeys(keys, span=entry.span)
     field_name = parse_yaml_name(reader, entry.key, "the name of a config value")
     if is_yaml_field(value):
         return parse_yaml_field(reader, field_name, entry, value)
-    return ast.ConfigOverride(
-        field_name, parse_yaml_static_value(reader, value), span=get_entry_span(entry)
-    )
+    return ast.ConfigOverride(field_name, parse_yaml_static_value(reader, value), span=entry.span)
 
 
 def parse_yaml_field(
@@ -163,7 +156,7 @@ def parse_yaml_field(
         default=default,
         doc=reader.get_optional_text(entries, "doc"),
         comments=ast.Comments(leading_comments),
-        span=get_entry_span(entry),
+        span=entry.span,
     )
 
 
@@ -214,7 +207,7 @@ def parse_yaml_reading_entry(reader: YamlReader, entry: YamlEntry) -> ast.Readin
         else parse_yaml_name(reader, entry.key, "an input")
     )
     node = ast.OutputPostprocessing if is_result else ast.InputPreprocessing
-    return node(name, parse_yaml_expression(reader, entry.value), span=get_entry_span(entry))
+    return node(name, parse_yaml_expression(reader, entry.value), span=entry.span)
 
 
 def parse_yaml_generates(reader: YamlReader, entry: YamlEntry) -> Items:
@@ -245,7 +238,7 @@ def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.GenerateSec
         ast.Setting(
             parse_yaml_name(reader, e.key, "a setting"),
             parse_yaml_expression(reader, e.value),
-            span=get_entry_span(e),
+            span=e.span,
         )
         for e in entries
         if e.name not in ("of", "from")
@@ -261,7 +254,7 @@ def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.Quant
     value, subject = entry.value, f"`{entry.name}`"
     nodes = value.items if isinstance(value, YamlSequence) else [value]
     values = tuple(ast.TextLiteral(reader.read_scalar(n, subject), span=n.span) for n in nodes)
-    return ast.QuantizeEntry(entry.name, values, span=get_entry_span(entry))
+    return ast.QuantizeEntry(entry.name, values, span=entry.span)
 
 
 def parse_yaml_streams(reader: YamlReader, entry: YamlEntry) -> Items:
@@ -271,7 +264,7 @@ def parse_yaml_streams(reader: YamlReader, entry: YamlEntry) -> Items:
         ast.StreamSection(
             parse_yaml_name(reader, item.key, "a result"),
             parse_yaml_name(reader, item.value, "an input"),
-            span=get_entry_span(item),
+            span=item.span,
         )
         for item in nodes
     ]
@@ -390,7 +383,7 @@ def attach_items(
     for entry in entries:
         if entry.name not in YAML_HEADER_KEYS:
             break
-        end = get_entry_span(entry).end
+        end = entry.span.end
     # top-level keys may be in any order, but comments must be attached in source order
     sorted_items = sorted(items, key=lambda item: get_node_span(item).start)
     return attach_file_comments(

@@ -182,13 +182,6 @@ REQUIRED_VALUES = {"specc": "1", "model": "my_model"}
 NODE_KIND_NAMES = {YamlScalar: "a string", YamlSequence: "a list", YamlMapping: "a map"}
 
 
-def get_entry_span(entry: YamlEntry) -> Span:
-    """Return the span from a key to the end of its value."""
-    # the span of an empty value may start before the end of its key
-    end = max(entry.key.span.end, entry.value.span.end)
-    return Span(entry.key.span.source, entry.key.span.start, end)
-
-
 def get_first_line_span(span: Span) -> Span:
     """Return the part of a span on its first line."""
     newline_offset = span.text.find("\n")
