@@ -72,6 +72,10 @@ class Token(NamedTuple):
     start: int
     end: int
 
+    def get_last_character(self) -> "Token":
+        """Return the last character as a token, for labels of missing code after the token."""
+        return self._replace(start=max(self.start, self.end - 1))
+
 
 class Comment(NamedTuple):
     """A comment, with the text after `#` and with offsets in the file."""

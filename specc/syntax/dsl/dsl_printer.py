@@ -11,17 +11,14 @@ from specc.syntax.dsl.expression_printer import (
     TARGET_BREAK,
     Pieces,
     break_lines,
+    concat_parts,
     format_comment_lines,
-    format_expression_pieces,
-    format_field,
     format_field_suffix,
     format_quantize_word,
-    format_weight_path,
     join_pieces,
     join_with_commas,
     quote_text,
     quote_unless_name,
-    split_type_for_printing,
 )
 
 INDENT_STEP = 2
@@ -140,8 +137,7 @@ def _has_any_comment(nodes: Iterable[ast.Commentable]) -> bool:
 def format_when(node: ast.WhenStatement, indent: int) -> list[str]:
     """Format a conditional, e.g. `when c { … } else { … }`."""
     lines = append_comment(
-        break_lines(["when ", *format_expression_pieces(node.condition), " {"], indent),
-        node.comments,
+        break_lines(concat_parts("when ", node.condition, " {"), indent), node.comments
     )
     lines += format_braced_body(node.body, node.end, indent + INDENT_STEP)
     if node.otherwise or node.else_end:
@@ -154,11 +150,10 @@ def format_field_lines(node: ast.Field, indent: int) -> list[str]:
     """Format a config field. A record type with comments is printed with one field per line."""
     field_type = node.type
     if field_type.name != "record" or not has_commented_field(field_type.fields):
-        return break_lines(format_field(node), indent)
+        return break_lines(concat_parts(node), indent)
     field_lines = format_braced_body(field_type.fields, (), indent + INDENT_STEP)
-    last_lines = break_lines(
-        ["}", *(["?"] if field_type.optional else []), *format_field_suffix(node)], indent
-    )
+    closer = "}?" if field_type.optional else "}"
+    last_lines = break_lines([closer, *format_field_suffix(node)], indent)
     return [f"{' ' * indent}{node.name}: record {{", *field_lines, *last_lines]
 
 
@@ -189,14 +184,14 @@ def format_node_without_body(node: ast.Commentable) -> Pieces:
     return SIMPLE_NODE_LAYOUTS[type(node)](node)
 
 
-def format_clause(keyword: str, value: ast.Expr | None) -> Pieces:
+def format_clause(keyword: str, value: ast.Expr | ast.WeightName | None) -> Pieces:
     """Format a clause such as `along n`, or return no pieces if `value` is None."""
-    return [] if value is None else [SPACE_BREAK, f"{keyword} ", *format_expression_pieces(value)]
+    return concat_parts(SPACE_BREAK, f"{keyword} ", value) if value is not None else []
 
 
-def format_comma_separated(words: Iterable[str]) -> Pieces:
-    """Format words separated by commas, with possible line breaks after the commas."""
-    return join_with_commas([word] for word in words)
+def format_keyword_list(keyword: str, names: Iterable[str]) -> Pieces:
+    """Format a clause such as `carry s, c`, or return no pieces if `names` is empty."""
+    return concat_parts(SPACE_BREAK, f"{keyword} ", join_with_commas(names)) if names else []
 
 
 def join_alternatives(texts: Sequence[str]) -> str:
@@ -206,130 +201,69 @@ def join_alternatives(texts: Sequence[str]) -> str:
 
 def format_use(node: ast.UseStatement) -> Pieces:
     """Format a `use` item, as in `use "llama" as text from "text_config" under language_model`."""
-    sources = [f" from {join_alternatives(node.sources)}"] if node.sources else []
-    under = [f" under {format_weight_path(node.under)}"] if node.under else []
-    return ["use ", join_alternatives(node.paths), f" as {node.name}", *sources, *under]
+    sources = f" from {join_alternatives(node.sources)}" if node.sources else None
+    under = node.under and concat_parts(" under ", node.under)
+    return concat_parts("use ", join_alternatives(node.paths), f" as {node.name}", sources, under)
 
 
 def format_quantize_entry(node: ast.QuantizeEntry) -> Pieces:
     """Format an entry of a `quantize` section, as in `int4 = ["*.mlp.*"]`."""
     words = [format_quantize_word(v.value) for v in node.values]
-    value: Pieces = [*words] if len(words) == 1 else ["[", *format_comma_separated(words), "]"]
-    return [f"{quote_unless_name(node.name)} = ", *value]
+    value = words if len(words) == 1 else ["[", *join_with_commas(words), "]"]
+    return concat_parts(f"{quote_unless_name(node.name)} = ", *value)
 
 
-def format_assignment(node: ast.ConfigOverride | ast.Setting | ast.InputPreprocessing) -> Pieces:
-    """Format a config value, a setting or an input preprocessing, as in `stop = eos`."""
-    return [f"{node.name} = ", *format_expression_pieces(node.value)]
+def format_assignment(
+    node: ast.ConfigOverride | ast.Setting | ast.InputPreprocessing, prefix: str = ""
+) -> Pieces:
+    """Format a config value, a setting or a preprocessing, as in `stop = eos`."""
+    return concat_parts(f"{prefix}{node.name} = ", node.value)
 
 
 SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
-    ast.Assignment: lambda n: [
-        *join_with_commas(map(format_target, n.targets), line_break=TARGET_BREAK),
-        " = ",
-        *format_expression_pieces(n.value),
-    ],
-    ast.ReturnStatement: lambda n: [
-        "return ",
-        *join_with_commas(map(format_expression_pieces, n.values)),
-    ],
-    ast.RequireStatement: lambda n: [
-        "require ",
-        *format_expression_pieces(n.condition),
-        *((",", SPACE_BREAK, quote_text(n.because)) if n.because else ()),
-    ],
-    ast.UseStatement: format_use,
-    ast.Dims: lambda n: ["dims ", *format_comma_separated(map(format_dim_name, n.names))],
-    ast.Definition: lambda n: [
-        f"{n.kind} ",
-        *format_definition_header(n.name, n.params),
-        *([f" {quote_text(n.doc)}"] if n.doc else []),
-        " =",
-        SPACE_BREAK,
-        *format_expression_pieces(n.value),
-    ],
-    ast.StreamSection: lambda n: [f"stream {n.source} of {n.input_name}"],
-    ast.Field: format_field,
-    ast.InputDeclaration: lambda n: format_block_parameter(
-        ast.BlockParameter(n.name, n.type, n.default)
+    ast.Assignment: lambda n: concat_parts(
+        join_with_commas(n.targets, line_break=TARGET_BREAK), " = ", n.value
     ),
-    ast.ExpectedValues: lambda n: [
+    ast.ReturnStatement: lambda n: concat_parts("return ", join_with_commas(n.values)),
+    ast.RequireStatement: lambda n: concat_parts(
+        "require ", n.condition, *((",", SPACE_BREAK, quote_text(n.because)) if n.because else ())
+    ),
+    ast.UseStatement: format_use,
+    ast.Dims: lambda n: concat_parts("dims ", join_with_commas(n.names)),
+    ast.Definition: lambda n: concat_parts(
+        f"{n.kind} ",
+        format_definition_header(n.name, n.params),
+        f" {quote_text(n.doc)}" if n.doc else None,
+        *(" =", SPACE_BREAK, n.value),
+    ),
+    ast.StreamSection: lambda n: [f"stream {n.source} of {n.input_name}"],
+    ast.Field: concat_parts,
+    ast.ExpectedValues: lambda n: concat_parts(
         f"expect {quote_text(n.key)} in ",
-        "(",
-        *format_comma_separated(map(quote_unless_name, n.values)),
-        ")",
-    ],
-    ast.IgnoredKeys: lambda n: ["ignore ", *format_comma_separated(map(quote_text, n.keys))],
+        *("(", join_with_commas(map(quote_unless_name, n.values)), ")"),
+    ),
+    ast.IgnoredKeys: lambda n: concat_parts("ignore ", join_with_commas(map(quote_text, n.keys))),
     ast.QuantizeEntry: format_quantize_entry,
-    ast.OutputPostprocessing: lambda n: [f"show {n.name} = ", *format_expression_pieces(n.value)],
+    ast.OutputPostprocessing: lambda n: format_assignment(n, "show "),
     ast.ConfigOverride: format_assignment,
     ast.Setting: format_assignment,
     ast.InputPreprocessing: format_assignment,
     ast.WeightsFile: lambda n: [f"from {quote_text(n.path)}"],
-    ast.TieRule: lambda n: [
-        f"tie {format_weight_path(n.name)} =",
-        SPACE_BREAK,
-        format_weight_path(n.source),
-        *format_clause("when", n.condition),
-    ],
-    ast.LoadRule: lambda n: [
-        f"load {format_weight_path(n.name)} = ",
-        *format_expression_pieces(n.value),
-        *format_clause("when", n.condition),
-    ],
-    ast.IgnoreRule: lambda n: [
-        f"ignore {format_weight_path(n.name)}",
-        *format_clause("when", n.condition),
-    ],
-    ast.ShareRule: lambda n: [
-        f"share {format_weight_path(n.name)}",
-        *format_clause("when", n.condition),
-    ],
+    ast.TieRule: lambda n: concat_parts(
+        "tie ", n.name, " =", SPACE_BREAK, n.source, format_clause("when", n.condition)
+    ),
+    ast.LoadRule: lambda n: concat_parts(
+        "load ", n.name, " = ", n.value, format_clause("when", n.condition)
+    ),
+    ast.IgnoreRule: lambda n: concat_parts("ignore ", n.name, format_clause("when", n.condition)),
+    ast.ShareRule: lambda n: concat_parts("share ", n.name, format_clause("when", n.condition)),
 }
 """The formatters of statements, items and section entries without a body, by AST class."""
 
 
-def format_dim_name(node: ast.DimName) -> str:
-    """Format a dynamic dimension, as in `tgt >= 1`. The default lower bound 0 is omitted."""
-    return f"{node.name} >= {node.minimum}" if node.minimum else node.name
-
-
-def format_target(node: ast.Target) -> Pieces:
-    """Format a name on the left side of `=`, as in `x: float[batch, n]`."""
-    if node.type is None:
-        return [node.name]
-    return [f"{node.name}: ", *split_type_for_printing(node.type)]
-
-
 def format_definition_header(name: str, params: Sequence[ast.DefinitionParameter] | None) -> Pieces:
     """Format the name and parameters of a definition, as in `window(back, ahead=0)`."""
-    if params is None:
-        return [name]
-    return [name, "(", *join_with_commas(format_definition_parameter(p) for p in params), ")"]
-
-
-def format_definition_parameter(node: ast.DefinitionParameter) -> Pieces:
-    """Format a parameter of a definition, as in `ahead=0` or `heads: int = 4`."""
-    kind: Pieces = [": ", *split_type_for_printing(node.type)] if node.type is not None else []
-    equal = " = " if node.type is not None else "="
-    value: Pieces = (
-        [equal, *format_expression_pieces(node.default)] if node.default is not None else []
-    )
-    return [node.name, *kind, *value]
-
-
-def format_block_parameter(node: ast.BlockParameter) -> Pieces:
-    """Format a parameter of a block, as in `x: float[batch, n] = 0`, or the name of an input whose
-    type is in `inputs`.
-    """
-    if node.is_from_inputs:
-        return [node.name]
-    if not node.name:
-        return split_type_for_printing(node.type)
-    value: Pieces = (
-        [" = ", *format_expression_pieces(node.default)] if node.default is not None else []
-    )
-    return [f"{node.name}: ", *split_type_for_printing(node.type), *value]
+    return [name] if params is None else [name, "(", *join_with_commas(params), ")"]
 
 
 def format_header(node: ast.RepeatLoop | ast.ScanLoop | ast.Block) -> Pieces:
@@ -339,49 +273,34 @@ def format_header(node: ast.RepeatLoop | ast.ScanLoop | ast.Block) -> Pieces:
 
 def format_block_header(node: ast.Block) -> Pieces:
     """Format a block header, with possible line breaks between its parts."""
-    params = join_with_commas(format_block_parameter(p) for p in node.params)
-    pieces: Pieces = [f"{node.kind} {node.name}", "(", *params, ")", SECTION_BREAK, "-> "]
-    pieces += _format_results(node.results)
-    if node.where:
-        lengths = ([f"{e.name} = ", *format_expression_pieces(e.value)] for e in node.where)
-        pieces += [SECTION_BREAK, "where ", *join_with_commas(lengths)]
-    if node.architectures:
-        names = join_with_commas([quote_unless_name(name)] for name in node.architectures)
-        pieces += [SECTION_BREAK, "for ", *names]
-    return pieces
-
-
-def _format_results(results: Sequence[ast.BlockParameter]) -> Pieces:
-    """Format the results of a block."""
+    results: Pieces = ["(", *join_with_commas(node.results), ")"]
     # a single unnamed result is printed without parentheses
-    if len(results) == 1 and not results[0].name:
-        return format_block_parameter(results[0])
-    return ["(", *join_with_commas(format_block_parameter(r) for r in results), ")"]
+    if len(node.results) == 1 and not node.results[0].name:
+        results = concat_parts(node.results[0])
+    names = join_with_commas(map(quote_unless_name, node.architectures))
+    return concat_parts(
+        *(f"{node.kind} {node.name}", "(", join_with_commas(node.params), ")"),
+        *(SECTION_BREAK, "-> ", results),
+        concat_parts(SECTION_BREAK, "where ", join_with_commas(node.where)) if node.where else None,
+        concat_parts(SECTION_BREAK, "for ", names) if names else None,
+    )
 
 
-def format_keyword_list(keyword: str, names: Sequence[str]) -> Pieces:
-    """Format a clause such as `carry s, c`, or return no pieces if `names` is empty."""
-    return [SPACE_BREAK, f"{keyword} ", *format_comma_separated(names)] if names else []
-
-
-REVERSE_LAYOUT: Pieces = [SPACE_BREAK, "reverse"]
 BODY_HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
-    ast.RepeatLoop: lambda n: [
-        f"repeat {n.variable} in ",
-        *format_expression_pieces(n.iterable),
-        *([SPACE_BREAK, f"under {format_weight_path(n.under)}"] if n.under else ()),
-        *format_keyword_list("collect", n.collect),
-    ],
-    ast.ScanLoop: lambda n: [
+    ast.RepeatLoop: lambda n: concat_parts(
+        *(f"repeat {n.variable} in ", n.iterable, format_clause("under", n.under)),
+        format_keyword_list("collect", n.collect),
+    ),
+    ast.ScanLoop: lambda n: concat_parts(
         f"scan {', '.join(n.variables)} in ",
-        *join_with_commas(map(format_expression_pieces, n.sequences)),
-        *format_clause("along", n.along),
-        *format_keyword_list("carry", n.carry),
-        *format_keyword_list("collect", n.collect),
-        *(REVERSE_LAYOUT if n.reverse else ()),
-        *format_clause("keep", n.keep),
-        *format_clause("until", n.until),
-    ],
+        join_with_commas(n.sequences),
+        format_clause("along", n.along),
+        format_keyword_list("carry", n.carry),
+        format_keyword_list("collect", n.collect),
+        *((SPACE_BREAK, "reverse") if n.reverse else ()),
+        format_clause("keep", n.keep),
+        format_clause("until", n.until),
+    ),
     ast.Block: format_block_header,
 }
 """The formatters of the headers of statements and blocks, by AST class."""

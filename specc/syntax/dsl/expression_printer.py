@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from specc.diagnostics.value_class import value_class
 from specc.syntax import ast
@@ -44,9 +45,26 @@ class BreakCandidate:
     open_columns: tuple[int, ...]
 
 
+Part: TypeAlias = str | LineBreak | Pieces | ast.Node | None
+"""A part of a text: pieces, or a syntax tree node. An absent part is None."""
+
+
 def join_pieces(pieces: Pieces) -> str:
     """Join pieces into a single line."""
     return "".join(p if isinstance(p, str) else p.flat for p in pieces)
+
+
+def concat_parts(*parts: Part) -> Pieces:
+    """Return the pieces of several parts. Nodes are formatted, and absent parts are omitted."""
+    pieces: Pieces = []
+    for part in parts:
+        if isinstance(part, list):
+            pieces += part
+        elif isinstance(part, str | LineBreak):
+            pieces.append(part)
+        elif part is not None:
+            pieces += NODE_LAYOUTS[type(part)](part)
+    return pieces
 
 
 def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> list[str]:
@@ -75,7 +93,8 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
                     if column <= width * 0.6
                     else indent + CONTINUATION_INDENT * len(open_columns),
                 )
-            elif piece in (")", "]", "}"):
+            # the bracket that a `}` on the first line closes is on an earlier line
+            elif piece in (")", "]", "}") and len(open_columns) > 1:
                 open_columns = open_columns[:-1]
         else:
             break_candidates.append(
@@ -170,14 +189,14 @@ def format_quantize_word(text: str) -> str:
     return text if COUNT_PATTERN.fullmatch(text) else quote_unless_name(text)
 
 
-def format_weight_path(name: ast.WeightName) -> str:
-    """Format a weight path. A path of names and numbers is not quoted."""
-    return name.text if DOTTED_PATH.fullmatch(name.text) else quote_text(name.text)
-
-
 def format_expression(expr: ast.Expr) -> str:
     """Format an expression on one line."""
-    return join_pieces(format_expression_pieces(expr))
+    return join_pieces(concat_parts(expr))
+
+
+def format_type_name(kind: ast.TypeName) -> str:
+    """Format a type on one line."""
+    return join_pieces(format_type(kind))
 
 
 def get_precedence(expr: ast.Expr) -> int:
@@ -190,27 +209,17 @@ def get_precedence(expr: ast.Expr) -> int:
     return {ast.Conditional: CONDITIONAL, ast.Compare: COMPARE}.get(type(expr), POSTFIX)
 
 
-def format_expression_pieces(
-    expr: ast.Expr, min_precedence: int = CONDITIONAL, is_operand: bool = False
-) -> Pieces:
-    """Format an expression, in parentheses if its precedence is below `min_precedence`."""
+def format_operand(expr: ast.Expr, min_precedence: int) -> Pieces:
+    """Format an operand, in parentheses if its precedence is below `min_precedence`."""
     # the parentheses in `(f(x) @ name) + y` are for readability; the grammar does not need them
     has_weights = isinstance(expr, ast.Call) and expr.weights is not None
-    if get_precedence(expr) < min_precedence or (is_operand and has_weights):
-        return ["(", *format_expression_pieces(expr), ")"]
-    return EXPRESSION_LAYOUTS[type(expr)](expr)
-
-
-def format_call(expr: ast.Call) -> Pieces:
-    """Format a call, e.g. `f(x, out=d) @ name`."""
-    arguments = [format_expression_pieces(a) for a in expr.args]
-    arguments += [[f"{o.name}=", *format_expression_pieces(o.value)] for o in expr.options]
-    weights = [f" @ {format_weight_path(expr.weights)}"] if expr.weights is not None else []
-    return [expr.function.path, "(", *join_with_commas(arguments), ")", *weights]
+    if get_precedence(expr) < min_precedence or has_weights:
+        return concat_parts("(", expr, ")")
+    return concat_parts(expr)
 
 
 def join_with_commas(
-    parts: Iterable[Pieces], separator: str = ",", line_break: LineBreak = SPACE_BREAK
+    parts: Iterable[Part], separator: str = ",", line_break: LineBreak = SPACE_BREAK
 ) -> Pieces:
     """Join parts with a separator and line breaks. Line breaks inside a part are penalized."""
     pieces: Pieces = []
@@ -218,165 +227,143 @@ def join_with_commas(
         if n:
             pieces += [separator, line_break]
         pieces += [
-            p if isinstance(p, str) else LineBreak(p.flat, p.bonus - ITEM_PENALTY) for p in part
+            p if isinstance(p, str) else LineBreak(p.flat, p.bonus - ITEM_PENALTY)
+            for p in concat_parts(part)
         ]
     return pieces
+
+
+def format_call(expr: ast.Call) -> Pieces:
+    """Format a call, e.g. `f(x, out=d) @ name`."""
+    options = (concat_parts(f"{o.name}=", o.value) for o in expr.options)
+    arguments = join_with_commas((*expr.args, *options))
+    weights = expr.weights and concat_parts(" @ ", expr.weights)
+    return concat_parts(expr.function.path, "(", arguments, ")", weights)
 
 
 def format_binary(expr: ast.Binary) -> Pieces:
     """Format a chain such as `a + b - c`, iteratively because a long sum is deeply nested."""
     # powers are right-associative, so they do not form chains
     if expr.op == "**":
-        return [
-            *format_expression_pieces(expr.left, POSTFIX, is_operand=True),
-            " ** ",
-            *format_expression_pieces(expr.right, SIGN, is_operand=True),
-        ]
+        left, right = format_operand(expr.left, POSTFIX), format_operand(expr.right, SIGN)
+        return concat_parts(left, " ** ", right)
     operations: list[Pieces] = []
-    left: ast.Expr = expr
+    first: ast.Expr = expr
     precedence = BINARY_LEVELS[expr.op]
-    while isinstance(left, ast.Binary) and left.op != "**" and BINARY_LEVELS[left.op] >= precedence:
-        precedence = BINARY_LEVELS[left.op]
-        right = format_expression_pieces(left.right, precedence + 1, is_operand=True)
-        operations.append([SPACE_BREAK, f"{left.op} ", *right])
-        left = left.left
-    pieces = format_expression_pieces(left, precedence, is_operand=True)
-    for end in reversed(operations):
-        pieces += end
-    return pieces
+    while (
+        isinstance(first, ast.Binary) and first.op != "**" and BINARY_LEVELS[first.op] >= precedence
+    ):
+        precedence = BINARY_LEVELS[first.op]
+        right = format_operand(first.right, precedence + 1)
+        operations.append([SPACE_BREAK, f"{first.op} ", *right])
+        first = first.left
+    return concat_parts(format_operand(first, precedence), *reversed(operations))
 
 
 def format_comparison(expr: ast.Compare) -> Pieces:
     """Format a comparison, e.g. `0 <= i - j < n`."""
-    pieces = format_expression_pieces(expr.operands[0], SUM, is_operand=True)
+    pieces = format_operand(expr.operands[0], SUM)
     for op, right in zip(expr.ops, expr.operands[1:], strict=True):
-        pieces += [SPACE_BREAK, f"{op} ", *format_expression_pieces(right, SUM, is_operand=True)]
+        pieces += [SPACE_BREAK, f"{op} ", *format_operand(right, SUM)]
     return pieces
 
 
 def format_unary(expr: ast.Unary) -> Pieces:
     """Format a unary operation, `-x` or `not x`."""
     sign, precedence = ("not ", NOT) if expr.op == "not" else ("-", SIGN)
-    return [sign, *format_expression_pieces(expr.operand, precedence, is_operand=True)]
+    return concat_parts(sign, format_operand(expr.operand, precedence))
 
 
-EXPRESSION_LAYOUTS: Mapping[type[ast.Expr], Callable[..., Pieces]] = {
-    ast.NumberLiteral: lambda e: [e.text],
-    ast.TextLiteral: lambda e: [quote_text(e.value)],
-    ast.Name: lambda e: [e.path],
-    ast.Call: format_call,
-    ast.Index: lambda e: [
-        *format_expression_pieces(e.base, POSTFIX, is_operand=True),
-        "[",
-        *format_subscripts(e.items),
-        "]",
-    ],
-    ast.ListLiteral: lambda e: [
-        "[",
-        *join_with_commas(map(format_expression_pieces, e.items)),
-        "]",
-    ],
-    ast.ListComprehension: lambda e: [
-        "[",
-        *format_expression_pieces(e.item),
-        SPACE_BREAK,
-        f"for {e.variable} in ",
-        *format_expression_pieces(e.iterable),
-        "]",
-    ],
-    ast.RecordLiteral: lambda e: ["{", *join_with_commas(map(format_record_field, e.fields)), "}"],
-    ast.Unary: format_unary,
-    ast.Binary: format_binary,
-    ast.Compare: format_comparison,
-    # conditionals are right-associative: `a if c else b if d else e` needs no parentheses
-    ast.Conditional: lambda e: [
-        *format_expression_pieces(e.then, OR),
-        SPACE_BREAK,
-        "if ",
-        *format_expression_pieces(e.condition, OR),
-        SPACE_BREAK,
-        "else ",
-        *format_expression_pieces(e.otherwise),
-    ],
-}
-"""The formatters of expressions, by AST class."""
+def format_conditional(expr: ast.Conditional) -> Pieces:
+    """Format a conditional. `a if c else b if d else e` needs no parentheses."""
+    then, condition = (
+        ["(", *concat_parts(e), ")"] if isinstance(e, ast.Conditional) else concat_parts(e)
+        for e in (expr.then, expr.condition)
+    )
+    otherwise = concat_parts("else ", expr.otherwise)
+    return concat_parts(then, SPACE_BREAK, "if ", condition, SPACE_BREAK, otherwise)
 
 
-def format_record_field(field: ast.Option) -> Pieces:
-    """Format a field of a record literal, as in `layers = 4`."""
-    return [f"{field.name} = ", *format_expression_pieces(field.value)]
-
-
-def format_subscripts(items: Sequence[ast.Expr | ast.Slice | ast.EllipsisDims]) -> Pieces:
-    """Format the subscripts of an index expression, as in `:, 0`."""
-    return join_with_commas(format_subscript(item) for item in items)
-
-
-def format_subscript(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> Pieces:
-    """Format a subscript: an index, a slice or `...`."""
-    match item:
-        case ast.EllipsisDims():
-            return ["..."]
-        case ast.Slice():
-            start = format_expression_pieces(item.start) if item.start is not None else []
-            stop = format_expression_pieces(item.stop) if item.stop is not None else []
-            # `a:b:` is equivalent to `a:b`
-            step = [":", *format_expression_pieces(item.step)] if item.step is not None else []
-            return [*start, ":", *stop, *step]
-        case _:
-            return format_expression_pieces(item)
-
-
-def format_type_name(kind: ast.TypeName) -> str:
-    """Format a type on one line."""
-    return join_pieces(split_type_for_printing(kind))
-
-
-def split_type_for_printing(kind: ast.TypeName) -> Pieces:
+def format_type(kind: ast.TypeName) -> Pieces:
     """Format a type, e.g. `float[batch, n]` or `choice(a | b)?`."""
     suffix = ("?" if kind.optional else "") + (f" {kind.side}" if kind.side else "")
     if kind.element_type is not None:
-        return [kind.name, "[", *split_type_for_printing(kind.element_type), "]", suffix]
+        return concat_parts(kind.name, "[", kind.element_type, "]", suffix)
     if kind.name == "choice" and kind.names:
-        return [
-            "choice",
-            "(",
-            *join_with_commas(([quote_unless_name(n)] for n in kind.names), " |"),
-            ")",
-            suffix,
-        ]
+        names = join_with_commas(map(quote_unless_name, kind.names), " |")
+        return concat_parts("choice", "(", names, ")", suffix)
     if kind.name == "record":
         return [*format_record_type(kind.fields), suffix]
     # `dims` is None for a type without brackets, and empty for `[]`
     if kind.dims is None:
         return [kind.name + suffix]
-    return [f"{kind.name}[{join_pieces(format_subscripts(kind.dims))}]{suffix}"]
+    return [f"{kind.name}[{join_pieces(join_with_commas(kind.dims))}]{suffix}"]
 
 
 def format_record_type(fields: Sequence[ast.Field]) -> Pieces:
     """Format a record type, as in `record { layers: int = 4 }`."""
     if not fields:
         return ["record {}"]
-    parts = join_with_commas((format_field(f) for f in fields), "", LineBreak("  "))
-    return ["record ", "{", SPACE_BREAK, *parts, SPACE_BREAK, "}"]
-
-
-def format_field(field: ast.Field) -> Pieces:
-    """Format a config field, as in `layers: int from "n_layer" = 12 "number of layers"`."""
-    return [f"{field.name}: ", *split_type_for_printing(field.type), *format_field_suffix(field)]
+    parts = join_with_commas(fields, "", LineBreak("  "))
+    return concat_parts("record ", "{", SPACE_BREAK, parts, SPACE_BREAK, "}")
 
 
 def format_field_suffix(field: ast.Field) -> Pieces:
     """Format the sources, the default value and the docstring of a config field."""
-    pieces: Pieces = []
-    if field.sources:
-        pieces += [
-            SPACE_BREAK,
-            "from ",
-            *join_with_commas((format_expression_pieces(s) for s in field.sources), " |"),
-        ]
-    if field.default is not None:
-        pieces += [SPACE_BREAK, "= ", *format_expression_pieces(field.default)]
-    if field.doc:
-        pieces += [SPACE_BREAK, quote_text(field.doc)]
-    return pieces
+    sources = join_with_commas(field.sources, " |")
+    return concat_parts(
+        concat_parts(SPACE_BREAK, "from ", sources) if field.sources else None,
+        field.default and concat_parts(SPACE_BREAK, "= ", field.default),
+        concat_parts(SPACE_BREAK, quote_text(field.doc)) if field.doc else None,
+    )
+
+
+def format_parameter(node: ast.BlockParameter | ast.DefinitionParameter | ast.Target) -> Pieces:
+    """Format a parameter or a target, as in `x: float[batch, n] = 0`, `ahead=0` or `float`."""
+    if not node.name:  # a single unnamed result
+        return concat_parts(node.type)
+    declared_type = node.type and concat_parts(": ", node.type)
+    default = None if isinstance(node, ast.Target) else node.default
+    equal = " = " if node.type else "="
+    return concat_parts(node.name, declared_type, default and concat_parts(equal, default))
+
+
+NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
+    ast.NumberLiteral: lambda e: [e.text],
+    ast.TextLiteral: lambda e: [quote_text(e.value)],
+    ast.Name: lambda e: [e.path],
+    ast.Call: format_call,
+    ast.Index: lambda e: concat_parts(
+        format_operand(e.base, POSTFIX), "[", join_with_commas(e.items), "]"
+    ),
+    ast.Slice: lambda e: concat_parts(
+        # `a:b:` is equivalent to `a:b`
+        e.start,
+        ":",
+        e.stop,
+        e.step and concat_parts(":", e.step),
+    ),
+    ast.EllipsisDims: lambda _: ["..."],
+    ast.ListLiteral: lambda e: concat_parts("[", join_with_commas(e.items), "]"),
+    ast.ListComprehension: lambda e: concat_parts(
+        "[", e.item, SPACE_BREAK, f"for {e.variable} in ", e.iterable, "]"
+    ),
+    ast.RecordLiteral: lambda e: concat_parts(
+        "{", join_with_commas(concat_parts(f"{o.name} = ", o.value) for o in e.fields), "}"
+    ),
+    ast.Unary: format_unary,
+    ast.Binary: format_binary,
+    ast.Compare: format_comparison,
+    ast.Conditional: format_conditional,
+    # a path of names and numbers is not quoted
+    ast.WeightName: lambda e: [e.text if DOTTED_PATH.fullmatch(e.text) else quote_text(e.text)],
+    ast.TypeName: format_type,
+    ast.Target: format_parameter,
+    ast.BlockParameter: format_parameter,
+    ast.DefinitionParameter: format_parameter,
+    ast.Equation: lambda e: concat_parts(f"{e.name} = ", e.value),
+    # the default lower bound 0 is omitted
+    ast.DimName: lambda d: [f"{d.name} >= {d.minimum}" if d.minimum else d.name],
+    ast.Field: lambda f: concat_parts(f"{f.name}: ", f.type, format_field_suffix(f)),
+}
+"""The formatters of expressions, types and other parts of a statement, by AST class."""

@@ -1,9 +1,9 @@
 """Explain DSL syntax errors, e.g. at brackets (E0102, E0103), operators or reserved words."""
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
-from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.diagnostics.diagnostic import Diagnostic
 from specc.diagnostics.value_class import value_class
 from specc.syntax.dsl.dsl_lexer import CLOSERS, OPENERS, Fragment, Token
 from specc.syntax.dsl.lalr import LalrParser
@@ -90,15 +90,13 @@ def explain_unbalanced_bracket(
 
 def _explain_stray_closer(error: UnexpectedToken, last_open: Token | None) -> Diagnostic:
     """Return E0103 for an unmatched closing bracket. `last_open` is the innermost open bracket."""
-    related_labels: list[Label] = []
-    if last_open is not None:
-        related_labels.append(Label(error.get_span(last_open), "the last bracket that is open"))
-    return Diagnostic(
-        "E0103",
+    return error.explain(
         f"a `{error.token.text}` without its opening bracket",
-        Label(error.get_span(error.token), "no bracket to close"),
-        tuple(related_labels),
-        helps=("delete it, or open the bracket before",),
+        error.token,
+        "no bracket to close",
+        "delete it, or open the bracket before",
+        code="E0103",
+        related_label=(last_open, "the last bracket that is open") if last_open else None,
     )
 
 
@@ -106,20 +104,20 @@ def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int)
     """Return E0102 for the bracket `opener`, which is not closed before token `index`."""
     closer = OPENERS[opener.text]
     token, previous = error.tokens[index], error.tokens[index - 1]
+    location, label = token, f"expected `{closer}` before this"
     if token.kind == "$END":
-        last = error.get_end_span(previous) if len(error.tokens) > 1 else error.get_span(token)
-        primary = Label(last, f"the file ends without `{closer}`")
+        label = f"the file ends without `{closer}`"
+        location = previous.get_last_character() if len(error.tokens) > 1 else token
     elif error.is_on_new_line(token, previous) and opener.text != "{":
         # insert a missing `)` at the end of the previous line, but a missing `}` on a new line
-        primary = Label(error.get_end_span(previous), f"expected `{closer}` after this")
-    else:
-        primary = Label(error.get_span(token), f"expected `{closer}` before this")
-    return Diagnostic(
-        "E0102",
+        location, label = previous.get_last_character(), f"expected `{closer}` after this"
+    return error.explain(
         f"a `{opener.text}` that is never closed",
-        primary,
-        (Label(error.get_span(opener), "opened here"),),
-        helps=(f"add the missing `{closer}`",),
+        location,
+        label,
+        f"add the missing `{closer}`",
+        code="E0102",
+        related_label=(opener, "opened here"),
     )
 
 
@@ -157,15 +155,10 @@ def explain_weights_without_call(error: UnexpectedToken) -> Diagnostic | None:
     if error.previous_token is not None and error.previous_token.text == ")":
         # `(f(x)) @ name`: a call in parentheses does not count as a call
         fix = "put the name directly after the call, inside the parentheses: `(f(x) @ name)`"
-    return Diagnostic(
-        "E0107",
-        "`@` names the weights of a call; a product is matmul(x, w)",
-        Label(error.get_span(error.token), "not preceded by a call"),
-        notes=(
-            "`linear(x, out=d) @ q_proj` puts the weights of this `linear` under the name `q_proj`",
-        ),
-        helps=(fix,),
-    )
+    title = "`@` names the weights of a call; a product is matmul(x, w)"
+    note = "`linear(x, out=d) @ q_proj` puts the weights of this `linear` under the name `q_proj`"
+    diagnostic = error.explain(title, error.token, "not preceded by a call", fix, code="E0107")
+    return replace(diagnostic, notes=(note,))
 
 
 def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
@@ -177,12 +170,8 @@ def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
     if error.token.kind == "$END" and error.index == 0:
         title = "this spec is empty"
     label = "`specc 1` belongs here" if error.index == 0 else "unexpected"
-    return Diagnostic(
-        "E0113",
-        title,
-        Label(error.get_span(error.token), label),
-        helps=('start with\n  specc 1\n  model my_model "what it is"',),
-    )
+    fix = 'start with\n  specc 1\n  model my_model "what it is"'
+    return error.explain(title, error.token, label, fix, code="E0113")
 
 
 def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
@@ -191,12 +180,11 @@ def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
     # where a number is also allowed, the word is probably not meant as a name
     if token.kind not in RESERVED_TERMINALS or "NAME" not in expected or "NUMBER" in expected:
         return None
-    return Diagnostic(
-        "E0115",
+    title, fix = (
         f"`{token.text}` cannot be used as a name",
-        Label(error.get_span(token), "reserved word"),
-        helps=(f"choose another name, such as `{token.text}_`",),
+        f"choose another name, such as `{token.text}_`",
     )
+    return error.explain(title, token, "reserved word", fix, code="E0115")
 
 
 def explain_misplaced_docstring(error: UnexpectedToken) -> Diagnostic | None:
@@ -210,12 +198,8 @@ def explain_misplaced_docstring(error: UnexpectedToken) -> Diagnostic | None:
     if keyword and is_between_items:
         example = keyword.lower()
         location = f'before the `=`: `{example} name(…) "what it is" = …`'
-    return Diagnostic(
-        "E0117",
-        "misplaced description",
-        Label(error.get_span(error.token), "no description is allowed here"),
-        helps=(f"write a description {location}",),
-    )
+    label, fix = "no description is allowed here", f"write a description {location}"
+    return error.explain("misplaced description", error.token, label, fix, code="E0117")
 
 
 def _find_open_definition(error: UnexpectedToken) -> str:
@@ -245,13 +229,12 @@ def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
     is_unfinished = previous.kind in {*OPERATOR_TERMINALS, "COMMA", "EQUAL"}
     if not (starts_statement and is_unfinished and error.is_on_new_line(name, previous)):
         return None
-    next_statement = error.get_span(name).extend_to(error.get_span(token))
-    return Diagnostic(
-        "E0101",
+    return error.explain(
         f"the line before `{name.text} {token.text}` is not finished",
-        Label(error.get_span(previous), "a value is missing after this"),
-        (Label(next_statement, "a new statement starts here"),),
-        helps=(f"write the value after `{previous.text}`, or delete it",),
+        previous,
+        "a value is missing after this",
+        f"write the value after `{previous.text}`, or delete it",
+        related_label=(name._replace(end=token.end), "a new statement starts here"),
     )
 
 
@@ -259,31 +242,26 @@ def explain_name_without_assignment(error: UnexpectedToken) -> Diagnostic | None
     """Return E0101 for a name that is parsed as the target of an assignment without `=`, or None.
     Either an operator is missing before the name, or a result has no name.
     """
-    if error.index < 2 or not {"EQUAL", "COLON"} <= error.expected_terminals:
+    if error.index < 2 or not error.expects_assignment:
         return None
     name, previous = error.tokens[error.index - 1], error.tokens[error.index - 2]
     if not error.is_on_new_line(name, previous):
         if previous.kind in ("LBRACE", "RBRACE", "$END") or name.text == "":
             return explain_unnamed_result(error, name)
-        return _explain_missing_operator(error, name)
+        return error.explain(  # two values, as in `y = a b`
+            f"an operator is missing before `{name.text}`",
+            name,
+            "expected an operator before this",
+            "write an operator between the two, or start a new statement: `name = …`",
+        )
     if error.token.text == "(" or previous.text in ("{", "}") or name.text in CONFIG_KEYWORDS:
         return explain_unnamed_result(error, name)
-    return Diagnostic(
-        "E0101",
+    return error.explain(
         f"`{name.text}` is neither part of the line before nor a statement",
-        Label(error.get_end_span(previous), "is an operator missing at the end of this line?"),
-        (Label(error.get_span(name), "read as the name of a new result, and no `=` follows"),),
-        helps=(f"join the lines with an operator, or write `{name.text} = …`",),
-    )
-
-
-def _explain_missing_operator(error: UnexpectedToken, name: Token) -> Diagnostic:
-    """Return E0101 for two values without an operator between them, as in `y = a b`."""
-    return Diagnostic(
-        "E0101",
-        f"an operator is missing before `{name.text}`",
-        Label(error.get_span(name), "expected an operator before this"),
-        helps=("write an operator between the two, or start a new statement: `name = …`",),
+        previous.get_last_character(),
+        "is an operator missing at the end of this line?",
+        f"join the lines with an operator, or write `{name.text} = …`",
+        related_label=(name, "read as the name of a new result, and no `=` follows"),
     )
 
 
@@ -292,12 +270,9 @@ def explain_unnamed_result(error: UnexpectedToken, name: Token) -> Diagnostic:
     value = f"{name.text}(…)" if error.token.text == "(" else f"{name.text} …"
     method = error.tokens[error.index + 1].text if error.token.kind == "DOT" else name.text
     default = f"write `name = {value}`, or `return …` for a result"
-    return Diagnostic(
-        "E0101",
-        "the result of a statement needs a name",
-        Label(error.get_span(name), "this value has no name"),
-        helps=(UNNAMED_STATEMENT_HELPS.get(method, default),),
-    )
+    fix = UNNAMED_STATEMENT_HELPS.get(method, default)
+    title = "the result of a statement needs a name"
+    return error.explain(title, name, "this value has no name", fix)
 
 
 CONFIG_KEYWORDS = ("expect", "ignore")
@@ -332,18 +307,12 @@ def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnos
         missing = "an operator" if "PLUS" in expected else "the end"
         title = f"{description} ends before `{format_token(token)}`"
         title += "; expected an operator between them" if "PLUS" in expected else ""
-    label = _label_missing_token(error, missing)
-    return Diagnostic("E0101", title, label, helps=tuple(collect_syntax_hints(error)))
-
-
-def _label_missing_token(error: UnexpectedToken, missing: str) -> Label:
-    """Return the label of a missing token. The label is at the end of the previous line, unless the
-    unexpected token may begin a new statement or item.
-    """
-    token, previous, expected = error.token, error.previous_token, error.expected_terminals
-    if previous is not None:
-        may_begin = "BLOCK" in expected or "RETURN" in expected
-        is_new_line = error.is_on_new_line(token, previous) and not may_begin
-        if token.kind == "$END" or is_new_line:
-            return Label(error.get_end_span(previous), f"expected {missing} after this")
-    return Label(error.get_span(token), f"expected {missing} here")
+    location, preposition = token, "here"
+    previous = error.previous_token
+    # the label is at the end of the previous line, unless the unexpected token may begin a new
+    # statement or item
+    may_begin = "BLOCK" in expected or "RETURN" in expected
+    if previous and (is_at_end or (error.is_on_new_line(token, previous) and not may_begin)):
+        location, preposition = previous.get_last_character(), "after this"
+    label = f"expected {missing} {preposition}"
+    return error.explain(title, location, label, *collect_syntax_hints(error))

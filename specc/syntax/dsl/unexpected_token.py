@@ -3,6 +3,7 @@ of other languages, such as `for`, `if`, `x += 1` and `a and b`.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from specc.diagnostics.diagnostic import Diagnostic, Fix, Label, Span
@@ -121,6 +122,11 @@ class UnexpectedToken:
         return self.tokens[self.index]
 
     @property
+    def expects_assignment(self) -> bool:
+        """True if the previous token was parsed as the name of a result, so that `=` may follow."""
+        return {"EQUAL", "COLON"} <= self.expected_terminals
+
+    @property
     def previous_token(self) -> Token | None:
         """The token before the unexpected token, or None."""
         return self.tokens[self.index - 1] if self.index else None
@@ -134,9 +140,24 @@ class UnexpectedToken:
         """Return the source span of a token."""
         return self.fragment.make_span(token.start, token.end)
 
-    def get_end_span(self, token: Token) -> Span:
-        """Return the span of a token's last character, to which labels of missing code point."""
-        return self.fragment.make_span(max(token.start, token.end - 1), token.end)
+    def explain(
+        self,
+        title: str,
+        token: Token,
+        label: str,
+        *helps: str,
+        code: str = "E0101",
+        related_label: tuple[Token, str] | None = None,
+    ) -> Diagnostic:
+        """Return the diagnostic of the unexpected token, with a label at `token`."""
+        related_labels = [related_label] if related_label else []
+        return Diagnostic(
+            code,
+            title,
+            Label(self.get_span(token), label),
+            tuple(Label(self.get_span(t), text) for t, text in related_labels),
+            helps=helps,
+        )
 
     def is_on_new_line(self, token: Token, previous: Token) -> bool:
         """Return True if `token` is on a later line than `previous`."""
@@ -219,14 +240,12 @@ def _explain_module_call(error: UnexpectedToken) -> Diagnostic | None:
         return None
     module = _find_called_name(error.tokens[: error.index])
     example = module if module in MODULE_CALLS else "LayerNorm"
-    return Diagnostic(
-        "E0101",
+    return error.explain(
         "the result of a call cannot be called",
-        Label(error.get_span(error.token), "this would call it"),
-        helps=(
-            "the input is the first argument, and `@` names the weights: "
-            f"`{MODULE_CALLS[example]}` for `nn.{example}(…)(x)`",
-        ),
+        error.token,
+        "this would call it",
+        "the input is the first argument, and `@` names the weights: "
+        f"`{MODULE_CALLS[example]}` for `nn.{example}(…)(x)`",
     )
 
 
@@ -246,17 +265,13 @@ def _explain_foreign_statement(error: UnexpectedToken) -> Diagnostic | None:
     # `for` and `if` are keywords; other words are parsed as the name of a result, so that the token
     # after the word is unexpected
     if "RETURN" not in error.expected_terminals or token.kind not in ("FOR", "IF"):
-        if error.previous_token is None or not {"EQUAL", "COLON"} <= error.expected_terminals:
+        if error.previous_token is None or not error.expects_assignment:
             return None
         word = error.previous_token
     if word.text not in FOREIGN_STATEMENTS or error.token.text in ("=", ":", ","):
         return None
-    return Diagnostic(
-        "E0101",
-        f"`{word.text}` does not start a statement",
-        Label(error.get_span(word), "keyword of another language"),
-        helps=FOREIGN_STATEMENTS[word.text],
-    )
+    title = f"`{word.text}` does not start a statement"
+    return error.explain(title, word, "keyword of another language", *FOREIGN_STATEMENTS[word.text])
 
 
 def _explain_foreign_value(error: UnexpectedToken) -> Diagnostic | None:
@@ -266,12 +281,8 @@ def _explain_foreign_value(error: UnexpectedToken) -> Diagnostic | None:
     token = error.token
     if token.kind not in FOREIGN_VALUE_WORDS or "NUMBER" not in error.expected_terminals:
         return None
-    return Diagnostic(
-        "E0101",
-        f"`{token.text}` does not start a value",
-        Label(error.get_span(token), "expected a value"),
-        helps=FOREIGN_VALUE_WORDS[token.kind],
-    )
+    title = f"`{token.text}` does not start a value"
+    return error.explain(title, token, "expected a value", *FOREIGN_VALUE_WORDS[token.kind])
 
 
 def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
@@ -279,44 +290,34 @@ def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
     token is the logical operator, or the next token if the operator was parsed as the name of a new
     result.
     """
-    word = error.token
+    word, previous = error.token, error.previous_token
     if word.text not in FOREIGN_LOGICAL_OPERATORS:
-        is_target = {"EQUAL", "COLON"} <= error.expected_terminals
-        if (
-            error.previous_token is None
-            or not is_target
-            or error.previous_token.text not in FOREIGN_LOGICAL_OPERATORS
-        ):
+        if previous is None or not error.expects_assignment:
             return None
-        word = error.previous_token
-    elif error.previous_token is None or error.previous_token.kind not in VALUE_END_TERMINALS:
+        word = previous
+    elif previous is None or previous.kind not in VALUE_END_TERMINALS:
+        return None
+    if word.text not in FOREIGN_LOGICAL_OPERATORS:
         return None
     sign = FOREIGN_LOGICAL_OPERATORS[word.text]
-    return Diagnostic(
-        "E0101",
-        f"unknown operator `{word.text}`",
-        Label(error.get_span(word), f"expected `{sign}`"),
-        helps=(f"write `a {sign} b` for `a {word.text} b`",),
-        fixes=(Fix(error.get_span(word), sign),),
-    )
+    help = f"write `a {sign} b` for `a {word.text} b`"
+    diagnostic = error.explain(f"unknown operator `{word.text}`", word, f"expected `{sign}`", help)
+    return replace(diagnostic, fixes=(Fix(error.get_span(word), sign),))
 
 
 def _explain_in_place_operator(error: UnexpectedToken) -> Diagnostic | None:
     """Return E0101 for an augmented assignment, as in `x += 1`, or None."""
     token, operand = error.token, error.previous_token
     next_token = error.tokens[error.index + 1] if error.index + 1 < len(error.tokens) else None
-    if operand is None or next_token is None or not {"EQUAL", "COLON"} <= error.expected_terminals:
+    is_operator = error.expects_assignment and token.kind in OPERATOR_TERMINALS
+    if operand is None or next_token is None or not is_operator:
         return None
-    if (
-        token.kind not in OPERATOR_TERMINALS
-        or next_token.kind != "EQUAL"
-        or next_token.start != token.end
-    ):
+    if next_token.kind != "EQUAL" or next_token.start != token.end:
         return None
     sign = token.text
-    return Diagnostic(
-        "E0101",
+    return error.explain(
         f"`{sign}=` is not an operator of specs",
-        Label(error.get_span(token).extend_to(error.get_span(next_token)), "here"),
-        helps=(f"write `{operand.text} = {operand.text} {sign} …`",),
+        token._replace(end=next_token.end),
+        "here",
+        f"write `{operand.text} = {operand.text} {sign} …`",
     )

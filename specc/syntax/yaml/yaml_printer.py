@@ -8,8 +8,8 @@ from functools import lru_cache
 from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_dsl
-from specc.syntax.dsl.dsl_printer import format_dim_name, has_blank_lines_around
-from specc.syntax.dsl.expression_printer import format_comment_lines
+from specc.syntax.dsl.dsl_printer import has_blank_lines_around
+from specc.syntax.dsl.expression_printer import concat_parts, format_comment_lines, join_pieces
 from specc.syntax.yaml.yaml_keys import (
     ITEM_CONSTRUCTS,
     REQUIRE_ENTRY,
@@ -214,7 +214,7 @@ def make_entry_map(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
 
 
 SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] = {
-    ast.Dims: lambda item: make_yaml_list(map(format_dim_name, item.names)),
+    ast.Dims: lambda item: make_yaml_list(join_pieces(concat_parts(d)) for d in item.names),
     ast.WeightsSection: lambda item: make_multiline_list(
         [
             YamlItem(find_map_layout(WEIGHT_RULE_CONSTRUCTS, r).to_yaml(r), r.comments)

@@ -32,3 +32,7 @@ def test_outer_breaks_are_preferred() -> None:
 
 def test_unbreakable_lines_stay_long() -> None:
     assert break_lines(["a" * 200], 4) == ["    " + "a" * 200]
+
+
+def test_break_after_a_bracket_that_an_earlier_line_opens() -> None:
+    assert break_lines(["}", SPACE_BREAK, "b" * 9], 2, width=10) == ["  }", "      " + "b" * 9]
