@@ -36,7 +36,7 @@ class Source:
         return self.text[start:end].rstrip("\r")
 
 
-@value_class
+@immutable_dataclass
 class Span:
     """The characters of `source` from `start` to `end` (exclusive).
 
@@ -73,7 +73,7 @@ class Span:
         return f"{self.source.name}:{self.line}:{self.column}"
 
 
-@value_class
+@immutable_dataclass
 class Origin:
     """The origin of an IR value: its source span, and a description for messages."""
 
@@ -84,7 +84,7 @@ class Origin:
 Severity = Literal["error", "warning"]
 
 
-@value_class
+@immutable_dataclass
 class Label:
     """A source span with a message about it."""
 
@@ -102,7 +102,7 @@ class Label:
         return (cls(span, text),) if span else ()
 
 
-@value_class
+@immutable_dataclass
 class Fix:
     """A machine-applicable fix: a replacement for the text of `span`."""
 
@@ -110,7 +110,7 @@ class Fix:
     text: str
 
 
-@value_class
+@immutable_dataclass
 class Diagnostic:
     """An error or warning with its locations.
 

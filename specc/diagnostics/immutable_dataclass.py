@@ -11,11 +11,13 @@ C = TypeVar("C")
 
 @overload
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def value_class(cls: type[C], /) -> type[C]: ...
+def immutable_dataclass(cls: type[C], /) -> type[C]: ...
 @overload
-def value_class(*, slots: bool = True, kw_only: bool = False) -> Callable[[type[C]], type[C]]: ...
+def immutable_dataclass(
+    *, slots: bool = True, kw_only: bool = False
+) -> Callable[[type[C]], type[C]]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def value_class(cls: Any = None, /, *, slots: bool = True, kw_only: bool = False) -> Any:
+def immutable_dataclass(cls: Any = None, /, *, slots: bool = True, kw_only: bool = False) -> Any:
     """Make a class an immutable dataclass. Assignments to fields are rejected by mypy, not at run
     time. `slots` and `kw_only` are the options of `dataclass`.
 

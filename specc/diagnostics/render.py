@@ -8,7 +8,7 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 
 if TYPE_CHECKING:
     from specc.diagnostics.diagnostic import Diagnostic, Label, Span
@@ -68,7 +68,7 @@ ANSI_COLORS = {
 }
 
 
-@value_class
+@immutable_dataclass
 class Colorizer:
     """A function that colors text with ANSI escape sequences if `is_enabled` is set."""
 
@@ -141,7 +141,7 @@ def locate_underline(span: "Span") -> tuple[int, int, int]:
     return number, start, max(end, start)
 
 
-@value_class
+@immutable_dataclass
 class SourceLineExcerpt:
     """The displayed part of a source line: at most MAX_EXCERPT_WIDTH columns, beginning at column
     `start`.

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.drawing.attention_maps import (
     AttentionMap,
     AttentionMapAxis,
@@ -103,7 +103,7 @@ def _draw_attention_layer(
     return _draw_heat_maps(attention, scale, max_heads)
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class _AxisLayout:
     """The layout of a heat map axis: `cell_size` in points, and the labels that fit."""
 

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.drawing.drawing_marks import (
     COLOR_STOPS,
     LOG_DECADES,
@@ -33,7 +33,7 @@ UNITS_BY_ROLE: dict[Role, str] = {
 }
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class PatchGrid:
     """The grid of image patches in a token sequence that begins with `prefix_tokens` other tokens,
     such as a class token.
@@ -44,7 +44,7 @@ class PatchGrid:
     prefix_tokens: int = 0
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class AttentionMapAxis:
     """The query or key axis of an attention map: a label per position, the duration of an audio
     input in seconds, and the patch grid of an image.
@@ -68,7 +68,7 @@ class AttentionMapAxis:
         return f"{name}{number} {singular_unit if count == 1 else unit}{seconds}"
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class AttentionMap:
     """The attention weights [heads, query, key] of one attention layer for one batch element.
     `is_masked` is a bool array of the same shape, and `heads` are the indices of the heads.
@@ -99,7 +99,7 @@ class AttentionMap:
         return replace(self, weights=weights, is_masked=is_masked, heads=heads)
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class AttentionMaps:
     """The attention maps of one input, and the input image (uint8 [height, width, 3]) if any."""
 

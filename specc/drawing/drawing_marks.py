@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 
 Bytes = NDArray[np.uint8]
 Doubles = NDArray[np.float64]
@@ -53,7 +53,7 @@ LOG_DECADES = 4
 """Number of decades below the maximum weight that a logarithmic scale covers."""
 
 
-@value_class
+@immutable_dataclass
 class ColorScale:
     """A color scale from `low` to `high`."""
 
@@ -132,7 +132,7 @@ MAX_LABEL_LENGTH = 28
 Anchor: TypeAlias = Literal["start", "middle", "end"]
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class TextMark:
     """One line of text anchored at (x, y) on the baseline. `is_rotated` rotates the text by 90°."""
 
@@ -146,7 +146,7 @@ class TextMark:
     is_bold: bool = False
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class BoxMark:
     """A rounded rectangle. `block_path` is the path of the represented block, for HTML pages."""
 
@@ -161,7 +161,7 @@ class BoxMark:
     block_path: str = ""
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class LineMark:
     """A polyline with rounded corners. `has_arrow` adds an arrowhead at the end."""
 
@@ -173,7 +173,7 @@ class LineMark:
     is_dashed: bool = False
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class HeatmapMark:
     """A heat map: `colors` (uint8 [rows, columns, 3]) scaled to a box without interpolation."""
 

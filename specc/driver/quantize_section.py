@@ -76,7 +76,7 @@ def get_option_flag(name: str) -> str:
     return f"--{prefix}{name.replace('_', '-')}"
 
 
-@value_class(slots=False, kw_only=True)
+@immutable_dataclass(slots=False, kw_only=True)
 class QuantizeOptions:
     """The quantization options of a caller, with the parameter names of `specc.compile`. An empty
     string, an empty tuple or None means that the option is not set.

@@ -27,7 +27,7 @@ class DimLimitError(DimError):
     """The error for a dimension with a constant of 2^53 or more, or with more than 64 terms."""
 
 
-@value_class
+@immutable_dataclass
 class DimFunction:
     """An opaque function `fn` of two dims: `/`, `//`, `%`, `min` or `max`."""
 

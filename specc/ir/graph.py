@@ -51,7 +51,7 @@ NodeResults: TypeAlias = tuple[Value, ...]
 NodeOperands: TypeAlias = Sequence[Value | None]
 
 
-@value_class
+@immutable_dataclass
 class Node:
     """An application of `op` to the operands `args` (None for an absent operand). Equal nodes
     compute equal values. The hash is computed once.
@@ -88,7 +88,7 @@ class Node:
         return value
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class Parameter:
     """A weight of the model: its full name, type, initializer and source location, and the built-in
     function that declares it. `tied_to` is the name of the weight to which the parameter is tied,
@@ -103,7 +103,7 @@ class Parameter:
     tied_to: str = field(default="", compare=False)
 
 
-@value_class
+@immutable_dataclass
 class Input:
     """A graph input: its type, the padding side of a padding mask ("" for other inputs), and the
     exclusive upper bound of ids (None for other inputs).
@@ -115,7 +115,7 @@ class Input:
     span: Span | None = field(default=None, compare=False)
 
 
-@value_class
+@immutable_dataclass
 class NodeOrigin:
     """The origin of a node: the scope paths and source spans from which it was built."""
 

@@ -8,7 +8,7 @@ Code that runs a model with axis sizes of its own choice needs valid sizes: `x[:
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir import ops
 from specc.ir.dim import DIM_FUNCTIONS, Atom, Dim, DimError, DimFunction, min_dims
 from specc.ir.graph import Graph, Node, Value
@@ -17,7 +17,7 @@ ROPE_TABLE = "--context-length"
 """The name of the RoPE length limit in messages: the option that sets this limit."""
 
 
-@value_class
+@immutable_dataclass
 class PositionLimit:
     """The limit `length <= max_positions` of a position embedding. `table` is None for RoPE."""
 
@@ -113,7 +113,7 @@ MAX_TRIES = 1_500
 """Maximum number of search steps per radius."""
 
 
-@value_class
+@immutable_dataclass
 class DimConstraint:
     """A dimension that must have an integer value, and be non-negative if it counts positions."""
 

@@ -17,7 +17,7 @@ spaces.
 """
 
 
-@value_class
+@immutable_dataclass
 class GenerateSection:
     """The `generate` section of a spec. The section names the input with the token ids and the
     output with the logits. `settings` contains settings such as `start`, `stop` and `strategy` as
@@ -57,7 +57,7 @@ def has_token_logits(sequence_type: Type, logits_type: Type) -> bool:
     return codebooks > 0 and logits_type.rank == 4 and logits_type.shape[2] == codebooks
 
 
-@value_class
+@immutable_dataclass
 class StreamSection:
     """The `stream` section of a spec: the streamed input, and the outputs computed from it."""
 
@@ -96,7 +96,7 @@ class ModelDefinition:
 StateRole = Literal["key", "value", "carry", "rows"]
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class DecodeState:
     """A decode state: the input `name` of a decode step, and the output `next_output` with the
     value for the next step.
@@ -143,7 +143,7 @@ shape determines the number of past positions. With in-place buffers, the caller
 """
 
 
-@value_class
+@immutable_dataclass
 class KVCache:
     """The KV cache of an attention layer: the names of its inputs and of the updated outputs."""
 
@@ -153,7 +153,7 @@ class KVCache:
     present_value: str
 
 
-@value_class
+@immutable_dataclass
 class KVBufferGraph:
     """The graph of a decode step whose KV caches are in-place buffers."""
 
@@ -166,7 +166,7 @@ class KVBufferGraph:
         return tuple(n for c in self.caches for n in (c.key, c.value))
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class DecodingConfig:
     """Generation settings that are compiled into a standalone generator.
 
@@ -213,7 +213,7 @@ class DecodingConfig:
         return self.stop_token_ids[0] if self.stop_token_ids else 0
 
 
-@value_class
+@immutable_dataclass
 class StandaloneGeneratorSource:
     """The input for building a standalone generator: the graph of the spec, the derived graphs, and
     the generation settings. `defaults` computes the graph inputs that are not inputs of the

@@ -56,7 +56,7 @@ class Op:
         is_selection: bool = False,
         spec_name: str = "",
     ) -> None:
-        value_class(slots=False)(cls)
+        immutable_dataclass(slots=False)(cls)
         cls.name = re.sub(
             r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__
         ).lower()
@@ -143,7 +143,7 @@ class OpRuleTable(Generic[F]):
 T = TypeVar("T")
 
 
-@value_class
+@immutable_dataclass
 class Operand:
     """A required operand of an op class, with its operand index."""
 
@@ -158,7 +158,7 @@ class Operand:
         return per_operand[self.index]
 
 
-@value_class
+@immutable_dataclass
 class OptionalOperand:
     """An optional operand of an op class. An absent operand is None or after the last operand."""
 

@@ -34,7 +34,7 @@ from specc.ir.types import (
 DependenceKind = Literal["same", "window", "strided", "band", "newest", "extent", "all"]
 
 
-@value_class
+@immutable_dataclass
 class DependenceMask:
     """A mask operand that limits a dependence to positions where the mask may be true or nonzero.
     The `query_axis` of the mask corresponds to `result_axis`, and its `key_axis` to the operand
@@ -47,7 +47,7 @@ class DependenceMask:
     result_axis: int
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class Dependence:
     """The dependence of the result `result` on the axis `operand_axis` of the operand `operand`.
 

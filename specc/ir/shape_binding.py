@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir.dim import Dim, DimError
 from specc.ir.types import Type
 
 
-@value_class
+@immutable_dataclass
 class _ShapeEquation:
     """The equation `dim = size` for axis `axis` (0-based) of array `name`."""
 
@@ -170,7 +170,7 @@ def _check_equation(
     )
 
 
-@value_class
+@immutable_dataclass
 class AxisSource:
     """An input axis from which a symbolic dimension is computed at run time, as `(length - offset)
     / factor`. For an input `[batch, 2 * past + new]` with a known size `new`, the source of `past`

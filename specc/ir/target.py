@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class Target:
     """A target runtime and its capabilities.
 

@@ -36,7 +36,7 @@ FLOAT32_INTEGER_RANGES = {
 """The smallest and the largest integer of each integer type that is exact in float32."""
 
 
-@value_class
+@immutable_dataclass
 class Type:
     """A tensor type: element type and symbolic shape, such as `f32[batch, seq, 768]`."""
 
@@ -57,7 +57,7 @@ class Type:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-@value_class(slots=False)
+@immutable_dataclass(slots=False)
 class ShapeError(Exception):
     """The error for incompatible operands of an op.
 
@@ -79,7 +79,7 @@ CAST_HINT = "`cast(x, to=float)` converts integers"
 """The help message for an integer operand in place of a float operand."""
 
 
-@value_class
+@immutable_dataclass
 class Interval:
     """A closed interval from `low` to `high`. The interval is empty if `low > high`."""
 

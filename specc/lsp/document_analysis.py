@@ -20,7 +20,7 @@ from specc.diagnostics.diagnostic import (
     SpeccError,
     merge_duplicate_diagnostics,
 )
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.driver.spec_loader import LoadedSpec, SpecCheckResult, check_spec, open_spec
 from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.elaboration_state import RECORDED_VALUES, ElaborationRecord
@@ -34,7 +34,7 @@ Shapes = Mapping[tuple[int, int], tuple[str, ...]]
 """The inferred types of each source range (start offset, end offset)."""
 
 
-@value_class(slots=False, kw_only=True)
+@immutable_dataclass(slots=False, kw_only=True)
 class DocumentAnalysis:
     """The analysis of one version of a document: the syntax tree `file`, the `module` that resolves
     names, the loaded `spec`, and the `elaborations` with the inferred types of source spans.
@@ -216,7 +216,7 @@ def resolve_used_file(
 NO_NODE = (ast.Comments,)
 
 
-@value_class
+@immutable_dataclass
 class NameBinding:
     """A name bound in a document, with the kind, location and syntax node of the binding."""
 
@@ -312,7 +312,7 @@ def _list_blocks_before(items: Iterable[ast.Item], offset: int) -> list[ScopedIt
     return [block for block in blocks if block.span and block.span.start <= offset]
 
 
-@value_class
+@immutable_dataclass
 class QuickFixEdit:
     """A replacement of the characters `start` to `end`. `title` describes the edit to the user."""
 

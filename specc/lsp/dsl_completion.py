@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import extract_docstring_summary
-from specc.diagnostics.value_class import value_class
 from specc.driver.quantize_section import QUANTIZE_SETTINGS
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
@@ -38,7 +38,7 @@ DEFINITION_NAMES = {
 """The predeclared names in definitions, with their descriptions, by keyword terminal."""
 
 
-@value_class
+@immutable_dataclass
 class CompletionItem:
     """A completion item. `kind` is a key of COMPLETION_KINDS."""
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from specc.diagnostics.diagnostic import Span
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import escape_control_characters, extract_docstring_summary
-from specc.diagnostics.value_class import value_class
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.name_lookup import NAMED_CONSTANTS
@@ -19,13 +19,8 @@ from specc.lsp.document_analysis import (
     resolve_used_file,
 )
 from specc.syntax import ast
-from specc.syntax.dsl.dsl_printer import (
-    format_block_parameter,
-    format_header,
-    format_node_without_body,
-    format_statement,
-)
-from specc.syntax.dsl.expression_printer import format_type_name, join_pieces
+from specc.syntax.dsl.dsl_printer import format_header, format_node_without_body, format_statement
+from specc.syntax.dsl.expression_printer import concat_parts, format_type_name, join_pieces
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 KEYWORD_NODES: dict[str, type[ast.Node]] = {
@@ -55,7 +50,7 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
 """The AST class of each keyword. The docstring of the class is the hover text."""
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class HoverInfo:
     """The hover of the name at offsets `start_offset` to `end_offset`: the declaration as code, the
     documentation, the types with symbolic and with concrete dimensions, and the span of the
@@ -133,7 +128,7 @@ def _find_declaration_hover(
         case ast.DimName():
             return _find_length_hover(analysis, node.name)
         case ast.BlockParameter(is_from_inputs=True):
-            code = join_pieces(format_block_parameter(replace(node, is_from_inputs=False)))
+            code = join_pieces(concat_parts(replace(node, is_from_inputs=False)))
             hover = _make_binding_hover(analysis, code, span)
             # the type is that of the declaration in `inputs`
             return replace(hover, definition=node.type.span)

@@ -15,7 +15,7 @@ from lsprotocol import types as lsp
 from pygls.lsp.server import LanguageServer
 
 from specc.diagnostics.diagnostic import Source, SpeccError
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.lsp import dsl_completion, protocol_and_inlay_hints, yaml_completion
 from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.documents import OpenDocument, OpenDocuments
@@ -32,7 +32,7 @@ REQUEST_TIMEOUT = 10.0
 WORD_END = re.compile(r"[A-Za-z0-9_]*$")
 
 
-@value_class
+@immutable_dataclass
 class RequestHandlers:
     """Handlers of LSP requests. `split_lines` uses the negotiated position encoding."""
 

@@ -20,7 +20,7 @@ class SyntaxNode:
     """Base class of the classes of the syntax tree, which are value classes."""
 
     def __init_subclass__(cls, *, kw_only: bool = False) -> None:
-        value_class(slots=False, kw_only=kw_only)(cls)
+        immutable_dataclass(slots=False, kw_only=kw_only)(cls)
 
 
 class Comments(SyntaxNode):
@@ -213,6 +213,10 @@ class TypeName(SpannedNode, kw_only=True):
     element_type: "TypeName | None" = None
 
 
+MISSING_TYPE = TypeName(name="_")
+"""The placeholder for the type of a parameter that a parser has not resolved."""
+
+
 class BlockParameter(SpannedNode):
     """A parameter or result of a block or graph, such as `source_keep: keep[batch, src] = source !=
     pad`. With `is_from_inputs`, the type and the default are those of the `inputs` section.
@@ -362,6 +366,22 @@ class DimName(SpannedNode):
 
     name: str
     minimum: int = 0
+
+
+class InputDeclaration(CommentedNode):
+    """An entry of an `inputs` section: `keep: keep[batch, n] right = ids != pad`."""
+
+    name: str
+    type: TypeName
+    default: Expr | None = None
+
+
+class InputsSection(CommentedBlock):
+    """The types and defaults of inputs that several graphs have: `inputs { … }`. The parsers copy
+    them to the parameters of graphs without a type.
+    """
+
+    entries: tuple[InputDeclaration, ...]
 
 
 class UseStatement(CommentedNode, kw_only=True):

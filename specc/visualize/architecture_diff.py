@@ -7,7 +7,7 @@ from dataclasses import field, replace
 
 from specc.analysis.mask_bands import find_band_interval
 from specc.analysis.model_cost import count_multiply_adds, format_dim_formula, format_number_ranges
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.driver.weights_section import count_untied_parameters
 from specc.ir import ops
 from specc.ir.dim import Dim, sum_dims
@@ -27,7 +27,7 @@ INTEGER_PATTERN = re.compile(r"(?<![^.])\d+(?![^.])")
 """Pattern of an integer component of a scope path."""
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class ComparedArchitecture:
     """One of two architectures to compare: its name, its graph and the config of its checkpoint."""
 
@@ -36,7 +36,7 @@ class ComparedArchitecture:
     config: Mapping[str, object] = field(default_factory=dict)
 
 
-@value_class(slots=False, kw_only=True)
+@immutable_dataclass(slots=False, kw_only=True)
 class ArchitectureChange:
     """A single difference: its kind, the path of the changed block, and the change."""
 
@@ -45,7 +45,7 @@ class ArchitectureChange:
     change: str
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class ArchitectureDifference:
     """All differences of architectures A and B. `reason` explains why blocks are not compared."""
 

@@ -11,8 +11,8 @@ from specc.analysis.model_cost import (
     format_type_with_sizes,
 )
 from specc.diagnostics.diagnostic import Source
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_thousands
-from specc.diagnostics.value_class import value_class
 from specc.drawing.drawing_marks import make_printable_label
 from specc.drawing.svg_html_pages import (
     read_page_resource,
@@ -44,7 +44,7 @@ MAX_SOURCE = 400_000
 """Maximum total number of characters of the spec sources that a page shows."""
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class ArchitectureView:
     """The content of an architecture page: graphs by name, the full-forward graph first. `sizes`
     maps symbolic dimensions to the sizes for which costs are shown, and `parameter_count_text` is

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.types import KIND_BY_DTYPE
@@ -102,7 +102,7 @@ LENGTH_OPERATIONS = (ops.Extent, ops.Size)
 ARITHMETIC_SIGNS = {"add": "+", "sub": "−", "mul": "×", "div": "÷", "pow": "^"}
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class DataflowItem:
     """An item of a data flow diagram: a nested block, an operation, an input or an output."""
 
@@ -111,7 +111,7 @@ class DataflowItem:
     node: Node | None = None
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class BlockDataflow:
     """A data flow graph. `items` are in topological order, and each edge is a pair of producer and
     consumer indices. A back edge closes a cycle.

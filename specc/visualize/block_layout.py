@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.drawing.drawing_marks import (
     FAINT,
     INK,
@@ -70,7 +70,7 @@ def draw_block(
     return drawing
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class _PiecePlacement:
     """The position of a drawing piece: its top left corner, the top and bottom of its row, and
     whether the piece is the first in its row (`is_leftmost`).

@@ -7,8 +7,8 @@ from dataclasses import field, replace
 
 from specc.analysis.model_cost import ScopeSummary, format_dim_formula, summarize_graph
 from specc.diagnostics.diagnostic import Span
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import extract_docstring_summary
-from specc.diagnostics.value_class import value_class
 from specc.driver.generation_graphs import derive_graphs
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -41,7 +41,7 @@ first matching kind in the order of `KIND_ORDER` and then of this table.
 KIND_ORDER = ("attention", "experts", "recurrent", "convolution", "linear", "embedding", "norm")
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class SpecLine:
     """A source line of a spec: file name, line number and text."""
 
@@ -50,7 +50,7 @@ class SpecLine:
     text: str
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class Block:
     """A scope of a graph, or `repeats` equal scopes, of which `path` is the first. Costs and
     parameter counts are sums over all equal scopes.
@@ -96,7 +96,7 @@ class Block:
             yield from block.walk_blocks()
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class _BlockBuilder:
     """Builds the blocks of a graph; `sizes` are the sizes of symbolic dimensions."""
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from specc.analysis.blocked_attention_plan import plan_local_attention
 from specc.analysis.length_limits import find_length_limits
 from specc.analysis.model_cost import count_multiply_adds, format_large_number, summarize_graph
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_thousands
-from specc.diagnostics.value_class import value_class
 from specc.drawing.drawing_marks import FAINT, BoxMark, Drawing, LineMark, Mark, TextMark
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, sum_dims
@@ -23,7 +23,7 @@ SOLID_CURVES = ("total", "attention", "without attention")
 """Names of the curves of the actual model. Curves of hypothetical models are dashed."""
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class CostCurve:
     """A named curve of multiply-adds by sequence length."""
 
@@ -32,7 +32,7 @@ class CostCurve:
     is_dashed: bool = False
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class CostCurves:
     """The cost of one batch element as a function of the common size of all `symbols`.
     `limit_reason` explains the maximum size.

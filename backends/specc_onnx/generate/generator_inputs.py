@@ -70,7 +70,7 @@ class TokenSelection:
     next_carries: Sequence[OnnxValue]
 
 
-@value_class(slots=False)
+@immutable_dataclass(slots=False)
 class GeneratorDefinition(StandaloneGeneratorSource):
     """Graphs, decoding settings and input defaults of a standalone generator."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir.dim import Dim, divide_dims_exactly, mod_dims
 from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature, get_dtype_kind
@@ -234,7 +234,7 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
             raise ShapeError(f"cannot rotate {2 * pair_count} features of {head_size}", (0, 1))
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class MixtureOfExpertsOperands(Generic[T]):
     """The operands of a `MixtureOfExperts`, or the entries of a per-operand list, by role."""
 

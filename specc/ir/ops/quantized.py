@@ -189,7 +189,7 @@ MIN_GROUP_SIZE, MAX_GROUP_SIZE = 16, 256
 """The range of supported group sizes, which must be powers of two."""
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class QuantizationFormat:
     """A format of quantized weights with `bits` bits and `group_size` (0: per-channel scales).
 
@@ -247,7 +247,7 @@ class QuantizationFormat:
         return (*stack_sizes, *axes)
 
 
-@value_class
+@immutable_dataclass
 class PackedWeightFormat:
     """The format of packed 4-bit weights in a checkpoint."""
 
@@ -255,7 +255,7 @@ class PackedWeightFormat:
     has_zero_points: bool = False
 
 
-@value_class
+@immutable_dataclass
 class FoldedNorm:
     """A norm layer whose parameters `weight` and `bias` ("" if absent) are folded into the
     following linear layers. Each linear weight is paired with True if the weight is stored as [in,

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir.dim import Dim, divide_dims_exactly, mod_dims
 from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
@@ -44,7 +44,7 @@ class RecurrentLayer:
         return reverse_signature(self.signature) if self.reverse else self.signature
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class RecurrentOperands(Generic[T]):
     """The operands of a recurrent layer by role. `scales` is None for float weights."""
 
@@ -187,7 +187,7 @@ def reverse_signature(forward: Signature) -> Signature:
     return Signature.parse(forward.text.replace("t>", "t~"))
 
 
-@value_class
+@immutable_dataclass
 class LoopOperands(Generic[T]):
     """The operands of a loop, or the entries of a per-operand list, by role. `keep` is the padding
     mask, and the `captured` values are loop-invariant.

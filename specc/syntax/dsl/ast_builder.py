@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
 from specc.diagnostics.diagnostic import ErrorCollector, Label, Span
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.syntax import ast
 from specc.syntax.comments import CommentAttacher, CommentedBody
 from specc.syntax.dsl.dsl_lexer import Comment, Fragment, Token
@@ -159,7 +159,7 @@ def drop_absent_symbols(children: Iterable[T | None]) -> tuple[T, ...]:
     return tuple(c for c in children if c is not None)
 
 
-@value_class
+@immutable_dataclass
 class TupleRule:
     """A callback that returns its children as a tuple. If `unique` is set, duplicate names are
     reported, and `unique` describes a child in the message.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Source, Span, raise_error
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.syntax.dsl import dsl_lexer
 
 MAX_SPEC_BYTES = 1 << 20
@@ -35,7 +35,7 @@ MAX_COLLECTED_ERRORS = 40
 """Number of errors after which parsing stops. Only `MAX_REPORTED_ERRORS` are shown."""
 
 
-@value_class
+@immutable_dataclass
 class Fragment:
     """A source text fragment to parse. `offsets[n]` is the offset of character `n` in `source`. The
     last entry of `offsets` is the offset of the end.

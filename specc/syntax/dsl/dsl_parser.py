@@ -6,7 +6,7 @@ from typing import Generic, TypeVar, cast
 
 import specc.syntax.dsl.grammar_rules  # noqa: F401 — registers callbacks
 from specc.diagnostics.diagnostic import Diagnostic, Label, Source, SpeccError
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.syntax import ast
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.ast_builder import AstBuilder
@@ -26,7 +26,7 @@ from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
 T = TypeVar("T", covariant=True)
 
 
-@value_class
+@immutable_dataclass
 class StartSymbol(Generic[T]):
     """A start symbol of the grammar, with its description in messages. T is the result type."""
 
@@ -132,7 +132,7 @@ HEADER_TERMINALS = ("SPECC", "NUMBER", "MODEL", "NAME")
 """The terminals of a valid file header, which error recovery assumes."""
 
 
-@value_class
+@immutable_dataclass
 class ExpectedTokens:
     """The terminals that may follow the tokens `preceding`, and the terminals among them that are
     keywords at this position, such as `under` after `repeat i in n`.

@@ -238,6 +238,7 @@ SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ),
     ast.StreamSection: lambda n: [f"stream {n.source} of {n.input_name}"],
     ast.Field: concat_parts,
+    ast.InputDeclaration: concat_parts,
     ast.ExpectedValues: lambda n: concat_parts(
         f"expect {quote_text(n.key)} in ",
         *("(", join_with_commas(map(quote_unless_name, n.values)), ")"),

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.syntax import ast
 
 MAX_LINE_WIDTH = 110
@@ -17,7 +17,7 @@ ITEM_PENALTY = 60
 """Penalty of a line break inside a list item, in unused columns."""
 
 
-@value_class
+@immutable_dataclass
 class LineBreak:
     """A possible line break, which is printed as the text `flat` if the line is not broken there.
     Line breaks with a higher `bonus` (in unused columns) are preferred.
@@ -36,7 +36,7 @@ TARGET_BREAK = LineBreak(" ", -MAX_LINE_WIDTH)
 Pieces = list[str | LineBreak]
 
 
-@value_class
+@immutable_dataclass
 class BreakCandidate:
     """A possible line break: its piece index, its score, and the columns of open brackets."""
 
@@ -318,10 +318,14 @@ def format_field_suffix(field: ast.Field) -> Pieces:
     )
 
 
-def format_parameter(node: ast.BlockParameter | ast.DefinitionParameter | ast.Target) -> Pieces:
+def format_parameter(
+    node: ast.BlockParameter | ast.DefinitionParameter | ast.InputDeclaration | ast.Target,
+) -> Pieces:
     """Format a parameter or a target, as in `x: float[batch, n] = 0`, `ahead=0` or `float`."""
     if not node.name:  # a single unnamed result
         return concat_parts(node.type)
+    if isinstance(node, ast.BlockParameter) and node.is_from_inputs:
+        return [node.name]
     declared_type = node.type and concat_parts(": ", node.type)
     default = None if isinstance(node, ast.Target) else node.default
     equal = " = " if node.type else "="
@@ -361,6 +365,7 @@ NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.Target: format_parameter,
     ast.BlockParameter: format_parameter,
     ast.DefinitionParameter: format_parameter,
+    ast.InputDeclaration: format_parameter,
     ast.Equation: lambda e: concat_parts(f"{e.name} = ", e.value),
     # the default lower bound 0 is omitted
     ast.DimName: lambda d: [f"{d.name} >= {d.minimum}" if d.minimum else d.name],

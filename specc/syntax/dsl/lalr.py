@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specc.diagnostics.diagnostic import Diagnostic
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_lexer import Token
 
@@ -44,7 +44,7 @@ class LalrRule(NamedTuple):
         return self.passes_single_child and self.length == 1
 
 
-@value_class(kw_only=True)
+@immutable_dataclass(kw_only=True)
 class LalrTable:
     """The LALR(1) parse table.
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 
 from specc.diagnostics.diagnostic import Diagnostic
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.syntax.dsl.dsl_lexer import CLOSERS, OPENERS, Fragment, Token
 from specc.syntax.dsl.lalr import LalrParser
 from specc.syntax.dsl.syntax_hints import collect_syntax_hints
@@ -20,7 +20,7 @@ from specc.syntax.dsl.unexpected_token import (
 )
 
 
-@value_class
+@immutable_dataclass
 class UnbalancedBrackets:
     """The unbalanced brackets of a text, as token indices. `unclosed` maps each unclosed opening
     bracket to the token that reveals the error, and `unopened` contains unmatched closing brackets.

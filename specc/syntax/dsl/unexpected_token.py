@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from specc.diagnostics.diagnostic import Diagnostic, Fix, Label, Span
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.syntax.dsl.dsl_lexer import Fragment, Token
 from specc.syntax.dsl.lalr import LalrParser
 
@@ -103,7 +103,7 @@ def _remove_value_terminals(terminals: set[str]) -> list[str]:
     return []
 
 
-@value_class(slots=False)
+@immutable_dataclass(slots=False)
 class UnexpectedToken:
     """The unexpected token of a parse. `index` is the index of the token."""
 

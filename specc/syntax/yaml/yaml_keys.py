@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from specc.diagnostics.diagnostic import Span
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
-from specc.diagnostics.value_class import value_class
 from specc.syntax import ast
 from specc.syntax.ast import MISSING_TYPE
 from specc.syntax.comments import move_opening_comment
@@ -57,7 +57,7 @@ Statements = tuple[tuple[ast.Statement, ...], tuple[str, ...]]
 """A list of statements, and the comments after the last statement."""
 
 
-@value_class
+@immutable_dataclass
 class Key:
     """A key of a YAML map. The value of the key sets the fields `fields` of the syntax tree node.
     `description` names the value in messages.

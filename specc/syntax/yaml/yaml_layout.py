@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import TypeAlias
 
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.syntax import ast
 from specc.syntax.ast import NO_COMMENTS, Comments
 from specc.syntax.dsl.expression_printer import (
@@ -20,7 +20,7 @@ from specc.syntax.dsl.expression_printer import (
 )
 
 
-@value_class
+@immutable_dataclass
 class YamlPair:
     """A `key: value` pair with its comments. The trailing comment is on the first line if
     `is_comment_on_first_line` is set, otherwise on the last line.
@@ -32,7 +32,7 @@ class YamlPair:
     is_comment_on_first_line: bool = False
 
 
-@value_class
+@immutable_dataclass
 class YamlMap:
     """A YAML map with final comments `end`. With `is_multiline`, each entry is on its own line."""
 
@@ -41,7 +41,7 @@ class YamlMap:
     is_multiline: bool = False
 
 
-@value_class
+@immutable_dataclass
 class YamlItem:
     """An entry of a YAML list, with its comments."""
 
@@ -51,7 +51,7 @@ class YamlItem:
     has_blank_line_above: bool = False
 
 
-@value_class
+@immutable_dataclass
 class YamlList:
     """A YAML list. `end` and `is_multiline` have the same meaning as in `YamlMap`."""
 

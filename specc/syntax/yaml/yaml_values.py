@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeGuard
 
 from specc.diagnostics.diagnostic import Span, SpeccError
-from specc.diagnostics.value_class import value_class
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.syntax import ast
 from specc.syntax.ast import MISSING_TYPE
 from specc.syntax.dsl.dsl_parser import (
@@ -40,12 +40,7 @@ from specc.syntax.yaml.yaml_layout import (
     strings_to_yaml,
     values_to_yaml,
 )
-from specc.syntax.yaml.yaml_reader import (
-    YamlReader,
-    get_entry_span,
-    get_first_line_span,
-    scalar_to_fragment,
-)
+from specc.syntax.yaml.yaml_reader import YamlReader, get_first_line_span, scalar_to_fragment
 
 MISSING_NAME = ast.Name("_")
 
@@ -211,7 +206,7 @@ class FieldValues(tuple[object, ...]):
     """The values of several node fields that a single YAML key sets."""
 
 
-@value_class
+@immutable_dataclass
 class YamlValueKind:
     """The parser and the printer of one kind of YAML value, such as an expression or a type.
 
@@ -264,7 +259,7 @@ def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParam
 def parse_yaml_input_declaration(reader: YamlReader, entry: YamlEntry) -> ast.InputDeclaration:
     """Parse an entry of `inputs`, as in `keep: {type: 'keep[batch, n]', default: ids != 0}`."""
     param = parse_yaml_parameter(reader, entry)
-    return ast.InputDeclaration(param.name, param.type, param.default, span=get_entry_span(entry))
+    return ast.InputDeclaration(param.name, param.type, param.default, span=entry.span)
 
 
 def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Parameters:
