@@ -295,12 +295,10 @@ BODY_HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.ScanLoop: lambda n: concat_parts(
         f"scan {', '.join(n.variables)} in ",
         join_with_commas(n.sequences),
-        *format_clause("along", n.along),
-        *format_keyword_list("carry", n.carry),
-        *format_keyword_list("collect", n.collect),
-        *((SPACE_BREAK, "reverse") if n.reverse else ()),
-        *format_clause("keep", n.keep),
-        *format_clause("until", n.until),
+        [*format_clause("along", n.along), *format_keyword_list("carry", n.carry)],
+        format_keyword_list("collect", n.collect),
+        [SPACE_BREAK, "reverse"] if n.reverse else None,
+        [*format_clause("keep", n.keep), *format_clause("until", n.until)],
     ),
     ast.Block: format_block_header,
 }
