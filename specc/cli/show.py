@@ -268,19 +268,14 @@ def _raise_unknown_pass(name: str, *helps: str) -> NoReturn:
 
 def _build_pass_state(args: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
     """Return the elaborated graph and its related graphs, which are the input of the passes."""
+    model: Manifest | ModelDefinition
     if manifest is None:
         model = elaborate_spec(open_spec_from_arguments(args), args.graph)
-        return pass_pipeline.PassState(
-            graph=model.graph,
-            defaults=model.defaults,
-            generation=model.generation,
-            streaming=model.streaming,
-        )
+        generation = model.generation
+    else:
+        model, generation = manifest, manifest.generate_section
     return pass_pipeline.PassState(
-        graph=manifest.graph,
-        defaults=manifest.defaults,
-        generation=manifest.generate_section,
-        streaming=manifest.streaming,
+        graph=model.graph, defaults=model.defaults, generation=generation, streaming=model.streaming
     )
 
 
@@ -302,11 +297,9 @@ def format_scope_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> lis
     lines += [
         f"result  {n}: {format_type_with_sizes(v.type, sizes)}" for n, v in graph.outputs.items()
     ]
-    multiply_adds = substitute_lengths(
-        tree.sum_over_subtree("multiply_adds") - tree.sum_over_subtree("saved_multiply_adds"), sizes
-    ).number
-    total = [f"{format_large_number(multiply_adds)} multiply-adds"] if multiply_adds else []
-    return [*lines, count, *total]
+    saved = tree.sum_over_subtree("saved_multiply_adds")
+    total = substitute_lengths(tree.sum_over_subtree("multiply_adds") - saved, sizes).number
+    return [*lines, count, *([f"{format_large_number(total)} multiply-adds"] if total else [])]
 
 
 def _format_row(graph: Graph, depth: int, node: ScopeSummary, sizes: Mapping[str, int]) -> Row:
@@ -341,10 +334,9 @@ def _read_manifest(args: Namespace) -> "Manifest | None":
 def _describe_generator(manifest: "Manifest") -> list[str]:
     """Return the generation settings and inputs of a standalone generator, one per line."""
     recorded = manifest.decoding or {}
-    is_beam_search = recorded.get("strategy") == "beam"
-    settings = {n: recorded[key] for n, key in RECORDED_SETTINGS.items() if key in recorded}
-    relevant = {n: v for n, v in settings.items() if is_beam_search or n not in BEAM_SETTINGS}
-    texts = [f"{n} {value}" for n, value in relevant.items() if value not in (None, [], ())]
+    omitted = () if recorded.get("strategy") == "beam" else BEAM_SETTINGS
+    settings = {n: recorded.get(key) for n, key in RECORDED_SETTINGS.items() if n not in omitted}
+    texts = [f"{n} {value}" for n, value in settings.items() if value not in (None, [], ())]
     lines = [f"{manifest.name}: standalone generator ({', '.join(texts)})"]
     lines += [f"input   {name}: {value.type}" for name, value in manifest.graph.inputs.items()]
     return [*lines, "to see its graphs, compile a package: --graphs step"]
@@ -360,8 +352,7 @@ def load_graph(args: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim
             if name in manifest.initializers
         }
         return manifest.graph, sum_dims(counts.values())
-    spec = open_spec_from_arguments(args)
-    graph = elaborate_spec(spec, args.graph).graph
+    graph = elaborate_spec(open_spec_from_arguments(args), args.graph).graph
     return graph, count_untied_parameters(graph)
 
 

@@ -54,11 +54,8 @@ def _derive_streaming_graphs(
 
     Raise E0711 to E0718 if an output at a time step depends on later time steps.
     """
-    graph, defaults, sequence_input = (
-        job.simplified_graph,
-        job.model.defaults,
-        streaming.sequence_input,
-    )
+    graph, defaults = job.simplified_graph, job.model.defaults
+    sequence_input = streaming.sequence_input
     state = pass_pipeline.run_passes(
         pass_pipeline.PassState(
             graph=graph, defaults=defaults, streaming=streaming, logits_positions="new"
@@ -98,11 +95,11 @@ def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tup
 def _find_output_lengths(graph: Graph, sequence_input: str, step: Graph) -> dict[str, Dim]:
     """Return the outputs of the step whose size depends on the input length, with their sizes."""
     symbol = find_time_symbol(graph, sequence_input)
-    lengths = {name: value.type.shape for name, value in graph.outputs.items()}
     return {
-        name: next(d for d in lengths[name] if symbol in d.symbols())
+        name: dims[0]
         for name in step.outputs
-        if name in lengths and any(symbol in d.symbols() for d in lengths[name])
+        if name in graph.outputs
+        and (dims := [d for d in graph.outputs[name].type.shape if symbol in d.symbols()])
     }
 
 

@@ -78,23 +78,15 @@ class AttentionAxisLabeler:
 
     def _describe_axis(self, name: str, array: Array) -> str:
         record = self.model.manifest.preprocessing.get_input_config(name)
+        sequence_input = self.model.input_signature.sequence_input
+        is_generated = self.generated_tokens is not None and name == sequence_input
         if isinstance(record, TEXT_CONFIGS) and array.ndim == 2 and len(array):
-            return (
-                "".join(make_token_labels(array[0], record))
-                if name != self._generated_input
-                else ""
-            )
+            return "" if is_generated else "".join(make_token_labels(array[0], record))
         if isinstance(record, ImageConfig):
             return f"an image of {record.size[0]} × {record.size[1]} pixels"
         if isinstance(record, Waveform | LogMel):
             return f"audio of {_compute_duration(array, record):.3g} s"
         return ""
-
-    @property
-    def _generated_input(self) -> str:
-        return (
-            self.model.input_signature.sequence_input if self.generated_tokens is not None else ""
-        )
 
     def _label_text(self, length: Dim | None, count: int) -> AttentionMapAxis | None:
         """Label the `count` tokens of the text input with size `length`, or return None."""
@@ -105,9 +97,7 @@ class AttentionAxisLabeler:
                 continue
             if self.model.manifest.graph.inputs[name].type.shape[1] == length:
                 role: Role = "generated" if name == sequence_input else "input"
-                return AttentionMapAxis(
-                    role=role, labels=tuple(make_token_labels(array[0], record))
-                )
+                return AttentionMapAxis(role=role, labels=make_token_labels(array[0], record))
         return None
 
     def _find_tokenizer(self, name: str) -> TextReading | None:
@@ -115,11 +105,8 @@ class AttentionAxisLabeler:
         record = self.model.manifest.preprocessing.get_input_config(name)
         if isinstance(record, TEXT_CONFIGS):
             return record
-        return (
-            self._find_output_tokenizer()
-            if name == self.model.input_signature.sequence_input
-            else None
-        )
+        is_generated = name == self.model.input_signature.sequence_input
+        return self._find_output_tokenizer() if is_generated else None
 
     def _find_output_tokenizer(self) -> TextReading | None:
         """Return the tokenizer of the generated text, or None if the model has no tokenizer."""
@@ -138,9 +125,10 @@ class AttentionAxisLabeler:
 
     def _find_patches(self, count: int) -> AttentionMapAxis | None:
         image_input = self._find_image()
-        height, width = self.arrays[image_input[0]].shape[-2:] if image_input else (0, 0)
-        grid = infer_patch_grid(count, (height, width)) if image_input else None
-        if grid is None:
+        if image_input is None:
+            return None
+        height, width = self.arrays[image_input[0]].shape[-2:]
+        if (grid := infer_patch_grid(count, (height, width))) is None:
             return None
         patches = (f"{r + 1}, {c + 1}" for r in range(grid.rows) for c in range(grid.columns))
         return AttentionMapAxis(
@@ -148,14 +136,13 @@ class AttentionAxisLabeler:
         )
 
     def _find_image(self) -> tuple[str, ImageConfig] | None:
+        """Return the name and preprocessing of the first image input, or None."""
         for name, record in self.model.manifest.preprocessing.inputs:
-            if not isinstance(record, ImageConfig) or name not in self.arrays:
-                continue
+            if isinstance(record, ImageConfig) and name in self.arrays:
                 # the preprocessing may convert the image to patches, which cannot be displayed
-            shape = self.arrays[name].shape
-            is_image = len(shape) in (4, 5) and shape[-3] == record.channels
-            if is_image and all(shape):
-                return name, record
+                shape = self.arrays[name].shape
+                if len(shape) in (4, 5) and shape[-3] == record.channels and all(shape):
+                    return name, record
         return None
 
     def _label_generated_tokens(self) -> AttentionMapAxis | None:
@@ -163,9 +150,8 @@ class AttentionAxisLabeler:
         record = self._find_output_tokenizer()
         if record is None or self.generated_tokens is None:
             return None
-        return AttentionMapAxis(
-            role="generated", labels=tuple(make_token_labels(self.generated_tokens[0], record))
-        )
+        labels = make_token_labels(self.generated_tokens[0], record)
+        return AttentionMapAxis(role="generated", labels=labels)
 
     def decode_generated_text(self) -> str:
         """Return the generated text, or "" if the model does not generate text."""
@@ -188,9 +174,9 @@ def infer_patch_grid(key_count: int, image_size: tuple[int, int]) -> PatchGrid |
     return None
 
 
-def make_token_labels(ids: Array, record: TextReading) -> list[str]:
+def make_token_labels(ids: Array, record: TextReading) -> tuple[str, ...]:
     """Return one label per token id. Special tokens without text are labeled with a dot."""
-    return [get_token_label(int(i), record) for i in ids]
+    return tuple(get_token_label(int(i), record) for i in ids)
 
 
 def _compute_duration(array: Array, record: Waveform | LogMel) -> float:

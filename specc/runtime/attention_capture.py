@@ -8,7 +8,12 @@ import numpy as np
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.drawing.attention_map_drawing import draw_attention_maps
-from specc.drawing.attention_maps import AttentionMap, AttentionMaps, render_attention_html
+from specc.drawing.attention_maps import (
+    AttentionMap,
+    AttentionMapAxis,
+    AttentionMaps,
+    render_attention_html,
+)
 from specc.drawing.png import find_missing_glyphs, render_png
 from specc.drawing.svg_html_pages import render_svg
 from specc.io.safe_read import escape_text
@@ -221,16 +226,11 @@ def capture_attention(
         results, weights = model.attention(**inputs)
         if not weights:
             raise_error("E0931", "this model does not expose attention weights")
-        maps, batch_size = (
-            _make_attention_maps(labeler, weights, scope),
-            len(next(iter(weights.values()))),
-        )
-    generated_text = labeler.decode_generated_text()
-    input_text = (
-        f"{labeler.describe_inputs()} → {generated_text}"
-        if generated_text
-        else labeler.describe_inputs()
-    )
+        maps = _make_attention_maps(labeler, weights, scope)
+        batch_size = len(next(iter(weights.values())))
+    input_text = labeler.describe_inputs()
+    if generated_text := labeler.decode_generated_text():
+        input_text += f" → {generated_text}"
     attention_maps = AttentionMaps(
         model_name=model.manifest.name,
         input_text=input_text,
@@ -254,16 +254,10 @@ def capture_generation_attention(
         # the graph's token input is delayed by codebook: [batch, time, codebooks]
         tokens = np.array([[step.tokens[0] for step in stream.logged_steps]], np.int64)
     # keep only inputs without a time axis; other inputs are recomputed for the whole sequence
-    static_names = [
-        name
-        for name in stream.prepared_inputs
-        if signature.sequence_length not in model.manifest.graph.inputs[name].type.shape
-    ]
     inputs_of_first: dict[str, object] = {
-        name: stream.prepared_inputs[name][:1]
-        if inputs[name].type.shape[:1] == (signature.batch_size,)
-        else stream.prepared_inputs[name]
-        for name in static_names
+        name: value[:1] if inputs[name].type.shape[:1] == (signature.batch_size,) else value
+        for name, value in stream.prepared_inputs.items()
+        if signature.sequence_length not in model.manifest.graph.inputs[name].type.shape
     }
     inputs_of_first[sequence_input] = np.concatenate(
         [stream.graph_prompt[:1], tokens[:, :-1]], axis=1
@@ -291,24 +285,26 @@ def _make_attention_maps(
     for name, shape in shapes.items():
         location = locations.get(name.partition(ITERATION_SEPARATOR)[0])
         lengths = (location.query_dim, location.key_dim) if location else (None, None)
-        query_axis, key_axis = labeler.label_axes(lengths, shape)
         values = np.asarray(weights[name][0], np.float64)
-        is_masked = (
-            masked_positions[name][0]
-            if name in masked_positions
-            else np.zeros(values.shape, np.bool_)
-        )
-        maps.append(
-            AttentionMap(
-                scope=name,
-                weights=values,
-                is_masked=is_masked,
-                heads=tuple(range(len(values))),
-                query_axis=query_axis,
-                key_axis=key_axis,
-            )
-        )
+        attention_map = _make_attention_map(name, values, labeler.label_axes(lengths, shape))
+        if name in masked_positions:
+            attention_map = replace(attention_map, is_masked=masked_positions[name][0])
+        maps.append(attention_map)
     return maps
+
+
+def _make_attention_map(
+    scope: str, weights: Array, axes: tuple[AttentionMapAxis, AttentionMapAxis]
+) -> AttentionMap:
+    """Make an attention map without masked positions from weights float64 [heads, query, key]."""
+    return AttentionMap(
+        scope=scope,
+        weights=weights,
+        is_masked=np.zeros(weights.shape, np.bool_),
+        heads=tuple(range(len(weights))),
+        query_axis=axes[0],
+        key_axis=axes[1],
+    )
 
 
 def _read_alignment(labeler: AttentionAxisLabeler, weights: Array) -> AttentionMap:
@@ -322,16 +318,8 @@ def _read_alignment(labeler: AttentionAxisLabeler, weights: Array) -> AttentionM
         ]
         raise_error("E0931", f"the output `{ALIGNMENT_OUTPUT}` has no weights to plot", notes=notes)
     shape = labeler.model.manifest.graph.outputs[ALIGNMENT_OUTPUT].type.shape
-    query_axis, key_axis = labeler.label_axes((shape[-2], shape[-1]), maps.shape)
-    weights_of_first = maps[0].reshape((-1, *maps.shape[-2:]))
-    return AttentionMap(
-        scope=ALIGNMENT_OUTPUT,
-        weights=weights_of_first,
-        is_masked=np.zeros(weights_of_first.shape, np.bool_),
-        heads=tuple(range(len(weights_of_first))),
-        query_axis=query_axis,
-        key_axis=key_axis,
-    )
+    axes = labeler.label_axes((shape[-2], shape[-1]), maps.shape)
+    return _make_attention_map(ALIGNMENT_OUTPUT, maps[0].reshape((-1, *maps.shape[-2:])), axes)
 
 
 @immutable_dataclass()
@@ -359,9 +347,8 @@ def render_attention(
     )
     remarks = (omitted,) if omitted else ()
     if suffix == ".html":
-        return RenderedAttention(
-            render_attention_html(attention_maps, log=log_scale).encode("utf-8"), remarks
-        )
+        page = render_attention_html(attention_maps, log=log_scale)
+        return RenderedAttention(page.encode("utf-8"), remarks)
     drawing = draw_attention_maps(attention_maps, log=log_scale)
     if suffix == ".svg":
         return RenderedAttention(render_svg(drawing).encode("utf-8"), remarks)

@@ -95,12 +95,9 @@ class GenerativeModel:
     @property
     def vocabulary_sizes(self) -> VocabularySizes:
         """The vocabulary sizes of the token input and of the logits."""
-        upper_bound = self.input_signature.graph.input_facts[
-            self.input_signature.sequence_input
-        ].upper_bound
-        return VocabularySizes(
-            upper_bound.number if upper_bound is not None else None, self.logits_vocabulary_size
-        )
+        signature = self.input_signature
+        bound = signature.graph.input_facts[signature.sequence_input].upper_bound
+        return VocabularySizes(bound.number if bound else None, self.logits_vocabulary_size)
 
 
 @dataclass(kw_only=True)
@@ -208,11 +205,7 @@ def prepare_prompts(
     # a mask from the caller takes precedence over the computed mask
     prepared = input_signature.prepare({**prompts, **others})
     computed_mask = next((n for n in prompts if n not in (sequence_input, *others)), "")
-    return (
-        _recompute_padding_mask(input_signature, prepared, computed_mask)
-        if computed_mask
-        else prepared
-    )
+    return _recompute_padding_mask(input_signature, prepared, computed_mask)
 
 
 def _add_start_tokens(
@@ -226,9 +219,8 @@ def _add_start_tokens(
     """
     if not start and not allows_empty_prompt:
         return dict(inputs)
-    start_tokens = np.tile(
-        np.array(start, np.int64), (_infer_batch_size(input_signature, inputs), 1)
-    )
+    batch_size = _infer_batch_size(input_signature, inputs)
+    start_tokens = np.tile(np.array(start, np.int64), (batch_size, 1))
     # start tokens are valid, even if their id is the padding id
     mask_input = input_signature.mask_input
     mask = {mask_input: np.ones(start_tokens.shape, np.bool_)} if mask_input else {}
@@ -250,16 +242,12 @@ def _recompute_padding_mask(
             "other inputs"
         )
         raise_error("E0912", title, helps=[f"pass `{mask_input}` with the prompts"])
-    mask_defaults, mask = (
-        resolve_missing_inputs(defaults, (mask_input,)),
-        prepared[mask_input].copy(),
-    )
+    mask_defaults = resolve_missing_inputs(defaults, (mask_input,))
+    mask, reference = prepared[mask_input].copy(), backend.load_reference()
     for row, tokens in enumerate(prepared[sequence_input]):
         start = len(tokens) - int(mask[row].sum())
         inputs = {sequence_input: tokens[None, start:]}
-        mask[row, start:] = backend.load_reference().evaluate_graph(mask_defaults, inputs, {})[
-            mask_input
-        ][0]
+        mask[row, start:] = reference.evaluate_graph(mask_defaults, inputs, {})[mask_input][0]
     return {**prepared, mask_input: mask}
 
 
@@ -276,8 +264,7 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
         prompts = np.zeros(shape, np.int64)
     # Prompts of equal length need no padding, but the mask may be a required input.
     if min(map(len, sequences)) == longest:
-        default_inputs = input_signature.defaults.outputs if input_signature.defaults else ()
-        if not mask_input or mask_input in default_inputs:
+        if not mask_input or mask_input not in input_signature.required_inputs:
             return {sequence_input: prompts}
         return {sequence_input: prompts, mask_input: np.ones((len(sequences), longest), np.bool_)}
     if not mask_input:
@@ -332,9 +319,9 @@ def check_generation_settings(model: GenerativeModel, settings: GenerationSettin
     sequence_input, batch = model.input_signature.sequence_input, model.input_signature.batch_size
     token_settings = ("pad", "start", "begin", "forced_eos_token_id")
     model.vocabulary_sizes.check_token_settings({n: getattr(settings, n) for n in token_settings})
-    feature = "guidance" if settings.guidance_scale != 1 else "beam search"
-    needs_batch = feature == "guidance" or settings.strategy == "beam"
-    if needs_batch and batch.number is not None:
+    uses_guidance = settings.guidance_scale != 1
+    if (uses_guidance or settings.strategy == "beam") and batch.number is not None:
+        feature = "guidance" if uses_guidance else "beam search"
         raise_error(
             "E0733",
             f"{feature} needs a dynamic batch size, but the batch size of this model is {batch}",

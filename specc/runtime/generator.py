@@ -259,9 +259,8 @@ def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> Step
     encoder_session = None
     if "encode" in package.roles:
         encoder_session = package.open_session("encode", provider=provider, threads=threads)
-    inputs, outputs = (
-        (encoder_session.inputs, encoder_session.outputs) if encoder_session else ((), ())
-    )
+    inputs = encoder_session.inputs if encoder_session else ()
+    outputs = encoder_session.outputs if encoder_session else ()
     check_encoder_outputs(metadata, inputs, outputs, path)
     return StepGraphs(
         metadata=metadata,

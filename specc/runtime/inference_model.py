@@ -141,8 +141,8 @@ class InferenceModel(Closeable):
         # in a package with a step graph, no single graph has all weights, so the package index
         # stores the seed
         stepping_model = self.generator if self.uses_step_graph else self.streaming_model
-        if self.uses_step_graph or stepping_model is not None:
-            return stepping_model.random_init if stepping_model else None
+        if stepping_model is not None:
+            return stepping_model.random_init
         manifest = self.default_model.manifest
         has_parameters = bool(manifest.graph.parameters) or manifest.decoding is not None
         return manifest.random_init if has_parameters else None

@@ -1,9 +1,8 @@
 """Prepare the inputs of a graph, and extend masks and position ids during generation."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NoReturn
 
 import numpy as np
 
@@ -80,7 +79,7 @@ class ModelInputs:
     @property
     def input_specs(self) -> tuple[InputSpec, ...]:
         """The expected dtype and shape of each input."""
-        optional_names = {*self.unused_inputs, *(self.defaults.outputs if self.defaults else ())}
+        optional_names = self.unused_inputs | self._default_names
         specs = []
         for name, value in self.graph.inputs.items():
             facts = self.graph.input_facts.get(name)
@@ -93,9 +92,12 @@ class ModelInputs:
     @property
     def required_inputs(self) -> list[str]:
         """The names of inputs without a default, in the order of positional arguments."""
-        return [
-            n for n in self.graph.inputs if self.defaults is None or n not in self.defaults.outputs
-        ]
+        return [name for name in self.graph.inputs if name not in self._default_names]
+
+    @property
+    def _default_names(self) -> Set[str]:
+        """The names of the inputs with a default."""
+        return self.defaults.outputs.keys() if self.defaults else frozenset()
 
     def is_left_padded(self, name: str) -> bool:
         """Return True if an input is padded on the left when a batch is formed."""
@@ -136,11 +138,9 @@ class ModelInputs:
         return convert_input(value, name)
 
     def _fill_defaults(self, values: Arrays) -> dict[str, Array]:
-        if self.defaults is None:
-            return {}
         known_names = {*values, *self.unused_inputs}
-        absent = tuple(n for n in self.defaults.outputs if n not in known_names)
-        if not absent:
+        absent = tuple(name for name in self._default_names if name not in known_names)
+        if self.defaults is None or not absent:
             return {}
         # Compute only the required defaults, because other defaults may depend on omitted inputs.
         defaults = resolve_missing_inputs(self.defaults, absent)
@@ -178,13 +178,9 @@ def find_unused_inputs(
     pending, used_names = list(read_names), set[str]()
     while pending:
         name = pending.pop()
-        if name not in used_names:
-            used_names.add(name)
-            pending += (
-                find_default_sources(defaults, name)
-                if defaults and name in defaults.outputs
-                else ()
-            )
+        if name not in used_names and defaults and name in defaults.outputs:
+            pending += find_default_sources(defaults, name)
+        used_names.add(name)
     return frozenset(graph.inputs.keys() - used_names)
 
 
@@ -224,9 +220,17 @@ class PerTokenInputs:
         extended = {n for n, v in inputs.items() if length in v.type.shape} - {sequence_input}
         names = [name for name in inputs if name in extended & prepared.keys()]
         facts = input_signature.graph.input_facts
-        for name in (n for n in names if facts[n].padding_side == "right"):
-            if not np.all(prepared[name]):
-                _raise_right_padding(name, sequence_input)
+        for name in names:
+            if facts[name].padding_side == "right" and not np.all(prepared[name]):
+                raise_error(
+                    "E0912",
+                    f"`{name}` is padded on the right, so no position can be generated after it",
+                    notes=[f"new positions of `{sequence_input}` are appended after the padding"],
+                    helps=[
+                        f"declare `{name}` as `keep[…] left`, or as `keep[…]`",
+                        "or batch prompts of equal length",
+                    ],
+                )
         others = prepared.keys() - {*names, sequence_input}
         return cls(
             input_signature=input_signature,
@@ -257,20 +261,17 @@ class PerTokenInputs:
     def _extend_input(self, name: str, axes: Sequence[int], tokens: Ints) -> Array:
         """Extend an input along `axes` for new tokens, without changing earlier positions."""
         value, count = self.arrays[name], tokens.shape[1]
-        old_slices = tuple(map(slice, value.shape))
-        # An input without a default is a padding mask: generated positions are valid.
-        if name not in self._computed_inputs:
-            sizes = [n + count if axis in axes else n for axis, n in enumerate(value.shape)]
-            extended: Array = np.ones(sizes, np.bool_)
-            extended[old_slices] = value
-            return extended
         # look up a token-wise default in a table over all token ids
-        token_graph = self._computed_inputs[name]
-        if token_graph is not None:
+        if (token_graph := self._computed_inputs.get(name)) is not None:
             new_values = self._look_up_defaults(name, token_graph, tokens).astype(value.dtype)
             return np.concatenate([value, new_values], axis=1)
-        extended = self._compute_defaults(name).astype(value.dtype)
-        extended[old_slices] = value
+        if name in self._computed_inputs:
+            extended = self._compute_defaults(name).astype(value.dtype)
+        else:
+            # an input without a default is a padding mask: generated positions are valid
+            sizes = [n + count if axis in axes else n for axis, n in enumerate(value.shape)]
+            extended = np.ones(sizes, np.bool_)
+        extended[tuple(map(slice, value.shape))] = value
         return extended
 
     @cached_property
@@ -384,15 +385,3 @@ def _sort_by_dependency(
 def find_axis(type: Type, length: Dim) -> int | None:
     """Return the index of the first axis with the size `length`, or None if there is none."""
     return next((n for n, d in enumerate(type.shape) if d == length), None)
-
-
-def _raise_right_padding(name: str, sequence_input: str) -> NoReturn:
-    raise_error(
-        "E0912",
-        f"`{name}` is padded on the right, so no position can be generated after it",
-        notes=[f"new positions of `{sequence_input}` are appended after the padding"],
-        helps=[
-            f"declare `{name}` as `keep[…] left`, or as `keep[…]`",
-            "or batch prompts of equal length",
-        ],
-    )

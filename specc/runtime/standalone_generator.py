@@ -58,11 +58,8 @@ def run_standalone_generator(
 
 def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
     """Return the prepared values of the graph's inputs; the graph computes all other values."""
-    input_signature, accepted = (
-        request.model.input_signature,
-        {*session.inputs, *session.optional_inputs},
-    )
-    known_names = accepted
+    input_signature = request.model.input_signature
+    known_names = accepted = {*session.inputs, *session.optional_inputs}
     if request.starts_without_prompt and input_signature.sequence_input in session.optional_inputs:
         # the generator inserts the start token, at a position that is valid
         start_names = {input_signature.sequence_input, input_signature.mask_input}
@@ -112,9 +109,8 @@ def list_standalone_beam_hypotheses(
     """Return the hypotheses of a beam search in a standalone generator, without padding."""
     _check_tokens_valid(output.tokens)
     hypotheses: list[list[BeamHypothesis]] = []
-    for sequences, scores in zip(
-        output.tokens.tolist(), np.asarray(output.scores).tolist(), strict=True
-    ):
+    all_scores = np.asarray(output.scores).tolist()
+    for sequences, scores in zip(output.tokens.tolist(), all_scores, strict=True):
         hypotheses.append([])
         for tokens, score in zip(sequences, scores, strict=True):
             # tokens after the first stop token are padding
@@ -141,12 +137,9 @@ def _check_computed(
 ) -> None:
     """Raise E0912 if an input differs from the value that the graph computes."""
     facts = input_signature.graph.input_facts
-    computed_names = sorted(
-        prepared.keys() & facts.keys() - {*known_names} - input_signature.unused_inputs
-    )
-    computed = input_signature.prepare(
-        {n: v for n, v in prepared.items() if n not in computed_names}
-    )
+    names = prepared.keys() & facts.keys() - {*known_names} - input_signature.unused_inputs
+    computed_names = sorted(names)
+    computed = input_signature.prepare({n: v for n, v in prepared.items() if n not in names})
     for name in computed_names:
         if not np.array_equal(computed[name], prepared[name]):
             _raise_computed(name, input_signature)

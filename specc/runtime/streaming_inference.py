@@ -57,9 +57,8 @@ class StreamingModel(StepGraphs):
         size, time_axes = self.chunks.step_length, self.time_axes
         if chunk_length % size:
             next_multiple = (chunk_length // size + 1) * size
-            _raise_partial_chunk(
-                self, chunk_length, f"pass a multiple of {size}, as {next_multiple}"
-            )
+            hint = f"pass a multiple of {size}, as {next_multiple}"
+            _raise_partial_chunk(self, chunk_length, hint)
         arrays = {n: convert_to_array(v, n) for n, v in inputs.items() if n in time_axes}
         stream = self.start_stream(**{n: v for n, v in inputs.items() if n not in time_axes})
         # `push` rejects a value whose rank is too low, with the name of its input.
@@ -80,9 +79,8 @@ class StreamingModel(StepGraphs):
         """Concatenate the pieces of an output along the time axis, or return the last piece of an
         output without a time axis.
         """
-        time_symbols = (
-            self.graph.inputs[self.input_signature.sequence_input].type.shape[1].symbols()
-        )
+        sequence_type = self.graph.inputs[self.input_signature.sequence_input].type
+        time_symbols = sequence_type.shape[1].symbols()
         shape = self.graph.outputs[name].type.shape
         axis = next((n for n, d in enumerate(shape) if d.symbols() & time_symbols), None)
         parts = [chunk_outputs[name] for chunk_outputs in results]
@@ -94,15 +92,12 @@ class StreamingModel(StepGraphs):
         """Run the encoder. Return the loop-invariant inputs and the initial states."""
         encoder_outputs: DeviceTensors = {}
         if self.encoder_session is not None:
-            time_axes = self.time_axes
             encoder_inputs = {n: constant_inputs[n] for n in self.encoder_session.inputs}
             # before the first chunk, all sizes are known except that of the time axis
-            encoder_outputs = self.encoder_session.run_on_device(
-                {
-                    n: _slice_positions(v, time_axes[n], 0, 0) if n in time_axes else v
-                    for n, v in encoder_inputs.items()
-                }
-            )
+            for name in encoder_inputs.keys() & self.time_axes.keys():
+                values, axis = encoder_inputs[name], self.time_axes[name]
+                encoder_inputs[name] = _slice_positions(values, axis, 0, 0)
+            encoder_outputs = self.encoder_session.run_on_device(encoder_inputs)
         return make_initial_states(
             self.metadata, self.step_session, encoder_outputs, constant_inputs, lengths
         )
@@ -181,20 +176,16 @@ class InputStream:
         count = inputs[self.model.input_signature.sequence_input].shape[1]
         size = self.model.chunks.step_length
         chunked_count = count - count % size
+        end = self.position_count + chunked_count
         if last:
-            _check_end(
-                self.model,
-                (self.position_count + chunked_count, self.position_count + count),
-                lengths,
-            )
+            _check_end(self.model, (end, self.position_count + count), lengths)
         elif not count or count % size:
             _raise_partial_chunk(self.model, count)
-        _check_context(self.model, self.position_count + chunked_count, lengths)
+        _check_context(self.model, end, lengths)
         # All checks are done before this line, so an invalid piece does not change the stream.
         self.lengths = lengths
         results = self._run_step(inputs, chunked_count)
-        self.position_count += chunked_count
-        self.has_ended, self.past_inputs = last, past_inputs
+        self.position_count, self.has_ended, self.past_inputs = end, last, past_inputs
         return results
 
     def _check_chunk(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
@@ -226,14 +217,10 @@ class InputStream:
         prepared = self.model.input_signature.prepare(
             {**self.constant_inputs, **pieces, **all_positions}
         )
-        chunk = {
-            name: value
-            if name not in time_axes or name in fully_read
-            else _slice_positions(
-                value, time_axes[name], self.position_count, value.shape[time_axes[name]]
-            )
-            for name, value in prepared.items()
-        }
+        chunk = {**prepared}
+        for name in time_axes.keys() & prepared.keys() - fully_read:
+            value, axis = prepared[name], time_axes[name]
+            chunk[name] = _slice_positions(value, axis, self.position_count, value.shape[axis])
         past_inputs = {n: prepared[n] for n in all_positions if n in prepared}
         return chunk, past_inputs, self._infer_fixed_lengths(prepared)
 

@@ -41,11 +41,8 @@ def make_training_inputs(
     if isinstance(record, TEXT_CONFIGS) and all(isinstance(v, str) for v in values):
         return {name: values}
     if isinstance(record, ImageConfig):
-        return {
-            name: np.concatenate(
-                _convert_examples(values, partial(_read_image, preprocessing, name))
-            )
-        }
+        images = _convert_examples(values, partial(_read_image, record, name))
+        return {name: np.concatenate(images)}
     arrays = _convert_examples(values, partial(_read_array, name))
     if len({array.shape for array in arrays}) == 1:
         return {name: np.stack(arrays)}
@@ -72,10 +69,9 @@ def _convert_examples(values: list[object], convert: Callable[[object], Array]) 
     return arrays
 
 
-def _read_image(preprocessing: PreprocessingConfig, name: str, value: object) -> Array:
+def _read_image(record: ImageConfig, name: str, value: object) -> Array:
     """Convert an image file, PIL image or pixel array to [1, channels, height, width]."""
-    record = preprocessing.get_input_config(name)
-    if isinstance(record, ImageConfig) and is_image(value):
+    if is_image(value):
         return preprocess_image(value, record, name).values[None]
     array = _read_array(name, value)
     return array if array.ndim == 4 else array[None]
@@ -249,13 +245,9 @@ class TrainingCollator:
         targets for the logits. Otherwise return None.
         """
         generation = self.generation
-        return (
-            generation
-            if generation
-            and name == generation.sequence_input
-            and generation.logits_output not in names
-            else None
-        )
+        if generation is None or generation.logits_output in names:
+            return None
+        return generation if name == generation.sequence_input else None
 
     def _check_targets(self, names: Sequence[str]) -> None:
         """Raise E0946 if the examples contain no targets."""
@@ -306,12 +298,8 @@ class TrainingCollator:
     def _format_example(self) -> str:
         """Format an example of the expected data for an error message."""
         generation = self.generation
-        names = [
-            name
-            for name in self.input_signature.required_inputs
-            if not generation or name != generation.sequence_input
-        ]
         target_name = generation.sequence_input if generation else next(iter(self.graph.outputs))
+        names = [name for name in self.input_signature.required_inputs if name != target_name]
         return ", ".join(f'"{name}": …' for name in (*names, target_name))
 
 
