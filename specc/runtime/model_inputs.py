@@ -14,7 +14,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim, DimError
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, select_entries
 from specc.ir.ir_printer_and_lexer import parse_dim
 from specc.ir.model import extract_tokenwise_default, find_default_sources, resolve_missing_inputs
 from specc.ir.types import Type
@@ -231,11 +231,10 @@ class PerTokenInputs:
                         "or batch prompts of equal length",
                     ],
                 )
-        others = prepared.keys() - {*names, sequence_input}
         return cls(
             input_signature=input_signature,
-            arrays={n: prepared[n] for n in names},
-            constant_inputs={n: v for n, v in prepared.items() if n in others},
+            arrays={name: prepared[name] for name in names},
+            constant_inputs=select_entries(prepared, prepared.keys() - {*names, sequence_input}),
             tokens=prepared[sequence_input],
             new_count=prepared[sequence_input].shape[1],
         )
@@ -254,9 +253,8 @@ class PerTokenInputs:
 
     def get_new_positions(self, name: str) -> Array:
         """Return the values of an input at the new positions along its first time axis."""
-        value, axis = self.arrays[name], dict(self._ordered_inputs)[name][0]
-        first = value.shape[axis] - self.new_count
-        return np.take(value, np.arange(first, value.shape[axis]), axis)
+        axis = dict(self._ordered_inputs)[name][0]
+        return np.take(self.arrays[name], np.arange(-self.new_count, 0), axis)
 
     def _extend_input(self, name: str, axes: Sequence[int], tokens: Ints) -> Array:
         """Extend an input along `axes` for new tokens, without changing earlier positions."""
