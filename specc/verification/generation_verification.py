@@ -28,16 +28,16 @@ from specc.runtime.random_inputs import (
     move_padding_to_side,
 )
 from specc.runtime.standalone_generator import run_standalone_generator
-from specc.verification.half_rounding import MAX_EXPLAINED_RATIO, HalfRounding
 from specc.verification.length_coverage import (
-    find_skipped_lengths,
     is_within_cost_limit,
     iterate_lengths_above_thresholds,
 )
 from specc.verification.round_coverage import SubgraphCoverage
 from specc.verification.rounding_errors import (
     EXTRA_SAMPLE_COUNT,
+    MAX_EXPLAINED_RATIO,
     SAMPLE_COUNT,
+    HalfRounding,
     RoundingPerturbation,
     compute_error_bounds,
     find_half_dtype,
@@ -45,10 +45,10 @@ from specc.verification.rounding_errors import (
 from specc.verification.tolerance import (
     ResultDifference,
     VerificationRound,
-    compare_result,
+    compare_results,
     format_lengths,
     is_within_rounding_error,
-    make_coverage_round,
+    make_uncompared_round,
 )
 
 MAX_TOKENS = 8
@@ -65,27 +65,24 @@ def iterate_generation_rounds(
     weight_only_model, graph = model.with_weight_only_quantization(), model.manifest.scoring_graph
     generator = make_generator(weight_only_model)
     if graph is None or generator is None:
-        reason = "an older version compiled the model without the graph that it decodes"
-        yield VerificationRound(
-            is_compared=False, is_within_tolerance=None, note=f"not compared, because {reason}"
+        yield make_uncompared_round(
+            "an older version compiled the model without the graph that it decodes"
         )
         return
     weights = _load_scoring_weights(model, graph)
-    coverage, max_lengths = (
-        SubgraphCoverage.from_model(model),
-        _find_max_prompt_lengths(generator, graph),
-    )
+    coverage = SubgraphCoverage.from_model(model)
+    max_lengths = _find_max_prompt_lengths(generator, graph)
     rng = np.random.default_rng(seed)
     compared_sizes = [*_choose_sizes(generator, graph, rounds, max_lengths)]
     for round_index, sizes in enumerate(compared_sizes):
         request = _make_random_request(
             generator, graph, sizes, rng, BOOLEAN_DENSITIES[round_index % len(BOOLEAN_DENSITIES)]
         )
-        _run_counting_copy(coverage, request)
+        if coverage.session is not None:
+            # decoding uses only methods that the counting session implements
+            run_standalone_generator(cast("Session", coverage.session), request)
         yield _compare_tokens(_ReferenceDecode(request, graph, weights), sizes)
-    skipped_lengths = find_skipped_lengths(graph, compared_sizes, max_lengths)
-    if coverage.unexecuted_subgraphs or skipped_lengths:
-        yield make_coverage_round(coverage.unexecuted_subgraphs, skipped_lengths)
+    yield from coverage.iterate_uncovered(graph, compared_sizes, max_lengths)
 
 
 def _load_scoring_weights(model: LoadedModel, graph: Graph) -> dict[str, Array]:
@@ -137,15 +134,6 @@ def _make_random_request(
         inputs.pop(sequence_input, None)
     inputs = move_padding_to_side(inputs, graph, generator.input_signature.defaults)
     return generator.start_generation(inputs, replace(settings, log_probs=not is_beam_search))
-
-
-def _run_counting_copy(coverage: SubgraphCoverage, request: GenerationRequest) -> None:
-    """Run `request` with the model copy that counts subgraph executions, if `coverage` has a
-    session.
-    """
-    if coverage.session is not None:
-        # decoding uses only methods that the counting session implements
-        run_standalone_generator(cast("Session", coverage.session), request)
 
 
 @dataclass(frozen=True)
@@ -254,23 +242,16 @@ def _compare_tokens(decode: _ReferenceDecode, sizes: Mapping[str, int]) -> Verif
     the result of the round. Raise E0930 unless the results agree up to rounding.
     """
     results, expected = decode.run_model(), decode.compute_results()
-    differences = {n: compare_result(n, results[n], x) for n, x in expected.items()}
+    differences, max_error = compare_results(results, expected)
     steps = int((expected["tokens"] >= 0).sum(-1).max(initial=0))
-    note = f"; {steps} tokens" if steps != 1 else "; 1 token"
-    verification_round = VerificationRound(
-        sizes=sizes,
-        result_count=len(expected),
-        max_error=max((d.relative_size for d in differences.values()), default=0.0),
-        note=f"{note} by {decode.request.settings.strategy} decoding",
-    )
+    token_text = f"{steps} tokens" if steps != 1 else "1 token"
+    note = f"; {token_text} by {decode.request.settings.strategy} decoding"
     mismatches = {n: d for n, d in differences.items() if d.description}
     if mismatches:
-        verification_round = replace(
-            verification_round,
-            note=verification_round.note
-            + _explain_difference(decode, results, expected, mismatches, sizes),
-        )
-    return verification_round
+        note += _explain_difference(decode, results, expected, mismatches, sizes)
+    return VerificationRound(
+        sizes=sizes, result_count=len(expected), max_error=max_error, note=note
+    )
 
 
 def _explain_difference(

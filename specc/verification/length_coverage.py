@@ -5,7 +5,7 @@ a mask or cache has an effect.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil
 from typing import TypeAlias
@@ -50,17 +50,7 @@ def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
     `abs(i - j) < 8` over an axis `n` has the threshold 8 for `n`, because for shorter sequences the
     constants `8` and `9` have the same results. Over an axis `n // 4`, the threshold is 32.
     """
-    thresholds: dict[str, set[LengthThreshold]] = {}
-    equations = graph.length_equations
-
-    def add_threshold(length: Dim, number: int, positions_per_count: int = 1) -> None:
-        for symbol, threshold in compute_length_thresholds(
-            length.substitute(equations), number
-        ).items():
-            factor = positions_per_count
-            scaled = LengthThreshold(threshold.length * factor, threshold.stride * factor)
-            thresholds.setdefault(symbol, set()).add(scaled)
-
+    thresholds, equations = _Thresholds(), graph.length_equations
     positions: dict[Value, frozenset[_PositionCount]] = {}
     for node, results in iterate_all_nodes(graph):
         counts = _find_position_counts(node, positions)
@@ -68,29 +58,27 @@ def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
             positions |= dict.fromkeys(results, counts)
             for number in _iterate_constants(node):
                 for count in counts:
-                    add_threshold(count.length, number, count.positions_per_count)
-        for length, bound in _iterate_clipped_lengths(results):
-            add_threshold(length, bound)
-    known_positions = _collect_input_symbols(graph)
-    return {s: sorted(thresholds[s]) for s in thresholds if s in known_positions}
+                    length = count.length.substitute(equations)
+                    thresholds.add(length, number, count.positions_per_count)
+        for length in (d for r in results for d in r.shape):
+            for bound in _iterate_clip_bounds(length):
+                thresholds.add(length.substitute(equations), bound)
+    input_symbols = {s for v in graph.inputs.values() for d in v.shape for s in d.symbols()}
+    return {s: sorted(found) for s, found in thresholds.by_symbol.items() if s in input_symbols}
 
 
-def _iterate_clipped_lengths(results: Sequence[Value]) -> Iterator[tuple[Dim, int]]:
-    """Yield each clipped dimension in the shape of a result, with its bound."""
-    for length in (d for r in results for d in r.shape):
-        for bound in _iterate_clip_bounds(length):
-            if _is_threshold(bound, MAX_WINDOW_LENGTH):
-                yield length, bound
+@dataclass
+class _Thresholds:
+    """The thresholds found so far, by symbolic dimension."""
 
+    by_symbol: dict[str, set[LengthThreshold]] = field(default_factory=dict)
 
-def _collect_input_symbols(graph: Graph) -> set[str]:
-    return {s for v in graph.inputs.values() for d in v.shape for s in d.symbols()}
-
-
-def compute_length_thresholds(length: Dim, number: int) -> dict[str, LengthThreshold]:
-    """Map each symbol in `length` to its value above which `length` exceeds `number`."""
-    strides = {symbol: _find_stride(length, symbol, number) for symbol in length.symbols()}
-    return {s: LengthThreshold(number * stride, stride) for s, stride in strides.items()}
+    def add(self, length: Dim, number: int, positions_per_count: int = 1) -> None:
+        """Add the value of each symbol in `length` above which `length` exceeds `number`."""
+        for symbol in length.symbols():
+            stride = _find_stride(length, symbol, number) * positions_per_count
+            threshold = LengthThreshold(number * stride, stride)
+            self.by_symbol.setdefault(symbol, set()).add(threshold)
 
 
 def _is_threshold(number: float, max_length: int) -> bool:
@@ -165,10 +153,11 @@ def _iterate_constants(node: Node) -> Iterator[int]:
 
 
 def _iterate_clip_bounds(length: Dim) -> Iterator[int]:
-    """Yield the constants in the minima and maxima of a dimension."""
+    """Yield the constants in the minima and maxima of a dimension that are distances."""
     for part in length.iterate_opaque_functions():
         if part.fn in ("min", "max"):
-            yield from (c for a in part.args for m, c in a.terms if not m)
+            constants = (c for a in part.args for m, c in a.terms if not m)
+            yield from (c for c in constants if _is_threshold(c, MAX_WINDOW_LENGTH))
 
 
 POSITIONS_BEYOND_THRESHOLD = 9
@@ -206,29 +195,17 @@ def _sum_multiply_adds(graph: Graph) -> Dim:
 def _find_block_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
     """Map symbolic dimensions to sizes above which attention is blocked or a scan is chunked."""
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
-    thresholds: dict[str, set[LengthThreshold]] = {}
-
-    def add_threshold(length: Dim, number: int) -> None:
-        for symbol, threshold in compute_length_thresholds(length, number).items():
-            thresholds.setdefault(symbol, set()).add(threshold)
-
+    thresholds, max_lengths = _Thresholds(), find_max_lengths(graph)
     for node, _ in graph.nodes:
         if plan := plan_local_attention(node, padding_masks):
-            add_threshold(node.get_operand().type.shape[2], plan.length_threshold)
+            thresholds.add(node.get_operand().type.shape[2], plan.length_threshold)
         if isinstance(node.op, ops.Scan) and match_linear_recurrence(node.op, node.args):
-            add_threshold(node.op.get_first_scanned(node).type.shape[node.op.axis], CHUNK_LENGTH)
-    return _select_possible_thresholds(thresholds, find_max_lengths(graph))
-
-
-def _select_possible_thresholds(
-    thresholds_by_symbol: Mapping[str, Iterable[LengthThreshold]], max_lengths: Mapping[str, int]
-) -> dict[str, list[LengthThreshold]]:
-    """Return the thresholds below the maximum sizes, sorted."""
+            thresholds.add(node.op.get_first_scanned(node).type.shape[node.op.axis], CHUNK_LENGTH)
     possible = {
-        s: [t for t in sorted(f) if t.length < max_lengths.get(s, t.length + 1)]
-        for s, f in thresholds_by_symbol.items()
+        s: sorted(t for t in found if t.length < max_lengths.get(s, t.length + 1))
+        for s, found in thresholds.by_symbol.items()
     }
-    return {symbol: thresholds for symbol, thresholds in possible.items() if thresholds}
+    return {s: found for s, found in possible.items() if found}
 
 
 def iterate_lengths_above_thresholds(
@@ -255,39 +232,42 @@ def iterate_lengths_above_thresholds(
 
 def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[dict[str, int]]]:
     """Yield lists of axis sizes in order of preference; one entry of each list is used."""
-
-    def choose_unblocked_length(symbol: str, threshold: LengthThreshold) -> int:
-        length = threshold.compute_length_above(POSITIONS_BEYOND_THRESHOLD)
-        return min([length, *(b.length for b in blocks.get(symbol, ()))])
-
-    def choose_blocked_length(symbol: str, threshold: LengthThreshold) -> int:
-        return threshold.compute_length_above(POSITIONS_BEYOND_THRESHOLD)
-
-    constants = _limit_thresholds(constants)
-    all_thresholds = {
-        s: sorted([*constants.get(s, ()), *blocks.get(s, ())])
-        for s in sorted({*constants, *blocks})
+    limited = {
+        s: [t for t in found if t.length <= MAX_CONSTANT * t.stride]
+        for s, found in constants.items()
     }
-    passes = [(constants, choose_unblocked_length)]
-    passes += [(all_thresholds, choose_blocked_length)] if blocks else []
-    for thresholds, choose_length in passes:
+    constants = {s: found for s, found in limited.items() if found}
+    passes = [(constants, blocks), (_merge_thresholds(constants, blocks), {})]
+    for thresholds, upper_bounds in passes if blocks else passes[:1]:
         if not thresholds:
             continue
-        all_lengths = {s: choose_length(s, candidates[-1]) for s, candidates in thresholds.items()}
-        single_lengths = {
-            s: [{s: choose_length(s, t)} for t in reversed(f)] for s, f in thresholds.items()
+        candidates = {
+            s: _choose_axis_lengths(found, upper_bounds.get(s, ()))
+            for s, found in thresholds.items()
         }
+        all_lengths = {s: lengths[0] for s, lengths in candidates.items()}
         yield [all_lengths]
-        yield from ([all_lengths, *single] for single in single_lengths.values())
+        for symbol, lengths in candidates.items():
+            yield [all_lengths, *({symbol: length} for length in lengths)]
 
 
-def _limit_thresholds(thresholds: Thresholds) -> Thresholds:
-    """Return the thresholds of constants up to `MAX_CONSTANT`."""
-    limited = {
-        s: [t for t in candidates if t.length <= MAX_CONSTANT * t.stride]
-        for s, candidates in thresholds.items()
-    }
-    return {s: candidates for s, candidates in limited.items() if candidates}
+def _choose_axis_lengths(
+    thresholds: Sequence[LengthThreshold], upper_bounds: Iterable[LengthThreshold]
+) -> list[int]:
+    """Return an axis size above each threshold, largest first, but within all `upper_bounds`."""
+    bounds = [bound.length for bound in upper_bounds]
+    return [
+        min([threshold.compute_length_above(POSITIONS_BEYOND_THRESHOLD), *bounds])
+        for threshold in reversed(thresholds)
+    ]
+
+
+def _merge_thresholds(
+    constants: Thresholds, blocks: Thresholds
+) -> dict[str, list[LengthThreshold]]:
+    """Return the thresholds of constants and of blocked attention, sorted by symbol and length."""
+    symbols = sorted({*constants, *blocks})
+    return {s: sorted([*constants.get(s, ()), *blocks.get(s, ())]) for s in symbols}
 
 
 def find_skipped_lengths(
@@ -301,9 +281,9 @@ def find_skipped_lengths(
         for symbol, length in sizes.items():
             max_compared[symbol] = max(max_compared.get(symbol, 0), length)
     descriptions = []
-    constants, blocks = find_length_thresholds(graph), _find_block_thresholds(graph)
-    for symbol in sorted({*constants, *blocks} & max_compared.keys()):
-        for threshold in sorted([*constants.get(symbol, ()), *blocks.get(symbol, ())]):
+    merged = _merge_thresholds(find_length_thresholds(graph), _find_block_thresholds(graph))
+    for symbol, thresholds in merged.items():
+        for threshold in thresholds if symbol in max_compared else ():
             min_length = threshold.compute_length_above(1)
             if max_compared[symbol] >= min_length:
                 continue

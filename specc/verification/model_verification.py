@@ -14,8 +14,9 @@ from specc.artifact.package_index_and_checksums import is_package_directory, rea
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.memory_check import check_free_memory
 from specc.io.safe_read import escape_text
+from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, Value
 from specc.runtime.inference_model import InferenceModel
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.model_package import ModelPackage, open_package
@@ -26,28 +27,28 @@ from specc.runtime.random_inputs import (
     make_exported_step_sampler,
 )
 from specc.verification.generation_verification import iterate_generation_rounds
-from specc.verification.half_rounding import HalfRoundingErrors
-from specc.verification.length_coverage import find_skipped_lengths
 from specc.verification.quantization_error import make_cache_value_hook
 from specc.verification.quantized_matmul_check import QuantizedMatMuls
 from specc.verification.round_coverage import SubgraphCoverage, iterate_round_inputs
 from specc.verification.rounding_errors import (
+    MAX_FLOAT32,
+    HalfRoundingErrors,
     PerturbedRun,
-    check_float32_overflow,
     compute_position_error_bounds,
     find_half_dtype,
     is_rounding_difference,
     make_perturbed_run,
+    raise_overflow,
 )
 from specc.verification.tolerance import (
     MAX_INFORMATIVE_BOUND,
     ResultDifference,
     VerificationRound,
-    compare_result,
+    compare_results,
     format_lengths,
     get_max_magnitude,
     is_bound_informative,
-    make_coverage_round,
+    make_uncompared_round,
 )
 
 
@@ -82,19 +83,15 @@ def iterate_rounds(
         weight_sizes.stored_bytes,
         weight_sizes.element_count,
     )
-    comparison, coverage = (
-        _ReferenceComparison.from_model(model),
-        SubgraphCoverage.from_model(model),
-    )
+    comparison = _ReferenceComparison.from_model(model)
+    coverage = SubgraphCoverage.from_model(model)
     compared_sizes = []
     for sizes, inputs in iterate_round_inputs(
         model, coverage, seed, rounds, sample_inputs, max_lengths
     ):
         yield comparison.compare_round(sizes, inputs)
         compared_sizes.append(sizes)
-    skipped_lengths = find_skipped_lengths(comparison.graph, compared_sizes, max_lengths)
-    if coverage.unexecuted_subgraphs or skipped_lengths:
-        yield make_coverage_round(coverage.unexecuted_subgraphs, skipped_lengths)
+    yield from coverage.iterate_uncovered(comparison.graph, compared_sizes, max_lengths)
     if inconclusive := comparison.find_inconclusive_results():
         _raise_inconclusive(inconclusive)
 
@@ -146,8 +143,7 @@ class _ReferenceComparison:
         )
         expected = {name: np.asarray(value) for name, value in reference_results.items()}
         self.compared_rounds += any(value.size for value in expected.values())
-        differences = {n: compare_result(n, np.asarray(results[n]), x) for n, x in expected.items()}
-        max_error = max((d.relative_size for d in differences.values()), default=0.0)
+        differences, max_error = compare_results(results, expected)
         verification_round = VerificationRound(
             sizes=sizes, result_count=len(differences), max_error=max_error
         )
@@ -165,7 +161,7 @@ class _ReferenceComparison:
             )
         # Bounds are computed only if needed, because the computation evaluates the reference
         # several times.
-        check_float32_overflow(self.graph, inputs, self.weights)
+        _check_float32_overflow(self.graph, inputs, self.weights)
         run_perturbed = make_perturbed_run(self.graph, inputs, self.weights, result_hook)
         inconclusive, note = _explain_by_rounding(
             mismatches, results, expected, run_perturbed, format_lengths(sizes)
@@ -203,6 +199,29 @@ def _explain_by_rounding(
         f"ill-conditioned: `{name}` differs by {size:.1e}, and moves by up to {relative_bound:.1e} "
         "when values are rounded to float32"
     )
+
+
+def _check_float32_overflow(
+    graph: Graph, inputs: Mapping[str, Array], weights: Mapping[str, Array]
+) -> None:
+    """Raise E0980 if a value, or its square in a norm, exceeds the range of float32."""
+    max_magnitudes: dict[Value, float] = {}
+
+    def check_value(value: Value, array: Array) -> Array:
+        if array.dtype.kind == "f":
+            magnitudes = np.abs(array[np.isfinite(array)])
+            max_magnitudes[value] = float(magnitudes.max(initial=0))
+        if max_magnitudes.get(value, 0) > MAX_FLOAT32:
+            raise_overflow(graph, value, max_magnitudes[value])
+        node = value.node
+        if node is not None and isinstance(node.op, (ops.RMSNorm, ops.LayerNorm, ops.GroupNorm)):
+            operand = node.get_operand()
+            if max_magnitudes.get(operand, 0) ** 2 > MAX_FLOAT32:
+                use = ", and the norm sums its square"
+                raise_overflow(graph, operand, max_magnitudes[operand], use)
+        return array
+
+    backend.load_reference().evaluate_graph(graph, inputs, weights, result_hook=check_value)
 
 
 def _compute_relative_bound(expected: Array, error_bound: Array) -> float:
@@ -267,13 +286,7 @@ def _iterate_single_file_rounds(
     if is_generator or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
         return iterate_rounds(model, seed=seed, rounds=rounds)
     reason = "the model writes to buffers that only its package describes"
-    return iter(
-        (
-            VerificationRound(
-                is_compared=False, is_within_tolerance=None, note=f"not compared, because {reason}"
-            ),
-        )
-    )
+    return iter((make_uncompared_round(reason),))
 
 
 def _open_package_of_step(model: InferenceModel) -> ModelPackage | None:
@@ -294,10 +307,8 @@ def iterate_package_rounds(
     """
     for role in (package.resolve_role(graph),) if graph else package.roles:
         if not package.has_manifest(role):
-            reason = "not compared, because the model has no specc metadata"
-            yield VerificationRound(
-                graph=escape_text(role), is_compared=False, is_within_tolerance=None, note=reason
-            )
+            reason = "the model has no specc metadata"
+            yield make_uncompared_round(reason, graph=escape_text(role))
             continue
         model = package.load_graph(role, provider=provider)
         if role == "step" and package.index.metadata:

@@ -3,8 +3,9 @@ rounds for branches and loop bodies that no round has executed. Execution counts
 loop bodies are recorded.
 """
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -30,10 +31,12 @@ from specc.verification.length_coverage import (
     SHORT_AXIS_LENGTH,
     Sizes,
     find_nearby_lengths,
+    find_skipped_lengths,
     is_within_cost_limit,
     iterate_lengths_above_thresholds,
 )
 from specc.verification.rounding_errors import find_half_dtype
+from specc.verification.tolerance import VerificationRound, make_uncompared_round
 
 MIXED_BATCH_SIZE = 5
 """Batch size for branches that run only if the elements of a batch differ."""
@@ -73,6 +76,18 @@ class SubgraphCoverage:
         missing_count = len(self.unexecuted_subgraphs)
         self.session.run(inputs)
         return len(self.unexecuted_subgraphs) < missing_count
+
+    def iterate_uncovered(
+        self, graph: Graph, compared_sizes: Iterable[Sizes], max_lengths: Sizes | None
+    ) -> Iterator[VerificationRound]:
+        """Yield an entry with the subgraphs and axis sizes that no round covered, if there are any.
+        `compared_sizes` are the axis sizes of all rounds.
+        """
+        skipped_lengths = find_skipped_lengths(graph, compared_sizes, max_lengths)
+        if self.unexecuted_subgraphs or skipped_lengths:
+            yield make_uncompared_round(
+                uncovered_subgraphs=self.unexecuted_subgraphs, skipped_lengths=skipped_lengths
+            )
 
     @property
     def unexecuted_subgraphs(self) -> tuple[str, ...]:
@@ -121,51 +136,6 @@ class _CountingSession:
         return results
 
 
-def iterate_candidate_sizes(
-    graph: Graph, constants: tuple[int, ...], max_lengths: Sizes | None = None
-) -> Iterator[tuple[dict[str, int], float]]:
-    """Yield axis sizes and probabilities of true booleans that may execute further subgraphs."""
-    tried_sizes = list[dict[str, int]]()
-    # with few tokens, some experts may not be selected
-    yield from [(choose_axis_sizes(graph, 0, max_lengths), DEFAULT_DENSITY)] * SHORT_ROUNDS
-    for sizes in _iterate_candidate_lengths(graph, constants, max_lengths):
-        if sizes in tried_sizes:
-            continue
-        tried_sizes.append(sizes)
-        for density in BOOLEAN_DENSITIES:
-            yield sizes, density
-
-
-def _iterate_candidate_lengths(
-    graph: Graph, constants: tuple[int, ...], max_lengths: Sizes | None
-) -> Iterator[dict[str, int]]:
-    """Yield typical sizes, sizes with an empty axis, then sizes above constants of branches."""
-    typical_sizes = choose_axis_sizes(graph, 2, max_lengths)
-    yield typical_sizes
-    for symbol in typical_sizes:
-        yield from _iterate_if_found(
-            find_nearby_lengths(graph, {symbol: 0}, SHORT_AXIS_LENGTH, max_lengths), symbol
-        )
-    yield from iterate_lengths_above_thresholds(graph, lambda _: True, max_lengths)
-    for constant in constants:
-        for other_length in (SHORT_AXIS_LENGTH, MIXED_BATCH_SIZE):
-            for symbol in typical_sizes:
-                preferred_lengths = {symbol: constant + POSITIONS_BEYOND_THRESHOLD}
-                yield from _iterate_if_found(
-                    find_nearby_lengths(graph, preferred_lengths, other_length, max_lengths), ""
-                )
-    for constant in constants:
-        preferred_lengths = dict.fromkeys(typical_sizes, constant + POSITIONS_BEYOND_THRESHOLD)
-        yield from _iterate_if_found(
-            find_nearby_lengths(graph, preferred_lengths, SHORT_AXIS_LENGTH, max_lengths), ""
-        )
-
-
-def _iterate_if_found(sizes: dict[str, int] | None, empty_symbol: str) -> Iterator[dict[str, int]]:
-    if sizes is not None and not (empty_symbol and sizes[empty_symbol]):
-        yield sizes
-
-
 MAX_ROUNDS = 200
 """Maximum number of rounds that try to execute subgraphs that have not run yet."""
 LONG_AXIS_LENGTHS = (40, 20)
@@ -206,7 +176,7 @@ def iterate_round_inputs(
     seed: int = 0,
     rounds: int = 3,
     sample_inputs: SampleInputs | None = None,
-    max_lengths: Mapping[str, int] | None = None,
+    max_lengths: Sizes | None = None,
 ) -> Iterator[tuple[dict[str, int], dict[str, Array]]]:
     """Yield the axis sizes and inputs of each round: first `rounds` rounds of different sizes and
     further planned rounds, then rounds that execute a subgraph for the first time. `sample_inputs`
@@ -214,11 +184,10 @@ def iterate_round_inputs(
     """
     graph, sample_random = model.manifest.graph, sample_inputs or make_random_inputs
     rng = np.random.default_rng(seed)
-    plans = [_RoundPlan(sizes) for sizes in _plan_lengths(graph, rounds, max_lengths)]
-    typical_sizes = choose_axis_sizes(graph, rounds - 1, max_lengths)
-    plans += _plan_densities(graph, coverage, typical_sizes, max_lengths)
+    planner = _RoundPlanner(graph, coverage.subgraphs, rounds, max_lengths)
+    plans = [*planner.plan_lengths(), *planner.plan_densities()]
     if sample_inputs is None:
-        plans += _plan_decisions(graph, typical_sizes, max_lengths)
+        plans += planner.plan_decisions()
     for planned_round in plans:
         inputs = _scale_floats(
             sample_random(graph, planned_round.sizes, rng, planned_round.true_fraction),
@@ -226,90 +195,119 @@ def iterate_round_inputs(
         )
         coverage.run(inputs)
         yield planned_round.sizes, inputs
-    candidates = iterate_candidate_sizes(graph, coverage.subgraphs.compared_constants, max_lengths)
-    affordable = ((s, d) for s, d in candidates if is_within_cost_limit(s, graph))
-    for sizes, density in islice(affordable, MAX_ROUNDS):
+    affordable = (
+        plan for plan in planner.iterate_candidates() if is_within_cost_limit(plan.sizes, graph)
+    )
+    for plan in islice(affordable, MAX_ROUNDS):
         if coverage.session is None or not coverage.unexecuted_subgraphs:
             break
-        inputs = sample_random(graph, sizes, rng, density)
+        inputs = sample_random(graph, plan.sizes, rng, plan.true_fraction)
         if coverage.run(inputs):
-            yield sizes, inputs
+            yield plan.sizes, inputs
 
 
-def _plan_densities(
-    graph: Graph,
-    coverage: SubgraphCoverage,
-    typical_sizes: dict[str, int],
-    max_lengths: Mapping[str, int] | None,
-) -> Iterator[_RoundPlan]:
-    """Yield a round for each further probability of true booleans if the model has boolean inputs
-    or subgraphs, and a round with a large batch if it has masks over several axes.
+@dataclass(frozen=True)
+class _RoundPlanner:
+    """Plans the axis sizes and random inputs of the rounds of `graph`, which has `subgraphs`.
+    `max_lengths` limits axis sizes that the graph does not limit.
     """
-    masks = _list_boolean_inputs(graph)
-    if coverage.subgraphs.names or masks:
-        for density in BOOLEAN_DENSITIES[1:]:
-            yield _RoundPlan(typical_sizes, density)
-    batch = {s: MASK_BATCH_SIZE for v in masks if v.rank > 2 for s in v.type.shape[0].symbols()}
-    sizes = find_nearby_lengths(graph, typical_sizes | batch, 1, max_lengths) if batch else None
-    if sizes and is_within_cost_limit(sizes, graph):
-        yield _RoundPlan(sizes)
 
+    graph: Graph
+    subgraphs: Subgraphs
+    rounds: int
+    max_lengths: Sizes | None
 
-def _plan_lengths(
-    graph: Graph, rounds: int, max_lengths: Mapping[str, int] | None
-) -> Iterator[dict[str, int]]:
-    """Yield the axis sizes of `rounds` rounds, then sizes within the cost limit that exceed the
-    constants in masks, caches and attention blocks.
-    """
-    yield from (choose_axis_sizes(graph, round_index, max_lengths) for round_index in range(rounds))
-    yield from iterate_lengths_above_thresholds(
-        graph, lambda sizes: is_within_cost_limit(sizes, graph), max_lengths
-    )
+    @cached_property
+    def typical_sizes(self) -> dict[str, int]:
+        """The axis sizes of the last of the first `rounds` rounds."""
+        return choose_axis_sizes(self.graph, self.rounds - 1, self.max_lengths)
 
+    def plan_lengths(self) -> Iterator[_RoundPlan]:
+        """Yield plans for `rounds` rounds, then plans with axis sizes within the cost limit that
+        exceed the constants in masks, caches and attention blocks.
+        """
+        graph, max_lengths = self.graph, self.max_lengths
+        for round_index in range(self.rounds):
+            yield _RoundPlan(choose_axis_sizes(graph, round_index, max_lengths))
+        for sizes in iterate_lengths_above_thresholds(
+            graph, lambda sizes: is_within_cost_limit(sizes, graph), max_lengths
+        ):
+            yield _RoundPlan(sizes)
 
-def _plan_decisions(
-    graph: Graph, typical_sizes: dict[str, int], max_lengths: Mapping[str, int] | None
-) -> Iterator[_RoundPlan]:
-    """Yield rounds for discrete decisions. The axes are long for integer results, integer inputs
-    that are not ids, or top-k. The batch is large if table indices are computed from integers. The
-    inputs are large if values are clipped to or compared with constants.
-    """
-    long_sizes = _choose_long_sizes(graph, typical_sizes, max_lengths)
-    scaled = _find_scaled_inputs(graph, typical_sizes)
-    if scaled or _has_decisions(graph, typical_sizes):
-        yield _RoundPlan(long_sizes)
-    large_batch_sizes = _choose_large_batch_sizes(graph, scaled, typical_sizes, max_lengths)
-    if large_batch_sizes and is_within_cost_limit(large_batch_sizes, graph):
-        yield _RoundPlan(large_batch_sizes)
-    if not find_half_dtype(graph) and (bound := _find_largest_bound(graph)):
-        yield _RoundPlan(long_sizes, float_scale=INPUT_SCALE_FACTOR * bound)
+    def plan_densities(self) -> Iterator[_RoundPlan]:
+        """Yield a plan for each further probability of true booleans if the model has boolean
+        inputs or subgraphs, and a plan with a large batch if the model has masks over several axes.
+        """
+        masks = _list_boolean_inputs(self.graph)
+        if self.subgraphs.names or masks:
+            for density in BOOLEAN_DENSITIES[1:]:
+                yield _RoundPlan(self.typical_sizes, density)
+        yield from self._plan_large_batch([v for v in masks if v.rank > 2], MASK_BATCH_SIZE)
 
+    def plan_decisions(self) -> Iterator[_RoundPlan]:
+        """Yield plans for discrete decisions. The axes are long for integer results, integer inputs
+        that are not ids, or top-k. The batch is large if table indices are computed from integers.
+        The inputs are large if values are clipped to or compared with constants.
+        """
+        graph, typical_sizes = self.graph, self.typical_sizes
+        long_sizes = self._choose_long_sizes()
+        scaled = _find_scaled_inputs(graph, typical_sizes)
+        if scaled or _has_decisions(graph, typical_sizes):
+            yield _RoundPlan(long_sizes)
+        yield from self._plan_large_batch(scaled, LARGE_BATCH_SIZE)
+        if not find_half_dtype(graph) and (bound := _find_largest_bound(graph)):
+            yield _RoundPlan(long_sizes, float_scale=INPUT_SCALE_FACTOR * bound)
 
-def _choose_long_sizes(
-    graph: Graph, typical_sizes: dict[str, int], max_lengths: Mapping[str, int] | None
-) -> dict[str, int]:
-    """Return large axis sizes within the cost limit, or `typical_sizes`."""
-    candidates = (
-        find_nearby_lengths(graph, dict.fromkeys(typical_sizes, n), n, max_lengths)
-        for n in LONG_AXIS_LENGTHS
-    )
-    return next(
-        (sizes for sizes in candidates if sizes and is_within_cost_limit(sizes, graph)),
-        typical_sizes,
-    )
+    def iterate_candidates(self) -> Iterator[_RoundPlan]:
+        """Yield plans that may execute further subgraphs."""
+        # with few tokens, some experts may not be selected
+        yield from [_RoundPlan(choose_axis_sizes(self.graph, 0, self.max_lengths))] * SHORT_ROUNDS
+        tried_sizes = list[dict[str, int]]()
+        for sizes in self._iterate_candidate_lengths():
+            if sizes not in tried_sizes:
+                tried_sizes.append(sizes)
+                yield from (_RoundPlan(sizes, density) for density in BOOLEAN_DENSITIES)
 
+    def _find_sizes(self, preferred_lengths: Sizes, other_length: int) -> dict[str, int] | None:
+        return find_nearby_lengths(self.graph, preferred_lengths, other_length, self.max_lengths)
 
-def _choose_large_batch_sizes(
-    graph: Graph,
-    scaled_inputs: Set[Value],
-    typical_sizes: dict[str, int],
-    max_lengths: Mapping[str, int] | None,
-) -> dict[str, int] | None:
-    """Return sizes with a large batch, or None if it is unnecessary or exceeds the cost limit."""
-    batch = {
-        s: LARGE_BATCH_SIZE for v in scaled_inputs for d in v.type.shape[:1] for s in d.symbols()
-    }
-    return find_nearby_lengths(graph, typical_sizes | batch, 1, max_lengths) if batch else None
+    def _iterate_candidate_lengths(self) -> Iterator[dict[str, int]]:
+        """Yield typical sizes, sizes with an empty axis, then sizes above constants of branches."""
+        symbols = choose_axis_sizes(self.graph, 2, self.max_lengths)
+        yield symbols
+        for symbol in symbols:
+            sizes = self._find_sizes({symbol: 0}, SHORT_AXIS_LENGTH)
+            if sizes is not None and not sizes[symbol]:
+                yield sizes
+        yield from iterate_lengths_above_thresholds(self.graph, lambda _: True, self.max_lengths)
+        lengths = [n + POSITIONS_BEYOND_THRESHOLD for n in self.subgraphs.compared_constants]
+        preferences = [
+            ({symbol: length}, other_length)
+            for length in lengths
+            for other_length in (SHORT_AXIS_LENGTH, MIXED_BATCH_SIZE)
+            for symbol in symbols
+        ]
+        preferences += [(dict.fromkeys(symbols, n), SHORT_AXIS_LENGTH) for n in lengths]
+        for preference in preferences:
+            if sizes := self._find_sizes(*preference):
+                yield sizes
+
+    def _plan_large_batch(self, inputs: Iterable[Value], batch_size: int) -> Iterator[_RoundPlan]:
+        """Yield a plan with a large batch if `inputs` have a symbolic batch size and if the batch
+        is within the cost limit.
+        """
+        batch = {s: batch_size for v in inputs for d in v.type.shape[:1] for s in d.symbols()}
+        sizes = self._find_sizes(self.typical_sizes | batch, 1) if batch else None
+        if sizes and is_within_cost_limit(sizes, self.graph):
+            yield _RoundPlan(sizes)
+
+    def _choose_long_sizes(self) -> dict[str, int]:
+        """Return large axis sizes within the cost limit, or the typical sizes."""
+        for length in LONG_AXIS_LENGTHS:
+            sizes = self._find_sizes(dict.fromkeys(self.typical_sizes, length), length)
+            if sizes and is_within_cost_limit(sizes, self.graph):
+                return sizes
+        return self.typical_sizes
 
 
 def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:

@@ -66,6 +66,14 @@ def compare_result(name: str, result: Array, expected: Array) -> ResultDifferenc
     )
 
 
+def compare_results(
+    results: Mapping[str, Array], expected: Mapping[str, Array]
+) -> tuple[dict[str, ResultDifference], float]:
+    """Return the difference of each result from the reference, and the largest relative size."""
+    differences = {n: compare_result(n, np.asarray(results[n]), x) for n, x in expected.items()}
+    return differences, max((d.relative_size for d in differences.values()), default=0.0)
+
+
 def _clip_to_dtype_range(expected: Array, dtype: DTypeLike) -> Array:
     """Replace reference values that are out of the range of the result dtype by infinity."""
     max_value = np.finfo(dtype).max if np.dtype(dtype).kind == "f" else np.inf
@@ -77,7 +85,7 @@ def _describe_nonfinite_difference(result: Array, expected: Array) -> str:
     differ. Return "" if there is no such position.
     """
     both_finite = np.isfinite(result) & np.isfinite(expected)
-    differs = ~(both_finite | (result == expected) | (np.isnan(result) & np.isnan(expected)))
+    differs = ~(both_finite | find_equal_elements(result, expected))
     if not differs.any():
         return ""
     position = tuple(int(n) for n in np.argwhere(differs)[0])
@@ -85,6 +93,11 @@ def _describe_nonfinite_difference(result: Array, expected: Array) -> str:
     count_text = f"at {int(differs.sum())} positions" if differs.sum() > 1 else "at one position"
     value, reference = float(result[position]), float(expected[position])
     return f"{count_text}, first at [{position_text}]: got {value}, expected {reference}"
+
+
+def find_equal_elements(a: Array, b: Array) -> Array:
+    """Return a mask of the elements that are equal or both NaN."""
+    return (a == b) | (np.isnan(a) & np.isnan(b))
 
 
 def _compute_distances(a: Array, b: Array) -> tuple[Array, float]:
@@ -108,8 +121,8 @@ def compute_position_changes(values: Array, baseline: Array) -> Array:
         values = np.asarray(values, np.float64)
         differences, largest = _compute_distances(values, baseline)
         both_finite = np.isfinite(values) & np.isfinite(baseline)
-        is_equal = (values == baseline) | (np.isnan(values) & np.isnan(baseline))
-        differences = np.where(both_finite | is_equal, differences / largest, np.inf)
+        is_comparable = both_finite | find_equal_elements(values, baseline)
+        differences = np.where(is_comparable, differences / largest, np.inf)
     if differences.ndim > 1:
         differences = differences.max(-1, initial=0)
     return differences.reshape(-1)
@@ -134,7 +147,7 @@ def count_unexplained_positions(result: Array, expected: Array, error_bound: Arr
         expected = _clip_to_dtype_range(expected, result.dtype)
         with np.errstate(invalid="ignore"):
             distances = np.abs(np.asarray(result, np.float64) - expected)
-        is_equal = (result == expected) | (np.isnan(result) & np.isnan(expected))
+        is_equal = find_equal_elements(result, expected)
         max_distances = np.maximum(error_bound, RELATIVE_TOLERANCE * get_max_magnitude(expected))
         is_unexplained = ~(is_equal | np.isinf(error_bound) | (distances <= max_distances))
     return int(is_unexplained.any(-1).sum() if is_unexplained.ndim > 1 else is_unexplained.sum())
@@ -210,13 +223,21 @@ class VerificationRound:
         }
 
 
-def make_coverage_round(
-    uncovered_subgraphs: tuple[str, ...], skipped_lengths: tuple[str, ...]
+def make_uncompared_round(
+    reason: str = "",
+    *,
+    graph: str = "",
+    uncovered_subgraphs: tuple[str, ...] = (),
+    skipped_lengths: tuple[str, ...] = (),
 ) -> VerificationRound:
-    """Return the entry that lists uncovered subgraphs and axis sizes after the last round."""
+    """Return an entry without a comparison: a graph that is not compared for a reason, or the
+    uncovered subgraphs and axis sizes after the last round.
+    """
     return VerificationRound(
+        graph=graph,
         is_compared=False,
         is_within_tolerance=None,
+        note=f"not compared, because {reason}" if reason else "",
         uncovered_subgraphs=uncovered_subgraphs,
         skipped_lengths=skipped_lengths,
     )

@@ -21,9 +21,15 @@ from specc.runtime.loaded_model import LoadedModel, load_model
 from specc.runtime.random_inputs import make_random_inputs
 from specc.verification import generation_verification
 from specc.verification.generation_verification import iterate_generation_rounds
-from specc.verification.half_rounding import MAX_EXPLAINED_RATIO, HalfRounding, HalfRoundingErrors
 from specc.verification.model_verification import iterate_rounds
-from specc.verification.rounding_errors import HALF_FORMATS, SAMPLE_COUNT, RoundingPerturbation
+from specc.verification.rounding_errors import (
+    HALF_FORMATS,
+    MAX_EXPLAINED_RATIO,
+    SAMPLE_COUNT,
+    HalfRounding,
+    HalfRoundingErrors,
+    RoundingPerturbation,
+)
 from specc.verification.tolerance import compute_position_changes
 
 HEAVY_TAILS = {
