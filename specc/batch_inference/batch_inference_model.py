@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from specc.batch_inference.file_format import TableColumn
 from specc.batch_inference.result_columns import (
     ATTENTION_PREFIX,
     GeneratedResultColumns,
@@ -18,7 +17,6 @@ from specc.decode.generation_settings import GenerationSettings
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.ir.graph import Graph
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS
 from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime.continuous_batching import ContinuousBatch, find_static_batching_reason
@@ -100,10 +98,9 @@ class BatchInferenceModel:
         raw_outputs: Sequence[str] = (),
         graph: str = "",
         provider: str = "cpu",
-        threads: int = 1,
     ) -> "BatchInferenceModel":
         """Open a model for batch inference. Raise E0880 if a model input has no column."""
-        model = open_compiled_model(path, graph=graph, provider=provider, threads=threads)
+        model = open_compiled_model(path, graph=graph, provider=provider, threads=1)
         batch_model = BatchInferenceModel(
             model, input_columns, dict(settings or {}), tuple(raw_outputs)
         )
@@ -152,16 +149,13 @@ class BatchInferenceModel:
     def _needs_no_prompt(self) -> bool:
         """Return True if generation can start without a prompt, i.e. from a start token."""
         generator = self.model.generator
-        start = self.settings.get("start")
-        return generator is not None and (
-            start is not None or generator.generation.settings.get("start") is not None
-        )
+        settings = (self.settings, generator.generation.settings if generator else {})
+        return generator is not None and any(s.get("start") is not None for s in settings)
 
     @cached_property
     def result_columns(self) -> GraphResultColumns | GeneratedResultColumns:
         """The columns of results. Raise E0731 to E0733, or E0879 for invalid outputs."""
-        generator = self.model.generator
-        if not self.is_generative or generator is None:
+        if not self.is_generative:
             manifest = self.model.default_model.manifest
             return GraphResultColumns(manifest.graph, manifest.preprocessing, self.raw_outputs)
         if self.raw_outputs:
@@ -185,22 +179,14 @@ class BatchInferenceModel:
         """True if new sequences replace finished sequences in a batch (continuous batching)."""
         return self.is_generative and not self.generative_model.static_batching_reason
 
-    def list_result_columns(self) -> tuple[TableColumn, ...]:
-        """Return the table columns with the results of a row."""
-        return tuple(self.result_columns.iterate_columns())
-
     @cached_property
     def cost_formulas(self) -> CostFormulas:
         """The cost model of a batch, derived from the full-forward graph of the model."""
-        return CostFormulas.from_graph(self._cost_graph)
-
-    @property
-    def _cost_graph(self) -> Graph:
         scoring_model = self.model.scoring_model
         # a standalone generator has no full-forward graph from which costs can be derived
         if scoring_model is not None and scoring_model.manifest.decoding is None:
-            return scoring_model.manifest.graph
-        return self.input_signature.graph
+            return CostFormulas.from_graph(scoring_model.manifest.graph)
+        return CostFormulas.from_graph(self.input_signature.graph)
 
     def run_batch(self, rows: Sequence[InputRow], first_row: int = 0) -> list[dict[str, object]]:
         """Compute the results of each row of a batch. Raise E09xx if an input is invalid."""

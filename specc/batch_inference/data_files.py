@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,28 +72,19 @@ def split_lines_into_blocks(
     is_row: Callable[[bytes], object] = bool,
 ) -> list[RowBlock]:
     """Split the lines from `start_offset` that satisfy `is_row` into blocks of `max_rows` rows."""
-    blocks, first_row, block_offset, end_offset = list[RowBlock](), 0, start_offset, start_offset
-    line_count = row_count = 0
-    for line in lines:
-        line_count, end_offset = line_count + 1, line.next_offset
-        row_count += bool(is_row(line.data))
-        if line_count == max_rows:
-            blocks.append(_make_block(file_index, first_row, row_count, block_offset, end_offset))
-            first_row, block_offset, line_count, row_count = first_row + row_count, end_offset, 0, 0
-    blocks.append(_make_block(file_index, first_row, row_count, block_offset, end_offset))
+    marks = ((bool(is_row(line.data)), line.next_offset) for line in lines)
+    blocks, first_row, offset = list[RowBlock](), 0, start_offset
+    while chunk := list(islice(marks, max_rows)):
+        block = RowBlock(
+            file_index=file_index,
+            first_row=first_row,
+            row_count=sum(has_row for has_row, _ in chunk),
+            offset=offset,
+            byte_count=chunk[-1][1] - offset,
+        )
+        blocks.append(block)
+        first_row, offset = first_row + block.row_count, offset + block.byte_count
     return [block for block in blocks if block.row_count]
-
-
-def _make_block(
-    file_index: int, first_row: int, row_count: int, offset: int, end_offset: int
-) -> RowBlock:
-    return RowBlock(
-        file_index=file_index,
-        first_row=first_row,
-        row_count=row_count,
-        offset=offset,
-        byte_count=end_offset - offset,
-    )
 
 
 def read_block_bytes(path: Path, block: RowBlock) -> bytes:

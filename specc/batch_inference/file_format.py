@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from specc.io.json_io import Json
 from specc.io.safe_read import (
     UnreadableFileError,
     describe_os_error,
     open_regular_file,
     raise_unreadable_file,
 )
-from specc.ir.array import Array
 
 NULL_TYPE = "null"
 """The element type of a column that has only null values so far."""
@@ -65,28 +65,15 @@ def merge_element_types(first: str, second: str) -> str:
     return "f64" if {first, second} == {"i64", "f64"} else "json"
 
 
-def infer_element_type(value: object) -> str:
-    """Return the element type of a JSON or table value, or "" for a null value."""
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "bool"
-        case int() if -(2**63) <= value < 2**63:
-            return "i64"
-        case float():
-            return "f64"
-        case str():
-            return "text"
-        case bytes():
-            return "binary"
-    return "json"
+ELEMENT_TYPES = {type(None): "", bool: "bool", float: "f64", str: "text"}
+"""Element types of JSON values other than integers, by Python type; "" is the type of null."""
 
 
-def cast_to_element_type(value: Array, element_type: str) -> Array:
-    """Cast an array to the element type of a column."""
-    types = {"f32": "float32", "f64": "float64", "i64": "int64", "i32": "int32"}
-    return value.astype(types.get(element_type, element_type), copy=False)
+def infer_element_type(value: Json) -> str:
+    """Return the element type of a JSON value, or "" for a null value."""
+    if type(value) is int:
+        return "i64" if -(2**63) <= value < 2**63 else "json"
+    return ELEMENT_TYPES.get(type(value), "json")
 
 
 ColumnValues: TypeAlias = Mapping[str, Sequence[object]]

@@ -149,9 +149,9 @@ def _parse_plan(data: object) -> JobPlan:
     """Parse a job plan from JSON data. Invalid data raises exceptions of various types."""
     if not isinstance(data, dict):
         raise TypeError("a plan is an object")
+    strings = ("model", "model_hash", "output_format", "graph", "provider", "version")
     return JobPlan(
-        model=str(data["model"]),
-        model_hash=str(data["model_hash"]),
+        **{name: str(data[name]) for name in strings},
         files=tuple(InputFileState(str(p), int(b), int(c)) for p, b, c in data["files"]),
         blocks=tuple(
             RowBlock(**dict(zip(BLOCK_FIELDS, map(int, numbers), strict=True)))
@@ -162,11 +162,7 @@ def _parse_plan(data: object) -> JobPlan:
         result_columns=_read_columns(data["result_columns"]),
         settings={str(k): v for k, v in data["settings"].items()},
         limits=BatchLimits(**{k: int(v) for k, v in data["limits"].items()}),
-        output_format=str(data["output_format"]),
-        graph=str(data["graph"]),
         raw_outputs=tuple(map(str, data["raw_outputs"])),
-        provider=str(data["provider"]),
-        version=str(data["version"]),
     )
 
 

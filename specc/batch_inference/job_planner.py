@@ -82,7 +82,7 @@ def plan_job(request: JobRequest) -> JobPlan:
         provider=request.provider,
     )
     _check_csv_columns(model, input_columns, files)
-    results = (*model.list_result_columns(), ERROR_COLUMN)
+    results = (*model.result_columns.iterate_columns(), ERROR_COLUMN)
     copied_columns = _select_copied_columns(request, columns, input_columns, results)
     blocks: list[RowBlock] = []
     for number, path in enumerate(files):
@@ -139,19 +139,20 @@ def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
     keys that are missing in JSON Lines files.
     """
     column_types: dict[str, ColumnType] = {}
-    # true if every previous file may lack columns
+    # a column that is missing in all previous files is not a conflict if each may lack columns
     earlier_may_lack = True
     for path in files:
         reader = open_data_file(path)
         with translate_os_errors(path):
             file_types = {c.name: c.type for c in reader.read_columns()}
         file_may_lack = isinstance(reader, JsonLinesFile)
-        merged_types = _merge_columns(
-            column_types,
-            file_types,
-            earlier_may_lack_columns=earlier_may_lack,
-            file_may_lack_columns=file_may_lack,
-        )
+        merged_types = {
+            name: _merge_column_types(
+                column_types.get(name, file_types.get(name) if earlier_may_lack else None),
+                file_types.get(name, column_types.get(name) if file_may_lack else None),
+            )
+            for name in {**column_types, **file_types}
+        }
         earlier_may_lack = earlier_may_lack and file_may_lack
         if unsupported := sorted(n for n, type in merged_types.items() if type is None):
             raise_error(
@@ -162,33 +163,10 @@ def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
             )
         column_types = {n: type for n, type in merged_types.items() if type is not None}
     # a column that is null in every file can have any type
-    final_types = {
-        n: ColumnType("json") if type.element_type == NULL_TYPE else type
+    return {
+        n: TableColumn(n, ColumnType("json") if type.element_type == NULL_TYPE else type)
         for n, type in column_types.items()
     }
-    return {n: TableColumn(n, type) for n, type in final_types.items()}
-
-
-def _merge_columns(
-    earlier_columns: Mapping[str, ColumnType],
-    file_columns: Mapping[str, ColumnType],
-    *,
-    earlier_may_lack_columns: bool,
-    file_may_lack_columns: bool,
-) -> dict[str, ColumnType | None]:
-    """Merge the column types of earlier files with the column types of a file. The type of a column
-    with conflicting types is None. With `…_may_lack_columns`, a missing column is not a conflict.
-    """
-    merged = {}
-    for name in {**earlier_columns, **file_columns}:
-        earlier_type = earlier_columns.get(
-            name, file_columns.get(name) if earlier_may_lack_columns else None
-        )
-        file_type = file_columns.get(
-            name, earlier_columns.get(name) if file_may_lack_columns else None
-        )
-        merged[name] = _merge_column_types(earlier_type, file_type)
-    return merged
 
 
 def _merge_column_types(first: ColumnType | None, second: ColumnType | None) -> ColumnType | None:
@@ -199,13 +177,8 @@ def _merge_column_types(first: ColumnType | None, second: ColumnType | None) -> 
     if NULL_TYPE in (first.element_type, second.element_type):
         return first if second.element_type == NULL_TYPE else second
     # JSON has a single number type, so a column can contain 1 in one file and 1.5 in another
-    numbers = {"i64", "f64"}
-    are_scalars = not first.list_sizes and not second.list_sizes
-    return (
-        ColumnType("f64")
-        if are_scalars and {first.element_type, second.element_type} == numbers
-        else None
-    )
+    is_number_column = {first, second} == {ColumnType("i64"), ColumnType("f64")}
+    return ColumnType("f64") if is_number_column else None
 
 
 def _choose_output_format(request: JobRequest, files: Sequence[Path]) -> str:

@@ -26,8 +26,8 @@ Arrow: TypeAlias = Any
 """A module or object of pyarrow. pyarrow is optional, so annotations cannot name its types."""
 
 
-def import_pyarrow(name: str = "pyarrow") -> Arrow:
-    """Import a module of pyarrow. Raise E0874 if pyarrow is not installed."""
+def import_pyarrow() -> Arrow:
+    """Import pyarrow and its submodule `parquet`. Raise E0874 if pyarrow is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -40,7 +40,7 @@ def import_pyarrow(name: str = "pyarrow") -> Arrow:
                 "or read and write JSON Lines, which need no package: --output-format jsonl",
             ],
         )
-    return pyarrow.parquet if name == "pyarrow.parquet" else pyarrow
+    return pyarrow
 
 
 ARROW_STRING_TYPES = ("string", "large_string", "string_view")
@@ -58,7 +58,7 @@ class ParquetFile(DataFile):
     def arrow_file(self) -> Arrow:
         """The open `pyarrow.parquet.ParquetFile`. Raise E0870 if the file is corrupted."""
         try:
-            return import_pyarrow("pyarrow.parquet").ParquetFile(self.path)
+            return import_pyarrow().parquet.ParquetFile(self.path)
         except PermissionError:
             raise  # an OSError does not necessarily mean that the file is corrupted
         except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
@@ -115,12 +115,10 @@ class ParquetFile(DataFile):
 
 def _convert_values(name: str, column: Arrow) -> list[object]:
     """Convert a column to Python objects, value by value if conversion in bulk fails."""
-    try:
-        if _has_nanoseconds(column.type):
-            return [_convert_value(name, value) for value in column]
-        return list(column.to_pylist())
-    except (ValueError, OverflowError):
-        return [_convert_value(name, value) for value in column]
+    with suppress(ValueError, OverflowError):
+        if not _has_nanoseconds(column.type):
+            return list(column.to_pylist())
+    return [_convert_value(name, value) for value in column]
 
 
 def _has_nanoseconds(type: Arrow) -> bool:
@@ -182,21 +180,28 @@ def encode_parquet(columns: Sequence[TableColumn], values: Mapping[str, Sequence
     pa = import_pyarrow()
     arrays = [_convert_column(column.type, values[column.name]) for column in columns]
     names = [_escape_surrogates(column.name) for column in columns]
-    schema = pa.schema([(name, array.type) for name, array in zip(names, arrays, strict=True)])
     sink = pa.BufferOutputStream()
-    table = pa.Table.from_arrays(arrays, schema=schema)
+    table = pa.Table.from_arrays(arrays, names=names)
     count = max(table.num_rows, 1)
-    import_pyarrow("pyarrow.parquet").write_table(table, sink, row_group_size=count)
+    pa.parquet.write_table(table, sink, row_group_size=count)
     return bytes(sink.getvalue())
+
+
+ARROW_TYPES = {
+    "f32": "float32",
+    "f64": "float64",
+    "i32": "int32",
+    "i64": "int64",
+    "u64": "uint64",
+    "bool": "bool_",
+    "binary": "binary",
+}
+"""Names of pyarrow's type functions by element type. Columns of other types contain strings."""
 
 
 def _make_arrow_type(column_type: ColumnType) -> Arrow:
     pa = import_pyarrow()
-    text = pa.string()
-    floats = {"f32": pa.float32(), "f64": pa.float64(), "i32": pa.int32()}
-    integers = {"i64": pa.int64(), "u64": pa.uint64()}
-    others = {"bool": pa.bool_(), "binary": pa.binary()}
-    arrow_type = (floats | integers | others).get(column_type.element_type, text)
+    arrow_type = getattr(pa, ARROW_TYPES.get(column_type.element_type, "string"))()
     for size in reversed(column_type.list_sizes):
         arrow_type = pa.list_(arrow_type) if size is None else pa.list_(arrow_type, size)
     return arrow_type
@@ -207,15 +212,14 @@ def _convert_column(column_type: ColumnType, values: Sequence[object]) -> Arrow:
     lists = _convert_arrays_to_lists(column_type, values)
     if lists is not None:
         return lists
+    pa, arrow_type = import_pyarrow(), _make_arrow_type(column_type)
     python_values = [to_python_value(v) for v in values]
     if column_type == ColumnType("f64"):  # a JSON column may mix integers and floats
         python_values = [None if v is None else float(v) for v in python_values]
     try:
-        return import_pyarrow().array(python_values, type=_make_arrow_type(column_type))
+        return pa.array(python_values, type=arrow_type)
     except UnicodeEncodeError:
-        return import_pyarrow().array(
-            [_escape_surrogates(v) for v in python_values], type=_make_arrow_type(column_type)
-        )
+        return pa.array(_escape_surrogates(python_values), type=arrow_type)
 
 
 def _convert_arrays_to_lists(column_type: ColumnType, values: Sequence[object]) -> Arrow | None:

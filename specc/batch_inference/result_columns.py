@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from specc.batch_inference.file_format import ColumnType, TableColumn, cast_to_element_type
+from specc.batch_inference.file_format import ColumnType, TableColumn
 from specc.batch_inference.row_batches import InputRow, get_batch_symbol
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
@@ -94,12 +94,12 @@ class GraphResultColumns:
         """Return the dimensions (heads, queries, keys) of an attention weight column. Raise E0879
         if the layer does not exist or is inside a loop.
         """
-        nodes = self.attention_nodes
-        node = nodes.get(name.removeprefix(ATTENTION_PREFIX))
+        nodes, scope = self.attention_nodes, name.removeprefix(ATTENTION_PREFIX)
+        node = nodes.get(scope)
         if node is None:
             raise_error(
                 "E0879",
-                f"the model has no attention `{escape_text(name.removeprefix(ATTENTION_PREFIX))}`",
+                f"the model has no attention `{escape_text(scope)}`",
                 notes=[f"attention layers: {escape_text(', '.join(nodes))[:600]}"] if nodes else (),
                 helps=["select one by its scope: --raw attention.SCOPE"],
             )
@@ -107,8 +107,8 @@ class GraphResultColumns:
         if node.loops and shape[-2].number != 1:
             raise_error(
                 "E0879",
-                f"attention `{escape_text(name.removeprefix(ATTENTION_PREFIX))}` is inside a "
-                "loop and has weights for each iteration",
+                f"attention `{escape_text(scope)}` is inside a loop and has weights for each "
+                "iteration",
                 helps=["plot a single row instead: specc run --attention"],
             )
         heads = shape[-3] if len(shape) > 3 else Dim.from_value(1)
@@ -187,13 +187,11 @@ class LengthPadding:
 
 def _iterate_columns(name: str, record: OutputFormat, type: Type) -> Iterator[TableColumn]:
     match record:
-        # a single value becomes a scalar column, so that table readers can group rows by the value
-        case LabelsOutput(top_k=1):
-            yield TableColumn(f"{name}.label", ColumnType("text"))
-            yield TableColumn(f"{name}.score", ColumnType("f64"))
+        # a single label becomes a scalar column, so that table readers can group rows by the label
         case LabelsOutput():
-            yield TableColumn(f"{name}.label", ColumnType("text", (None,)))
-            yield TableColumn(f"{name}.score", ColumnType("f64", (None,)))
+            list_sizes = () if record.top_k == 1 else (None,)
+            yield TableColumn(f"{name}.label", ColumnType("text", list_sizes))
+            yield TableColumn(f"{name}.score", ColumnType("f64", list_sizes))
         case TextOutput():
             yield TableColumn(name, ColumnType("text"))
         case ImageOutput() | SegmentationOutput():
@@ -218,10 +216,7 @@ def _format_values(name: str, record: OutputFormat, value: Array) -> Iterator[tu
         case ImageOutput() | SegmentationOutput():
             yield name, format_output(name, record, value[None]).images[0][1]
         case NumbersOutput() | DetectionOutput():
-            yield (
-                name,
-                cast_to_element_type(value, str(value.dtype)) if value.ndim else value.item(),
-            )
+            yield name, value if value.ndim else value.item()
 
 
 def _select_best_labels(record: LabelsOutput, value: Array) -> tuple[list[str], list[float]]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -70,7 +71,8 @@ def add_checkpoint_task(
     if not _can_preprocess(task, record, preprocessing):
         return preprocessing
     config = _select_encoder_config(config_json)
-    return preprocessing.with_task(_build_task(task, name, record, config, directories))
+    task_record = _build_task(task, name, record, config, directories)
+    return replace(preprocessing, task=task_record)
 
 
 def _list_architectures(program: Program, graph_name: str) -> tuple[str, ...]:

@@ -77,10 +77,8 @@ def _group_images(
         return groups if has_only_images else []
     if not all(map(is_image, items)):
         return []
-    text_count = _count_texts(graph, inputs, name)
-    if text_count not in (None, 1, len(items)):
-        _raise_wrong_image_count(name, len(items), text_count)
-    return [items] if text_count == 1 else [[item] for item in items]
+    is_single_text = _belong_to_single_text(graph, inputs, name, len(items))
+    return [items] if is_single_text else [[item] for item in items]
 
 
 def batch_images(
@@ -159,11 +157,21 @@ def group_images_by_text(
         if name not in graph.inputs or not is_multi_image_input(graph, preprocessing, name):
             continue
         if array.ndim == BATCHED_RANK - 1:
-            text_count = _count_texts(graph, inputs, name)
-            if text_count not in (None, 1, len(array)):
-                _raise_wrong_image_count(name, len(array), text_count)
-            grouped_inputs[name] = array[None] if text_count == 1 else array[:, None]
+            is_single_text = _belong_to_single_text(graph, inputs, name, len(array))
+            grouped_inputs[name] = array[None] if is_single_text else array[:, None]
     return grouped_inputs
+
+
+def _belong_to_single_text(
+    graph: Graph, inputs: Mapping[str, object], name: str, image_count: int
+) -> bool:
+    """Return True if all images belong to a single text, and False if each image has its own text.
+    Raise E0912 if the other inputs have another number of texts.
+    """
+    text_count = _count_texts(graph, inputs, name)
+    if text_count not in (None, 1, image_count):
+        _raise_wrong_image_count(name, image_count, text_count)
+    return text_count == 1
 
 
 def _count_texts(graph: Graph, inputs: Mapping[str, object], name: str) -> int | None:
@@ -216,15 +224,12 @@ def find_image_prompt_inputs(
     graph: Graph, preprocessing: PreprocessingConfig
 ) -> list[tuple[str, JsonTokenizer]]:
     """Return the text inputs that may contain image placeholders."""
-    tokenizers = [
-        (name, record)
-        for name, record in preprocessing.inputs
-        if isinstance(record, JsonTokenizer) and name in graph.inputs
-    ]
     return [
         (name, record)
-        for name, record in tokenizers
-        if record.placeholder_replacement or record.image_token_repetition
+        for name, record in preprocessing.inputs
+        if isinstance(record, JsonTokenizer)
+        and name in graph.inputs
+        and (record.placeholder_replacement or record.image_token_repetition)
     ]
 
 

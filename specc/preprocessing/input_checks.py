@@ -1,7 +1,7 @@
 """Check the input arrays of a model: names, dtypes, shapes and values."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -40,21 +40,12 @@ class LengthBound:
     high: int | None = None
     reason: str = ""
 
-
-@dataclass(slots=True)
-class _InputErrors:
-    """The input errors so far, the size of each named dimension, and the input that determined the
-    size.
-    """
-
-    errors: list[Diagnostic] = field(default_factory=list)
-    lengths: dict[str, int] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)
-
-    def add_error(
-        self, code: str, title: str, *, notes: Sequence[str] = (), helps: Sequence[str] = ()
-    ) -> None:
-        self.errors.append(Diagnostic(code, title, notes=tuple(notes), helps=tuple(helps)))
+    def describe_violated_limit(self, length: int) -> str:
+        """Return the limit that `length` violates, e.g. `at most 512`, or ""."""
+        if length < self.low:
+            return f"at least {self.low}"
+        is_too_long = self.high is not None and length > self.high
+        return f"at most {self.high}" if is_too_long else ""
 
 
 def check_inputs(
@@ -68,8 +59,8 @@ def check_inputs(
     change of values. Raise all errors at once: E0907 (element type), E0910 (name), E0911 (rank),
     E0912 (size), E0913 (id), E0914 (NaN).
     """
-    errors = _InputErrors()
-    _check_names(specs, arrays_by_name, errors)
+    checker = _InputChecker(evaluate_dim or (lambda dim, lengths: None))
+    checker.check_names(specs, arrays_by_name)
     arrays: dict[str, Array] = {}
     checked_specs: list[InputSpec] = []
     for spec in specs:
@@ -80,179 +71,177 @@ def check_inputs(
                 np.asarray(arrays_by_name[spec.name]), spec.dtype, spec.name
             )
         except SpeccError as failed:
-            errors.errors.extend(failed.diagnostics)
+            checker.errors.extend(failed.diagnostics)
             continue
         arrays[spec.name] = array
         if array.ndim == len(spec.dims):
             checked_specs.append(spec)
-            _bind_dims(spec, array, errors)
-            _check_values(spec, array, errors)
+            checker.bind_dims(spec, array)
+            checker.check_values(spec, array)
         else:
-            _report_wrong_rank(spec, array, errors)
+            checker.report_wrong_rank(spec, array)
     # Check formulas last, when the sizes of all named dimensions are known.
     for spec in checked_specs:
-        _check_computed_dims(spec, arrays[spec.name], errors, evaluate_dim)
-    _check_bounds(errors, bounds or {}, evaluate_dim)
-    if errors.errors:
-        raise SpeccError(*errors.errors)
+        checker.check_computed_dims(spec, arrays[spec.name])
+    checker.check_bounds(bounds or {})
+    if checker.errors:
+        raise SpeccError(*checker.errors)
     return arrays
 
 
-def _check_names(
-    specs: Sequence[InputSpec], arrays_by_name: Mapping[str, Array], errors: _InputErrors
-) -> None:
-    names = [spec.name for spec in specs]
-    missing_names = [name for name in names if name not in arrays_by_name]
-    # report a misspelled input name as one error instead of two (unknown and missing input)
-    suggested_names: set[str | None] = set()
-    for name in arrays_by_name:
-        if name not in names:
-            suggestion = find_similar_name(name, missing_names)
-            suggested_names.add(suggestion)
-            errors.add_error(
-                "E0910",
-                f"the model has no input `{escape_text(name)}`",
-                notes=[
-                    "the inputs of the model are "
-                    f"{', '.join(f'`{n}`' for n in names[:20]) or 'none'}"
-                ],
-                helps=[format_suggestion(suggestion)] if suggestion else [],
-            )
-    _report_missing(specs, {*missing_names} - suggested_names, errors)
-
-
-def _report_missing(specs: Sequence[InputSpec], missing: Set[str], errors: _InputErrors) -> None:
-    """Add E0910 for each required input that is missing."""
-    for spec in specs:
-        if spec.name in missing and not spec.is_optional:
-            errors.add_error(
-                "E0910",
-                f"missing model input `{spec.name}`",
-                helps=[f"pass an array of the type {_format_type(spec)} with this name"],
-            )
-
-
-def _bind_dims(spec: InputSpec, array: Array, errors: _InputErrors) -> None:
-    """Compare the dimensions of an input with the shape of its array, and record the size of each
-    named dimension. Add E0912 for each mismatch.
+@dataclass(slots=True)
+class _InputChecker:
+    """The input errors so far, the size of each named dimension, and the input that determined the
+    size. `evaluate_dim` evaluates dimensions that are formulas.
     """
-    for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
-        if isinstance(dim, int):
-            if dim != length:
-                errors.add_error(
-                    "E0912",
-                    f"axis {axis} of `{spec.name}` has length {length}, expected {dim}",
-                    notes=[f"`{spec.name}` is {_format_type(spec)}, got {list(array.shape)}"],
+
+    evaluate_dim: Solve
+    errors: list[Diagnostic] = field(default_factory=list)
+    lengths: dict[str, int] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+
+    def add_error(
+        self, code: str, title: str, *, notes: Sequence[str] = (), helps: Sequence[str] = ()
+    ) -> None:
+        self.errors.append(Diagnostic(code, title, notes=tuple(notes), helps=tuple(helps)))
+
+    def check_names(self, specs: Sequence[InputSpec], arrays_by_name: Mapping[str, Array]) -> None:
+        """Add E0910 for each unknown input, and for each required input that is missing."""
+        names = [spec.name for spec in specs]
+        missing_names = [name for name in names if name not in arrays_by_name]
+        # report a misspelled input name as one error instead of two (unknown and missing input)
+        suggested_names: set[str | None] = set()
+        for name in arrays_by_name:
+            if name not in names:
+                suggestion = find_similar_name(name, missing_names)
+                suggested_names.add(suggestion)
+                input_list = ", ".join(f"`{n}`" for n in names[:20]) or "none"
+                self.add_error(
+                    "E0910",
+                    f"the model has no input `{escape_text(name)}`",
+                    notes=[f"the inputs of the model are {input_list}"],
+                    helps=[format_suggestion(suggestion)] if suggestion else [],
                 )
-        elif dim.isidentifier():
-            bound_length = errors.lengths.setdefault(dim, length)
-            origin = errors.origins.setdefault(dim, spec.name)
-            if bound_length != length:
-                errors.add_error(
-                    "E0912",
-                    _describe_clash(dim, bound_length, origin, length, spec.name),
-                    helps=[_suggest_clash_fix(dim)],
+        for spec in specs:
+            is_missing = spec.name in missing_names and spec.name not in suggested_names
+            if is_missing and not spec.is_optional:
+                self.add_error(
+                    "E0910",
+                    f"missing model input `{spec.name}`",
+                    helps=[f"pass an array of the type {_format_type(spec)} with this name"],
                 )
 
+    def bind_dims(self, spec: InputSpec, array: Array) -> None:
+        """Compare the dimensions of an input with the shape of its array, and record the size of
+        each named dimension. Add E0912 for each mismatch.
+        """
+        for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
+            if isinstance(dim, int):
+                if dim != length:
+                    self.add_error(
+                        "E0912",
+                        f"axis {axis} of `{spec.name}` has length {length}, expected {dim}",
+                        notes=[f"`{spec.name}` is {_format_type(spec)}, got {list(array.shape)}"],
+                    )
+            elif dim.isidentifier():
+                bound_length = self.lengths.setdefault(dim, length)
+                origin = self.origins.setdefault(dim, spec.name)
+                if bound_length != length:
+                    self.add_error(
+                        "E0912",
+                        _describe_clash(dim, bound_length, origin, length, spec.name),
+                        helps=[_suggest_clash_fix(dim)],
+                    )
 
-def _check_computed_dims(
-    spec: InputSpec, array: Array, errors: _InputErrors, evaluate_dim: Solve | None
-) -> None:
-    """Compare the dimensions that are formulas with the shape of the array, based on the sizes of
-    all named dimensions. Add E0912 for each mismatch.
-    """
-    for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
-        if isinstance(dim, int) or dim.isidentifier() or evaluate_dim is None:
-            continue
-        expected = evaluate_dim(dim, errors.lengths)
-        if expected is not None and expected != length:
-            sizes = ", ".join(
-                f"{name} = {n} (`{errors.origins[name]}`)"
-                for name, n in errors.lengths.items()
-                if name in dim
-            )
-            errors.add_error(
-                "E0912",
-                f"axis {axis} of `{spec.name}` has length {length}, but `{dim}` is {expected} here",
-                notes=[f"from {sizes}"] if sizes else [],
-            )
+    def check_computed_dims(self, spec: InputSpec, array: Array) -> None:
+        """Compare the dimensions that are formulas with the shape of the array, based on the sizes
+        of all named dimensions. Add E0912 for each mismatch.
+        """
+        for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
+            if isinstance(dim, int) or dim.isidentifier():
+                continue
+            expected = self.evaluate_dim(dim, self.lengths)
+            if expected is not None and expected != length:
+                sizes = ", ".join(
+                    f"{name} = {n} (`{self.origins[name]}`)"
+                    for name, n in self.lengths.items()
+                    if name in dim
+                )
+                self.add_error(
+                    "E0912",
+                    f"axis {axis} of `{spec.name}` has length {length}, "
+                    f"but `{dim}` is {expected} here",
+                    notes=[f"from {sizes}"] if sizes else [],
+                )
 
+    def check_bounds(self, bounds: Mapping[str, LengthBound]) -> None:
+        """Add E0912 for each dimension outside its bounds, and E0935 for each remainder."""
+        for dim, length in self.lengths.items():
+            location = f"`{dim}` is {length} in `{self.origins[dim]}`"
+            self._check_bound(bounds.get(dim, LengthBound()), location, length)
+        # check dimensions that are formulas, such as `m + seq` or the result of a stride
+        for text in sorted(bounds.keys() - self.lengths.keys()):
+            size = self.evaluate_dim(text, self.lengths)
+            if size and "%" in text:
+                self._report_remainder(text, size, bounds[text].reason)
+            elif size is not None:
+                self._check_bound(bounds[text], f"`{text}` is {size}", size)
 
-def _check_bounds(
-    errors: _InputErrors, bounds: Mapping[str, LengthBound], evaluate_dim: Solve | None
-) -> None:
-    for dim, length in errors.lengths.items():
-        location = f"`{dim}` is {length} in `{errors.origins[dim]}`"
-        _check_bound(errors, bounds.get(dim, LengthBound()), location, length)
-    # check dimensions that are formulas, such as `m + seq` or the result of a stride
-    for text in sorted(bounds.keys() - errors.lengths.keys()):
-        size = evaluate_dim(text, errors.lengths) if evaluate_dim else None
-        if size and "%" in text:
-            _report_remainder(errors, text, size, bounds[text].reason)
-        elif size is not None:
-            _check_bound(errors, bounds[text], f"`{text}` is {size}", size)
+    def _report_remainder(self, text: str, size: int, reason: str) -> None:
+        """Add E0935 for a size that violates a divisibility constraint."""
+        notes = [
+            f"`{name}` is {length} in `{self.origins[name]}`"
+            for name, length in self.lengths.items()
+            if re.search(rf"\b{re.escape(name)}\b", text)
+        ]
+        self.add_error(
+            "E0935",
+            f"`{text.strip('()')}` is {size}, but must be divisible",
+            notes=[*notes, reason] if reason else notes,
+            helps=["remove positions, or pad to a multiple"],
+        )
 
+    def _check_bound(self, bound: LengthBound, location: str, length: int) -> None:
+        if limit := bound.describe_violated_limit(length):
+            title = f"{location}, but must be {limit}"
+            self.add_error("E0912", title, notes=[bound.reason] if bound.reason else [])
 
-def _report_remainder(errors: _InputErrors, text: str, size: int, reason: str) -> None:
-    """Add E0935 for a size that violates a divisibility constraint."""
-    notes = [
-        f"`{name}` is {length} in `{errors.origins[name]}`"
-        for name, length in errors.lengths.items()
-        if re.search(rf"\b{re.escape(name)}\b", text)
-    ]
-    errors.add_error(
-        "E0935",
-        f"`{text.strip('()')}` is {size}, but must be divisible",
-        notes=[*notes, reason] if reason else notes,
-        helps=["remove positions, or pad to a multiple"],
-    )
+    def check_values(self, spec: InputSpec, array: Array) -> None:
+        """Add E0914 for NaN in a float input, and E0913 for an id outside the vocabulary."""
+        if array.dtype.kind == "f":
+            is_invalid = np.isnan(array)
+            if is_invalid.any():
+                count_text = f"{int(is_invalid.sum())} of {array.size} values are"
+                self.add_error(
+                    "E0914",
+                    f"`{spec.name}` contains NaN at {format_index(is_invalid)}",
+                    notes=[count_text] if array.size > 1 else [],
+                    helps=["check the data for divisions by zero and missing values"],
+                )
+        elif array.dtype.kind in "iu" and spec.id_limit is not None:
+            is_invalid = (array < 0) | (array >= spec.id_limit)
+            if is_invalid.any():
+                self.add_error(
+                    "E0913",
+                    f"`{spec.name}` contains the id {array[is_invalid][0]} at "
+                    f"{format_index(is_invalid)}, expected 0 to {spec.id_limit - 1}",
+                    helps=["check that the ids are from the tokenizer of this model"],
+                )
 
-
-def _check_bound(errors: _InputErrors, bound: LengthBound, location: str, length: int) -> None:
-    reason = [bound.reason] if bound.reason else []
-    if length < bound.low:
-        title = f"{location}, but must be at least {bound.low}"
-        errors.add_error("E0912", title, notes=reason)
-    if bound.high is not None and length > bound.high:
-        title = f"{location}, but must be at most {bound.high}"
-        errors.add_error("E0912", title, notes=reason)
-
-
-def _check_values(spec: InputSpec, array: Array, errors: _InputErrors) -> None:
-    if array.dtype.kind == "f":
-        is_invalid = np.isnan(array)
-        if is_invalid.any():
-            errors.add_error(
-                "E0914",
-                f"`{spec.name}` contains NaN at {format_index(is_invalid)}",
-                notes=[f"{int(is_invalid.sum())} of {array.size} values are"]
-                if array.size > 1
-                else [],
-                helps=["check the data for divisions by zero and missing values"],
-            )
-    elif array.dtype.kind in "iu" and spec.id_limit is not None:
-        is_invalid = (array < 0) | (array >= spec.id_limit)
-        if is_invalid.any():
-            value = array[tuple(int(i) for i in np.argwhere(is_invalid)[0])]
-            errors.add_error(
-                "E0913",
-                f"`{spec.name}` contains the id {value} at {format_index(is_invalid)}, expected 0 "
-                f"to {spec.id_limit - 1}",
-                helps=["check that the ids are from the tokenizer of this model"],
-            )
-
-
-def _report_wrong_rank(spec: InputSpec, array: Array, errors: _InputErrors) -> None:
-    helps = []
-    if array.ndim == len(spec.dims) - 1:
-        axis = "a batch axis" if spec.dims[0] == "batch" else "the missing axis"
-        helps = [f"add {axis}: `[x]` for a list `x`, `x[None]` for an array `x`"]
-    errors.add_error(
-        "E0911",
-        f"`{spec.name}` has {_format_axes(array.ndim)}, expected {len(spec.dims)}",
-        notes=[f"expected {_format_type(spec)}, got the shape {list(array.shape)}"],
-        helps=helps,
-    )
+    def report_wrong_rank(self, spec: InputSpec, array: Array) -> None:
+        """Add E0911 for an array whose number of axes is wrong."""
+        helps = []
+        if array.ndim == len(spec.dims) - 1:
+            axis = "a batch axis" if spec.dims[0] == "batch" else "the missing axis"
+            helps = [f"add {axis}: `[x]` for a list `x`, `x[None]` for an array `x`"]
+        count = array.ndim
+        axes = "no axes" if count == 0 else "1 axis" if count == 1 else f"{count} axes"
+        self.add_error(
+            "E0911",
+            f"`{spec.name}` has {axes}, expected {len(spec.dims)}",
+            notes=[f"expected {_format_type(spec)}, got the shape {list(array.shape)}"],
+            helps=helps,
+        )
 
 
 def _describe_clash(dim: str, bound_length: int, origin: str, length: int, name: str) -> str:
@@ -271,10 +260,6 @@ def _suggest_clash_fix(dim: str) -> str:
 
 def _format_type(spec: InputSpec) -> str:
     return f"{spec.dtype}[{', '.join(map(str, spec.dims))}]"
-
-
-def _format_axes(count: int) -> str:
-    return "no axes" if count == 0 else "1 axis" if count == 1 else f"{count} axes"
 
 
 def check_padding_stride(name: str, mask: Array, stride: int) -> None:

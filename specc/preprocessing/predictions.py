@@ -91,19 +91,9 @@ def _predict_text_classification(task_results: TaskResults) -> list[Prediction]:
 
 def _predict_token_classification(task_results: TaskResults) -> list[Prediction]:
     probabilities = compute_probabilities(task_results.read_scores("logits", 3))
-    strategy = str(task_results.options["aggregation_strategy"])
     return [
-        group_entities(
-            text,
-            encoding,
-            probabilities[i][_find_token_positions(task_results, i)],
-            task_results.task,
-            task_results.tokenizer,
-            strategy,
-        )
-        for i, (text, encoding) in enumerate(
-            zip(task_results.inputs["text"], task_results.encodings, strict=True)
-        )
+        _group_entities(task_results, i, probabilities[i][_find_token_positions(task_results, i)])
+        for i in range(len(task_results.encodings))
     ]
 
 
@@ -122,12 +112,10 @@ def _predict_answers(task_results: TaskResults) -> list[Prediction]:
     answers_by_text: list[list[Fields]] = [[] for _ in task_results.inputs["question"]]
     for i, encoding in enumerate(task_results.encodings):
         positions, n = _find_token_positions(task_results, i), task_results.text_indices[i]
-        start, end, context = (
-            starts[i][positions],
-            ends[i][positions],
-            task_results.inputs["context"],
+        context = task_results.inputs["context"][n]
+        answers_by_text[n] += _find_answers(
+            task_results, encoding, starts[i][positions], ends[i][positions], context
         )
-        answers_by_text[n] += _find_answers(task_results, encoding, start, end, context[n])
     top_k = int(task_results.options["top_k"])
     ranked = [sorted(a, key=lambda answer: -answer["score"])[:top_k] for a in answers_by_text]
     return [answers[0] if top_k == 1 and answers else answers for answers in ranked]
@@ -230,9 +218,8 @@ def _predict_choices(task_results: TaskResults) -> list[Prediction]:
 def _predict_image_labels(task_results: TaskResults) -> list[Prediction]:
     logits = task_results.read_scores("logits_per_image", 2)
     probabilities = apply_score_function(logits, task_results.task.score_function)
-    return [
-        _rank_labels(task_results.inputs["candidate_labels"], row.tolist()) for row in probabilities
-    ]
+    labels = task_results.inputs["candidate_labels"]
+    return [_rank_labels(labels, row.tolist()) for row in probabilities]
 
 
 TASK_PREDICTIONS: Mapping[str, Callable[[TaskResults], list[Prediction]]] = {
@@ -268,19 +255,14 @@ OUTSIDE_LABEL = "O"
 """The label of tokens that are outside entities."""
 
 
-def group_entities(
-    text: str,
-    encoding: TextEncoding,
-    probabilities: Floats,
-    task: Task,
-    record: JsonTokenizer,
-    strategy: str,
-) -> list[Fields]:
-    """Group the tokens of a text into entity spans, as the token classification pipeline of
+def _group_entities(task_results: TaskResults, n: int, probabilities: Floats) -> list[Fields]:
+    """Group the tokens of text `n` into entity spans, as the token classification pipeline of
     transformers does. `probabilities` are label probabilities [tokens, labels]. Spans labeled `O`
     are omitted. With the strategy `none`, return the labeled tokens.
     """
-    tokens = _list_tokens(text, encoding, probabilities, task, record)
+    task, record = task_results.task, task_results.tokenizer
+    strategy = task_results.options["aggregation_strategy"]
+    tokens = _list_tokens(task_results, n, probabilities)
     if strategy in ("none", "simple"):
         labeled = [_label_token(token, token["scores"], task) for token in tokens]
     else:
@@ -299,10 +281,10 @@ def _list_entity_tokens(labeled_tokens: Sequence[Fields]) -> list[Fields]:
     return [{name: token[name] for name in names} for token in entity_tokens]
 
 
-def _list_tokens(
-    text: str, encoding: TextEncoding, probabilities: Floats, task: Task, record: JsonTokenizer
-) -> list[Fields]:
-    """Return the tokens of a text; the flag `goes_on` marks tokens that continue a word."""
+def _list_tokens(task_results: TaskResults, n: int, probabilities: Floats) -> list[Fields]:
+    """Return the tokens of text `n`; the flag `goes_on` marks tokens that continue a word."""
+    record, encoding = task_results.tokenizer, task_results.encodings[n]
+    text = task_results.inputs["text"][n]
     names, marks_subwords = get_token_strings(encoding.ids, record), has_subword_prefix(record)
     tokens: list[Fields] = []
     for i, (start, end) in enumerate(encoding.offsets):
@@ -314,7 +296,7 @@ def _list_tokens(
             if marks_subwords
             else start > 0 and " " not in text[start - 1 : start + 1]
         )
-        if encoding.ids[i] == task.unknown_token_id:
+        if encoding.ids[i] == task_results.task.unknown_token_id:
             word, continues_word = surface, False
         location = {"start": start, "end": end, "index": i}
         tokens.append(

@@ -230,10 +230,6 @@ class PreprocessingConfig:
             f"reading: {format_value_types(input_types)}; shown: {format_value_types(output_types)}"
         )
 
-    def with_task(self, task: Task) -> "PreprocessingConfig":
-        """Return a copy of the config with the given task."""
-        return replace(self, task=task)
-
     def get_input_config(self, name: str) -> InputConfig:
         """Return the preprocessing of the input `name`."""
         return dict(self.inputs).get(name, NumbersOutput())

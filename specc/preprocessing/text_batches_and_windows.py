@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
@@ -21,77 +21,48 @@ def encode_text_inputs(
     inputs: Mapping[str, object],
     generated_input: str = "",
 ) -> dict[str, object]:
-    """Return `inputs` with texts encoded to ids, and with padding masks if they are omitted."""
+    """Return `inputs` with texts encoded to ids, and with omitted padding masks added. Ids are
+    int64 [batch, longest]; masks are bool [batch, longest].
+    """
     encoded: dict[str, object] = {}
     for name, value in inputs.items():
-        if (
-            name not in graph.inputs
-            or not isinstance(preprocessing.get_input_config(name), TEXT_CONFIGS)
-            or not _is_text(value)
-        ):
+        record = preprocessing.get_input_config(name) if name in graph.inputs else None
+        if not isinstance(record, TEXT_CONFIGS) or not _is_text(value):
             encoded[name] = value
             continue
         texts = [value] if isinstance(value, str) else _iterate_items(value)
-        for key, array in batch_texts(
-            graph, preprocessing, name, texts, generated_input=generated_input
-        ).items():
-            if key == name or key not in inputs:
-                encoded[key] = array
+        sequences = encode_text_list(texts, record, name)
+        arrays = batch_sequences(graph, name, sequences, generated_input=generated_input)
+        encoded |= {key: a for key, a in arrays.items() if key == name or key not in inputs}
     return encoded
 
 
-def batch_texts(
-    graph: Graph,
-    preprocessing: PreprocessingConfig,
-    name: str,
-    texts: Sequence[object],
-    *,
-    generated_input: str = "",
-) -> dict[str, Array]:
-    """Encode texts and batch the ids. Return the input `name`, int64 [batch, longest], and the
-    padding mask, bool [batch, longest].
-
-    Texts are zero-padded on the side that the mask declares. If the mask allows both sides, a
-    `generated_input` is padded on the left and other inputs on the right. Raise E0912 if texts have
-    different lengths and there is no mask input.
-    """
-    record = preprocessing.get_input_config(name)
-    assert isinstance(record, TEXT_CONFIGS), f"`{name}` is not read as text"
-    sequences: list[Array] = []
-    for ids in try_encode_texts(texts, record, name):
-        if isinstance(ids, Diagnostic):
-            raise SpeccError(ids)
-        sequences.append(ids)
-    return batch_sequences(graph, name, sequences, generated_input=generated_input)
-
-
-def try_encode_texts(
-    texts: Sequence[object], record: TextReading, name: str = ""
-) -> list[Array | Diagnostic]:
-    """Encode texts. Return the ids or the error of each text. Messages contain the input `name`."""
-    input_note = f" in `{name}`" if name else ""
-    results: list[Array | Diagnostic] = []
+def encode_text_list(texts: Sequence[object], record: TextReading, name: str) -> list[Array]:
+    """Encode the texts of the input `name`. Raise the first error, with the number of its text."""
+    results: list[Array] = []
     for number, text in enumerate(texts):
-        notes = (f"text {number + 1} of {len(texts)}{input_note}",) if len(texts) > 1 else ()
+        notes = (f"text {number + 1} of {len(texts)} in `{name}`",) if len(texts) > 1 else ()
         if not isinstance(text, str):
             actual = "None" if text is None else f"a value of type {type(text).__name__}"
             fix = "remove it, or use an empty string"
-            results.append(
-                Diagnostic("E0906", f"{actual} is not a string", notes=notes, helps=(fix,))
-            )
-            continue
+            raise_error("E0906", f"{actual} is not a string", notes=notes, helps=[fix])
         try:
             results.append(encode_text_ids(text, record))
         except SpeccError as failed:
             error = failed.diagnostics[0]
-            results.append(replace(error, notes=(*error.notes, *notes)))
+            raise SpeccError(replace(error, notes=(*error.notes, *notes))) from None
     return results
 
 
 def batch_sequences(
     graph: Graph, name: str, sequences: Sequence[Array], *, generated_input: str = ""
 ) -> dict[str, Array]:
-    """Batch sequences of token ids or audio samples, with their padding mask."""
+    """Batch sequences of token ids or audio samples. Return the input `name` and its padding mask.
+
+    Sequences are zero-padded on the side that the mask declares. If the mask allows both sides, the
+    `generated_input` is padded on the left and other inputs on the right. Raise E0912 if sequences
+    have different lengths and there is no mask input.
+    """
     mask_input = find_mask_input(graph, name)
     if not mask_input:
         lengths = sorted({len(row) for row in sequences})
