@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass, field, fields
 from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, ClassVar, NoReturn, TypeAlias
+from typing import Annotated, Any, ClassVar, NoReturn, TypeAlias
 
 from specc.artifact.package_index_and_checksums import INDEX_FILE, is_package_directory
 from specc.batch_inference.data_files import find_image_files
@@ -149,9 +149,10 @@ def _parse_plan(data: object) -> JobPlan:
     """Parse a job plan from JSON data. Invalid data raises exceptions of various types."""
     if not isinstance(data, dict):
         raise TypeError("a plan is an object")
-    strings = ("model", "model_hash", "output_format", "graph", "provider", "version")
+    names = ("model", "model_hash", "output_format", "graph", "provider", "version")
+    strings: dict[str, Any] = {name: str(data[name]) for name in names}
     return JobPlan(
-        **{name: str(data[name]) for name in strings},
+        **strings,
         files=tuple(InputFileState(str(p), int(b), int(c)) for p, b, c in data["files"]),
         blocks=tuple(
             RowBlock(**dict(zip(BLOCK_FIELDS, map(int, numbers), strict=True)))

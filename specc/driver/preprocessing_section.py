@@ -30,20 +30,15 @@ from specc.huggingface.repository_files import (
 )
 from specc.huggingface.tokenizer_settings import describe_ignored_settings
 from specc.io.file_type_detection import is_gguf_path
-from specc.io.json_io import RaiseFieldError, to_json_value
+from specc.io.json_io import JsonFields, parse_tagged_record, to_json_value
 from specc.io.safe_read import escape_text, read_required_file
 from specc.ir.model import ModelDefinition
-from specc.preprocessing.preprocessing_config import (
-    Files,
-    PreprocessingConfig,
-    adapt_labels_to_rank,
-    parse_input_record,
-    parse_output_record,
-)
+from specc.preprocessing.preprocessing_config import PreprocessingConfig, adapt_labels_to_rank
 from specc.preprocessing.preprocessing_records import (
     AUDIO_TAGS,
+    INPUT_RECORDS,
+    OUTPUT_RECORDS,
     TEXT_TAGS,
-    OutputFormat,
     WordTokenizer,
 )
 from specc.preprocessing.text_codec import find_unreachable_words, read_vocabulary
@@ -92,7 +87,7 @@ def build_preprocessing_config(
     spec_directories = {m.path: m.directory for m in program.chain}
     base = _PreprocessingContext(Path(), None, tuple(paths), language)
 
-    def read_record(name: str, data: Any, parse_record: Any) -> Any:
+    def read_record(name: str, data: Any, records: Any) -> Any:
         context = replace(base, directory=spec_directories[data["home"]], span=spans.get(name))
         record = _resolve_arguments({k: v for k, v in data.items() if k != "home"}, context)
 
@@ -107,11 +102,15 @@ def build_preprocessing_config(
 
         if record.get("absent") is _NO_VOCABULARY:
             return None
-        return parse_record(record, (), raise_entry_error, context.files)
+        if records is OUTPUT_RECORDS and record["kind"] in TEXT_TAGS:
+            # a tokenizer as the postprocessing of an output decodes the output to text
+            record = {"kind": "text", "vocabulary": record}
+        fields = JsonFields(record, report_error=raise_entry_error, shared=context.files)
+        return parse_tagged_record(fields, records)
 
-    inputs = [(n, read_record(n, d, parse_input_record)) for n, d in model.input_configs.items()]
+    inputs = [(n, read_record(n, d, INPUT_RECORDS)) for n, d in model.input_configs.items()]
     output_entries = model.output_formats.items()
-    outputs = [(n, read_record(n, d, _parse_output_reading)) for n, d in output_entries]
+    outputs = [(n, read_record(n, d, OUTPUT_RECORDS)) for n, d in output_entries]
     ranks = {name: len(v.type.shape) for name, v in model.graph.outputs.items()}
     return PreprocessingConfig(
         tuple(item for item in inputs if item[1] is not None),
@@ -227,15 +226,6 @@ def _needs_checkpoint_file(data: object, kind: str) -> bool:
     if isinstance(data, dict) and data.get("kind") == "text" and data.get("args"):
         data = data["args"][0]
     return isinstance(data, dict) and data.get("kind") == kind and not data.get("args")
-
-
-def _parse_output_reading(
-    value: dict[str, Any], path: tuple[str, ...], raise_error_at: RaiseFieldError, files: Files
-) -> OutputFormat:
-    """Parse the postprocessing of an output. `text()` defaults to the input's vocabulary."""
-    if value["kind"] in TEXT_TAGS:
-        value = {"kind": "text", "vocabulary": value}
-    return parse_output_record(value, path, raise_error_at, files)
 
 
 def _resolve_arguments(data: Mapping[str, Any], context: _PreprocessingContext) -> dict[str, Any]:

@@ -47,16 +47,11 @@ def decode_image(data: bytes, name: str) -> Array:
     except pillow.DecompressionBombError:
         raise_file_too_large(name, f"the image has more than {MAX_PIXELS >> 20} million pixels")
     except pillow.UnidentifiedImageError:
-        _raise_not_image(name, data, _describe_unidentified_image(data))
+        is_truncated = data.startswith(IMAGE_SIGNATURES)
+        reason = "it is cut off" if is_truncated else "it is neither a PNG nor a JPEG file"
+        _raise_not_image(name, data, reason)
     except DECODER_ERRORS as error:
         _raise_not_image(name, data, f"corrupted image ({escape_text(error)[:200]})")
-
-
-def _describe_unidentified_image(data: bytes) -> str:
-    """Return why Pillow does not identify the format of an image."""
-    if data.startswith(IMAGE_SIGNATURES):
-        return "it is cut off"
-    return "it is neither a PNG nor a JPEG file"
 
 
 def decode_pil_image(image: Any, name: str) -> Array:
@@ -108,20 +103,16 @@ def _crop_and_resize(pixels: Array, record: ImageConfig) -> Array:
         pixels = _crop_center(pixels, record.size)
     if record.do_align_long_axis:
         pixels = _rotate_to_target(pixels, record.size)
-    if (
-        record.resizes_to_uint8
-        or record.resize_lengths
-        or record.shortest_longest_edge
-        or record.pads_all_sides
-    ):
+    rows, columns = pixels.shape[:2]
+    if record.pads_all_sides:
+        return _fit_and_center(pixels, record)
+    if record.shortest_longest_edge:
+        return resize_pixels(pixels, _compute_fitted_size(rows, columns, record), record)
+    if record.resizes_to_uint8 or record.resize_lengths:
         # the first resize precedes the center crop or padding, as in published processors
-        if record.pads_all_sides:
-            return _fit_and_center(pixels, record)
-        pixels = resize_pixels(
-            pixels, _compute_target(pixels.shape[0], pixels.shape[1], record), record
-        )
-        if not record.shortest_longest_edge:
-            pixels = _crop_or_pad_center(pixels, record.size)
+        height, *width = record.resize_lengths or record.size
+        size = (height, width[0]) if width else _compute_short_edge_size(rows, columns, height)
+        return _crop_or_pad_center(resize_pixels(pixels, size, record), record.size)
     return pixels
 
 
@@ -169,10 +160,8 @@ def _fit_and_center(pixels: Array, record: ImageConfig) -> Array:
     """Resize an image and pad it with black on all sides, as the Donut processor does."""
     rows, columns = record.size
     edge = min(rows, columns)
-    pixels = resize_pixels(
-        pixels, _compute_short_edge_size(pixels.shape[0], pixels.shape[1], edge), record
-    )
-    height, width = pixels.shape[:2]
+    height, width = _compute_short_edge_size(pixels.shape[0], pixels.shape[1], edge)
+    pixels = resize_pixels(pixels, (height, width), record)
     fitted_height, fitted_width = min(height, rows), min(width, columns)
     # Resize twice like Donut: each resize rounds to 8 bits, so a single resize would produce
     # different pixels.
@@ -189,21 +178,8 @@ def _fit_and_center(pixels: Array, record: ImageConfig) -> Array:
 
 def pad_with_black(pixels: Array, size: ImageSize, corner: ImageSize) -> Array:
     """Return a black image of `size` that contains `pixels` at `corner` (top, left)."""
-    paddings = [
-        (before, length - size_of_axis - before)
-        for before, length, size_of_axis in zip(corner, size, pixels.shape, strict=False)
-    ]
-    return np.pad(pixels, (*paddings, (0, 0)))
-
-
-def _compute_target(rows: int, columns: int, record: ImageConfig) -> ImageSize:
-    """Return the size to which an image is resized before the center crop or the padding."""
-    if record.shortest_longest_edge:
-        return _compute_fitted_size(rows, columns, record)
-    if len(record.resize_lengths) == 1:
-        return _compute_short_edge_size(rows, columns, record.resize_lengths[0])
-    height, width = record.resize_lengths or record.size
-    return height, width
+    (top, left), (height, width), (rows, columns) = corner, size, pixels.shape[:2]
+    return np.pad(pixels, ((top, height - rows - top), (left, width - columns - left), (0, 0)))
 
 
 def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:

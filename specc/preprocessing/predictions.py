@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +54,11 @@ class TaskResults:
         """Return the output `name` in float64. Raise E0916 if its rank is not `rank`."""
         value = self.results[name]
         if value.dtype.kind != "f" or value.ndim != rank or not value.size:
-            _raise_unexpected_scores(name, value, rank)
+            raise_error(
+                "E0916",
+                f"the output `{escape_text(name)}` does not have the shape of scores for the task",
+                notes=[f"expected {rank} axes, got {value.dtype}{list(value.shape)}"],
+            )
         return np.asarray(value, np.float64)
 
 
@@ -240,14 +244,6 @@ def compute_cosine_similarities(vectors: Array) -> Floats:
     lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
     unit = rows / np.where(lengths > 0, lengths, 1)
     return np.asarray(unit @ unit.T)
-
-
-def _raise_unexpected_scores(name: str, value: Array, rank: int) -> NoReturn:
-    raise_error(
-        "E0916",
-        f"the output `{escape_text(name)}` does not have the shape of scores for the task",
-        notes=[f"expected {rank} axes, got {value.dtype}{list(value.shape)}"],
-    )
 
 
 AGGREGATION_STRATEGIES = ("none", "simple", "first", "average", "max")

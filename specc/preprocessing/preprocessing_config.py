@@ -12,11 +12,9 @@ from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_repr, format_value_types
 from specc.io.json_io import (
     AnyRecord,
-    FieldPath,
     Json,
     JsonFields,
     JsonRecord,
-    RaiseFieldError,
     make_int_range_reader,
     parse_tagged_record,
     raise_invalid_record,
@@ -209,7 +207,6 @@ class Task(JsonRecord):
 
 MAX_INPUTS_OR_OUTPUTS = 1000  # maximum number of preprocessing records for inputs or outputs
 MAX_IMAGE_LABELS = 3  # maximum number of printed labels per image
-Files: TypeAlias = Mapping[str, TokenizerFile]
 
 
 @immutable_dataclass(slots=True)
@@ -308,28 +305,6 @@ def _parse_records(
 ) -> tuple[tuple[str, AnyRecord], ...]:
     """Parse the preprocessing of all inputs, or the postprocessing of all outputs."""
     return tuple((n, parse_tagged_record(part.read_object(n), kinds)) for n in part.names())
-
-
-def parse_input_record(
-    value: object,
-    path: FieldPath = (),
-    report_error: RaiseFieldError = raise_invalid_record,
-    files: Files | None = None,
-) -> InputConfig:
-    """Parse the preprocessing record of an input from JSON. `report_error` raises an error for the
-    path of a field. `files` maps hashes to tokenizer files.
-    """
-    return parse_tagged_record(JsonFields(value, path, report_error, files), INPUT_RECORDS)
-
-
-def parse_output_record(
-    value: object,
-    path: FieldPath = (),
-    report_error: RaiseFieldError = raise_invalid_record,
-    files: Files | None = None,
-) -> OutputFormat:
-    """Parse the postprocessing record of an output from JSON, like `parse_input_record`."""
-    return parse_tagged_record(JsonFields(value, path, report_error, files), OUTPUT_RECORDS)
 
 
 def adapt_labels_to_rank(record: OutputFormat, rank: int) -> OutputFormat:

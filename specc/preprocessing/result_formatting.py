@@ -118,7 +118,7 @@ def format_results(
                 f"missing output `{escape_text(name)}`",
                 notes=[f"the model returned {', '.join(outputs)}"],
             )
-        formatted = _format_recorded_output(name, record, outputs, sizes)
+        formatted = format_output(name, record, outputs[name], outputs, sizes)
         if len(formats) > 1 and formatted.lines and not isinstance(record, NumbersOutput):
             lines.append(f"{escape_text(name)}:")
         lines.extend(formatted.lines)
@@ -126,26 +126,24 @@ def format_results(
     return FormattedResults(tuple(lines), tuple(images))
 
 
-def _format_recorded_output(
-    name: str, record: OutputFormat, outputs: Mapping[str, Array], sizes: Sequence[ImageSize]
-) -> FormattedResults:
-    """Format an output together with other outputs that its postprocessing needs."""
-    if isinstance(record, DetectionOutput):
-        return _format_boxes(name, record, outputs, sizes)
-    frame_mask = outputs.get(record.mask_output) if isinstance(record, CtcOutput) else None
-    return format_output(name, record, outputs[name], frame_mask)
-
-
 def format_output(
-    name: str, record: OutputFormat, value: Array, mask: Array | None = None
+    name: str,
+    record: OutputFormat,
+    value: Array,
+    outputs: Mapping[str, Array] | None = None,
+    sizes: Sequence[ImageSize] = (),
 ) -> FormattedResults:
-    """Format a single output. `mask` is the padding mask of a CTC transcript."""
+    """Format a single output. `outputs` are all outputs of the model: the boxes of a detection and
+    the padding mask of a transcript are separate outputs. `sizes` are the sizes of the images.
+    """
+    other_outputs = outputs or {}
     match record:
         case ImageOutput():
             return FormattedResults((), tuple(_make_images(name, record, value)))
         case SegmentationOutput():
             return _format_class_maps(name, record, value)
         case CtcOutput():
+            mask = other_outputs.get(record.mask_output)
             lines = _format_transcripts(name, record, value, mask)
         case LabelsOutput():
             lines = _format_choices(name, record, value)
@@ -154,7 +152,8 @@ def format_output(
         case NumbersOutput():
             lines = _format_numbers(name, record, value)
         case DetectionOutput():
-            lines = _format_numbers(name, NumbersOutput(), value)
+            boxes = other_outputs.get(record.boxes_output)
+            lines = _format_boxes(name, record, value, boxes, sizes)
     return FormattedResults(tuple(lines))
 
 
@@ -186,23 +185,22 @@ def _format_choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
     labels = [escape_text(label) for label in record.labels] or [str(i) for i in range(classes)]
     if len(labels) != classes:
         _raise_unexpected_output(name, value, f"{len(labels)} scores, one per label")
-    return _format_rows(compute_probabilities(value).reshape(-1, classes), labels, record.top_k)
-
-
-def _format_rows(rows: Array, labels: list[str], top: int) -> list[str]:
-    """Format the `top` best labels of each batch element."""
-    lines = []
+    rows = compute_probabilities(value).reshape(-1, classes)
+    lines: list[str] = []
     for index, row in enumerate(rows[:MAX_ROWS]):
         prefix = f"{index:>{len(str(len(rows) - 1))}}:  " if len(rows) > 1 else ""
-        lines += _format_top_labels(row, labels, top, prefix)
+        lines += _format_top_labels(row, labels, record.top_k, prefix)
     return lines + _format_omitted_rows(len(rows))
 
 
 def _format_boxes(
-    name: str, record: DetectionOutput, outputs: Mapping[str, Array], sizes: Sequence[ImageSize]
-) -> FormattedResults:
+    name: str,
+    record: DetectionOutput,
+    logits: Array,
+    boxes: Array | None,
+    sizes: Sequence[ImageSize],
+) -> list[str]:
     """Return a table of boxes per image in pixels, or relative to an image of unknown size."""
-    logits, boxes = outputs[name], outputs.get(record.boxes_output)
     expected = logits.shape[-1] - (record.score_function == "softmax") if logits.ndim == 3 else 0
     if boxes is None or expected < 1 or boxes.shape != (*logits.shape[:2], 4):
         _raise_unexpected_output(
@@ -210,14 +208,6 @@ def _format_boxes(
         )
     if len(record.labels) not in (0, expected):
         _raise_unexpected_output(name, logits, f"logits of {len(record.labels)} classes")
-    lines = _format_detected_objects(record, logits, boxes, sizes)
-    return FormattedResults((*lines, *_format_omitted_rows(len(logits))))
-
-
-def _format_detected_objects(
-    record: DetectionOutput, logits: Array, boxes: Array, sizes: Sequence[ImageSize]
-) -> list[str]:
-    """Return the lines of the box tables of all images."""
     labels = [escape_text(label) for label in record.labels]
     image_sizes = sizes if len(sizes) == len(logits) else [(1, 1)] * len(logits)
     lines: list[str] = []
@@ -225,7 +215,7 @@ def _format_detected_objects(
         lines += [f"{index}:"] if len(logits) > 1 else []
         detections = decode_detections(record, logits[index], boxes[index], size)
         lines += format_objects(detections, labels) if detections else ["no objects"]
-    return lines
+    return lines + _format_omitted_rows(len(logits))
 
 
 def _format_top_labels(row: Array, labels: Sequence[str], top: int, prefix: str) -> list[str]:
@@ -331,7 +321,9 @@ def _read_class_ids(name: str, record: SegmentationOutput, value: Array) -> tupl
     """
     declared_count = len(record.labels) or len(record.palette)
     if value.dtype.kind == "f":
-        scored_count, ids = _choose_classes(name, value)
+        if value.ndim not in (3, 4) or not value.size:
+            _raise_unexpected_output(name, value, "scores [batch, classes, rows, columns]")
+        scored_count, ids = value.shape[-3], value.argmax(axis=-3)
     else:
         scored_count, ids = declared_count or int(value.max(initial=0)) + 1, value
     maps = ids[None] if ids.ndim == 2 else ids
@@ -341,13 +333,6 @@ def _read_class_ids(name: str, record: SegmentationOutput, value: Array) -> tupl
     if scored_count != class_count or maps.min() < 0 or maps.max() >= class_count:
         _raise_unexpected_output(name, value, f"{class_count} classes")
     return maps, class_count
-
-
-def _choose_classes(name: str, value: Array) -> tuple[int, Array]:
-    """Return the number of classes with scores, and the class ids with the highest scores."""
-    if value.ndim not in (3, 4) or not value.size:
-        _raise_unexpected_output(name, value, "scores [batch, classes, rows, columns]")
-    return value.shape[-3], value.argmax(axis=-3)
 
 
 def _format_class_areas(

@@ -110,33 +110,30 @@ def parse_tokenizer_files(fields: JsonFields) -> dict[str, TokenizerFile]:
 def _parse_file(sha: str, fields: JsonFields) -> TokenizerFile:
     if len(sha) != 64 or not set(sha) <= set("0123456789abcdef"):
         fields.report_error(fields.path[:-1], "has a name that is not a hash")
-    if fields.has_field("json"):
-        return _parse_embedded_file(sha, fields)
-    name = _read_file_name(fields)
-    size = fields.read_int("bytes", 1, MAX_BYTES)
+    is_embedded = fields.has_field("json")
+    file = _read_embedded_file(sha, fields) if is_embedded else _read_external_file(sha, fields)
     fields.reject_unknown_keys()
-    return TokenizerFile(sha, size, "", name)
+    return file
 
 
-def _parse_embedded_file(sha: str, fields: JsonFields) -> TokenizerFile:
-    """Parse a tokenizer whose text is embedded in the manifest."""
+def _read_embedded_file(sha: str, fields: JsonFields) -> TokenizerFile:
+    """Read a tokenizer whose text is embedded in the manifest."""
     text = fields.get_required("json")
     if not isinstance(text, str) or not text or has_lone_surrogate(text):
         fields.raise_invalid("json", "is not a string")
     file = TokenizerFile.from_text(text)
     if file.sha256 != sha or file.size > MAX_BYTES:
         fields.raise_invalid("json", "does not match its recorded hash")
-    fields.reject_unknown_keys()
     return file
 
 
-def _read_file_name(fields: JsonFields) -> str:
-    """Read the name of a tokenizer file that is stored next to the model."""
+def _read_external_file(sha: str, fields: JsonFields) -> TokenizerFile:
+    """Read the name and size of a tokenizer file that is stored next to the model."""
     name = fields.get_required("file")
-    is_file_name = isinstance(name, str) and os.path.basename(name) == name and len(name) <= 255
-    if not isinstance(name, str) or not is_file_name or not name.endswith(TOKENIZER_FILE):
+    is_name = isinstance(name, str) and os.path.basename(name) == name and len(name) <= 255
+    if not isinstance(name, str) or not is_name or not name.endswith(TOKENIZER_FILE):
         fields.raise_invalid("file", "is not the name of a tokenizer next to the model")
-    return name
+    return TokenizerFile(sha, fields.read_int("bytes", 1, MAX_BYTES), "", name)
 
 
 def _read_file(fields: JsonFields, name: str) -> TokenizerFile:

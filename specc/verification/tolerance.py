@@ -97,7 +97,8 @@ def _describe_nonfinite_difference(result: Array, expected: Array) -> str:
 
 def find_equal_elements(a: Array, b: Array) -> Array:
     """Return a mask of the elements that are equal or both NaN."""
-    return (a == b) | (np.isnan(a) & np.isnan(b))
+    equal: Array = (a == b) | (np.isnan(a) & np.isnan(b))
+    return equal
 
 
 def _compute_distances(a: Array, b: Array) -> tuple[Array, float]:

@@ -15,6 +15,7 @@ import torch
 import transformers
 from PIL import Image
 from support.hf_cases import MAX_NEW_TOKENS, cut_at_stop
+from support.preprocessing_records import parse_input_record
 from support.published_models import randomize_weights
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers.models.pixtral import image_processing_pil_pixtral
@@ -25,7 +26,6 @@ import specc
 from specc.cli.main import main
 from specc.huggingface.image_processor_config import read_image_options
 from specc.preprocessing.image_tiles_and_patches import preprocess_image
-from specc.preprocessing.preprocessing_config import parse_input_record
 from specc.preprocessing.preprocessing_records import ImageConfig
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]

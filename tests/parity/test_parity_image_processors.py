@@ -11,10 +11,10 @@ import pytest
 import transformers
 from PIL import Image
 from support.image_files import read_image
+from support.preprocessing_records import parse_input_record
 
 import specc
 from specc.huggingface.image_processor_config import read_image_options
-from specc.preprocessing.preprocessing_config import parse_input_record
 from specc.preprocessing.preprocessing_records import ImageConfig as Record
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]

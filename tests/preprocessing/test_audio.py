@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.preprocessing_records import parse_input_record, parse_output_record
 
 from specc.diagnostics.diagnostic import SpeccError
 from specc.huggingface.processor_files import (
@@ -19,11 +20,7 @@ from specc.preprocessing.audio import (
     compute_log_mel_spectrogram,
     make_slaney_filters,
 )
-from specc.preprocessing.preprocessing_config import (
-    PreprocessingConfig,
-    parse_input_record,
-    parse_output_record,
-)
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
     AudioConfig,
     CtcOutput,

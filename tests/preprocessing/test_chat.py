@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.preprocessing_records import parse_input_record
 
 from specc.diagnostics.diagnostic import SpeccError
 from specc.huggingface.repository_files import read_chat_template
 from specc.preprocessing import chat_template
 from specc.preprocessing.chat_template import ChatTemplate, parse_messages, render_chat_template
-from specc.preprocessing.preprocessing_config import parse_input_record
 from specc.preprocessing.tokenizer_files import JsonTokenizer, TokenizerFile
 
 HELLO: Any = [{"role": "user", "content": "hello"}]

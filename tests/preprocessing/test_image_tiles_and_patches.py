@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.preprocessing_records import parse_input_record
 
 from specc.batch_inference.row_batches import _decode_pixels
 from specc.diagnostics.diagnostic import SpeccError
 from specc.huggingface.image_processor_config import read_image_options
 from specc.preprocessing.image_tiles_and_patches import flatten_patches, preprocess_pixels
-from specc.preprocessing.preprocessing_config import parse_input_record
 from specc.preprocessing.preprocessing_records import ImageConfig
 
 AREA: dict[str, Any] = {

@@ -3,13 +3,10 @@
 import json
 
 import pytest
+from support.preprocessing_records import parse_input_record
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.preprocessing.preprocessing_config import (
-    PreprocessingConfig,
-    adapt_labels_to_rank,
-    parse_input_record,
-)
+from specc.preprocessing.preprocessing_config import PreprocessingConfig, adapt_labels_to_rank
 from specc.preprocessing.preprocessing_records import (
     ByteTokenizer,
     CharTokenizer,
