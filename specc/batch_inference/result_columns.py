@@ -103,7 +103,7 @@ class GraphResultColumns:
                 notes=[f"attention layers: {escape_text(', '.join(nodes))[:600]}"] if nodes else (),
                 helps=["select one by its scope: --raw attention.SCOPE"],
             )
-        shape = node.value.type.shape
+        shape = node.value.shape
         if node.loops and shape[-2].number != 1:
             raise_error(
                 "E0879",
@@ -135,7 +135,7 @@ class GraphResultColumns:
         """Return the slice of an output that belongs to one row of the batch, without padding."""
         if name.startswith(ATTENTION_PREFIX):
             return padding.remove_padding(value, self._get_attention_shape(name), row)
-        return padding.remove_padding(value, self.graph.outputs[name].type.shape[1:], row)
+        return padding.remove_padding(value, self.graph.outputs[name].shape[1:], row)
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class LengthPadding:
         # each padded input determines the size of its second axis
         lengths = {}
         for name in self.is_left_padded:
-            length = self.graph.inputs[name].type.shape[1].name
+            length = self.graph.inputs[name].shape[1].name
             if length is not None:
                 lengths[length] = len(row.arrays[name])
         derived_lengths = {}
@@ -182,7 +182,7 @@ class LengthPadding:
         """Return the padded inputs that determine a symbolic dimension."""
         symbols = dim.symbols()
         inputs = self.graph.inputs
-        return [n for n in self.is_left_padded if symbols & inputs[n].type.shape[1].symbols()]
+        return [n for n in self.is_left_padded if symbols & inputs[n].shape[1].symbols()]
 
 
 def _iterate_columns(name: str, record: OutputFormat, type: Type) -> Iterator[TableColumn]:

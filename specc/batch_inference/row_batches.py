@@ -64,7 +64,7 @@ class RowReader:
         return (
             self.is_generative
             and name == self.input_signature.sequence_input
-            and self.input_signature.graph.inputs[name].type.rank == 2
+            and self.input_signature.graph.inputs[name].rank == 2
         )
 
     def convert_rows(self, table: ColumnValues, count: int) -> list[InputRow | Diagnostic]:
@@ -335,18 +335,15 @@ class CostFormulas:
 
 def _count_elements(node: Node, results: Sequence[Value]) -> Dim:
     """Count the elements that a node reads and writes, including attention weights."""
-    computed_operands = [
-        operand for operand in node.args if operand is not None and operand.node is not None
-    ]
-    counts = [multiply_dims(v.type.shape) for v in (*computed_operands, *results)]
+    computed_operands = [operand for operand in node.operands if operand.node is not None]
+    counts = [multiply_dims(v.shape) for v in (*computed_operands, *results)]
     if isinstance(node.op, ops.Attend):
-        batch, heads, queries, _ = node.op.query(node).type.shape
-        counts.append(batch * heads * queries * node.op.key(node).type.shape[2])
+        batch, heads, queries, _ = node.op.query(node).shape
+        counts.append(batch * heads * queries * node.op.key(node).shape[2])
     return sum_dims(counts)
 
 
 def get_batch_symbol(graph: Graph) -> Dim | None:
     """Return the symbolic batch size: the first dimension of the first input with axes."""
     # skip scalar inputs, which are settings such as a temperature
-    first_type = next((v.type for v in graph.inputs.values() if v.type.rank), None)
-    return first_type.shape[0] if first_type else None
+    return next((v.shape[0] for v in graph.inputs.values() if v.rank), None)

@@ -59,7 +59,7 @@ def prepare_images(
 def has_several_images(graph: Graph, name: str, record: ImageConfig) -> bool:
     """Return True if an image input takes several images per text."""
     values_rank = 2 if record.patch_lengths else 4 if is_tiled(record) else 3
-    extra_axes = graph.inputs[name].type.rank - values_rank
+    extra_axes = graph.inputs[name].rank - values_rank
     return extra_axes == 2 or (extra_axes == 1 and record.sizing in CONCATENATED_SIZINGS)
 
 
@@ -130,8 +130,8 @@ def merge_images(graph: Graph, name: str, images_by_text: Sequence[Array]) -> Ar
 
 def _check_counts(graph: Graph, name: str, counts: Sequence[int]) -> None:
     """Raise E0912 if texts have different numbers of images and there is no mask input."""
-    shape = graph.inputs[name].type.shape
-    has_mask = any(v.type.shape == shape[:2] for v in graph.inputs.values())
+    shape = graph.inputs[name].shape
+    has_mask = any(v.shape == shape[:2] for v in graph.inputs.values())
     if len({*counts}) > 1 and not has_mask:
         raise_error(
             "E0912",
@@ -145,7 +145,7 @@ def _check_counts(graph: Graph, name: str, counts: Sequence[int]) -> None:
 def is_multi_image_input(graph: Graph, preprocessing: PreprocessingConfig, name: str) -> bool:
     """Return True if an input takes arrays with several images per text."""
     is_image_input = isinstance(preprocessing.get_input_config(name), ImageConfig)
-    return is_image_input and graph.inputs[name].type.rank == BATCHED_RANK
+    return is_image_input and graph.inputs[name].rank == BATCHED_RANK
 
 
 def group_images_by_text(
@@ -176,10 +176,10 @@ def _belong_to_single_text(
 
 def _count_texts(graph: Graph, inputs: Mapping[str, object], name: str) -> int | None:
     """Infer the number of texts from the other inputs. Return None if the number is unknown."""
-    batch_size = graph.inputs[name].type.shape[:1]
+    batch_size = graph.inputs[name].shape[:1]
     for other_name, value in inputs.items():
         other_input = graph.inputs.get(other_name)
-        if other_name == name or other_input is None or other_input.type.shape[:1] != batch_size:
+        if other_name == name or other_input is None or other_input.shape[:1] != batch_size:
             continue
         if isinstance(value, str):
             return 1

@@ -1,7 +1,7 @@
 """Check the input arrays of a model: names, dtypes, shapes and values."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -48,18 +48,21 @@ class LengthBound:
         return f"at most {self.high}" if is_too_long else ""
 
 
+NO_BOUNDS: Mapping[str, LengthBound] = {}
+
+
 def check_inputs(
     specs: Sequence[InputSpec],
     arrays_by_name: Mapping[str, Array],
     *,
-    bounds: Mapping[str, LengthBound] | None = None,
-    evaluate_dim: Solve | None = None,
+    bounds: Mapping[str, LengthBound] = NO_BOUNDS,
+    evaluate_dim: Solve = lambda dim, lengths: None,
 ) -> dict[str, Array]:
     """Check input arrays against `specs`. Return the arrays in the order of `specs`, cast without a
     change of values. Raise all errors at once: E0907 (element type), E0910 (name), E0911 (rank),
     E0912 (size), E0913 (id), E0914 (NaN).
     """
-    checker = _InputChecker(evaluate_dim or (lambda dim, lengths: None))
+    checker = _InputChecker(evaluate_dim)
     checker.check_names(specs, arrays_by_name)
     arrays: dict[str, Array] = {}
     checked_specs: list[InputSpec] = []
@@ -83,7 +86,7 @@ def check_inputs(
     # Check formulas last, when the sizes of all named dimensions are known.
     for spec in checked_specs:
         checker.check_computed_dims(spec, arrays[spec.name])
-    checker.check_bounds(bounds or {})
+    checker.check_bounds(bounds)
     if checker.errors:
         raise SpeccError(*checker.errors)
     return arrays
@@ -101,12 +104,12 @@ class _InputChecker:
     origins: dict[str, str] = field(default_factory=dict)
 
     def add_error(
-        self, code: str, title: str, *, notes: Sequence[str] = (), helps: Sequence[str] = ()
+        self, code: str, title: str, *, notes: Iterable[str] = (), helps: Iterable[str] = ()
     ) -> None:
         self.errors.append(Diagnostic(code, title, notes=tuple(notes), helps=tuple(helps)))
 
     def check_names(self, specs: Sequence[InputSpec], arrays_by_name: Mapping[str, Array]) -> None:
-        """Add E0910 for each unknown input, and for each required input that is missing."""
+        """Add E0910 for each unknown or missing input."""
         names = [spec.name for spec in specs]
         missing_names = [name for name in names if name not in arrays_by_name]
         # report a misspelled input name as one error instead of two (unknown and missing input)
@@ -122,9 +125,12 @@ class _InputChecker:
                     notes=[f"the inputs of the model are {input_list}"],
                     helps=[format_suggestion(suggestion)] if suggestion else [],
                 )
+        self._report_missing_inputs(specs, {*missing_names} - suggested_names)
+
+    def _report_missing_inputs(self, specs: Sequence[InputSpec], missing: Set[str]) -> None:
+        """Add E0910 for each required input that is missing."""
         for spec in specs:
-            is_missing = spec.name in missing_names and spec.name not in suggested_names
-            if is_missing and not spec.is_optional:
+            if spec.name in missing and not spec.is_optional:
                 self.add_error(
                     "E0910",
                     f"missing model input `{spec.name}`",
@@ -147,11 +153,8 @@ class _InputChecker:
                 bound_length = self.lengths.setdefault(dim, length)
                 origin = self.origins.setdefault(dim, spec.name)
                 if bound_length != length:
-                    self.add_error(
-                        "E0912",
-                        _describe_clash(dim, bound_length, origin, length, spec.name),
-                        helps=[_suggest_clash_fix(dim)],
-                    )
+                    title = _describe_clash(dim, bound_length, origin, length, spec.name)
+                    self.add_error("E0912", title, helps=[_suggest_clash_fix(dim)])
 
     def check_computed_dims(self, spec: InputSpec, array: Array) -> None:
         """Compare the dimensions that are formulas with the shape of the array, based on the sizes
@@ -194,17 +197,14 @@ class _InputChecker:
             for name, length in self.lengths.items()
             if re.search(rf"\b{re.escape(name)}\b", text)
         ]
-        self.add_error(
-            "E0935",
-            f"`{text.strip('()')}` is {size}, but must be divisible",
-            notes=[*notes, reason] if reason else notes,
-            helps=["remove positions, or pad to a multiple"],
-        )
+        title = f"`{text.strip('()')}` is {size}, but must be divisible"
+        helps = ["remove positions, or pad to a multiple"]
+        self.add_error("E0935", title, notes=filter(None, [*notes, reason]), helps=helps)
 
     def _check_bound(self, bound: LengthBound, location: str, length: int) -> None:
         if limit := bound.describe_violated_limit(length):
-            title = f"{location}, but must be {limit}"
-            self.add_error("E0912", title, notes=[bound.reason] if bound.reason else [])
+            notes = [bound.reason] if bound.reason else []
+            self.add_error("E0912", f"{location}, but must be {limit}", notes=notes)
 
     def check_values(self, spec: InputSpec, array: Array) -> None:
         """Add E0914 for NaN in a float input, and E0913 for an id outside the vocabulary."""
@@ -234,8 +234,7 @@ class _InputChecker:
         if array.ndim == len(spec.dims) - 1:
             axis = "a batch axis" if spec.dims[0] == "batch" else "the missing axis"
             helps = [f"add {axis}: `[x]` for a list `x`, `x[None]` for an array `x`"]
-        count = array.ndim
-        axes = "no axes" if count == 0 else "1 axis" if count == 1 else f"{count} axes"
+        axes = {0: "no axes", 1: "1 axis"}.get(array.ndim, f"{array.ndim} axes")
         self.add_error(
             "E0911",
             f"`{spec.name}` has {axes}, expected {len(spec.dims)}",

@@ -126,24 +126,26 @@ def format_results(
     return FormattedResults(tuple(lines), tuple(images))
 
 
+NO_OUTPUTS: Mapping[str, Array] = {}
+
+
 def format_output(
     name: str,
     record: OutputFormat,
     value: Array,
-    outputs: Mapping[str, Array] | None = None,
+    outputs: Mapping[str, Array] = NO_OUTPUTS,
     sizes: Sequence[ImageSize] = (),
 ) -> FormattedResults:
     """Format a single output. `outputs` are all outputs of the model: the boxes of a detection and
     the padding mask of a transcript are separate outputs. `sizes` are the sizes of the images.
     """
-    other_outputs = outputs or {}
     match record:
         case ImageOutput():
             return FormattedResults((), tuple(_make_images(name, record, value)))
         case SegmentationOutput():
             return _format_class_maps(name, record, value)
         case CtcOutput():
-            mask = other_outputs.get(record.mask_output)
+            mask = outputs.get(record.mask_output)
             lines = _format_transcripts(name, record, value, mask)
         case LabelsOutput():
             lines = _format_choices(name, record, value)
@@ -152,7 +154,7 @@ def format_output(
         case NumbersOutput():
             lines = _format_numbers(name, record, value)
         case DetectionOutput():
-            boxes = other_outputs.get(record.boxes_output)
+            boxes = outputs.get(record.boxes_output)
             lines = _format_boxes(name, record, value, boxes, sizes)
     return FormattedResults(tuple(lines))
 

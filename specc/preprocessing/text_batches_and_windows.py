@@ -93,13 +93,13 @@ def find_mask_input(graph: Graph, name: str, rank: int | None = None) -> str:
     """Return the name of the padding mask of the input `name`, or "" if there is none. A mask has
     the axes of the input or, with `rank`, the first `rank` axes of the input.
     """
-    shape = graph.inputs[name].type.shape[:rank]
+    shape = graph.inputs[name].shape[:rank]
     inputs = graph.inputs.items()
     return next(
         (
             n
             for n, v in inputs
-            if graph.input_facts[n].padding_side and v.type.shape == shape and n != name
+            if graph.input_facts[n].padding_side and v.shape == shape and n != name
         ),
         "",
     )

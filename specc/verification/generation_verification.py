@@ -90,13 +90,13 @@ def _load_scoring_weights(model: LoadedModel, graph: Graph) -> dict[str, Array]:
     weights = replace(model, manifest=replace(model.manifest, graph=graph)).weights()
     for name, value in graph.parameters.items():
         # The graph uses only the shape of a parameter that is not stored.
-        weights.setdefault(name, np.zeros([d.number or 0 for d in value.type.shape]))
+        weights.setdefault(name, np.zeros([d.number or 0 for d in value.shape]))
     return weights
 
 
 def _find_max_prompt_lengths(generator: Generator, graph: Graph) -> dict[str, int]:
     """Return the maximum prompt length for `MAX_TOKENS` new tokens, by symbolic dimension."""
-    symbols = graph.inputs[generator.input_signature.sequence_input].type.shape[1].symbols()
+    symbols = graph.inputs[generator.input_signature.sequence_input].shape[1].symbols()
     limits = find_length_limits(graph)
     return {s: max(limits[s].max_length - MAX_TOKENS, 1) for s in symbols if s in limits}
 

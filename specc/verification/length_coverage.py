@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import product
 from math import ceil
 from typing import TypeAlias
 
@@ -50,21 +51,26 @@ def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
     `abs(i - j) < 8` over an axis `n` has the threshold 8 for `n`, because for shorter sequences the
     constants `8` and `9` have the same results. Over an axis `n // 4`, the threshold is 32.
     """
-    thresholds, equations = _Thresholds(), graph.length_equations
+    thresholds = _Thresholds()
+    for length, number, positions_per_count in _iterate_length_constants(graph):
+        thresholds.add(length.substitute(graph.length_equations), number, positions_per_count)
+    input_symbols = {s for v in graph.inputs.values() for d in v.shape for s in d.symbols()}
+    return {s: sorted(found) for s, found in thresholds.by_symbol.items() if s in input_symbols}
+
+
+def _iterate_length_constants(graph: Graph) -> Iterator[tuple[Dim, int, int]]:
+    """Yield axis sizes with a constant that is compared or combined with positions on the axis, and
+    the number of positions per count; and clipped axis sizes with their bounds.
+    """
     positions: dict[Value, frozenset[_PositionCount]] = {}
     for node, results in iterate_all_nodes(graph):
         counts = _find_position_counts(node, positions)
         if counts:
             positions |= dict.fromkeys(results, counts)
-            for number in _iterate_constants(node):
-                for count in counts:
-                    length = count.length.substitute(equations)
-                    thresholds.add(length, number, count.positions_per_count)
+            for number, count in product(_iterate_constants(node), counts):
+                yield count.length, number, count.positions_per_count
         for length in (d for r in results for d in r.shape):
-            for bound in _iterate_clip_bounds(length):
-                thresholds.add(length.substitute(equations), bound)
-    input_symbols = {s for v in graph.inputs.values() for d in v.shape for s in d.symbols()}
-    return {s: sorted(found) for s, found in thresholds.by_symbol.items() if s in input_symbols}
+            yield from ((length, bound, 1) for bound in _iterate_clip_bounds(length))
 
 
 @dataclass
@@ -123,7 +129,7 @@ def _find_position_counts(
             x = node.args[0]
             return frozenset((_PositionCount(x.shape[axis]),)) if x else frozenset()
         case ops.CumSum(axis) | ops.Reduce("sum", axis) if _is_count(node.first_operand):
-            length = node.get_operand().type.shape[axis]
+            length = node.get_operand().shape[axis]
             return frozenset((_PositionCount(length, POSITIONS_PER_COUNT),))
     if node.op.is_view or node.op.is_elementwise or isinstance(node.op, ops.Concat):
         return frozenset().union(*(known_positions.get(a, frozenset()) for a in node.operands))
@@ -132,19 +138,15 @@ def _find_position_counts(
 
 def _is_count(value: Value | None) -> bool:
     """Return True if a value is a mask cast to a numeric type, so that its sum counts positions."""
-    mask = (
-        value.node.first_operand
-        if value and value.node and isinstance(value.node.op, ops.Cast)
-        else None
-    )
-    return mask is not None and mask.dtype == "bool"
+    node = value.node if value else None
+    return node is not None and isinstance(node.op, ops.Cast) and node.get_operand().dtype == "bool"
 
 
 def _iterate_constants(node: Node) -> Iterator[int]:
     """Yield constant operands of `+`, `*` or comparisons that are distances of positions."""
     if not isinstance(node.op, ops.Arith | ops.Compare):
         return
-    is_integer = isinstance(node.op, ops.Compare) or node.get_operand().type.dtype in ("i64", "i32")
+    is_integer = isinstance(node.op, ops.Compare) or node.get_operand().dtype in ("i64", "i32")
     max_length = MAX_WINDOW_LENGTH if is_integer else MAX_FLOAT_THRESHOLD
     for value in node.args:
         match get_viewed_op(value, ops.Cast):
@@ -179,11 +181,17 @@ Thresholds: TypeAlias = Mapping[str, list[LengthThreshold]]
 
 def is_within_cost_limit(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
     """Return True if the reference runs `repeats` times at `sizes` in about a second."""
-    env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
+    all_sizes = add_derived_sizes(graph, sizes)
     try:
-        return repeats * _sum_multiply_adds(graph).evaluate(env) <= MAX_WORK
+        return repeats * _sum_multiply_adds(graph).evaluate(all_sizes) <= MAX_WORK
     except DimError:
         return False
+
+
+def add_derived_sizes(graph: Graph, sizes: Sizes) -> dict[str, int]:
+    """Return `sizes` with the sizes of dimensions that length equations derive from them."""
+    equations = graph.length_equations
+    return {**sizes, **{name: dim.evaluate(sizes) for name, dim in equations.items()}}
 
 
 @lru_cache(maxsize=8)
@@ -198,14 +206,21 @@ def _find_block_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
     thresholds, max_lengths = _Thresholds(), find_max_lengths(graph)
     for node, _ in graph.nodes:
         if plan := plan_local_attention(node, padding_masks):
-            thresholds.add(node.get_operand().type.shape[2], plan.length_threshold)
+            thresholds.add(node.get_operand().shape[2], plan.length_threshold)
         if isinstance(node.op, ops.Scan) and match_linear_recurrence(node.op, node.args):
-            thresholds.add(node.op.get_first_scanned(node).type.shape[node.op.axis], CHUNK_LENGTH)
-    possible = {
-        s: sorted(t for t in found if t.length < max_lengths.get(s, t.length + 1))
-        for s, found in thresholds.by_symbol.items()
-    }
-    return {s: found for s, found in possible.items() if found}
+            thresholds.add(node.op.get_first_scanned(node).shape[node.op.axis], CHUNK_LENGTH)
+    return _filter_thresholds(
+        thresholds.by_symbol, lambda symbol, t: t.length < max_lengths.get(symbol, t.length + 1)
+    )
+
+
+def _filter_thresholds(
+    thresholds: Mapping[str, Iterable[LengthThreshold]],
+    is_relevant: Callable[[str, LengthThreshold], bool],
+) -> dict[str, list[LengthThreshold]]:
+    """Return the relevant thresholds of each symbolic dimension, sorted."""
+    relevant = {s: sorted(t for t in found if is_relevant(s, t)) for s, found in thresholds.items()}
+    return {s: found for s, found in relevant.items() if found}
 
 
 def iterate_lengths_above_thresholds(
@@ -232,11 +247,7 @@ def iterate_lengths_above_thresholds(
 
 def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[dict[str, int]]]:
     """Yield lists of axis sizes in order of preference; one entry of each list is used."""
-    limited = {
-        s: [t for t in found if t.length <= MAX_CONSTANT * t.stride]
-        for s, found in constants.items()
-    }
-    constants = {s: found for s, found in limited.items() if found}
+    constants = _filter_thresholds(constants, lambda _, t: t.length <= MAX_CONSTANT * t.stride)
     passes = [(constants, blocks), (_merge_thresholds(constants, blocks), {})]
     for thresholds, upper_bounds in passes if blocks else passes[:1]:
         if not thresholds:

@@ -214,7 +214,7 @@ def _check_float32_overflow(
         if max_magnitudes.get(value, 0) > MAX_FLOAT32:
             raise_overflow(graph, value, max_magnitudes[value])
         node = value.node
-        if node is not None and isinstance(node.op, (ops.RMSNorm, ops.LayerNorm, ops.GroupNorm)):
+        if node and isinstance(node.op, ops.RMSNorm | ops.LayerNorm | ops.GroupNorm):
             operand = node.get_operand()
             if max_magnitudes.get(operand, 0) ** 2 > MAX_FLOAT32:
                 use = ", and the norm sums its square"

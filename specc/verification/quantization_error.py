@@ -33,18 +33,16 @@ def make_cache_value_hook(
     if not model_codes:
         return None
     names = {value: name for name, value in graph.parameters.items()}
-    unquantized_weights = {v.node.args[0] for v in model_codes if v.node}
+    unquantized_entries = {v.node.args[0] for v in model_codes if v.node}
     exact: dict[Value, Array] = {}
 
     def quantize_array(value: Value, array: Array) -> Array:
-        if value in unquantized_weights:
+        if value in unquantized_entries:
             exact[value] = array
         codes, node = model_codes.get(value), value.node
         if codes is None or node is None:
             return array
-        x, scale = node.args
-        assert x is not None
-        assert scale is not None
+        x, scale = node.operands
         # the cache contains the earlier positions, followed by the new positions
         new_codes = codes[:, :, codes.shape[2] - array.shape[2] :]
         return resolve_rounding_ties(array, new_codes, exact[x], weights[names[scale]])
@@ -73,11 +71,10 @@ def _find_quantized_cache_outputs(graph: Graph) -> dict[Value, str]:
     """Map the new entries of each quantized KV cache to the name of the output with the cache."""
     output_names = {}
     for name, value in graph.outputs.items():
-        if value.node is None or not isinstance(value.node.op, ops.Concat):
-            continue
-        entries = value.node.args[-1]
-        if entries is not None and entries.node and isinstance(entries.node.op, ops.Quantize):
-            output_names[entries] = name
+        if value.node and isinstance(value.op, ops.Concat):
+            entries = value.node.operands[-1]
+            if isinstance(entries.op, ops.Quantize):
+                output_names[entries] = name
     return output_names
 
 
@@ -248,8 +245,7 @@ def _map_scope_results(graph: Graph, scope_names: set[str]) -> dict[str, Value]:
 
 def choose_comparison_sizes(graph: Graph) -> dict[str, int]:
     """Return axis sizes of about `DYNAMIC_AXIS_LENGTH`, within the limits of the graph."""
-    max_lengths = find_max_lengths(graph)
-    min_lengths = find_min_lengths(graph)
+    max_lengths, min_lengths = find_max_lengths(graph), find_min_lengths(graph)
     typical_sizes = choose_axis_sizes(graph, 1)
     preferred_lengths = {
         symbol: max(

@@ -30,6 +30,7 @@ from specc.verification.length_coverage import (
     POSITIONS_BEYOND_THRESHOLD,
     SHORT_AXIS_LENGTH,
     Sizes,
+    add_derived_sizes,
     find_nearby_lengths,
     find_skipped_lengths,
     is_within_cost_limit,
@@ -296,7 +297,7 @@ class _RoundPlanner:
         """Yield a plan with a large batch if `inputs` have a symbolic batch size and if the batch
         is within the cost limit.
         """
-        batch = {s: batch_size for v in inputs for d in v.type.shape[:1] for s in d.symbols()}
+        batch = {s: batch_size for v in inputs for d in v.shape[:1] for s in d.symbols()}
         sizes = self._find_sizes(self.typical_sizes | batch, 1) if batch else None
         if sizes and is_within_cost_limit(sizes, self.graph):
             yield _RoundPlan(sizes)
@@ -322,24 +323,23 @@ def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:
         for name, value in graph.inputs.items()
         if value not in index_inputs and graph.input_facts[name].upper_bound is None
     ]
-    return any(v.type.dtype in INTEGER_DTYPES for v in (*other_inputs, *graph.outputs.values()))
+    return any(v.dtype in INTEGER_DTYPES for v in (*other_inputs, *graph.outputs.values()))
 
 
 def _find_index_inputs(graph: Graph, sizes: Mapping[str, int]) -> Set[Value]:
     """Return the integer inputs from which table indices are computed."""
-    env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
-    return find_valid_id_ranges(graph, env).keys()
+    return find_valid_id_ranges(graph, add_derived_sizes(graph, sizes)).keys()
 
 
 def _find_scaled_inputs(graph: Graph, sizes: Mapping[str, int]) -> set[Value]:
     """Return the integer inputs that are scaled before they index a table, such as image sizes."""
-    sources_by_value = {v: {v} for v in graph.inputs.values() if v.type.dtype in INTEGER_DTYPES}
+    sources_by_value = {v: {v} for v in graph.inputs.values() if v.dtype in INTEGER_DTYPES}
     scaled_inputs = set[Value]()
     for node, results in graph.nodes:
-        sources = set[Value]().union(*(sources_by_value.get(a, ()) for a in node.args if a))
+        sources = set[Value]().union(*(sources_by_value.get(a, ()) for a in node.operands))
         if isinstance(node.op, ops.Arith) and node.op.fn in SCALING_FUNCTIONS:
             scaled_inputs |= sources
-        sources_by_value |= {r: sources for r in results if r.type.dtype in INTEGER_DTYPES}
+        sources_by_value |= {r: sources for r in results if r.dtype in INTEGER_DTYPES}
     return scaled_inputs & _find_index_inputs(graph, sizes)
 
 
@@ -347,7 +347,7 @@ def _list_boolean_inputs(graph: Graph) -> list[Value]:
     """Return the boolean inputs that are not padding masks."""
     facts = graph.input_facts
     inputs = graph.inputs.items()
-    return [v for n, v in inputs if v.type.dtype == "bool" and not facts[n].padding_side]
+    return [v for n, v in inputs if v.dtype == "bool" and not facts[n].padding_side]
 
 
 def _find_largest_bound(graph: Graph) -> float:

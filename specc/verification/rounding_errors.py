@@ -138,7 +138,7 @@ class RoundingPerturbation:
         # rounding never crosses 1, which is a float32 value
         is_small = np.abs(array) <= 1
         perturbed = self.perturb_array(array)
-        if _is_gelu(value.node):
+        if value.op in GELU_OPS:
             perturbed = np.where(array < 0, perturbed + self._draw_errors(array.shape), perturbed)
         return np.where(is_exact, array, np.where(is_small, np.clip(perturbed, -1, 1), perturbed))
 
@@ -167,13 +167,12 @@ class RoundingPerturbation:
         return ROUNDING_PERTURBATIONS * UNIT_ROUNDOFF * signs
 
 
-def _is_gelu(node: Node | None) -> bool:
-    """Return True if a node computes `x/2 · (1 + erf(x / √2))` or its tanh approximation.
+GELU_OPS = (ops.Pointwise("gelu"), ops.Pointwise("gelu_tanh"))
+"""The ops that compute `x/2 · (1 + erf(x / √2))` or its tanh approximation.
 
-    For x < 0, the sum suffers from cancellation, also in PyTorch: the error of the sum, one unit of
-    roundoff, times `|x|/2` is below three units, because the sum is 0 for `x < -5.9`.
-    """
-    return node is not None and node.op in (ops.Pointwise("gelu"), ops.Pointwise("gelu_tanh"))
+For x < 0, the sum suffers from cancellation, also in PyTorch: the error of the sum, one unit of
+roundoff, times `|x|/2` is below three units, because the sum is 0 for `x < -5.9`.
+"""
 
 
 def _compute_change(perturbed: Array, exact: Array) -> Array:
