@@ -41,8 +41,8 @@ from specc.preprocessing.preprocessing_records import (
     TEXT_TAGS,
     WordTokenizer,
 )
-from specc.preprocessing.text_codec import find_unreachable_words, read_vocabulary
 from specc.preprocessing.tokenizer_files import TOKENIZER_FILE, TokenizerFile
+from specc.preprocessing.vocabulary import find_unreachable_words, read_vocabulary
 from specc.syntax import ast
 from specc.syntax.parse import decode_spec
 

@@ -14,7 +14,7 @@ from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.weight_sources import WeightSources, load_parameters
 from specc.ir.model import DecodingConfig, StandaloneGeneratorSource
 from specc.library.spec_files import find_builtin_specs
-from specc.preprocessing.text_codec import read_vocabulary
+from specc.preprocessing.vocabulary import read_vocabulary
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_rewrite import rewrite_graph
 from specc.transforms.split_scan import split_scan

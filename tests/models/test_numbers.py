@@ -19,7 +19,8 @@ from specc.cli.main import main
 from specc.driver.preprocessing_section import build_preprocessing_config
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.preprocessing.preprocessing_records import CharTokenizer
-from specc.preprocessing.text_codec import decode_text, encode_text_ids, format_vocabulary_line
+from specc.preprocessing.text_codec import decode_text, encode_text_ids
+from specc.preprocessing.vocabulary import format_vocabulary_line
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "docs" / "demos" / "numbers"

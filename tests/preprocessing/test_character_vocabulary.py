@@ -7,13 +7,8 @@ from hypothesis import strategies as st
 
 from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.preprocessing.preprocessing_records import ByteTokenizer, CharTokenizer
-from specc.preprocessing.text_codec import (
-    decode_text,
-    encode_text_ids,
-    format_vocabulary_line,
-    pad_token_sequences,
-    read_vocabulary,
-)
+from specc.preprocessing.text_codec import decode_text, encode_text_ids, pad_token_sequences
+from specc.preprocessing.vocabulary import format_vocabulary_line, read_vocabulary
 
 LETTERS = CharTokenizer(("<pad>", "<start>", "<end>", *"abc 1"), end_token_id=2, start_token_id=1)
 characters = st.characters(exclude_categories=["Cs"])

@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 import specc
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.preprocessing.preprocessing_records import WordTokenizer
-from specc.preprocessing.text_codec import (
-    SPECIAL_TOKEN,
-    decode_text,
-    encode_text_ids,
-    encode_words,
-    find_unreachable_words,
-    get_token_label,
-)
+from specc.preprocessing.text_codec import decode_text, encode_text_ids, get_token_label
+from specc.preprocessing.vocabulary import SPECIAL_TOKEN, encode_words, find_unreachable_words
 from specc.weights.formats.safetensors import write_safetensors
 
 LISTED = ("<pad>", "the", "cat", "cat's", "well-known", "sat", ".", "u.s.", "[UNK]")
