@@ -13,7 +13,7 @@ import specc_numpy
 import specc_onnx
 from specc import backend
 from specc.ir.op import OPS_BY_NAME, Op, Operand, OptionalOperand
-from specc_onnx.lower.rules import lower
+from specc_onnx.lower.registry import lower
 
 TABLES: dict[str, Mapping[type[Op], Callable[..., object]]] = {
     "onnx": lower.rules,

@@ -28,7 +28,7 @@ from specc_onnx.lower.emitter import (
     make_branch,
 )
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
-from specc_onnx.lower.rules import lower_nodes
+from specc_onnx.lower.registry import lower_nodes
 from specc_onnx.lower.tensor_helpers import emit_axis_length
 
 

@@ -38,7 +38,7 @@ from specc_onnx.lower.emitter import Emitter, LoweringSite, NameTable
 from specc_onnx.lower.onnx_nodes import make_unique_name
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
-from specc_onnx.lower.rules import lower_nodes
+from specc_onnx.lower.registry import lower_nodes
 from specc_onnx.lower.tensor_helpers import (
     emit_axis_length,
     emit_count_nonzero,

@@ -116,7 +116,7 @@ def prepare_dense_operands(
 
     def emit_mask() -> Tensor:
         full_mask, full_bias = (x and _emit_recomputed_full_mask(g, x) for x in (mask, bias))
-        combined_mask = emit_combined_mask(g, full_mask, full_bias, operands.score_shape[2:])
+        combined_mask = emit_combined_mask(full_mask, full_bias, operands.score_shape[2:])
         assert combined_mask is not None, "attention without a mask is not blocked"
         return combined_mask
 

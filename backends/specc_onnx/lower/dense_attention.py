@@ -180,7 +180,7 @@ def emit_fused_attention(
     if result_count == 2:
         options["qk_matmul_output_mode"] = PROBABILITIES_OUTPUT_MODE
     inputs = packed_inputs or (operands.q, operands.k, operands.v)
-    mask = operands.combined_mask or emit_combined_mask(g, operands.mask, operands.bias, (q, k))
+    mask = operands.combined_mask or emit_combined_mask(operands.mask, operands.bias, (q, k))
     shape = (b, q, h * e) if packed_inputs else (b, h, q, e)
     types = [Type(dtype, shape), Type(dtype, operands.score_shape)][:result_count]
 
@@ -235,7 +235,7 @@ def find_packed_heads(g: Emitter, operands: AttentionOperands) -> list[OnnxValue
 
 
 def emit_combined_mask(
-    g: Emitter, mask: Tensor | None, bias: Tensor | None, lengths: tuple[Dim, Dim]
+    mask: Tensor | None, bias: Tensor | None, lengths: tuple[Dim, Dim]
 ) -> Tensor | None:
     """Emit the mask input `[…, q, k]` of `Attention`: the bias with -inf at masked keys, or only
     the mask or bias if the other operand is absent. Return None if no key is masked and there is no

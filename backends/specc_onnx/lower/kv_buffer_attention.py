@@ -233,7 +233,7 @@ def _emit_attention_bias(
     """
     if bias is None and mask is not None and not is_always_true(mask):
         bias = g.emit_constant(0.0, dtype).with_shape((1, 1, 1, 1))
-    return emit_combined_mask(g, mask, bias, lengths)
+    return emit_combined_mask(mask, bias, lengths)
 
 
 def _emit_zeros_for_masked(result: OnnxValue, mask: Tensor) -> OnnxValue:

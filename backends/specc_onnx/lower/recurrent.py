@@ -19,108 +19,11 @@ from specc_onnx.lower.registry import lower, lower_expansion
 from specc_onnx.lower.tensor_helpers import emit_arange, emit_count_nonzero, emit_expand, emit_full
 
 
-@dataclass(frozen=True, slots=True)
-class RecurrentBatchLayout:
-    """The batch and time axes of a recurrent layer, and its padding mask, bool[b, t]."""
-
-    g: Emitter
-    keep: Tensor | None
-    batch: Dim
-    length: Dim
-
-    @property
-    def is_right_padded(self) -> bool:
-        """Return True if all padding is on the right, as the ONNX operators require."""
-        if self.keep is None:
-            return True
-        value = self.keep.value
-        return value is not None and self.g.facts.padding_sides.get(value) == "right"
-
-    @property
-    def padding_mask(self) -> str:
-        """Return the name of the padding mask, or "." if there is no padding."""
-        return self.keep.name if self.keep else "."
-
-    def convert_to_time_major(self, x: Tensor, *, zero_padding: bool = False) -> OnnxValue:
-        """Emit `x` `[b, t, d]` as right-padded `[t, b, d]`, with zeros if `zero_padding`."""
-        if (time_major := _find_time_major_operand(self, x)) is not None:
-            return time_major
-        sequence: OnnxValue = x
-        if zero_padding and self.keep:
-            sequence = self.keep.unsqueeze(2).if_else(x, 0.0)
-        if not self.is_right_padded:
-            sequence = _emit_gathered_positions(sequence, _emit_source_positions(self))
-        padded = self.pad_empty_axes(sequence, x.shape)
-        return padded.transpose([1, 0, 2])
-
-    def convert_from_time_major(self, output: OnnxValue) -> OnnxValue:
-        """Emit the `[b, t, h]` results of an operator over right-padded sequences with each result
-        at its original position; results at padded positions are zeros.
-        """
-        output = self.remove_placeholder(output, (self.batch, self.length))
-        if self.is_right_padded:
-            return output
-        return _emit_gathered_positions(output, _emit_target_positions(self))
-
-    def pad_empty_axes(self, x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
-        """Emit `x`, of shape `shape`, with an empty batch or time axis padded to one position,
-        because ONNX Runtime 1.31 crashes on empty axes.
-        """
-        g = self.g
-        # A feature axis is never padded, even if its size is the symbolic batch size.
-        is_padded = [
-            n < 2 and length in (self.batch, self.length) and not g.lengths.is_positive(length)
-            for n, length in enumerate(shape)
-        ]
-        if not any(is_padded):
-            return x
-        ends = [
-            _emit_placeholder_count(g, d) if is_padded_axis else [0]
-            for d, is_padded_axis in zip(shape, is_padded, strict=True)
-        ]
-        return g.emit_node("Pad", x, g.emit_node("Concat", *[[0]] * len(shape), *ends, axis=0))
-
-    def remove_placeholder(self, x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
-        """Remove the positions that `pad_empty_axes` added to `x` of the original `shape`."""
-        g = self.g
-        if all(g.lengths.is_positive(d) for d in shape):
-            return x
-        axes = range(len(shape))
-        return g.emit_node("Slice", x, [*[0 for _ in axes]], g.emit_shape(shape), [*axes])
-
-    def pad_lengths(self, lengths: OnnxValue) -> OnnxValue:
-        """Emit lengths i32[b], with a 0 appended if the batch is empty (CUDA cannot pad i32)."""
-        g = self.g
-        if g.lengths.is_positive(self.batch):
-            return lengths
-        placeholder = g.emit_node(
-            "Expand", g.emit_constant(0, "i32"), _emit_placeholder_count(g, self.batch)
-        )
-        return g.emit_node("Concat", lengths, placeholder, axis=0)
-
-    def select_final_state(
-        self, final_state: OnnxValue, initial_state: Tensor | None, lengths: OnnxValue | None
-    ) -> OnnxValue:
-        """Emit the final state `[b, h]`: `final_state`, or for sequences of length 0
-        `initial_state` (None: zeros). `lengths` is None without padding.
-        """
-        g = self.g
-        # The operator has processed the placeholder position of `pad_empty_axes`, and ONNX does not
-        # define the final state of a sequence of length 0.
-        if lengths is not None:
-            has_positions = lengths.unsqueeze(1) > 0
-        elif not g.lengths.is_positive(self.length):
-            has_positions = g.emit_length(self.length) > 0
-        else:
-            return final_state
-        return has_positions.if_else(final_state, initial_state or 0.0)
-
-
-def _find_time_major_operand(layout: RecurrentBatchLayout, x: Tensor) -> OnnxValue | None:
+def _find_time_major_operand(layer: "_RecurrentLayer", x: Tensor) -> OnnxValue | None:
     """Return `x` as `[t, b, d]` if `x` is the output of a recurrent layer, or the
     concatenation of the outputs of its two directions, with the same padding mask; otherwise None.
     """
-    g, operands = layout.g, [x]
+    g, operands = layer.g, [x]
     node = x.value.node if x.value else None
     if x.name not in g.layouts.time_major_outputs and node is not None and node.op == ops.Concat(2):
         operands = [g.values.tensors[a] for a in node.args if a in g.values.tensors]
@@ -130,7 +33,7 @@ def _find_time_major_operand(layout: RecurrentBatchLayout, x: Tensor) -> OnnxVal
     for operand in operands:
         mask, output = g.layouts.time_major_outputs.get(operand.name, ("", operand))
         # A layer with a different padding mask reorders positions differently.
-        if mask != layout.padding_mask:
+        if mask != layer.padding_mask:
             return None
         outputs.append(output)
     return outputs[0] if len(outputs) == 1 else g.emit_node("Concat", *outputs, axis=2)
@@ -141,11 +44,11 @@ def _emit_placeholder_count(g: Emitter, length: Dim) -> OnnxValue:
     return ([1] - g.emit_shape([length])).maximum([0])
 
 
-def _emit_target_positions(layout: RecurrentBatchLayout) -> OnnxValue:
+def _emit_target_positions(layer: "_RecurrentLayer") -> OnnxValue:
     """Emit the target index of each position: valid positions first, then padded positions, both in
     their original order. If the second of three positions is padding, the indices are 0 2 1.
     """
-    g, keep = layout.g, layout.keep
+    g, keep = layer.g, layer.keep
     assert keep is not None
     valid_flags = keep.cast("i64")
     padding_flags = (~keep).cast("i64")
@@ -155,14 +58,14 @@ def _emit_target_positions(layout: RecurrentBatchLayout) -> OnnxValue:
     return keep.if_else(valid_index, padded_index)
 
 
-def _emit_source_positions(layout: RecurrentBatchLayout) -> OnnxValue:
+def _emit_source_positions(layer: "_RecurrentLayer") -> OnnxValue:
     """Emit the source index of each position, which is the inverse of `_emit_target_positions`."""
-    g, shape = layout.g, (layout.batch, layout.length)
-    indices = emit_arange(g, layout.length).with_shape(shape[1:])
+    g, shape = layer.g, layer.batch_and_length
+    indices = emit_arange(g, shape[1]).with_shape(shape[1:])
     positions = emit_expand(indices, shape)
     # Each position is written exactly once, so no initial zeros remain.
     zeros = emit_full(g, 0, "i64", shape)
-    return g.emit_node("ScatterElements", zeros, _emit_target_positions(layout), positions, axis=1)
+    return g.emit_node("ScatterElements", zeros, _emit_target_positions(layer), positions, axis=1)
 
 
 def _emit_gathered_positions(x: OnnxValue, positions: OnnxValue) -> OnnxValue:
@@ -285,16 +188,110 @@ class _RecurrentLayer:
         return ops.RecurrentOperands.from_operands(self.tensors, is_quantized=is_quantized)
 
     @property
-    def layout(self) -> RecurrentBatchLayout:
-        """Return the batch and time axes of the input sequence, with its padding mask."""
-        shape = self.operands.sequence.shape
-        return RecurrentBatchLayout(self.g, self.operands.keep, *shape[:2])
+    def keep(self) -> Tensor | None:
+        """Return the padding mask, bool[b, t]."""
+        return self.operands.keep
+
+    @property
+    def batch_and_length(self) -> tuple[Dim, Dim]:
+        """Return the batch size and the number of time steps."""
+        batch, length, _ = self.operands.sequence.shape
+        return batch, length
+
+    @property
+    def is_right_padded(self) -> bool:
+        """Return True if all padding is on the right, as the ONNX operators require."""
+        if self.keep is None:
+            return True
+        value = self.keep.value
+        return value is not None and self.g.facts.padding_sides.get(value) == "right"
+
+    @property
+    def padding_mask(self) -> str:
+        """Return the name of the padding mask, or "." if there is no padding."""
+        return self.keep.name if self.keep else "."
+
+    def convert_to_time_major(self, x: Tensor, *, zero_padding: bool = False) -> OnnxValue:
+        """Emit `x` `[b, t, d]` as right-padded `[t, b, d]`, with zeros if `zero_padding`."""
+        if (time_major := _find_time_major_operand(self, x)) is not None:
+            return time_major
+        sequence: OnnxValue = x
+        if zero_padding and self.keep:
+            sequence = self.keep.unsqueeze(2).if_else(x, 0.0)
+        if not self.is_right_padded:
+            sequence = _emit_gathered_positions(sequence, _emit_source_positions(self))
+        padded = self.pad_empty_axes(sequence, x.shape)
+        return padded.transpose([1, 0, 2])
+
+    def convert_from_time_major(self, output: OnnxValue) -> OnnxValue:
+        """Emit the `[b, t, h]` results of an operator over right-padded sequences with each result
+        at its original position; results at padded positions are zeros.
+        """
+        output = self.remove_placeholder(output, self.batch_and_length)
+        if self.is_right_padded:
+            return output
+        return _emit_gathered_positions(output, _emit_target_positions(self))
+
+    def pad_empty_axes(self, x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
+        """Emit `x`, of shape `shape`, with an empty batch or time axis padded to one position,
+        because ONNX Runtime 1.31 crashes on empty axes.
+        """
+        g = self.g
+        # A feature axis is never padded, even if its size is the symbolic batch size.
+        is_padded = [
+            n < 2 and length in self.batch_and_length and not g.lengths.is_positive(length)
+            for n, length in enumerate(shape)
+        ]
+        if not any(is_padded):
+            return x
+        ends = [
+            _emit_placeholder_count(g, d) if is_padded_axis else [0]
+            for d, is_padded_axis in zip(shape, is_padded, strict=True)
+        ]
+        return g.emit_node("Pad", x, g.emit_node("Concat", *[[0]] * len(shape), *ends, axis=0))
+
+    def remove_placeholder(self, x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
+        """Remove the positions that `pad_empty_axes` added to `x` of the original `shape`."""
+        g = self.g
+        if all(g.lengths.is_positive(d) for d in shape):
+            return x
+        axes = range(len(shape))
+        return g.emit_node("Slice", x, [*[0 for _ in axes]], g.emit_shape(shape), [*axes])
+
+    def pad_lengths(self, lengths: OnnxValue) -> OnnxValue:
+        """Emit lengths i32[b], with a 0 appended if the batch is empty (CUDA cannot pad i32)."""
+        g = self.g
+        if g.lengths.is_positive(self.batch_and_length[0]):
+            return lengths
+        placeholder = g.emit_node(
+            "Expand",
+            g.emit_constant(0, "i32"),
+            _emit_placeholder_count(g, self.batch_and_length[0]),
+        )
+        return g.emit_node("Concat", lengths, placeholder, axis=0)
+
+    def select_final_state(
+        self, final_state: OnnxValue, initial_state: Tensor | None, lengths: OnnxValue | None
+    ) -> OnnxValue:
+        """Emit the final state `[b, h]`: `final_state`, or for sequences of length 0
+        `initial_state` (None: zeros). `lengths` is None without padding.
+        """
+        g = self.g
+        # The operator has processed the placeholder position of `pad_empty_axes`, and ONNX does not
+        # define the final state of a sequence of length 0.
+        if lengths is not None:
+            has_positions = lengths.unsqueeze(1) > 0
+        elif not g.lengths.is_positive(self.batch_and_length[1]):
+            has_positions = g.emit_length(self.batch_and_length[1]) > 0
+        else:
+            return final_state
+        return has_positions.if_else(final_state, initial_state or 0.0)
 
     def is_fusible(self, feature: str) -> bool:
         """Return True if ONNX's operator supports the layer and `feature` ("" for no feature)."""
         if self.operands.projection or self.operands.sequence.dtype not in FUSED_LAYER_DTYPES:
             return False
-        lengths = "lengths" if self.layout.keep else ""
+        lengths = "lengths" if self.keep else ""
         return {feature, lengths} - {""} <= self.g.target.recurrent_features
 
 
@@ -315,15 +312,15 @@ def _emit_fused_layer(
     layer: _RecurrentLayer, kind: str, **attributes: object
 ) -> tuple[OnnxValue, ...]:
     """Emit the operator `kind`. Return all hidden states, then the final states."""
-    g, layout, x = layer.g, layer.layout, layer.operands
+    g, x = layer.g, layer.operands
     # the number of valid positions per sequence, i32[b], or None if all positions are valid
     lengths = emit_count_nonzero(x.keep, 1, dtype="i32") if x.keep else None
-    padded_lengths = lengths and layout.pad_lengths(lengths)
+    padded_lengths = lengths and layer.pad_lengths(lengths)
     initial_states = x.initial_state, x.initial_cell
     # ONNX states have a num_directions axis, which has size 1, because each direction is a separate
     # layer.
-    states = [_emit_initial_state(layout, state) for state in initial_states]
-    time_major_input = layout.convert_to_time_major(x.sequence, zero_padding=x.scales is not None)
+    states = [_emit_initial_state(layer, state) for state in initial_states]
+    time_major_input = layer.convert_to_time_major(x.sequence, zero_padding=x.scales is not None)
     axis = 1 if x.scales else 0
     weights = emit_reordered_weights(
         g,
@@ -345,21 +342,21 @@ def _emit_fused_layer(
         **attributes,
     )
     time_major_output = hidden_states.squeeze(1)
-    output = layout.convert_from_time_major(time_major_output.transpose([1, 0, 2]))
+    output = layer.convert_from_time_major(time_major_output.transpose([1, 0, 2]))
     # The next layer reads the time-major output and needs no transposes.
-    g.layouts.time_major_outputs[output.name] = layout.padding_mask, time_major_output
+    g.layouts.time_major_outputs[output.name] = layer.padding_mask, time_major_output
     results = [output]
     for final_state, initial_state in zip(final_states, initial_states, strict=False):
-        state = layout.remove_placeholder(final_state.squeeze(0), (layout.batch,))
-        results.append(layout.select_final_state(state, initial_state, lengths))
+        state = layer.remove_placeholder(final_state.squeeze(0), layer.batch_and_length[:1])
+        results.append(layer.select_final_state(state, initial_state, lengths))
     return tuple(results)
 
 
-def _emit_initial_state(layout: RecurrentBatchLayout, state: Tensor | None) -> OnnxValue | None:
+def _emit_initial_state(layer: "_RecurrentLayer", state: Tensor | None) -> OnnxValue | None:
     """Emit an initial state with a num_directions axis of size 1."""
     if state is None:
         return None
-    return layout.pad_empty_axes(state, state.shape).unsqueeze(0)
+    return layer.pad_empty_axes(state, state.shape).unsqueeze(0)
 
 
 def _emit_scales(layer: _RecurrentLayer) -> list[OnnxValue]:

@@ -22,7 +22,7 @@ from specc_onnx.lower.sigmoid_precision import find_accurate_sigmoids
 LoweringRule: TypeAlias = Callable[..., OnnxValue | tuple[OnnxValue | None, ...]]
 
 lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
-"""The lowering rule of each op; the table is complete once `specc_onnx.lower.rules` is imported."""
+"""The lowering rule of each op. Importing `specc_onnx.write.onnx_graph` registers all rules."""
 
 
 def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | None = None) -> None:

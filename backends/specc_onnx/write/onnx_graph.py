@@ -18,7 +18,19 @@ from specc.ir.model import PAST_LENGTH_INPUT, KVBufferGraph, KVCache
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc.version import __version__
-from specc_onnx.lower import onnx_targets
+from specc_onnx.lower import (  # noqa: F401  each module registers the rules of a family of ops
+    attention,
+    conv,
+    elementwise,
+    indexing,
+    loop,
+    nn,
+    onnx_targets,
+    quantized,
+    recurrent,
+    route,
+    tensor,
+)
 from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import (
     CONTRIB_DOMAIN,
@@ -37,7 +49,7 @@ from specc_onnx.lower.onnx_nodes import (
 )
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 from specc_onnx.lower.onnx_values import NodeResult, OnnxValue, Tensor
-from specc_onnx.lower.rules import lower_nodes
+from specc_onnx.lower.registry import lower_nodes
 
 PADDING_SIDE_TEXT = {"left": " on the left", "right": " on the right", "any": ""}
 """Descriptions of the padding side for the doc strings of inputs."""
@@ -302,8 +314,8 @@ def add_parameters(
             g.site = LoweringSite((name.rpartition(".")[0],))
             widened = initializer.cast(value.type.dtype)
             g.values.narrow_weights[widened.name], initializer = initializer, widened
-        tensor = initializer.with_type(value.type, value)
-        g.values.parameters[name] = g.values.tensors[value] = tensor
+        parameter = initializer.with_type(value.type, value)
+        g.values.parameters[name] = g.values.tensors[value] = parameter
     return weights
 
 
@@ -316,9 +328,9 @@ def _name_outputs(
     node_results = {name for node in g.bodies.open_bodies[0].nodes for name in node.output}
     names: dict[str, str] = {}
     g.site = LoweringSite(("outputs",))
-    for name, tensor in outputs.items():
+    for name, output in outputs.items():
         assert name not in inputs, f"{name} is an input and an output"
-        result: OnnxValue = tensor
+        result: OnnxValue = output
         if result.name not in node_results or result.name in names:
             result = g.emit_identity(result, name)
         names[result.name] = name

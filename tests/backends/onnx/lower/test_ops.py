@@ -21,7 +21,7 @@ from specc.ir.graph import Graph, GraphBuilder, Input
 from specc.ir.op import OPS_BY_NAME, Op
 from specc.ir.types import Type
 from specc_onnx import build_model, get_target
-from specc_onnx.lower.rules import lower
+from specc_onnx.lower.registry import lower
 
 B, T, S = Dim.symbol("b"), Dim.symbol("t"), Dim.symbol("s")
 D = Dim.from_value
