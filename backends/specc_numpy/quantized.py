@@ -5,7 +5,6 @@ import numpy as np
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph_interpreter import evaluate_length
-from specc.ir.ops.quantized import WeightLayout
 from specc_numpy.indexing import check_indices
 from specc_numpy.numpy_interpreter import LengthValues, evaluate
 from specc_numpy.recurrent import apply_lstm_gates
@@ -28,9 +27,7 @@ def quantized_linear(
 
     f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]
     """
-    matrix = dequantize_matrix(
-        weights, scales, x.shape[-1], op.bits, op.group_size, op.layout, zero_points=zero_points
-    )
+    matrix = _dequantize_matrix(op, weights, scales, x.shape[-1], zero_points)
     if op.rounding == "tensor":
         x = _fake_quantize_per_tensor(x)
     elif op.rounding != "none":
@@ -95,7 +92,7 @@ def quantized_embedding(
     i[*s], q[v d], f[v] -> f[*s d]
     """
     width = evaluate_length(op.width, env)
-    matrix = dequantize_matrix(table, scales, width, op.bits, op.group_size, op.layout)
+    matrix = _dequantize_matrix(op, table, scales, width)
     check_indices(ids, len(matrix), "an embedding table")
     return matrix[ids]
 
@@ -110,30 +107,27 @@ evaluate.add_rules(
 )
 
 
-def dequantize_matrix(
+def _dequantize_matrix(
+    op: ops.QuantizedLinear | ops.QuantizedEmbedding,
     w: Array,
     scales: Array,
     width: int,
-    bits: int,
-    group_size: int,
-    layout: WeightLayout,
-    *,
     zero_points: Array | None = None,
 ) -> Array:
     """Return the matrix `[out, in]`, dequantized to float64."""
-    if layout == "columns":
+    if op.layout == "columns":
         w, scales = w.T, scales.T
-    elif group_size:
+    elif op.group_size:
         # block-quantized values are unsigned; the last block is padded
-        codes = _unpack_rows(w, bits)[:, :width].astype(np.float64)
-        zero_point_matrix: Array | int = 2 ** (bits - 1)
+        codes = _unpack_rows(w, op.bits)[:, :width].astype(np.float64)
+        zero_point_matrix: Array | int = 2 ** (op.bits - 1)
         if zero_points is not None:
-            zero_point_matrix = np.repeat(_unpack_rows(zero_points, bits), group_size, -1)[
+            zero_point_matrix = np.repeat(_unpack_rows(zero_points, op.bits), op.group_size, -1)[
                 :, :width
             ]
         w = codes - zero_point_matrix
     expanded_scales = (
-        np.repeat(scales, group_size, -1)[:, :width] if group_size else scales[:, None]
+        np.repeat(scales, op.group_size, -1)[:, :width] if op.group_size else scales[:, None]
     )
     matrix: Array = w.astype(np.float64) * expanded_scales
     return matrix

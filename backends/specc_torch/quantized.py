@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from specc.ir import ops
-from specc.ir.ops.quantized import WeightLayout
 from specc_torch.indexing import check_tensor_indices
 from specc_torch.recurrent import apply_lstm_gates
 from specc_torch.torch_interpreter import ForwardContext, evaluate
@@ -29,9 +28,7 @@ def quantized_linear(
     f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]
     """
     width = x.shape[-1]
-    matrix = _dequantize_matrix(
-        weights, scales, width, op.bits, op.group_size, op.layout, zero_points=zero_points
-    )
+    matrix = _dequantize_matrix(op, weights, scales, width, zero_points)
     if op.rounding == "tensor":
         x = _fake_quantize_per_tensor(x)
     elif op.rounding != "none":
@@ -98,7 +95,7 @@ def quantized_embedding(
     i[*s], q[v d], f[v] -> f[*s d]
     """
     width = context.evaluate_length(op.width)
-    matrix = _dequantize_matrix(table, scales, width, op.bits, op.group_size, op.layout)
+    matrix = _dequantize_matrix(op, table, scales, width)
     check_tensor_indices(ids, matrix.shape[0], "an embedding table")
     return functional.embedding(ids.long(), matrix)
 
@@ -114,26 +111,25 @@ evaluate.add_rules(
 
 
 def _dequantize_matrix(
+    op: ops.QuantizedLinear | ops.QuantizedEmbedding,
     w: Tensor,
     scales: Tensor,
     width: int,
-    bits: int,
-    group_size: int,
-    layout: WeightLayout,
-    *,
     zero_points: Tensor | None = None,
 ) -> Tensor:
     """Return the matrix `[out, in]`, dequantized to the dtype of the scales."""
-    if layout == "columns":
-        w, scales = w.T, scales.T if group_size else scales
-    elif group_size:
-        zero_point_matrix: Tensor | int = 2 ** (bits - 1)
+    if op.layout == "columns":
+        w, scales = w.T, scales.T if op.group_size else scales
+    elif op.group_size:
+        zero_point_matrix: Tensor | int = 2 ** (op.bits - 1)
         if zero_points is not None:
-            zero_point_matrix = _unpack_rows(zero_points, bits).repeat_interleave(group_size, -1)[
-                :, :width
-            ]
-        w = _unpack_rows(w, bits)[:, :width] - zero_point_matrix
-    expanded_scales = scales.repeat_interleave(group_size, -1) if group_size else scales[:, None]
+            zero_point_matrix = _unpack_rows(zero_points, op.bits).repeat_interleave(
+                op.group_size, -1
+            )[:, :width]
+        w = _unpack_rows(w, op.bits)[:, :width] - zero_point_matrix
+    expanded_scales = (
+        scales.repeat_interleave(op.group_size, -1) if op.group_size else scales[:, None]
+    )
     return w.to(scales.dtype) * expanded_scales[:, :width]
 
 

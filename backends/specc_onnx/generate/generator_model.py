@@ -317,7 +317,7 @@ def emit_empty_prompt_logits(context: GenerationContext) -> Tensor | None:
     if initial_output.rank == 3:
         logits = logits.squeeze(1)
     logits = logits.cast("f32")
-    return logits.with_type(Type("f32", (context.step_batch_size, shape[-1])))
+    return logits.with_shape((context.step_batch_size, shape[-1]))
 
 
 def emit_empty_prompt_mask(context: GenerationContext) -> OnnxValue | None:

@@ -13,7 +13,6 @@ from specc.analysis.blocked_attention_plan import (
 )
 from specc.ir import ops
 from specc.ir.dim import multiply_dims
-from specc.ir.types import Type
 from specc_onnx.lower.blocked_attention_loop import (
     GlobalTokens,
     assume_nonempty,
@@ -121,7 +120,7 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> On
         )
         block_values = emit_position_slice(g, values, (values.rank - 2,), (keys,))
         shape = (*type.shape[:-2], queries.length, type.shape[-1])
-        return emit_matmul(block_weights, block_values).with_type(Type(type.dtype, shape))
+        return emit_matmul(block_weights, block_values).with_shape(shape)
 
     def emit_blocked_sum() -> list[OnnxValue]:
         with assume_nonempty(g, n, *type.shape[:-2]):

@@ -252,7 +252,7 @@ def _emit_attention_blocks(
     def emit_block_attention(queries: PositionSpan, keys: PositionSpan) -> Tensor:
         attention = _emit_partial_attention(op, g, operands, queries, keys)
         shape = (b, size, h * e) if attention.is_packed else (b, h, size, e)
-        return attention.result.with_type(Type(operands.q.dtype, shape))
+        return attention.result.with_shape(shape)
 
     return emit_block_loop(g, n, plan, emit_block_attention, global_tokens.keys)
 

@@ -61,39 +61,32 @@ def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Val
                 conditions += operands
             case Node(
                 ops.Compare(fn="le" | "lt"),
-                (Value(node=Node(ops.Pointwise(fn="abs"), (difference,))), radius),
+                (
+                    Value(node=Node(ops.Pointwise(fn="abs"), (Value(node=Node() as difference),))),
+                    Value() as radius,
+                ),
             ):
-                operands = difference.node.args if difference and difference.node else ()
-                center = _match_center(g, difference, operands, keys)
-                if center is not None and radius and keys not in radius.type.shape:
+                center = _match_center(g, difference, keys)
+                if center is not None and keys not in radius.type.shape:
                     return center, radius
             case Node(op, (inner,)) if op.is_view:
                 conditions.append(inner)
     return None
 
 
-def _match_center(
-    g: Emitter, difference: Value | None, operands: tuple[Value | None, ...], keys: Dim
-) -> Value | None:
+def _match_center(g: Emitter, difference: Node, keys: Dim) -> Value | None:
     """Match a difference of key positions and center, in either order; return the center or
     None.
     """
-    is_difference = difference and difference.node and difference.node.op == ops.Arith("sub")
-    if not is_difference or len(operands) != 2:
-        return None
-    for positions, center in (operands, operands[::-1]):
-        if center and keys not in center.type.shape and _are_key_ids(g, positions, keys):
-            return center
+    match difference:
+        case Node(ops.Arith(fn="sub"), (Value() as left, Value() as right)):
+            for positions, center in ((left, right), (right, left)):
+                are_key_ids = positions.type.shape[-1:] == (keys,) and _are_position_ids(
+                    g, positions
+                )
+                if are_key_ids and keys not in center.type.shape:
+                    return center
     return None
-
-
-def _are_key_ids(g: Emitter, positions: Value | None, keys: Dim) -> bool:
-    """Return True if a value contains the key positions along its last axis."""
-    return (
-        positions is not None
-        and positions.type.shape[-1:] == (keys,)
-        and _are_position_ids(g, positions)
-    )
 
 
 def _are_position_ids(g: Emitter, value: Value | None) -> bool:

@@ -48,7 +48,7 @@ def quantized_linear(
     """
     dtype, target = x.dtype, g.target
     shape = x.shape if x.rank > 1 else (Dim.from_value(1), *x.shape)
-    tokens = emit_reshape(x, shape).with_shape(shape)
+    tokens = emit_reshape(x, shape)
     result_type = Type(dtype, (*shape[:-1], g.site.types[0].shape[-1]))
     has_kernel = dtype == "f32" or dtype in target.compute_dtypes
     # Per-tensor activation scales change the result, so they are used even if the target has no
@@ -178,7 +178,7 @@ def _emit_fake_quantized_groups(x: Tensor, group_size: int) -> Tensor:
         padded = x.g.emit_node("Pad", x, [0] * (2 * len(leading_shape) + 1) + [padding])
     shape = (*leading_shape, Dim.from_value(group_count), Dim.from_value(group_size))
     padded_shape = (*leading_shape, Dim.from_value(padded_width))
-    groups = emit_reshape(padded, shape, source_shape=padded_shape).with_shape(shape)
+    groups = emit_reshape(padded, shape, source_shape=padded_shape)
     maximum = _emit_token_maximum(groups)
     scale = maximum / 127
     # The kernel of `MatMulNBits` multiplies by the reciprocal, which rounds differently from a
@@ -293,7 +293,7 @@ def _emit_dequantized_matrix(
         offset = _emit_zero_points(op, zero_points, scales)
     values = (w.cast(dtype) - offset) * scales.unsqueeze(2)
     padded_width = group_count * block
-    matrix = emit_reshape(values, (row_count, padded_width), source_shape=shape)
+    matrix: OnnxValue = emit_reshape(values, (row_count, padded_width), source_shape=shape)
     return matrix if padded_width == width else matrix.slice(1, 0, width)
 
 
@@ -311,7 +311,7 @@ def _emit_dequantized_columns(w: Tensor, scales: Tensor, width: Dim, group_size:
     padded_width = group_count * group_size
     group_shape = (group_count, Dim.from_value(group_size), column_count)
     matrix_shape = (padded_width, column_count)
-    flat_scales = emit_reshape(repeated_scales, matrix_shape, source_shape=group_shape)
+    flat_scales: OnnxValue = emit_reshape(repeated_scales, matrix_shape, source_shape=group_shape)
     if padded_width != width:
         flat_scales = flat_scales.slice(0, 0, width)
     return w.cast(scales.dtype) * flat_scales
@@ -337,4 +337,4 @@ def _emit_unpacked_int4(w: Tensor) -> Tensor:
     shape = (*leading_shape, byte_count * 2)
     pair_shape = (*leading_shape, byte_count, Dim.from_value(2))
     pairs = w.g.emit_node("Concat", *nibbles, axis=w.rank)
-    return emit_reshape(pairs, shape, source_shape=pair_shape).with_shape(shape)
+    return emit_reshape(pairs, shape, source_shape=pair_shape)

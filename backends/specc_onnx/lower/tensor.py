@@ -241,7 +241,7 @@ class EinsumTerm:
         )
         shape = (*self.get_lengths(batch_axes), row_count, column_count)
         transposed = self.emit_transposed((*batch_axes, *row_axes, *column_axes))
-        return emit_reshape(transposed, shape).with_shape(shape)
+        return emit_reshape(transposed, shape)
 
     def emit_unshared_axes_sum(self, used_axes: set[str]) -> "EinsumTerm":
         """Emit the tensor summed over the axes that are not in `used_axes`."""
@@ -292,7 +292,7 @@ def _emit_term_product(a: EinsumTerm, b: EinsumTerm, later_axes: set[str]) -> Ei
     product_shape = (*left_matrix.shape[:-1], right_matrix.shape[-1])
     shape = (*a.get_lengths([*batch_axes, *row_axes]), *b.get_lengths(column_axes))
     result = emit_reshape(product, shape, source_shape=product_shape)
-    return EinsumTerm(result.with_shape(shape), (*batch_axes, *row_axes, *column_axes))
+    return EinsumTerm(result, (*batch_axes, *row_axes, *column_axes))
 
 
 def _emit_einsum_operator(

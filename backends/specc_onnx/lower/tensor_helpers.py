@@ -22,19 +22,20 @@ from specc_onnx.lower.onnx_values import OnnxValue, Operand, Tensor
 
 def emit_reshape(
     x: OnnxValue, shape: Sequence[DimLike], *, source_shape: Sequence[DimLike] | None = None
-) -> OnnxValue:
+) -> Tensor:
     """Emit a reshape of `x`, which may be empty, to `shape`. `source_shape` is the shape of `x`
     (default: the shape of the `Tensor`).
     """
     if source_shape is None:
         assert isinstance(x, Tensor), "a value without a shape needs a source shape"
         source_shape = x.shape
-    if tuple(source_shape) == tuple(shape):
-        return x
-    constant = _find_constant_target(source_shape, shape)
-    if constant is not None:
-        return x.g.emit_node("Reshape", x, constant)
-    return x.g.emit_node("Reshape", x, x.g.emit_shape(shape), allowzero=1)
+    g, constant = x.g, _find_constant_target(source_shape, shape)
+    if tuple(source_shape) != tuple(shape):
+        if constant is not None:
+            x = g.emit_node("Reshape", x, constant)
+        else:
+            x = g.emit_node("Reshape", x, g.emit_shape(shape), allowzero=1)
+    return x.with_shape(shape)
 
 
 def _find_constant_target(

@@ -26,12 +26,7 @@ from specc_onnx.lower import onnx_targets
 from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
 from specc_onnx.write.onnx_graph import BuiltModel, add_model_docs, build_model
 from specc_onnx.write.onnx_verifier import verify_built_model
-from specc_onnx.write.weight_placement import (
-    WeightPlacement,
-    plan_weight_placement,
-    store_weight_locations,
-    store_weights_inline,
-)
+from specc_onnx.write.weight_placement import WeightPlacement, plan_weight_placement, store_weights
 
 
 def write_model(
@@ -171,7 +166,7 @@ def write_prepared_graphs(
         placement = replace(placement, weight_files={**placement.weight_files, **new_file})
     # Weights are written first, because the model contains their file name and offsets.
     for built_model, (name, metadata) in zip(prepared.models, entries, strict=True):
-        attach_weights(built_model, placement, values, data)
+        store_weights(built_model, placement, values, data)
         if metadata:
             metadata_texts = dict(metadata(_describe_built_model(built_model, placement)))
             add_model_docs(
@@ -214,19 +209,6 @@ def write_weight_file(
     return out.write_hash_named_file(
         stem, ".data", iterate_external_data(placement.plan, read_chunks)
     )
-
-
-def attach_weights(
-    built_model: BuiltModel, placement: WeightPlacement, values: ParameterSource, data: str | None
-) -> None:
-    """Add the weights to the initializers of a model: the values of inline weights, and the
-    locations of all other weights in the weight file `data` or in the checkpoint.
-    """
-    if placement.is_inline:
-        store_weights_inline(built_model, placement, values)
-        store_weight_locations(built_model, placement.plan.linked_tensors)
-    else:
-        store_weight_locations(built_model, placement.plan.get_locations(data or ""))
 
 
 def add_metadata(model: ModelProto, metadata: Mapping[str, str]) -> None:

@@ -20,7 +20,6 @@ from specc.ir.ops.quantized import is_quantized_tensor_name
 from specc.ir.types import Type
 from specc.weights.external_data import (
     ExternalDataPlan,
-    ExternalLocation,
     ExternalTensor,
     can_store_inline,
     count_tensor_bytes,
@@ -94,7 +93,7 @@ def plan_weight_placement(
     )
     plan = replace(plan, copy_reasons={**reasons, **plan.copy_reasons})
     if storage == "link":
-        _check_all_linked(plan, pieces, directory)
+        _check_all_linked(plan, pieces)
     return WeightPlacement({p.name: p for p in pieces}, ties, plan, is_inline)
 
 
@@ -167,9 +166,7 @@ def _make_piece(
     return ExternalTensor(name, file_dtype, count_tensor_bytes(shape, file_dtype), byte_range)
 
 
-def _check_all_linked(
-    plan: ExternalDataPlan, pieces: list[ExternalTensor], directory: Path
-) -> None:
+def _check_all_linked(plan: ExternalDataPlan, pieces: list[ExternalTensor]) -> None:
     """Raise E0824 if `--weights-as link` would copy a weight."""
     unlinked_names = [p.name for p in pieces if p.name not in plan.linked_tensors and p.nbytes]
     if unlinked_names:
@@ -186,26 +183,19 @@ def _check_all_linked(
         )
 
 
-def store_weights_inline(
-    built_model: BuiltModel, placement: WeightPlacement, values: ParameterSource
+def store_weights(
+    built_model: BuiltModel, placement: WeightPlacement, values: ParameterSource, data: str | None
 ) -> None:
-    """Store weights that are not linked in the initializers."""
+    """Add the weights to the initializers of a model: the values of inline weights, and the
+    locations of all other weights in the weight file `data` or in the checkpoint, as ONNX external
+    data.
+    """
+    plan = placement.plan
+    locations = plan.linked_tensors if placement.is_inline else plan.get_locations(data or "")
     for name, tensor in built_model.weights.items():
-        if name not in placement.plan.linked_tensors:
+        if (location := locations.get(name)) is not None:
+            tensor.data_location = TensorProto.EXTERNAL
+            for key in ("location", "offset", "length"):
+                tensor.external_data.add(key=key, value=str(getattr(location, key)))
+        elif placement.is_inline:
             tensor.raw_data = b"".join(values.iterate_chunks(name, placement.pieces[name].dtype))
-
-
-def store_weight_locations(
-    built_model: BuiltModel, locations: Mapping[str, ExternalLocation]
-) -> None:
-    """Store the locations of weights in the initializers, as ONNX external data."""
-    for name, tensor in built_model.weights.items():
-        if (location := locations.get(name)) is None:
-            continue
-        tensor.data_location = TensorProto.EXTERNAL
-        for key, value in (
-            ("location", location.location),
-            ("offset", location.offset),
-            ("length", location.length),
-        ):
-            tensor.external_data.add(key=key, value=str(value))
