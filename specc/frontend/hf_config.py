@@ -4,6 +4,7 @@ nor ignores (W0418).
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NoReturn
 
@@ -117,11 +118,13 @@ def _list_json_items(value: JsonNode, type: ast.TypeName) -> tuple[JsonNode, ...
     return (value,) * (2 if type.name == "pair" else 1)
 
 
+@dataclass(frozen=True, slots=True)
 class _MemberReader:
     """Converts a member of the config file to the declared type of a field."""
 
-    def __init__(self, entry: ast.Field, member: JsonMember, env: LexicalScope) -> None:
-        self.entry, self.member, self.env = entry, member, env
+    entry: ast.Field
+    member: JsonMember
+    env: LexicalScope
 
     def count_items(self) -> Dim:
         """Return the number of items of a list or an object. Raise E0403 for any other value."""

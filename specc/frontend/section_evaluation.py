@@ -284,11 +284,19 @@ def _check_names(block: ast.Block, item: ast.GenerateSection | ast.StreamSection
         (item.input_name, block.params, "input"),
         (item.source, block.results, "result"),
     ):
-        names = [declaration.name for declaration in declarations]
-        if name not in names:
-            helps = suggest_similar_name(name, names, f"expected one of {', '.join(names)}")
-            title = f"the graph `{block.name}` has no {role} `{name}`"
-            raise_error("E0221", title, item.span, helps=helps)
+        _check_name(
+            block, role, name, [declaration.name for declaration in declarations], item.span
+        )
+
+
+def _check_name(
+    block: ast.Block, role: str, name: str, names: Sequence[str], span: Span | None
+) -> None:
+    """Raise E0221 if `names`, the inputs or results (`role`) of a graph, do not contain `name`."""
+    if name not in names:
+        helps = suggest_similar_name(name, names, f"expected one of {', '.join(names)}")
+        title = f"the graph `{block.name}` has no {role} `{name}`"
+        raise_error("E0221", title, span, helps=helps)
 
 
 def evaluate_reading_section(
@@ -318,11 +326,7 @@ def evaluate_reading_section(
             # `other_names` are inputs or results of the other graphs of the spec
             if not isinstance(entry, kind) or entry.name in data or entry.name in other_names:
                 continue
-            if entry.name not in block_names:
-                expected = f"expected one of {', '.join(block_names)}"
-                helps = suggest_similar_name(entry.name, block_names, expected)
-                title = f"the graph `{block.name}` has no {kind_name} `{entry.name}`"
-                raise_error("E0221", title, entry.span, helps=helps)
+            _check_name(block, kind_name, entry.name, block_names, entry.span)
             data[entry.name] = {"home": module.path, **_evaluate_reading(entry, env)}
     return data
 

@@ -123,9 +123,10 @@ def _elaborate_graph(program: Program, reader: ConfigReader, graph: str) -> Mode
         rules = (item for item, _ in used_program.iterate_items(ast.WeightsSection))
         register_share_rules(rules, used_env, is_from_used_spec=True)
     block = _find_graph(program, graph)
-    main_graph = _build_graph(context, program, block, config, reader)
+    graph_env = replace(env, config_file=reader.config_file)
+    main_graph = _build_graph(block, graph_env)
     context.raise_reported_errors()
-    defaults = _build_defaults_graph(program, block, config, reader)
+    defaults = _build_defaults_graph(program, block, graph_env, reader)
     generation, warnings = evaluate_generate_section(program, block, env, main_graph)
     model = ModelDefinition(
         name=program.name,
@@ -223,43 +224,30 @@ def _find_graph(program: Program, name: str) -> ast.Block:
     raise_error("E0219", title, helps=helps)
 
 
-def _build_graph(
-    context: ElaborationContext,
-    program: Program,
-    block: ast.Block,
-    config: dict[str, SpecValue],
-    reader: ConfigReader,
-) -> Graph:
+def _build_graph(block: ast.Block, file_env: LexicalScope) -> Graph:
     """Build the IR graph of `block`. Raise SpeccError with all errors in inputs and statements."""
-    env = _add_inputs(context, program, block, config, reader)
+    context, module = file_env.context, file_env.module
+    env = _add_inputs(block, file_env)
     context.raise_reported_errors()
     results = Results(())
     with context.collect_errors():
-        context.check_step_estimate(block, program.module, config, None)
+        context.check_step_estimate(block, module, env.config, None)
         context.call_stack.append(f"{block.name}@{block.name_span}")
         results = check_block_results(block, run_statements(block.body, env), env)
     context.raise_reported_errors()
     outputs = {n or "output": v.value for n, v in zip(results.names, results.values, strict=True)}
     length_equations = {e.name: env.dims[e.name] for e in block.where}
-    min_lengths = {n: m for n, m in program.module.dims.items() if m}
+    min_lengths = {n: m for n, m in module.dims.items() if m}
     graph = context.builder.build_graph(
         block.name, outputs, min_lengths=min_lengths, length_equations=length_equations
     )
-    check_dims_are_determined(graph, program.module.dims, block.span)
+    check_dims_are_determined(graph, module.dims, block.span)
     return graph
 
 
-def _add_inputs(
-    context: ElaborationContext,
-    program: Program,
-    block: ast.Block,
-    config: dict[str, SpecValue],
-    reader: ConfigReader,
-) -> LexicalScope:
+def _add_inputs(block: ast.Block, file_env: LexicalScope) -> LexicalScope:
     """Return a scope with the inputs of a graph. Raise E0303 for an input that is not a tensor."""
-    env = LexicalScope(
-        context=context, module=program.module, config=config, config_file=reader.config_file
-    )
+    context, env = file_env.context, replace(file_env, names={}, dims={})
     env.dims.update(evaluate_equations(block, env))
     for param in block.params:
         with context.collect_errors():
@@ -282,14 +270,14 @@ def _add_inputs(
 
 
 def _build_defaults_graph(
-    program: Program, block: ast.Block, config: dict[str, SpecValue], reader: ConfigReader
+    program: Program, block: ast.Block, file_env: LexicalScope, reader: ConfigReader
 ) -> Graph | None:
     """Build the graph that computes the input defaults (`= expr`), or return None."""
     with_default = [p for p in block.params if p.default is not None]
     if not with_default:
         return None
     context = create_context(program, reader=reader)
-    env = _add_inputs(context, program, block, config, reader)
+    env = _add_inputs(block, replace(file_env, context=context))
     outputs = {}
     for param in with_default:
         with context.collect_errors():

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Label, SpeccError, raise_error
@@ -168,10 +167,9 @@ def attend_by(
     """
     if (noise is None) == _is_normalizer(normalize, "sampled"):
         _raise_noise_error(site, noise)
-    options = _AttentionWeightOptions(
-        score=score, mask=mask, bias=add, normalize=normalize, noise=noise
+    weights = _compute_attention_weights(
+        site, score, q, k, mask=mask, bias=add, normalize=normalize, noise=noise
     )
-    weights = options.compute_weights(site, q, k)
     out = site.add_op(ops.WeightedSum(), weights, v)
     if len(q.shape) > 2:
         return Results((out, weights), ATTENTION_RESULTS)
@@ -199,45 +197,40 @@ def _raise_noise_error(site: CallSite, noise: Tensor | None) -> NoReturn:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _AttentionWeightOptions:
-    """The options of `attend_by` that affect the attention weights."""
-
-    score: Score
-    mask: Mask
-    bias: Anything
-    normalize: Normalizer
-    noise: Tensor | None
-
-    def compute_weights(self, site: CallSite, q: Tensor, k: Tensor) -> Tensor:
-        """Return the attention weights [batch, (heads,) q, k]."""
-        query = site.insert_axis(q, 1) if len(q.shape) == 2 else q
-        if len(query.shape) != len(k.shape) or len(k.shape) not in (3, 4):
-            _raise_width_mismatch(site, k)
-        length_axis = len(query.shape) - 2
-        query_axis = length_axis if len(q.shape) > 2 else None
-        pair_indices = make_score_indices(
-            NodeBuilder(site.context), (query, query_axis), (k, length_axis)
+def _compute_attention_weights(
+    site: CallSite,
+    score: Score,
+    q: Tensor,
+    k: Tensor,
+    *,
+    mask: Mask,
+    bias: Anything,
+    normalize: Normalizer,
+    noise: Tensor | None,
+) -> Tensor:
+    """Return the attention weights [batch, (heads,) q, k] of a call of `attend_by`."""
+    has_length = len(q.shape) > 2
+    query = q if has_length else site.insert_axis(q, 1)
+    if len(query.shape) != len(k.shape) or len(k.shape) not in (3, 4):
+        _raise_width_mismatch(site, k)
+    length_axis = len(query.shape) - 2
+    pair_indices = make_score_indices(
+        NodeBuilder(site.context), (query, length_axis if has_length else None), (k, length_axis)
+    )
+    if _is_normalizer(normalize, "uniform"):  # `uniform` does not read the scores
+        scores = make_filled_tensor(site, 1.0, (*query.shape[:-1], k.shape[-2]))
+    else:
+        scores = compute_attention_scores(site, score, query, k, pair_indices)
+    expanded_bias = evaluate_bias_option(site, bias, pair_indices, len(q.shape))
+    if expanded_bias is not None:
+        expanded_bias = squeeze_heads_axis_for_scores(site, expanded_bias, len(scores.shape))
+        scores = site.add_arithmetic("add", scores, expanded_bias)
+    if noise is not None:
+        scores = site.add_arithmetic(
+            "add", scores, noise if has_length else site.insert_axis(noise, 1)
         )
-        if _is_normalizer(self.normalize, "uniform"):  # `uniform` does not read the scores
-            scores = make_filled_tensor(site, 1.0, (*query.shape[:-1], k.shape[-2]))
-        else:
-            scores = compute_attention_scores(site, self.score, query, k, pair_indices)
-        if self.bias is not None:
-            bias = evaluate_bias_option(site, self.bias, pair_indices, len(q.shape))
-            assert bias is not None  # every value except `none` is a bias
-            bias = squeeze_heads_axis_for_scores(site, bias, len(scores.shape))
-            scores = site.add_arithmetic("add", scores, bias)
-        scores = self._add_noise(site, scores, has_length=len(q.shape) != 2)
-        mask = evaluate_mask_option(site, self.mask, pair_indices, len(q.shape))
-        return normalize_scores(site, scores, mask, self.normalize, pair_indices)
-
-    def _add_noise(self, site: CallSite, scores: Tensor, *, has_length: bool) -> Tensor:
-        """Add the noise to the scores. `has_length` is True if the query has a length axis."""
-        if self.noise is None:
-            return scores
-        noise = self.noise if has_length else site.insert_axis(self.noise, 1)
-        return site.add_arithmetic("add", scores, noise)
+    expanded_mask = evaluate_mask_option(site, mask, pair_indices, len(q.shape))
+    return normalize_scores(site, scores, expanded_mask, normalize, pair_indices)
 
 
 def _raise_width_mismatch(site: CallSite, k: Tensor) -> NoReturn:
