@@ -178,23 +178,27 @@ def analyze_graph(
     `time_input` is the input with the time axis; `logits_output` is the output from which tokens
     are sampled. A streaming model computes `streamed_outputs` as its input arrives.
     """
-    symbol = find_time_symbol(graph, time_input) if time_input else None
-    time_facts = _TimeAxisFacts()
-    if time_input is not None:
-        checked_outputs = _list_checked_outputs(graph, logits_output, streamed_outputs)
-        time_facts = _check_time_axis(graph, time_input, checked_outputs, bool(streamed_outputs))
-        if symbol and not time_facts.errors:
-            time_facts.errors = check_default_causality(
-                graph, defaults, symbol, time_input, checked_outputs
-            )
+    symbol, chunk_size = find_time_symbol(graph, time_input) if time_input else None, 1
+    errors: list[Diagnostic] = []
+    fields: Mapping[str, Interval] = {}
+    if time_input and symbol is None:
+        errors = [_make_no_time_axis_error(graph, time_input)]
+    elif time_input and symbol:
+        names = list(streamed_outputs or ([logits_output] if logits_output else graph.outputs))
+        if streamed_outputs:
+            chunk_size = compute_chunk_size(graph, symbol, names)
+        errors, fields = _check_time_axis(
+            graph, symbol, time_input, names, chunk_size, is_streaming=bool(streamed_outputs)
+        )
+        errors = errors or check_default_causality(graph, defaults, symbol, time_input, names)
     inlined_graph = inline_defaults(graph, defaults) if defaults else graph
     batch_symbol = find_batch_symbol(inlined_graph)
     batch_warnings = check_batch_independence(inlined_graph, batch_symbol) if batch_symbol else []
     return AnalysisReport(
         time_symbol=symbol,
-        chunk_size=time_facts.chunk_size,
-        is_causal=not time_facts.errors if symbol else None,
-        receptive_fields=time_facts.receptive_fields,
+        chunk_size=chunk_size,
+        is_causal=not errors if symbol else None,
+        receptive_fields=fields,
         batch_symbol=batch_symbol,
         is_batch_independent=not batch_warnings if batch_symbol else None,
         padding_masks={
@@ -203,62 +207,39 @@ def analyze_graph(
             if facts.padding_side and any(d.number is None for d in graph.inputs[name].shape[-1:])
         },
         has_same_group_mask=has_same_group_mask(graph),
-        other_axes=()
-        if time_facts.errors
-        else tuple(iterate_axis_causality(graph, (symbol, batch_symbol))),
-        errors=tuple(time_facts.errors),
+        other_axes=() if errors else tuple(iterate_axis_causality(graph, (symbol, batch_symbol))),
+        errors=tuple(errors),
         warnings=(*batch_warnings, *check_padding(_inline_computed_inputs(graph, defaults))),
     )
 
 
-def _list_checked_outputs(
-    graph: Graph, logits_output: str | None, streamed_outputs: Sequence[str]
-) -> list[str]:
-    return list(streamed_outputs) or ([logits_output] if logits_output else list(graph.outputs))
-
-
-@dataclass
-class _TimeAxisFacts:
-    """Results of the analyses of the time axis."""
-
-    chunk_size: int = 1
-    errors: list[Diagnostic] = field(default_factory=list)
-    receptive_fields: Mapping[str, Interval] = field(default_factory=dict)
-
-
 def _check_time_axis(
-    graph: Graph, time_input: str, checked_outputs: Sequence[str], streamed_outputs: bool
-) -> _TimeAxisFacts:
-    """Check whether the model can generate or stream along the time axis of `time_input`."""
-    symbol = find_time_symbol(graph, time_input)
-    if symbol is None:
-        return _TimeAxisFacts(errors=[_make_no_time_axis_error(graph, time_input)])
-    if not streamed_outputs:
-        errors = check_causality(graph, symbol, time_input, checked_outputs)
-        # use the arguments of `check_causality`, so that the cached dataflow is found
-        flow = trace_time_dataflow(graph, symbol, 1)
-        return _TimeAxisFacts(1, errors, compute_receptive_fields(graph, flow))
-    chunk_size = compute_chunk_size(graph, symbol, checked_outputs)
-    chunked_graph = substitute_chunked_length(graph, symbol, chunk_size)
-    errors = check_streaming_causality(
-        chunked_graph, symbol, time_input, checked_outputs, chunk_size
-    )
-    return _TimeAxisFacts(
-        chunk_size,
-        errors,
-        compute_receptive_fields(
-            chunked_graph, trace_time_dataflow(chunked_graph, symbol, chunk_size)
-        ),
-    )
+    graph: Graph,
+    symbol: str,
+    time_input: str,
+    outputs: Sequence[str],
+    chunk_size: int,
+    *,
+    is_streaming: bool,
+) -> tuple[list[Diagnostic], Mapping[str, Interval]]:
+    """Check whether the model can generate or stream `outputs` along the time axis of `time_input`.
+    Return the errors and the receptive fields.
+    """
+    graph = substitute_chunked_length(graph, symbol, chunk_size)
+    check = check_streaming_causality if is_streaming else check_causality
+    errors = check(graph, symbol, time_input, outputs, chunk_size)
+    # `check_causality` has cached this dataflow
+    flow = trace_time_dataflow(graph, symbol, chunk_size)
+    return errors, compute_receptive_fields(graph, flow)
 
 
 def _inline_computed_inputs(graph: Graph, defaults: Graph | None) -> Graph:
     """Inline the defaults of inputs that are computed from other inputs, except padding masks."""
-    names = (
-        [n for n in defaults.outputs if n in graph.inputs and not graph.input_facts[n].padding_side]
-        if defaults
-        else []
-    )
+    names = [
+        n
+        for n in (defaults.outputs if defaults else ())
+        if n in graph.inputs and not graph.input_facts[n].padding_side
+    ]
     return (
         inline_defaults(graph, resolve_missing_inputs(defaults, names))
         if defaults and names

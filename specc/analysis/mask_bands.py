@@ -61,7 +61,6 @@ from specc.analysis.query_key_tensors import (
     has_equal_chunk_rates,
     is_mirrored_pair,
     make_query_key_tensor,
-    shift_axis,
     solve_memoized,
     split_concat,
     unwrap_view,
@@ -264,27 +263,23 @@ class _BandSearch:
         """Return the interval of offsets at which the numeric result of `node` can be nonzero."""
         match node.op:
             case ops.MaskedWeights():
-                return (
-                    (yield _NonZeroBandKey(operands[1], False))
-                    if _has_last_two_axes(qk)
-                    else FULL_INTERVAL
-                )
+                if not _has_last_two_axes(qk):
+                    return FULL_INTERVAL
+                return (yield _NonZeroBandKey(operands[1], False))
             case ops.Attend():
                 # Attention weights are zero where the mask is false. The attention output has no
                 # key axis.
                 mask = node.op.mask(node)
-                if mask is None or not _is_attention_weights(qk, node.op):
+                if mask is None or not is_attention_weights(qk, node.op):
                     return FULL_INTERVAL
                 return (yield _NonZeroBandKey(qk.view_operand(mask, *ATTENTION_AXES), False))
             case ops.Arith("mul"):
                 return (yield from self._multiply_intervals(*operands))
             case ops.Arith("div"):
-                can_be_undefined = can_divisor_be_zero(operands[1]) or self.can_divide_by_zero(
-                    operands[1]
-                )
-                if can_be_undefined:
+                dividend, divisor = operands
+                if can_divisor_be_zero(divisor) or self.can_divide_by_zero(divisor):
                     return FULL_INTERVAL
-                return (yield _NonZeroBandKey(operands[0], False))
+                return (yield _NonZeroBandKey(dividend, False))
             case ops.Arith("add" | "sub" | "min" | "max"):
                 return (yield from _solve_any([_NonZeroBandKey(o, False) for o in operands]))
             case ops.Pointwise(fn) if fn in ZERO_PRESERVING_FUNCTIONS:
@@ -307,7 +302,7 @@ def _solve_absolute(
     return positive_side & solve_offset_interval(opposite, is_strict, qk)
 
 
-def _is_attention_weights(qk: QueryKeyTensor, op: ops.Attend) -> bool:
+def is_attention_weights(qk: QueryKeyTensor, op: ops.Attend) -> bool:
     """Return True if `qk` contains the attention weights of `op`, with their query and key axes."""
     is_weights = qk.value.index == op.weights_result
     return is_weights and (qk.query_axis, qk.key_axis) == ATTENTION_AXES
@@ -350,10 +345,9 @@ def _solve_logical(
         case ops.Reduce("any" | "all" as fn, axis):
             # `any` can be true where one operand element can be true, and `not all` where one
             # operand element can be false. Nothing is known about `all` and `not any`.
-            x = node.first_operand
-            if x is not None and fn == ("all" if is_negated else "any"):
-                query, key = shift_axis(qk.query_axis, axis), shift_axis(qk.key_axis, axis)
-                return (yield _NonZeroBandKey(qk.view_operand(x, query, key), is_negated))
+            if fn == ("all" if is_negated else "any"):
+                operand = qk.view_unreduced(node.get_operand(), axis)
+                return (yield _NonZeroBandKey(operand, is_negated))
     return None
 
 

@@ -44,6 +44,7 @@ from specc.analysis.mask_bands import (
     find_band_interval,
     find_one_sided_band,
     intersect_bands,
+    is_attention_weights,
     merge_one_sided_bands,
 )
 from specc.analysis.query_key_constants import (
@@ -66,7 +67,6 @@ from specc.analysis.query_key_tensors import (
     align_operand,
     has_equal_chunk_rates,
     make_query_key_tensor,
-    shift_axis,
     solve_each,
     solve_memoized,
     split_concat,
@@ -164,14 +164,13 @@ def _infer_axis_op_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRu
         return NO_MASKED_CONSTANTS
     match node.op:
         case ops.Reduce(function_name, axis):
-            constants = yield qk.view_operand(
-                x, shift_axis(qk.query_axis, axis), shift_axis(qk.key_axis, axis)
-            )
+            constants = yield qk.view_unreduced(x, axis)
             length = x.shape[axis].number or 0
-            fixed_points = {
-                n for n in constants if is_reduction_fixed_point(function_name, n, length)
+            return {
+                n: interval
+                for n, interval in constants.items()
+                if is_reduction_fixed_point(function_name, n, length)
             }
-            return {n: constants[n] for n in fixed_points}
         case ops.Gather(axis) if axis == qk.key_axis:
             return (yield from _infer_gathered_constants(qk, node))
     if not (node.op.is_selection or isinstance(node.op, REORDERING_OPS)):
@@ -343,21 +342,14 @@ def compute_absorbing_result(
 def _infer_weight_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
     """Return the interval outside which attention weights are 0 (masked out or -inf scores)."""
     rank = qk.value.rank
-    match node.op:
-        case ops.Attend():
-            mask = node.op.mask(node)
-            is_weights = qk.value.index == node.op.weights_result
-            has_attention_axes = is_weights and (qk.query_axis, qk.key_axis) == ATTENTION_AXES
-            return (
-                {0.0: find_one_sided_band(qk.view_operand(mask, *ATTENTION_AXES))}
-                if mask and has_attention_axes
-                else NO_MASKED_CONSTANTS
-            )
+    if isinstance(node.op, ops.Attend):
+        mask = node.op.mask(node)
+        if mask is None or not is_attention_weights(qk, node.op):
+            return NO_MASKED_CONSTANTS
+        return {0.0: find_one_sided_band(qk.view_operand(mask, *ATTENTION_AXES))}
     if qk.key_axis != rank - 1 or qk.query_axis not in (None, rank - 2):
         return NO_MASKED_CONSTANTS
-    scores, mask = node.args
-    assert scores is not None
-    assert mask is not None
+    scores, mask = node.operands
     results = [{0.0: find_one_sided_band(align_operand(qk, mask))}]
     score_constants = yield align_operand(qk, scores)
     if isinstance(node.op, ops.MaskedSoftmax) and -inf in score_constants:

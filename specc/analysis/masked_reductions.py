@@ -17,6 +17,7 @@ appended.
 """
 
 from collections.abc import Iterable
+from math import inf
 
 from specc.analysis.mask_bands import intersect_bands
 from specc.analysis.masked_constants import (
@@ -25,12 +26,12 @@ from specc.analysis.masked_constants import (
     is_sorted_last,
 )
 from specc.analysis.query_key_constants import MaskedConstants
-from specc.analysis.query_key_tensors import make_query_key_tensor, shift_axis, unwrap_view
+from specc.analysis.query_key_tensors import make_query_key_tensor, skip_query_key_views
 from specc.analysis.time_axis import TimeAxis
 from specc.analysis.value_ranges import find_value_range, skip_views
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Node
+from specc.ir.graph import Node, Value
 from specc.ir.op_dependence import Dependence
 from specc.ir.types import FULL_INTERVAL, Interval
 
@@ -73,8 +74,6 @@ def _find_relevant_keys(
     node: Node, dependence: Dependence, masked_values: MaskedConstants, time_axis: TimeAxis | None
 ) -> Interval:
     """Return the interval of the keys that affect an op; masked keys hold `masked_values`."""
-    if not masked_values:
-        return FULL_INTERVAL
     interval = _intersect_neutral_bands(node, masked_values, time_axis)
     match node.op:
         case ops.Gather(axis):
@@ -90,19 +89,17 @@ def _find_relevant_keys(
             return FULL_INTERVAL
         case ops.Sort() | ops.ArgMax() | ops.TopK():
             # indices along the axis start at its first position, so all positions are needed
-            return (
-                FULL_INTERVAL if interval == FULL_INTERVAL else bound_visible_sort_indices(interval)
-            )
+            return bound_visible_sort_indices(interval)
     return interval
 
 
 def _intersect_neutral_bands(
     node: Node, masked_values: MaskedConstants, time_axis: TimeAxis | None
 ) -> Interval:
-    neutral_intervals = [i for n, i in masked_values.items() if _is_neutral_number(node, n)]
     intersection = FULL_INTERVAL
-    for interval in neutral_intervals:
-        intersection = intersect_bands(intersection, interval, time_axis)
+    for number, interval in masked_values.items():
+        if _is_neutral_number(node, number):
+            intersection = intersect_bands(intersection, interval, time_axis)
     return intersection
 
 
@@ -119,30 +116,25 @@ def _is_neutral_number(node: Node, number: float) -> bool:
         case ops.Reduce("min"):
             return number >= maximum
         case ops.Softmax():
-            return number == -FULL_INTERVAL.high
+            return number == -inf
         case ops.Sort():
             return is_sorted_last(node, number)
         case ops.TopK(largest=largest):
             # if fewer keys are visible than selected, the first masked keys are also selected
-            return number == (-FULL_INTERVAL.high if largest else FULL_INTERVAL.high)
+            return number == (-inf if largest else inf)
     return isinstance(node.op, ops.Gather)
 
 
 def _are_indices_in_range(node: Node) -> bool:
     """Return True if gather indices are sort indices or position ids of an equally long axis."""
-    op, table = node.op, node.first_operand
-    assert isinstance(op, ops.Gather)
-    ids = skip_views(ops.Gather.ids(node))
-    if table is None or ids is None or ids.node is None or ids.node.first_operand is None:
-        return False
-    match ids.node.op:
-        case ops.Sort(axis) if ids.index == 1:
-            pass
-        case ops.ArgMax(axis):
-            pass
-        case _:
-            return False
-    return ids.node.first_operand.shape[axis] == table.shape[op.axis]
+    assert isinstance(node.op, ops.Gather)
+    match skip_views(ops.Gather.ids(node)):
+        case (
+            Value(node=Node(ops.Sort(axis), (Value() as x,)), index=1)
+            | Value(node=Node(ops.ArgMax(axis), (Value() as x,)))
+        ):
+            return x.shape[axis] == node.get_operand().shape[node.op.axis]
+    return False
 
 
 def _iterate_argmax_reads(
@@ -151,19 +143,14 @@ def _iterate_argmax_reads(
     """Yield the interval of the keys that an argmax may select: visible keys and the first key."""
     if axis != key_axis or not _are_indices_in_range(node):
         return
-    ids = ops.Gather.ids(node)
-    indices = make_query_key_tensor(ids, axis, None)
-    while (operand := unwrap_view(indices)) is not None:
-        indices = operand
-    argmax = indices.value.node
-    if argmax is None or argmax.first_operand is None or indices.query_axis is None:
-        return
-    match argmax.op:
-        case ops.ArgMax(reduced_axis):
-            query_axis = shift_axis(indices.query_axis, reduced_axis)
-            assert query_axis is not None
+    indices = skip_query_key_views(make_query_key_tensor(ops.Gather.ids(node), axis, None))
+    match indices.value.node:
+        case Node(ops.ArgMax(reduced_axis), (Value() as x,)) as argmax:
+            query_axis = indices.view_unreduced(x, reduced_axis).query_axis
+            if query_axis is None:
+                return
             for number, interval in find_masked_constants(
-                argmax.first_operand, query_axis, reduced_axis, time_axis
+                x, query_axis, reduced_axis, time_axis
             ).items():
                 if _is_neutral_number(argmax, number) and not interval.is_empty:
-                    yield axis, Interval(min(interval.low, 0), FULL_INTERVAL.high)
+                    yield axis, Interval(min(interval.low, 0), inf)

@@ -19,8 +19,8 @@ from typing import Literal, TypeAlias, TypeVar
 from specc.analysis.time_axis import TimeAxis
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Node, Value
-from specc.ir.types import Type
+from specc.ir.graph import Value
+from specc.ir.op import Op
 
 AxisSide: TypeAlias = Literal["keys", "queries"]
 """The axis (keys or queries) on which only times >= 0 are considered."""
@@ -49,6 +49,15 @@ class QueryKeyTensor:
             key_axis=_drop_broadcast_axis(operand, key),
         )
 
+    def view_unreduced(self, operand: Value, axis: int) -> "QueryKeyTensor":
+        """Return the operand of an op that removes `axis`, such as a reduction along `axis`."""
+        return self.move_axes(operand, lambda a: a + (a >= axis))
+
+    def move_axes(self, operand: Value, move: Callable[[int], int | None]) -> "QueryKeyTensor":
+        """Return an operand whose axis `move(a)` corresponds to axis `a` of this tensor."""
+        axes = (self.query_axis, self.key_axis)
+        return self.view_operand(operand, *(None if a is None else move(a) for a in axes))
+
     def align_operands(self) -> list["QueryKeyTensor"]:
         """Return the operands of the op, with axes aligned from the right as in broadcasting."""
         node = self.value.node
@@ -76,9 +85,7 @@ def make_query_key_tensor(
     """Return the query-key tensor of a value with axes `query` and `key`, dropping axes of size
     1.
     """
-    return QueryKeyTensor(
-        value, _drop_broadcast_axis(value, query), _drop_broadcast_axis(value, key), time_axis
-    )
+    return QueryKeyTensor(value, None, None, time_axis).view_operand(value, query, key)
 
 
 def _drop_broadcast_axis(value: Value, axis: int | None) -> int | None:
@@ -95,17 +102,13 @@ def unwrap_view(qk: QueryKeyTensor) -> QueryKeyTensor | None:
     operand = node.first_operand if node is not None else None
     if node is None or operand is None:
         return None
-    q, k = qk.query_axis, qk.key_axis
     match node.op:
         case ops.Insert(axis):
-            return qk.view_operand(
-                operand, _remove_inserted_axis(q, axis), _remove_inserted_axis(k, axis)
-            )
+            return qk.move_axes(operand, lambda a: None if a == axis else a - (a > axis))
         case ops.Squeeze(axis) | ops.Index(axis) | ops.Last(axis):
-            return qk.view_operand(operand, shift_axis(q, axis), shift_axis(k, axis))
+            return qk.view_unreduced(operand, axis)
         case ops.Transpose(order):
-            query, key = (None if a is None else order[a] for a in (q, k))
-            return qk.view_operand(operand, query, key)
+            return qk.move_axes(operand, lambda a: order[a])
         case ops.Expand(axis):
             # All positions of the result read the only position of a broadcast axis.
             return _view_without_axis(qk, operand, axis)
@@ -113,20 +116,20 @@ def unwrap_view(qk: QueryKeyTensor) -> QueryKeyTensor | None:
             return _unwrap_reshape(qk, operand, axis, len(sizes), 1)
         case ops.Merge(axis, count):
             return _unwrap_reshape(qk, operand, axis, 1, count)
-    return qk.view_operand(operand, q, k) if _is_transparent_view(qk, node, operand) else None
+    is_transparent = _is_transparent_view(qk, node.op, operand)
+    return qk.move_axes(operand, lambda a: a) if is_transparent else None
 
 
 def _view_without_axis(qk: QueryKeyTensor, operand: Value, axis: int) -> QueryKeyTensor:
     """Return `operand` with the query and key axis indices that remain without `axis`."""
-    query, key = (None if a == axis else a for a in (qk.query_axis, qk.key_axis))
-    return qk.view_operand(operand, query, key)
+    return qk.move_axes(operand, lambda a: None if a == axis else a)
 
 
 def is_mirrored_pair(left: QueryKeyTensor, right: QueryKeyTensor) -> bool:
     """Return True if two operands are the same value, once at the query and once at the key
     position, as in `segment[:, i] == segment[:, j]`. The two operands are equal where `i == j`.
     """
-    a, b = _skip_query_key_views(left), _skip_query_key_views(right)
+    a, b = skip_query_key_views(left), skip_query_key_views(right)
     are_on_different_axes = (a.query_axis is None) != (a.key_axis is None)
     return (
         a.value is b.value
@@ -135,7 +138,8 @@ def is_mirrored_pair(left: QueryKeyTensor, right: QueryKeyTensor) -> bool:
     )
 
 
-def _skip_query_key_views(qk: QueryKeyTensor) -> QueryKeyTensor:
+def skip_query_key_views(qk: QueryKeyTensor) -> QueryKeyTensor:
+    """Return the query-key tensor that `qk` views, after following all views (`unwrap_view`)."""
     while (inner := unwrap_view(qk)) is not None:
         qk = inner
     return qk
@@ -151,37 +155,24 @@ def _unwrap_reshape(
     matrix_axes = [a for a in (qk.query_axis, qk.key_axis) if a is not None]
     if any(axis <= a < axis + result_count for a in matrix_axes):
         return None
-    query, key = (
-        _move_axis(a, axis, operand_count - result_count) for a in (qk.query_axis, qk.key_axis)
-    )
-    return qk.view_operand(operand, query, key)
+    shift = operand_count - result_count
+    return qk.move_axes(operand, lambda a: a if a < axis else a + shift)
 
 
-def _move_axis(axis: int | None, first_moved: int, distance: int) -> int | None:
-    return axis if axis is None or axis < first_moved else axis + distance
-
-
-def _is_transparent_view(qk: QueryKeyTensor, node: Node, operand: Value) -> bool:
+def _is_transparent_view(qk: QueryKeyTensor, op: Op, operand: Value) -> bool:
     """Return True if a slice or cast preserves the values at each query and key position."""
-    match node.op:
+    match op:
         case ops.Slice(axis) | ops.StridedSlice(axis) if axis not in (qk.query_axis, qk.key_axis):
             return True
-        case ops.Slice():
-            return _is_time_preserving_slice(qk, node.op)
-        case ops.Cast():
-            return not _is_rounding_cast(operand.type, qk.value.type)
+        case ops.Slice(axis, _, stop) if qk.time_axis and stop == operand.shape[axis]:
+            # A slice that drops only prefix positions preserves times. Both axes must have a
+            # prefix; their sizes differ by the number of dropped positions.
+            lengths = operand.shape[axis], qk.value.shape[axis]
+            return None not in [qk.time_axis.get_prefix_length(n) for n in lengths]
+        case ops.Cast(to):
+            # a cast to integers truncates floats: 0.5 becomes 0, i.e. false
+            return not (operand.dtype.startswith(("f", "bf")) and to in ("i64", "i32"))
     return False
-
-
-def _is_time_preserving_slice(qk: QueryKeyTensor, op: ops.Slice) -> bool:
-    """Return True if a slice drops only prefix positions, so that each position keeps its time."""
-    node = qk.value.node
-    operand = node.first_operand if node is not None else None
-    if qk.time_axis is None or operand is None or op.stop != operand.shape[op.axis]:
-        return False
-    # Both axes must have a prefix; their sizes differ by the number of dropped positions.
-    lengths = operand.shape[op.axis], qk.value.shape[op.axis]
-    return None not in [qk.time_axis.get_prefix_length(n) for n in lengths]
 
 
 def split_concat(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
@@ -198,8 +189,7 @@ def split_concat(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
         return None
     is_prefix_ignored = axis == (qk.key_axis if qk.side == "keys" else qk.query_axis)
     parts = []
-    for part in node.args:
-        assert part is not None, "a concatenation has no optional operands"
+    for part in node.operands:
         if qk.time_axis.get_prefix_length(part.shape[axis]) is not None:
             parts.append(qk.view_operand(part, qk.query_axis, qk.key_axis))
         elif not is_prefix_ignored:
@@ -207,26 +197,10 @@ def split_concat(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
     return parts
 
 
-def _is_rounding_cast(source: Type, target: Type) -> bool:
-    """Return True if a cast truncates floats to integers: 0.5 becomes 0, i.e. false."""
-    return source.dtype.startswith(("f", "bf")) and target.dtype in ("i64", "i32")
-
-
-def _remove_inserted_axis(axis: int | None, inserted_axis: int) -> int | None:
-    return None if axis is None or axis == inserted_axis else axis - (axis > inserted_axis)
-
-
-def shift_axis(axis: int | None, removed_axis: int) -> int | None:
-    """Return the index of `axis` in a tensor before its axis `removed_axis` is removed."""
-    return None if axis is None else axis + (axis >= removed_axis)
-
-
 def align_operand(qk: QueryKeyTensor, operand: Value) -> QueryKeyTensor:
     """Return an operand with its axes aligned from the right, as in broadcasting."""
     shift = qk.value.rank - operand.rank
-    query = None if qk.query_axis is None else qk.query_axis - shift
-    key = None if qk.key_axis is None else qk.key_axis - shift
-    return qk.view_operand(operand, query, key)
+    return qk.move_axes(operand, lambda a: a - shift)
 
 
 MAX_TRAVERSAL_STEPS = 50_000

@@ -98,11 +98,7 @@ class TimeAxis:
 
     def get_layout(self, length: Dim) -> TimeAxisLayout | None:
         """Return the layout of a time axis of size `length`, or None for other axes."""
-        return (
-            TimeAxisLayout(Dim.from_value(0))
-            if length == self.length
-            else _find_layout(self, length)
-        )
+        return _find_layout(self, length)
 
     def has_prefix(self, length: Dim) -> bool:
         """Return True if an axis of size `length` always has a prefix position."""

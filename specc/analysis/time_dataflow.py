@@ -366,14 +366,12 @@ def resolve_time_dependence(
         return splice
     if dependence.kind == "strided" and time_axis:
         return resolve_stride(node, dependence, time_axis)
-    tightest: TimeRead = (dependence.result_axis, dependence.offsets)
-    for result_axis, offsets in (
+    reads: list[TimeRead] = [
+        (dependence.result_axis, dependence.offsets),
         *_iterate_masked_reads(node, dependence, time_axis),
         *iterate_unaffected_reductions(node, dependence, time_axis),
-    ):
-        if _is_preferred_interval(offsets, tightest[1]):
-            tightest = result_axis, offsets
-    return tightest
+    ]
+    return max(reads, key=lambda read: _rank_interval(read[1]))
 
 
 def _iterate_masked_reads(
@@ -393,8 +391,8 @@ def _iterate_masked_reads(
             yield gate.result_axis, score_constants.get(-inf, FULL_INTERVAL)
 
 
-def _is_preferred_interval(a: Interval, b: Interval) -> bool:
-    """Return True if interval `a` bounds a dependence better than `b`: prefer causal intervals,
-    then shorter intervals, then intervals with less look-ahead.
+def _rank_interval(offsets: Interval) -> tuple[bool, float, float]:
+    """Return a sort key that is larger for an interval that bounds a dependence better: prefer
+    causal intervals, then shorter intervals, then intervals with less look-ahead.
     """
-    return (a.low >= 0, -(a.high - a.low), a.low) > (b.low >= 0, -(b.high - b.low), b.low)
+    return offsets.low >= 0, offsets.low - offsets.high, offsets.low

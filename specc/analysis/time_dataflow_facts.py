@@ -6,7 +6,7 @@ In a loop body, a mask that is computed before the loop is an input without a de
 the definition of the mask.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Literal
 
@@ -118,12 +118,10 @@ def iterate_capture_violations(
             yield from _iterate_loop_violations(node, node.op, operand_states)
         case ops.RecurrentLayer():
             # Other reads of time-dependent values are checked through their dependences.
-            for operand in (s.index for s in node.op.initial_states):
-                if (
-                    operand < len(operand_states)
-                    and operand_states[operand].depends_only_on_first_position
-                ):
-                    yield CausalityViolation(node, "captured", operand)
+            for operand in node.op.initial_states:
+                state = operand.select(operand_states)
+                if state and state.depends_only_on_first_position:
+                    yield CausalityViolation(node, "captured", operand.index)
 
 
 def _iterate_loop_violations(
@@ -150,7 +148,7 @@ def violates_prefix_causality(
     if isinstance(node.op, ops.Scan) and not is_time_loop(node, node.op, time_axis):
         return False  # each op of the loop body is checked
     prefix_lengths = (time_axis.get_prefix_length(d) for r in results for d in r.shape)
-    return any(prefix_length is not None and prefix_length != 0 for prefix_length in prefix_lengths)
+    return any(prefix_length not in (None, 0) for prefix_length in prefix_lengths)
 
 
 def is_time_loop(node: Node, op: ops.Scan, time_axis: TimeAxis) -> bool:
@@ -211,31 +209,23 @@ def has_time_axis_length(node: Node, time_axis: TimeAxis) -> bool:
     """Return True if the result of an op depends on the size of the time axis. Return False for ops
     that create an axis of this size or drop prefix positions.
     """
+    lengths = list(node.op.iterate_attribute_dims())
     match node.op:
-        case ops.Range(dim) | ops.Expand(length=dim):
-            is_allowed = time_axis.get_prefix_length(dim) is not None
-        case ops.Slice(axis, start, stop):
-            has_moving_start = _has_symbol((start,), time_axis.dependent_symbols)
-            is_allowed = not has_moving_start and _is_axis_end(node, axis, stop)
-        case ops.StridedSlice(axis, start, stop, step):
-            has_moving_start = _has_symbol((start, step), time_axis.dependent_symbols)
-            is_allowed = not has_moving_start and _is_axis_end(node, axis, stop)
+        case ops.Range(dim) | ops.Expand(length=dim) if (
+            time_axis.get_prefix_length(dim) is not None
+        ):
+            return False
+        case ops.Slice(axis, _, stop) | ops.StridedSlice(axis, _, stop) if (
+            stop == node.get_operand().shape[axis]
+        ):
+            lengths.remove(stop)
         case ops.Resize() | ops.Scan():
             return False  # `Resize` depends on the size through its dependences
-        case _:
-            is_allowed = False
-    return not is_allowed and _has_symbol(
-        node.op.iterate_attribute_dims(), time_axis.dependent_symbols
-    )
+    return _has_symbol(lengths, time_axis.dependent_symbols)
 
 
 def _has_symbol(lengths: Iterable[Dim], dependent_symbols: frozenset[str]) -> bool:
     return any(d.symbols() & dependent_symbols for d in lengths)
-
-
-def _is_axis_end(node: Node, axis: int, stop: Dim) -> bool:
-    """Return True if `stop` is the size of `axis` of the first operand."""
-    return node.first_operand is not None and stop == node.first_operand.shape[axis]
 
 
 POSITION_IDS_REASON = "position ids are computed inside this loop and would restart in every step"
@@ -260,18 +250,24 @@ class UnsupportedNode:
 
 
 def iterate_unsupported_nodes(
-    graph: Graph, flow: TimeDataflow, live_nodes: set[Node]
+    graph: Graph,
+    flow: TimeDataflow,
+    live_nodes: Collection[Node] | None = None,
+    scan_axis: int | None = None,
 ) -> Iterator[UnsupportedNode]:
-    """Yield each node without a decode step; for a loop, yield the first such node in its body."""
-    for node, _ in graph.nodes:
-        if node not in live_nodes:
+    """Yield each of `live_nodes` (None: all nodes) without a decode step; for a loop, yield the
+    first such node in its body. `scan_axis` is the scan axis of the loop whose body is `graph`.
+    """
+    for node, results in graph.nodes:
+        if live_nodes is not None and node not in live_nodes:
             continue
-        inner_loop = (
-            _find_unsupported_in_body(node, flow) if node in flow.loop_body_dataflows else None
-        )
-        if inner_loop is not None:
-            yield inner_loop
-        elif reason := _explain_running_sum(node, flow):
+        inner_node = None
+        if node in flow.loop_body_dataflows and isinstance(node.op, ops.Scan):
+            body = flow.loop_body_dataflows[node]
+            inner_node = next(iterate_unsupported_nodes(body, flow, None, node.op.axis), None)
+        if inner_node is not None:
+            yield inner_node
+        elif reason := _explain_unsupported_node(node, results, scan_axis, flow):
             yield UnsupportedNode(graph, node, reason)
 
 
@@ -296,40 +292,30 @@ def _is_key_sum(x: Value, time_axes: Iterable[int], axis: int, time_axis: TimeAx
     )
 
 
-def _find_unsupported_in_body(loop: Node, flow: TimeDataflow) -> UnsupportedNode | None:
-    """Return the first node in a loop body that no decode step can compute, or None."""
-    op, body = loop.op, flow.loop_body_dataflows[loop]
-    assert isinstance(op, ops.Scan), "no other op has a body"
-    for node, results in body.nodes:
-        inner_loop = (
-            _find_unsupported_in_body(node, flow) if node in flow.loop_body_dataflows else None
-        )
-        if inner_loop is not None:
-            return inner_loop
-        if reason := _explain_unsupported_node(node, results, op.axis, flow):
-            return UnsupportedNode(body, node, reason)
-    return None
-
-
 def _explain_unsupported_node(
-    node: Node, results: tuple[Value, ...], axis: int, flow: TimeDataflow
+    node: Node, results: NodeResults, scan_axis: int | None, flow: TimeDataflow
 ) -> str:
-    """Return the reason why a decode step cannot compute a node of a loop body, or ""."""
-    if _is_position_id_source(node, flow.time_axis):
-        return POSITION_IDS_REASON
-    if is_prefix_slice(node, flow.time_axis):
-        return PREFIX_REASON
-    # Decode states are stacked along the loop axis.
-    if any(flow.get_state(r).axes and r.rank < axis for r in results):
-        return MISSING_AXES_REASON
+    """Return the reason why a decode step cannot compute a node, or "". `scan_axis` is the scan
+    axis of the loop that contains the node, if any.
+    """
+    if scan_axis is not None:
+        if _is_position_id_source(node, flow.time_axis):
+            return POSITION_IDS_REASON
+        if is_prefix_slice(node, flow.time_axis):
+            return PREFIX_REASON
+        # Decode states are stacked along the loop axis.
+        if any(flow.get_state(r).axes and r.rank < scan_axis for r in results):
+            return MISSING_AXES_REASON
     return _explain_running_sum(node, flow)
 
 
 def _is_position_id_source(node: Node, time_axis: TimeAxis) -> bool:
     """Return True if a node computes position ids of the time axis."""
-    match node:
-        case Node(ops.Range(counted)):
-            return time_axis.get_prefix_length(counted) is not None
-        case Node(ops.Extent(axis), (Value() as x,)):
-            return time_axis.get_prefix_length(x.shape[axis]) is not None
-    return False
+    match node.op:
+        case ops.Range(length):
+            pass
+        case ops.Extent(axis):
+            length = node.get_operand().shape[axis]
+        case _:
+            return False
+    return time_axis.get_prefix_length(length) is not None

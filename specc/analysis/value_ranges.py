@@ -93,28 +93,26 @@ def _list_range_operands(value: Value) -> list[Value]:
         return []
     if node.op.is_selection:
         # the second result contains indices, which do not depend on the values
-        return [] if value.index or node.first_operand is None else [node.first_operand]
+        return [] if value.index else [node.get_operand()]
     is_bounding = node.op.is_view or isinstance(node.op, COMPUTED_RANGE_OPS)
     return [*node.operands] if is_bounding else []
 
 
 def _compute_range(value: Value, known_ranges: Mapping[Value, ValueRange]) -> ValueRange:
     node = value.node
-    if value.dtype == "bool" or (node and isinstance(node.op, UNIT_RANGE_OPS)):
+    if value.dtype == "bool" or isinstance(value.op, UNIT_RANGE_OPS):
         return UNIT_RANGE
     if node is None:
         return UNBOUNDED_RANGE
     if isinstance(node.op, INDEX_RESULT_OPS) or (node.op.is_selection and value.index):
         return NONNEGATIVE_RANGE  # indices are nonnegative
     operand_ranges = [known_ranges[a] for a in _list_range_operands(value)]
-    if node.op.is_selection:
-        return operand_ranges[0]
     return _compute_op_range(node, value, operand_ranges)
 
 
 def _compute_op_range(node: Node, value: Value, operand_ranges: list[ValueRange]) -> ValueRange:
     """Compute the range of an op's result from the ranges of its operands."""
-    if node.op.is_view and operand_ranges:
+    if operand_ranges and (node.op.is_view or node.op.is_selection):
         return operand_ranges[0]
     match node.op:
         case ops.Constant(number):
@@ -145,21 +143,15 @@ def _convert_range(value_range: ValueRange, dtype: str) -> ValueRange:
 
 def _bound_reduction(node: Node, operand_range: ValueRange) -> ValueRange:
     """Compute the range of a reduction from the range of its operand."""
+    x = node.get_operand()
     match node.op:
-        case ops.Reduce("sum", axis) if is_max_subtracted_exp(node.first_operand, axis):
+        case ops.Reduce("sum", axis) if is_max_subtracted_exp(x, axis):
             return 1.0, inf
         case ops.Reduce("mean") | ops.AveragePool():
             return _merge_ranges([operand_range, (0.0, 0.0)])  # the mean of no elements is zero
-        case ops.Reduce("max" | "min", axis) if node.first_operand is not None:
-            return (
-                operand_range
-                if (node.first_operand.shape[axis].number or 0) > 0
-                else UNBOUNDED_RANGE
-            )
-        case ops.Reduce("sum", axis) if (
-            node.first_operand is not None
-            and (count := node.first_operand.shape[axis].number) is not None
-        ):
+        case ops.Reduce("max" | "min", axis) if (x.shape[axis].number or 0) > 0:
+            return operand_range
+        case ops.Reduce("sum", axis) if (count := x.shape[axis].number) is not None:
             return _make_range(count * operand_range[0], count * operand_range[1])
         case ops.Reduce("sum") | ops.CumSum():
             # A sum of nonnegative elements is nonnegative.
@@ -183,31 +175,19 @@ def _refine_range(node: Node, operand: int, operand_range: ValueRange) -> ValueR
     compares the branch with a constant. The branch may add a constant to the compared value:
     `where(x > 0, x + 1, …)`.
     """
-    match node.args[0], node.args[operand]:
-        case Value(node=Node(ops.Compare("gt" | "ge"), (left, right))), Value() as x:
+    match node.args[0]:
+        case Value(node=Node(ops.Compare("gt" | "ge"), (left, right))) if operand == 1:
             bound = find_constant_value(right)
         case _:
             return operand_range
-    if bound is None or operand != 1:
+    branch: Value | None = node.args[1]
+    addend: float | None = 0.0
+    match branch:
+        case Value(node=Node(ops.Arith("add"), (a, b))) if a is left:
+            branch, addend = a, find_constant_value(b)
+    if branch is not left or bound is None or addend is None:
         return operand_range
-    if x is left:
-        return max(operand_range[0], bound), operand_range[1]
-    return _refine_shifted_range(x.node, left, bound, operand_range)
-
-
-def _refine_shifted_range(
-    node: Node | None, compared: Value | None, bound: float, operand_range: ValueRange
-) -> ValueRange:
-    """Return the range of a branch that adds a constant to the compared value."""
-    match node:
-        case Node(ops.Arith("add"), (a, b)) if a is compared:
-            addend = find_constant_value(b)
-            return (
-                operand_range
-                if addend is None
-                else (max(operand_range[0], bound + addend), operand_range[1])
-            )
-    return operand_range
+    return max(operand_range[0], bound + addend), operand_range[1]
 
 
 def _bound_increasing(function_name: str, low: float, high: float) -> ValueRange:
