@@ -125,17 +125,13 @@ class _BatchAxis:
             for n, d in enumerate(v.shape)
             if self.is_batch_dependent(d)
         }
-        for dependence in find_dependences(node, results):
-            if not self.is_batch_dependent(get_operand_axis_size(node, dependence)):
-                continue
-            result_axis = dependence.result, dependence.result_axis
-            if (
-                dependence.kind != "same"
-                or dependence.offsets != SAME_POSITION
-                or result_axis not in batch_axes
-            ):
-                return True
-        return False
+        return any(
+            k.kind != "same"
+            or k.offsets != SAME_POSITION
+            or (k.result, k.result_axis) not in batch_axes
+            for k in find_dependences(node, results)
+            if self.is_batch_dependent(get_operand_axis_size(node, k))
+        )
 
     def _is_mixing_scan(self, node: Node, op: ops.Scan, results: NodeResults) -> bool:
         """Return True if a loop runs along the batch axis, skips batch elements that other batch

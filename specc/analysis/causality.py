@@ -121,11 +121,9 @@ def _deduplicate_errors(errors: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Merge errors with equal code, title and location, which unrolled loops repeat."""
     first_errors: dict[tuple[str, str, Label | None], Diagnostic] = {}
     for error in errors:
-        first_error = first_errors.setdefault((error.code, error.title, error.primary), error)
-        if first_error is not error:
-            first_errors[first_error.code, first_error.title, first_error.primary] = replace(
-                first_error, count=first_error.count + error.count
-            )
+        key = (error.code, error.title, error.primary)
+        first = first_errors.get(key)
+        first_errors[key] = replace(first, count=first.count + error.count) if first else error
     return list(first_errors.values())
 
 
@@ -277,9 +275,7 @@ def _is_compensated_later(flow: TimeDataflow, output: Value | None) -> bool:
     """Return True if the accumulated receptive field of `output` is causal, i.e. if a later op
     compensates for the look-ahead of an earlier op.
     """
-    if output is None:
-        return False
-    axes = flow.get_state(output).axes.values()
+    axes = flow.get_state(output).axes.values() if output else ()
     return bool(axes) and all(r.low >= 0 for r in axes)
 
 

@@ -215,12 +215,11 @@ def _describe_concat_or_slice(
 ) -> CausalityMessage | None:
     """Return the message for an op that adds or indexes positions of the time axis, or None."""
     symbol, time_axis, node = flow.symbol, flow.time_axis, leak.node
-    x = node.args[leak.operand or 0]
     match node.op:
         case ops.Concat(axis):
             return _describe_concat(leak, flow, axis)
-        case ops.Slice(axis, start) | ops.Index(axis=axis, start=start) if x is not None:
-            length = x.shape[axis]
+        case ops.Slice(axis, start) | ops.Index(axis=axis, start=start):
+            length = node.get_operand().shape[axis]
         case _:
             return None
     prefix_length = time_axis.get_prefix_length(length)

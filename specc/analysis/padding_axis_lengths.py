@@ -110,8 +110,7 @@ class PaddingOffsets:
 
     def _regroup_offsets(self, node: Node, axis: int) -> int | None:
         """Return the axis of a merge or split on which padding keeps its order, or None."""
-        assert node.first_operand is not None, "a view of a value"
-        shape = node.first_operand.shape
+        shape = node.get_operand().shape
         match node.op:
             case ops.Merge(first, count) if first <= axis < first + count:
                 lengths = shape[first : first + count]
@@ -204,12 +203,10 @@ def get_upsampling_factor(node: Node, axis: int) -> int | None:
     """Return the factor of an exact nearest-neighbor `resize`, otherwise None."""
     match node.op:
         case ops.Resize(axis=first, sizes=sizes, factors=scales) as op if not op.is_interpolating:
-            assert node.first_operand is not None, "an op of one operand"
-            length, result_length = node.first_operand.shape[axis], sizes[axis - first]
-            factors = (k for k in range(1, MAX_UPSAMPLING_FACTOR) if length * k == result_length)
-            factor = next(factors, None)
-            is_exact = factor is not None and set(scales) <= {factor}
-            return factor if is_exact else None
+            length, result_length = node.get_operand().shape[axis], sizes[axis - first]
+            for factor in range(1, MAX_UPSAMPLING_FACTOR):
+                if length * factor == result_length:
+                    return factor if set(scales) <= {factor} else None
     return None
 
 
@@ -282,8 +279,8 @@ def _find_merged_lengths(
         case ops.Concat(axis) if {a.shape[axis] for a in node.operands} == {padded_length}:
             count = len(node.operands)
             return (Dim.from_value(count), padded_length) if count > 1 else None
-        case ops.Merge(axis, count) if node.first_operand is not None:
-            lengths = node.first_operand.shape[axis : axis + count]
+        case ops.Merge(axis, count):
+            lengths = node.get_operand().shape[axis : axis + count]
             is_single = multiply_dims(lengths) in lengths
             if is_single or (lengths[0] == padded_length and all(d.number for d in lengths[1:])):
                 return None
@@ -295,13 +292,12 @@ def _iterate_result_axes(
     node: Node, offsets: Mapping[Dim, Dim], padded_length: Dim, min_lengths: Mapping[str, int]
 ) -> Iterator[tuple[Dim, Dim]]:
     """Yield the size of each result axis of a padded axis, with the offset of padded positions."""
-    for operand_index, operand in enumerate(node.args):
-        axis = _get_op_axis(node.op)
-        if axis is None or operand is None:
-            return
-        length = operand.shape[axis]
-        is_padded = length in offsets
-        result = _find_result_axis(node, operand_index, offsets[length]) if is_padded else None
+    axis = _get_op_axis(node.op)
+    if axis is None:
+        return
+    for operand_index, operand in enumerate(node.operands):
+        offset = offsets.get(operand.shape[axis])
+        result = None if offset is None else _find_result_axis(node, operand_index, offset)
         # No position that may be padded is dropped.
         if result and _can_contain_padding(*result, padded_length, min_lengths):
             yield result
@@ -326,9 +322,7 @@ def _find_result_axis(node: Node, operand: int, offset: Dim) -> tuple[Dim, Dim] 
 
 def _get_op_axis(op: Op) -> int | None:
     match op:
-        case ops.Concat(axis) | ops.Pad(axis=axis, mode="constant"):
-            return axis
-        case ops.Slice(axis) | ops.Index(axis):
+        case ops.Concat(axis) | ops.Pad(axis, mode="constant") | ops.Slice(axis) | ops.Index(axis):
             return axis
     return None
 

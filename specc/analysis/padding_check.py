@@ -118,10 +118,8 @@ def _infer_states(
     side, padding_mask = graph.input_facts[mask_name].padding_side, graph.inputs[mask_name]
     if not side or not padding_mask.rank or padding_mask.shape[-1].number is not None:
         return {}
-    dataflow = make_padding_dataflow(graph, padding_mask, side)
-    return replace(
-        dataflow, always_true_masks=always_true_masks, assumes_finite=assumes_finite
-    ).infer_graph_facts(graph)
+    dataflow = make_padding_dataflow(graph, padding_mask, side, always_true_masks, assumes_finite)
+    return dataflow.infer_graph_facts(graph)
 
 
 def _iterate_reached_outputs(
@@ -131,14 +129,10 @@ def _iterate_reached_outputs(
     for output, value in graph.outputs.items():
         facts = states.get(value, NO_PADDING_FACTS)
         source = facts.padding_source or next(iter(facts.rolled_axes.values()), None)
-        if (
-            not source
-            and value.node
-            and (
-                facts.depends_on_padding_amount
-                or is_output_order_changed(graph, mask_name, value, facts)
-            )
-        ):
+        has_changed_positions = facts.depends_on_padding_amount or is_output_order_changed(
+            graph, mask_name, value, facts
+        )
+        if not source and value.node and has_changed_positions:
             source = PaddingSource(value.node, is_counted=True)
         if source:
             yield output, source
@@ -191,10 +185,8 @@ def _label_added_positions(leak: PaddingViolation, node: Node) -> tuple[Label, .
     """Return a label for the op that added always-valid positions next to padding, if any."""
     if leak.is_nonfinite or not leak.has_interior_padding():
         return ()
-    op_span, joining_span = (
-        leak.get_span(node),
-        leak.get_span(leak.find_position_adding_op() or node),
-    )
+    op_span = leak.get_span(node)
+    joining_span = leak.get_span(leak.find_position_adding_op() or node)
     if op_span is None or joining_span is None or op_span.line == joining_span.line:
         return ()
     return (Label(joining_span, "positions are added here"),)
@@ -243,11 +235,8 @@ def _describe_shift(leak: PaddingViolation, op_name: str) -> tuple[str, str]:
 def _describe_position(leak: PaddingViolation, padded_read: PaddedRead) -> str:
     """Return the phrase that locates the padding that an op reads, or "" for all padding."""
     if padded_read.dependence.kind == "window":
-        return (
-            " before each position"
-            if padded_read.dependence.min_offset >= 0
-            else " next to each position"
-        )
+        is_before = padded_read.dependence.min_offset >= 0
+        return f" {'before' if is_before else 'next to'} each position"
     if leak.has_interior_padding():
         return " next to positions that `pad` or `concat` added"
     return ""

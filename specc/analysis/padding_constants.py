@@ -16,10 +16,7 @@ from math import inf, isinf
 
 from specc.analysis.masked_constants import compute_absorbing_result
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedResult
-from specc.analysis.padding_order_and_windows import (
-    get_trailing_padding_value,
-    is_gather_in_sort_order,
-)
+from specc.analysis.padding_order_and_windows import is_gather_in_sort_order, is_padding_sorted_last
 from specc.analysis.query_key_constants import (
     EXACT_UNARY_FUNCTIONS,
     MaskedConstants,
@@ -30,6 +27,7 @@ from specc.analysis.query_key_constants import (
 from specc.analysis.value_ranges import cast_number, find_splat_value, find_value_range
 from specc.ir import ops
 from specc.ir.graph import Node, Value
+from specc.ir.op import Op
 from specc.ir.types import EMPTY_INTERVAL
 
 
@@ -63,14 +61,16 @@ def _is_fill_number(result: PaddedResult, axis: int, number: float) -> bool:
     match result.op:
         case ops.Pad(axis=op_axis, value=value, mode=mode) if op_axis == axis:
             is_same = mode == "constant" and float(value) == number
-            return is_same and _get_fill_number(result, 0, axis) == number
+            return is_same and result.operand_facts[0].fill_constants.get(axis) == number
         case ops.Concat(op_axis) if op_axis == axis:
             return all(
-                (_get_fill_number(result, n, axis) if is_padded else find_splat_value(a)) == number
-                for n, (a, is_padded) in enumerate(
-                    zip(result.node.args, result.list_operands_with_axis(axis), strict=True)
+                (facts.fill_constants.get(axis) if is_padded else find_splat_value(a)) == number
+                for a, facts, is_padded in zip(
+                    result.node.args,
+                    result.operand_facts,
+                    result.list_operands_with_axis(axis),
+                    strict=True,
                 )
-                if a
             )
     operand_facts = [
         replace(r, zero_pad_axes=frozenset(), constants=r.fill_constants)
@@ -79,17 +79,14 @@ def _is_fill_number(result: PaddedResult, axis: int, number: float) -> bool:
     return _infer_number(replace(result, operand_facts=operand_facts), axis) == number
 
 
-def _get_fill_number(result: PaddedResult, operand: int, axis: int) -> float | None:
-    return result.operand_facts[operand].fill_constants.get(axis)
-
-
 def _infer_axis_op_constants(result: PaddedResult) -> dict[int, float]:
     """Return the constants at padded positions after an op along the padded axis, by axis."""
     node, operand_facts = result.node, result.operand_facts
     match node.op:
         case ops.Sort(axis) if result.value.index == 0:
-            number = get_trailing_padding_value(node, operand_facts[0])
-            return {} if number is None else {axis: number}
+            number = operand_facts[0].get_padded_value(axis)
+            if number is not None and is_padding_sorted_last(node, operand_facts[0]):
+                return {axis: number}
         # padded positions are last, and a cumulative sum of infinities remains infinite
         case ops.CumSum(axis) if axis in operand_facts[0].sorted_axes:
             number = operand_facts[0].constants.get(axis, 0.0)
@@ -107,16 +104,10 @@ def _infer_number(result: PaddedResult, axis: int) -> float | None:
     node = result.node
     numbers = [_get_operand_number(result, n, axis) for n in range(len(node.args))]
     match node.op:
-        case ops.Where() | ops.And() | ops.Or() | ops.Not():
+        case ops.Where() | ops.And() | ops.Or():
             return _infer_selected_number(node, numbers)
         case ops.Pointwise("relu") if _has_sign(result, node.first_operand, axis, -1):
             return 0.0
-        case ops.Pointwise(function_name):
-            return fold_unary_function(function_name, numbers[0])
-        case ops.Cast(to):
-            return None if numbers[0] is None else cast_number(numbers[0], to)
-        case ops.Compare(function_name):
-            return fold_binary_function(function_name, numbers)
         case ops.Arith("max" | "min") if _is_clamped_to_zero(result, numbers, axis):
             return 0.0
         case ops.Arith(function_name):
@@ -127,26 +118,28 @@ def _infer_number(result: PaddedResult, axis: int) -> float | None:
             return _infer_common_number(result, numbers, axis)
         case ops.Resize() as op if not op.is_interpolating:
             return numbers[0]
-    return _get_viewed_number(node, numbers)
+    return fold_constants(node.op, numbers)
 
 
-def _get_viewed_number(node: Node, numbers: list[float | None]) -> float | None:
+def fold_constants(op: Op, numbers: Sequence[float | None]) -> float | None:
+    """Apply an elementwise op to constants; return None if the result is unknown or inexact."""
+    first = next((n for n in numbers if n is not None), None)
+    match op:
+        case ops.Pointwise(function_name):
+            function = EXACT_UNARY_FUNCTIONS.get(function_name)
+            return _get_only_number(
+                propagate_unary_constants(function, _make_masked_constants(first))
+            )
+        case ops.Arith(function_name) | ops.Compare(function_name):
+            return _get_only_number(
+                propagate_binary_constants(function_name, *map(_make_masked_constants, numbers))
+            )
+        case ops.Cast(to):
+            return None if first is None else cast_number(first, to)
+        case ops.Not():
+            return None if first is None else 1.0 - first
     # A view has the values of its operand; position ids that it creates are new.
-    is_view = node.op.is_view and not isinstance(node.op, ops.Extent)
-    return next((n for n in numbers if n is not None), None) if is_view else None
-
-
-def fold_unary_function(function_name: str, number: float | None) -> float | None:
-    """Apply a pointwise function to a constant; return None if the result is unknown or inexact."""
-    function = EXACT_UNARY_FUNCTIONS.get(function_name)
-    return _get_only_number(propagate_unary_constants(function, _make_masked_constants(number)))
-
-
-def fold_binary_function(function_name: str, numbers: Sequence[float | None]) -> float | None:
-    """Apply a function or comparison to two constants; return None if unknown or inexact."""
-    return _get_only_number(
-        propagate_binary_constants(function_name, *map(_make_masked_constants, numbers))
-    )
+    return first if op.is_view and not isinstance(op, ops.Extent) else None
 
 
 def _infer_common_number(
@@ -159,11 +152,9 @@ def _infer_common_number(
 
 
 def _infer_selected_number(node: Node, numbers: list[float | None]) -> float | None:
-    """Return the constant of a `where`, `and`, `or` or `not` at padded positions, or None."""
+    """Return the constant of a `where`, `and` or `or` at padded positions, or None."""
     first, *others = numbers
     match node.op:
-        case ops.Not():
-            return None if first is None else 1.0 - first
         case ops.Where() if first is not None:
             return others[0] if first else others[1]
         case ops.And() if 0.0 in numbers:
@@ -185,8 +176,7 @@ def _infer_arithmetic_number(
     has_axis = result.list_operands_with_axis(axis)
     for operand, other in ((0, 1), (1, 0)):
         number, facts = numbers[operand], result.operand_facts[other]
-        is_finite = not has_axis[other] or not (facts.can_be_nan or facts.infinity_signs)
-        if number is not None and is_finite:
+        if number is not None and (facts.is_finite or not has_axis[other]):
             minimum = find_value_range(result.node.args[other])[0]
             absorbed = compute_absorbing_result(function_name, number, minimum, operand == 1)
             constants += [{absorbed: EMPTY_INTERVAL}] if absorbed is not None else []
@@ -243,24 +233,10 @@ def _is_sign_of_operands(result: PaddedResult, node: Node | None, axis: int, sig
 
 def _get_operand_number(result: PaddedResult, operand: int, axis: int) -> float | None:
     """Return the constant of an operand where `axis` of the result is padded, or None."""
-    facts = result.operand_facts[operand]
-    operand_axis = _find_operand_axis(result, operand, axis)
-    value = result.node.args[operand]
-    if operand_axis is None:
-        return find_splat_value(value)
-    return facts.get_padded_value(operand_axis)
-
-
-def _find_operand_axis(result: PaddedResult, operand: int, axis: int) -> int | None:
-    """Return the first axis of an operand that corresponds to `axis` of the result, or None."""
-    return next(
-        (
-            k.operand_axis
-            for k in result.dependences
-            if k.operand == operand and k.result_axis == axis
-        ),
-        None,
-    )
+    for k in result.dependences:
+        if k.operand == operand and k.result_axis == axis:
+            return result.operand_facts[operand].get_padded_value(k.operand_axis)
+    return find_splat_value(result.node.args[operand])
 
 
 def _make_masked_constants(number: float | None) -> MaskedConstants:

@@ -32,7 +32,6 @@ from specc.analysis.padding_order_and_windows import (
     combines_sorted_and_unsorted_axes,
     find_order_dependent_roll,
     find_reversed_axes,
-    find_rolled_axes,
     find_sort_index_operands,
     has_mixed_axis_order,
     is_copying_padding,
@@ -58,16 +57,21 @@ from specc.ir.graph import Graph, Node, Value
 
 
 def make_padding_dataflow(
-    graph: Graph, padding_mask: Value, padding_side: str
+    graph: Graph,
+    padding_mask: Value,
+    padding_side: str,
+    always_true_masks: frozenset[Value] = frozenset(),
+    assumes_finite: bool = False,
 ) -> "PaddingDataflow":
     """Return the analysis of the axis of `padding_mask`, with "left", "right" or "any" padding."""
     offsets = find_padding_offsets(graph, padding_mask, padding_side)
-    lengths = find_padded_lengths(graph, offsets)
     return PaddingDataflow(
         padding_mask=padding_mask,
         padding_side=padding_side,
-        padded_lengths=lengths,
+        padded_lengths=find_padded_lengths(graph, offsets),
         offsets=offsets,
+        always_true_masks=always_true_masks,
+        assumes_finite=assumes_finite,
     )
 
 
@@ -227,7 +231,7 @@ class PaddingDataflow:
             padding_count=count,
             rotation=None if padding_source else rotation,
             is_valid_index=facts.is_valid_index or self._is_valid_index(node, count),
-            reversed_axes=find_reversed_axes(node, operand_facts, [r.dependence for r in reads]),
+            reversed_axes=find_reversed_axes(reads),
             rolled_axes=self._find_rolled_axes(node, operand_facts, reads),
             padding_source=padding_source,
         )
@@ -238,7 +242,12 @@ class PaddingDataflow:
         """Return the axes of a result that were rotated by `roll` or sorted with padded positions
         first, each with the source to report.
         """
-        rolled_axes = dict(find_rolled_axes(operand_facts, [r.dependence for r in reads]))
+        rolled_axes = {
+            axis: source
+            for r in reads
+            if (axis := r.dependence.result_axis) is not None
+            and (source := r.read_facts.rolled_axes.get(r.axis)) is not None
+        }
         match node.op:
             case ops.Sort(axis) if is_padding_sorted_first(node, operand_facts[0]):
                 if node.get_operand().shape[axis] in self.padded_lengths:
@@ -255,9 +264,9 @@ class PaddingDataflow:
         """
         if self.padding_side == "right" and is_last_valid_index(node, self.padding_mask):
             return True
-        if not isinstance(node.op, ops.ArgMax) or node.first_operand is None:
+        if not isinstance(node.op, ops.ArgMax):
             return False
-        length = node.first_operand.shape[node.op.axis]
+        length = node.get_operand().shape[node.op.axis]
         is_padded = length in self.padded_lengths - self.offsets.concatenated_lengths
         return is_padded and (self.padding_side == "right" or bool(count))
 
@@ -272,19 +281,19 @@ class PaddingDataflow:
         node, operand_facts = result.node, result.operand_facts
         if (earlier := self._find_earlier_source(node, operand_facts)) is not None:
             return earlier
-        padded_links = [read.dependence for read in reads]
+        affecting_reads = reads
         if self._has_padded_body(node):
             infer_body = self._make_body_inference(result.known_facts)
             lengths = self.padded_lengths
             if not is_masked_loop_unaffected(node, operand_facts, lengths, infer_body):
                 return PaddingSource(node, is_counted=True)
-            reads = [*filter(is_loop_axis_read, reads)]  # the body was checked
+            affecting_reads = [*filter(is_loop_axis_read, reads)]  # the body was checked
         is_counted = self._is_counted(node, operand_facts, counts)
         if is_counted or (rotation and rotation.depends_on_absolute_angles):
             return PaddingSource(node, is_counted=True)
-        if has_mixed_axis_order(node, operand_facts, padded_links, self.is_in_loop):
+        if has_mixed_axis_order(reads, self.is_in_loop):
             return PaddingSource(node)
-        for read in reads:  # dependences along other axes never reach a padded position
+        for read in affecting_reads:  # dependences along other axes never reach a padded position
             if not is_unaffected_by_padding(read):
                 return PaddingSource(node, is_shifted=read.is_shifted, read=read)
         is_mixed = not self._has_equal_sort_order and combines_sorted_and_unsorted_axes(result)
@@ -311,13 +320,12 @@ class PaddingDataflow:
         are the padding counts of the operands.
         """
         match node.op:
-            case ops.Gather(axis) if node.args[0] and (
-                operand_facts[1].is_valid_index or is_gather_in_sort_order(node, operand_facts)
+            case ops.Gather(axis) if operand_facts[1].is_valid_index or is_gather_in_sort_order(
+                node, operand_facts
             ):
-                selects_other_position = not self._is_indexed_by_position(
-                    node.args[0].shape[axis], counts[1]
-                )
-                return bool(counts[0]) or counts[0] is None or selects_other_position
+                length = node.get_operand().shape[axis]
+                is_same_position = self._is_indexed_by_position(length, counts[1])
+                return counts[0] != NO_PADDING_COUNT or not is_same_position
         return depends_on_absolute_position_ids(node, counts, self.length)
 
     def _is_indexed_by_position(self, length: Dim, count: PaddingCount) -> bool:
@@ -369,11 +377,9 @@ class PaddingDataflow:
             self.padding_side != "right" or self.offsets.has_interior_padding(length)
         ):
             padding_start = self.offsets.offsets[length]
-            padding_terms = (
-                () if self.padding_side == "right" else tuple((EVERY_POSITION or {}).items())
-            )
+            terms = () if self.padding_side == "right" else tuple(EVERY_POSITION.items())
             positions = InteriorPaddingCount(
-                length, padding_start, padding_start + self.length, padding_terms
+                length, padding_start, padding_start + self.length, terms
             )
             return {(positions,): Fraction(1)}
         if self.padding_side == "right":

@@ -137,6 +137,9 @@ guarantee.
 AXIS_SETS = (*get_args(AxisFact), "sorted_axes", "reversed_axes")
 """The fields of `PaddingFacts` that are sets of axes."""
 
+AXIS_MAPS = ("constants", "fill_constants", "zero_sides")
+"""The fields of `PaddingFacts` that map axes to properties, except `rolled_axes`."""
+
 T = TypeVar("T")
 
 NO_PADDING_FACTS = PaddingFacts(padding_count=NO_PADDING_COUNT)
@@ -155,18 +158,10 @@ def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
 
     shifted: dict[str, Any] = {
         name: frozenset(shift_keys(dict.fromkeys(getattr(facts, name)))) for name in AXIS_SETS
-    }
+    } | {name: shift_keys(getattr(facts, name)) for name in AXIS_MAPS}
     # The axis of rotated features is not tracked across the boundary of a loop body.
     rotation = replace(facts.rotation, feature_axis=None) if facts.rotation else None
-    return replace(
-        facts,
-        constants=shift_keys(facts.constants),
-        fill_constants=shift_keys(facts.fill_constants),
-        zero_sides=shift_keys(facts.zero_sides),
-        **shifted,
-        infinity_mask=None,
-        rotation=rotation,
-    )
+    return replace(facts, **shifted, infinity_mask=None, rotation=rotation)
 
 
 def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts:
@@ -246,13 +241,10 @@ def attach_loop_body(
     """Return `facts` with `body` recorded as the loop body of its padding source, unless the source
     is one of `outer_sources`, i.e. outside the loop.
     """
-    if (
-        facts.padding_source is None
-        or facts.padding_source in outer_sources
-        or facts.padding_source.loop_body
-    ):
+    source = facts.padding_source
+    if source is None or source in outer_sources or source.loop_body:
         return facts
-    return replace(facts, padding_source=replace(facts.padding_source, loop_body=body))
+    return replace(facts, padding_source=replace(source, loop_body=body))
 
 
 @immutable_dataclass(kw_only=True)

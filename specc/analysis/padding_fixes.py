@@ -35,18 +35,13 @@ class PaddingViolation:
     def find_nonfinite_source(self) -> Node:
         """Return the op that first produces NaN or infinity at padded positions."""
         node = self.node
-        while True:
-            nonfinite_operands = [a for a in node.operands if not self._is_finite(a)]
-            if not nonfinite_operands:
-                return node
-            first = nonfinite_operands[0].node
-            assert first is not None, "an input is finite"
-            node = first
-
-    def _is_finite(self, value: Value) -> bool:
-        """Return True if a value does not introduce NaN or infinity at padded positions."""
-        is_constant = value.node is None or isinstance(value.node.op, ops.Constant)
-        return is_constant or self.get_facts(value).is_finite
+        while nonfinite_nodes := [
+            a.node
+            for a in node.operands
+            if a.node and not isinstance(a.op, ops.Constant) and not self.get_facts(a).is_finite
+        ]:
+            node = nonfinite_nodes[0]
+        return node
 
     def get_output_order(self) -> str:
         """Return the order of the output if it is "sorted" or "reverse", otherwise ""."""
@@ -231,13 +226,10 @@ def _suggest_slice(leak: PaddingViolation, value: Value | None) -> str:
     """Suggest the padding side for which a slice drops only padded positions."""
     producer = value.node if value else None
     slice_node = leak.find_upstream_node(producer, lambda op: isinstance(op, ops.Slice))
-    if (
-        leak.format_mask(value) != "mask"
-        or slice_node is None
-        or not isinstance(slice_node.op, ops.Slice)
-    ):
-        return ""
-    return leak.format_side_help("right" if slice_node.op.start != 0 else "left")
+    match slice_node and slice_node.op:
+        case ops.Slice(start=start) if leak.format_mask(value) == "mask":
+            return leak.format_side_help("right" if start != 0 else "left")
+    return ""
 
 
 def _explain_mask(leak: PaddingViolation, value: Value | None, fix: str) -> str:
@@ -250,12 +242,8 @@ def _explain_mask(leak: PaddingViolation, value: Value | None, fix: str) -> str:
 
 def _suggest_mask(leak: PaddingViolation, value: Value | None) -> str:
     """Suggest passing a padding mask to the op; return "" if the op takes no mask."""
-    mask, fill_axes, op = (
-        leak.format_mask(value),
-        leak.get_facts(value).mask_constant_axes,
-        leak.node.op,
-    )
-    span = leak.get_span(leak.node)
+    mask, fill_axes = leak.format_mask(value), leak.get_facts(value).mask_constant_axes
+    op, span = leak.node.op, leak.get_span(leak.node)
     in_normalizer = span is not None and bool(span.normalizer)
     if isinstance(op, ops.Softmax) and value and op.axis in fill_axes and op.axis == value.rank - 1:
         condition = "s > -inf" if in_normalizer else leak.format_broadcast_mask(value)
@@ -291,12 +279,9 @@ def _suggest_number(leak: PaddingViolation, value: Value | None) -> str:
     """Suggest filling padding with the neutral element of the op; return "" if it has none."""
     if leak.has_interior_padding():
         return _suggest_added_number(leak)
-    fill = _get_neutral_number(leak)
-    return (
-        f"replace them first: `where({leak.format_broadcast_mask(value)}, x, {fill})`"
-        if fill
-        else ""
-    )
+    if not (fill := _get_neutral_number(leak)):
+        return ""
+    return f"replace them first: `where({leak.format_broadcast_mask(value)}, x, {fill})`"
 
 
 def _suggest_added_number(leak: PaddingViolation) -> str:
@@ -369,9 +354,8 @@ def _suggest_op_specific_fix(leak: PaddingViolation) -> str:
 
 def _suggest_repeated_positions(op: ops.Resize, leak: PaddingViolation) -> str:
     """Suggest a nearest-neighbor resize, which repeats positions, in place of an interpolation."""
-    value = leak.get_read_operand()
+    value = leak.node.get_operand()
     axis = leak.get_padded_axis(value)
-    assert value is not None, "a resize has an operand"
     sizes = [str(s) for s in op.sizes]
     sizes[axis - op.axis] = str(value.shape[axis] * max(2, round(max((0.0, *op.factors)))))
     call = f"resize(x, size=[{', '.join(sizes)}], mode=nearest, axis={op.axis})"

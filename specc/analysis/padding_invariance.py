@@ -106,20 +106,16 @@ def _is_padding_after_reads(read: PaddedRead) -> bool:
     valid query then reads only earlier keys.
     """
     result_axis, interval = resolve_time_dependence(read.node, read.dependence)
-    operand, key_axis = read.node.args[read.dependence.operand], read.axis
-    if not read.is_padding_last or result_axis is None or operand is None:
+    # a gather selects positions by index
+    if not read.is_padding_last or result_axis is None or isinstance(read.op, ops.Gather):
         return False
-    if isinstance(read.op, ops.Gather):
-        return False  # the op selects positions by index
     if isinstance(read.op, ops.Einsum | ops.MatMul) and not all(
         r.is_finite for r in read.operand_facts
     ):
         return False
-    is_axis_removed = isinstance(read.op, ops.Reduce | ops.ArgMax) and result_axis >= key_axis
-    return (
-        interval.low >= 0
-        and operand.shape[result_axis + is_axis_removed] == operand.shape[key_axis]
-    )
+    is_axis_removed = isinstance(read.op, ops.Reduce | ops.ArgMax) and result_axis >= read.axis
+    shape = read.node.get_operand(read.dependence.operand).shape
+    return interval.low >= 0 and shape[result_axis + is_axis_removed] == read.read_length
 
 
 def _is_loop_skipping_padding(read: PaddedRead) -> bool:
@@ -172,16 +168,14 @@ def _is_masked_at_padding(read: PaddedRead) -> bool:
 
 def _have_same_positions(read: PaddedRead) -> bool:
     """Return True if queries and keys are positions of one axis, so that earlier keys are valid."""
-    operand, result_axis = read.node.args[read.dependence.operand], read.dependence.result_axis
-    if operand is None or result_axis is None:
-        return False
-    result_types = read.node.infer_types()[read.dependence.result]
-    return result_types.shape[result_axis] == operand.shape[read.axis]
+    result_axis = read.dependence.result_axis
+    result_type = read.node.infer_types()[read.dependence.result]
+    return result_axis is not None and result_type.shape[result_axis] == read.read_length
 
 
 def _has_low_scores(read: PaddedRead) -> bool:
     """Return True if the scores of a masked softmax are mask fill values at padded keys."""
-    key_axis = read.node.first_operand.rank - 1 if read.node.first_operand else 0
+    key_axis = read.node.get_operand().rank - 1
     return read.operand_facts[0].constants.get(key_axis) == -inf
 
 

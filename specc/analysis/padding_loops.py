@@ -12,7 +12,7 @@ Therefore, iterations at valid positions are analyzed like the body of a loop al
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from specc.analysis.padding_constants import fold_binary_function, fold_unary_function
+from specc.analysis.padding_constants import fold_constants
 from specc.analysis.padding_facts import (
     NO_PADDING_FACTS,
     PaddedRead,
@@ -22,7 +22,7 @@ from specc.analysis.padding_facts import (
 )
 from specc.analysis.padding_values import is_zero_preserving
 from specc.analysis.time_dataflow_facts import inline_loop_captures
-from specc.analysis.value_ranges import cast_number, find_splat_value
+from specc.analysis.value_ranges import find_splat_value
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
@@ -109,9 +109,7 @@ def is_loop_state_unaffected(read: PaddedRead) -> bool:
     carries = op.split_body_inputs().initial_carries
     if _evaluate_carries(read, op, carries) == list(carries):
         return True
-    initial_numbers = [
-        find_splat_value(v) for v in op.split_operands(read.node.args).initial_carries if v
-    ]
+    initial_numbers = map(find_splat_value, op.split_operands(read.node.args).initial_carries)
     numbers = [n for n in initial_numbers if n is not None]
     if len(numbers) < len(carries) or read.has_interior_padding:
         return False
@@ -210,16 +208,6 @@ def _infer_number(node: Node, operands: list[KnownValue | None]) -> float | None
     numbers = [n for n in operands if isinstance(n, float)]
     if len(numbers) < max(1, len(node.operands)):
         return None
-    match node.op:
-        case ops.Pointwise(function_name):
-            return fold_unary_function(function_name, numbers[0])
-        case ops.Arith(function_name) | ops.Compare(function_name):
-            return fold_binary_function(function_name, numbers)
-        case ops.Cast(to):
-            return cast_number(numbers[0], to)
-        case ops.Not():
-            return 1.0 - numbers[0]
-        case ops.Concat() if len(set(numbers)) == 1:
-            return numbers[0]
-    is_elementwise_view = node.op.is_view and not isinstance(node.op, ops.Extent)
-    return numbers[0] if is_elementwise_view else None
+    if isinstance(node.op, ops.Concat):
+        return numbers[0] if len(set(numbers)) == 1 else None
+    return fold_constants(node.op, numbers)

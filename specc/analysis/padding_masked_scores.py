@@ -7,7 +7,7 @@ other scores are finite and above the fill value: `can_hold_mask_constants` chec
 and `can_padding_hold_mask_constants` checks all positions.
 """
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from math import inf
 
 from specc.analysis.mask_bands import find_query_key_band
@@ -139,11 +139,11 @@ def _is_filled_with_extreme(result: PaddedResult, axis: int, *, lowest: bool) ->
 
 def is_fill_exponential_zero(scores: Value | None) -> bool:
     """Return True if `exp(fill - s)` is 0 for the fill value and every kept score of a `where`."""
-    scores = skip_views(scores)
-    if scores is None or scores.node is None or not isinstance(scores.node.op, ops.Where):
-        return False
-    fill, minimum = _get_fill_number(scores.node), find_value_range(ops.Where.x(scores.node))[0]
-    return fill is not None and fill <= minimum - UNDERFLOW_DISTANCE
+    match skip_views(scores):
+        case Value(node=Node(ops.Where()) as node):
+            fill, minimum = _get_fill_number(node), find_value_range(ops.Where.x(node))[0]
+            return fill is not None and fill <= minimum - UNDERFLOW_DISTANCE
+    return False
 
 
 def iterate_axes_with_finite_scores(result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
@@ -226,8 +226,9 @@ def is_true_at_valid_positions(result: PaddedResult, qk: QueryKeyTensor) -> bool
         if _is_known_true_mask(result, qk.value):
             return True
         # a mask input may be false at any position
-        if node is None or (constant := find_splat_value(qk.value)) is not None:
-            return node is not None and constant == 1
+        constant = find_splat_value(qk.value)
+        if node is None or constant is not None:
+            return constant == 1
         if (operand := unwrap_view(qk)) is not None:
             return (yield operand)
         operands = [align_operand(qk, a) for a in node.operands]
@@ -287,28 +288,22 @@ def can_hold_mask_constants(result: PaddedResult) -> bool:
         case ops.Reduce("max", axis):
             # a finite score is the maximum, so mask fill values have no effect
             return operand_facts[0].has_mask_value and axis not in operand_facts[0].finite_pad_axes
-    if _is_mask_constant(result.node):
-        return True
-    return not _never_holds_mask_constants(result.node) and any(
-        r.has_mask_value for r in operand_facts
-    )
+    return _may_hold_mask_constants(result.node, [r.has_mask_value for r in operand_facts])
 
 
 def can_padding_hold_mask_constants(result: PaddedResult) -> bool:
     """Return True if any position may hold mask fill values."""
-    if _is_mask_constant(result.node):
-        return True
-    return not _never_holds_mask_constants(result.node) and any(
-        r.has_mask_value_at_padding for r in result.operand_facts
-    )
+    has_mask_value = [r.has_mask_value_at_padding for r in result.operand_facts]
+    return _may_hold_mask_constants(result.node, has_mask_value)
 
 
-def _is_mask_constant(node: Node) -> bool:
-    """Return True if a node creates or pads with a mask fill value or its negation."""
-    return isinstance(node.op, ops.Constant | ops.Pad) and abs(node.op.value) >= -LOW_SCORE
-
-
-def _never_holds_mask_constants(node: Node) -> bool:
-    if isinstance(node.op, ops.Pointwise):
-        return node.op.fn in FINITE_RESULT_FUNCTIONS
-    return isinstance(node.op, FINITE_RESULT_OPS)
+def _may_hold_mask_constants(node: Node, has_mask_value: Sequence[bool]) -> bool:
+    """Return True if a node creates or pads with a mask fill value or its negation, or may pass on
+    a mask fill value of an operand. `has_mask_value` is true for operands with mask fill values.
+    """
+    match node.op:
+        case ops.Constant(value) | ops.Pad(value=value) if abs(value) >= -LOW_SCORE:
+            return True
+        case ops.Pointwise(fn) if fn in FINITE_RESULT_FUNCTIONS:
+            return False
+    return not isinstance(node.op, FINITE_RESULT_OPS) and any(has_mask_value)

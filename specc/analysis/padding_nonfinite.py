@@ -9,7 +9,7 @@ position.
 from math import isinf
 from typing import TypeAlias
 
-from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedResult, PaddingFacts
+from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedResult
 from specc.analysis.value_ranges import (
     ValueRange,
     find_constant_fraction,
@@ -108,14 +108,8 @@ def _combine_signs(function_name: str, left: InfinitySigns, right: InfinitySigns
         return BOTH_SIGNS if left else NO_SIGNS  # a finite number divided by infinity is zero
     if function_name not in ("max", "min"):
         return BOTH_SIGNS if left or right else NO_SIGNS
-    return _combine_extreme_signs(1 if function_name == "max" else -1, left, right)
-
-
-def _combine_extreme_signs(
-    preserved_sign: int, left: InfinitySigns, right: InfinitySigns
-) -> InfinitySigns:
     # The maximum of -inf and a finite number is finite.
-    return frozenset(s for s in left | right if s == preserved_sign or s in left & right)
+    return left & right | (left | right) & {1 if function_name == "max" else -1}
 
 
 def _negate_signs(signs: InfinitySigns) -> InfinitySigns:
@@ -153,10 +147,10 @@ def find_infinity_mask(result: PaddedResult) -> Value | None:
     """
     operand_facts, node = result.operand_facts, result.node
     match node:
-        case Node(ops.Where(), (mask, _, fill)) if not _can_be_nonfinite(operand_facts[1]):
+        case Node(ops.Where(), (mask, _, fill)) if operand_facts[1].is_finite:
             if isinf(find_constant_value(fill) or 0.0):
                 return mask
-    masks = {r.infinity_mask for r in operand_facts if _can_be_nonfinite(r) or r.infinity_mask}
+    masks = {r.infinity_mask for r in operand_facts if r.infinity_mask or not r.is_finite}
     if len(masks) != 1:
         return None
     if _can_be_undefined_at_padding(result):
@@ -164,10 +158,6 @@ def find_infinity_mask(result: PaddedResult) -> Value | None:
         undefined_facts = operand_facts[isinstance(node.op, ops.Arith) and node.op.fn != "pow"]
         return undefined_facts.infinity_mask
     return masks.pop()
-
-
-def _can_be_nonfinite(facts: PaddingFacts) -> bool:
-    return facts.can_be_nan or bool(facts.infinity_signs)
 
 
 def _is_masked_again(result: PaddedResult) -> bool:
@@ -183,10 +173,10 @@ def _is_masked_again(result: PaddedResult) -> bool:
 
 def _is_false_outside_mask(condition: Value | None, mask: Value) -> bool:
     """Return True if `condition` is false wherever `mask` is false."""
-    if condition is mask:
-        return True
-    node = condition.node if condition else None
-    return node is not None and isinstance(node.op, ops.And) and any(a is mask for a in node.args)
+    match condition:
+        case Value(node=Node(ops.And(), operands)):
+            return mask is condition or mask in operands
+    return mask is condition
 
 
 def can_be_nan_at_padding(result: PaddedResult) -> bool:
@@ -213,9 +203,7 @@ def can_be_nan_at_padding(result: PaddedResult) -> bool:
 
 def find_padded_range(result: PaddedResult, operand: int) -> ValueRange:
     """Return the minimum and maximum of an operand at padded positions."""
-    value, facts = result.node.args[operand], result.operand_facts[operand]
-    if value is None:
-        return 0.0, 0.0
+    value, facts = result.node.get_operand(operand), result.operand_facts[operand]
     axes = [n for n, d in enumerate(value.shape) if d in result.padded_lengths]
     numbers = [facts.get_padded_value(a) for a in axes]
     if numbers and None not in numbers:
@@ -226,10 +214,9 @@ def find_padded_range(result: PaddedResult, operand: int) -> ValueRange:
 
 def _has_padding(result: PaddedResult, operand: int) -> bool:
     """Return True if an operand has padded positions that do not repeat a valid position."""
-    value, facts = result.node.args[operand], result.operand_facts[operand]
-    return value is not None and any(
-        d in result.padded_lengths and n not in facts.repeated_axes
-        for n, d in enumerate(value.shape)
+    return any(
+        d in result.padded_lengths and n not in result.operand_facts[operand].repeated_axes
+        for n, d in enumerate(result.node.get_operand(operand).shape)
     )
 
 
@@ -258,10 +245,7 @@ def find_repeated_axes(result: PaddedResult) -> frozenset[int]:
 
 def can_be_zero_at_padding(result: PaddedResult, operand: int) -> bool:
     """Return True if an operand may be zero at a padded position."""
-    if not _has_padding(result, operand):
-        return False
-    low, high = find_padded_range(result, operand)
-    return low <= 0 <= high
+    return _has_padding(result, operand) and _can_be_zero(result, operand)
 
 
 def _can_be_undefined_at_padding(result: PaddedResult) -> bool:
@@ -318,7 +302,7 @@ def _is_nan_safe(result: PaddedResult) -> bool:
         case ops.Arith("sub"):
             return not _can_have_opposite_signs(signs[0], _negate_signs(signs[1]))
         case ops.Arith("mul"):
-            return not _can_be_infinity_times_zero(result)
+            return not any(signs[n] and _can_be_zero(result, 1 - n) for n in range(2))
         case ops.Arith("div"):
             return not (signs[0] and signs[1])
         case ops.Reduce() | ops.CumSum():
@@ -326,11 +310,6 @@ def _is_nan_safe(result: PaddedResult) -> bool:
         case ops.Where() | ops.Pointwise() | ops.MaskedSoftmax():
             return True
     return _is_data_movement(node.op)
-
-
-def _can_be_infinity_times_zero(result: PaddedResult) -> bool:
-    signs = [r.infinity_signs for r in result.operand_facts]
-    return any(signs[n] and _can_be_zero(result, 1 - n) for n in range(2))
 
 
 def _is_data_movement(op: Op) -> bool:

@@ -6,7 +6,7 @@ Padding does not affect a window across the borders of the padded sequence if pa
 the positions added next to them hold the same constant (`PaddingFacts.fill_constants`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf, nan
 
@@ -31,53 +31,34 @@ def is_output_order_changed(graph: Graph, name: str, value: Value, facts: Paddin
     )
 
 
-def find_reversed_axes(
-    node: Node, operand_facts: Sequence[PaddingFacts], padded_dependences: Sequence[Dependence]
-) -> frozenset[int]:
+def find_reversed_axes(padded_reads: Sequence[PaddedRead]) -> frozenset[int]:
     """Return the axes of a result that are in reverse order because `flip` reversed an operand."""
     reversed_axes = {
-        k.result_axis
-        for k in padded_dependences
-        if k.operand_axis in operand_facts[k.operand].reversed_axes
+        r.dependence.result_axis for r in padded_reads if r.axis in r.read_facts.reversed_axes
+    } ^ {
+        r.dependence.result_axis
+        for r in padded_reads
+        if isinstance(r.op, ops.Flip) and r.axis == r.op.axis
     }
-    if isinstance(node.op, ops.Flip):
-        flipped = (k for k in padded_dependences if k.operand_axis == node.op.axis)
-        reversed_axes ^= {k.result_axis for k in flipped}
     return frozenset(a for a in reversed_axes if a is not None)
 
 
-def has_mixed_axis_order(
-    node: Node,
-    operand_facts: Sequence[PaddingFacts],
-    padded_dependences: Sequence[Dependence],
-    is_in_loop: bool,
-) -> bool:
+def has_mixed_axis_order(padded_reads: Sequence[PaddedRead], is_in_loop: bool) -> bool:
     """Return True if an op combines a reversed axis with an unreversed axis, or reads a reversed
     axis other than elementwise, by a window or by a reduction. In a loop body (`is_in_loop`),
     return True for every `flip` and `roll`.
     """
-    if isinstance(node.op, ops.Flip | ops.Roll):
-        return is_in_loop and bool(padded_dependences)
-    if not any(r.reversed_axes for r in operand_facts):
-        return False
-    is_reduction = isinstance(node.op, ops.Reduce | ops.Softmax)
-    return any(
-        k.operand_axis not in operand_facts[k.operand].reversed_axes
-        or not (is_reduction or k.kind in ("same", "window", "newest"))
-        for k in padded_dependences
+    if any(isinstance(r.op, ops.Flip | ops.Roll) for r in padded_reads):
+        return is_in_loop
+    has_reversed_operand = any(f.reversed_axes for r in padded_reads for f in r.operand_facts)
+    return has_reversed_operand and any(
+        r.axis not in r.read_facts.reversed_axes
+        or not (
+            isinstance(r.op, ops.Reduce | ops.Softmax)
+            or r.dependence.kind in ("same", "window", "newest")
+        )
+        for r in padded_reads
     )
-
-
-def find_rolled_axes(
-    operand_facts: Sequence[PaddingFacts], padded_dependences: Sequence[Dependence]
-) -> Mapping[int, PaddingSource]:
-    """Return the axes that `roll` rotated or `pad` extended by copies, with the op to report."""
-    return {
-        k.result_axis: source
-        for k in padded_dependences
-        if k.result_axis is not None
-        and (source := operand_facts[k.operand].rolled_axes.get(k.operand_axis)) is not None
-    }
 
 
 def find_order_dependent_roll(
@@ -113,15 +94,15 @@ def _is_reduction_without_copies(op: Op, source: PaddingSource | None) -> bool:
 
 def is_last_sorted_position_read(node: Node, source: PaddingSource | None) -> bool:
     """Return True if an op reads only the last position of an axis with padding sorted first."""
-    x, sort = node.first_operand, source.node.op if source else None
-    if not isinstance(sort, ops.Sort) or x is None:
-        return False
     match node.op:
         case ops.Last(axis):
-            return axis == sort.axis
-        case ops.Index(axis, index=index):
-            return axis == sort.axis and index == x.shape[axis] - 1
-    return False
+            pass
+        case ops.Index(axis, index=index) if index == node.get_operand().shape[axis] - 1:
+            pass
+        case _:
+            return False
+    sort = source.node.op if source else None
+    return isinstance(sort, ops.Sort) and axis == sort.axis
 
 
 def is_padding_sorted_first(node: Node, facts: PaddingFacts) -> bool:
@@ -133,23 +114,13 @@ def is_padding_sorted_first(node: Node, facts: PaddingFacts) -> bool:
     return False
 
 
-def get_trailing_padding_value(node: Node, facts: PaddingFacts) -> float | None:
-    """Return the constant at padded positions if a sort orders it last, or None."""
-    match node.op:
-        case ops.Sort(axis, descending):
-            number = facts.get_padded_value(axis)
-            last_axes = facts.minimum_pad_axes if descending else facts.maximum_pad_axes
-            is_last = number is not None and is_sorted_last(node, number)
-            return number if is_last or axis in last_axes else None
-    return None
-
-
 def is_padding_sorted_last(node: Node, facts: PaddingFacts) -> bool:
     """Return True if a sort orders all padded positions after all valid positions."""
     match node.op:
         case ops.Sort(axis, descending):
+            number = facts.get_padded_value(axis)
             last_axes = facts.minimum_pad_axes if descending else facts.maximum_pad_axes
-            return axis in last_axes or get_trailing_padding_value(node, facts) is not None
+            return axis in last_axes or (number is not None and is_sorted_last(node, number))
     return False
 
 
@@ -160,8 +131,8 @@ def find_sort_index_axes(result: PaddedResult) -> frozenset[int]:
     node = result.node
     match node.op:
         case ops.Sort(axis) if result.value.index == 1 and result.is_padding_last:
-            is_last = is_padding_sorted_last(node, result.operand_facts[0])
-            return frozenset({axis} & result.find_padded_axes()) if is_last else frozenset()
+            if is_padding_sorted_last(node, result.operand_facts[0]):
+                return frozenset({axis} & result.find_padded_axes())
     return frozenset()
 
 
@@ -394,5 +365,5 @@ def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[fl
 
 def is_slice_to_end(node: Node) -> bool:
     """Return True if a strided slice extends to the end of the axis, like strided windows."""
-    op, x = node.op, node.first_operand
-    return isinstance(op, ops.StridedSlice) and x is not None and op.stop == x.shape[op.axis]
+    op = node.op
+    return isinstance(op, ops.StridedSlice) and op.stop == node.get_operand().shape[op.axis]

@@ -61,7 +61,7 @@ class PaddedLengthCount:
 
 
 NO_PADDING_COUNT: PaddingCount = {}
-EVERY_POSITION: PaddingCount = {(): Fraction(1)}
+EVERY_POSITION: PaddingTerms = {(): Fraction(1)}
 LINEAR_OPS = (ops.Where, ops.Cast, ops.Arith)
 
 
@@ -98,10 +98,9 @@ def infer_padding_count(
 
 def _is_selection(node: Node) -> bool:
     """Return True if an op selects elements along an axis of constant size without padding."""
-    x = node.first_operand
     match node.op:
-        case ops.Index(axis) | ops.Slice(axis) if x is not None:
-            return x.shape[axis].number is not None
+        case ops.Index(axis) | ops.Slice(axis):
+            return node.get_operand().shape[axis].number is not None
     return False
 
 
@@ -130,8 +129,7 @@ def _infer_arithmetic_count(
 
 def _is_id_preserving_cast(node: Node, to: str) -> bool:
     """Return True if a cast preserves position ids: not to bool, nor from float to integer."""
-    x = node.first_operand
-    is_integer = x is not None and x.dtype in ("i64", "i32")
+    is_integer = node.get_operand().dtype in ("i64", "i32")
     return to != "bool" and (is_integer or to not in ("i64", "i32"))
 
 
@@ -270,7 +268,7 @@ def depends_on_absolute_position_ids(
 
 def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length: Dim) -> bool:
     """Return True if padding adds the same amount to all scores of a softmax and to no sink."""
-    score_operand, keys, sinks = 0, node.first_operand, None
+    score_operand, keys, sinks = 0, node.get_operand(), None
     match node.op:
         case ops.Softmax(axis):
             pass
@@ -281,4 +279,4 @@ def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length:
             axis = -1
     if any(count for n, count in enumerate(counts) if n != score_operand):
         return False
-    return keys is not None and keys.shape[axis] == padded_length and sinks is None
+    return keys.shape[axis] == padded_length and sinks is None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from specc.analysis.padding_position_ids import PaddingCount
 from specc.ir import ops
+from specc.ir.dependence import find_dependences
 from specc.ir.graph import Node, Value
 
 
@@ -31,6 +32,13 @@ class RotationFact:
 
 
 EXPOSED_ROTATION = RotationFact("shown", None)
+
+
+FEATURE_PRESERVING_VIEWS = (
+    *(ops.Transpose, ops.Insert, ops.Squeeze, ops.Split, ops.Merge, ops.Expand),
+    *(ops.Slice, ops.StridedSlice),
+)
+"""Ops that keep each feature vector complete along axes that they do not change."""
 
 
 def infer_rotation(
@@ -79,8 +87,7 @@ def _match_cancelled_rotation(node: Node, rotations: Sequence[RotationFact | Non
     match node.op:
         case ops.Attend():
             # The rotations of queries and keys cancel, but rotations of values and masks do not.
-            are_others_unrotated = not any(rotations[2:])
-            return are_others_unrotated and _is_matched_product(rotations[0], rotations[1], 3, 3)
+            return not any(rotations[2:]) and _is_matched_product(rotations[0], rotations[1], 3, 3)
         case ops.MatMul():
             left, right = (a.rank for a in node.operands)
             return _is_matched_product(rotations[0], rotations[1], left - 1, right - 2)
@@ -95,8 +102,7 @@ def _infer_rotate(rotations: Sequence[RotationFact | None], pairs: str) -> Rotat
     angles.
     """
     x, cosines, sines = rotations
-    are_equal = x is None and cosines is not None and cosines == sines
-    if not are_equal or cosines is None or cosines.feature_axis is not None:
+    if x or cosines is None or cosines != sines or cosines.feature_axis is not None:
         return EXPOSED_ROTATION
     return RotationFact((cosines, pairs), 3)
 
@@ -115,14 +121,14 @@ def _is_matched_product(
 
 def _is_matched_einsum(equation: str, rotations: Sequence[RotationFact | None]) -> bool:
     inputs, result = equation.split("->")
-    terms = [t.split() for t in inputs.split(",")]
-    if len(rotations) != 2 or None in rotations or len({r.key for r in rotations if r}) > 1:
-        return False
-    feature_axes = [rotation.feature_axis for rotation in rotations if rotation]
     labels = {
-        term[axis] for term, axis in zip(terms, feature_axes, strict=True) if axis is not None
+        term.split()[r.feature_axis]
+        for term, r in zip(inputs.split(","), rotations, strict=True)
+        if r and r.feature_axis is not None
     }
-    return len(labels) == 1 and None not in feature_axes and not labels & set(result.split())
+    keys = {r.key if r and r.feature_axis is not None else None for r in rotations}
+    is_matched = len(rotations) == 2 and len(keys) == 1 and None not in keys
+    return is_matched and len(labels) == 1 and labels.isdisjoint(result.split())
 
 
 def _infer_concat_rotation(
@@ -138,12 +144,6 @@ def _infer_concat_rotation(
     if axis != feature_axis:
         # the vectors of additional positions or heads are rotated by the same angles
         return rotations[0] if rotations[0] and len(set(rotations)) == 1 else EXPOSED_ROTATION
-    return _combine_part_rotations(node, rotations, axis)
-
-
-def _combine_part_rotations(
-    node: Node, rotations: Sequence[RotationFact | None], axis: int
-) -> RotationFact:
     # Half of the features are rotated and half are not, as in GPT-J. Two vectors have the same
     # rotation only if the same features are rotated.
     parts = zip(rotations, node.args, strict=True)
@@ -182,33 +182,13 @@ def _infer_product_rotation(rotation: RotationFact, rotated: Value, factor: Valu
 
 def _infer_view_rotation(node: Node, rotation: RotationFact) -> RotationFact:
     """Return the rotation after a view, which must not split or merge the feature axis."""
-    feature_axis = rotation.feature_axis
-    if rotation.depends_on_absolute_angles or feature_axis is None:
-        return _view_angles(node, rotation)
-    match node.op:
-        case ops.Transpose(order):
-            return replace(rotation, feature_axis=order.index(feature_axis))
-        case ops.Insert(axis):
-            return replace(rotation, feature_axis=feature_axis + (axis <= feature_axis))
-        case ops.Squeeze(axis):
-            return replace(rotation, feature_axis=feature_axis - (axis < feature_axis))
-        case ops.Split(axis, sizes) if axis != feature_axis:
-            shift = len(sizes) - 1 if axis < feature_axis else 0
-            return replace(rotation, feature_axis=feature_axis + shift)
-        case ops.Merge(axis, count) if not axis <= feature_axis < axis + count:
-            shift = count - 1 if axis < feature_axis else 0
-            return replace(rotation, feature_axis=feature_axis - shift)
-        case ops.Expand(axis) if axis != feature_axis:
-            return rotation
-        case ops.Slice(axis) | ops.StridedSlice(axis) if axis != feature_axis:
-            return rotation
+    if rotation.depends_on_absolute_angles:
+        return EXPOSED_ROTATION
+    if rotation.feature_axis is None:
+        # Different views of the same angles are different rotations, e.g. all positions and half.
+        return replace(rotation, key=(node.op, rotation.key))
+    for dependence in find_dependences(node):
+        is_kept = dependence.kind == "same" and isinstance(node.op, FEATURE_PRESERVING_VIEWS)
+        if is_kept and dependence.operand_axis == rotation.feature_axis:
+            return replace(rotation, feature_axis=dependence.result_axis)
     return EXPOSED_ROTATION
-
-
-def _view_angles(node: Node, rotation: RotationFact) -> RotationFact:
-    # Different views of the same angles are different rotations, e.g. all positions and one half.
-    return (
-        replace(rotation, key=(node.op, rotation.key))
-        if not rotation.depends_on_absolute_angles
-        else EXPOSED_ROTATION
-    )

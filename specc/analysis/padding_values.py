@@ -30,7 +30,6 @@ effect:
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import inf
 
 from specc.analysis.mask_bands import ZERO_PRESERVING_FUNCTIONS
@@ -84,11 +83,14 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
     axes = result.find_axes_linked_to_padding()
     constants = infer_padding_constants(result)
     zero_axes = _find_zero_pad_axes(result, constants)
-    lowest = _find_extreme_axes(result, axes, lowest=True)
-    highest = _find_extreme_axes(result, axes, lowest=False)
+    lowest = {a for a in axes if is_extreme_at_padding(result, a, lowest=True)}
+    highest = {a for a in axes if is_extreme_at_padding(result, a, lowest=False)}
     sort_index_axes = find_sort_index_axes(result)
     infinite_axes = {a for a, n in constants.items() if n == -inf}
-    facts = PaddingFacts(
+    # If the batch axis and the position axis are merged, properties of the last position and of at
+    # least one position are unknown.
+    is_reshape = isinstance(result.op, ops.Merge | ops.Split)
+    return PaddingFacts(
         zero_pad_axes=frozenset(zero_axes),
         mask_constant_axes=frozenset(
             infinite_axes.union(a for a in axes if is_mask_constant_at_padding(result, a))
@@ -98,9 +100,11 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
         constants=constants,
         fill_constants=infer_fill_constants(result, {**dict.fromkeys(zero_axes, 0.0), **constants}),
         sorted_axes=find_sorted_axes(result),
-        repeated_axes=find_repeated_axes(result),
+        repeated_axes=frozenset() if is_reshape else find_repeated_axes(result),
         infinity_mask=find_infinity_mask(result),
-        finite_pad_axes=frozenset(iterate_axes_with_finite_scores(result, axes)),
+        finite_pad_axes=frozenset(
+            () if is_reshape else iterate_axes_with_finite_scores(result, axes)
+        ),
         has_mask_value=can_hold_mask_constants(result),
         has_mask_value_at_padding=can_padding_hold_mask_constants(result),
         infinity_signs=find_infinity_signs(result),
@@ -110,19 +114,6 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
         is_valid_index=bool(sort_index_axes)
         or (result.op.is_view and any(r.is_valid_index for r in result.operand_facts)),
     )
-    return _drop_merged_facts(result.node, facts)
-
-
-def _find_extreme_axes(result: PaddedResult, axes: Iterable[int], *, lowest: bool) -> set[int]:
-    return {a for a in axes if is_extreme_at_padding(result, a, lowest=lowest)}
-
-
-def _drop_merged_facts(node: Node, facts: PaddingFacts) -> PaddingFacts:
-    if isinstance(node.op, ops.Merge | ops.Split):
-        # If the batch axis and the position axis are merged, properties of the last position and of
-        # at least one position are unknown.
-        return replace(facts, repeated_axes=frozenset(), finite_pad_axes=frozenset())
-    return facts
 
 
 def _find_zero_pad_axes(result: PaddedResult, constants: Mapping[int, float]) -> set[int]:
@@ -234,15 +225,11 @@ def is_zero_at_padding(result: PaddedResult, axis: int) -> bool:
         is_zero = [z or not is_padded for z, is_padded in zip(is_zero, has_axis, strict=True)]
     if isinstance(result.op, ops.Pad) and result.op.axis == axis:
         return is_zero[0]  # the added positions are next to padded positions
-    if isinstance(result.op, PRODUCT_OPS) and not _are_other_operands_finite(result, is_zero):
+    if isinstance(result.op, PRODUCT_OPS) and not all(
+        z or facts.is_finite for z, facts in zip(is_zero, result.operand_facts, strict=True)
+    ):
         return False  # zero times infinity or NaN is NaN
     return _is_zero_result(result, is_zero, has_axis)
-
-
-def _are_other_operands_finite(result: PaddedResult, is_zero: list[bool]) -> bool:
-    """Return True if every operand that is not zero at padded positions is finite."""
-    other_facts = [r for r, z in zip(result.operand_facts, is_zero, strict=True) if not z]
-    return all(r.is_finite for r in other_facts)
 
 
 def _is_zero_result(result: PaddedResult, is_zero: list[bool], has_padding: list[bool]) -> bool:
@@ -253,9 +240,7 @@ def _is_zero_result(result: PaddedResult, is_zero: list[bool], has_padding: list
     match node.op:
         case ops.And() | ops.Arith("mul") | ops.MatMul() | ops.Einsum() | ops.WeightedSum():
             return any(is_zero)  # one zero factor is sufficient for a zero product
-        case ops.Or() | ops.Concat() | ops.Where():
-            return _are_operands_zero(node, is_zero)
-        case ops.Arith("add" | "sub" | "min" | "max"):
+        case ops.Or() | ops.Concat() | ops.Where() | ops.Arith("add" | "sub" | "min" | "max"):
             return _are_operands_zero(node, is_zero)
         case ops.Arith("div" | "floordiv"):
             # Zero divided by zero is NaN, and a divisor with padded positions may be zero.
