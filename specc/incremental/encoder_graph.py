@@ -364,10 +364,9 @@ class EncoderBuilder:
 
     def _is_all_padding(self, node: Node) -> bool:
         """Return True if a `pad` pads an empty axis, so that the result consists of padding."""
-        x = node.first_operand
-        if x is None or not isinstance(node.op, ops.Pad) or node.op.mode != "constant":
+        if not isinstance(node.op, ops.Pad) or node.op.mode != "constant":
             return False
-        return self._remove_time_axis(x.shape[node.op.axis]) == 0
+        return self._remove_time_axis(node.get_operand().shape[node.op.axis]) == 0
 
     def _build_filled_constant(self, type: Type, fill_value: float | bool) -> Value:
         """Return a constant of the type `type` with an empty time axis."""

@@ -171,11 +171,9 @@ def find_folded_batch_axis(type: Type, batch_size: Dim | None) -> FoldedBatchAxi
                 return None
             # The batch independence analysis reports axes without a fixed number of positions per
             # batch element.
-            return (
-                FoldedBatchAxis(axis, batch_size, size)
-                if batch_size.name not in size.symbols()
-                else None
-            )
+            if batch_size.name not in size.symbols():
+                return FoldedBatchAxis(axis, batch_size, size)
+            return None
     return None
 
 

@@ -24,6 +24,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Node, NodeResults, Value, collect_required_nodes
 from specc.ir.model import DecodeState
+from specc.ir.op import Op
 from specc.ir.ops.recurrent import LoopOperands, remove_axis
 from specc.ir.types import Type
 
@@ -46,7 +47,7 @@ def stack_initial_values(
         if folded := find_folded_batch_axis(value.type, batch):
             # The initial values have one position per iteration, like the state.
             sizes = (folded.batch, folded.elements_per_sequence)
-            value = body.add_node(ops.Split(folded.axis, sizes), value)
+            (value,) = body.add_node(ops.Split(folded.axis, sizes), value)
             axis = None if axis is None else folded.shift_axis(axis)
         closed_values[name] = replace(initial, axis=axis), value
     initial_loop = _build_initial_loop(
@@ -158,17 +159,13 @@ class _ClosedBody:
             node = value.node
             # The node of `value` is a nested loop with additional scan outputs.
             assert node is not None, "every input of a body is known"
-            args = [a and self.get_closed_value(a) for a in node.args]
-            results = self.add_node_results(Node(node.op, tuple(args)))
+            results = self.add_node(node.op, *(a and self.get_closed_value(a) for a in node.args))
             self.closed_values[value] = results[value.index]
         return self.closed_values[value]
 
-    def add_node(self, op: ops.Split, value: Value) -> Value:
-        """Add a node and return its result."""
-        return self.add_node_results(Node(op, (value,)))[0]
-
-    def add_node_results(self, node: Node) -> NodeResults:
+    def add_node(self, op: Op, *args: Value | None) -> NodeResults:
         """Add a node and return its results."""
+        node = Node(op, args)
         results = tuple(Value(t, node, n) for n, t in enumerate(node.infer_types()))
         self.added_nodes.append((node, results))
         return results
@@ -243,23 +240,18 @@ def _add_body_inputs(
     builder: "StepGraphBuilder", loop: NonTimeAxisLoop, operands: LoopOperands[Value]
 ) -> None:
     """Add the inputs of the body: slices of scanned operands, carries, captures."""
-    b, new_values, cached_values = (
-        builder.draft.builder,
-        builder.draft.new_values,
-        builder.plan.cached_values,
-    )
+    b, new_values = builder.draft.builder, builder.draft.new_values
     element_types = [remove_axis(x.type, loop.scan_axis) for x in operands.scanned]
     types = [*element_types, *(x.type for x in operands.initial_carries)]
     new_inputs = [b.add_input(f"given {n}", Input(type)) for n, type in enumerate(types)]
     for value, body_input in zip(loop.body_inputs, new_inputs, strict=True):
         new_values[value] = (
             builder.states.append_to_cache(value, body_input)
-            if value in cached_values
+            if value in builder.plan.cached_values
             else body_input
         )
-    captured = loop.op.split_operands(loop.node.args).captured
+    captured = loop.op.split_operands(loop.node.operands).captured
     for n, (capture, outer_value) in enumerate(zip(captured, operands.captured, strict=True)):
-        assert capture is not None, "a scan has no optional operands"
         new_values[capture] = b.add_input(f"outer {n}", Input(outer_value.type))
 
 

@@ -55,7 +55,15 @@ from specc.incremental.position_demand_types import (
 )
 from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences
-from specc.ir.graph import Graph, Node, NodeOperands, NodeResults, Value, collect_required_nodes
+from specc.ir.graph import (
+    Graph,
+    Node,
+    NodeOperands,
+    NodeResults,
+    Value,
+    collect_required_nodes,
+    select_entries,
+)
 
 
 def compute_position_demand(
@@ -134,8 +142,7 @@ def is_fixed_prefix_slice(node: Node, flow: TimeDataflow) -> bool:
     """Return True if a node selects only prefix positions, which are constant during generation."""
     if not is_prefix_slice(node, flow.time_axis):
         return False
-    x = node.first_operand
-    return x is not None and len(flow.get_state(x).axes) == 1
+    return len(flow.get_state(node.get_operand()).axes) == 1
 
 
 def compute_node_demand(
@@ -155,7 +162,6 @@ def compute_node_demand(
         for name in axes.values():
             positions.setdefault(name, NEWEST_ONLY)
     is_fold = context.resumes_from_state(node, results)
-    layouts = _collect_axis_layouts(context, node.args, operand_names)
     # Each dependence adds its range to the demand on the results, not to the demand of another
     # dependence.
     result_positions = dict(positions)
@@ -166,48 +172,27 @@ def compute_node_demand(
         required = _get_operand_demand(
             node, dependence, result_names, result_positions, is_fold, context.flow.time_axis
         )
-        if _needs_all_positions(context, dependence, required):
+        # Unless positions are evicted, keys outside the window are also cached.
+        if required > 0 and dependence.kind in ("band", "all") and not context.evicts_positions:
             required = inf
-        positions[name] = max(positions[name], round_demand_to_chunks(required, layouts[name]))
-        positions |= _count_windows(dependence, result_names, positions[name], layouts[name])
+        operand = node.get_operand(dependence.operand)
+        layout = context.get_axis_layout(operand, dependence.operand_axis)
+        positions[name] = max(positions[name], round_demand_to_chunks(required, layout))
+        positions |= _count_windows(dependence, result_names, positions[name], layout)
     if is_fold and "rows" in positions:
         # the op resumes from a state, so it processes exactly the new positions
         positions["rows"] = 0.0
     return PositionDemand(positions, operand_names, result_names)
 
 
-def _needs_all_positions(
-    context: PositionDemandContext, dependence: Dependence, requested_positions: float
-) -> bool:
-    """Return True if a dependence reads keys outside the window, so that all are cached."""
-    return (
-        requested_positions > 0
-        and dependence.kind in ("band", "all")
-        and not context.evicts_positions
-    )
-
-
 def _select_time_axes(
     context: PositionDemandContext, values: NodeOperands, names: Sequence[AxisNames]
 ) -> tuple[AxisNames, ...]:
     """Return the names of the time axes of each value."""
-    names_by_value = []
-    for value, axes in zip(values, names, strict=True):
-        time_axes = context.find_time_axes(value)
-        names_by_value.append({axis: name for axis, name in axes.items() if axis in time_axes})
-    return tuple(names_by_value)
-
-
-def _collect_axis_layouts(
-    context: PositionDemandContext, values: NodeOperands, names: Sequence[AxisNames]
-) -> dict[AxisName, TimeAxisLayout]:
-    """Return the layouts of the time axes of the operands, by axis name."""
-    return {
-        name: context.get_axis_layout(value, axis)
+    return tuple(
+        select_entries(axes, context.find_time_axes(value))
         for value, axes in zip(values, names, strict=True)
-        for axis, name in axes.items()
-        if value is not None
-    }
+    )
 
 
 def _get_result_demand(

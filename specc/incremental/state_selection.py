@@ -36,7 +36,7 @@ linear layer is computed once and passed to each step:
 """
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import Generic, TypeVar
@@ -211,14 +211,19 @@ def select_cached_values(
     cached_context = replace(context, cached_values=frozenset(candidates))
     sinks = _find_history_values(cached_context, compute_position_demand(cached_context, outputs))
     choices: dict[Value, CacheCandidate[Value]] = {}
-    sources = _RecomputeSources(context, frozenset(candidates))
+    scanned_operands = {
+        x: outer
+        for loop in context.flow.loop_body_dataflows
+        for x, outer in _list_scanned_operands(loop)
+    }
     for value in candidates:
         # Graph inputs and loop-carried values cannot be recomputed; slices of scanned operands are
         # free, because the whole operand is available.
         recompute_cost = estimate_recompute_cost(value.node, value) if value.node else inf
-        recompute_cost = 0.0 if value in sources.rows else recompute_cost
         choices[value] = CacheCandidate(
-            estimate_value_bytes(value), recompute_cost, sources.find_sources(value)
+            estimate_value_bytes(value),
+            0.0 if value in scanned_operands else recompute_cost,
+            _find_recompute_sources(context, value, cached_context.cached_values, scanned_operands),
         )
     return find_minimum_cut(choices, sinks)
 
@@ -237,7 +242,7 @@ def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
     """Return the scanned inputs of a loop body, each with the corresponding operand."""
     op = node.op
     assert isinstance(op, ops.Scan), "no other op has a body"
-    outer = [x for x in op.split_operands(node.args).scanned if x is not None]
+    outer = op.split_operands(node.operands).scanned
     return list(zip(op.split_body_inputs().scanned, outer, strict=True))
 
 
@@ -257,32 +262,31 @@ def _find_history_values(context: PositionDemandContext, needs: PositionNeeds) -
     ]
 
 
-class _RecomputeSources:
-    """Finds, upstream of a value, the nearest cacheable values from which it can be recomputed."""
+def _find_recompute_sources(
+    context: PositionDemandContext,
+    value: Value,
+    cacheable_values: Collection[Value],
+    scanned_operands: Mapping[Value, Value],
+) -> list[Value]:
+    """Return the nearest of `cacheable_values` upstream of `value`, without `value` itself, from
+    which `value` can be recomputed. `scanned_operands` maps scanned inputs of loop bodies to
+    operands of the loops.
+    """
 
-    def __init__(self, context: PositionDemandContext, cacheable_values: frozenset[Value]) -> None:
-        self.setting, self.known = context, cacheable_values
-        loops = context.flow.loop_body_dataflows
-        self.rows = {row: x for node in loops for row, x in _list_scanned_operands(node)}
+    def list_read_values(read: Value) -> list[Value]:
+        if read in scanned_operands:
+            return [scanned_operands[read]]
+        return [*read.node.operands] if read.node else []
 
-    def find_sources(self, value: Value) -> list[Value]:
-        """Return the nearest cacheable values upstream of `value`, without `value` itself."""
-        sources: dict[Value, None] = {}
-        worklist = self._list_read_values(value)
-        while worklist:
-            value = worklist.pop()
-            if value in self.known:
-                sources[value] = None
-            elif value not in self.setting.recomputable_values and self.setting.find_time_axes(
-                value
-            ):
-                worklist += self._list_read_values(value)
-        return list(sources)
-
-    def _list_read_values(self, value: Value) -> list[Value]:
-        if value in self.rows:
-            return [self.rows[value]]
-        return [*value.node.operands] if value.node else []
+    sources: dict[Value, None] = {}
+    worklist = list_read_values(value)
+    while worklist:
+        current = worklist.pop()
+        if current in cacheable_values:
+            sources[current] = None
+        elif current not in context.recomputable_values and context.find_time_axes(current):
+            worklist += list_read_values(current)
+    return list(sources)
 
 
 def select_encoder_values(
@@ -311,11 +315,14 @@ def _make_choices(
     node: Node, results: Iterable[Value], flow: TimeDataflow, reachable_values: set[Value]
 ) -> dict[Value, CacheCandidate[Value]]:
     """Return the cost of passing each result of a node to the step, and of recomputing it."""
-    if is_fixed_prefix_slice(node, flow):
-        # Only the encoder graph can compute slices of the positions before the first token.
-        return {r: CacheCandidate(estimate_value_bytes(r), inf) for r in results}
-    operands = [a for a in node.args if a in reachable_values and a is not None]
+    # Only the encoder graph can compute slices of the positions before the first token.
+    is_encoder_only = is_fixed_prefix_slice(node, flow)
+    operands = [a for a in node.operands if a in reachable_values]
     return {
-        r: CacheCandidate(estimate_value_bytes(r), estimate_recompute_cost(node, r), operands)
+        r: CacheCandidate(
+            estimate_value_bytes(r),
+            inf if is_encoder_only else estimate_recompute_cost(node, r),
+            operands,
+        )
         for r in results
     }

@@ -46,19 +46,13 @@ class StateNames:
         users: dict[Value, tuple[str, StateRole, int]] = {}
         loops: dict[Node, int] = {}
         attentions = 0
-        node_origins = {
-            n: m for g in (graph, *loop_body_dataflows.values()) for n, m in g.node_origins.items()
-        }
-        nodes = [n for g in (graph, *loop_body_dataflows.values()) for n, _ in g.nodes]
-        for node in nodes:
+        graphs = (graph, *loop_body_dataflows.values())
+        node_origins = {n: origin for g in graphs for n, origin in g.node_origins.items()}
+        for node in (n for g in graphs for n, _ in g.nodes):
             if isinstance(node.op, ops.Attend):
                 scope = _get_last_scope(node_origins, node) or f"attention.{attentions}"
-                roles: dict[StateRole, Value] = {
-                    "key": node.op.key(node),
-                    "value": node.op.values(node),
-                }
-                for role, value in roles.items():
-                    users.setdefault(value, (f"{scope}.{role}", role, attentions))
+                users.setdefault(node.op.key(node), (f"{scope}.key", "key", attentions))
+                users.setdefault(node.op.values(node), (f"{scope}.value", "value", attentions))
                 attentions += 1
             elif isinstance(node.op, ops.Scan | ops.RecurrentLayer):
                 loops[node] = len(loops)

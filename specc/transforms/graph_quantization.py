@@ -211,11 +211,11 @@ class _WeightQuantizer:
         op = ops.QuantizedLinear(format.bits, format.group_size, format.layout, mode)
         product = find_matrix_product(node)
         assert product is not None, "the plan has no other consumer"
-        x = node.args[product.activation_operand]
+        x = node.get_operand(product.activation_operand)
         bias = ops.Linear.bias(node) if isinstance(node.op, ops.Linear) else None
         return self.builder.add_node(
             op,
-            x and self.new_values[x],
+            self.new_values[x],
             weight.codes,
             weight.scales,
             bias and self.new_values[bias],
@@ -238,11 +238,10 @@ class _WeightQuantizer:
         )
 
     def _convert_lookup(self, node: Node, weight: QuantizedParameters) -> NodeResults:
-        format, ids = weight.format, node.args[0]
-        table = node.args[1]
-        assert table is not None
+        ids, table = node.operands
+        format = weight.format
         op = ops.QuantizedEmbedding(table.shape[1], format.bits, format.group_size, format.layout)
-        return self.builder.add_node(op, ids and self.new_values[ids], weight.codes, weight.scales)
+        return self.builder.add_node(op, self.new_values[ids], weight.codes, weight.scales)
 
     def _convert_loop(self, node: Node, op: ops.Scan | ops.MixtureOfExperts) -> NodeResults:
         """Convert a loop or a mixture of experts. Codes, scales and zero points of each quantized

@@ -125,8 +125,11 @@ def _expand_parts(
     b: GraphBuilder, args: NodeOperands, is_scanned: Sequence[bool], axis: int, length: Dim
 ) -> list[Value]:
     """Return operands of a concatenation; invariant operands are repeated along the scan axis."""
-    pairs = [(a, scanned) for a, scanned in zip(args, is_scanned, strict=True) if a]
-    return [a if scanned else _repeat_operand(b, a, axis, length) for a, scanned in pairs]
+    return [
+        a if scanned else b.add_op(ops.Expand(axis, length), b.add_op(ops.Insert(axis), a))
+        for a, scanned in zip(args, is_scanned, strict=True)
+        if a
+    ]
 
 
 def vectorize_nodes(
@@ -166,10 +169,6 @@ def _insert_broadcast_axis(b: GraphBuilder, operand: Value, rank: int, axis: int
     return b.add_op(ops.Insert(insert_axis), operand) if insert_axis > 0 else operand
 
 
-def _repeat_operand(b: GraphBuilder, operand: Value, axis: int, length: Dim) -> Value:
-    return b.add_op(ops.Expand(axis, length), b.add_op(ops.Insert(axis), operand))
-
-
 ZERO_BY_KIND: dict[str, float | int | bool] = {"f": 0.0, "i": 0, "b": False}
 
 
@@ -199,27 +198,25 @@ class _BodyParts:
     def from_op(cls, op: ops.Scan) -> "_BodyParts":
         body = op.body
         inner = op.split_body_inputs()
-        scanned, carries, captured = (
-            set(inner.scanned),
-            set(inner.initial_carries),
-            set(inner.captured),
-        )
-        before_loop = find_vectorizable_nodes(body, scanned, captured, op.axis)
-        next_states = op.get_next_carries()
+        captured = set(inner.captured)
+        before_loop = find_vectorizable_nodes(body, set(inner.scanned), captured, op.axis)
         # Nodes on which the loop-carried values depend remain in the loop.
-        settled = before_loop | collect_required_nodes(next_states)
+        settled = before_loop | collect_required_nodes(op.get_next_carries())
         # If the loop has an early exit, no node moves after it, because values are missing for
         # iterations that did not run.
         ends_early = op.end_condition_index != -1
         remaining = [n for n, _ in body.nodes if n not in settled and not ends_early]
-        after_loop = _find_trailing_nodes(body, remaining, carries, captured, op.axis)
+        after_loop = _find_trailing_nodes(body, remaining, captured, op.axis)
+        parts = cls()
         # Each part keeps the graph order, so operands come before their users.
-        in_loop = [n for n, _ in body.nodes if n not in before_loop and n not in after_loop]
-        return cls(
-            [n for n, _ in body.nodes if n in before_loop],
-            in_loop,
-            [n for n, _ in body.nodes if n in after_loop],
-        )
+        for node, _ in body.nodes:
+            if node in before_loop:
+                parts.nodes_before_loop.append(node)
+            elif node in after_loop:
+                parts.nodes_after_loop.append(node)
+            else:
+                parts.loop_nodes.append(node)
+        return parts
 
 
 def find_vectorizable_nodes(
@@ -249,21 +246,15 @@ def _can_vectorize_node(node: Node, captured_values: set[Value], axis: int) -> b
 
 
 def _find_trailing_nodes(
-    body: Graph,
-    remaining_nodes: list[Node],
-    carries: set[Value],
-    captured_values: set[Value],
-    axis: int,
+    body: Graph, remaining_nodes: list[Node], captured_values: set[Value], axis: int
 ) -> set[Node]:
     """Return the remaining nodes that, with all their users, can be computed after the loop."""
-    trailing = set(remaining_nodes)
     results = dict(body.nodes)
     loop_nodes = [n for n in remaining_nodes if not _can_vectorize_node(n, captured_values, axis)]
     # Nodes that cannot be vectorized remain in the loop, together with all nodes on which they
     # depend, because a value is either stacked or recomputed after the loop.
-    trailing -= set(loop_nodes) | collect_required_nodes(r for n in loop_nodes for r in results[n])
-    assert carries.isdisjoint(r for n in trailing for r in results[n])
-    return trailing
+    required = collect_required_nodes(r for n in loop_nodes for r in results[n])
+    return {*remaining_nodes} - {*loop_nodes} - required
 
 
 class _ScanRebuilder:
@@ -272,24 +263,23 @@ class _ScanRebuilder:
     def __init__(self, b: GraphBuilder, op: ops.Scan, args: list[Value], parts: _BodyParts) -> None:
         self.b, self.op, self.parts = b, op, parts
         operands, inner = op.split_operands(args), op.split_body_inputs()
-        self.keep, self.xs, self.initial_carries = (
-            operands.keep,
-            operands.scanned,
-            operands.initial_carries,
-        )
+        self.keep, self.initial_carries = operands.keep, operands.initial_carries
         self.scanned, self.carries = list(inner.scanned), list(inner.initial_carries)
         self.captures = dict(zip(inner.captured, operands.captured, strict=True))
-        self.stacked: dict[Value, Value] = dict(zip(self.scanned, self.xs, strict=True))
+        self.stacked = dict(zip(self.scanned, operands.scanned, strict=True))
+        results = dict(op.body.nodes)
+        self.loop_values = {r for n in parts.loop_nodes for r in results[n]} | {*self.carries}
 
     def build_results(self) -> NodeResults:
         """Build the loop and the moved nodes. Return the final loop-carried values and the scan
         outputs, in the order of the original scan.
         """
-        body_results = dict(self.op.body.nodes)
         vectorize_nodes(self.b, self.op, self.parts.nodes_before_loop, self.stacked, self.captures)
-        scan_outputs = list(self.op.body.outputs.values())[self.op.carry_count :]
-        stacked = self._list_stacked_values(body_results, scan_outputs)
-        final_carries = self._build_loop(stacked, body_results)
+        scan_outputs = list(self.op.get_scan_outputs())
+        # The remaining loop returns the values that nodes after the loop or the caller read.
+        read_values = [a for n in self.parts.nodes_after_loop for a in n.operands] + scan_outputs
+        stacked = list(dict.fromkeys(v for v in read_values if v in self.loop_values))
+        final_carries = self._build_loop(stacked)
         vectorize_nodes(self.b, self.op, self.parts.nodes_after_loop, self.stacked, self.captures)
         # Scan outputs are already zero at masked positions.
         return *final_carries, *(
@@ -299,27 +289,23 @@ class _ScanRebuilder:
             for v in scan_outputs
         )
 
-    def _list_stacked_values(
-        self, new_results: Mapping[Node, NodeResults], scan_outputs: list[Value]
-    ) -> list[Value]:
-        """Return the values that the remaining loop must return as scan outputs, because nodes
-        after the loop or the caller read them, without duplicates.
-        """
-        loop_values = {r for n in self.parts.loop_nodes for r in new_results[n]} | set(self.carries)
-        read_values = [a for n in self.parts.nodes_after_loop for a in n.operands] + scan_outputs
-        return list(dict.fromkeys(v for v in read_values if v in loop_values))
-
-    def _build_loop(
-        self, stacked_values: list[Value], new_results: dict[Node, NodeResults]
-    ) -> NodeResults:
+    def _build_loop(self, stacked_values: list[Value]) -> NodeResults:
         """Build the remaining loop, if any node remains. Return the final loop-carried values."""
         # If all nodes have moved out of the loop, no loop remains.
         if not self.carries and not stacked_values:
             return ()
-        scanned, captured = self._find_read_values(
-            new_results, (*self.op.get_next_carries(), *stacked_values)
+        read_values = dict.fromkeys(
+            (
+                *(a for n in self.parts.loop_nodes for a in n.operands),
+                *self.op.get_next_carries(),
+                *stacked_values,
+            )
         )
-        body = self._build_body(stacked_values, new_results, scanned, captured)
+        # A loop needs at least one scanned operand, which determines its trip count.
+        scanned = [v for v in read_values if v in self.stacked and v not in self.loop_values]
+        scanned = scanned or self.scanned[:1]
+        captured = [v for v in read_values if v in self.captures]
+        body = self._build_body(stacked_values, scanned, captured)
         carry_count = len(self.carries)
         op = replace(self.op, body=body, scanned_count=len(scanned), carry_count=carry_count)
         keep = [self.keep] if self.keep else []
@@ -332,11 +318,7 @@ class _ScanRebuilder:
         return results[:carry_count]
 
     def _build_body(
-        self,
-        stacked_values: list[Value],
-        new_results: dict[Node, NodeResults],
-        scanned: list[Value],
-        captured: list[Value],
+        self, stacked_values: list[Value], scanned: list[Value], captured: list[Value]
     ) -> Graph:
         """Build the body of the remaining loop, with its scanned values and captures."""
         builder, new_values = GraphBuilder(), dict[Value, Value]()
@@ -344,28 +326,10 @@ class _ScanRebuilder:
         for kind, values in inputs_by_kind.items():
             for n, v in enumerate(values):
                 new_values[v] = builder.add_input(f"{kind} {n}", Input(v.type))
-        for node in self.parts.loop_nodes:
-            new_values.update(
-                zip(
-                    new_results[node],
-                    builder.copy_node(self.op.body, node, new_values),
-                    strict=True,
-                )
-            )
+        builder.copy_nodes(self.op.body, new_values, frozenset(self.parts.loop_nodes))
         outputs = {f"next {n}": new_values[v] for n, v in enumerate(self.op.get_next_carries())}
         outputs |= {f"out {n}": new_values[v] for n, v in enumerate(stacked_values)}
         return builder.build_graph("body", outputs)
-
-    def _find_read_values(
-        self, new_results: dict[Node, NodeResults], values: Sequence[Value]
-    ) -> tuple[list[Value], list[Value]]:
-        """Return the scanned values and the captures that the remaining loop reads."""
-        nodes = self.parts.loop_nodes
-        read_values = dict.fromkeys((*(a for n in nodes for a in n.operands), *values))
-        loop_values = {r for n in nodes for r in new_results[n]} | set(self.carries)
-        scanned = [v for v in read_values if v in self.stacked and v not in loop_values]
-        # A loop needs at least one scanned operand, which determines its trip count.
-        return scanned or self.scanned[:1], [v for v in read_values if v in self.captures]
 
 
 def zero_masked_positions(b: GraphBuilder, x: Value, keep: Value | None) -> Value:
