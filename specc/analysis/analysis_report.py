@@ -178,17 +178,14 @@ def analyze_graph(
     `time_input` is the input with the time axis; `logits_output` is the output from which tokens
     are sampled. A streaming model computes `streamed_outputs` as its input arrives.
     """
-    symbol, chunk_size = find_time_symbol(graph, time_input) if time_input else None, 1
-    errors: list[Diagnostic] = []
-    fields: Mapping[str, Interval] = {}
+    symbol = find_time_symbol(graph, time_input) if time_input else None
+    chunk_size, errors, fields = 1, list[Diagnostic](), dict[str, Interval]()
     if time_input and symbol is None:
         errors = [_make_no_time_axis_error(graph, time_input)]
     elif time_input and symbol:
-        names = list(streamed_outputs or ([logits_output] if logits_output else graph.outputs))
-        if streamed_outputs:
-            chunk_size = compute_chunk_size(graph, symbol, names)
-        errors, fields = _check_time_axis(
-            graph, symbol, time_input, names, chunk_size, is_streaming=bool(streamed_outputs)
+        names = streamed_outputs or ([logits_output] if logits_output else list(graph.outputs))
+        chunk_size, errors, fields = _check_time_axis(
+            graph, symbol, time_input, names, is_streaming=bool(streamed_outputs)
         )
         errors = errors or check_default_causality(graph, defaults, symbol, time_input, names)
     inlined_graph = inline_defaults(graph, defaults) if defaults else graph
@@ -201,11 +198,7 @@ def analyze_graph(
         receptive_fields=fields,
         batch_symbol=batch_symbol,
         is_batch_independent=not batch_warnings if batch_symbol else None,
-        padding_masks={
-            name: facts.padding_side
-            for name, facts in graph.input_facts.items()
-            if facts.padding_side and any(d.number is None for d in graph.inputs[name].shape[-1:])
-        },
+        padding_masks=_find_padding_masks(graph),
         has_same_group_mask=has_same_group_mask(graph),
         other_axes=() if errors else tuple(iterate_axis_causality(graph, (symbol, batch_symbol))),
         errors=tuple(errors),
@@ -213,24 +206,28 @@ def analyze_graph(
     )
 
 
+def _find_padding_masks(graph: Graph) -> dict[str, str]:
+    """Return the padding side of each padding mask of a dynamic axis, by input name."""
+    return {
+        name: facts.padding_side
+        for name, facts in graph.input_facts.items()
+        if facts.padding_side and any(d.number is None for d in graph.inputs[name].shape[-1:])
+    }
+
+
 def _check_time_axis(
-    graph: Graph,
-    symbol: str,
-    time_input: str,
-    outputs: Sequence[str],
-    chunk_size: int,
-    *,
-    is_streaming: bool,
-) -> tuple[list[Diagnostic], Mapping[str, Interval]]:
+    graph: Graph, symbol: str, time_input: str, outputs: Sequence[str], *, is_streaming: bool
+) -> tuple[int, list[Diagnostic], dict[str, Interval]]:
     """Check whether the model can generate or stream `outputs` along the time axis of `time_input`.
-    Return the errors and the receptive fields.
+    Return the chunk size, the errors and the receptive fields.
     """
+    chunk_size = compute_chunk_size(graph, symbol, outputs) if is_streaming else 1
     graph = substitute_chunked_length(graph, symbol, chunk_size)
     check = check_streaming_causality if is_streaming else check_causality
     errors = check(graph, symbol, time_input, outputs, chunk_size)
     # `check_causality` has cached this dataflow
     flow = trace_time_dataflow(graph, symbol, chunk_size)
-    return errors, compute_receptive_fields(graph, flow)
+    return chunk_size, errors, compute_receptive_fields(graph, flow)
 
 
 def _inline_computed_inputs(graph: Graph, defaults: Graph | None) -> Graph:

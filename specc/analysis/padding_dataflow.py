@@ -110,10 +110,9 @@ class PaddingDataflow:
                 states.update(zip(results, loop_facts, strict=True))
                 continue
             dependences = find_dependences(node, results)
+            restricted = [self.offsets.restrict_dependence(node, k) for k in dependences]
             for index, value in enumerate(results):
-                result_links = (k for k in dependences if k.result == index)
-                restricted = (self.offsets.restrict_dependence(node, k) for k in result_links)
-                links = [k for k in restricted if k]
+                links = [k for k in restricted if k and k.result == index]
                 states[value] = self.infer_result(node, value, links, states)
         return states
 
@@ -305,9 +304,9 @@ class PaddingDataflow:
         """Return the source of the first operand that padded positions already affect, or of a
         rolled axis whose positions `node` distinguishes.
         """
-        for facts in operand_facts:
-            if facts.padding_source:
-                return facts.padding_source
+        sources = (f.padding_source for f in operand_facts if f.padding_source)
+        if source := next(sources, None):
+            return source
         if not any(facts.rolled_axes for facts in operand_facts):
             return None
         reads = (k for k in find_dependences(node) if self.is_reading_padded_axis(node, k))
@@ -373,16 +372,14 @@ class PaddingDataflow:
             return {}
         if length in self.offsets.merged_lengths:
             return None
+        is_right = self.padding_side == "right"
         if length in self.offsets.concatenated_lengths and (
-            self.padding_side != "right" or self.offsets.has_interior_padding(length)
+            not is_right or self.offsets.has_interior_padding(length)
         ):
-            padding_start = self.offsets.offsets[length]
-            terms = () if self.padding_side == "right" else tuple(EVERY_POSITION.items())
-            positions = InteriorPaddingCount(
-                length, padding_start, padding_start + self.length, terms
-            )
+            start, terms = self.offsets.offsets[length], () if is_right else EVERY_POSITION.items()
+            positions = InteriorPaddingCount(length, start, start + self.length, tuple(terms))
             return {(positions,): Fraction(1)}
-        if self.padding_side == "right":
+        if is_right:
             return {}  # right padding comes after all valid positions and does not shift them
         count = self.offsets.count_repeats(length)
         return {(): Fraction(count)} if count else None
