@@ -148,9 +148,7 @@ class PaddingDataflow:
 
     @property
     def _has_equal_sort_order(self) -> bool:
-        """True if padding is last, so that sorting padding last keeps indices of valid
-        positions.
-        """
+        """True if padding is last, so that sorting padding last keeps indices of valid elements."""
         return self.padding_side == "right" and not self.offsets.concatenated_lengths
 
     def is_reading_padded_axis(self, node: Node, dependence: Dependence) -> bool:
