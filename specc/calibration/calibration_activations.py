@@ -40,10 +40,7 @@ def add_activation_outputs(
         for matrix, values in copier.activations_of.items()
         for n, value in enumerate(values)
     }
-    tapped_graph = builder.build_graph(
-        graph.name, outputs, min_lengths=graph.min_lengths, length_equations=graph.length_equations
-    )
-    return tapped_graph, copier.activations_of
+    return builder.finish_copy(graph, copier.copies, outputs), copier.activations_of
 
 
 @dataclass
@@ -127,12 +124,7 @@ class _GraphCopier:
         body_outputs = {name: self.copies[v] for name, v in op.body.outputs.items()}
         outputs = dict(list(body_outputs.items())[: op.carry_count])
         outputs |= {f"met {n}": v for n, v in enumerate(collected_values)}
-        body = self.builder.build_graph(
-            op.body.name,
-            {**outputs, **body_outputs},
-            min_lengths=op.body.min_lengths,
-            length_equations=op.body.length_equations,
-        )
+        body = self.builder.finish_copy(op.body, self.copies, {**outputs, **body_outputs})
         return replace(op, body=body)
 
 

@@ -7,7 +7,13 @@ from typing import NoReturn
 
 from specc.decode.settings_errors import check_spec_settings
 from specc.diagnostics.diagnostic import raise_error
-from specc.huggingface.processor_files import find_repository_file, read_json_object
+from specc.huggingface.processor_files import (
+    find_repository_file,
+    format_ignored_key,
+    get_list,
+    get_object,
+    read_json_object,
+)
 from specc.huggingface.tokenizer_settings import drop_unknown_tokens, find_unknown_token
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
@@ -122,11 +128,6 @@ class GenerationConfigFile:
         """Return the value of a key, or None if the key is absent or null."""
         return self.keys.get(key)
 
-    def get_table(self, key: str) -> dict[str, object]:
-        """Return the object that is the value of a key, or {} if the key is absent."""
-        value = self.get_value(key)
-        return value if isinstance(value, dict) else {}
-
     def raise_unsupported(self, key: str, reason: str) -> NoReturn:
         """Raise E0847 at the position of `key`, or for the whole file if `key` is ""."""
         location = f"`{key}` in " if key else ""
@@ -211,7 +212,7 @@ def _iterate_remarks(file: GenerationConfigFile) -> Iterator[str]:
     known_keys = {*GENERAL_KEYS, *SAMPLING_KEYS, *BEAM_SEARCH_KEYS, *NEUTRAL_VALUES}
     known_keys |= {key for key_list in key_lists for key in key_list.split()}
     for key in sorted(file.keys.keys() - known_keys):
-        yield f"`{escape_text(key)[:60]}` in `{escape_text(file.path)}` has no effect"
+        yield format_ignored_key(key, file.path)
 
 
 def _read_general_settings(file: GenerationConfigFile) -> None:
@@ -342,7 +343,7 @@ def _read_transcription_tokens(file: GenerationConfigFile) -> list[object]:
     # settings by name (language, task) take precedence over token ids in older files
     has_names = any(file.get_value(key) is not None for key in ("language", "task"))
     tokens = _read_named_tokens(file) if has_names else _read_forced_tokens(file)
-    languages = file.get_table("lang_to_id")
+    languages = get_object(file.keys, "lang_to_id")
     if languages and not any(tokens[:1]):
         tokens[:1] = [sorted(languages.values(), key=str)]
     no_timestamps = file.get_value("no_timestamps_token_id")
@@ -353,10 +354,10 @@ def _read_transcription_tokens(file: GenerationConfigFile) -> list[object]:
 
 def _read_named_tokens(file: GenerationConfigFile) -> list[object]:
     """Return the language token, or None if no language is set, and the task token."""
-    language, tasks = file.get_value("language"), file.get_table("task_to_id")
+    language, tasks = file.get_value("language"), get_object(file.keys, "task_to_id")
     language_token = None
     if language is not None:
-        languages = file.get_table("lang_to_id")
+        languages = get_object(file.keys, "lang_to_id")
         language_token = languages.get(str(language), languages.get(f"<|{language}|>"))
         if language_token is None:
             file.raise_unsupported("language", "is not in its `lang_to_id`")
@@ -366,8 +367,8 @@ def _read_named_tokens(file: GenerationConfigFile) -> list[object]:
 
 def _read_forced_tokens(file: GenerationConfigFile) -> list[object]:
     """Return the tokens of `forced_decoder_ids` in order, with None for unspecified tokens."""
-    pairs, tokens = file.get_value("forced_decoder_ids"), list[object]()
-    for number, pair in enumerate(pairs if isinstance(pairs, list) else [], 1):
+    tokens: list[object] = []
+    for number, pair in enumerate(get_list(file.keys, "forced_decoder_ids"), 1):
         if not isinstance(pair, list) or len(pair) != 2 or pair[0] != number:
             file.raise_unsupported("forced_decoder_ids", "does not force consecutive tokens")
         tokens.append(pair[1])

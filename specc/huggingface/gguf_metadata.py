@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from specc.diagnostics.diagnostic import Source
 from specc.frontend.config_json import JsonObject, parse_config_json
+from specc.huggingface.processor_files import get_list
 from specc.huggingface.tokenizer_settings import ADDED_TOKEN_KEYS, apply_tokenizer_settings
 from specc.io.safe_read import escape_text
 from specc.weights.formats.gguf import ROPE_TENSORS, GGUFFile, open_gguf, select_architecture
@@ -255,8 +256,7 @@ def _build_tokenizer(metadata: Metadata, tokens: list[str]) -> dict[str, Any] | 
         parts = _build_sentencepiece(metadata, tokens)
     else:
         return None
-    types = metadata.get("tokenizer.ggml.token_type")
-    added = _list_added_tokens(tokens, types if isinstance(types, list) else [])
+    added = _list_added_tokens(tokens, get_list(metadata, "tokenizer.ggml.token_type"))
     return {"version": "1.0", "added_tokens": added, "post_processor": None, **parts}
 
 
@@ -292,10 +292,7 @@ def _build_byte_level(
     metadata: Metadata, tokens: list[str], pre_tokenizer: _ByteLevelSplit
 ) -> dict[str, Any]:
     """Build the tokenizer.json of a byte-level BPE tokenizer."""
-    merge_texts = metadata.get("tokenizer.ggml.merges")
-    merges = (
-        [str(merge).split(" ", 1) for merge in merge_texts] if isinstance(merge_texts, list) else []
-    )
+    merges = [str(merge).split(" ", 1) for merge in get_list(metadata, "tokenizer.ggml.merges")]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     steps: list[dict[str, Any]] = [{**byte_level, "use_regex": not pre_tokenizer.regex}]
     if pre_tokenizer.regex:
@@ -345,8 +342,7 @@ def _build_sentencepiece(metadata: Metadata, tokens: list[str]) -> dict[str, Any
 
 def _read_scores(metadata: Metadata) -> list[float]:
     """Return the token scores, or [] if the metadata has none."""
-    scores = metadata.get("tokenizer.ggml.scores")
-    scores = scores if isinstance(scores, list) else []
+    scores = get_list(metadata, "tokenizer.ggml.scores")
     return [float(score) for score in scores if isinstance(score, int | float)]
 
 

@@ -7,7 +7,12 @@ from typing import TypeAlias
 from specc.diagnostics.diagnostic import Span
 from specc.frontend.config_json import JsonObject
 from specc.huggingface.image_processor_settings import CHANNEL_KEYS, ImageSettingsReader
-from specc.huggingface.processor_files import PREPROCESSOR, PROCESSOR, find_first_file
+from specc.huggingface.processor_files import (
+    PREPROCESSOR,
+    PROCESSOR,
+    find_first_file,
+    format_ignored_key,
+)
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import load_config_json
 
@@ -83,7 +88,7 @@ def describe_image_config(directories: Sequence[Path]) -> Iterator[str]:
     for key, member in file.members.items():
         value = member.value.to_plain()
         if key not in known_keys and value:
-            yield f"`{escape_text(key)[:60]}` in `{escape_text(path)}` has no effect"
+            yield format_ignored_key(key, path)
         if key in CHANNEL_KEYS and isinstance(value, list) and len(value) == 1:
             yield f"`{key}` in `{escape_text(path)}` has one value, used for all channels"
 

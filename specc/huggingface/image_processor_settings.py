@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Label, Span, raise_error
 from specc.frontend.config_json import JsonList, JsonMember, JsonObject, get_finite_number
+from specc.io.json_io import parse_exact_integer
 from specc.io.safe_read import escape_text
 
 RESAMPLING_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
@@ -169,9 +170,10 @@ class ImageSettingsReader:
         value = self.read_value(key, self.kind.settings.get(key))
         if isinstance(value, dict):
             value = next((value[part] for part in parts if value.get(part) is not None), None)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        length = parse_exact_integer(value)
+        if length is None or length < 1:
             self.raise_unsupported(key, "expected an integer > 0")
-        return value
+        return length
 
     def check_length(self, key: str, expected: object, *parts: str) -> None:
         """Raise E0422 if the length under `key` differs from `expected`, the value in the spec. If

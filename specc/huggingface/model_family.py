@@ -274,7 +274,7 @@ def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
     for graph in graphs:
         if set(classes) & set(graph.architectures):
             return graph.name
-    architectures = _list_all_architectures(graphs)
+    architectures = [name for graph in graphs for name in graph.architectures]
     similar = find_similar_name(classes[0], architectures)
     raise_error(
         "E0420",
@@ -286,11 +286,6 @@ def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
             f"select a graph: --graph {graphs[0].name}",
         ],
     )
-
-
-def _list_all_architectures(graphs: list[ast.Block]) -> list[str]:
-    """Return the architectures of all graphs in a spec."""
-    return [name for graph in graphs for name in graph.architectures]
 
 
 def _read_classes(member: JsonMember) -> list[str]:

@@ -19,6 +19,7 @@ from specc.huggingface.processor_files import (
     find_first_file,
     find_repository_file,
     get_call_arguments,
+    get_object,
     get_token_content,
     get_tokenizer_arguments,
     read_optional_object,
@@ -124,17 +125,14 @@ def _build_task(
 
 def _read_labels(config: Config) -> tuple[str, ...]:
     """Return the class names by class index. A missing name becomes `LABEL_n`."""
-    labels = config.get("id2label")
-    if not isinstance(labels, dict):
-        return ()
+    labels = get_object(config, "id2label")
     label_by_index = {int(k): str(v) for k, v in labels.items() if str(k).isdecimal()}
     return tuple(label_by_index.get(i, f"LABEL_{i}") for i in range(len(label_by_index)))
 
 
 def _read_function(config: Config) -> str:
     """Return the function from logits to scores, as in transformers and sentence-transformers."""
-    own_settings = config.get("sentence_transformers")
-    activation = own_settings.get("activation_fn") if isinstance(own_settings, dict) else None
+    activation = get_object(config, "sentence_transformers").get("activation_fn")
     activation = activation or config.get("activation_fn")
     activation = activation or config.get("sbert_ce_default_activation_function")
     if isinstance(activation, str):
@@ -154,8 +152,7 @@ def _read_image_text_settings(config: Config) -> Fields:
     """Read the settings of image-text models. SigLIP pads texts and scores labels independently."""
     if "siglip" not in str(config.get("model_type")):
         return {"score_function": "softmax"}
-    text_config = config.get("text_config")
-    settings = text_config if isinstance(text_config, dict) else {}
+    settings = get_object(config, "text_config")
     length = settings.get("max_position_embeddings", SIGLIP_LENGTH)
     return {
         "score_function": "sigmoid",
@@ -193,11 +190,10 @@ def _read_sentence_task(
     path = find_first_file(directories, SENTENCE_CONFIGS)
     encoder_settings = read_optional_object(path)
     settings = _read_optional_file(SENTENCE_TRANSFORMERS_FILE, directories)
-    prompts = settings.get("prompts")
+    prompt_texts = get_object(settings, "prompts")
     max_length = _read_max_length(config, tokenizer_config, encoder_settings)
     if max_length is None:
         _raise_invalid_setting(path, "max_seq_length", "an integer")
-    prompt_texts = prompts if isinstance(prompts, dict) else {}
     if not all(isinstance(text, str | None) for text in prompt_texts.values()):
         _raise_invalid_setting(
             find_repository_file(directories, SENTENCE_TRANSFORMERS_FILE),

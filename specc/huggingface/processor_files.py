@@ -1,16 +1,20 @@
-"""Read the audio settings in preprocessor_config.json, vocab.json and tokenizer_config.json."""
+"""Read the JSON files next to the weights: the audio settings in preprocessor_config.json, and the
+CTC vocabulary in vocab.json and tokenizer_config.json.
+"""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import Span, raise_error
-from specc.io.json_io import NO_LIMITS, parse_strict_json
+from specc.io.json_io import NO_LIMITS, parse_exact_integer, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.syntax.parse import decode_spec
 
+Settings: TypeAlias = Mapping[str, object]
+"""A JSON object from a config file, or options of a spec, by key."""
 MAX_FILE_BYTES = 16 * 2**20
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 MODULES_FILE = "modules.json"
@@ -33,7 +37,7 @@ class _FeatureExtractor:
 
     name: str
     keys: Mapping[str, str]
-    required_values: Mapping[str, object]
+    required_values: Settings
 
 
 _WAVEFORM = _FeatureExtractor(
@@ -65,7 +69,7 @@ _FILTER_BANKS = _FeatureExtractor(
     required_values={"feature_size": 1},
 )
 FEATURE_EXTRACTORS = {"waveform": _WAVEFORM, "log_mel": _LOG_MEL, "filter_banks": _FILTER_BANKS}
-REQUIRED_AUDIO_SETTINGS: Mapping[str, object] = {"padding_value": 0, "padding_side": "right"}
+REQUIRED_AUDIO_SETTINGS: Settings = {"padding_value": 0, "padding_side": "right"}
 """The only supported values of audio settings that all feature extractors share."""
 IGNORED_KEYS = {
     "processor_class": "names a class",
@@ -81,7 +85,7 @@ DEFAULT_HOP_LENGTH = 160
 
 
 def read_audio_options(
-    kind: str, spec_options: Mapping[str, object], directories: Sequence[Path], span: Span | None
+    kind: str, spec_options: Settings, directories: Sequence[Path], span: Span | None
 ) -> dict[str, object]:
     """Merge the audio preprocessing options of the spec (`spec_options`) and of the first
     `preprocessor_config.json` in `directories`. Raise E0844 if spec and file differ.
@@ -134,7 +138,7 @@ def read_preprocessor_config(directories: Sequence[Path]) -> tuple[Path | None, 
 
 
 def _convert_options(
-    extractor: _FeatureExtractor, file: Mapping[str, object], path: Path, span: Span | None
+    extractor: _FeatureExtractor, file: Settings, path: Path, span: Span | None
 ) -> dict[str, object]:
     """Convert the keys of a file to preprocessing options. Raise E0844 if the file belongs to
     another feature extractor or contains an unsupported setting.
@@ -155,14 +159,14 @@ def _convert_options(
     return options
 
 
-def _check_numbers(options: Mapping[str, object], path: Path, span: Span | None) -> None:
+def _check_numbers(options: Settings, path: Path, span: Span | None) -> None:
     """Raise E0844 if an option is not a number."""
     for value in options.values():
         if not isinstance(value, bool | int | float):
             _raise_unsupported_settings(path, f"has {str(value)[:40]!r}, expected a number", span)
 
 
-def _count_frames(options: Mapping[str, object], path: Path, span: Span | None) -> int:
+def _count_frames(options: Settings, path: Path, span: Span | None) -> int:
     """Return the number of spectrogram frames in `chunk_length` seconds."""
     seconds, rate = options["frames"], options.get("rate", 16_000)
     hop = options.get("hop", DEFAULT_HOP_LENGTH)
@@ -240,7 +244,7 @@ def read_ctc_transcript_options(
 
 
 def _select_vocabulary(
-    file: dict[str, object], config: Mapping[str, object], path: Path, span: Span | None
+    file: dict[str, object], config: Settings, path: Path, span: Span | None
 ) -> dict[str, object]:
     """Return the vocabulary or, in a multilingual file, the vocabulary of `target_lang`."""
     if not any(isinstance(vocabulary, dict) for vocabulary in file.values()):
@@ -257,21 +261,17 @@ def _select_vocabulary(
     return vocabulary
 
 
-def _iterate_ids(
-    vocabulary: Mapping[str, object], path: Path, span: Span | None
-) -> Iterator[tuple[int, str]]:
-    for token, number in vocabulary.items():
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+def _iterate_ids(vocabulary: Settings, path: Path, span: Span | None) -> Iterator[tuple[int, str]]:
+    for token, value in vocabulary.items():
+        number = parse_exact_integer(value)
+        if number is None or number < 0:
             _raise_invalid_vocabulary(path, f"has no id for `{escape_text(token)[:40]}`", span)
         yield number, token
 
 
-def _iterate_added_tokens(
-    directory: Path, config: Mapping[str, object]
-) -> Iterator[tuple[int, str]]:
+def _iterate_added_tokens(directory: Path, config: Settings) -> Iterator[tuple[int, str]]:
     """Yield the id and text of each added token, in either file format."""
-    added_tokens = config.get("added_tokens_decoder")
-    for key, value in added_tokens.items() if isinstance(added_tokens, dict) else ():
+    for key, value in get_object(config, "added_tokens_decoder").items():
         if key.isascii() and key.isdigit() and len(key) < 10:
             yield int(key), get_token_content(value)
     for token, number in read_optional_object(directory / ADDED_TOKENS_FILE).items():
@@ -298,6 +298,23 @@ def _raise_invalid_vocabulary(path: Path, reason: str, span: Span | None) -> NoR
     )
 
 
+def get_object(settings: Settings, key: str) -> dict[str, Any]:
+    """Return the object under a key, or {} if the value is absent or has another type."""
+    value = settings.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def get_list(settings: Settings, key: str) -> list[Any]:
+    """Return the list under a key, or [] if the value is absent or has another type."""
+    value = settings.get(key)
+    return value if isinstance(value, list) else []
+
+
+def format_ignored_key(key: str, path: Path | None) -> str:
+    """Return the remark that a key of a config file has no effect."""
+    return f"`{escape_text(key)[:60]}` in `{escape_text(path)}` has no effect"
+
+
 def find_repository_file(directories: Sequence[Path], name: str) -> Path | None:
     """Return the file `name` in the first directory that contains such a file, or None."""
     return next((f / name for f in directories if os.path.lexists(f / name)), None)
@@ -308,19 +325,17 @@ def find_repository_files(directories: Sequence[Path], names: Sequence[str]) -> 
     return [p for name in names if (p := find_repository_file(directories, name))]
 
 
-def get_tokenizer_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+def get_tokenizer_arguments(settings: Settings) -> dict[str, Any]:
     """Return the arguments that sentence-transformers passes to the tokenizer's constructor, which
     override keys of tokenizer_config.json: `processor_kwargs`, or `tokenizer_args` in older files.
     """
-    arguments = settings.get("processor_kwargs", settings.get("tokenizer_args"))
-    return arguments if isinstance(arguments, dict) else {}
+    key = "processor_kwargs" if "processor_kwargs" in settings else "tokenizer_args"
+    return get_object(settings, key)
 
 
-def get_call_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+def get_call_arguments(settings: Settings) -> dict[str, Any]:
     """Return the arguments with which sentence-transformers calls the tokenizer."""
-    arguments = settings.get("processing_kwargs")
-    text_arguments = arguments.get("text") if isinstance(arguments, dict) else None
-    return text_arguments if isinstance(text_arguments, dict) else {}
+    return get_object(get_object(settings, "processing_kwargs"), "text")
 
 
 def find_first_file(directories: Sequence[Path], names: Sequence[str]) -> Path | None:

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.config_json import JsonMember, JsonObject
+from specc.huggingface.processor_files import get_object
 from specc.io.json_io import Json
 from specc.io.safe_read import escape_text
 from specc.weights.formats.quantized_decoders import QuantizationSettings
@@ -149,11 +150,9 @@ def _read_awq(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
 
 def _list_schemes(fields: Mapping[str, Json]) -> list[tuple[str, dict[str, Json]]]:
     """Return the weight and activation quantization schemes of all groups of layers."""
-    groups = fields.get("config_groups")
-    group_values = groups.values() if isinstance(groups, dict) else ()
     return [
         (key, value)
-        for group in group_values
+        for group in get_object(fields, "config_groups").values()
         if isinstance(group, dict)
         for key, value in group.items()
         if isinstance(value, dict)
@@ -184,8 +183,7 @@ def _require_neutral_section(fields: Mapping[str, Json], key: str, neutral_key: 
     """Raise an error if a section of the config (sparsity or transforms) changes weights, i.e. if
     its value of `neutral_key` is not null, `dense` or {}.
     """
-    section = fields.get(key)
-    if isinstance(section, dict) and section.get(neutral_key) not in (None, "dense", {}):
+    if get_object(fields, key).get(neutral_key) not in (None, "dense", {}):
         raise _UnsupportedSettingError(f'"{key}"')
 
 

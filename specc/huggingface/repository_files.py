@@ -4,13 +4,13 @@ packages.
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from specc.backend import ExtraFile
 from specc.diagnostics.diagnostic import Span, raise_error
-from specc.huggingface.processor_files import find_repository_files, get_token_content
+from specc.huggingface.processor_files import Settings, find_repository_files, get_token_content
 from specc.huggingface.tokenizer_settings import read_tokenizer_settings
 from specc.io.file_type_detection import is_gguf_path
 from specc.io.json_io import NO_LIMITS, parse_strict_json
@@ -87,7 +87,7 @@ def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | Non
 
 
 def choose_chat_template(
-    setting: object, config: Mapping[str, object], path: Path, span: Span | None
+    setting: object, config: Settings, path: Path, span: Span | None
 ) -> ChatTemplate | None:
     """Return the default chat template with the tokens of `config`. Raise E0423 if invalid."""
     if isinstance(setting, list | dict):
@@ -127,7 +127,7 @@ def _select_template(templates: object, path: Path, span: Span | None) -> object
     return next(iter(templates_by_name.values()))
 
 
-def _read_tokens(config: Mapping[str, object], path: Path, span: Span | None) -> dict[str, str]:
+def _read_tokens(config: Settings, path: Path, span: Span | None) -> dict[str, str]:
     """Read special tokens such as `bos_token` by name: strings or objects in the config."""
     tokens = {k: get_token_content(v) for k, v in config.items() if k.endswith("_token")}
     special_tokens = {key: token for key, token in tokens.items() if token and key.isidentifier()}

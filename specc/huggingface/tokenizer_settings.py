@@ -11,13 +11,16 @@ from specc.frontend.section_evaluation import get_vocabulary_sizes
 from specc.huggingface.processor_files import (
     SENTENCE_CONFIGS,
     TOKENIZER,
+    Settings,
     find_first_file,
+    format_ignored_key,
     get_call_arguments,
+    get_list,
+    get_object,
     get_token_content,
     get_tokenizer_arguments,
     read_optional_object,
 )
-from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 
 Part: TypeAlias = dict[str, Any]
@@ -66,13 +69,12 @@ def read_tokenizer_settings(directory: Path, text: str) -> TokenizerWithSettings
 
 def describe_ignored_settings(directory: Path, text: str) -> Iterator[str]:
     """Yield a note for each unsupported setting in tokenizer_config.json."""
-    path = escape_text(directory / TOKENIZER)
     for key in read_tokenizer_settings(directory, text).ignored_keys:
-        yield f"`{key}` in `{path}` has no effect"
+        yield format_ignored_key(key, directory / TOKENIZER)
 
 
 def apply_tokenizer_settings(
-    text: str, settings: Mapping[str, object], *, lowercases_text: bool = False
+    text: str, settings: Settings, *, lowercases_text: bool = False
 ) -> TokenizerWithSettings:
     """Return a tokenizer.json with the settings of tokenizer_config.json. With `lowercases_text`
     (`do_lower_case` of sentence-transformers), the tokenizer also lowercases text.
@@ -115,7 +117,7 @@ def _lowercases_text(part: Part) -> bool:
     return part.get("type") == "Lowercase" or part.get("lowercase") is True
 
 
-def _apply_normalizer_settings(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
+def _apply_normalizer_settings(content: Part, settings: Settings) -> Iterator[str]:
     """Set the fields of each BertNormalizer. Without a BertNormalizer, yield `do_lower_case` if the
     normalizers contradict this setting.
     """
@@ -143,7 +145,7 @@ def _apply_prefix_space(content: Part, prefix: object) -> Iterator[str]:
             yield "add_prefix_space"
 
 
-def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
+def _apply_end_tokens(content: Part, settings: Settings) -> Iterator[str]:
     """Apply `add_bos_token` and `add_eos_token`. Yield the keys if the vocabulary lacks a token."""
     keys = [key for key in ADDED_TOKEN_KEYS if isinstance(settings.get(key), bool)]
     names = [get_token_content(settings.get(ADDED_TOKEN_KEYS[key])) for key in ADDED_TOKEN_KEYS]
@@ -188,15 +190,14 @@ def _make_template(bos: str, eos: str, ids: Mapping[str, int]) -> Part:
 
 def map_token_ids(content: Part) -> dict[str, int]:
     """Map each token of a tokenizer.json to its id."""
-    model = content.get("model")
-    vocab = model.get("vocab") if isinstance(model, dict) else None
+    vocab = get_object(content, "model").get("vocab")
     pieces = vocab if isinstance(vocab, list) else []
     pairs = vocab if isinstance(vocab, dict) else {p[0]: i for i, p in enumerate(pieces)}
     added_tokens = content.get("added_tokens") or ()
     return {**pairs, **{token["content"]: token["id"] for token in added_tokens}}
 
 
-def _find_missing_tokens(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
+def _find_missing_tokens(content: Part, settings: Settings) -> Iterator[str]:
     """Yield the keys of special tokens that the tokenizer.json lacks."""
     ids = map_token_ids(content)
     yield from (
@@ -204,16 +205,13 @@ def _find_missing_tokens(content: Part, settings: Mapping[str, object]) -> Itera
         for key in SPECIAL_TOKEN_KEYS
         if (name := get_token_content(settings.get(key))) and name not in ids
     )
-    additional_tokens = settings.get("additional_special_tokens")
-    if isinstance(additional_tokens, list) and any(
-        get_token_content(token) not in ids for token in additional_tokens
-    ):
-        yield "additional_special_tokens"
-    decoder = settings.get("added_tokens_decoder")
-    if isinstance(decoder, dict) and any(
-        get_token_content(token) not in ids for token in decoder.values()
-    ):
-        yield "added_tokens_decoder"
+    token_lists = {
+        "additional_special_tokens": get_list(settings, "additional_special_tokens"),
+        "added_tokens_decoder": get_object(settings, "added_tokens_decoder").values(),
+    }
+    for key, tokens in token_lists.items():
+        if any(get_token_content(token) not in ids for token in tokens):
+            yield key
 
 
 FILTERING_SETTINGS: Mapping[str, str] = {
@@ -249,7 +247,7 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
         yield f"`{key}` has {_format_value(unknown)}, which is not in the vocabulary; ignored"
 
 
-def find_unknown_token(model: ModelDefinition, settings: Mapping[str, object]) -> tuple[str, str]:
+def find_unknown_token(model: ModelDefinition, settings: Settings) -> tuple[str, str]:
     """Return the key and description of a generated token outside the vocabulary, or "" and ""."""
     vocabulary = _read_vocabulary(model)
     for name, key in GENERATED_SETTINGS.items():
@@ -296,7 +294,7 @@ def _iterate_unread_settings(
     for key, value in read_optional_object(path).items():
         values = supported_values.get(key, (None, {}, False))
         if values and value not in values:
-            yield _format_ignored_note(key, path)
+            yield format_ignored_key(key, path)
 
 
 READ_TOKENIZER_ARGUMENTS = frozenset(
@@ -310,24 +308,19 @@ def _iterate_unread_arguments(path: Path | None) -> Iterator[str]:
     settings = read_optional_object(path)
     for key in get_tokenizer_arguments(settings):
         if key not in READ_TOKENIZER_ARGUMENTS:
-            yield _format_ignored_note(key, path)
+            yield format_ignored_key(key, path)
     call_arguments = get_call_arguments(settings)
     for key, value in call_arguments.items():
         if key != "max_length" and (key, value) not in (("truncation", True), ("padding", True)):
-            yield _format_ignored_note(key, path)
+            yield format_ignored_key(key, path)
     for key in _list_processing_keys(settings):
-        yield _format_ignored_note(key, path)
+        yield format_ignored_key(key, path)
 
 
-def _list_processing_keys(settings: Mapping[str, object]) -> list[str]:
+def _list_processing_keys(settings: Settings) -> list[str]:
     """Return the keys of arguments for processors of other modalities than text."""
-    arguments = settings.get("processing_kwargs")
-    items = arguments.items() if isinstance(arguments, dict) else ()
-    return [key for key, value in items if key != "text" and value]
-
-
-def _format_ignored_note(key: str, path: Path | None) -> str:
-    return f"`{escape_text(key)[:60]}` in `{escape_text(path)}` has no effect"
+    arguments = get_object(settings, "processing_kwargs")
+    return [key for key, value in arguments.items() if key != "text" and value]
 
 
 def iterate_ignored_settings(encoder_path: Path | None, sentence_path: Path) -> Iterator[str]:

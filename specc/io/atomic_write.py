@@ -21,8 +21,8 @@ from typing import Protocol
 from specc.diagnostics.diagnostic import raise_error
 from specc.io import platform
 from specc.io.output_paths import (
+    check_regular_file,
     normalize_output_path,
-    raise_not_a_file,
     raise_os_error,
     resolve_output_link,
 )
@@ -160,10 +160,8 @@ class OutputDirectory:
             pass
         except (OSError, ValueError) as error:
             raise_os_error(error, target)
-        if existing_mode is not None and not stat.S_ISREG(existing_mode):
-            kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a link"))
-            names = (kind for test, kind in kinds if test(existing_mode))
-            raise_not_a_file(target, next(names, "a device or a pipe"))
+        if existing_mode is not None:
+            check_regular_file(target, existing_mode)
         temporary, digest = self._write_temporary_file(name, chunks, existing_mode)
         self._entries[name] = temporary
         self.file_digests[name] = digest

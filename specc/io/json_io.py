@@ -213,25 +213,33 @@ class JsonFields:
 
     def read_int(self, key: str, low: int, high: int) -> int:
         """Return the value of a field that must be an integer from `low` to `high`."""
-        return _check_integer(self, key, self.get_required(key), low, high)
+        value = parse_exact_integer(self.get_required(key))
+        if value is None:
+            self.raise_invalid(key, "is not an integer")
+        if not low <= value <= high:
+            self.raise_invalid(key, f"is not between {low} and {high}")
+        return value
 
     def read_integers(self, key: str, count: int, low: int, high: int) -> tuple[int, ...]:
         """Return the value of a field that must be a list of exactly `count` integers."""
-        values = self.read_list(key, count)
-        if len(values) != count:
-            self.raise_invalid(key, f"has {len(values)} values, expected {count}")
-        return tuple(
-            _check_integer(self, f"{key}[{i}]", value, low, high) for i, value in enumerate(values)
-        )
+        items = self._read_items(key, count)
+        if len(items.names()) != count:
+            self.raise_invalid(key, f"has {len(items.names())} values, expected {count}")
+        return tuple(items.read_int(name, low, high) for name in items.names())
 
     def read_number(self, key: str, maximum: float = MAX_NUMBER) -> float:
         """Return the value of a field that must be a finite number from `-maximum` to `maximum`."""
-        return _check_number(self, key, self.get_required(key), maximum)
+        value = self.get_required(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.raise_invalid(key, "is not a number")
+        if not abs(value) <= maximum or not math.isfinite(value):
+            self.raise_invalid(key, "is too large or not a number")
+        return float(value)
 
     def read_numbers(self, key: str, max_count: int) -> tuple[float, ...]:
         """Return the value of a field that must be a list of at most `max_count` finite numbers."""
-        values = enumerate(self.read_list(key, max_count))
-        return tuple(_check_number(self, f"{key}[{i}]", value) for i, value in values)
+        items = self._read_items(key, max_count)
+        return tuple(map(items.read_number, items.names()))
 
     def read_bool(self, key: str) -> bool:
         """Return the value of a field that must be a boolean."""
@@ -250,13 +258,20 @@ class JsonFields:
 
     def read_strings(self, key: str, max_count: int, max_length: int) -> tuple[str, ...]:
         """Read a list of at most `max_count` strings of at most `max_length` characters each."""
-        values = self.read_list(key, max_count)
-        for item, value in ((f"{key}[{i}]", value) for i, value in enumerate(values)):
+        texts: list[str] = []
+        for i, value in enumerate(self.read_list(key, max_count)):
             if not isinstance(value, str) or len(value) > max_length:
-                self.raise_invalid(item, f"is not a string of at most {max_length} characters")
+                reason = f"is not a string of at most {max_length} characters"
+                self.raise_invalid(f"{key}[{i}]", reason)
             if has_lone_surrogate(value):
-                self.raise_invalid(item, "contains a lone surrogate")
-        return tuple(str(value) for value in values)
+                self.raise_invalid(f"{key}[{i}]", "contains a lone surrogate")
+            texts.append(value)
+        return tuple(texts)
+
+    def _read_items(self, key: str, max_count: int) -> "JsonFields":
+        """Return a reader for the items of a list, whose fields are `key[0]`, `key[1]` etc."""
+        items = {f"{key}[{i}]": value for i, value in enumerate(self.read_list(key, max_count))}
+        return JsonFields(items, self.path, self.report_error)
 
     def read_list(self, key: str, max_count: int | None = None) -> list[object]:
         """Read a list of at most `max_count` values from a field (None: no limit)."""
@@ -314,24 +329,6 @@ def parse_versioned_record(
         expected = f"expected {version}; compile the {artifact} again"
         fail(f"unsupported format version {format_version!r:.40}, {expected}")
     return JsonFields(data, report_error=lambda path, text: fail(f"`{'.'.join(path)}` {text}"))
-
-
-def _check_integer(fields: JsonFields, key: str, value: object, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        fields.raise_invalid(key, "is not an integer")
-    if not low <= value <= high:
-        fields.raise_invalid(key, f"is not between {low} and {high}")
-    return value
-
-
-def _check_number(
-    fields: JsonFields, key: str, value: object, maximum: float = MAX_NUMBER
-) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        fields.raise_invalid(key, "is not a number")
-    if not abs(value) <= maximum or not math.isfinite(value):
-        fields.raise_invalid(key, "is too large or not a number")
-    return float(value)
 
 
 Reader: TypeAlias = Callable[[JsonFields, str], object]

@@ -55,12 +55,17 @@ def _get_cgroup_memory(
         return None  # the file does not exist or contains the word `max`
 
 
+def _find_insufficient_memory(needed_bytes: int) -> int | None:
+    """Return the number of free bytes if it is smaller than `needed_bytes`, or else None."""
+    free = get_free_memory()
+    return free if free is not None and needed_bytes > free else None
+
+
 def check_free_memory(name: str, needed_bytes: int, stored_bytes: int, weight_count: int) -> None:
     """Raise E0804 if the weights of the model `name` do not fit into free memory. The
     `weight_count` parameters need `needed_bytes` in memory and `stored_bytes` on disk.
     """
-    free = get_free_memory()
-    if free is None or needed_bytes <= free:
+    if (free := _find_insufficient_memory(needed_bytes)) is None:
         return
     raise_error(
         "E0804",
@@ -78,8 +83,7 @@ def describe_memory_shortage(
     needed_bytes: int, stored_bytes: int, weight_count: int
 ) -> tuple[str, ...]:
     """Return a remark if the weights do not fit into the free memory of this machine, or ()."""
-    free = get_free_memory()
-    if free is None or needed_bytes <= free:
+    if (free := _find_insufficient_memory(needed_bytes)) is None:
         return ()
     return (
         f"{_describe_weight_memory(needed_bytes, stored_bytes, weight_count)}; "

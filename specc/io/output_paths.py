@@ -187,25 +187,24 @@ def resolve_output_link(path: Path) -> Path:
     except (OSError, ValueError) as error:
         raise_os_error(error, path)
     if not stat.S_ISLNK(mode):
-        _check_regular_file(path, mode, "")
+        check_regular_file(path, mode)
         return path
     try:
         target = Path(os.path.realpath(path, strict=True))
         mode = os.stat(target).st_mode
     except OSError:
         raise_not_a_file(path, "a broken link")
-    _check_regular_file(path, mode, "a link to ")
+    check_regular_file(path, mode, "a link to ")
     return target
 
 
-def _check_regular_file(path: Path, mode: int, prefix: str) -> None:
+def check_regular_file(path: Path, mode: int, prefix: str = "") -> None:
     """Raise E0811 unless `mode` is that of a regular file. The message contains the file type after
     `prefix`.
     """
     if not stat.S_ISREG(mode):
-        raise_not_a_file(
-            path, prefix + ("a directory" if stat.S_ISDIR(mode) else "a device or a pipe")
-        )
+        kinds = {stat.S_IFDIR: "a directory", stat.S_IFLNK: "a link"}
+        raise_not_a_file(path, prefix + kinds.get(stat.S_IFMT(mode), "a device or a pipe"))
 
 
 def raise_not_a_file(path: Path, file_kind: str) -> NoReturn:

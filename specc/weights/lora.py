@@ -55,6 +55,12 @@ class AdapterChange:
     vector: str = ""
     scale: float = 0.0
 
+    @property
+    def tensors(self) -> list[str]:
+        """The names of the adapter tensors that the change uses."""
+        names = (self.replacement, self.left_factor, self.right_factor, self.vector)
+        return [name for name in names if name]
+
 
 class LoraAdapter:
     """An adapter file with its config and its changes by parameter name. With `replaces_tensors`,
@@ -276,11 +282,12 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
         _raise_incompatible(
             base, adapter, reason, "check that it is complete and was trained for this model"
         )
-    unknown = (
-        changes_by_tensor.keys()
-        - _collect_replaced_tensors(adapter, changes_by_tensor)
-        - base.tensors.keys()
-    )
+    # a LoRA adapter may add tensors, but a language adapter only replaces tensors
+    unknown = [
+        name
+        for name, change in changes_by_tensor.items()
+        if name not in base.tensors and (adapter.replaces_tensors or not change.replacement)
+    ]
     if unknown:
         _raise_incompatible(
             base,
@@ -313,15 +320,6 @@ def _check_fully_trained(
         )
 
 
-def _collect_replaced_tensors(
-    adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterChange]
-) -> set[str]:
-    """Return the names of tensors that a LoRA adapter replaces (none for a language adapter)."""
-    if adapter.replaces_tensors:
-        return set()
-    return {n for n, c in changes_by_tensor.items() if c.replacement}
-
-
 def _make_entry(
     name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdapter
 ) -> TensorEntry:
@@ -344,7 +342,7 @@ def _make_entry(
                 f"`{escape_text(name)}` is {entry}, but `{escape_text(label)}` gives {list(shape)}"
             )
             _raise_incompatible(base, adapter, reason, "check that it is the adapter of this model")
-    dtypes = [result_entry.dtype, *_list_change_dtypes(change, adapter_tensors)]
+    dtypes = [result_entry.dtype, *(adapter_tensors[n].dtype for n in change.tensors)]
     if not CONVERTIBLE_FLOATS.issuperset(dtypes):
         dtype_names = ", ".join(sorted(set(dtypes)))
         reason = f"`{escape_text(name)}` is computed from {dtype_names}, expected floats"
@@ -352,16 +350,6 @@ def _make_entry(
     dtype = "f64" if result_entry.dtype == "f64" else "f32"
     nbytes = math.prod(result_entry.shape) * DTYPE_BITS[dtype] // 8
     return TensorEntry(name, dtype, result_entry.shape, 0, nbytes)
-
-
-def _list_change_dtypes(
-    change: AdapterChange, adapter_tensors: Mapping[str, TensorEntry]
-) -> list[str]:
-    """Return the dtypes of the adapter tensors that a change uses."""
-    names = [
-        n for n in (change.replacement, change.left_factor, change.right_factor, change.vector) if n
-    ]
-    return [adapter_tensors[n].dtype for n in names]
 
 
 def _list_delta_shapes(

@@ -87,7 +87,8 @@ def check_adapter_tensors_used(binding: CheckpointBinding) -> CheckpointBinding:
     to another weight.
     """
     changed_tensors = binding.checkpoint.adapted_tensors
-    used_tensors = _collect_used_tensors(binding)
+    exprs = [bound.expr for bound in binding.bound_parameters.values() if bound.expr is not None]
+    used_tensors = {name for expr in exprs for name in iterate_tensor_names(expr)}
     for name, bound in binding.bound_parameters.items():
         root = bound.tied_to
         expr = binding.bound_parameters[root].expr if root is not None else None
@@ -107,15 +108,6 @@ def check_adapter_tensors_used(binding: CheckpointBinding) -> CheckpointBinding:
         )
         return replace(binding, warnings=(*binding.warnings, warning))
     return binding
-
-
-def _collect_used_tensors(binding: CheckpointBinding) -> set[str]:
-    """Return the names of all tensors that the parameters of a binding read."""
-    tensors: set[str] = set()
-    for bound in binding.bound_parameters.values():
-        if bound.expr is not None:
-            tensors.update(iterate_tensor_names(bound.expr))
-    return tensors
 
 
 def _check_tied(binding: CheckpointBinding, name: str, tensor: str) -> None:

@@ -234,8 +234,6 @@ class QuantizedWeights(ParameterOverrides):
             )
         position = 0
         row_chunks = self._iterate_rows(name)
-        if get_factor is not None:
-            row_chunks = _merge_rows(row_chunks, stream)
         rows_and_factors = _pair_with_factors(row_chunks, stream.out_channels, get_factor)
         if self.stored_scales is not None:
             rows_and_factors = zip(
@@ -268,7 +266,13 @@ class QuantizedWeights(ParameterOverrides):
         from `base`.
         """
         stream = self.streams[name]
-        chunk_rows = max(1, CHUNK_VALUES // max(stream.in_channels, 1))
+        chunk_rows, gptq_chunk_rows = (
+            max(1, elements // max(stream.in_channels, 1))
+            for elements in (CHUNK_VALUES, GPTQ_CHUNK_ELEMENTS)
+        )
+        if self.get_factor is not None:
+            # GPTQ takes as long for few rows as for many rows
+            chunk_rows *= -(-gptq_chunk_rows // chunk_rows)
         iterate = iterate_transposed_rows if stream.format.is_transposed else iterate_weight_rows
         yield from iterate(values or self.base, name, stream.out_channels, chunk_rows)
 
@@ -350,19 +354,6 @@ def _map_in_order(
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
-
-
-def _merge_rows(row_chunks: Iterator[Array], stream: StreamingQuantizer) -> Iterator[Array]:
-    """Merge rows into larger chunks, because GPTQ takes as long for few rows as for many rows."""
-    chunk_rows = max(1, GPTQ_CHUNK_ELEMENTS // max(stream.in_channels, 1))
-    pending: list[Array] = []
-    position = 0
-    for rows in row_chunks:
-        pending.append(rows)
-        position += len(rows)
-        if position % stream.out_channels == 0 or sum(map(len, pending)) >= chunk_rows:
-            yield np.concatenate(pending)
-            pending = []
 
 
 def _view_bytes(array: Array) -> memoryview:

@@ -3,7 +3,7 @@ only on the seed, the parameter name and the index of the number.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,21 +86,26 @@ def iterate_uniforms(seed: int, name: str, count: int, low: float, high: float) 
     """Yield `count` uniform random numbers `low + u * (high - low)` in blocks. Each operation is
     rounded to float32.
     """
-    key, span = derive_stream_key(seed, name), np.float32(high - low)
-    for start in range(0, count, BLOCK_WORDS):
-        block = generate_uniforms(key, start, min(BLOCK_WORDS, count - start))
-        block *= span
+    for block in _iterate_blocks(generate_uniforms, seed, name, count):
+        block *= np.float32(high - low)
         block += np.float32(low)
         yield block
 
 
 def iterate_normals(seed: int, name: str, count: int, std: float) -> Iterator[Floats]:
     """Yield `count` normal random numbers `z * std` with mean 0 in blocks, rounded to float32."""
-    key = derive_stream_key(seed, name)
-    for start in range(0, count, BLOCK_WORDS):
-        block = generate_normals(key, start, min(BLOCK_WORDS, count - start))
+    for block in _iterate_blocks(generate_normals, seed, name, count):
         block *= np.float32(std)
         yield block
+
+
+def _iterate_blocks(
+    generate: Callable[[int, int, int], Floats], seed: int, name: str, count: int
+) -> Iterator[Floats]:
+    """Yield the first `count` numbers of a parameter's random stream in blocks."""
+    key = derive_stream_key(seed, name)
+    for start in range(0, count, BLOCK_WORDS):
+        yield generate(key, start, min(BLOCK_WORDS, count - start))
 
 
 def _mix_bits_in_place(z: Words, scratch: Words) -> None:
