@@ -41,10 +41,8 @@ SAMPLING_KEYS = (
     *("typical_p", "epsilon_cutoff", "eta_cutoff"),
 )
 BEAM_SEARCH_KEYS = (
-    "length_penalty",
-    "early_stopping",
-    "num_return_sequences",
-    "renormalize_logits",
+    *("length_penalty", "early_stopping"),
+    *("num_return_sequences", "renormalize_logits"),
 )
 STRATEGIES: Mapping[tuple[bool, bool], tuple[str, tuple[str, ...]]] = {
     (False, False): ("greedy", ()),
