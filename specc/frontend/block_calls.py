@@ -98,7 +98,7 @@ def call_block(
     block, module, expr = target.block, target.module, call.expr
     is_other_file = module.root is not call.caller.module.root and not module.is_standard
     env = _make_block_env(context, target, call)
-    context.check_step_estimate(block, module, env.config, expr.span)
+    context.evaluator.check_step_estimate(block, module, env.config, expr.span)
     bind_arguments(block, _collect_arguments(target, call), env)
     with (
         push_block_call(block, expr, call.caller),

@@ -15,7 +15,6 @@ from specc.frontend.elaboration_state import (
     BUDGET_EXCEEDED,
     ErrorLog,
     ResourceCounters,
-    StepBudget,
     SymbolicDims,
     ValueFacts,
     WeightPathState,
@@ -96,7 +95,7 @@ class EvaluationFunctions:
         ["ElaborationContext", "SpecNamespace", EvalResult, Span | None], dict[str, SpecValue]
     ]
     check_step_estimate: Callable[
-        [StepBudget, SpecItem, "SpecNamespace", Mapping[str, SpecValue], Span | None], None
+        [SpecItem, "SpecNamespace", Mapping[str, SpecValue], Span | None], None
     ]
 
 
@@ -209,16 +208,6 @@ class ElaborationContext:
     call_stack: list[str] = field(default_factory=list)
     scope: str = ""
     is_training: bool = False
-
-    def check_step_estimate(
-        self,
-        item: SpecItem,
-        module: SpecNamespace,
-        config: Mapping[str, SpecValue],
-        span: Span | None,
-    ) -> None:
-        """Raise E0223 if a block or definition exceeds the remaining steps."""
-        self.evaluator.check_step_estimate(self.resources.steps, item, module, config, span)
 
     @contextmanager
     def track_user_call(self, span: Span | None, *, is_standard: bool) -> Iterator[None]:

@@ -197,7 +197,7 @@ def enter_definition(context: ElaborationContext, function: DefinitionFunction) 
     recursion.
     """
     name = function.definition.name
-    context.check_step_estimate(
+    context.evaluator.check_step_estimate(
         function.definition, function.module, _get_definition_config(function), function.span
     )
     context.count_steps(function.span, EXPANSION_COST + len(context.call_stack) // 8)

@@ -86,7 +86,7 @@ def create_context(program: Program, *, reader: ConfigReader | None = None) -> E
             call=evaluate_call,
             evaluate_function=evaluate_function_value,
             configure_used_spec=_configure_used_spec,
-            check_step_estimate=StepEstimator(program.library).check_remaining_steps,
+            check_step_estimate=StepEstimator(program.library, reader.steps).check_remaining_steps,
         ),
         symbols=SymbolicDims(
             is_symbolic=reader.is_symbolic, dynamic_names=lengths, max_length=reader.max_length
@@ -231,7 +231,7 @@ def _build_graph(block: ast.Block, file_env: LexicalScope) -> Graph:
     context.raise_reported_errors()
     results = Results(())
     with context.collect_errors():
-        context.check_step_estimate(block, module, env.config, None)
+        context.evaluator.check_step_estimate(block, module, env.config, None)
         context.call_stack.append(f"{block.name}@{block.name_span}")
         results = check_block_results(block, run_statements(block.body, env), env)
     context.raise_reported_errors()

@@ -34,27 +34,25 @@ Config: TypeAlias = Mapping[str, SpecValue]
 
 @dataclass
 class StepEstimator:
-    """A cache of step estimates, keyed by the identities of an item and its config."""
+    """A cache of step estimates, keyed by the identities of an item and its config. `steps` counts
+    the steps of the elaboration.
+    """
 
     library: SpecLoader
+    steps: StepBudget
     estimates: dict[tuple[int, int], tuple[int, SpecItem, Config]] = field(default_factory=dict)
     active_items: list[SpecItem] = field(default_factory=list)
 
     def check_remaining_steps(
-        self,
-        steps: StepBudget,
-        item: SpecItem,
-        module: SpecNamespace,
-        config: Config,
-        span: Span | None,
+        self, item: SpecItem, module: SpecNamespace, config: Config, span: Span | None
     ) -> None:
         """Raise E0223 if a call of `item` at `span` needs more than the remaining steps. Without a
         span, the error is shown at the largest statement of the item.
         """
         estimate = self.estimate_item(item, module, config)
-        if not steps.has_steps_left(estimate) and span is None and isinstance(item, ast.Block):
+        if not self.steps.has_steps_left(estimate) and span is None and isinstance(item, ast.Block):
             span = _ItemStepEstimator(self, item, module, config).find_largest_statement()
-        steps.check_estimate(estimate, span)
+        self.steps.check_estimate(estimate, span)
 
     def estimate_item(self, item: SpecItem, module: SpecNamespace, config: Config) -> int:
         """Return the minimum number of steps to run a block or expand a definition with `config`,

@@ -69,9 +69,9 @@ def iterate_audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str,
         mask_and_bias_definitions.enter_definition,
     )
 
-    def noting(self: StepEstimator, steps: Any, item: Any, *rest: Any) -> None:
+    def noting(self: StepEstimator, item: Any, *rest: Any) -> None:
         foreseen.append(self.estimate_item(item, *rest[:2]))
-        expect(self, steps, item, *rest)
+        expect(self, item, *rest)
 
     def called(context: Any, target: Any, *rest: Any) -> Any:
         before, at = context.resources.steps.spent, len(foreseen)
