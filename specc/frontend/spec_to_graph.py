@@ -1,6 +1,6 @@
 """Elaborate a spec to a `ModelDefinition`, with its config, graphs and generation settings."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -62,7 +62,7 @@ from specc.frontend.used_specs import (
 )
 from specc.frontend.weight_sharing import register_share_rules
 from specc.ir.dim import DimLimitError
-from specc.ir.graph import Graph, GraphBuilder, Input, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Value, collect_shape_symbols
 from specc.ir.model import DEFAULTS_GRAPH_NAME, ModelDefinition, find_circular_default
 from specc.syntax import ast
 
@@ -313,21 +313,16 @@ def _reject_circular_default(defaults: Graph, params: Sequence[ast.BlockParamete
 def _find_defaults_inputs(defaults: Graph) -> dict[str, Value]:
     """Return the inputs whose elements or shapes the defaults read."""
     used_values = {a for n, _ in defaults.nodes for a in n.args} | set(defaults.outputs.values())
-    unknown_symbols = _collect_shape_symbols(r for _, results in defaults.nodes for r in results)
-    unknown_symbols -= _collect_shape_symbols(
+    unknown_symbols = collect_shape_symbols(r for _, results in defaults.nodes for r in results)
+    unknown_symbols -= collect_shape_symbols(
         v for v in defaults.inputs.values() if v in used_values
     )
     return {
         name: value
         for name, value in defaults.inputs.items()
         if value in used_values
-        or (name not in defaults.outputs and _collect_shape_symbols([value]) & unknown_symbols)
+        or (name not in defaults.outputs and collect_shape_symbols([value]) & unknown_symbols)
     }
-
-
-def _collect_shape_symbols(values: Iterable[Value]) -> set[str]:
-    """Return the symbolic dimensions in the shapes of values."""
-    return {s for v in values for d in v.type.shape for s in d.symbols()}
 
 
 def _configure_used_spec(

@@ -21,7 +21,7 @@ from specc.frontend.weight_sharing import ExpertStack
 from specc.ir import ops
 from specc.ir.dependence import AxisTrace, trace_axes
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Node, NodeOrigin, Value, collect_required_nodes
+from specc.ir.graph import Graph, Node, NodeOrigin, Value, collect_required_nodes, select_entries
 from specc.ir.ir_verifier import returns_dynamic_size
 from specc.ir.types import SAME_POSITION, Type
 from specc.syntax import ast
@@ -111,10 +111,10 @@ def drop_unused_weights(body: Graph, weights: Sequence[Value]) -> tuple[Graph, l
     # an unused weight that the checkpoint lacks would be an error when weights are loaded
     used_values = {a for n, _ in body.nodes for a in n.args} | {*body.outputs.values()}
     names = list(body.inputs)[1 : 1 + len(weights)]
-    unused_names = {name for name in names if body.inputs[name] not in used_values}
-    inputs = {n: v for n, v in body.inputs.items() if n not in unused_names}
-    facts = {n: f for n, f in body.input_facts.items() if n not in unused_names}
-    used_weights = [v for n, v in zip(names, weights, strict=True) if n not in unused_names]
+    kept_names = body.inputs.keys() - {n for n in names if body.inputs[n] not in used_values}
+    inputs = select_entries(body.inputs, kept_names)
+    facts = select_entries(body.input_facts, kept_names)
+    used_weights = [v for n, v in zip(names, weights, strict=True) if n in kept_names]
     return replace(body, inputs=inputs, input_facts=facts), used_weights
 
 
