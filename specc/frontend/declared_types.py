@@ -1,6 +1,6 @@
 """Check values against declared types, and bind the dimension names in declared tensor types."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import NoReturn
@@ -189,18 +189,13 @@ def resolve_input_type(type: ast.TypeName, env: LexicalScope, origin: str) -> Ty
         d for d in type.dims if isinstance(d, ast.Name) and not _is_known_length(d, env)
     ]
     if undeclared_dims:
-        _raise_undeclared_lengths(undeclared_dims, env)
+        # report the dimension only once for all inputs
+        env.dims.update({name.path: Dim.symbol(name.path) for name in undeclared_dims})
+        raise SpeccError(*(make_undeclared_dim_error(d, env) for d in undeclared_dims))
     shape = (_evaluate_input_length(dim, env, origin) for dim in type.dims)
     return Type(
         get_declared_dtype(type), tuple(d.with_origin(Origin(type.span, origin)) for d in shape)
     )
-
-
-def _raise_undeclared_lengths(dims: Sequence[ast.Name], env: LexicalScope) -> NoReturn:
-    """Raise E0202 for undeclared dimensions, and add the dimensions to `env.dims`."""
-    for name in dims:
-        env.dims[name.path] = Dim.symbol(name.path)  # report the dimension only once for all inputs
-    raise SpeccError(*(make_undeclared_dim_error(d, env) for d in dims))
 
 
 def _evaluate_input_length(dim: ast.Expr | ast.EllipsisDims, env: LexicalScope, origin: str) -> Dim:

@@ -93,23 +93,16 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
     if isinstance(theta, RuntimeNumber) or _has_symbols(rope):
         return (), 1.0
     numbers = _get_scaling_numbers(rope)
-    theta = _scale_theta(rope.kind, theta, d, numbers)
     if rope.kind == "longrope":
         return _compute_longrope(d, theta, rope)
+    if rope.kind == "dynamic":
+        theta *= _compute_theta_stretch(numbers) ** (d / (d - 2))
+    elif rope.kind == "ntk_alpha":
+        theta *= numbers["alpha"] ** (d / (d - 2))
     unscaled = [theta ** (-2 * n / d) for n in range(d // 2)]
     if rope.kind == "yarn":
         return _compute_yarn(unscaled, d, theta, numbers)
     return _scale_frequencies(rope.kind, unscaled, d, numbers), 1.0
-
-
-def _scale_theta(kind: str, theta: float, d: int, numbers: Mapping[str, float]) -> float:
-    """Return the scaled theta. Only some scaling kinds scale theta."""
-    match kind:
-        case "dynamic":
-            theta *= _compute_theta_stretch(numbers) ** (d / (d - 2))
-        case "ntk_alpha":
-            theta *= numbers["alpha"] ** (d / (d - 2))
-    return theta
 
 
 def _scale_frequencies(

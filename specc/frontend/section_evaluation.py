@@ -306,7 +306,8 @@ def evaluate_reading_section(
     kind: type[ast.InputPreprocessing] | type[ast.OutputPostprocessing],
 ) -> Mapping[str, object]:
     """Convert the entries of `reading` for inputs or outputs to JSON-compatible values for the
-    manifest. Entries of a derived spec override entries of its base spec.
+    manifest. Entries of a derived spec override entries of its base spec. Raise E0203 unless an
+    entry is a call.
     """
     data: dict[str, object] = {}
     kind_name = "result" if kind is ast.OutputPostprocessing else "input"
@@ -327,18 +328,9 @@ def evaluate_reading_section(
             if not isinstance(entry, kind) or entry.name in data or entry.name in other_names:
                 continue
             _check_name(block, kind_name, entry.name, block_names, entry.span)
-            data[entry.name] = {"home": module.path, **_evaluate_reading(entry, env)}
+            entry_data = expression_to_json(entry.value, env)
+            if not isinstance(entry_data, dict):
+                title = "expected `image(…)`, `text(…)`, `choice(…)` or `numbers()`"
+                raise_error("E0203", title, entry.span)
+            data[entry.name] = {"home": module.path, **entry_data}
     return data
-
-
-def _evaluate_reading(
-    entry: ast.InputPreprocessing | ast.OutputPostprocessing, env: LexicalScope
-) -> dict[str, object]:
-    """Convert a `reading` entry to JSON-compatible values. Raise E0203 unless the entry is a
-    call.
-    """
-    entry_data = expression_to_json(entry.value, env)
-    if not isinstance(entry_data, dict):
-        title = "expected `image(…)`, `text(…)`, `choice(…)` or `numbers()`"
-        raise_error("E0203", title, entry.span)
-    return entry_data

@@ -170,8 +170,14 @@ def grid_sample(
 def _find_resized_axes(
     site: CallSite, x: Tensor, mode: str, size: tuple[Dim, ...], factor: SpecValue, axis: Dim | None
 ) -> tuple[int, int]:
-    """Return the first resized axis and the number of resized axes."""
-    _check_size_and_factor(site, size, factor)
+    """Return the first resized axis and the number of resized axes. Raise an error unless a call
+    sets either `size` or `factor`, and all sizes are at least 1.
+    """
+    if bool(size) == (factor is not None):
+        title = "`resize` takes either `size` or `factor`"
+        site.raise_error("E0329", title, "factor" if size else "")
+    for length in size:
+        site.check_range(length, "size", 1)
     rank = len(x.shape)
     default_axis = rank - len(size) if size else 2
     first_axis = site.resolve_axis(x, Dim.from_value(default_axis) if axis is None else axis)
@@ -182,15 +188,6 @@ def _find_resized_axes(
         title = f"`mode={mode}` can resize up to {max_count} axes, got {axes_text}"
         site.raise_error("E0329", title, "size" if size else "factor", describe_value(x))
     return first_axis, count
-
-
-def _check_size_and_factor(site: CallSite, size: tuple[Dim, ...], factor: SpecValue) -> None:
-    """Raise an error unless a call sets either `size` or `factor`, and all sizes are at least 1."""
-    if bool(size) == (factor is not None):
-        title = "`resize` takes either `size` or `factor`"
-        site.raise_error("E0329", title, "factor" if size else "")
-    for length in size:
-        site.check_range(length, "size", 1)
 
 
 def _check_antialias(
