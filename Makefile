@@ -1,9 +1,9 @@
-# The whole of it: `make demo` shows what specc does, `make test` that it does it right.
+# Development tasks: `make demo` shows what specc does, and `make test` runs the tests.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: wheel-check gpu-check demo test scale parity parity-full parity-real parity-table answers readers browser pages providers fuzz lint measure waivers bench tables docs clean python
+.PHONY: wheel-check gpu-check demo test scale parity parity-full parity-real parity-table reference-outputs other-runtimes browser pages providers fuzz lint measure waivers bench tables docs clean python
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -29,12 +29,12 @@ demo: $(BIN)/specc
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -n 2
 
-# data sets through Ray, which is half a gigabyte
+# batch inference with Ray, a package of half a gigabyte
 scale: $(VENV)/dev
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[ray,dev,image]' 'tritonclient[grpc]'
 	$(BIN)/python -m pytest -m scale -n 0
 
-# tiny models: more than one thread per worker costs more than it gives
+# one thread per test worker, because more threads are slower for small models
 test parity parity-full parity-table: export OMP_NUM_THREADS := 1
 
 parity: $(VENV)/parity
@@ -43,52 +43,54 @@ parity: $(VENV)/parity
 parity-full: $(VENV)/parity
 	$(BIN)/python -m pytest -m "parity or slow" -n 2
 
-# checkpoints of your own, compared with transformers: SPECC_CHECKPOINTS=DIR make parity-real
+# compare your own checkpoints with transformers: SPECC_CHECKPOINTS=DIR make parity-real
 parity-real: $(VENV)/parity
 	@PYTHONPATH=tests:. $(BIN)/python -m support.checkpoint_comparison
 
-# docs/parity.md: what the whole parity suite compares, and how far apart it is
+# docs/parity.md: the models that the parity tests compare, and the largest differences
 parity-table: $(VENV)/parity
 	rm -f .parity.jsonl
 	SPECC_PARITY_RECORD=.parity.jsonl $(BIN)/python -m pytest -m "parity or slow" tests/parity -n 2
 	$(BIN)/python docs/parity_table.py .parity.jsonl
 
-# tests/kept/hf_outputs.npz: what transformers answers for a tiny checkpoint a family, which `make test` compares with
-answers: $(VENV)/parity
+# tests/kept/hf_outputs.npz: recorded outputs of transformers, for one small checkpoint per model family. `make test`
+# compares specc with these outputs.
+reference-outputs: $(VENV)/parity
 	@PYTHONPATH=tests:. $(BIN)/python -m support.hf_output_recorder
 
-# the programs that read our packages, each in a place of its own: Optimum needs an older transformers
-readers: | python
-	$(PYTHON) -m venv .readers/genai
-	.readers/genai/bin/pip install -q onnxruntime-genai==0.18.0 torch==2.13.0 "transformers>=5,<6" onnx onnx_ir
-	$(PYTHON) -m venv .readers/optimum
-	.readers/optimum/bin/pip install -q "optimum-onnx[onnxruntime]==0.1.0" "transformers<4.58" torch==2.13.0
-	npm install --silent --ignore-scripts --prefix .readers/node onnxruntime-web@1.30.0 @huggingface/transformers@4.3.1 playwright@1.65.1 \
+# install the runtimes and exporters that the tests and benchmarks compare with, in separate environments, because
+# Optimum needs an older version of transformers
+other-runtimes: | python
+	$(PYTHON) -m venv .other-runtimes/genai
+	.other-runtimes/genai/bin/pip install -q onnxruntime-genai==0.18.0 torch==2.13.0 "transformers>=5,<6" onnx onnx_ir
+	$(PYTHON) -m venv .other-runtimes/optimum
+	.other-runtimes/optimum/bin/pip install -q "optimum-onnx[onnxruntime]==0.1.0" "transformers<4.58" torch==2.13.0
+	npm install --silent --ignore-scripts --prefix .other-runtimes/node onnxruntime-web@1.30.0 @huggingface/transformers@4.3.1 playwright@1.65.1 \
 	  vscode-textmate@9.3.2 vscode-oniguruma@2.0.1 yaml-language-server@2.0.0
 	npm install --silent --ignore-scripts --no-package-lock --prefix editors/vscode
-	$(PYTHON) -m venv .readers/openvino
-	.readers/openvino/bin/pip install -q openvino==2026.4.1 numpy
-	$(PYTHON) -m venv .readers/tract
-	.readers/tract/bin/pip install -q tract==0.23.9 numpy
-	$(PYTHON) -m venv .readers/mobius
-	.readers/mobius/bin/pip install -q mobius-onnx==0.1.0 torch==2.13.0 "transformers>=5,<6" onnxruntime
-	$(PYTHON) -m venv .readers/browser
-	.readers/browser/bin/pip install -q playwright==1.65.2
+	$(PYTHON) -m venv .other-runtimes/openvino
+	.other-runtimes/openvino/bin/pip install -q openvino==2026.4.1 numpy
+	$(PYTHON) -m venv .other-runtimes/tract
+	.other-runtimes/tract/bin/pip install -q tract==0.23.9 numpy
+	$(PYTHON) -m venv .other-runtimes/mobius
+	.other-runtimes/mobius/bin/pip install -q mobius-onnx==0.1.0 torch==2.13.0 "transformers>=5,<6" onnxruntime
+	$(PYTHON) -m venv .other-runtimes/browser
+	.other-runtimes/browser/bin/pip install -q playwright==1.65.2
 
-# the page that runs models in a browser: static files in out/browser
+# build the web page that runs models in a browser: static files in out/browser
 browser: $(BIN)/specc
-	npm install --silent --ignore-scripts --prefix .readers/node onnxruntime-web@1.30.0
-	@sh docs/demos/browser/build.sh $(BIN)/specc .readers/node out/browser
+	npm install --silent --ignore-scripts --prefix .other-runtimes/node onnxruntime-web@1.30.0
+	@sh docs/demos/browser/build.sh $(BIN)/specc .other-runtimes/node out/browser
 
-# docs/providers.md: every shipped spec on each runtime that `make readers` has put there
+# docs/providers.md: every built-in spec on each runtime that `make other-runtimes` has installed
 providers: $(VENV)/dev
 	@PYTHONPATH=tests:. $(BIN)/python -m support.provider_report
 
-# pages in headless Chromium, which the system has or SPECC_CHROMIUM names; after `make readers`
+# test the HTML pages in headless Chromium (an installed Chromium, or SPECC_CHROMIUM=PATH); needs `make other-runtimes`
 pages: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow tests/drawing/test_pages_in_browser.py -n 0 -rs
 
-# the wheel by itself, on the lowest versions of what it needs, and its page on the index
+# test the wheel with the lowest supported versions of its dependencies, and check its metadata with twine
 wheel-check: | python
 	$(PYTHON) -m venv .wheel/tools
 	.wheel/tools/bin/pip install -q --disable-pip-version-check build twine
@@ -99,15 +101,15 @@ wheel-check: | python
 	.wheel/lowest/bin/pip install -q --disable-pip-version-check .wheel/dist/*.whl $$($(PYTHON) tests/support/lowest_versions.py)
 	cd .wheel && sh ../tests/support/wheel.sh lowest/bin/specc
 
-# random examples, other ones in each run; `make test` takes fixed ones
+# property tests with new random examples in each run; `make test` uses fixed examples
 fuzz: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow --hypothesis-profile=random tests/fuzz tests/properties -n 2
 	$(BIN)/python -m pytest -m "hypothesis and not slow and not parity" --hypothesis-profile=random -n 2
 
-# every built-in spec on an NVIDIA GPU, and its speed, written to docs/gpu-report.md. WHEELS=DIR
-# installs packages from a directory if there is no package index.
+# check and time every built-in spec on an NVIDIA GPU, and write docs/gpu-report.md. WHEELS=DIR installs packages from a
+# directory if there is no package index.
 gpu-check: | python
-	@command -v nvidia-smi >/dev/null || { echo "no NVIDIA GPU was found, so nothing was run"; exit 0; }; \
+	@command -v nvidia-smi >/dev/null || { echo "no NVIDIA GPU found, so no check was run"; exit 0; }; \
 	  test -x .gpu/bin/python || $(PYTHON) -m venv --system-site-packages .gpu; \
 	  .gpu/bin/pip install -q --disable-pip-version-check $(if $(WHEELS),--no-index --find-links $(WHEELS)) \
 	    "onnxruntime-gpu[cuda,cudnn]>=1.24" pyyaml lark ml_dtypes onnx numpy hatchling && \
@@ -119,23 +121,23 @@ lint: $(VENV)/parity
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# sizes, density, complexity and imports of everything but tests; nothing is installed for it
+# measure size, density, complexity and imports of the product code; needs no packages
 measure: | python
 	@$(PYTHON) tests/support/measure.py
 
-# waivers of the fences that nothing needs any more are taken out of the list
+# remove the waivers of lint rules that no code needs any more from tests/waivers.txt
 waivers: | python
 	@PYTHONPATH=tests $(PYTHON) -m support.lint_rules
 
-# benchmarks/results.md, beside the programs that `make readers` has put there:
-# make bench ONLY=families,lowbits QUICK=1
+# run the benchmarks and write benchmarks/results.md; also measures the runtimes that `make other-runtimes` has
+# installed. Example: make bench ONLY=families,lowbits QUICK=1
 bench: $(VENV)/parity
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench,parity,dev,image]'
 	for peer in ctranslate2 onnxruntime-genai openvino-genai llama-cpp-python; do \
-	  $(BIN)/python -m pip install -q --disable-pip-version-check $$peer || echo "$$peer is left out"; done
+	  $(BIN)/python -m pip install -q --disable-pip-version-check $$peer || echo "$$peer is not available and is not measured"; done
 	$(BIN)/python benchmarks/run.py $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
 
-# the documentation as a site, in build/site
+# build the documentation site in build/site
 docs: $(VENV)/dev
 	test -x .site/bin/zensical || { $(PYTHON) -m venv .site && .site/bin/pip install -q --disable-pip-version-check zensical==0.0.73; }
 	@PYTHONPATH=tests:. $(BIN)/python docs/build_site.py --zensical $(abspath .site/bin/zensical)
@@ -147,4 +149,4 @@ tables: $(VENV)/dev
 	$(BIN)/python docs/notebooks.py
 
 clean:
-	rm -rf $(VENV) .wheel .readers build dist out
+	rm -rf $(VENV) .wheel .other-runtimes build dist out

@@ -130,9 +130,9 @@ def train(model: Module, learned: bytes, other: bytes, minutes: float) -> None:
         for optimizer in optimizers:
             optimizer.step()
         if step % SHOWN == SHOWN - 1:
-            said = f"{float(loss.detach()) / math.log(2):.3f} bits a byte"
+            said = f"{float(loss.detach()) / math.log(2):.3f} bits per byte"
             print(
-                f"{step + 1}, {done:.0%}: {said}, held back {compute_validation_loss(model, other):.3f}",
+                f"{step + 1}, {done:.0%}: {said}, validation {compute_validation_loss(model, other):.3f}",
                 flush=True,
             )
 
@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     if given.minutes <= 0:
-        parser.error("--minutes must be above 0")
+        parser.error("--minutes must be positive")
     try:
         # check the output directory before training
         given.out.mkdir(parents=True, exist_ok=True)
@@ -193,9 +193,9 @@ def main() -> None:
         (Path(place) / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
         model = specc_torch.module("llama", config=place, init=0, graph="decoder")
     count = sum(p.numel() for p in model.parameters())
-    print(f"{count} parameters, {len(learned)} bytes, {len(other)} held back")
+    print(f"{count} parameters, {len(learned)} bytes, {len(other)} validation bytes")
     train(model, learned, other, given.minutes)
-    print(f"held back {compute_validation_loss(model, other):.3f} bits a byte")
+    print(f"validation loss: {compute_validation_loss(model, other):.3f} bits per byte")
     save_checkpoint(model, given.out)
 
 

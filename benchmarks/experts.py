@@ -21,7 +21,7 @@ MIXTURES = ((8, 2), (64, 8))
 ROWS = (1, 16, 512)
 
 SPEC = """specc 1
-model mixture "Gated networks, of which each row is given some."
+model mixture "A mixture of gated MLPs with top-k routing."
 
 config {{ d: int = 512  hidden: int = 1024  experts: int = 8  k: int = 2 }}
 dims batch >= 1, seq >= 1
@@ -47,12 +47,12 @@ ALL = """repeat i in experts under "experts.{i}" collect parts {
 def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Yield the lines of the result table."""
     yield (
-        f"### Mixture of experts: {WIDTH} wide, networks of {HIDDEN}, 2 threads, "
-        f"milliseconds: fastest of {rounds} rounds\n"
+        f"### Mixture of experts: hidden size {WIDTH}, intermediate size {HIDDEN}, 2 threads, "
+        f"ms (minimum of {rounds} rounds)\n"
     )
     yield (
-        "| experts | of them for a row | rows | one by one | looped over | all on all rows "
-        "| transformers | compiled as |\n|---|---|---|---|---|---|---|---|"
+        "| experts | experts per token | tokens | unrolled | loop | all experts on all tokens "
+        "| transformers | default |\n|---|---|---|---|---|---|---|---|"
     )
     for experts, k in MIXTURES[:1] if quick else MIXTURES:
         sessions = _open_sessions(experts, k, directory)
@@ -64,7 +64,7 @@ def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[
             calls["transformers"] = theirs(given["x"])
             times = measure.time_in_turn(calls, rounds)
             shown = [f"{min(times[form]) * 1e3:.2f}" for form in calls]
-            ours = "one by one" if experts <= _get_max_unrolled_experts() else "looped over"
+            ours = "unrolled" if experts <= _get_max_unrolled_experts() else "loop"
             yield f"| {experts} | {k} | {length} | {' | '.join(shown)} | {ours} |"
     yield ""
 

@@ -1,7 +1,7 @@
 """Compare six published architectures with every available compiler: the time, memory and file size
 of compilation, and the speed of the compiled models in ONNX Runtime.
 
-Each tool is called as its users call it, in its own Python environment (`make readers`). The
+Each tool is called as its users call it, in its own Python environment (`make other-runtimes`). The
 results list tools that are not installed, and the errors of tools that fail.
 """
 
@@ -23,7 +23,7 @@ from decoders import Generate, GenerationTrace
 import specc
 
 HERE = Path(__file__).parent
-READERS = HERE.parent / ".readers"
+READERS = HERE.parent / ".other-runtimes"
 PROMPT, COUNT = 128, 32
 """The prompt length and the number of generated tokens."""
 
@@ -112,7 +112,7 @@ def iterate_report_lines(
 ) -> Iterator[str]:
     """Yield the tables of compilation and of inference, with their goals."""
     chosen = [n for n in published.FAMILIES if not names or n in names]
-    remarks = [f"{n} is not there: `make readers`." for n, t in TOOLS.items() if not t.is_installed]  # fmt: skip
+    remarks = [f"{n} is not installed: `make other-runtimes`." for n, t in TOOLS.items() if not t.is_installed]  # fmt: skip
     made: dict[str, dict[str, CompiledModel]] = {}
     warm = ["compile", "numbers", "--graphs", "step", "-o", str(directory / "warm")]
     measure.measure_process([sys.executable, "-m", "specc", *warm], directory / "pyc")
@@ -141,7 +141,7 @@ def _list_versions() -> Iterator[str]:
             yield done.stdout.strip()
 
 
-# --- compiling ------------------------------------------------------------------------
+# --- compilation -----------------------------------------------------------------------
 
 
 def _compile_family(
@@ -224,7 +224,7 @@ def _format_compile_table(made: Mapping[str, Mapping[str, CompiledModel]]) -> It
     yield ""
 
 
-# --- running --------------------------------------------------------------------------
+# --- inference -------------------------------------------------------------------------
 
 
 def _measure_inference(

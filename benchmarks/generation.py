@@ -191,7 +191,7 @@ def make_generators(
     if not python:
         return generators, [
             *remarks,
-            "onnxruntime-genai is not there: `make readers`, or set SPECC_GENAI_PYTHON.",
+            "onnxruntime-genai is not installed: `make other-runtimes`, or set SPECC_GENAI_PYTHON.",
         ]
     built = directory / f"{name}-builder"
     if said := decoders.build_genai_model(python, checkpoint, built):
@@ -203,9 +203,9 @@ def make_generators(
         generators["onnxruntime-genai, its model builder"] = decoders.GenaiProcess(python, built)
         count, others = _count_nodes(package / "step.onnx"), _count_nodes(built / "model.onnx")
         remarks.append(
-            f"A step of {name} is {count} nodes in specc's graph and {others} in the builder's, "
-            "which turns and packs query and key inside of the attention and adds inside of "
-            "the norm: with one row each node costs some microseconds of its own."
+            f"A decode step of {name} has {count} nodes in specc's graph and {others} in the "
+            "builder's graph, whose attention nodes include RoPE and whose norm nodes include the "
+            "residual addition. At batch size 1, each node has an overhead of some microseconds."
         )
     ours = directory / f"{name}-genai"
     compile_package(name, checkpoint, ours, "genai", "onnx")
@@ -240,7 +240,7 @@ def compile_package(name: str, checkpoint: Path, out: Path, names: str, target: 
 
 def find_genai_python() -> str:
     """Return the Python interpreter with onnxruntime-genai, or "" if it is not installed."""
-    made = ROOT / ".readers" / "genai" / "bin" / "python"
+    made = ROOT / ".other-runtimes" / "genai" / "bin" / "python"
     return os.environ.get("SPECC_GENAI_PYTHON", "") or (str(made) if made.exists() else "")
 
 

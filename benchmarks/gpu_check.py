@@ -236,14 +236,17 @@ def main() -> None:
     parser.add_argument("--no-rates", action="store_true", help="do not measure speed")
     parser.add_argument("--at-once", type=int, default=4, help="specs checked in parallel")
     parser.add_argument(
-        "--seconds", type=float, default=float("inf"), help="time limit of each part"
+        "--seconds",
+        type=float,
+        default=float("inf"),
+        help="time limit in seconds for the checks, and for the speed measurement",
     )
-    parser.add_argument("--results", type=Path, help="file of results, one JSON line per spec")
-    parser.add_argument("--speed", type=Path, help="file of the speed tables")
+    parser.add_argument("--results", type=Path, help="results file (JSON Lines, one line per spec)")
+    parser.add_argument("--speed", type=Path, help="file for the speed tables")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "gpu-report.md")
     given = parser.parse_args()
     if given.provider == "cuda" and not find_gpu():
-        print("no NVIDIA GPU was found, so nothing was run; docs/gpu-report.md is unchanged")
+        print("no NVIDIA GPU found, so no check was run; docs/gpu-report.md is unchanged")
         return
     if given.provider == "cpu":
         given.dtypes = [d for d in given.dtypes if d != "bf16"]

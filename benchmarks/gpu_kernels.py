@@ -70,7 +70,7 @@ def main() -> None:
                 kernels[f"{kind} {since}"].add(types)
     told = {
         "provider": f"CUDA, onnxruntime-gpu {onnxruntime.__version__}",
-        "source": "what the provider takes of each model, not rewritten, by benchmarks/gpu_kernels.py",
+        "source": "the nodes of the test models on the provider without optimization, by benchmarks/gpu_kernels.py",
         "read": date.today().isoformat(),
         "kernels": {kind: sorted(types) for kind, types in sorted(kernels.items())},
     }

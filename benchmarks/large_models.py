@@ -129,14 +129,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tiny", action="store_true", help="a few megabytes")
     parser.add_argument(
-        "--directory", help="where to work (default: the system's temporary folder)"
+        "--tiny", action="store_true", help="models of a few megabytes, to test the script"
+    )
+    parser.add_argument(
+        "--directory", help="working directory (default: the system's temporary directory)"
     )
     args = parser.parse_args()
     print(f"{measure.describe_machine()}\n")
     print(
-        "| Llama | weights | one graph: wall, processor, memory | every graph | goal |\n|---|---|---|---|---|"
+        "| Llama | weights | one graph: wall time, CPU time, memory | all graphs | goal |\n|---|---|---|---|---|"
     )
     for sizes in TINY if args.tiny else LARGE:
         with tempfile.TemporaryDirectory(dir=args.directory) as directory:
@@ -165,11 +167,11 @@ def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[
     named = os.environ.get("SPECC_SEVEN", "")
     package = Path(named) if named else directory / "package"
     if named and not (package / "specc.json").exists():
-        raise SystemExit(f"SPECC_SEVEN: there is no package in {named}")
+        raise SystemExit(f"SPECC_SEVEN: {named} is not a package")
     if named:
-        yield "The package was there already: compiling was not measured.\n"
+        yield "SPECC_SEVEN is a compiled package, so compilation was not measured.\n"
     elif shutil.disk_usage(directory).free < 20e9 and not quick:
-        yield "Not run: it needs 20 GB of disk for the while.\n"
+        yield "Not run: needs 20 GB of free disk space.\n"
         return
     else:
         yield from _measure_compilation(directory / "checkpoint", package, quick)

@@ -167,14 +167,16 @@ def list_programs(checkpoint: Path, directory: Path) -> tuple[Runs, list[str]]:
         else:
             runs["onnxruntime-genai, 4 bits"] = (python, "genai", str(package))
     else:
-        remarks.append("onnxruntime-genai is not there: `make readers`, or SPECC_GENAI_PYTHON.")
+        remarks.append(
+            "onnxruntime-genai is not installed: `make other-runtimes`, or SPECC_GENAI_PYTHON."
+        )
     if find_spec("ctranslate2"):
         for name, precision in {"float32": "float32", "8 bits": "int8"}.items():
             model = directory / f"loading-ctranslate2-{precision}"
             convert_ctranslate2(checkpoint, model, precision)
             runs[f"CTranslate2, {name}"] = (sys.executable, "ctranslate2", str(model))
     else:
-        remarks.append("CTranslate2 is not there: `pip install ctranslate2`.")
+        remarks.append("CTranslate2 is not installed: `pip install ctranslate2`.")
     list_gguf_programs(checkpoint, directory, runs, remarks)
     return runs, remarks
 
@@ -198,13 +200,13 @@ def list_gguf_programs(checkpoint: Path, directory: Path, runs: Runs, remarks: l
         for name, path in files.items():
             runs[f"llama.cpp, {name}"] = (sys.executable, "llama.cpp", str(path))
     else:
-        remarks.append("llama.cpp is not there: `pip install llama-cpp-python`.")
+        remarks.append("llama.cpp is not installed: `pip install llama-cpp-python`.")
     if find_spec("openvino_genai"):
         for file, hints in OPENVINO_HINTS.items():
             for name, hint in hints.items():
                 runs[f"OpenVINO GenAI, {name}"] = (sys.executable, "openvino", f"{files[file]}{hint}")  # fmt: skip
     else:
-        remarks.append("OpenVINO GenAI is not there: `pip install openvino-genai`.")
+        remarks.append("OpenVINO GenAI is not installed: `pip install openvino-genai`.")
 
 
 def convert_ctranslate2(checkpoint: Path, out: Path, precision: str) -> None:

@@ -47,10 +47,10 @@ GOAL = {("window(64)", 4096): "8 × faster, below 60 MB"}
 def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Yield the tables of local attention and of GPT-2."""
     yield (
-        "### Local attention: 8 heads of 64, batch 1, 2 threads, milliseconds: fastest "
-        f"of {rounds} rounds\n"
+        "### Local attention: 8 heads of size 64, batch size 1, 2 threads, ms (minimum of "
+        f"{rounds} rounds)\n"
     )
-    yield "| mask | rows | in blocks | all at once | times faster | MB in blocks | MB at once | goal |"
+    yield "| mask | tokens | blocked, ms | dense, ms | speedup | blocked, MB | dense, MB | goal |"
     yield "|---|---|---|---|---|---|---|---|"
     for mask, lengths in MASKS:
         paths = _compile_variants(mask, directory)

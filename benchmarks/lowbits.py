@@ -2,7 +2,7 @@
 on the same random weights, in one run with two threads.
 
 The results list programs that are not installed: CTranslate2 (`pip install ctranslate2`) and
-onnxruntime-genai (`make readers`). OpenVINO is measured only if it is installed (`pip install
+onnxruntime-genai (`make other-runtimes`). OpenVINO is measured only if it is installed (`pip install
 openvino nncf`).
 """
 
@@ -126,7 +126,7 @@ def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[
     yield from format_goals(wanted)
 
 
-# --- models that write ----------------------------------------------------------------
+# --- generative models -----------------------------------------------------------------
 
 
 def _measure_generation(name: str, directory: Path, rounds: int, quick: bool) -> Iterator[str]:
@@ -227,10 +227,12 @@ def _make_generators(
         generators[CTRANSLATE2] = decoders.make_ctranslate2_generator(checkpoint, out, "int8")
         sizes[CTRANSLATE2] = measure.measure_directory_size(out)
     except ImportError:
-        remarks.append("CTranslate2 is not there: `pip install ctranslate2`.")
+        remarks.append("CTranslate2 is not installed: `pip install ctranslate2`.")
     python = generation.find_genai_python()
     if not python:
-        remarks.append("onnxruntime-genai is not there: `make readers`, or set SPECC_GENAI_PYTHON.")
+        remarks.append(
+            "onnxruntime-genai is not installed: `make other-runtimes`, or set SPECC_GENAI_PYTHON."
+        )
         return generators, sizes, remarks
     for number, (peer, extra) in enumerate(GENAI.items()):
         out = directory / f"{name}-genai-int4-{number}"
@@ -245,7 +247,7 @@ def _make_generators(
     return generators, sizes, remarks
 
 
-# --- models that read -----------------------------------------------------------------
+# --- models with a single forward pass -------------------------------------------------
 
 
 def _measure_forward_passes(

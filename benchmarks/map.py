@@ -51,7 +51,7 @@ block. A small block with log-normal lengths contains too few rows of similar le
 MONTHS = "January février März April mai Juni Juli août September octobre November décembre"
 
 GPT_SPEC = """specc 1
-model planned "A GPT whose texts get the lengths that are asked for"
+model planned "A GPT that generates a sequence of the requested length"
 
 dims batch >= 1, n >= 1
 
@@ -100,7 +100,7 @@ def _run_table(table: MapBenchmark) -> Iterator[str]:
     """Yield the table of one model, with a row for each way of processing the data."""
     count = len(table.rows)
     yield f"### {table.title}: {count} rows\n"
-    yield "| | rows/s | startup, s | work, s | padding | overhead | computed, s | expected, s |"
+    yield "| | rows/s | startup, s | run time, s | padding | overhead | compute time, s | predicted, s |"
     yield "|---|---|---|---|---|---|---|---|"
     model = specc.load(table.model, threads=1)
     some = table.rows[: min(SINGLE_ROWS, count)]
@@ -192,12 +192,12 @@ def _measure_memory(table: MapBenchmark) -> Iterator[str]:
     """Yield the memory that the cost model predicts for batches of the longest rows."""
     formulas = CostFormulas.from_graph(specc.load(table.model).manifest.graph)
     limit, longest = BatchLimits().max_bytes, max(map(len, table.rows))
-    yield "| rows of a batch | of length | largest values beside each other, MB, by the formula |"
+    yield "| batch size | sequence length | peak memory of activations by the cost model, MB |"
     yield "|---|---|---|"
     for count in (1, 8, FIXED_BATCH_SIZE):
         yield f"| {count} | {longest} | {formulas.estimate_bytes(count, longest) / 2**20:.0f} |"
     most = next(n for n in range(4096, 0, -1) if formulas.estimate_bytes(n, longest) <= limit)
-    yield f"\nWithin {limit >> 20} MB there may be {most} rows of {longest}.\n"
+    yield f"\nWith the default limit of {limit >> 20} MB, a batch has at most {most} rows of length {longest}.\n"
 
 
 def _measure_rate(count: int, call: Callable[[], object]) -> float:
@@ -272,7 +272,7 @@ def _prepare_bert(
         force=True,
     )
     return MapBenchmark(
-        title=f"{lengths.least} to {lengths.most} token ids to scores (BERT base, random weights)",
+        title=f"BERT base (random weights) on {lengths.least} to {lengths.most} token ids",
         model=directory / "bert.onnx",
         data=_write_column(directory / f"bert {lengths.most}.jsonl", "ids", ids),
         name="input_ids",
@@ -305,19 +305,19 @@ def _measure_continuous_batching(directory: Path, count: int) -> Iterator[str]:
         )
         for row, n in zip(ids, want, strict=True)
     ]
-    yield f"### Texts of log-normal lengths, written by a GPT of 4 layers of 256: {count} texts, 32 at once\n"
-    yield "| | texts/s | rows fed | rows that are no text |\n|---|---|---|---|"
+    yield f"### Continuous batching: {count} generated sequences of log-normal lengths, a GPT with 4 layers of width 256, batch size 32\n"
+    yield "| | sequences/s | processed positions | padding |\n|---|---|---|---|"
     fed = sum(
         len(some) * (int(some.max()) - 1 + PROMPT) for some in np.split(want, range(32, count, 32))
     )
     used = int(want.sum()) + count * (PROMPT - 1)
     fixed = _measure_rate(count, lambda: [*generate_in_batches(generator, enumerate(texts), 32)])
-    yield f"| batches of 32 that wait for the longest | {fixed:.1f} | {fed} | {fed / used - 1:.0%} |"
+    yield f"| static batches of 32 | {fixed:.1f} | {fed} | {fed / used - 1:.0%} |"
     batch = make_continuous_batch(generator, 32)
     ours = _measure_rate(count, lambda: [*batch.generate(enumerate(texts))])
     share = batch.processed_tokens / batch.valid_tokens - 1
-    yield f"| places are filled | {ours:.1f} | {batch.processed_tokens} | {share:.0%} |"
-    yield f"\n{ours / fixed:.1f} times as many texts a second (goal 1.5), {fed / batch.processed_tokens:.1f} times fewer rows.\n"
+    yield f"| continuous batching | {ours:.1f} | {batch.processed_tokens} | {share:.0%} |"
+    yield f"\n{ours / fixed:.1f} times as many sequences per second (goal: 1.5), {fed / batch.processed_tokens:.1f} times fewer positions.\n"
 
 
 def _write_column(path: Path, column: str, values: Sequence[object]) -> Path:

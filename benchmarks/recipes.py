@@ -109,7 +109,7 @@ def _make_models(
             )
     python = generation.find_genai_python()
     if not python:
-        remarks.append("onnxruntime-genai is not there: `make readers`.")
+        remarks.append("onnxruntime-genai is not installed: `make other-runtimes`.")
         return
     for n, (name, extra) in enumerate(THEIRS.items()):
         out = directory / f"recipe-genai-{n}"
@@ -135,8 +135,8 @@ def _prepare_checkpoint(directory: Path, quick: bool) -> Path:
         subprocess.run(command, check=True, stdout=sys.stderr)
     if not (named / "model.safetensors").exists():
         raise SystemExit(
-            "SPECC_BYTE_LM names no folder with a trained model; one is made in an hour by "
-            f"`python benchmarks/{script.name} --out DIR`"
+            "SPECC_BYTE_LM is not the directory of a trained model; to train one in an hour: "
+            f"python benchmarks/{script.name} --out DIR"
         )
     return named
 

@@ -1,7 +1,7 @@
 """Run the benchmarks: `make bench`, or `python benchmarks/run.py --only check,families --quick`.
 
 The output is Markdown. Each benchmark replaces its section of benchmarks/results.md, which states
-the date and the machine. With `--quick`, no file is written. `make readers` installs the other
+the date and the machine. With `--quick`, no file is written. `make other-runtimes` installs the other
 programs. SPECC_BYTE_LM is the directory of a model trained by `byte_lm.py`.
 """
 
@@ -110,13 +110,15 @@ def main() -> None:
     """Run the requested benchmarks, and report the failed benchmarks at the end."""
     parser = argparse.ArgumentParser(description=__doc__)
     every = ",".join(BENCHMARKS)
-    parser.add_argument("--only", default=every, help=f"comma-separated, of {every} (default: all)")
+    parser.add_argument(
+        "--only", default=every, help=f"benchmarks to run, comma-separated: {every} (default: all)"
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes, to test the benchmarks")  # fmt: skip
-    parser.add_argument("--out", type=Path, default=HERE / "results.md", help="where sections are replaced; not with --quick")  # fmt: skip
+    parser.add_argument("--out", type=Path, default=HERE / "results.md", help="results page to update (not with --quick)")  # fmt: skip
     given = parser.parse_args()
     wanted = given.only.split(",")
     if unknown := set(wanted) - set(BENCHMARKS):
-        parser.error(f"--only takes {every}, not {', '.join(sorted(unknown))}")
+        parser.error(f"unknown benchmark in --only: {', '.join(sorted(unknown))}; expected {every}")
     failed = []
     for name in wanted:
         section = _try_section(name, given.quick)

@@ -178,7 +178,7 @@ def _insert_results(wanted: re.Match[str]) -> str:
     sections = re.split(r"^(?=### )", RESULTS.read_text(encoding="utf-8"), flags=re.M)
     found = [s for s in sections if s.startswith(f"### {wanted[1]}")]
     if not found:
-        print(f"nothing was measured under `{wanted[1]}`", file=sys.stderr)
+        print(f"benchmarks/results.md has no section `{wanted[1]}`", file=sys.stderr)
     return found[0].rstrip() if found else ""
 
 
@@ -335,14 +335,14 @@ def find_broken_links() -> Iterator[str]:
                 continue
             aim = (page.parent / unquote(parts.path)).resolve()
             if not aim.exists():
-                yield f"{name} links to {address}, which is not there"
+                yield f"{name} has a broken link to {address}"
 
 
 def main() -> None:
     """Build the site. Exit with status 1 if a link is broken."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--zensical", default="zensical", help="the program")
-    parser.add_argument("--undrawn", action="store_true", help="leave drawings out")
+    parser.add_argument("--zensical", default="zensical", help="the zensical executable")
+    parser.add_argument("--undrawn", action="store_true", help="omit diagrams and attention plots")
     given = parser.parse_args()
     (ROOT / "build").mkdir(exist_ok=True)
     write_pages(not given.undrawn)

@@ -42,7 +42,7 @@ STATEMENTS_SCHEMA = make_any_of_schema(
     {"type": "array", "items": make_schema_ref("statement")}, {"type": "null"}
 )
 
-NO_VALUE = "no config value of this spec; a new one has its type: `{type: int}`"
+NO_VALUE = "unknown config value; to declare a new config value, write its type: `{type: int}`"
 
 
 def build_json_schema() -> Schema:
@@ -54,7 +54,7 @@ def build_json_schema() -> Schema:
     shared = _shared(parents)
     return {
         "$schema": SCHEMA_DRAFT,
-        "title": "A spec of specc",
+        "title": "A specc model spec",
         "type": "object",
         "required": ["specc", "model"],
         "additionalProperties": False,
@@ -134,7 +134,7 @@ def _definitions() -> Definitions:
 
 
 def _expression() -> Schema:
-    text = "a value as text, a list of values, or a call as a map: `{linear: {in: x, out: d}}`"
+    text = "a string, a list of expressions, or a call as a mapping: `{linear: {in: x, out: d}}`"
     listed = {"type": "array", "items": EXPRESSION_SCHEMA}
     return describe_schema(make_any_of_schema(SCALAR_SCHEMA, listed, make_schema_ref("call")), text)
 
@@ -295,10 +295,10 @@ TOP_KEYS: dict[str, Schema] = {
     "stream": {"type": ["object", "null"], "additionalProperties": NAME_SCHEMA},
 }
 TOP_DOCS = {
-    "specc": "the version of the language: 1",
-    "model": "what the model is called",
-    "doc": "what it is",
-    "extends": "the spec whose config gets values here: a built-in one by name, or a file",
+    "specc": "the version of the spec language: 1",
+    "model": "the name of the model",
+    "doc": "the description of the model",
+    "extends": "the base spec, whose config values this spec sets: a built-in spec, or a file",
     **get_keyword_docs(("use", "config", "dims", "require", "reading", "weights", "generate")),
     **get_keyword_docs(("inputs", "quantize", "stream")),
     "items": "blocks, graphs, masks, scores, biases and normalizers, in order",

@@ -1,4 +1,5 @@
-// Starts `specc lsp` and lets it answer for .specc files and for YAML; what is a spec it tells itself.
+// Starts the language server `specc lsp` for .specc files and YAML files. The server itself decides
+// which YAML files are specs.
 "use strict";
 
 const vscode = require("vscode");
@@ -18,10 +19,10 @@ async function start() {
     await client.start();
   } catch (error) {
     client = undefined;
-    // colors and the schema work without a server
+    // syntax highlighting and the JSON Schema work without a server
     vscode.window.showWarningMessage(
       `\`${command} lsp\` did not start (${error.message}). Install specc with the extra lsp, ` +
-        "or name the command in the setting specc.command."
+        "or set the path of the command in the setting specc.command."
     );
   }
 }

@@ -1,5 +1,5 @@
 """Pages in headless Chromium without network: user interaction, and no unexpected scripts or
-requests. Needs Chromium, and playwright in `.readers/browser`: `make readers`."""
+requests. Needs Chromium, and playwright in `.other-runtimes/browser`: `make other-runtimes`."""
 
 import json
 import os
@@ -40,12 +40,12 @@ class PageVisit:
 
 
 def visit_page(text: str, directory: Path, *steps: str, scheme: str = "light") -> PageVisit:
-    python = ROOT / ".readers" / "browser" / "bin" / "python"
+    python = ROOT / ".other-runtimes" / "browser" / "bin" / "python"
     chromium = os.environ.get("SPECC_CHROMIUM") or next(
         filter(None, map(shutil.which, ("chromium", "google-chrome"))), ""
     )
     if not python.exists() or not chromium:
-        pytest.skip("needs Chromium, and playwright: run `make readers`, or set SPECC_CHROMIUM")
+        pytest.skip("needs Chromium, and playwright: run `make other-runtimes`, or set SPECC_CHROMIUM")
     page = directory / "page.html"
     page.write_text(text, encoding="utf-8")
     words = [str(python), str(SCRIPT), str(page), chromium, scheme, *steps]

@@ -1,7 +1,7 @@
 """Editor files, checked with the programs that read them: VS Code's TextMate library, the YAML
 language server, and vsce.
 
-The packages are installed by `make readers`, or are in the directory that SPECC_NODE names. Without
+The packages are installed by `make other-runtimes`, or are in the directory that SPECC_NODE names. Without
 them the tests are skipped.
 """
 
@@ -31,11 +31,11 @@ def packages(*needed: str) -> Path:
     """Return the directory whose `node_modules` has some packages."""
     if not shutil.which("node"):
         pytest.skip("node is not installed")
-    directory = Path(os.environ.get("SPECC_NODE", ROOT / ".readers" / "node")).resolve()
+    directory = Path(os.environ.get("SPECC_NODE", ROOT / ".other-runtimes" / "node")).resolve()
     for name in needed:
         if not (directory / "node_modules" / name).is_dir():
             pytest.skip(
-                f"{name} is not installed: `make readers`, or name its folder in SPECC_NODE"
+                f"{name} is not installed: `make other-runtimes`, or name its folder in SPECC_NODE"
             )
     return directory
 
@@ -184,7 +184,7 @@ class LanguageClient:
 def test_extension_package_is_complete(tmp_path: Path) -> None:
     modules = EXTENSION / "node_modules"
     if not shutil.which("node") or not (modules / "@vscode" / "vsce").is_dir():
-        pytest.skip("the extension's packages are not installed: `make readers`")
+        pytest.skip("the extension's packages are not installed: `make other-runtimes`")
     made = tmp_path / "specc.vsix"
     command = ["npx", "vsce", "package", "--allow-missing-repository", "-o", str(made)]
     done = subprocess.run(command, cwd=EXTENSION, capture_output=True, text=True, timeout=300)

@@ -3,8 +3,8 @@ generate the tokens of the spec.
 
 The programs have their own environments: Optimum needs an older transformers, the others are not
 Python or bring their own ONNX Runtime. SPECC_GENAI_PYTHON and SPECC_OPTIMUM_PYTHON name Python
-executables, SPECC_NODE_MODULES a `node_modules` with @huggingface/transformers; `make readers`
-installs all three in `.readers/`.
+executables, SPECC_NODE_MODULES a `node_modules` with @huggingface/transformers; `make other-runtimes`
+installs all three in `.other-runtimes/`.
 """
 
 import json
@@ -57,22 +57,22 @@ nothing is decided.
 def find_python_with(module: str, name: str) -> str:
     """Return the Python that has a module; skip if there is none."""
     named = os.environ.get(f"SPECC_{name.upper()}_PYTHON", "")
-    made = ROOT / ".readers" / name / "bin" / "python"
+    made = ROOT / ".other-runtimes" / name / "bin" / "python"
     if named or made.exists():
         return named or str(made)
     if find_spec(module) is None:
         pytest.skip(
-            f"{module} is not installed: set SPECC_{name.upper()}_PYTHON, or run `make readers`"
+            f"{module} is not installed: set SPECC_{name.upper()}_PYTHON, or run `make other-runtimes`"
         )
     return sys.executable
 
 
 def node_modules() -> str:
     """Return a directory with transformers.js; skip if there is none, or no Node."""
-    found = os.environ.get("SPECC_NODE_MODULES", str(ROOT / ".readers" / "node" / "node_modules"))
+    found = os.environ.get("SPECC_NODE_MODULES", str(ROOT / ".other-runtimes" / "node" / "node_modules"))
     if shutil.which("node") is None or not (Path(found) / "@huggingface" / "transformers").exists():
         pytest.skip(
-            "transformers.js is not installed: set SPECC_NODE_MODULES, or run `make readers`"
+            "transformers.js is not installed: set SPECC_NODE_MODULES, or run `make other-runtimes`"
         )
     return found
 

@@ -1,6 +1,6 @@
 """Standalone generators produce the same tokens in JavaScript (onnxruntime-web in Node).
 
-The package is installed by `make readers`, or is in the directory that SPECC_NODE names (the one
+The package is installed by `make other-runtimes`, or is in the directory that SPECC_NODE names (the one
 with `node_modules`). Without it the tests are skipped; nothing is downloaded.
 """
 
@@ -26,10 +26,10 @@ def packages() -> Path:
     """Return the directory whose `node_modules` has the package."""
     if not shutil.which("node"):
         pytest.skip("node is not installed")
-    directory = Path(os.environ.get("SPECC_NODE", ROOT / ".readers" / "node")).resolve()
+    directory = Path(os.environ.get("SPECC_NODE", ROOT / ".other-runtimes" / "node")).resolve()
     if not (directory / "node_modules" / "onnxruntime-web").is_dir():
         pytest.skip(
-            "onnxruntime-web is not installed: `make readers`, or name its folder in SPECC_NODE"
+            "onnxruntime-web is not installed: `make other-runtimes`, or name its folder in SPECC_NODE"
         )
     return directory
 

@@ -3,7 +3,7 @@
     browser_script.py PAGE.html CHROMIUM light|dark STEP…
 
 A step is `click SELECTOR`, `hover SELECTOR X Y`, `fill SELECTOR VALUE`, `check SELECTOR`, `text
-SELECTOR`, `count SELECTOR`, `shown SELECTOR`. The Python of `.readers/browser` runs this file.
+SELECTOR`, `count SELECTOR`, `shown SELECTOR`. The Python of `.other-runtimes/browser` runs this file.
 """
 
 import json

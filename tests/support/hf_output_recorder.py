@@ -1,4 +1,4 @@
-"""Record outputs of transformers: `make answers` writes `tests/kept/hf_outputs.npz` with one tiny
+"""Record outputs of transformers: `make reference-outputs` writes `tests/kept/hf_outputs.npz` with one tiny
 checkpoint per family.
 
 `tests/parity` compares many configurations of each head; these are the smallest. Only missing cases

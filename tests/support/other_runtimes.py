@@ -1,7 +1,7 @@
 """Runtimes other than ONNX Runtime for Python: write models and inputs to a directory, run them
 there with separate programs, and compare the outputs with the float64 reference.
 
-`make readers` installs the runtimes in `.readers`; nothing is downloaded here.
+`make other-runtimes` installs the runtimes in `.other-runtimes`; nothing is downloaded here.
 """
 
 import json
@@ -24,7 +24,7 @@ from specc.verification.tolerance import compare_result
 from support.small_configs import SMALL_CONFIGS
 
 ROOT = Path(__file__).parents[2]
-RUNTIME_DIR = Path(os.environ.get("SPECC_READERS", ROOT / ".readers"))
+RUNTIME_DIR = Path(os.environ.get("SPECC_OTHER_RUNTIMES", ROOT / ".other-runtimes"))
 PROGRAMS = Path(__file__).parent / "other_programs"
 TRAINED = {"dates", "digits", "numbers", "xor"}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -60,7 +60,7 @@ class Runtime:
         if self.kind in ("openvino", "tract"):
             python = RUNTIME_DIR / self.kind / "bin" / "python"
             if not python.exists():
-                raise MissingRuntime(f"{self.kind} is not installed: `make readers`")
+                raise MissingRuntime(f"{self.kind} is not installed: `make other-runtimes`")
             return [str(python), str(PROGRAMS / f"with_{self.kind}.py")]
         packages = find_node_packages("onnxruntime-web")
         if self.kind == "node":
@@ -100,14 +100,14 @@ def find_node_packages(package: str) -> Path:
         raise MissingRuntime("node is not installed")
     directory = RUNTIME_DIR / "node"
     if not (directory / "node_modules" / package).is_dir():
-        raise MissingRuntime(f"{package} is not installed: `make readers`")
+        raise MissingRuntime(f"{package} is not installed: `make other-runtimes`")
     return directory
 
 
 def check_browser(packages: Path) -> None:
     """Raise `MissingRuntime` without Chromium or without Playwright."""
     if not (packages / "node_modules" / "playwright").is_dir():
-        raise MissingRuntime("playwright is not installed: `make readers`")
+        raise MissingRuntime("playwright is not installed: `make other-runtimes`")
     if not (os.environ.get("SPECC_CHROMIUM") or any(map(shutil.which, BROWSERS))):
         raise MissingRuntime("no Chromium is installed here, and SPECC_CHROMIUM names none")
 
