@@ -45,7 +45,9 @@ def visit_page(text: str, directory: Path, *steps: str, scheme: str = "light") -
         filter(None, map(shutil.which, ("chromium", "google-chrome"))), ""
     )
     if not python.exists() or not chromium:
-        pytest.skip("needs Chromium, and playwright: run `make other-runtimes`, or set SPECC_CHROMIUM")
+        pytest.skip(
+            "needs Chromium, and playwright: run `make other-runtimes`, or set SPECC_CHROMIUM"
+        )
     page = directory / "page.html"
     page.write_text(text, encoding="utf-8")
     words = [str(python), str(SCRIPT), str(page), chromium, scheme, *steps]

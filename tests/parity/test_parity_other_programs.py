@@ -69,7 +69,9 @@ def find_python_with(module: str, name: str) -> str:
 
 def node_modules() -> str:
     """Return a directory with transformers.js; skip if there is none, or no Node."""
-    found = os.environ.get("SPECC_NODE_MODULES", str(ROOT / ".other-runtimes" / "node" / "node_modules"))
+    found = os.environ.get(
+        "SPECC_NODE_MODULES", str(ROOT / ".other-runtimes" / "node" / "node_modules")
+    )
     if shutil.which("node") is None or not (Path(found) / "@huggingface" / "transformers").exists():
         pytest.skip(
             "transformers.js is not installed: set SPECC_NODE_MODULES, or run `make other-runtimes`"
