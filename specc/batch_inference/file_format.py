@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import TypeAlias
 
 from specc.io.json_io import Json
 from specc.io.safe_read import (
@@ -49,11 +47,6 @@ class TableColumn:
 
     name: str
     type: ColumnType
-
-
-def to_python_value(value: object) -> Any:
-    """Convert an array or NumPy scalar to Python values. Return other values unchanged."""
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def merge_element_types(first: str, second: str) -> str:

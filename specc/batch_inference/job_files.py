@@ -10,6 +10,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NoReturn, TypeAlias
 
+import numpy as np
+
 from specc.artifact.package_index_and_checksums import INDEX_FILE, is_package_directory
 from specc.batch_inference.data_files import find_image_files
 from specc.batch_inference.file_format import (
@@ -18,7 +20,6 @@ from specc.batch_inference.file_format import (
     RowBlock,
     TableColumn,
     UnreadableRow,
-    to_python_value,
 )
 from specc.batch_inference.parquet import encode_parquet
 from specc.diagnostics.diagnostic import SpeccError, raise_error
@@ -330,7 +331,8 @@ def _to_json_data(value: object) -> object:
 
 def _to_json_fallback(value: object) -> object:
     """Convert a value for JSON: arrays to lists, bytes to base64, other objects to strings."""
-    value = to_python_value(value)
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
     match value:
         case bytes():
             return base64.b64encode(value).decode("ascii")

@@ -1,6 +1,5 @@
 """Read and write Parquet files with pyarrow (extra [data])."""
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from specc.batch_inference.file_format import (
     RowBlock,
     TableColumn,
     UnreadableRow,
-    to_python_value,
 )
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
@@ -209,11 +207,8 @@ def _make_arrow_type(column_type: ColumnType) -> Arrow:
 
 def _convert_column(column_type: ColumnType, values: Sequence[object]) -> Arrow:
     """Convert the values of a column to an Arrow array."""
-    lists = _convert_arrays_to_lists(column_type, values)
-    if lists is not None:
-        return lists
     pa, arrow_type = import_pyarrow(), _make_arrow_type(column_type)
-    python_values = [to_python_value(v) for v in values]
+    python_values = [_nest_array(v) if isinstance(v, np.ndarray) else v for v in values]
     if column_type == ColumnType("f64"):  # a JSON column may mix integers and floats
         python_values = [None if v is None else float(v) for v in python_values]
     try:
@@ -222,15 +217,13 @@ def _convert_column(column_type: ColumnType, values: Sequence[object]) -> Arrow:
         return pa.array(_escape_surrogates(python_values), type=arrow_type)
 
 
-def _convert_arrays_to_lists(column_type: ColumnType, values: Sequence[object]) -> Arrow | None:
-    """Convert arrays and nulls to Arrow lists. Return None if the column has other values."""
-    arrays = [v for v in values if isinstance(v, np.ndarray)]
-    is_null = [v is None for v in values]
-    if not arrays or not column_type.list_sizes or len(arrays) + sum(is_null) < len(values):
-        return None
-    # a null in a column of fixed-size lists still occupies elements
-    is_null_free = column_type.list_sizes[0] is None or not any(is_null)
-    return _convert_lists(column_type, arrays, is_null) if is_null_free else None
+def _nest_array(array: Array) -> object:
+    """Convert an array to nested lists of one-dimensional arrays, which pyarrow converts without
+    Python objects for the elements.
+    """
+    if array.ndim > 1:
+        return [_nest_array(item) for item in array]
+    return array if array.ndim else array.item()
 
 
 def _escape_surrogates(value: Arrow) -> Arrow:
@@ -240,28 +233,3 @@ def _escape_surrogates(value: Arrow) -> Arrow:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     return value
-
-
-def _convert_lists(
-    column_type: ColumnType, arrays: Sequence[Array], is_null: Sequence[bool]
-) -> Arrow:
-    """Convert arrays to nested Arrow lists without Python objects; `is_null` marks null rows."""
-    pa = import_pyarrow()
-    flat = np.concatenate([array.ravel() for array in arrays])
-    nested = pa.array(flat, type=_make_arrow_type(ColumnType(column_type.element_type)))
-    for axis in reversed(range(1, len(column_type.list_sizes))):
-        lengths = [np.repeat(a.shape[axis], math.prod(a.shape[:axis])) for a in arrays]
-        nested = _split_lists(nested, column_type.list_sizes[axis], np.concatenate(lengths), None)
-    lengths_of_arrays = iter([len(array) for array in arrays])
-    rows = np.array([0 if is_missing else next(lengths_of_arrays) for is_missing in is_null])
-    mask = pa.array(is_null) if any(is_null) else None
-    return _split_lists(nested, column_type.list_sizes[0], rows, mask)
-
-
-def _split_lists(values: Arrow, size: int | None, lengths: Array, mask: Arrow) -> Arrow:
-    """Group flat values into Arrow lists of the fixed size `size`, or of the given lengths."""
-    pa = import_pyarrow()
-    if size is not None:
-        return pa.FixedSizeListArray.from_arrays(values, size)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), type=pa.int32())
-    return pa.ListArray.from_arrays(offsets, values, mask=mask)
