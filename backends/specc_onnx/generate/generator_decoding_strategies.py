@@ -113,7 +113,7 @@ class SingleSequenceStrategy:
             seed, batch_size = inputs.scalars[SEED_INPUT], g.emit_length(size)
             self.sampler = emit_sampler_state(seed, batch_size, inputs.vocabulary, settings)
         shape = g.emit_shape([size])
-        empty_shape = g.emit_node("Concat", shape, [0], axis=0)
+        empty_shape = shape.emit_node("Concat", [0], axis=0)
         is_finished, tokens, scores = (
             g.emit_node("Expand", value, result_shape)
             for value, result_shape in ((False, shape), (0, empty_shape), (0.0, empty_shape))
@@ -129,14 +129,14 @@ class SingleSequenceStrategy:
         self, logits: OnnxValue, iteration: OnnxValue, carries: Sequence[OnnxValue]
     ) -> TokenSelection:
         """Select one token per sequence."""
-        g, decoding = logits.g, self.inputs.decoding
+        decoding = self.inputs.decoding
         is_finished, tokens_so_far, scores, *history = carries
         allowed_scores = self.processors.emit_scores(logits, iteration, history)
         if self.sampler:
             sampled = emit_sampled_tokens(self.sampler, allowed_scores, iteration)
         else:
             # if several tokens are equally likely, the token with the lowest id is selected
-            sampled = g.emit_node("ArgMax", allowed_scores, axis=1, keepdims=False)
+            sampled = allowed_scores.emit_node("ArgMax", axis=1, keepdims=False)
         score = emit_log_probability(logits, sampled)
         score = is_finished.if_else(0.0, score)
         tokens = is_finished.if_else(decoding.fill_token_id, sampled)
@@ -149,8 +149,8 @@ class SingleSequenceStrategy:
         column = sampled.unsqueeze(1)
         next_carries = [
             is_finished,
-            g.emit_node("Concat", tokens_so_far, tokens.unsqueeze(1), axis=1),
-            g.emit_node("Concat", scores, score.unsqueeze(1), axis=1),
+            tokens_so_far.emit_node("Concat", tokens.unsqueeze(1), axis=1),
+            scores.emit_node("Concat", score.unsqueeze(1), axis=1),
             *self.processors.emit_updated_history(history, column),
         ]
         has_unfinished = emit_count_nonzero(~is_finished) > 0
@@ -180,18 +180,18 @@ class BeamSearchStrategy:
         self, logits: OnnxValue, iteration: OnnxValue, carries: Sequence[OnnxValue]
     ) -> TokenSelection:
         """Select one token per hypothesis."""
-        g, decoding = logits.g, self.inputs.decoding
+        decoding = self.inputs.decoding
         count = len(onnx_beam_search.BeamState._fields)
         state, history = onnx_beam_search.BeamState(*carries[:count]), carries[count:]
-        log_probs = g.emit_node("LogSoftmax", logits, axis=1)
+        log_probs = logits.emit_node("LogSoftmax", axis=1)
         log_probs = self.processors.emit_scores(log_probs, iteration, history)
         if decoding.renormalize_logits:
             # softmax over only -inf would return NaN
             is_allowed = log_probs > onnx_beam_search.NO_SCORE
-            renormalized = g.emit_node("LogSoftmax", log_probs, axis=1)
+            renormalized = log_probs.emit_node("LogSoftmax", axis=1)
             log_probs = is_allowed.if_else(renormalized, onnx_beam_search.NO_SCORE)
         search = onnx_beam_search.BeamSearchStep(
-            g=g,
+            g=logits.g,
             decoding=decoding,
             state=state,
             vocabulary=self.inputs.vocabulary,
@@ -268,7 +268,7 @@ def _emit_xor_shift(z: OnnxValue, bits: int) -> OnnxValue:
 
 
 def _emit_right_shift(z: OnnxValue, bits: int) -> OnnxValue:
-    return z.g.emit_node("BitShift", z, bits, direction="RIGHT")
+    return z.emit_node("BitShift", bits, direction="RIGHT")
 
 
 MAX_SAMPLED_CANDIDATES = 1000
@@ -295,11 +295,11 @@ def emit_sampler_state(
     """Emit the loop-invariant values of sampling from the inputs `seed` i64[], the batch size i64[]
     and the sampling settings (`SAMPLING_INPUTS`).
     """
-    g, temperature = seed.g, settings["temperature"]
+    temperature = settings["temperature"]
     is_sampling = temperature > 0.0
     # Temperature 0 is greedy decoding: one candidate, whose logit is divided by 1.
     temperature_divisor = is_sampling.if_else(temperature, 1.0)
-    sequence_ids = g.emit_node("Range", 0, batch_size, 1)
+    sequence_ids = seed.g.emit_node("Range", 0, batch_size, 1)
     keys = emit_substream_key(emit_stream_key(seed, "sample"), sequence_ids.cast("u64"))
     max_candidates = _emit_candidate_count(vocabulary, settings)
     candidate_count = is_sampling.if_else(max_candidates, 1)
@@ -324,12 +324,12 @@ def _emit_candidate_count(vocabulary: int, settings: Mapping[str, OnnxValue]) ->
 
 def emit_sampled_tokens(sampler: SamplerState, logits: OnnxValue, step: OnnxValue) -> OnnxValue:
     """Emit tokens i64[batch], sampled from logits `[batch, vocab]` at step `step`, i64[]."""
-    g, scaled_logits = logits.g, logits / sampler.temperature
+    scaled_logits = logits / sampler.temperature
     top_logits, ids = emit_top_k(scaled_logits, sampler.candidate_count, axis=1)
-    probabilities = g.emit_node("Softmax", top_logits.cast(PROBABILITY_DTYPE), axis=1)
-    sums = g.emit_node("CumSum", _emit_top_p_filter(sampler, probabilities), 1)
+    probabilities = top_logits.cast(PROBABILITY_DTYPE).emit_node("Softmax", axis=1)
+    sums = _emit_top_p_filter(sampler, probabilities).emit_node("CumSum", 1)
     # The uniform random number is scaled to the sum of the remaining probabilities.
-    sum_of_weights = g.emit_node("Slice", sums, [-1], [2**31 - 1], [1])
+    sum_of_weights = sums.emit_node("Slice", [-1], [2**31 - 1], [1])
     step_keys = emit_substream_key(sampler.keys, step.cast("u64"))
     uniform = emit_uniform_sample(step_keys).cast(PROBABILITY_DTYPE)
     is_below = sums <= uniform.unsqueeze(1) * sum_of_weights
@@ -341,8 +341,7 @@ def _emit_top_p_filter(sampler: SamplerState, probabilities: OnnxValue) -> OnnxV
     """Emit the sorted probabilities `[batch, k]` with zeros for tokens that top-p or min-p
     excludes. The first token is never excluded.
     """
-    g = probabilities.g
-    preceding_sum = g.emit_node("CumSum", probabilities, 1, exclusive=1)
+    preceding_sum = probabilities.emit_node("CumSum", 1, exclusive=1)
     # Rounded sums may exceed 1, so top-p = 1 is handled separately and keeps all tokens.
     is_top_p_off = sampler.top_p >= 1
     is_kept = (preceding_sum < sampler.top_p) | is_top_p_off
@@ -355,15 +354,15 @@ def _emit_top_p_filter(sampler: SamplerState, probabilities: OnnxValue) -> OnnxV
 def emit_invalid_logits(logits: OnnxValue) -> OnnxValue:
     """Emit a bool[batch] mask of logits `[batch, vocab]` with NaN or without a finite maximum."""
     # Not every `ReduceMax` kernel propagates NaN.
-    is_nan = logits.g.emit_node("IsNaN", logits).cast("f32")
+    is_nan = logits.emit_node("IsNaN").cast("f32")
     has_nan = emit_reduce("ReduceMax", is_nan, 1) > 0.0
-    max_magnitude = logits.g.emit_node("Abs", emit_reduce("ReduceMax", logits, 1))
+    max_magnitude = emit_reduce("ReduceMax", logits, 1).emit_node("Abs")
     return has_nan | ~(max_magnitude < float("inf"))
 
 
 def emit_log_probability(logits: OnnxValue, tokens: OnnxValue) -> OnnxValue:
     """Emit the log-probability of the token of each batch element under `logits`, f32[batch]."""
-    g, token_columns = logits.g, tokens.unsqueeze(1)
-    all_log_probs = g.emit_node("LogSoftmax", logits, axis=1)
+    token_columns = tokens.unsqueeze(1)
+    all_log_probs = logits.emit_node("LogSoftmax", axis=1)
     log_probs = all_log_probs.gather_elements(token_columns, 1)
     return log_probs.squeeze(1)

@@ -68,7 +68,7 @@ class LogitsProcessors:
         if self.penalty:
             updated_history.append(_emit_updated_seen_tokens(history[0], tokens))
         if self.needs_token_history:
-            updated_history.append(self.g.emit_node("Concat", history[-1], tokens, axis=1))
+            updated_history.append(history[-1].emit_node("Concat", tokens, axis=1))
         return updated_history
 
     def emit_scores(
@@ -133,14 +133,13 @@ class LogitsProcessors:
         """Emit a bool[batch, vocabulary] mask of the tokens that would repeat an n-gram (n =
         `size`) of the history i64[batch, m] (arXiv:1705.04304, sec. 2.5).
         """
-        g = self.g
         # Column `s` contains the n-gram that starts at position `s`.
-        last_tokens = g.emit_node("Slice", history, [size - 1], [SLICE_TO_END], [1])
+        last_tokens = history.emit_node("Slice", [size - 1], [SLICE_TO_END], [1])
         is_repeat = last_tokens.equals(last_tokens)
         for n in range(size - 1):
             offset = n - size + 1
-            earlier = g.emit_node("Slice", history, [n], [offset], [1])
-            recent = g.emit_node("Slice", history, [offset], [offset + 1 or SLICE_TO_END], [1])
+            earlier = history.emit_node("Slice", [n], [offset], [1])
+            recent = history.emit_node("Slice", [offset], [offset + 1 or SLICE_TO_END], [1])
             is_repeat = is_repeat & earlier.equals(recent)
         return emit_prompt_token_mask(last_tokens, is_repeat, self.vocabulary)
 
@@ -153,12 +152,12 @@ class LogitsProcessors:
         g = self.g
         if length == 1:
             return self._emit_token_set({sequence[0] for sequence in sequences})
-        recent_tokens = g.emit_node("Slice", history, [1 - length], [SLICE_TO_END], [1])
+        recent_tokens = history.emit_node("Slice", [1 - length], [SLICE_TO_END], [1])
         prefixes = g.emit_constant([[list(sequence[:-1]) for sequence in sequences]], "i64")
         equal_tokens = recent_tokens.unsqueeze(1).equals(prefixes)
         is_match = emit_count_nonzero(equal_tokens, 2).equals(length - 1)
         last_tokens = g.emit_constant([[sequence[-1] for sequence in sequences]], "i64")
-        tokens = g.emit_node("Expand", last_tokens, g.emit_node("Shape", is_match))
+        tokens = last_tokens.emit_node("Expand", is_match.emit_node("Shape"))
         return emit_prompt_token_mask(tokens, is_match, self.vocabulary)
 
     def _emit_suppressed_scores(
@@ -175,23 +174,21 @@ def emit_prompt_token_mask(
     prompt: OnnxValue, padding_mask: OnnxValue | None, vocabulary: int
 ) -> OnnxValue:
     """Emit a bool[batch, vocabulary] mask of the tokens in each prompt i64[batch, n]."""
-    g = prompt.g
     is_token, is_in_vocabulary = prompt >= 0, prompt < vocabulary
     is_counted = is_token & is_in_vocabulary
     if padding_mask is not None:
         is_counted = is_counted & padding_mask
     # the ids of padded positions are scattered to an additional column, which is sliced off
     columns = is_counted.if_else(prompt, vocabulary)
-    shape = g.emit_node("Concat", emit_axis_length(prompt, 0), [vocabulary + 1], axis=0)
-    no_tokens = g.emit_node("Expand", False, shape)
+    shape = emit_axis_length(prompt, 0).emit_node("Concat", [vocabulary + 1], axis=0)
+    no_tokens = prompt.g.emit_node("Expand", False, shape)
     return _emit_updated_seen_tokens(no_tokens, columns).slice(1, 0, vocabulary)
 
 
 def _emit_updated_seen_tokens(seen_tokens: OnnxValue, tokens: OnnxValue) -> OnnxValue:
     """Emit the mask `seen_tokens` bool[batch, vocabulary], updated with `tokens` i64[batch, n]."""
-    g = tokens.g
-    flags = g.emit_node("Expand", True, g.emit_node("Shape", tokens))
-    return g.emit_node("ScatterElements", seen_tokens, tokens, flags, axis=1)
+    flags = tokens.g.emit_node("Expand", True, tokens.emit_node("Shape"))
+    return seen_tokens.emit_node("ScatterElements", tokens, flags, axis=1)
 
 
 def emit_repetition_penalty(
@@ -212,27 +209,26 @@ def _emit_prompt_history(
     """Emit the right-aligned history of a prompt i64[batch, n], preceded by as many `NO_TOKEN`
     columns as the longest sequence of `bad_words_ids` requires.
     """
-    g = prompt.g
     if padding_mask is not None:
         prompt = _emit_right_aligned(prompt, padding_mask)
     padding_length = max((len(sequence) - 1 for sequence in decoding.bad_words_ids), default=0)
     if not padding_length:
         return prompt
-    shape = g.emit_node("Concat", emit_axis_length(prompt, 0), [padding_length], axis=0)
-    padding = g.emit_node("Expand", NO_TOKEN, shape)
-    return g.emit_node("Concat", padding, prompt, axis=1)
+    shape = emit_axis_length(prompt, 0).emit_node("Concat", [padding_length], axis=0)
+    padding = prompt.g.emit_node("Expand", NO_TOKEN, shape)
+    return padding.emit_node("Concat", prompt, axis=1)
 
 
 def _emit_right_aligned(prompt: OnnxValue, padding_mask: OnnxValue) -> OnnxValue:
     """Emit the prompt tokens without padding, right-aligned and preceded by `NO_TOKEN`."""
-    g, is_token = prompt.g, padding_mask.cast("i64")
+    is_token = padding_mask.cast("i64")
     length, one = emit_axis_length(prompt, 1), [1]
-    following_count = g.emit_node("CumSum", is_token, 1, exclusive=1, reverse=1)
+    following_count = is_token.emit_node("CumSum", 1, exclusive=1, reverse=1)
     columns = length - one - following_count
     # the ids of padded positions are scattered to an additional column, which is sliced off
     columns = padding_mask.if_else(columns, length)
     batch_size = emit_axis_length(prompt, 0)
-    shape = g.emit_node("Concat", batch_size, length + one, axis=0)
-    padding = g.emit_node("Expand", NO_TOKEN, shape)
-    aligned = g.emit_node("ScatterElements", padding, columns, prompt, axis=1)
-    return g.emit_node("Slice", aligned, [0], length, [1])
+    shape = batch_size.emit_node("Concat", length + one, axis=0)
+    padding = prompt.g.emit_node("Expand", NO_TOKEN, shape)
+    aligned = padding.emit_node("ScatterElements", columns, prompt, axis=1)
+    return aligned.emit_node("Slice", [0], length, [1])

@@ -258,9 +258,9 @@ def _emit_next_mask(
     new_length = context.derived.step.inputs[context.derived.sequence_input].type.shape[1]
     time_axis = next(n for n, d in enumerate(x.shape) if d.symbols() & new_length.symbols())
     if default is None:
-        leading_shape = g.emit_node("Shape", mask, start=0, end=time_axis)
-        trailing_shape = g.emit_node("Shape", mask, start=time_axis + 1)
-        shape = g.emit_node("Concat", leading_shape, [1], trailing_shape, axis=0)
+        leading_shape = mask.emit_node("Shape", start=0, end=time_axis)
+        trailing_shape = mask.emit_node("Shape", start=time_axis + 1)
+        shape = leading_shape.emit_node("Concat", [1], trailing_shape, axis=0)
         new_column = g.emit_node("Expand", True, shape)
     else:
         value = default.inputs[context.derived.sequence_input]
@@ -273,7 +273,7 @@ def _emit_next_mask(
         new_column = g.values.tensors[default.outputs[name]]
     # An input contains either all positions or only the positions of the current step.
     if name in context.derived.full_length_inputs:
-        return g.emit_node("Concat", mask, new_column, axis=time_axis)
+        return mask.emit_node("Concat", new_column, axis=time_axis)
     return new_column
 
 

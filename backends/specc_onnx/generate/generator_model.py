@@ -208,11 +208,11 @@ def _emit_begin_token(context: GenerationContext) -> OnnxValue | None:
         is_absent = emit_axis_length(tokens, 1).equals([0])
         # A slice of size 0 or 1 replaces an `If`, whose branches would need equal shapes.
         start_tokens = g.emit_constant([list(start_ids)], prompt_type.dtype)
-        shape = g.emit_node("Concat", g.emit_shape([context.batch]), [1], axis=0)
+        shape = g.emit_shape([context.batch]).emit_node("Concat", [1], axis=0)
         count = is_absent.cast("i64") * [len(start_ids)]
-        start_column = g.emit_node("Expand", start_tokens, shape)
-        start_column = g.emit_node("Slice", start_column, [0], count, [1])
-        tokens = g.emit_node("Concat", start_column, tokens, axis=1)
+        start_column = start_tokens.emit_node("Expand", shape)
+        start_column = start_column.emit_node("Slice", [0], count, [1])
+        tokens = start_column.emit_node("Concat", tokens, axis=1)
     context.main_tensors[prompt_input] = tokens.with_type(prompt_type)
     # The prompt length is now the number of tokens including start tokens, not the size of the
     # input.
@@ -230,9 +230,9 @@ def _emit_extended_mask(context: GenerationContext, name: str, tokens: OnnxValue
     g = context.g
     mask = _emit_optional_input(context, name)
     missing_length = emit_axis_length(tokens, 1) - emit_axis_length(mask, 1)
-    shape = g.emit_node("Concat", g.emit_shape([context.batch]), missing_length, axis=0)
+    shape = g.emit_shape([context.batch]).emit_node("Concat", missing_length, axis=0)
     leading_mask = g.emit_node("Expand", True, shape)
-    return g.emit_node("Concat", leading_mask, mask, axis=1).with_type(context.types[name])
+    return leading_mask.emit_node("Concat", mask, axis=1).with_type(context.types[name])
 
 
 def _emit_optional_input(context: GenerationContext, name: str) -> OnnxValue:
@@ -242,8 +242,8 @@ def _emit_optional_input(context: GenerationContext, name: str) -> OnnxValue:
     # expanded.
     code = ONNX_TYPE_CODES[type.dtype]
     g.values.constants[name] = TensorProto(name=name, data_type=code, dims=[1, 0])
-    shape = g.emit_node("Concat", g.emit_shape([context.batch]), [1], axis=0)
-    return g.emit_node("Expand", Tensor(g, name, type), shape)
+    shape = g.emit_shape([context.batch]).emit_node("Concat", [1], axis=0)
+    return Tensor(g, name, type).emit_node("Expand", shape)
 
 
 def emit_prompt_carry(context: GenerationContext) -> LoopCarry:

@@ -64,12 +64,12 @@ def emit_beam_carries(
     sequences. Initially, the beams of a sequence are equal, so only one of them has a finite score.
     """
     n = decoding.num_beams
-    shape = g.emit_node("Concat", sequences, [n], axis=0)
-    initial_scores = g.emit_node(
-        "Expand", g.emit_constant([[0.0, *[NO_SCORE] * (n - 1)]], "f32"), shape
+    shape = sequences.emit_node("Concat", [n], axis=0)
+    initial_scores = g.emit_constant([[0.0, *[NO_SCORE] * (n - 1)]], "f32").emit_node(
+        "Expand", shape
     )
-    empty_sequences = g.emit_node("Expand", 0, g.emit_node("Concat", shape, [0], axis=0))
-    can_improve = g.emit_node("Expand", True, g.emit_node("Concat", sequences, [1], axis=0))
+    empty_sequences = g.emit_node("Expand", 0, shape.emit_node("Concat", [0], axis=0))
+    can_improve = g.emit_node("Expand", True, sequences.emit_node("Concat", [1], axis=0))
     scores = Type.of("f32", SEQUENCES_DIM, n)
     tokens = Type.of("i64", SEQUENCES_DIM, n, GENERATED_DIM)
     fields = (
@@ -111,14 +111,14 @@ def emit_beam_step(
     vocabulary]`. If a live beam has invalid logits, the search ends with `NO_TOKEN` and a NaN
     score.
     """
-    g, n = step.g, step.decoding.num_beams
+    n = step.decoding.num_beams
     batch = emit_axis_length(step.state.scores, 0)
     beam_count = batch * [n]
     # In the first step, there may be a single logits vector per sequence, from which all beams
     # continue.
     beams_per_logit_row = beam_count / emit_axis_length(log_probs, 0)
-    log_probs = g.emit_node(
-        "Reshape", log_probs, g.emit_node("Concat", batch, [-1, step.vocabulary], axis=0)
+    log_probs = log_probs.emit_node(
+        "Reshape", batch.emit_node("Concat", [-1, step.vocabulary], axis=0)
     )
     candidates = _emit_candidates(step, log_probs)
     # If several scores are equal, `TopK` selects the first index, like Python's stable sort.
@@ -130,9 +130,7 @@ def emit_beam_step(
     sequences = _emit_gathered_beams(step, candidates.sequences, indices, step.candidate_count)
     finished_scores, finished_sequences, is_finished = _emit_finished_beams(step, candidates)
     can_improve = _emit_can_improve(step, scores, finished_scores, is_finished)
-    is_invalid = g.emit_node(
-        "Reshape", is_invalid_logits, g.emit_node("Concat", batch, [-1], axis=0)
-    )
+    is_invalid = is_invalid_logits.emit_node("Reshape", batch.emit_node("Concat", [-1], axis=0))
     # all unfinished sequences end if a live beam has invalid logits
     is_live = step.state.scores > NO_SCORE
     has_failed = step.state.can_improve & _emit_any(is_live & is_invalid)
@@ -144,7 +142,7 @@ def emit_beam_step(
     next_state = BeamState(
         scores, sequences, finished_scores, finished_sequences, is_finished, can_improve
     )
-    flat_tokens = g.emit_node("Reshape", tokens, [-1])
+    flat_tokens = tokens.emit_node("Reshape", [-1])
     return TokenSelection(flat_tokens, parents, should_continue, next_state)
 
 
@@ -152,21 +150,21 @@ def _emit_candidates(step: BeamSearchStep, log_probs: OnnxValue) -> BeamCandidat
     """Emit the best continuations of the live beams from log-probabilities `[s, 1, vocabulary]`
     (equal for all beams) or `[s, n, vocabulary]`.
     """
-    g, n = step.g, step.decoding.num_beams
+    n = step.decoding.num_beams
     parent_scores = step.state.scores.unsqueeze(2)
     # An unused beam may have NaN logits.
     is_live = parent_scores > NO_SCORE
     total_scores = is_live.if_else(log_probs + parent_scores, NO_SCORE)
-    total_scores = g.emit_node("Reshape", total_scores, [-1, n * step.vocabulary])
+    total_scores = total_scores.emit_node("Reshape", [-1, n * step.vocabulary])
     scores, indices = emit_top_k(total_scores, [step.candidate_count], axis=1)
-    parents, tokens = (g.emit_node(kind, indices, step.vocabulary) for kind in ("Div", "Mod"))
+    parents, tokens = (indices.emit_node(kind, step.vocabulary) for kind in ("Div", "Mod"))
     parent_sequences = _emit_gathered_beams(step, step.state.sequences, parents, n)
-    sequences = g.emit_node("Concat", parent_sequences, tokens.unsqueeze(2), axis=2)
+    sequences = parent_sequences.emit_node("Concat", tokens.unsqueeze(2), axis=2)
     is_finished = step.length >= step.limit
     for stop in step.decoding.stop_token_ids:
         is_finished = is_finished | tokens.equals(stop)
     if not step.decoding.stop_token_ids:
-        is_finished = g.emit_node("Expand", is_finished, g.emit_node("Shape", tokens))
+        is_finished = is_finished.emit_node("Expand", tokens.emit_node("Shape"))
     return BeamCandidates(scores, parents, tokens, sequences, is_finished)
 
 
@@ -184,15 +182,15 @@ def _emit_finished_beams(
     scores = _emit_masked_scores(
         _emit_normalized_scores(step, candidates.scores, step.length), ~finishes_now
     )
-    column = g.emit_node("Concat", g.emit_node("Shape", step.state.scores), [1], axis=0)
+    column = step.state.scores.emit_node("Shape").emit_node("Concat", [1], axis=0)
     fill_column = g.emit_node("Expand", step.decoding.fill_token_id, column)
     # Hypotheses that finished earlier are padded to the current length.
-    earlier_sequences = g.emit_node("Concat", step.state.finished_sequences, fill_column, axis=2)
-    sequences = g.emit_node("Concat", earlier_sequences, candidates.sequences, axis=1)
-    is_beam_finished = g.emit_node(
-        "Concat", step.state.is_finished.cast("i64"), finishes_now.cast("i64"), axis=1
+    earlier_sequences = step.state.finished_sequences.emit_node("Concat", fill_column, axis=2)
+    sequences = earlier_sequences.emit_node("Concat", candidates.sequences, axis=1)
+    is_beam_finished = step.state.is_finished.cast("i64").emit_node(
+        "Concat", finishes_now.cast("i64"), axis=1
     )
-    merged_scores = g.emit_node("Concat", step.state.finished_scores, scores, axis=1)
+    merged_scores = step.state.finished_scores.emit_node("Concat", scores, axis=1)
     best_scores, indices = emit_top_k(merged_scores, [n], axis=1)
     is_beam_finished = is_beam_finished.gather_elements(indices, 1).cast("bool")
     finished_sequences = _emit_gathered_beams(step, sequences, indices, n + step.candidate_count)
@@ -231,10 +229,9 @@ def _emit_normalized_scores(step: BeamSearchStep, scores: OnnxValue, count: Onnx
     """Emit `scores / count ** length_penalty` in f32, which is at least `MIN_SCORE`, or `NO_SCORE`
     for unused beams.
     """
-    g = step.g
     # The score is computed in f64 and rounded once, as in the Python implementation, so that both
     # implementations have the same ties.
-    divisor = g.emit_node("Pow", count.cast("f64"), step.decoding.length_penalty)
+    divisor = count.cast("f64").emit_node("Pow", step.decoding.length_penalty)
     normalized_scores = (scores.cast("f64") / divisor).cast("f32")
     normalized_scores = normalized_scores.maximum(MIN_SCORE)
     return _emit_masked_scores(normalized_scores, scores.equals(NO_SCORE))
@@ -253,24 +250,20 @@ def _emit_any(x: OnnxValue, axis: int = 1) -> OnnxValue:
 
 def _emit_flat_indices(step: BeamSearchStep, indices: OnnxValue, width: int) -> OnnxValue:
     """Convert beam indices `[s, m]` within sequences of `width` beams to flat indices `[s·m]`."""
-    g = step.g
     count = emit_axis_length(step.state.scores, 0).squeeze(0)
-    sequence_ids = g.emit_node("Range", 0, count, 1)
+    sequence_ids = step.g.emit_node("Range", 0, count, 1)
     offsets = sequence_ids.unsqueeze(1) * width
-    return g.emit_node("Reshape", indices + offsets, [-1])
+    return (indices + offsets).emit_node("Reshape", [-1])
 
 
 def _emit_gathered_beams(
     step: BeamSearchStep, x: OnnxValue, indices: OnnxValue, width: int
 ) -> OnnxValue:
     """Gather the beams at `indices` `[s, m]` from `x` `[s, width, t]`; return `[s, m, t]`."""
-    g = step.g
     length = emit_axis_length(x, 2)
     count = emit_axis_length(x, 0) * [width]
     # `t` is 0 before the first step, so 0 must not mean "copy this axis" in the shape.
-    flat_beams = g.emit_node(
-        "Reshape", x, g.emit_node("Concat", count, length, axis=0), allowzero=1
-    )
+    flat_beams = x.emit_node("Reshape", count.emit_node("Concat", length, axis=0), allowzero=1)
     flat_result = flat_beams.gather(_emit_flat_indices(step, indices, width))
-    shape = g.emit_node("Concat", g.emit_node("Shape", indices), length, axis=0)
-    return g.emit_node("Reshape", flat_result, shape, allowzero=1)
+    shape = indices.emit_node("Shape").emit_node("Concat", length, axis=0)
+    return flat_result.emit_node("Reshape", shape, allowzero=1)

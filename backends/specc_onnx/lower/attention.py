@@ -179,7 +179,7 @@ def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tens
     maximum = emit_reduce("ReduceMax", visible_scores, axis, keepdims=True)
     # A score of -inf is treated as masked.
     is_maximum = visible_scores.equals(maximum) & (visible_scores > lowest)
-    rank = g.emit_node("CumSum", is_maximum.cast("i32"), axis)
+    rank = is_maximum.cast("i32").emit_node("CumSum", axis)
     return (is_maximum & rank.equals(1)).cast(scores.dtype)
 
 
@@ -188,7 +188,7 @@ def masked_normalization(
     op: ops.MaskedNormalization, g: Emitter, scores: Tensor, mask: Tensor
 ) -> OnnxValue:
     """Lower to the ReLU of the unmasked scores divided by their sum, or by 1 if the sum is 0."""
-    visible_scores = mask.if_else(g.emit_node("Relu", scores), 0)
+    visible_scores = mask.if_else(scores.emit_node("Relu"), 0)
     score_sum = emit_reduce("ReduceSum", visible_scores, scores.rank - 1, keepdims=True)
     return visible_scores / score_sum.equals(0).if_else(1, score_sum)
 

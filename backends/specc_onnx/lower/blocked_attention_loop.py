@@ -158,7 +158,7 @@ def _emit_short_operand(
     placeholder_type = Type.of(operand.dtype, *[1] * operand.rank)
     placeholder = partial(emit_full, g, 0, placeholder_type.dtype, placeholder_type.shape)
     unused_branch = make_branch(g, "unused", [placeholder_type], lambda: [placeholder()])
-    name = g.emit_node("If", is_long, then_branch=unused_branch, else_branch=short_branch)
+    name = is_long.emit_node("If", then_branch=unused_branch, else_branch=short_branch)
     result = name.with_type(operand.type)
     # Values of a loop body are visible only inside the loop body.
     if len(g.bodies.open_bodies) == 1:
@@ -190,7 +190,7 @@ def emit_blocking_condition(
             is_long = is_long & has_batch
     for indices in filter(None, (global_tokens.keys, global_tokens.queries)):
         with _enter_blocks_scope(g):
-            scaled_count = g.emit_node("Size", indices) * GLOBAL_TOKEN_RATIO
+            scaled_count = indices.emit_node("Size") * GLOBAL_TOKEN_RATIO
             has_few_tokens = scaled_count <= g.emit_length(queries)
             is_long = is_long & has_few_tokens
     return is_long
@@ -213,7 +213,7 @@ def _emit_true_indices(
         any_condition = any_condition | holds if any_condition else holds
     if any_condition is None:
         return None
-    return g.emit_node("NonZero", any_condition).squeeze(0)
+    return any_condition.emit_node("NonZero").squeeze(0)
 
 
 @contextmanager
@@ -283,7 +283,7 @@ def emit_block_loop(
     types = [condition.type, block_result.type]
     graph = make_body_graph("block", body, results, types, [block_index, condition])
     trip_count = block_count.squeeze(0)
-    stacked_blocks = g.emit_node("Loop", trip_count, True, body=graph)
+    stacked_blocks = trip_count.emit_node("Loop", True, body=graph)
     with _enter_blocks_scope(g):
         blocks = stacked_blocks.with_type(block_result.type)
         return _emit_concatenated_blocks(g, blocks, block_count, plan, n)
@@ -326,7 +326,7 @@ def _bind_key_count(g: Emitter, queries: PositionSpan, keys: PositionSpan) -> It
         return
     count = (keys.stop - keys.start).squeeze(0)
     if keys.global_positions:
-        count = count + g.emit_node("Size", keys.global_positions)
+        count = count + keys.global_positions.emit_node("Size")
     with assume_nonempty(g, queries.length), bind_dim_size(g, BLOCK_KEYS_DIM, count):
         yield
 
@@ -356,7 +356,7 @@ def _emit_concatenated_blocks(
     assert width is not None, "blocked attention needs a static width"
     order = [*range(1, leading_axes + 1), 0, leading_axes + 1, leading_axes + 2]
     batch_first = blocks.transpose(order)
-    all_blocks = g.emit_node("Reshape", batch_first, [*[0] * leading_axes, -1, width])
+    all_blocks = batch_first.emit_node("Reshape", [*[0] * leading_axes, -1, width])
     block_length, axis = [plan.block_size], [leading_axes]
     # The last block starts at position `overlap_start` of the sequence, but at index
     # `leading_count` of the concatenation, where the previous blocks end. Its first new position is
@@ -365,9 +365,9 @@ def _emit_concatenated_blocks(
     overlap_start = g.emit_shape([n]) - block_length
     last_start = leading_count + leading_count - overlap_start
     stop = leading_count + block_length
-    leading_positions = g.emit_node("Slice", all_blocks, [0], leading_count, axis)
-    last_positions = g.emit_node("Slice", all_blocks, last_start, stop, axis)
-    return g.emit_node("Concat", leading_positions, last_positions, axis=leading_axes)
+    leading_positions = all_blocks.emit_node("Slice", [0], leading_count, axis)
+    last_positions = all_blocks.emit_node("Slice", last_start, stop, axis)
+    return leading_positions.emit_node("Concat", last_positions, axis=leading_axes)
 
 
 def _emit_global_queries(
@@ -375,7 +375,7 @@ def _emit_global_queries(
 ) -> OnnxValue:
     """Emit `result` with the outputs at positions `indices` replaced by attention to all keys."""
     axis = result.rank - 2
-    count = g.emit_node("Size", indices)
+    count = indices.emit_node("Size")
     has_global_queries = count > 0
 
     def emit_global_queries() -> list[OnnxValue]:
@@ -386,8 +386,8 @@ def _emit_global_queries(
             # `ScatterElements` takes one index per element, not per position.
             other_axes = [a for a in range(result.rank) if a != axis]
             scatter_indices = indices.unsqueeze(*other_axes)
-            scatter_indices = g.emit_node("Expand", scatter_indices, g.emit_node("Shape", updates))
-            return [g.emit_node("ScatterElements", result, scatter_indices, updates, axis=axis)]
+            scatter_indices = scatter_indices.emit_node("Expand", updates.emit_node("Shape"))
+            return [result.emit_node("ScatterElements", scatter_indices, updates, axis=axis)]
 
     branches: dict[str, Callable[[], list[OnnxValue]]] = {
         "some": emit_global_queries,

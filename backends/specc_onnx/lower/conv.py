@@ -87,7 +87,7 @@ def conv_transpose(
     for axis in may_be_empty:
         length = op.compute_length(x.shape[axis], axis - first_axis)
         stop = emit_nonnegative_size(g, length, length)
-        result = g.emit_node("Slice", result, [0], stop, [axis])
+        result = result.emit_node("Slice", [0], stop, [axis])
     return result
 
 
@@ -99,7 +99,7 @@ def max_pool(op: ops.MaxPool, g: Emitter, x: Tensor) -> OnnxValue:
 
 def _emit_max_of_slices(op: ops.MaxPool, x: OnnxValue) -> OnnxValue:
     """Emit a max pool as the maximum of strided slices, axis by axis."""
-    g, dtype = x.g, x.dtype
+    dtype = x.dtype
     # `Pad` does not support bf16; f32 represents bf16 values exactly.
     x = x.cast("f32" if dtype == "bf16" else dtype)
     if any(op.pads):
@@ -110,8 +110,8 @@ def _emit_max_of_slices(op: ops.MaxPool, x: OnnxValue) -> OnnxValue:
         slices = []
         for start in range(0, span + 1, dilation):
             stop = start - span if start < span else MAX_SLICE_END
-            slices.append(g.emit_node("Slice", x, [start], [stop], [axis], [step]))
-        x = g.emit_node("Max", *slices) if count > 1 else slices[0]
+            slices.append(x.emit_node("Slice", [start], [stop], [axis], [step]))
+        x = x.g.emit_node("Max", *slices) if count > 1 else slices[0]
     return x.cast(dtype)
 
 
@@ -127,7 +127,7 @@ def _emit_max_pool(op: ops.MaxPool, x: OnnxValue) -> OnnxValue:
     # ONNX Runtime rejects padding of at least the kernel size.
     if any(n >= k for n, k in zip(pads, op.kernel * 2, strict=True)):
         x, pads = _emit_window_padding(op, x, float("-inf")), [0] * len(pads)
-    return x.g.emit_node("MaxPool", x, **_make_window_attributes(op), pads=pads)
+    return x.emit_node("MaxPool", **_make_window_attributes(op), pads=pads)
 
 
 def _emit_window_padding(
@@ -135,7 +135,7 @@ def _emit_window_padding(
 ) -> OnnxValue:
     """Emit a Pad node that pads a feature map (NCHW) with `value`; return its output."""
     sides = [0, 0, *op.padding_before, 0, 0, *op.padding_after]
-    return x.g.emit_node("Pad", x, sides, x.g.emit_constant(value, x.dtype))
+    return x.emit_node("Pad", sides, x.g.emit_constant(value, x.dtype))
 
 
 @lower
@@ -157,9 +157,8 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> OnnxValue:
                 op.end_overhang,
                 False,
             )
-        return g.emit_node(
+        return x.emit_node(
             "AveragePool",
-            x,
             kernel_shape=list(op.kernel),
             strides=list(op.stride),
             pads=[*padding_before, *padding_after],
@@ -225,7 +224,7 @@ class _EmptyWindowGuard:
         if checked_lengths == lengths:
             return x
         shape = self.g.emit_node("Concat", *checked_lengths, axis=0)
-        return self.g.emit_node("Reshape", x, shape, allowzero=1)
+        return x.emit_node("Reshape", shape, allowzero=1)
 
     def remove_placeholder(self, result: OnnxValue, x: Tensor) -> OnnxValue:
         """Emit `result` without the windows over zeros that `pad_input` added to an empty axis."""
@@ -233,7 +232,7 @@ class _EmptyWindowGuard:
             axis = self.first_window_axis + n
             length = self.op.compute_length(x.shape[axis], n)
             stop = self._require_positions(self.g.emit_shape([length]), x, n)
-            result = self.g.emit_node("Slice", result, [0], stop, [axis])
+            result = result.emit_node("Slice", [0], stop, [axis])
         return result
 
     def _require_positions(self, length: OnnxValue, x: Tensor, n: int) -> OnnxValue:

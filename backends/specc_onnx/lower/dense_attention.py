@@ -90,10 +90,10 @@ def emit_unpacked_output(attention: AttentionResult, heads: Dim, width: Dim) -> 
 
 def emit_split_heads(packed: OnnxValue, heads: Dim, width: Dim) -> OnnxValue:
     """Split packed heads `[b, t, h·d]` to `[b, h, t, d]`, and record both layouts for later ops."""
-    g, head_size = packed.g, -1 if width.number is None else width.number
-    heads_last = g.emit_node("Reshape", packed, [0, 0, heads.number or 0, head_size])
+    head_size = -1 if width.number is None else width.number
+    heads_last = packed.emit_node("Reshape", [0, 0, heads.number or 0, head_size])
     result = heads_last.transpose([0, 2, 1, 3])
-    g.layouts.packed_heads[result.name] = packed
+    packed.g.layouts.packed_heads[result.name] = packed
     return result
 
 
@@ -115,17 +115,17 @@ def emit_decomposed_attention(
     # Queries are scaled instead of scores, which have more elements for long sequences.
     if op.scale != 1.0:
         queries = queries * op.scale
-    scores = g.emit_node("MatMul", queries, keys)
+    scores = queries.emit_node("MatMul", keys)
     leading_shape = (b, h) if group_size is None else (b, operands.kv_heads, group_size)
     scores = emit_reshape(scores, operands.score_shape, source_shape=(*leading_shape, q, k))
     if op.cap > 0:
-        scores = g.emit_node("Tanh", scores / op.cap) * op.cap
+        scores = (scores / op.cap).emit_node("Tanh") * op.cap
     if operands.bias is not None:
         scores = scores + operands.bias
     weights = _emit_attention_weights(g, operands, scores)
     grouped_shape, e = (*leading_shape, q, k), operands.v.shape[3]
     grouped_weights = emit_reshape(weights, grouped_shape, source_shape=operands.score_shape)
-    result = g.emit_node("MatMul", grouped_weights, values)
+    result = grouped_weights.emit_node("MatMul", values)
     result = emit_reshape(result, (b, h, q, e), source_shape=(*leading_shape, q, e))
     notes = {"weights": weights.name}
     return AttentionResult(result=result, is_packed=False, weights=weights, notes=notes)
@@ -154,10 +154,10 @@ def _emit_attention_weights(
         return emit_masked_softmax(scores, operands.mask, is_finite=operands.bias is None)
     if operands.mask is not None and not is_always_true(operands.mask):
         scores = operands.mask.if_else(scores, float("-inf"))
-    sinks = g.emit_node("Reshape", operands.sinks, g.emit_shape((1, h, 1, 1)))
-    sinks = g.emit_node("Expand", sinks, g.emit_shape((b, 1, q, 1)))
-    weights_and_sink = g.emit_node("Softmax", g.emit_node("Concat", scores, sinks, axis=3), axis=-1)
-    return g.emit_node("Slice", weights_and_sink, [0], g.emit_shape([k]), [3])
+    sinks = operands.sinks.emit_node("Reshape", g.emit_shape((1, h, 1, 1)))
+    sinks = sinks.emit_node("Expand", g.emit_shape((b, 1, q, 1)))
+    weights_and_sink = scores.emit_node("Concat", sinks, axis=3).emit_node("Softmax", axis=-1)
+    return weights_and_sink.emit_node("Slice", [0], g.emit_shape([k]), [3])
 
 
 def emit_fused_attention(

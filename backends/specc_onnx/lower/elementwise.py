@@ -35,9 +35,9 @@ def arith(op: ops.Arith, g: Emitter, left: Tensor, right: Tensor) -> OnnxValue:
     """Lower to one operator if ONNX has the same semantics, otherwise to several operators."""
     if left.dtype not in INTEGER_DTYPES:
         name = FLOAT_OPERATORS.get(op.fn)
-        return g.emit_node(name, left, right) if name else emit_float_division(op.fn, left, right)
+        return left.emit_node(name, right) if name else emit_float_division(op.fn, left, right)
     if op.fn in EXACT_OPERATORS:
-        return g.emit_node(EXACT_OPERATORS[op.fn], left, right)
+        return left.emit_node(EXACT_OPERATORS[op.fn], right)
     return INTEGER_RULES[op.fn](left, right)
 
 
@@ -123,15 +123,15 @@ def emit_float_division(fn: str, x: Tensor, y: Tensor) -> OnnxValue:
     """Emit `x // y` (if `fn` is "floordiv") or `x % y` ("mod") of floats. The remainder has the
     sign of `y`, and `x // 0` is `x / 0`.
     """
-    g, zero = x.g, x.g.emit_constant(0, x.dtype)
+    zero = x.g.emit_constant(0, x.dtype)
     # `Mod` supports floats only with `fmod=1`, which is exact and has the sign of the dividend.
-    remainder = g.emit_node("Mod", x, y, fmod=1)
-    has_opposite_signs = g.emit_node("Sign", remainder) * g.emit_node("Sign", y) < zero
+    remainder = x.emit_node("Mod", y, fmod=1)
+    has_opposite_signs = remainder.emit_node("Sign") * y.emit_node("Sign") < zero
     if fn == "mod":
         return has_opposite_signs.if_else(remainder + y, remainder)
     # Dividend minus remainder is a multiple of the divisor, so the quotient of `Div` has only a
     # rounding error, which `Round` removes. `Floor(x / y)` would sometimes be one too large.
-    quotient = g.emit_node("Round", (x - remainder) / y)
+    quotient = ((x - remainder) / y).emit_node("Round")
     quotient = quotient - has_opposite_signs.cast(x.dtype)
     # A nonzero constant divisor needs no `Where`.
     if find_tensor_constant(y):
@@ -141,11 +141,10 @@ def emit_float_division(fn: str, x: Tensor, y: Tensor) -> OnnxValue:
 
 def emit_float_to_integer(x: OnnxValue, dtype: str) -> OnnxValue:
     """Emit a cast that truncates towards zero. NaN becomes 0, and out-of-range values saturate."""
-    g = x.g
-    lowest, highest = (g.emit_constant(limit, x.dtype) for limit in FLOAT32_INTEGER_RANGES[dtype])
+    lowest, highest = (x.g.emit_constant(limit, x.dtype) for limit in FLOAT32_INTEGER_RANGES[dtype])
     # Casts of out-of-range values differ between CPU architectures.
-    x_without_nan = g.emit_node("IsNaN", x).if_else(0, x)
-    return g.emit_node("Clip", x_without_nan, lowest, highest).cast(dtype)
+    x_without_nan = x.emit_node("IsNaN").if_else(0, x)
+    return x_without_nan.emit_node("Clip", lowest, highest).cast(dtype)
 
 
 def emit_integer_sum(x: Tensor, axis: int) -> OnnxValue:
@@ -154,7 +153,7 @@ def emit_integer_sum(x: Tensor, axis: int) -> OnnxValue:
         return emit_reduce("ReduceSum", x, axis)
     # The sum is the last element of `CumSum`, which is exact for integers. A zero is appended to
     # the axis, because the axis may be empty.
-    sums = x.g.emit_node("CumSum", emit_min_length_padding(x, axis), axis)
+    sums = emit_min_length_padding(x, axis).emit_node("CumSum", axis)
     return sums.gather(-1, axis)
 
 
@@ -203,34 +202,34 @@ def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> OnnxValue:
     needs_f32 = x.dtype == "f64" and op.fn in FLOAT32_ONLY_FUNCTIONS
     operand = x.cast("f32" if needs_f32 else x.dtype)
     if op.fn in DIRECT_FUNCTIONS:
-        result = g.emit_node(op.fn.capitalize(), operand)
+        result = operand.emit_node(op.fn.capitalize())
     else:
-        result = FUNCTION_FORMULAS[op.fn](g, operand)
+        result = FUNCTION_FORMULAS[op.fn](operand)
     return result.cast(x.dtype)
 
 
-def emit_gelu(g: Emitter, x: OnnxValue) -> OnnxValue:
+def emit_gelu(x: OnnxValue) -> OnnxValue:
     """Emit `x/2 · (1 + erf(x / √2))` (arXiv:1606.08415, sec. 2)."""
-    if g.has_operator("Gelu"):
-        return g.emit_node("Gelu", x)
-    return x * (g.emit_node("Erf", x * math.sqrt(0.5)) + 1.0) * 0.5
+    if x.g.has_operator("Gelu"):
+        return x.emit_node("Gelu")
+    return x * ((x * math.sqrt(0.5)).emit_node("Erf") + 1.0) * 0.5
 
 
-def emit_gelu_tanh(g: Emitter, x: OnnxValue) -> OnnxValue:
+def emit_gelu_tanh(x: OnnxValue) -> OnnxValue:
     """Emit `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))` (arXiv:1606.08415, sec. 2)."""
-    if g.has_operator("Gelu"):
-        return g.emit_node("Gelu", x, approximate="tanh")
+    if x.g.has_operator("Gelu"):
+        return x.emit_node("Gelu", approximate="tanh")
     argument = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
-    return x * (g.emit_node("Tanh", argument) + 1.0) * 0.5
+    return x * (argument.emit_node("Tanh") + 1.0) * 0.5
 
 
-def emit_expm1(g: Emitter, x: OnnxValue) -> OnnxValue:
+def emit_expm1(x: OnnxValue) -> OnnxValue:
     """Emit `exp(x) - 1`, accurate near 0: `(u - 1) · x / log(u)` with `u = exp(x)` (Higham,
     Accuracy and Stability of Numerical Algorithms, sec. 1.14.1).
     """
-    u = g.emit_node("Exp", x)
+    u = x.emit_node("Exp")
     difference = u - 1.0
-    near_zero = difference * (x / g.emit_node("Log", u))
+    near_zero = difference * (x / u.emit_node("Log"))
     return _emit_near_zero(x, u.equals(1.0).if_else(x, near_zero), difference)
 
 
@@ -240,47 +239,47 @@ def _emit_near_zero(
     """Emit `value_near_zero` for `|x| < 0.5`, otherwise `value_elsewhere`. For `|x| >= 0.5`, the
     direct formula has no cancellation, whereas `u` in the accurate formula may be infinite or 0.
     """
-    is_near_zero = x.g.emit_node("Abs", x) < 0.5
+    is_near_zero = x.emit_node("Abs") < 0.5
     return is_near_zero.if_else(value_near_zero, value_elsewhere)
 
 
-def emit_log1p(g: Emitter, x: OnnxValue) -> OnnxValue:
+def emit_log1p(x: OnnxValue) -> OnnxValue:
     """Emit `log(1 + x)`, accurate near 0: `log(u) · x / (u - 1)` with `u = 1 + x`, where the
     rounding errors of `u` cancel (see `emit_expm1` for the source).
     """
     u = x + 1.0
-    log_u = g.emit_node("Log", u)
+    log_u = u.emit_node("Log")
     near_zero = log_u * (x / (u - 1.0))
     return _emit_near_zero(x, u.equals(1.0).if_else(x, near_zero), log_u)
 
 
-def emit_sigmoid(g: Emitter, x: OnnxValue) -> OnnxValue:
+def emit_sigmoid(x: OnnxValue) -> OnnxValue:
     """Emit `Sigmoid`, or `1 / (1 + exp(-x))` if the lowered node needs a small relative error."""
-    if not g.site.needs_accurate_sigmoid:
-        return g.emit_node("Sigmoid", x)
-    return g.emit_node("Reciprocal", _emit_sigmoid_divisor(x))
+    if not x.g.site.needs_accurate_sigmoid:
+        return x.emit_node("Sigmoid")
+    return _emit_sigmoid_divisor(x).emit_node("Reciprocal")
 
 
 def _emit_sigmoid_divisor(x: OnnxValue, slope: float = 1.0) -> OnnxValue:
     """Emit `1 + exp(-slope · x)` with `Mul`, because CoreML does not support `Neg`."""
-    return x.g.emit_node("Exp", x * -slope) + 1.0
+    return (x * -slope).emit_node("Exp") + 1.0
 
 
-def emit_silu(g: Emitter, x: OnnxValue, slope: float = 1.0) -> OnnxValue:
+def emit_silu(x: OnnxValue, slope: float = 1.0) -> OnnxValue:
     """Emit `x · sigmoid(slope · x)` (arXiv:1702.03118; arXiv:1606.08415, sec. 2)."""
-    if g.site.needs_accurate_sigmoid:
+    if x.g.site.needs_accurate_sigmoid:
         return x / _emit_sigmoid_divisor(x, slope)
-    return x * g.emit_node("Sigmoid", x if slope == 1 else x * slope)
+    return x * (x if slope == 1 else x * slope).emit_node("Sigmoid")
 
 
-FUNCTION_FORMULAS: Mapping[str, Callable[[Emitter, OnnxValue], OnnxValue]] = {
+FUNCTION_FORMULAS: Mapping[str, Callable[[OnnxValue], OnnxValue]] = {
     "gelu": emit_gelu,
     "gelu_tanh": emit_gelu_tanh,
-    "quick_gelu": lambda g, x: emit_silu(g, x, slope=1.702),
+    "quick_gelu": lambda x: emit_silu(x, slope=1.702),
     "sigmoid": emit_sigmoid,
     "silu": emit_silu,
     # `max(x, 0)²` (arXiv:2109.08668, sec. 3)
-    "relu2": lambda g, x: g.emit_node("Mul", *[g.emit_node("Relu", x)] * 2),
+    "relu2": lambda x: x.emit_node("Relu") * x.emit_node("Relu"),
     "expm1": emit_expm1,
     "log1p": emit_log1p,
 }

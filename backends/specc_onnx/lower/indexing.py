@@ -46,7 +46,7 @@ def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> OnnxValue:
     length = x.shape[op.axis]
     start = emit_nonnegative_size(g, op.start, op.start, op.stop - op.start)
     stop = emit_nonnegative_size(g, op.stop, length - op.stop, op.step - 1)
-    return g.emit_node("Slice", x, start, stop, [op.axis], g.emit_shape([op.step]))
+    return x.emit_node("Slice", start, stop, [op.axis], g.emit_shape([op.step]))
 
 
 @lower
@@ -59,7 +59,7 @@ def roll(op: ops.Roll, g: Emitter, x: Tensor) -> OnnxValue:
         return x
     tail = x.slice(op.axis, length - shift, length)
     head = x.slice(op.axis, 0, length - shift)
-    return g.emit_node("Concat", tail, head, axis=op.axis)
+    return tail.emit_node("Concat", head, axis=op.axis)
 
 
 @lower
@@ -82,10 +82,10 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> OnnxValue:
             )
             for pad_width in (op.padding_before, op.padding_after)
         )
-        return g.emit_node("Concat", start_padding, x, end_padding, axis=op.axis)
+        return start_padding.emit_node("Concat", x, end_padding, axis=op.axis)
     value = g.emit_constant(op.value, x.dtype) if op.mode == "constant" else None
     all_widths = g.emit_node("Concat", *widths, axis=0)
-    return g.emit_node("Pad", x, all_widths, value, mode=op.mode)
+    return x.emit_node("Pad", all_widths, value, mode=op.mode)
 
 
 CUBIC_COEFFICIENT = -0.75
@@ -163,9 +163,8 @@ def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> OnnxValue:
     transposed = x.transpose(order) if is_transposed else x
     result_shape = (multiply_dims(leading_shape), *unit_axes, *op.sizes)
     source_shape = (multiply_dims(leading_shape), *unit_axes, *shape[rank - count :])
-    resized = g.emit_node(
+    resized = emit_reshape(transposed, source_shape, source_shape=shape).emit_node(
         "Resize",
-        emit_reshape(transposed, source_shape, source_shape=shape),
         None,
         None,
         g.emit_shape(result_shape),
@@ -252,33 +251,32 @@ class _AxisSampler:
 
     def emit_nearest(self) -> OnnxValue:
         """Emit nearest-neighbor positions `⌊i · n / m⌋`, computed in float32 as in PyTorch."""
-        g = self.g
-        points = emit_arange(g, self.target_length).cast("f32")
+        points = emit_arange(self.g, self.target_length).cast("f32")
         if self.op.mode == "nearest_exact":
             points = points + 0.5
-        indices = g.emit_node("Floor", points * self._emit_step("f32"))
+        indices = (points * self._emit_step("f32")).emit_node("Floor")
         return self._clamp_positions(indices.cast("i64"))
 
     def emit_antialiased(self, x: OnnxValue, axis: int, rank: int) -> OnnxValue:
         """Emit `x`, a tensor with `rank` axes, with `axis` resized by an antialiasing filter, whose
         weights are constants. The axis size and the target size are static.
         """
-        g, length, size = self.g, self.length.number, self.target_length.number
+        length, size = self.length.number, self.target_length.number
         assert length is not None, "antialiased `resize` requires a static axis size"
         assert size is not None, "antialiased `resize` requires a static target size"
         terms = []
         for indices, weights in compute_antialias_weights(self.op.mode, length, size):
             values = x.gather(indices.tolist(), axis)
-            weight = g.emit_constant(weights.reshape(-1, *[1] * (rank - axis - 1)), "f32")
+            weight = self.g.emit_constant(weights.reshape(-1, *[1] * (rank - axis - 1)), "f32")
             terms.append(values * weight)
         return sum(terms[1:], terms[0])
 
     def emit_interpolated(self, x: OnnxValue, axis: int, rank: int) -> OnnxValue:
         """Emit `x` of `rank` axes with `axis` resized by linear or cubic interpolation."""
-        g, coordinates = self.g, self._emit_positions()
+        coordinates = self._emit_positions()
         if self.op.mode == "bilinear":
             coordinates = coordinates.maximum(0.0)
-        lower = g.emit_node("Floor", coordinates)
+        lower = coordinates.emit_node("Floor")
         fraction = (coordinates - lower).cast("f32")
         fraction = fraction.unsqueeze(*range(1, rank - axis))
         lower_index = lower.cast("i64")
@@ -331,12 +329,12 @@ class _AxisSampler:
 
     def _emit_weight(self, fraction: OnnxValue, step: int) -> OnnxValue:
         """Emit the cubic interpolation weight at distance `|fraction - step|`."""
-        g, a = self.g, CUBIC_COEFFICIENT
-        distance = g.emit_node("Abs", fraction - float(step))
+        a = CUBIC_COEFFICIENT
+        distance = (fraction - float(step)).emit_node("Abs")
         is_inner = step in (0, 1)
         # ((a + 2) d - (a + 3)) d d + 1 for d <= 1, and ((a d - 5 a) d + 8 a) d - 4 a for d > 1
         coefficients = (a + 2, -(a + 3), 0.0, 1.0) if is_inner else (a, -5 * a, 8 * a, -4 * a)
-        weight = g.emit_constant(coefficients[0], "f32")
+        weight = self.g.emit_constant(coefficients[0], "f32")
         for coefficient in coefficients[1:]:
             weight = weight * distance
             weight = weight + coefficient if coefficient else weight

@@ -99,19 +99,19 @@ def emit_kv_buffer_attention(
     b, h, query_count, d = q.shape
     keys, values = _AppendedBuffer.from_value(g, k), _AppendedBuffer.from_value(g, v)
     new_count, total_length = keys.new_positions.shape[2], k.shape[2]
-    query = _emit_packed_heads(g, q)
+    query = _emit_packed_heads(q)
     # The kernel requires one query per new key. A step that returns only the last position has
     # fewer queries, so placeholder queries are prepended, and their results are sliced off.
     needs_placeholders = query_count != new_count
     if needs_placeholders:
         placeholders = emit_full(g, 0, q.dtype, (b, new_count - query_count, h * d))
-        query = g.emit_node("Concat", placeholders, query, axis=1)
+        query = placeholders.emit_node("Concat", query, axis=1)
     buffers = (keys, values)
     call = _GroupQueryCall(
         op=op,
         heads=(h, k.shape[1]),
         buffers=buffers,
-        packed_operands=(query, *(_emit_packed_heads(g, x.new_positions) for x in buffers)),
+        packed_operands=(query, *(_emit_packed_heads(x.new_positions) for x in buffers)),
         sequence_lengths=_emit_sequence_lengths(g, b, total_length),
         result=Type(q.dtype, (b, new_count, h * d)),
     )
@@ -139,7 +139,7 @@ def _emit_sequence_lengths(
     with g.hoist_nodes("lengths"):
         total_count = g.emit_length(total_length).cast("i32")
         last_position = g.emit_length(total_length - 1).cast("i32")
-        return g.emit_node("Expand", last_position, g.emit_shape([batch])), total_count
+        return last_position.emit_node("Expand", g.emit_shape([batch])), total_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +200,7 @@ def _emit_is_causal_mask(g: Emitter, mask: Tensor, lengths: tuple[Dim, Dim]) -> 
         query_positions = (emit_arange(g, queries) + offset).unsqueeze(1)
         is_future = emit_arange(g, keys) > query_positions
     is_visible = mask | is_future
-    minimum = g.emit_node("ReduceMin", is_visible.cast("i32"), keepdims=0)
+    minimum = is_visible.cast("i32").emit_node("ReduceMin", keepdims=0)
     return minimum.equals(1)
 
 
@@ -216,13 +216,13 @@ def _get_int8_operands(
     return [None, keys.scale, values.scale], options
 
 
-def _emit_packed_heads(g: Emitter, x: Tensor) -> OnnxValue:
+def _emit_packed_heads(x: Tensor) -> OnnxValue:
     """Emit `x` `[b, h, t, d]` in the packed layout `[b, t, h·d]`."""
-    if (packed := g.layouts.packed_heads.get(x.name)) is not None:
+    if (packed := x.g.layouts.packed_heads.get(x.name)) is not None:
         return packed
     _, h, _, d = x.shape
     time_major = x.transpose([0, 2, 1, 3])
-    return g.emit_node("Reshape", time_major, [0, 0, (h.number or 0) * (d.number or 0)])
+    return time_major.emit_node("Reshape", [0, 0, (h.number or 0) * (d.number or 0)])
 
 
 def _emit_attention_bias(
@@ -238,8 +238,7 @@ def _emit_attention_bias(
 
 def _emit_zeros_for_masked(result: OnnxValue, mask: Tensor) -> OnnxValue:
     """Emit `result` `[b, t, h·d]` with zeros for fully masked queries; all heads share `mask`."""
-    g = result.g
-    visibility = g.emit_node("ReduceMax", mask.cast("f32"), [3], keepdims=0)
+    visibility = mask.cast("f32").emit_node("ReduceMax", [3], keepdims=0)
     has_visible_key = visibility.transpose([0, 2, 1])
     return has_visible_key.cast("bool").if_else(result, 0)
 

@@ -239,7 +239,7 @@ def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, 
         if not has_all_iterations:
             scan_output = _emit_zero_filled(op, g, scan_output, type, iterations)
         if op.reverse:
-            scan_output = g.emit_node("Slice", scan_output, [-1], [-(2**62)], [0], [-1])
+            scan_output = scan_output.emit_node("Slice", [-1], [-(2**62)], [0], [-1])
         scan_outputs.append(_emit_moved_axis(scan_output, 0, op.axis, type.rank))
     return (*results[: op.carry_count], *scan_outputs)
 
@@ -300,9 +300,9 @@ def _emit_zero_filled(
     element_shape = remove_axis(type, op.axis).shape
     run_count = emit_axis_length(scan_outputs, 0)
     # After zero iterations ONNX Runtime returns outputs of the wrong shape.
-    shape = g.emit_node("Concat", run_count, g.emit_shape(element_shape), axis=0)
-    outputs = g.emit_node("Reshape", scan_outputs, shape, allowzero=1)
+    shape = run_count.emit_node("Concat", g.emit_shape(element_shape), axis=0)
+    outputs = scan_outputs.emit_node("Reshape", shape, allowzero=1)
     missing_count = iterations.unsqueeze(0) - run_count
-    shape = g.emit_node("Concat", missing_count, g.emit_shape(element_shape), axis=0)
-    zeros = g.emit_node("Expand", g.emit_constant(0, type.dtype), shape)
-    return g.emit_node("Concat", outputs, zeros, axis=0)
+    shape = missing_count.emit_node("Concat", g.emit_shape(element_shape), axis=0)
+    zeros = g.emit_constant(0, type.dtype).emit_node("Expand", shape)
+    return outputs.emit_node("Concat", zeros, axis=0)

@@ -36,15 +36,15 @@ def linear(op: ops.Linear, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor |
     uses_product = g.target.linear_operator == "product" and x.rank > 2 and x.dtype == "f32"
     if x.rank > 1 and not uses_product:
         transposition = 1 if is_transposed else None
-        result = g.emit_node("Gemm", emit_flatten(x), weight, bias, transB=transposition)
+        result = emit_flatten(x).emit_node("Gemm", weight, bias, transB=transposition)
         return result if x.rank == 2 else emit_unflatten(result, result_type.shape)
     if x.rank == 1 and is_transposed:
-        product = g.emit_node("MatMul", weight, x)
+        product = weight.emit_node("MatMul", x)
     elif is_transposed:
-        product = g.emit_node("FusedMatMul", x, weight, domain=CONTRIB_DOMAIN, transB=1)
+        product = x.emit_node("FusedMatMul", weight, domain=CONTRIB_DOMAIN, transB=1)
         g.innermost_body.types[product.name] = result_type
     else:
-        product = g.emit_node("MatMul", x, weight)
+        product = x.emit_node("MatMul", weight)
     return product if bias is None else product + bias
 
 
@@ -68,13 +68,8 @@ def layer_norm(
     op: ops.LayerNorm, g: Emitter, x: Tensor, scale: Tensor | None, bias: Tensor | None
 ) -> OnnxValue:
     """Lower to `LayerNormalization` over the last axis; an absent scale is replaced by ones."""
-    return g.emit_node(
-        "LayerNormalization",
-        _emit_norm_input(g, x),
-        _emit_norm_scale(g, x, scale),
-        bias,
-        axis=-1,
-        epsilon=op.eps,
+    return _emit_norm_input(g, x).emit_node(
+        "LayerNormalization", _emit_norm_scale(g, x, scale), bias, axis=-1, epsilon=op.eps
     )
 
 
@@ -100,7 +95,7 @@ def rms_norm(op: ops.RMSNorm, g: Emitter, x: Tensor, scale: Tensor | None) -> On
         operands = x, _emit_norm_scale(g, x, scale)
         return g.emit_node("RMSNormalization", *operands, axis=-1, epsilon=op.eps)
     mean = emit_reduce("ReduceMean", x * x, x.rank - 1, keepdims=True)
-    result = x / g.emit_node("Sqrt", mean + op.eps)
+    result = x / (mean + op.eps).emit_node("Sqrt")
     return result * scale if scale else result
 
 
@@ -111,7 +106,7 @@ def _emit_norm_scale(g: Emitter, x: Tensor, scale: Tensor | None) -> OnnxValue:
     # ONNX requires a scale operand.
     if width.number is not None:
         return g.emit_constant([1.0] * width.number, x.dtype)
-    return g.emit_node("Expand", g.emit_constant(1.0, x.dtype), g.emit_shape([width]))
+    return g.emit_constant(1.0, x.dtype).emit_node("Expand", g.emit_shape([width]))
 
 
 lower.add_rules(
@@ -119,7 +114,7 @@ lower.add_rules(
         ops.Embedding: lambda op, g, ids, table: table.gather(emit_checked_indices(ids), 0),
         # compiled models run only inference, so dropout is the identity
         ops.Dropout: lambda op, g, x: x,
-        ops.Softmax: lambda op, g, x: g.emit_node("Softmax", x, axis=op.axis),
+        ops.Softmax: lambda op, g, x: x.emit_node("Softmax", axis=op.axis),
     }
 )
 
@@ -136,7 +131,7 @@ def emit_masked_softmax(
     lowest = g.emit_constant(float("-inf"), dtype)
     if mask is not None:
         scores = mask.if_else(scores, lowest)
-    weights, zero = g.emit_node("Softmax", scores, axis=-1), g.emit_constant(0, dtype)
+    weights, zero = scores.emit_node("Softmax", axis=-1), g.emit_constant(0, dtype)
     # A bias of -inf also masks out keys.
     if not is_finite:
         comparable_scores = scores.cast("f32" if g.lacks_kernel("Equal", dtype) else dtype)
@@ -181,12 +176,12 @@ def group_norm(
     result = emit_reshape(result, grouped_shape, source_shape=shape)
     if g.lengths.is_positive(size):
         ones = emit_full(g, 1.0, x.dtype, [size])
-        result = g.emit_node("LayerNormalization", result, ones, axis=-1, epsilon=op.eps)
+        result = result.emit_node("LayerNormalization", ones, axis=-1, epsilon=op.eps)
     else:
         # `LayerNormalization` rejects an empty axis.
         deviation = result - emit_reduce("ReduceMean", result, 2, keepdims=True)
         variance = emit_reduce("ReduceMean", deviation * deviation, 2, keepdims=True)
-        result = deviation / g.emit_node("Sqrt", variance + op.eps)
+        result = deviation / (variance + op.eps).emit_node("Sqrt")
     result = emit_reshape(result, shape, source_shape=grouped_shape)
     # Scale and bias are per channel, not per group, so they are applied after the layer norm.
     trailing_axes = range(1, x.rank - 1)
@@ -211,15 +206,15 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> OnnxValue:
     else:
         frequencies = op.base ** (-2 * exponents / op.dim.number)
     angles = _emit_position_column(positions) * frequencies.tolist()
-    sines, cosines = g.emit_node("Sin", angles), g.emit_node("Cos", angles)
+    sines, cosines = angles.emit_node("Sin"), angles.emit_node("Cos")
     if op.layout == "interleaved":
         rank = positions.rank
         columns = [x.unsqueeze(rank + 1) for x in (sines, cosines)]
         pairs = g.emit_node("Concat", *columns, axis=rank + 1)
         # in the shape operand of `Reshape`, 0 copies the size of the input axis at the same index
-        table = g.emit_node("Reshape", pairs, [*[0] * rank, op.dim.number])
+        table = pairs.emit_node("Reshape", [*[0] * rank, op.dim.number])
     else:
-        table = g.emit_node("Concat", sines, cosines, axis=positions.rank)
+        table = sines.emit_node("Concat", cosines, axis=positions.rank)
     return table.cast(g.site.types[0].dtype)
 
 
@@ -238,7 +233,7 @@ def rope_angles(op: ops.RopeAngles, g: Emitter, *positions: Tensor) -> tuple[Onn
     angles = columns[0] * frequencies
     results = []
     for kind in ("Cos", "Sin"):
-        value = g.emit_node(kind, angles)
+        value = angles.emit_node(kind)
         if op.factor != 1.0:
             value = value * op.factor
         results.append(value.cast(g.site.types[0].dtype))
@@ -266,19 +261,17 @@ def apply_rope(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Te
         middle = feature_count // 2
         a, b = features.slice(3, 0, middle), features.slice(3, middle, rotated_width)
     else:
-        a, b = (
-            g.emit_node("Slice", features, [start], [feature_count], [3], [2]) for start in (0, 1)
-        )
+        a, b = (features.emit_node("Slice", [start], [feature_count], [3], [2]) for start in (0, 1))
     rotated_pair = [a * c - b * s, b * c + a * s]
     if op.pairs == "half":
         result = g.emit_node("Concat", *rotated_pair, axis=3)
     else:
         columns = [part.unsqueeze(4) for part in rotated_pair]
         pairs = g.emit_node("Concat", *columns, axis=4)
-        result = g.emit_node("Reshape", pairs, [0, 0, 0, feature_count])
+        result = pairs.emit_node("Reshape", [0, 0, 0, feature_count])
     if rotated_width == width:
         return result
-    return g.emit_node("Concat", result, x.slice(3, rotated_width, width), axis=3)
+    return result.emit_node("Concat", x.slice(3, rotated_width, width), axis=3)
 
 
 def _emit_rotary_embedding(
@@ -292,12 +285,12 @@ def _emit_rotary_embedding(
         "interleaved": int(op.pairs == "interleaved"),
         "rotary_embedding_dim": None if 2 * pairs == width else (2 * pairs).number,
     }
-    result = g.emit_node("RotaryEmbedding", x, *tables, **options)
+    result = x.emit_node("RotaryEmbedding", *tables, **options)
     # Attention may use packed heads `[b, t, h·d]`, so RoPE is also applied to packed heads; then
     # the transposes are unused.
     packed = g.layouts.packed_heads.get(x.name)
     if packed is not None and heads.number is not None:
         options["num_heads"] = heads.number
-        rotated = g.emit_node("RotaryEmbedding", packed, *tables, **options)
+        rotated = packed.emit_node("RotaryEmbedding", *tables, **options)
         g.layouts.packed_heads[result.name] = rotated
     return result

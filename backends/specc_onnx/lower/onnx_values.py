@@ -63,6 +63,10 @@ class OnnxValue:
         """Return the value as a tensor of shape `shape`, without a corresponding IR value."""
         return self.with_type(Type.of(self.dtype, *shape))
 
+    def emit_node(self, kind: str, *operands: "Operand", **attributes: Any) -> "OnnxValue":
+        """Emit a node whose first operand is this value."""
+        return self.g.emit_node(kind, self, *operands, **attributes)
+
     def __add__(self, other: "Operand") -> "OnnxValue":
         return self.g.emit_node("Add", self, other)
 

@@ -114,11 +114,11 @@ def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> Wi
     """Emit the span of the `keys` positions from the minimum to the maximum center, extended by the
     radius plus 1 on both sides.
     """
-    margin = g.emit_node("Ceil", _emit_extreme(g, radius, "ReduceMax", 0.0)) + 1.0
+    margin = _emit_extreme(g, radius, "ReduceMax", 0.0).emit_node("Ceil") + 1.0
     length = g.emit_length(keys).cast("f32")
 
     def emit_end(end: OnnxValue) -> OnnxValue:
-        end = g.emit_node("Floor", end).maximum(0.0)
+        end = end.emit_node("Floor").maximum(0.0)
         return end.minimum(length).cast("i64").unsqueeze(0)
 
     # The placeholder is the opposite end of the key axis, so that an empty batch has a minimal
@@ -135,9 +135,9 @@ def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> Wi
 
 def _emit_extreme(g: Emitter, value: Value, kind: str, placeholder: Operand) -> OnnxValue:
     """Emit the minimum (`kind` "ReduceMin") or maximum of a value and `placeholder`, f32[]."""
-    elements = g.emit_node("Reshape", g.values.tensors[value].cast("f32"), [-1])
+    elements = g.values.tensors[value].cast("f32").emit_node("Reshape", [-1])
     placeholder = g.emit_node("Unsqueeze", placeholder, [0])
-    return emit_reduce(kind, g.emit_node("Concat", elements, placeholder, axis=0), 0)
+    return emit_reduce(kind, elements.emit_node("Concat", placeholder, axis=0), 0)
 
 
 def emit_window_weights(
@@ -185,7 +185,7 @@ def _emit_window_or_all_weights(
             weights = _emit_key_weights(g, operands, window.keys)
             keys_after = g.emit_shape([type.shape[-1]]) - window.keys.stop
             pads = (zero_starts, window.keys.start, zero_starts, keys_after)
-            return [g.emit_node("Pad", weights, g.emit_node("Concat", *pads, axis=0))]
+            return [weights.emit_node("Pad", g.emit_node("Concat", *pads, axis=0))]
 
     branches = {"near": emit_window, "all": lambda: [_emit_key_weights(g, operands, None)]}
     return emit_if(g, window.reads_window_only, [type], branches, isolated_branches=["all"])[0]

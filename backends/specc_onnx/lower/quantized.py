@@ -76,9 +76,8 @@ def _emit_matmul_nbits(
     """Emit a `MatMulNBits` node for group-wise quantized `weights` (codes, scales, zero points)."""
     if op.rounding == "row":
         x = _emit_fake_quantized_tokens(x)
-    result = x.g.emit_node(
+    result = x.emit_node(
         "MatMulNBits",
-        x,
         *weights,
         domain=CONTRIB_DOMAIN,
         K=x.shape[-1].number,
@@ -100,7 +99,7 @@ def _emit_integer_product(
     # `QuantizeLinear` has no per-token scales, so it quantizes scaled tokens with the scale 1.
     is_float = g.lacks_kernel("MatMulInteger", "i8")
     zero_point = g.emit_constant(0, "i8") if is_float else g.emit_constant(128, "u8")
-    codes = g.emit_node("QuantizeLinear", scaled_tokens, 1.0, zero_point)
+    codes = scaled_tokens.emit_node("QuantizeLinear", 1.0, zero_point)
     if g.target.quantized_operators == "rows" and op.layout == "columns":
         # omit the weight zero point: ONNX Runtime 1.32 fails to convert a shared zero point to u8
         operands = (codes, w, token_scales, scales, zero_point)
@@ -118,9 +117,9 @@ def _emit_integer_product(
         # the float MatMul is exact up to 1040 inputs; ONNX Runtime casts the weights once, at load
         # time
         matrix = _emit_columns(op, w.cast("f32"))
-        sums = g.emit_node("MatMul", codes.cast("f32"), matrix)
+        sums = codes.cast("f32").emit_node("MatMul", matrix)
     else:
-        product = g.emit_node("MatMulInteger", codes, _emit_columns(op, w), zero_point)
+        product = codes.emit_node("MatMulInteger", _emit_columns(op, w), zero_point)
         sums = product.cast("f32")
     return sums * scales * token_scales
 
@@ -130,7 +129,7 @@ def _emit_per_tensor_product(
 ) -> OnnxValue:
     """Emit an integer MatMul of dynamically quantized activations (one scale per tensor)."""
     codes, scale, zero_point = x.g.emit_nodes("DynamicQuantizeLinear", 3, x)
-    product = x.g.emit_node("MatMulInteger", codes, _emit_columns(op, w), zero_point)
+    product = codes.emit_node("MatMulInteger", _emit_columns(op, w), zero_point)
     return product.cast("f32") * (scale * scales)
 
 
@@ -147,11 +146,11 @@ def _emit_token_scales(x: Tensor) -> tuple[OnnxValue, OnnxValue]:
 
 def _emit_token_maximum(x: Tensor) -> OnnxValue:
     """Emit the absolute maximum of each token, at least `MIN_TOKEN_MAXIMUM`."""
-    g, last_axis = x.g, x.rank - 1
-    magnitude = emit_reduce("ReduceMax", g.emit_node("Abs", x), last_axis, keepdims=True)
+    last_axis = x.rank - 1
+    magnitude = emit_reduce("ReduceMax", x.emit_node("Abs"), last_axis, keepdims=True)
     # ONNX Runtime's `ReduceMax` over an empty axis returns an empty axis instead of an axis of size
     # 1.
-    if not all(g.lengths.is_positive(d) for d in x.shape):
+    if not all(x.g.lengths.is_positive(d) for d in x.shape):
         magnitude = magnitude.slice(last_axis, 0, 1)
     return magnitude.maximum(MIN_TOKEN_MAXIMUM)
 
@@ -164,7 +163,7 @@ def _emit_fake_quantized_tokens(x: Tensor) -> Tensor:
 
 def _emit_int8_codes(x: OnnxValue) -> OnnxValue:
     """Emit `x` rounded and clipped to the range of int8, without a cast to int8."""
-    return x.g.emit_node("Clip", x.g.emit_node("Round", x), -128, 127)
+    return x.emit_node("Round").emit_node("Clip", -128, 127)
 
 
 def _emit_fake_quantized_groups(x: Tensor, group_size: int) -> Tensor:
@@ -175,7 +174,7 @@ def _emit_fake_quantized_groups(x: Tensor, group_size: int) -> Tensor:
     padding = padded_width - (width.number or 0)
     padded: OnnxValue = x
     if padding:
-        padded = x.g.emit_node("Pad", x, [0] * (2 * len(leading_shape) + 1) + [padding])
+        padded = x.emit_node("Pad", [0] * (2 * len(leading_shape) + 1) + [padding])
     shape = (*leading_shape, Dim.from_value(group_count), Dim.from_value(group_size))
     padded_shape = (*leading_shape, Dim.from_value(padded_width))
     groups = emit_reshape(padded, shape, source_shape=padded_shape)
@@ -184,7 +183,7 @@ def _emit_fake_quantized_groups(x: Tensor, group_size: int) -> Tensor:
     # The kernel of `MatMulNBits` multiplies by the reciprocal, which rounds differently from a
     # division.
     inverse_scale = 127 / maximum
-    values = x.g.emit_node("Round", groups * inverse_scale) * scale
+    values = (groups * inverse_scale).emit_node("Round") * scale
     values = emit_reshape(values, padded_shape, source_shape=shape)
     if padding:
         values = values.slice(len(leading_shape), 0, width)
@@ -202,7 +201,7 @@ def _emit_dequantized_product(
     elif op.rounding == "block":
         x = _emit_fake_quantized_groups(x, op.group_size)
     matrix = _emit_dequantized_matrix(op, w, scales, x.shape[-1], zero_points)
-    return x.g.emit_node("MatMul", x, _emit_columns(op, matrix))
+    return x.emit_node("MatMul", _emit_columns(op, matrix))
 
 
 @lower
@@ -237,10 +236,9 @@ def _emit_gather_block_quantized(
 ) -> OnnxValue:
     """Emit `GatherBlockQuantized`, and slice off the padding of the last group."""
     g, (row_count, group_count, _) = table.g, table.shape
-    flat_table = g.emit_node("Reshape", table, [row_count.number or 0, -1])
-    values = g.emit_node(
+    flat_table = table.emit_node("Reshape", [row_count.number or 0, -1])
+    values = flat_table.emit_node(
         "GatherBlockQuantized",
-        flat_table,
         ids,
         scales,
         domain=CONTRIB_DOMAIN,
@@ -303,10 +301,10 @@ def _emit_dequantized_columns(w: Tensor, scales: Tensor, width: Dim, group_size:
     if g.opset >= BLOCK_DEQUANTIZE_SINCE and scales.dtype == "f32":
         # ONNX Runtime's optimizer rejects a loop body that dequantizes a captured weight.
         with g.hoist_nodes(g.site.scope, level=0):
-            return g.emit_node("DequantizeLinear", w, scales, axis=0, block_size=group_size)
+            return w.emit_node("DequantizeLinear", scales, axis=0, block_size=group_size)
     # If the opset has no block-wise `DequantizeLinear`, each scale is repeated for all input
     # features of its group.
-    repeated_scales = g.emit_node("Expand", scales.unsqueeze(1), [1, group_size, 1])
+    repeated_scales = scales.unsqueeze(1).emit_node("Expand", [1, group_size, 1])
     group_count, column_count = scales.shape
     padded_width = group_count * group_size
     group_shape = (group_count, Dim.from_value(group_size), column_count)

@@ -274,9 +274,10 @@ def _emit_not_duplicated(keys: PositionSpan, global_positions: OnnxValue) -> Onn
     """Emit a mask that is false for global keys inside the window, which would otherwise be counted
     twice.
     """
-    g, is_outside = keys.start.g, (global_positions < keys.start) | (global_positions >= keys.stop)
+    g, is_before = keys.start.g, global_positions < keys.start
+    is_after = global_positions >= keys.stop
     in_window = g.emit_node("Expand", True, keys.stop - keys.start)
-    return g.emit_node("Concat", is_outside, in_window, axis=0)
+    return g.emit_node("Concat", is_before | is_after, in_window, axis=0)
 
 
 def _emit_head_slice(
@@ -309,14 +310,14 @@ def emit_position_slice(
     if ranges := [(axis, span) for axis, span in axis_spans if not span.global_positions]:
         starts = _emit_index_vector(g, [span.start for _, span in ranges])
         stops = _emit_index_vector(g, [span.stop for _, span in ranges])
-        result = g.emit_node("Slice", x, starts, stops, [axis for axis, _ in ranges])
+        result = x.emit_node("Slice", starts, stops, [axis for axis, _ in ranges])
     for axis, span in axis_spans:
         type = _set_axis_length(type, axis, span.length)
         if span.global_positions:
             positions = result.gather(span.global_positions, axis)
             if span.has_range:
-                window = g.emit_node("Slice", result, span.start, span.stop, [axis])
-                positions = g.emit_node("Concat", positions, window, axis=axis)
+                window = result.emit_node("Slice", span.start, span.stop, [axis])
+                positions = positions.emit_node("Concat", window, axis=axis)
             result = positions
     g.innermost_body.types[result.name] = type
     return result.with_type(type)

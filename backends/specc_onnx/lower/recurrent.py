@@ -48,13 +48,13 @@ def _emit_target_positions(layer: "_RecurrentLayer") -> OnnxValue:
     """Emit the target index of each position: valid positions first, then padded positions, both in
     their original order. If the second of three positions is padding, the indices are 0 2 1.
     """
-    g, keep = layer.g, layer.keep
+    keep = layer.keep
     assert keep is not None
     valid_flags = keep.cast("i64")
     padding_flags = (~keep).cast("i64")
-    valid_index = g.emit_node("CumSum", valid_flags, 1) - 1
-    count = g.emit_node("ReduceSum", valid_flags, [1], keepdims=True)
-    padded_index = g.emit_node("CumSum", padding_flags, 1) - 1 + count
+    valid_index = valid_flags.emit_node("CumSum", 1) - 1
+    count = valid_flags.emit_node("ReduceSum", [1], keepdims=True)
+    padded_index = padding_flags.emit_node("CumSum", 1) - 1 + count
     return keep.if_else(valid_index, padded_index)
 
 
@@ -65,11 +65,11 @@ def _emit_source_positions(layer: "_RecurrentLayer") -> OnnxValue:
     positions = emit_expand(indices, shape)
     # Each position is written exactly once, so no initial zeros remain.
     zeros = emit_full(g, 0, "i64", shape)
-    return g.emit_node("ScatterElements", zeros, _emit_target_positions(layer), positions, axis=1)
+    return zeros.emit_node("ScatterElements", _emit_target_positions(layer), positions, axis=1)
 
 
 def _emit_gathered_positions(x: OnnxValue, positions: OnnxValue) -> OnnxValue:
-    return x.g.emit_node("GatherND", x, positions.unsqueeze(2), batch_dims=1)
+    return x.emit_node("GatherND", positions.unsqueeze(2), batch_dims=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def emit_reordered_gates(
     sizes = g.emit_shape([size] * count)
     parts = list(g.emit_nodes("Split", count, weights, sizes, axis=axis))
     if gate_order.negated_index is not None:
-        parts[gate_order.negated_index] = g.emit_node("Neg", parts[gate_order.negated_index])
+        parts[gate_order.negated_index] = parts[gate_order.negated_index].emit_node("Neg")
     return g.emit_node("Concat", *(parts[n] for n in gate_order.order), axis=axis)
 
 
@@ -248,7 +248,7 @@ class _RecurrentLayer:
             _emit_placeholder_count(g, d) if is_padded_axis else [0]
             for d, is_padded_axis in zip(shape, is_padded, strict=True)
         ]
-        return g.emit_node("Pad", x, g.emit_node("Concat", *[[0]] * len(shape), *ends, axis=0))
+        return x.emit_node("Pad", g.emit_node("Concat", *[[0]] * len(shape), *ends, axis=0))
 
     def remove_placeholder(self, x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
         """Remove the positions that `pad_empty_axes` added to `x` of the original `shape`."""
@@ -256,19 +256,17 @@ class _RecurrentLayer:
         if all(g.lengths.is_positive(d) for d in shape):
             return x
         axes = range(len(shape))
-        return g.emit_node("Slice", x, [*[0 for _ in axes]], g.emit_shape(shape), [*axes])
+        return x.emit_node("Slice", [*[0 for _ in axes]], g.emit_shape(shape), [*axes])
 
     def pad_lengths(self, lengths: OnnxValue) -> OnnxValue:
         """Emit lengths i32[b], with a 0 appended if the batch is empty (CUDA cannot pad i32)."""
         g = self.g
         if g.lengths.is_positive(self.batch_and_length[0]):
             return lengths
-        placeholder = g.emit_node(
-            "Expand",
-            g.emit_constant(0, "i32"),
-            _emit_placeholder_count(g, self.batch_and_length[0]),
+        placeholder = g.emit_constant(0, "i32").emit_node(
+            "Expand", _emit_placeholder_count(g, self.batch_and_length[0])
         )
-        return g.emit_node("Concat", lengths, placeholder, axis=0)
+        return lengths.emit_node("Concat", placeholder, axis=0)
 
     def select_final_state(
         self, final_state: OnnxValue, initial_state: Tensor | None, lengths: OnnxValue | None

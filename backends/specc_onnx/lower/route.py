@@ -115,14 +115,13 @@ class _ExpertEmitter:
 
     def emit_expert_loop(self, initial_sums: OnnxValue) -> OnnxValue:
         """Emit a `Loop` that adds outputs of experts with tokens to `initial_sums`."""
-        g = self.g
         used_mask = self._emit_used_experts().slice(0, 0, self.op.num_experts)
         # The loop visits experts in ascending order, so that the summation order of a token does
         # not depend on other tokens.
-        used_experts = g.emit_node("NonZero", used_mask).squeeze(0)
-        iterations = g.emit_node("Size", used_experts)
-        return g.emit_node(
-            "Loop", iterations, None, initial_sums, body=self._emit_iteration(used_experts)
+        used_experts = used_mask.emit_node("NonZero").squeeze(0)
+        iterations = used_experts.emit_node("Size")
+        return iterations.emit_node(
+            "Loop", None, initial_sums, body=self._emit_iteration(used_experts)
         )
 
     def _emit_iteration(self, used_experts: OnnxValue) -> GraphProto:
@@ -154,10 +153,10 @@ class _ExpertEmitter:
     def _emit_used_experts(self) -> OnnxValue:
         """Emit a bool[experts + 1] mask of experts with tokens; the last entry is "no expert"."""
         g, count = self.g, self.op.num_experts + 1
-        flat_ids = g.emit_node("Reshape", self.expert_ids, [-1])
-        ones = g.emit_node("Expand", True, g.emit_node("Shape", flat_ids))
+        flat_ids = self.expert_ids.emit_node("Reshape", [-1])
+        ones = g.emit_node("Expand", True, flat_ids.emit_node("Shape"))
         zeros = emit_full(g, False, "bool", [count])
-        return g.emit_node("ScatterElements", zeros, flat_ids, ones, axis=0)
+        return zeros.emit_node("ScatterElements", flat_ids, ones, axis=0)
 
     def _add_expert_output(
         self, sums: OnnxValue, expert: OnnxValue, expert_weights: Sequence[Tensor]
@@ -176,9 +175,8 @@ class _ExpertEmitter:
 
     def _select_tokens(self, is_chosen: OnnxValue) -> tuple[OnnxValue, OnnxValue]:
         """Return the ids i64[m] of the tokens routed to an expert, and their gates [m, 1]."""
-        g = self.g
         any_chosen = emit_reduce("ReduceMax", is_chosen.cast("i64"), 1)
-        token_ids = g.emit_node("NonZero", any_chosen).squeeze(0)
+        token_ids = any_chosen.emit_node("NonZero").squeeze(0)
         gates = is_chosen.if_else(self.gates, 0)
         token_gates = emit_reduce("ReduceSum", gates, 1, keepdims=True)
         return token_ids, token_gates.gather(token_ids, 0)

@@ -42,7 +42,7 @@ lower.add_rules(
         ops.Insert: lambda op, g, x: x.unsqueeze(op.axis),
         ops.Squeeze: lambda op, g, x: x.squeeze(op.axis),
         ops.Last: lambda op, g, x: x.gather(-1, op.axis),
-        ops.CumSum: lambda op, g, x: g.emit_node("CumSum", x, op.axis),
+        ops.CumSum: lambda op, g, x: x.emit_node("CumSum", op.axis),
         ops.MatMul: lambda op, g, left, right: emit_matmul(left, right),
     }
 )
@@ -64,7 +64,7 @@ def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> OnnxVal
     if op.fn == "same_group":
         is_positive = left > 0
         return left.equals(right) & is_positive
-    result = g.emit_node(COMPARE_OPERATORS[op.fn], left, right)
+    result = left.emit_node(COMPARE_OPERATORS[op.fn], right)
     return ~result if op.fn == "ne" else result
 
 
@@ -111,7 +111,7 @@ def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> OnnxValue:
     """Lower to `Expand`; the entries of the target shape for the unchanged axes are 1."""
     target = [Dim.from_value(1)] * x.rank
     target[op.axis] = op.length
-    return x if op.length == 1 else g.emit_node("Expand", x, g.emit_shape(target))
+    return x if op.length == 1 else x.emit_node("Expand", g.emit_shape(target))
 
 
 @lower
@@ -138,7 +138,7 @@ def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> OnnxValue:
         return pieces[starts.index(op.start.number or 0)]
     start = emit_nonnegative_size(g, op.start, op.start, op.stop - op.start)
     stop = emit_nonnegative_size(g, op.stop, length - op.stop)
-    return g.emit_node("Slice", x, start, stop, [op.axis])
+    return x.emit_node("Slice", start, stop, [op.axis])
 
 
 @lower
@@ -160,7 +160,7 @@ def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> OnnxValue:
         return table.gather_elements(emit_checked_indices(ids), op.axis)
     indices = emit_checked_indices(ids).cast("i64")  # `GatherND` accepts no other index type
     index_columns = indices.unsqueeze(ids.rank)
-    return g.emit_node("GatherND", table, index_columns, batch_dims=op.axis)
+    return table.emit_node("GatherND", index_columns, batch_dims=op.axis)
 
 
 @lower
@@ -179,7 +179,7 @@ def delay(op: ops.Delay, g: Emitter, x: Tensor) -> OnnxValue:
     shape = list(x.shape)
     length, shape[op.axis] = shape[op.axis], Dim.from_value(op.steps)
     padding = emit_full(g, op.fill_value, x.dtype, shape)
-    padded_input = g.emit_node("Concat", padding, x, axis=op.axis)
+    padded_input = padding.emit_node("Concat", x, axis=op.axis)
     return padded_input.slice(op.axis, 0, length)
 
 
@@ -202,7 +202,7 @@ def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> OnnxValue:
     if g.lacks_kernel("ArgMax", x.dtype):
         _, index = emit_stable_top_k(x, [1], axis=op.axis, largest=True)
         return index.squeeze(op.axis)
-    return g.emit_node("ArgMax", x, axis=op.axis, keepdims=0, select_last_index=0)
+    return x.emit_node("ArgMax", axis=op.axis, keepdims=0, select_last_index=0)
 
 
 @lower

@@ -29,12 +29,12 @@ def emit_reshape(
     if source_shape is None:
         assert isinstance(x, Tensor), "a value without a shape needs a source shape"
         source_shape = x.shape
-    g, constant = x.g, _find_constant_target(source_shape, shape)
+    constant = _find_constant_target(source_shape, shape)
     if tuple(source_shape) != tuple(shape):
         if constant is not None:
-            x = g.emit_node("Reshape", x, constant)
+            x = x.emit_node("Reshape", constant)
         else:
-            x = g.emit_node("Reshape", x, g.emit_shape(shape), allowzero=1)
+            x = x.emit_node("Reshape", x.g.emit_shape(shape), allowzero=1)
     return x.with_shape(shape)
 
 
@@ -66,7 +66,7 @@ def emit_expand(x: Tensor, shape: Sequence[DimLike]) -> OnnxValue:
     """Emit `x` broadcast to `shape`."""
     if x.shape == tuple(shape):
         return x
-    return x.g.emit_node("Expand", x, x.g.emit_shape(shape))
+    return x.emit_node("Expand", x.g.emit_shape(shape))
 
 
 def emit_full(
@@ -74,7 +74,7 @@ def emit_full(
 ) -> OnnxValue:
     """Emit a tensor with `dtype` and `shape` that is filled with `value`."""
     scalar = g.emit_constant(value, dtype)
-    return g.emit_node("Expand", scalar, g.emit_shape(shape)) if shape else scalar
+    return scalar.emit_node("Expand", g.emit_shape(shape)) if shape else scalar
 
 
 def emit_nonnegative_size(g: Emitter, length: Dim, *nonnegative: Dim) -> OnnxValue:
@@ -84,21 +84,21 @@ def emit_nonnegative_size(g: Emitter, length: Dim, *nonnegative: Dim) -> OnnxVal
 
 def emit_axis_length(x: OnnxValue, axis: int) -> OnnxValue:
     """Emit the size of an axis of `x`, i64[1]."""
-    return x.g.emit_node("Shape", x, start=axis, end=axis + 1)
+    return x.emit_node("Shape", start=axis, end=axis + 1)
 
 
 def emit_reduce(kind: str, x: OnnxValue, axis: int, keepdims: bool = False) -> OnnxValue:
     """Emit `ReduceSum`, `ReduceMean`, `ReduceMax` or `ReduceMin` over one axis."""
     if kind == "ReduceSum" or x.g.opset >= onnx_targets.REDUCE_AXES_INPUT_SINCE:
-        return x.g.emit_node(kind, x, [axis], keepdims=keepdims)
-    return x.g.emit_node(kind, x, axes=[axis], keepdims=keepdims)
+        return x.emit_node(kind, [axis], keepdims=keepdims)
+    return x.emit_node(kind, axes=[axis], keepdims=keepdims)
 
 
 def emit_count_nonzero(
     x: OnnxValue, *axes: int, dtype: str = "i64", keepdims: bool = False
 ) -> OnnxValue:
     """Count the true elements along `axes`, or in the whole tensor if there are no `axes`."""
-    return x.g.emit_node("ReduceSum", x.cast(dtype), [*axes] or None, keepdims=keepdims)
+    return x.cast(dtype).emit_node("ReduceSum", [*axes] or None, keepdims=keepdims)
 
 
 def emit_matmul(x: Tensor, y: Tensor) -> OnnxValue:
@@ -139,7 +139,7 @@ def emit_top_k(
     # The CUDA kernel of `TopK` pads the axis with the lowest finite value and returns padding
     # instead of -inf.
     kind, limit = ("Max", LOWEST_KEY) if largest else ("Min", -LOWEST_KEY)
-    _, indices = g.emit_nodes("TopK", 2, g.emit_node(kind, x, limit), count, **options)
+    _, indices = g.emit_nodes("TopK", 2, x.emit_node(kind, limit), count, **options)
     return x.gather_elements(indices, axis), indices
 
 
@@ -158,10 +158,10 @@ def emit_stable_top_k(
     values, indices = emit_top_k(x, axis_length, axis=axis, largest=largest)
     previous_indices = (emit_arange(g, length) - 1).maximum(0)
     equals_previous = values.equals(values.gather(previous_indices, axis))
-    run_ids = g.emit_node("CumSum", (~equals_previous).cast("i64"), axis)
+    run_ids = (~equals_previous).cast("i64").emit_node("CumSum", axis)
     keys = run_ids * axis_length + indices
     sorted_keys, _ = emit_top_k(keys, count, axis=axis, largest=False)
-    top_values = g.emit_node("Slice", values, [0], count, [axis])
+    top_values = values.emit_node("Slice", [0], count, [axis])
     return top_values, sorted_keys % axis_length
 
 
@@ -174,8 +174,8 @@ def emit_min_length_padding(x: Tensor, axis: int, min_length: int = 1) -> OnnxVa
     padding_shape = [g.emit_shape([d]) for d in x.shape]
     padding_shape[axis] = padding_length
     zero = g.emit_constant(0, x.dtype)
-    padding = g.emit_node("Expand", zero, g.emit_node("Concat", *padding_shape, axis=0))
-    return g.emit_node("Concat", x, padding, axis=axis)
+    padding = zero.emit_node("Expand", g.emit_node("Concat", *padding_shape, axis=0))
+    return x.emit_node("Concat", padding, axis=axis)
 
 
 def is_always_true(x: Tensor) -> bool:
