@@ -15,10 +15,10 @@ from specc.decode.token_selection import (
     apply_repetition_penalty,
     check_logits,
     compute_log_softmax_f32,
-    count_prompt_tokens,
     find_repetition_penalty_tokens,
     find_top_k_indices,
     list_prompt_tokens,
+    make_prompt_mask,
     mask_disallowed_tokens,
 )
 
@@ -91,8 +91,9 @@ def search_beams(
     seen = find_repetition_penalty_tokens(
         prompt, logits.shape[1], settings.repetition_penalty, padding_mask
     )
-    lengths = count_prompt_tokens(prompt, padding_mask)
-    prompt_ids = list_prompt_tokens(prompt, padding_mask) if settings.needs_previous_tokens else []
+    is_token = make_prompt_mask(prompt, padding_mask)
+    lengths = is_token.sum(axis=1)
+    prompt_ids = list_prompt_tokens(prompt, is_token) if settings.needs_previous_tokens else []
     while True:
         position = _get_decode_position(live_searches, lengths, prompt_ids)
         _advance_beams(live_searches, logits, seen, settings, position, ends_sequence)

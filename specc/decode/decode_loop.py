@@ -21,10 +21,10 @@ from specc.decode.token_selection import (
     apply_repetition_penalty,
     check_logits,
     compute_log_softmax_f32,
-    count_prompt_tokens,
     filter_candidates,
     find_repetition_penalty_tokens,
     list_prompt_tokens,
+    make_prompt_mask,
     make_sampling_uniforms,
     make_uniforms_for_positions,
     mask_disallowed_tokens,
@@ -96,8 +96,9 @@ def iterate_decode_steps(
     logits = check_logits(session.step(prompt), ~has_ended)
     penalty, vocab_size = settings.repetition_penalty, logits.shape[1]
     seen = find_repetition_penalty_tokens(prompt, vocab_size, penalty, padding_mask)
-    lengths = count_prompt_tokens(prompt, padding_mask)
-    sequences = list_prompt_tokens(prompt, padding_mask) if settings.needs_previous_tokens else []
+    is_token = make_prompt_mask(prompt, padding_mask)
+    lengths = is_token.sum(axis=1)
+    sequences = list_prompt_tokens(prompt, is_token) if settings.needs_previous_tokens else []
     indices = sample_indices if settings.strategy == "sample" else ()
     schedule = TokenSchedule.from_settings(settings, len(prompt), delayed_tokens)
     for step in range(settings.max_tokens):
@@ -207,8 +208,8 @@ def delay_prompt(
     delays = settings.delay_pattern or (0,) * prompt.shape[2]
     fill_token = settings.start[0] if settings.start else settings.padding_token
     length, max_delay = prompt.shape[1], max(delays)
-    if padding_mask is not None:
-        prompt = np.where(padding_mask[:, :, None], prompt, fill_token)
+    is_token = make_prompt_mask(prompt[:, :, 0], padding_mask)
+    prompt = np.where(is_token[:, :, None], prompt, fill_token)
     shifted = np.full((len(prompt), length + max_delay, len(delays)), fill_token, np.int64)
     for codebook, delay in enumerate(delays):
         shifted[:, delay : delay + length, codebook] = prompt[:, :, codebook]

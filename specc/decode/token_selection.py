@@ -103,20 +103,16 @@ class LogitsProcessorInputs:
     sequences: Sequence[Sequence[int]] = ()
 
 
-def count_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> Ints:
-    """Count the tokens of each prompt (int64 [batch, n]) without padding. Return int64 [batch]."""
+def make_prompt_mask(prompt: Ints, padding_mask: Bools | None) -> Bools:
+    """Return the padding mask of prompts int64 [batch, n], which is true everywhere by default."""
     if padding_mask is None:
-        return np.full(len(prompt), prompt.shape[1], np.int64)
-    counts: Ints = np.asarray(padding_mask, np.bool_).sum(axis=1)
-    return counts
+        return np.ones(prompt.shape, np.bool_)
+    return np.asarray(padding_mask, np.bool_)
 
 
-def list_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> list[list[int]]:
+def list_prompt_tokens(prompt: Ints, is_token: Bools) -> list[list[int]]:
     """Return the tokens of each prompt, int64 [batch, n], as lists without padding."""
-    if padding_mask is None:
-        return [[*map(int, row)] for row in prompt]
-    is_token = np.asarray(padding_mask, np.bool_)
-    return [[*map(int, row[mask])] for row, mask in zip(prompt, is_token, strict=True)]
+    return [row[mask].tolist() for row, mask in zip(prompt, is_token, strict=True)]
 
 
 def mask_disallowed_tokens(
@@ -209,8 +205,7 @@ def find_prompt_tokens(prompt: Ints, vocab: int, padding_mask: Bools | None = No
     is_in_prompt = np.zeros((len(prompt), vocab), np.bool_)
     rows = np.broadcast_to(np.arange(len(prompt))[:, None], prompt.shape)
     # a prompt may contain ids outside the vocabulary of the logits
-    is_valid = (prompt >= 0) & (prompt < vocab)
-    is_valid = is_valid if padding_mask is None else is_valid & np.asarray(padding_mask, np.bool_)
+    is_valid = (prompt >= 0) & (prompt < vocab) & make_prompt_mask(prompt, padding_mask)
     is_in_prompt[rows[is_valid], prompt[is_valid]] = True
     return is_in_prompt
 

@@ -74,7 +74,7 @@ def build_genai_config(
     return {
         "model": {
             "type": "decoder",
-            "vocab_size": graph.outputs[LOGITS].type.shape[-1].number,
+            "vocab_size": graph.outputs[LOGITS].shape[-1].number,
             "context_length": max_length,
             **_collect_special_tokens(settings),
             "decoder": decoder,
@@ -91,7 +91,7 @@ def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSectio
     """Return the maximum sequence length in tokens: the size of the smallest position embedding.
     Without position embeddings, return the config value `context` or `DEFAULT_MAX_LENGTH`.
     """
-    symbol = model.graph.inputs[generation.sequence_input].type.shape[1].name or ""
+    symbol = model.graph.inputs[generation.sequence_input].shape[1].name or ""
     if limit := find_length_limits(model.graph).get(symbol):
         return limit.max_length
     context = parse_exact_integer(model.config.get("context"))

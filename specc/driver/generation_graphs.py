@@ -20,7 +20,7 @@ from specc.decode.settings_errors import VocabularySizes
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.compile_job import CompileJob, LoweringJob
 from specc.incremental.step_plan import OutputPositions
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, select_entries
 from specc.ir.model import (
     PAST_LENGTH_INPUT,
     DecodeState,
@@ -49,11 +49,11 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> b
     graph, sequence_input = model.graph, derived.sequence_input
     generation = model.generation
     assert generation is not None, "derived graphs come from a generative model"
-    if graph.inputs[sequence_input].type.rank != 2:
+    if graph.inputs[sequence_input].rank != 2:
         return False  # inputs with several codebooks do not support continuous batching
     mask = find_mask_input(graph, sequence_input)
-    sequence_length = graph.inputs[sequence_input].type.shape[1]
-    token_inputs = {n for n, v in graph.inputs.items() if sequence_length in v.type.shape}
+    sequence_length = graph.inputs[sequence_input].shape[1]
+    token_inputs = {n for n, v in graph.inputs.items() if sequence_length in v.shape}
     if token_inputs - {sequence_input, mask}:
         return False  # the input's values at left-padded positions are unknown
     if not mask:
@@ -293,7 +293,7 @@ def get_decode_settings(job: CompileJob, source: StandaloneGeneratorSource) -> d
     return {
         **settings,
         "context": limit.max_length if limit else None,
-        "vocabulary": graph.outputs[generation.logits_output].type.shape[-1].number,
+        "vocabulary": graph.outputs[generation.logits_output].shape[-1].number,
         "bounds": convert_length_bounds_to_json(find_non_time_length_bounds(job, graph)),
         "strides": {**find_padding_strides(graph)},
         "begins": bool(source.derived.initial_logits_output),
@@ -321,7 +321,7 @@ def build_standalone_generator(
         pad_token_id=settings.pad,
         first_token_choices=settings.begin,
         has_repetition_penalty=settings.repetition_penalty != 1,
-        **{name: value for name, value in setting_values.items() if name in names},
+        **select_entries(setting_values, names),
     )
     return StandaloneGeneratorSource(full_graph, derived, decoding, job.model.defaults)
 

@@ -93,7 +93,7 @@ class GraphCopy(GraphBuilder):
         """Copy a node. A concatenation with one non-empty operand is replaced by this operand."""
         args = [a and self.copied_values[a] for a in node.args]
         if isinstance(node.op, ops.Concat):
-            non_empty = tuple(a for a in args if a and a.type.shape[node.op.axis] != 0)
+            non_empty = tuple(a for a in args if a and a.shape[node.op.axis] != 0)
             if len(non_empty) == 1:
                 return non_empty
         return self.add_node(node.op, *args)
@@ -301,7 +301,7 @@ def build_decoder(
 
 def map_profile_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict[str, Dim]:
     """Map the step's batch size, new length and past length to the symbols of the profile."""
-    batch, new = derived.step.inputs[derived.sequence_input].type.shape
+    batch, new = derived.step.inputs[derived.sequence_input].shape
     key = layers[0]["key"]
     past = key.type.shape[key.time_axis if key.time_axis is not None else 0]
     profile_dims = {d.name: Dim.symbol(n) for d, n in ((batch, BATCH), (new, NEW), (past, PAST))}
@@ -312,7 +312,7 @@ def _declare_other_input(
     profile: str, copier: GraphCopy, name: str, value: Value, facts: Input, covers_past: bool
 ) -> Value:
     """Declare an input other than the token ids: the attention mask or the position ids."""
-    batch_size, new_length = value.type.shape if value.type.rank == 2 else (None, None)
+    batch_size, new_length = value.shape if value.rank == 2 else (None, None)
     if facts.padding_side and batch_size is not None and new_length is not None:
         if MASK in copier.inputs:
             raise_unsupported_profile(
@@ -325,7 +325,7 @@ def _declare_other_input(
         total_length = Dim.symbol(PAST) + new_length
         mask = copier.declare_mask(MASK, Type.of("bool", batch_size, total_length))
         return copier.add_op(ops.Slice(1, Dim.symbol(PAST), total_length), mask)
-    if name == POSITIONS and value.type.dtype == "i64" and not covers_past:
+    if name == POSITIONS and value.dtype == "i64" and not covers_past:
         return copier.add_input(POSITIONS, facts)
     raise_unsupported_profile(
         profile,

@@ -66,9 +66,9 @@ def find_encoder_output(
 
 def _is_hidden_state(value: Value, source: Value) -> bool:
     return (
-        value.type.rank == 3
-        and value.type.dtype == "f32"
-        and value.type.shape[0] == source.type.shape[0]
+        value.rank == 3
+        and value.dtype == "f32"
+        and value.shape[0] == source.shape[0]
         and value is not source
     )
 
@@ -135,7 +135,7 @@ def find_encoder_decoder_layout(derived: DerivedGraphs) -> EncoderDecoderLayout:
             "[batch, positions, features]",
         )
     lengths = map_profile_lengths(derived, cache_layers)
-    if source_symbol := encoder_output.type.shape[1].name:
+    if source_symbol := encoder_output.shape[1].name:
         lengths[source_symbol] = Dim.symbol(SOURCE_LENGTH)
     layout = EncoderDecoderLayout(
         derived=derived,

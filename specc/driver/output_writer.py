@@ -99,7 +99,7 @@ def _find_output_lengths(graph: Graph, sequence_input: str, step: Graph) -> dict
         name: dims[0]
         for name in step.outputs
         if name in graph.outputs
-        and (dims := [d for d in graph.outputs[name].type.shape if symbol in d.symbols()])
+        and (dims := [d for d in graph.outputs[name].shape if symbol in d.symbols()])
     }
 
 

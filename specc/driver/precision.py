@@ -12,7 +12,7 @@ from specc.driver.quantize_option_errors import check_patterns_match, find_ineff
 from specc.driver.quantize_section import QuantizeRequest, check_group_size
 from specc.io.safe_read import escape_text
 from specc.ir import ops
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, select_entries
 from specc.ir.model import KVBufferGraph, ModelSource, StandaloneGeneratorSource
 from specc.ir.ops.quantized import FoldedNorm, PackedWeightFormat, QuantizationPlan, WeightLayout
 from specc.ir.target import Target
@@ -287,7 +287,7 @@ def describe_weight_precision(
     return {
         "rounded": entries,
         "recipe": int4_method,
-        "kept": {n: reason for n, reason in kept_reasons.items() if n in graph.parameters},
+        "kept": select_entries(kept_reasons, graph.parameters),
     }
 
 

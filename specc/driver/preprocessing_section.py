@@ -111,7 +111,7 @@ def build_preprocessing_config(
     inputs = [(n, read_record(n, d, INPUT_RECORDS)) for n, d in model.input_configs.items()]
     output_entries = model.output_formats.items()
     outputs = [(n, read_record(n, d, OUTPUT_RECORDS)) for n, d in output_entries]
-    ranks = {name: len(v.type.shape) for name, v in model.graph.outputs.items()}
+    ranks = {name: len(v.shape) for name, v in model.graph.outputs.items()}
     return PreprocessingConfig(
         tuple(item for item in inputs if item[1] is not None),
         tuple((n, adapt_labels_to_rank(r, ranks.get(n, 0))) for n, r in outputs if r is not None),

@@ -95,7 +95,7 @@ class AttentionAxisLabeler:
             record = self._find_tokenizer(name)
             if record is None or array.shape[1:] != (count,):
                 continue
-            if self.model.manifest.graph.inputs[name].type.shape[1] == length:
+            if self.model.manifest.graph.inputs[name].shape[1] == length:
                 role: Role = "generated" if name == sequence_input else "input"
                 return AttentionMapAxis(role=role, labels=make_token_labels(array[0], record))
         return None

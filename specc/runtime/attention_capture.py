@@ -255,9 +255,9 @@ def capture_generation_attention(
         tokens = np.array([[step.tokens[0] for step in stream.logged_steps]], np.int64)
     # keep only inputs without a time axis; other inputs are recomputed for the whole sequence
     inputs_of_first: dict[str, object] = {
-        name: value[:1] if inputs[name].type.shape[:1] == (signature.batch_size,) else value
+        name: value[:1] if inputs[name].shape[:1] == (signature.batch_size,) else value
         for name, value in stream.prepared_inputs.items()
-        if signature.sequence_length not in model.manifest.graph.inputs[name].type.shape
+        if signature.sequence_length not in model.manifest.graph.inputs[name].shape
     }
     inputs_of_first[sequence_input] = np.concatenate(
         [stream.graph_prompt[:1], tokens[:, :-1]], axis=1
@@ -317,7 +317,7 @@ def _read_alignment(labeler: AttentionAxisLabeler, weights: Array) -> AttentionM
             f"expected [batch, query, key] or [batch, heads, query, key], got {list(weights.shape)}"
         ]
         raise_error("E0931", f"the output `{ALIGNMENT_OUTPUT}` has no weights to plot", notes=notes)
-    shape = labeler.model.manifest.graph.outputs[ALIGNMENT_OUTPUT].type.shape
+    shape = labeler.model.manifest.graph.outputs[ALIGNMENT_OUTPUT].shape
     axes = labeler.label_axes((shape[-2], shape[-1]), maps.shape)
     return _make_attention_map(ALIGNMENT_OUTPUT, maps[0].reshape((-1, *maps.shape[-2:])), axes)
 

@@ -11,7 +11,7 @@ from specc.diagnostics.render import format_repr, render_html_table
 from specc.ir import ops
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, GraphBuilder, Node, Value, collect_required_nodes
+from specc.ir.graph import Graph, GraphBuilder, Node, Value, collect_required_nodes, select_entries
 from specc.ir.op import Op
 
 
@@ -65,7 +65,7 @@ def _iterate_locations(
         value, mask = _get_weights_and_mask(node, results)
         if value is None:
             continue
-        query_dim, key_dim = value.type.shape[-2:]
+        query_dim, key_dim = value.shape[-2:]
         # Each iteration processes one query, so the number of queries is the number of iterations.
         if loops and query_dim.number == 1:
             query_dim = _get_iteration_count(loops[-1])
@@ -80,7 +80,7 @@ def _get_iteration_count(loop: Node) -> Dim:
     assert isinstance(op, ops.Scan)
     scanned = op.get_first_scanned(loop)
     assert scanned is not None, "a scan has no optional operands"
-    return scanned.type.shape[op.axis]
+    return scanned.shape[op.axis]
 
 
 def compute_attention_weights(
@@ -188,7 +188,7 @@ def _is_returned(
     # compiled by another version may output either of them.
     if location.loops or name not in returned or {f"{name} 2"} & {*returned, *locations}:
         return False
-    return np.ndim(returned[name]) == location.value.type.rank
+    return np.ndim(returned[name]) == location.value.rank
 
 
 def _add_outputs(graph: Graph, requested: NestedValues) -> tuple[Graph, dict[str, Value]]:
@@ -215,7 +215,7 @@ def _add_loop_outputs(op: Op, body_values: NestedValues) -> tuple[Op, tuple[str,
     """
     assert isinstance(op, ops.Scan)
     body, added_outputs = _add_outputs(op.body, body_values)
-    outputs = {n: v for n, v in body.outputs.items() if n in op.body.outputs}
+    outputs = select_entries(body.outputs, op.body.outputs)
     return replace(
         op,
         body=replace(

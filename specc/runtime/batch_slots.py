@@ -66,7 +66,7 @@ def make_batching_key(input_signature: ModelInputs, prepared: Arrays) -> tuple[o
     )
     names_and_sizes: list[object] = [*sorted(prepared)]
     for name, array in sorted(prepared.items()):
-        sizes = zip(graph.inputs[name].type.shape, array.shape, strict=True)
+        sizes = zip(graph.inputs[name].shape, array.shape, strict=True)
         names_and_sizes += [size for d, size in sizes if not d.symbols() & masked_symbols]
     return tuple(names_and_sizes)
 
@@ -253,7 +253,7 @@ def find_left_padded_axes(input_signature: ModelInputs, type: Type) -> tuple[int
 
 
 def _collect_symbols_after_batch_axis(values: Iterable[Value]) -> set[str]:
-    return {symbol for v in values for d in v.type.shape[1:] for symbol in d.symbols()}
+    return {symbol for v in values for d in v.shape[1:] for symbol in d.symbols()}
 
 
 def stack_padded(

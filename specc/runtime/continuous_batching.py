@@ -14,10 +14,10 @@ from specc.decode.token_selection import (
     Floats,
     Ints,
     LogitsProcessorInputs,
-    count_prompt_tokens,
     find_repetition_penalty_tokens,
     list_prompt_tokens,
     make_invalid_logits_error,
+    make_prompt_mask,
     make_uniforms_for_positions,
 )
 from specc.diagnostics.diagnostic import SpeccError
@@ -73,26 +73,23 @@ class BatchSlot(Generic[T]):
     ) -> "BatchSlot[T]":
         """Create the slot of element `batch_index` of `stream`; `vocab` is the vocabulary size."""
         settings, element = stream.settings, slice(batch_index, batch_index + 1)
-        prompt, padding_mask = stream.prompt[element], stream.padding_mask
-        padding_mask = None if padding_mask is None else padding_mask[element]
-        length = int(count_prompt_tokens(prompt, padding_mask)[0])
-        columns = prompt.shape[1] - (0 if padding_mask is None else _count_padding(padding_mask[0]))
+        prompt = stream.prompt[element]
+        is_token = make_prompt_mask(stream.prompt, stream.padding_mask)[element]
+        columns = prompt.shape[1] - _count_padding(is_token[0])
         max_tokens = min(
             settings.max_tokens, compute_max_new_tokens(stream.model, settings, columns)
         )
         seen_tokens = find_repetition_penalty_tokens(
-            prompt, vocab, settings.repetition_penalty, padding_mask
+            prompt, vocab, settings.repetition_penalty, is_token
         )
-        sequences = (
-            list_prompt_tokens(prompt, padding_mask) if settings.needs_previous_tokens else [[]]
-        )
+        sequences = list_prompt_tokens(prompt, is_token) if settings.needs_previous_tokens else [[]]
         stop_strings = settings.stop_strings
         return BatchSlot(
             sequence_index=sequence_index,
             input=input,
             stream=stream,
             settings=replace(settings, max_tokens=max_tokens),
-            prompt_length=length,
+            prompt_length=int(is_token.sum()),
             seen_token_mask=None if seen_tokens is None else seen_tokens[0],
             sequence=sequences[0],
             detokenizer=BatchDetokenizer(stream.decode, 1, stop_strings) if stop_strings else None,

@@ -305,11 +305,11 @@ def _allocate_outputs(session: KVCacheSession, batch_size: int) -> DeviceTensors
     """Preallocate the outputs that have the same shape at every step."""
     outputs: DeviceTensors = {}
     for name, value in session.graph.outputs.items():
-        shape = value.type.shape
+        shape = value.shape
         sizes = [batch_size if d == session.batch_size else d.number for d in shape]
         static_sizes = [n for n in sizes if n is not None]
         if name not in session.state_outputs and len(static_sizes) == len(sizes):
-            zeros = np.zeros(static_sizes, NUMPY_DTYPES[value.type.dtype])
+            zeros = np.zeros(static_sizes, NUMPY_DTYPES[value.dtype])
             outputs[name] = session.session.copy_to_device(zeros)
     return outputs
 
@@ -363,6 +363,6 @@ def infer_lengths(graph: Graph, prepared: Arrays) -> dict[str, int]:
         d.name: size
         for name, value in graph.inputs.items()
         if name in prepared
-        for d, size in zip(value.type.shape, np.shape(prepared[name]), strict=True)
+        for d, size in zip(value.shape, np.shape(prepared[name]), strict=True)
         if d.name
     }

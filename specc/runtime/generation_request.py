@@ -301,7 +301,7 @@ def _infer_batch_size(input_signature: ModelInputs, inputs: Mapping[str, object]
     """Infer the batch size from the first input with a batch axis, or return 1."""
     for name, value in inputs.items():
         graph_input = input_signature.graph.inputs.get(name)
-        if graph_input is None or input_signature.batch_size not in graph_input.type.shape[:1]:
+        if graph_input is None or input_signature.batch_size not in graph_input.shape[:1]:
             continue
         # A string of any length and an image each count as one batch element.
         if is_image(value):

@@ -185,7 +185,7 @@ def make_generator(model: LoadedModel) -> Generator | None:
         )
 
     bound = model.input_signature.length_bounds.get(
-        sequence_value.type.shape[1].name or "", LengthBound()
+        sequence_value.shape[1].name or "", LengthBound()
     )
     return Generator(
         input_signature=model.input_signature,
@@ -231,7 +231,7 @@ def _make_standalone_generator(
 
 def _can_sample_first_token(graph: Graph, generation: GenerateSection) -> bool:
     """Return True if the full-forward graph returns logits for an empty prompt."""
-    time_symbol = graph.inputs[generation.sequence_input].type.shape[1].name
+    time_symbol = graph.inputs[generation.sequence_input].shape[1].name
     logits_type = graph.outputs[generation.logits_output].type
     # An input with a minimum size of 1 cannot be empty.
     if time_symbol is None or graph.min_lengths.get(time_symbol) or logits_type.rank < 3:
@@ -241,7 +241,7 @@ def _can_sample_first_token(graph: Graph, generation: GenerateSection) -> bool:
 
 def get_logits_vocabulary_size(graph: Graph, generation: GenerateSection) -> int | None:
     """Return the size of the vocabulary axis of the logits, or None if the size is dynamic."""
-    return graph.outputs[generation.logits_output].type.shape[-1].number
+    return graph.outputs[generation.logits_output].shape[-1].number
 
 
 def _raise_no_step_graph(prepared: Arrays) -> FullForwardSession:

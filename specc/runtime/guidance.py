@@ -94,7 +94,7 @@ def _mask_condition(inputs: ModelInputs, settings: GenerationSettings, prepared:
         for name, value in prepared.items()
         if settings.start
         and facts[name].padding_side
-        and inputs.sequence_length not in types[name].type.shape
+        and inputs.sequence_length not in types[name].shape
     }
     if masks or inputs.mask_input not in prepared:
         return masks

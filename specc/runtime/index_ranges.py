@@ -60,8 +60,8 @@ def _shift_operand(
 def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
     """Return the integer, constant or dimension size, that all elements equal, or None."""
     source = skip_views(value, ops.Cast)
-    if source is not None and source.node and isinstance(source.node.op, ops.Size):
-        return source.node.op.length.evaluate(sizes)
+    if source is not None and isinstance(source.op, ops.Size):
+        return source.op.length.evaluate(sizes)
     number = find_constant_fraction(value)
     return None if number is None else int(number)
 
@@ -94,14 +94,14 @@ def find_compared_ids(graph: Graph) -> dict[Value, list[int]]:
 
 
 def _is_integer(value: Value) -> bool:
-    return value.type.dtype in ("i64", "i32")
+    return value.dtype in ("i64", "i32")
 
 
 def _find_table_lookup(node: Node) -> tuple[Value, Dim] | None:
     """Return the indices and the axis size of an embedding lookup or gather, or else None."""
     match node.op:
         case ops.Embedding():
-            return node.op.ids(node), node.op.table(node).type.shape[0]
+            return node.op.ids(node), node.op.table(node).shape[0]
         case ops.Gather(axis=axis):
-            return node.op.ids(node), node.op.table(node).type.shape[axis]
+            return node.op.ids(node), node.op.table(node).shape[axis]
     return None

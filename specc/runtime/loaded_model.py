@@ -198,7 +198,7 @@ class LoadedModel:
             {n: q.zero_points for n, q in quantized_weights if q.format.has_zero_points}
         )
         for name, quantized in quantized_weights:
-            shape = tuple(d.number or 0 for d in self.manifest.graph.parameters[name].type.shape)
+            shape = tuple(d.number or 0 for d in self.manifest.graph.parameters[name].shape)
             format = quantized.format
             parts = [part[name] for part in (weights, scales, zero_points) if name in part]
             if [(part.shape, part.dtype.name) for part in parts] != _list_types(format, shape):
@@ -364,7 +364,7 @@ def specialize_static_shapes(model: LoadedModel, lengths: Mapping[str, int]) -> 
         equations = graph.length_equations.items()
         env = {**lengths, **{name: dim.evaluate(lengths) for name, dim in equations}}
         shapes = {
-            name: tuple(d.evaluate(env) for d in value.type.shape)
+            name: tuple(d.evaluate(env) for d in value.shape)
             for name, value in (*graph.inputs.items(), *graph.outputs.items())
         }
     except DimError as error:
@@ -389,7 +389,7 @@ def _check_lengths(graph: Graph, lengths: Mapping[str, int]) -> None:
 
 def _list_dynamic_lengths(graph: Graph) -> list[str]:
     """Return the names of the symbolic dimensions of the inputs, in order."""
-    dims = (d for v in graph.inputs.values() for d in v.type.shape)
+    dims = (d for v in graph.inputs.values() for d in v.shape)
     symbols = dict.fromkeys(symbol for dim in dims for symbol in sorted(dim.symbols()))
     return [symbol for symbol in symbols if symbol not in graph.length_equations]
 

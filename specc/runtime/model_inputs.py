@@ -69,12 +69,12 @@ class ModelInputs:
     @property
     def batch_size(self) -> Dim:
         """The symbolic batch size: the first dimension of the sequence input."""
-        return self.graph.inputs[self.sequence_input].type.shape[0]
+        return self.graph.inputs[self.sequence_input].shape[0]
 
     @property
     def sequence_length(self) -> Dim:
         """The symbolic sequence length: the second dimension of the sequence input."""
-        return self.graph.inputs[self.sequence_input].type.shape[1]
+        return self.graph.inputs[self.sequence_input].shape[1]
 
     @property
     def input_specs(self) -> tuple[InputSpec, ...]:
@@ -83,10 +83,10 @@ class ModelInputs:
         specs = []
         for name, value in self.graph.inputs.items():
             facts = self.graph.input_facts.get(name)
-            dims = tuple(d.number if d.number is not None else str(d) for d in value.type.shape)
+            dims = tuple(d.number if d.number is not None else str(d) for d in value.shape)
             bound = facts.upper_bound if facts else None
             limit = None if bound is None else bound.number
-            specs.append(InputSpec(name, value.type.dtype, dims, limit, name in optional_names))
+            specs.append(InputSpec(name, value.dtype, dims, limit, name in optional_names))
         return tuple(specs)
 
     @property
@@ -144,11 +144,11 @@ class ModelInputs:
             return {}
         # Compute only the required defaults, because other defaults may depend on omitted inputs.
         defaults = resolve_missing_inputs(self.defaults, absent)
-        default_inputs = {n: v for n, v in values.items() if n in defaults.inputs}
+        default_inputs = select_entries(values, defaults.inputs)
         computed = backend.load_reference().evaluate_graph(defaults, default_inputs, {})
         inputs = self.graph.inputs
         return {
-            name: cast_without_value_change(np.asarray(value), inputs[name].type.dtype, name)
+            name: cast_without_value_change(np.asarray(value), inputs[name].dtype, name)
             for name, value in computed.items()
             if name in inputs
         }
@@ -217,7 +217,7 @@ class PerTokenInputs:
         sequence_input, inputs = input_signature.sequence_input, input_signature.graph.inputs
         length = input_signature.sequence_length
         # inputs with one position per token are extended together with the tokens
-        extended = {n for n, v in inputs.items() if length in v.type.shape} - {sequence_input}
+        extended = {n for n, v in inputs.items() if length in v.shape} - {sequence_input}
         names = [name for name in inputs if name in extended & prepared.keys()]
         facts = input_signature.graph.input_facts
         for name in names:
@@ -247,7 +247,7 @@ class PerTokenInputs:
         for name, axes in self._ordered_inputs:
             extended = self._extend_input(name, axes, tokens)
             # A finished sequence is padded while other sequences in the batch continue.
-            if self.is_finished is not None and inputs[name].type.dtype == "bool":
+            if self.is_finished is not None and inputs[name].dtype == "bool":
                 extended[self.is_finished, -count:] = False
             self.arrays[name] = extended
 
@@ -326,7 +326,7 @@ class PerTokenInputs:
         """The inputs with a time axis in dependency order, each with a list of its time axes."""
         inputs, length = self.input_signature.graph.inputs, self.input_signature.sequence_length
         return [
-            (name, [n for n, d in enumerate(inputs[name].type.shape) if d == length])
+            (name, [n for n, d in enumerate(inputs[name].shape) if d == length])
             for name in _sort_by_dependency(
                 self.arrays, self.input_signature.defaults, self._computed_inputs
             )
@@ -357,7 +357,7 @@ def split_new_positions(inputs: PerTokenInputs, chunk_size: int) -> Iterator[Per
         arrays = {
             name: value[tuple(slice(stop if d == length else None) for d in shape)]
             for name, value in inputs.arrays.items()
-            for shape in (graph_inputs[name].type.shape,)
+            for shape in (graph_inputs[name].shape,)
         }
         yield replace(inputs, arrays=arrays, tokens=inputs.tokens[:, :stop], new_count=chunk_size)
     yield replace(inputs, new_count=end - start)

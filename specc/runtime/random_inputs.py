@@ -84,7 +84,7 @@ def choose_axis_sizes(
 def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:
     """Return True if an input has no elements, e.g. because a stride exceeds the axis size."""
     env = _add_derived_lengths(graph, sizes)
-    return any(d.evaluate(env) < 1 for v in graph.inputs.values() for d in v.type.shape)
+    return any(d.evaluate(env) < 1 for v in graph.inputs.values() for d in v.shape)
 
 
 def _apply_stride(length: int, rows: int, stride: int, round_index: int) -> int:
@@ -113,16 +113,16 @@ def make_random_inputs(
     ranges, compared = find_valid_id_ranges(graph, env), find_compared_ids(graph)
     inputs: dict[str, Array] = {}
     for name, value in graph.inputs.items():
-        shape = tuple(d.evaluate(env) for d in value.type.shape)
+        shape = tuple(d.evaluate(env) for d in value.shape)
         facts = graph.input_facts[name]
         if facts.padding_side:
             inputs[name] = _sample_mask(shape, facts.padding_side, rng, density)
-        elif value.type.dtype == "bool":
+        elif value.dtype == "bool":
             inputs[name] = rng.random(shape) < density
-        elif value.type.dtype in ("i64", "i32"):
+        elif value.dtype in ("i64", "i32"):
             special = compared.get(value, ())
             ids = _sample_ids(shape, facts.upper_bound, ranges.get(value), special, rng, density)
-            inputs[name] = ids.astype("i8" if value.type.dtype == "i64" else "i4")
+            inputs[name] = ids.astype("i8" if value.dtype == "i64" else "i4")
         else:
             inputs[name] = rng.normal(size=shape).astype("f4")
     return inputs
@@ -200,7 +200,7 @@ def move_padding_to_side(
         side = graph.input_facts[name].padding_side if name in graph.inputs else ""
         if defaults is None or side not in ("left", "right") or name in inputs:
             continue
-        shape = graph.inputs[name].type.shape
+        shape = graph.inputs[name].shape
         sources = find_default_sources(defaults, name)
         if not sources <= moved_inputs.keys():
             continue
@@ -210,7 +210,7 @@ def move_padding_to_side(
         )[name]
         order = np.argsort(mask != (side == "right"), axis=-1, kind="stable")
         for source in sources:
-            if graph.inputs[source].type.shape[: len(shape)] == shape:
+            if graph.inputs[source].shape[: len(shape)] == shape:
                 array = moved_inputs[source]
                 indices = order.reshape(*order.shape, *[1] * (array.ndim - order.ndim))
                 moved_inputs[source] = np.take_along_axis(array, indices, axis=order.ndim - 1)
@@ -281,13 +281,13 @@ class StepInputSampler:
 
     def _find_new_symbol(self, step: Graph) -> str:
         """Return the symbolic dimension of the new positions (or chunks) of a step graph."""
-        new_length = step.inputs[self.metadata.generation.sequence_input].type.shape[1]
+        new_length = step.inputs[self.metadata.generation.sequence_input].shape[1]
         return next(iter(new_length.symbols()))
 
     def _find_past_symbol(self, step: Graph, new: str) -> str:
         """Return the symbolic dimension of the past length, or "" if there is none."""
         lengths = [s.type.shape[a] for s in self.metadata.states if (a := s.time_axis) is not None]
-        lengths += [step.inputs[n].type.shape[1] for n in self.metadata.full_inputs]
+        lengths += [step.inputs[n].shape[1] for n in self.metadata.full_inputs]
         # states may also contain positions of encoder outputs
         encoder_inputs = self.encoder.inputs.values() if self.encoder else ()
         others = {new, *collect_shape_symbols(encoder_inputs)}
@@ -311,7 +311,7 @@ class StepInputSampler:
         weights = self.encoder_weights or {}
         results = backend.load_reference().evaluate_graph(self.encoder, inputs, weights)
         outputs = self.encoder.outputs
-        return {n: _convert_dtype(v, outputs[n].type.dtype) for n, v in results.items()}
+        return {n: _convert_dtype(v, outputs[n].dtype) for n, v in results.items()}
 
 
 def _convert_dtype(value: Array, dtype: str) -> Array:
@@ -371,7 +371,7 @@ def _run_first_step(
     """Run a first step and return the resulting states. `outputs` maps states to outputs."""
     results = backend.load_reference().evaluate_graph(step, first_inputs, weights)
     return {
-        name: _convert_dtype(results[output], step.inputs[name].type.dtype)
+        name: _convert_dtype(results[output], step.inputs[name].dtype)
         for name, output in outputs.items()
     }
 
@@ -379,7 +379,7 @@ def _run_first_step(
 def _find_length_symbols(step: Graph, states: Mapping[str, str]) -> tuple[str, str]:
     """Return the symbolic dimensions of the new and the past length, using a state that grows."""
     for name, result in states.items():
-        past_shape, present_shape = step.inputs[name].type.shape, step.outputs[result].type.shape
+        past_shape, present_shape = step.inputs[name].shape, step.outputs[result].shape
         for past, present in zip(past_shape, present_shape, strict=True):
             new_symbols = sorted((present - past).symbols()) if past != present else []
             if len(new_symbols) == 1 and len(past.symbols()) == 1:

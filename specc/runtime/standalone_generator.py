@@ -20,6 +20,7 @@ from specc.decode.token_selection import (
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.json_io import to_json_value
 from specc.ir.array import Array, Arrays
+from specc.ir.graph import select_entries
 from specc.runtime.generation_request import GenerationRequest
 from specc.runtime.model_inputs import ModelInputs
 
@@ -65,7 +66,7 @@ def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
         start_names = {input_signature.sequence_input, input_signature.mask_input}
         accepted, known_names = accepted - start_names, accepted | start_names
     _check_computed(known_names, input_signature, request.prepared_inputs)
-    return {n: v for n, v in request.prepared_inputs.items() if n in accepted}
+    return select_entries(request.prepared_inputs, accepted)
 
 
 def _make_scalars(

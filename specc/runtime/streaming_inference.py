@@ -45,9 +45,9 @@ class StreamingModel(StepGraphs):
         """The index of the time axis of each streamed input."""
         length = self.input_signature.sequence_length
         return {
-            name: value.type.shape.index(length)
+            name: value.shape.index(length)
             for name, value in self.input_signature.graph.inputs.items()
-            if length in value.type.shape
+            if length in value.shape
         }
 
     def run(self, inputs: Mapping[str, object], chunk_length: int = 0) -> dict[str, Array]:
@@ -81,7 +81,7 @@ class StreamingModel(StepGraphs):
         """
         sequence_type = self.graph.inputs[self.input_signature.sequence_input].type
         time_symbols = sequence_type.shape[1].symbols()
-        shape = self.graph.outputs[name].type.shape
+        shape = self.graph.outputs[name].shape
         axis = next((n for n, d in enumerate(shape) if d.symbols() & time_symbols), None)
         parts = [chunk_outputs[name] for chunk_outputs in results]
         return parts[-1] if axis is None else np.concatenate(parts, axis=axis)
@@ -109,8 +109,8 @@ class StreamingModel(StepGraphs):
         for name, value in self.graph.outputs.items():
             if name not in states:
                 env = {**dict.fromkeys(collect_shape_symbols([value]), 0), **lengths}
-                shape = [length.evaluate(env) for length in value.type.shape]
-                results[name] = np.zeros(shape, NUMPY_DTYPES[value.type.dtype])
+                shape = [length.evaluate(env) for length in value.shape]
+                results[name] = np.zeros(shape, NUMPY_DTYPES[value.dtype])
         return results
 
     def start_stream(self, **constant_inputs: object) -> "InputStream":

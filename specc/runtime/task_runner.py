@@ -10,6 +10,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array, Arrays
+from specc.ir.graph import select_entries
 from specc.preprocessing.predictions import (
     AGGREGATION_STRATEGIES,
     Prediction,
@@ -71,7 +72,7 @@ class _EncodedBatch:
 def has_task_inputs(model: LoadedModel, inputs: Mapping[str, object]) -> bool:
     """Return True if `inputs` have the names of task inputs rather than of graph inputs."""
     task = model.manifest.preprocessing.task
-    names = {slot.name for slot in task.inputs} if task else set()
+    names = {task_input.name for task_input in task.inputs} if task else set()
     return bool(names & inputs.keys() - model.manifest.graph.inputs.keys())
 
 
@@ -82,15 +83,14 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
     task = model.manifest.preprocessing.task
     assert task is not None, "checked by `is_for_task`"
     options = _read_options(task, inputs)
-    slots = {s.name for s in task.inputs}
-    task_inputs = {name: value for name, value in inputs.items() if name in slots}
+    task_inputs = select_entries(inputs, {s.name for s in task.inputs})
     _check_required_inputs(task, task_inputs)
     preprocessing, graph = model.manifest.preprocessing, model.manifest.graph
     record = preprocessing.get_input_config(task.text_input)
     assert isinstance(record, TEXT_CONFIGS), "a task has an input that reads text"
     encode_batch: Callable[..., _EncodedBatch] = BATCH_ENCODERS.get(task.kind, _read_texts)
     batch = encode_batch(task, record, task_inputs, options)
-    graph_inputs = {n: v for n, v in inputs.items() if n in graph.inputs}
+    graph_inputs = select_entries(inputs, graph.inputs)
     if "image" in task_inputs:
         image = next(name for name, r in preprocessing.inputs if isinstance(r, ImageConfig))
         graph_inputs[image] = task_inputs["image"]
@@ -101,7 +101,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
             _make_arrays(model, task, replace(batch, encodings=[row])) for row in batch.encodings
         ]
         # axis 0 is the text; with choices, axis 1 is the choice
-        axis = graph.inputs[task.text_input].type.rank - 2
+        axis = graph.inputs[task.text_input].rank - 2
         results = _stack_results([model.run(**arrays) for arrays in arrays_per_text], axis)
     padded_left = model.input_signature.is_left_padded(task.text_input)
     task_results = TaskResults(
@@ -143,7 +143,7 @@ def _stack_results(results_per_text: Sequence[Arrays], axis: int) -> dict[str, A
 def _make_arrays(model: LoadedModel, task: Task, batch: _EncodedBatch) -> dict[str, object]:
     """Return the text input, the padding mask and the token type ids as arrays or lists."""
     graph, sequence_input = model.manifest.graph, model.input_signature.sequence_input
-    rank = graph.inputs[task.text_input].type.rank
+    rank = graph.inputs[task.text_input].rank
     arrays = batch_encodings(
         graph,
         task.text_input,
@@ -164,13 +164,13 @@ def _make_arrays(model: LoadedModel, task: Task, batch: _EncodedBatch) -> dict[s
 
 def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]:
     """Return task options with defaults. Raise E0910 (unknown name) or E0753 (invalid value)."""
-    slots = [slot.name for slot in task.inputs]
+    input_names = [task_input.name for task_input in task.inputs]
     options = dict(task.options)
     for name, value in inputs.items():
-        if name in slots:
+        if name in input_names:
             continue
         if name not in options:
-            known = [*slots, *options]
+            known = [*input_names, *options]
             raise_error(
                 "E0910",
                 f"unknown input `{escape_text(name)}` of the task `{task.kind}`",
@@ -191,14 +191,14 @@ def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]
 
 def _check_required_inputs(task: Task, inputs: Mapping[str, object]) -> None:
     """Raise E0910 if a task input is missing."""
-    for slot in task.inputs:
-        if slot.name not in inputs and not slot.is_optional:
-            slot_names = ", ".join(s.name for s in task.inputs)
+    required = (task_input.name for task_input in task.inputs if not task_input.is_optional)
+    for name in required:
+        if name not in inputs:
             raise_error(
                 "E0910",
-                f"missing input `{slot.name}` of the task `{task.kind}`",
-                notes=[f"inputs of the task: {slot_names}"],
-                helps=[f"pass {slot.name}=…"],
+                f"missing input `{name}` of the task `{task.kind}`",
+                notes=[f"inputs of the task: {', '.join(i.name for i in task.inputs)}"],
+                helps=[f"pass {name}=…"],
             )
 
 

@@ -10,7 +10,6 @@ from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import (
     LogitsProcessorInputs,
-    count_prompt_tokens,
     list_prompt_tokens,
     mask_disallowed_tokens,
 )
@@ -119,7 +118,6 @@ def test_renormalized_logits() -> None:
 
 def test_prompt_padding_is_ignored() -> None:
     prompt, keep = np.array([[0, 0, 4, 3]]), np.array([[False, False, True, True]])
-    assert count_prompt_tokens(prompt, keep).tolist() == [2]
     assert list_prompt_tokens(prompt, keep) == [[4, 3]]
 
 

@@ -12,8 +12,8 @@ from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import (
     Floats,
     LogitsProcessorInputs,
-    count_prompt_tokens,
     find_prompt_tokens,
+    make_prompt_mask,
 )
 from specc_onnx.generate import generator_decoding_strategies, generator_logits_processors
 from specc_onnx.generate.generator_inputs import SAMPLING_INPUTS
@@ -95,7 +95,9 @@ def test_samples_match_python(settings: GenerationSettings) -> None:
         logits = (3 * rng.standard_normal((16, VOCABULARY))).astype(np.float32)
         prompt = rng.integers(-1, VOCABULARY + 2, (16, 6))
         keep = rng.random((16, 6)) < 0.7
-        place = LogitsProcessorInputs(step=step, prompt_lengths=count_prompt_tokens(prompt, keep))
+        place = LogitsProcessorInputs(
+            step=step, prompt_lengths=make_prompt_mask(prompt, keep).sum(axis=1)
+        )
         wanted = select_next_tokens(
             logits, find_prompt_tokens(prompt, VOCABULARY, keep), settings, place
         )
