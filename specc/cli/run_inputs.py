@@ -365,8 +365,8 @@ def _read_numbers(argument: str, name: str, hint: str, *, pad_left: bool = False
 
 def add_task_images(task: Task, images: Sequence[str], arguments: Sequence[str]) -> list[str]:
     """Return the arguments of a task with the images of `--image` as named arguments."""
-    has_image_slot = any(slot.name == "image" for slot in task.inputs)
-    return [*(f"image={path}" for path in images if has_image_slot), *arguments]
+    has_image = any(task_input.name == "image" for task_input in task.inputs)
+    return [*(f"image={path}" for path in images if has_image), *arguments]
 
 
 def add_prompt_images(

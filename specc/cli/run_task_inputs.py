@@ -96,8 +96,8 @@ def read_text_lines(argument: str) -> list[str]:
 
 NUMPY_SUFFIXES = (".npy", ".npz")
 Value: TypeAlias = Any
-"""A value of a task parameter: a string, a path, or any JSON value."""
-SlotValues: TypeAlias = dict[str, list[Value]]
+"""A value of a task input: a string, a path, or any JSON value."""
+ValuesByInput: TypeAlias = dict[str, list[Value]]
 PAIR_LENGTH = 2
 
 
@@ -112,52 +112,49 @@ def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Seque
     return not arguments
 
 
-def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[SlotValues, list[Path]]:
-    """Parse the arguments of a task: `NAME=VALUE`, or values in the order of the task's parameters.
-    The last parameter takes all remaining values. Return the values by parameter, and the files
-    that were read. Raise E0910 if there are too many arguments.
+def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[ValuesByInput, list[Path]]:
+    """Parse the arguments of a task: `NAME=VALUE`, or values in the order of the task inputs. The
+    last input takes all remaining values. Return the values by input, and the files that were read.
+    Raise E0910 if there are too many arguments.
     """
     files: list[Path] = []
-    values: SlotValues = {}
-    slots = {slot.name: slot for slot in task.inputs}
-    named_arguments = [_split_named_inputs(argument, slots) for argument in arguments]
-    remaining = [s for s in task.inputs if s.name not in {n for n, _ in named_arguments}]
+    values: ValuesByInput = {}
+    inputs = {task_input.name: task_input for task_input in task.inputs}
+    named_arguments = [_split_named_inputs(argument, inputs) for argument in arguments]
+    remaining = [i for i in task.inputs if i.name not in {n for n, _ in named_arguments}]
     for name, argument in named_arguments:
-        slot = slots[name] if name else _get_next_slot(remaining, values)
-        if slot is None:
-            raise_too_many_arguments(argument, [*slots], is_batch=True)
-        argument_values = [*_iterate_values(slot, argument, files)]
-        records = [dict(_assign_value(slot, value, slots)) for value in argument_values]
+        task_input = inputs[name] if name else _find_next_input(remaining, values)
+        if task_input is None:
+            raise_too_many_arguments(argument, [*inputs], is_batch=True)
+        argument_values = [*_iterate_values(task_input, argument, files)]
+        records = [dict(_assign_value(task_input, value, inputs)) for value in argument_values]
         if any(isinstance(value, dict | list) for value in argument_values):
-            records = [_fill_optional_slots(record, task) for record in records]
+            # an absent optional value becomes None, so that the values of records stay aligned
+            absent = dict.fromkeys(n for n, task_input in inputs.items() if task_input.is_optional)
+            records = [{**absent, **record} for record in records]
         for key, item in chain.from_iterable(record.items() for record in records):
             values.setdefault(key, []).append(item)
     return values, files
 
 
-def _fill_optional_slots(record: Mapping[str, Value], task: Task) -> dict[str, Value]:
-    """Add None for the absent optional values of a record, so that records stay aligned."""
-    return {slot.name: None for slot in task.inputs if slot.is_optional} | dict(record)
-
-
-def _split_named_inputs(argument: str, slots: Mapping[str, TaskInput]) -> tuple[str, str]:
-    """Split `NAME=VALUE` if NAME is a task parameter; otherwise return "" and the argument."""
+def _split_named_inputs(argument: str, inputs: Mapping[str, TaskInput]) -> tuple[str, str]:
+    """Split `NAME=VALUE` if NAME is a task input; otherwise return "" and the argument."""
     name, equals, value = argument.partition("=")
-    return (name, value) if equals and name in slots else ("", argument)
+    return (name, value) if equals and name in inputs else ("", argument)
 
 
-def _get_next_slot(remaining: Sequence[TaskInput], values: SlotValues) -> TaskInput | None:
-    """Return the task parameter for a positional argument, the first that is empty or variadic."""
-    required = [slot for slot in remaining if not slot.is_optional]
-    for slot in required:
-        if slot.is_variadic or slot.name not in values:
-            return slot
+def _find_next_input(remaining: Sequence[TaskInput], values: ValuesByInput) -> TaskInput | None:
+    """Return the task input for a positional argument, the first that is empty or variadic."""
+    for task_input in remaining:
+        is_free = task_input.is_variadic or task_input.name not in values
+        if is_free and not task_input.is_optional:
+            return task_input
     return None
 
 
-def _iterate_values(slot: TaskInput, argument: str, files: list[Path]) -> Iterator[Value]:
+def _iterate_values(task_input: TaskInput, argument: str, files: list[Path]) -> Iterator[Value]:
     """Yield the values of an argument: a path, lines of a file, JSON items, or the argument."""
-    if slot.name == "image":
+    if task_input.name == "image":
         files.append(Path(argument))
         yield Path(argument)
     elif argument == STDIN_NAME or argument.startswith("@"):
@@ -192,22 +189,22 @@ def _is_number_list(value: object) -> bool:
 
 
 def _assign_value(
-    slot: TaskInput, value: Value, slots: Mapping[str, TaskInput]
+    task_input: TaskInput, value: Value, inputs: Mapping[str, TaskInput]
 ) -> Iterator[tuple[str, Value]]:
-    """Yield the task parameters that a value sets, with their values. `value` is a string, a pair
+    """Yield the task inputs that a value sets, with their values. `value` is a string, a pair
     `["one", "two"]`, or an object `{"text": …, "text_pair": …}`. Raise E0906 for other types.
     """
-    names = [*slots]
-    if isinstance(value, dict) and value and value.keys() <= slots.keys():
-        yield from ((n, v) for n, v in value.items() if v or not slots[n].is_optional)
+    names = [*inputs]
+    if isinstance(value, dict) and value and value.keys() <= inputs.keys():
+        yield from ((n, v) for n, v in value.items() if v or not inputs[n].is_optional)
     elif isinstance(value, list) and len(value) == PAIR_LENGTH == len(names):
         yield from zip(names, value, strict=True)
     elif isinstance(value, str | Path):
-        yield slot.name, value
+        yield task_input.name, value
     else:
         raise_error(
             "E0906",
-            f"`{escape_text(value)[:60]}` is not text for `{slot.name}`",
+            f"`{escape_text(value)[:60]}` is not text for `{task_input.name}`",
             helps=[
                 'pass a string, a list of strings, ["one", "two"] for a pair, '
                 f"or an object with {', '.join(names)}"
@@ -215,14 +212,14 @@ def _assign_value(
         )
 
 
-SLOT_EXAMPLES = {
+INPUT_EXAMPLES = {
     "question": '"Who lives there?"',
     "context": '"Sarah lives in London."',
     "image": "image.png",
     "candidate_labels": '"a cat" "a dog"',
     "choices": '"one" "another"',
 }
-"""Example command-line values of task parameters. Other parameters have a generic text example."""
+"""Example command-line values of task inputs. Other inputs have a generic text example."""
 
 
 def add_example_command(
@@ -231,7 +228,7 @@ def add_example_command(
     """Return the error with an example command line for each diagnostic about missing inputs."""
     if task:
         arguments = [
-            SLOT_EXAMPLES.get(s.name, '"a text"') for s in task.inputs if not s.is_optional
+            INPUT_EXAMPLES.get(s.name, '"a text"') for s in task.inputs if not s.is_optional
         ]
     else:
         readings = dict(model.preprocessing.inputs).values()
