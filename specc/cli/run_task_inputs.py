@@ -129,12 +129,15 @@ def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[ValuesByInpu
         argument_values = [*_iterate_values(task_input, argument, files)]
         records = [dict(_assign_value(task_input, value, inputs)) for value in argument_values]
         if any(isinstance(value, dict | list) for value in argument_values):
-            # an absent optional value becomes None, so that the values of records stay aligned
-            absent = dict.fromkeys(n for n, task_input in inputs.items() if task_input.is_optional)
-            records = [{**absent, **record} for record in records]
+            records = [_fill_optional_inputs(record, task) for record in records]
         for key, item in chain.from_iterable(record.items() for record in records):
             values.setdefault(key, []).append(item)
     return values, files
+
+
+def _fill_optional_inputs(record: Mapping[str, Value], task: Task) -> dict[str, Value]:
+    """Add None for the absent optional values of a record, so that records stay aligned."""
+    return {**dict.fromkeys(i.name for i in task.inputs if i.is_optional), **record}
 
 
 def _split_named_inputs(argument: str, inputs: Mapping[str, TaskInput]) -> tuple[str, str]:

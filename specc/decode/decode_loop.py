@@ -86,9 +86,8 @@ def iterate_decode_steps(
     model's logits, before penalty, temperature and filters. The seed and the batch index, or the
     index in `sample_indices`, determine the sampling of a sequence. A sequence with the delay d in
     `settings.delay_pattern` begins with d tokens of `delayed_tokens`, int64 [batch, longest delay].
-    `search_beams` implements beam search.
     """
-    assert settings.strategy in ("greedy", "sample"), "a beam search has no single next token"
+    assert settings.strategy in ("greedy", "sample"), "`search_beams` implements beam search"
     assert prompt.ndim == 2, "a prompt has the shape [batch, tokens]"
     if not len(prompt):
         return
