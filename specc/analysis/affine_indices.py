@@ -110,16 +110,12 @@ def solve_offset_interval(difference: AffineIndex, is_strict: bool, qk: QueryKey
         return FULL_INTERVAL
     slope = difference.query_slope if qk.side == "keys" else -difference.key_slope
     if slope == 0:
-        return _solve_constant_difference(difference, is_strict)
+        can_hold = difference.min_offset < 0 or (difference.min_offset == 0 and not is_strict)
+        return FULL_INTERVAL if can_hold else EMPTY_INTERVAL
     bound = -difference.min_offset / slope
     if slope > 0:
         return Interval(-inf, ceil(bound) - 1 if is_strict else floor(bound))
     return Interval(floor(bound) + 1 if is_strict else ceil(bound), inf)
-
-
-def _solve_constant_difference(difference: AffineIndex, is_strict: bool) -> Interval:
-    can_hold = difference.min_offset < 0 or (difference.min_offset == 0 and not is_strict)
-    return FULL_INTERVAL if can_hold else EMPTY_INTERVAL
 
 
 def _is_nonnegative(difference: AffineIndex, qk: QueryKeyTensor) -> bool:
@@ -140,7 +136,9 @@ def find_affine_index(qk: QueryKeyTensor) -> AffineIndexSearch:
         case Node(ops.Extent() | ops.Range()):
             return _match_position_id(qk)
         case Node(ops.Cast(to), (Value() as x,)):
-            return (yield align_operand(qk, x)) if _is_exact_cast(x.dtype, to) else None
+            # A narrower type rounds large position ids, which may change their order.
+            is_exact = x.dtype in ("i64", "i32") and to in EXACT_INDEX_DTYPES
+            return (yield align_operand(qk, x)) if is_exact else None
         case Node(ops.Pointwise("neg"), (Value() as x,)):
             operand_index = yield align_operand(qk, x)
             return operand_index.multiply(-ONE) if operand_index else None
@@ -151,11 +149,6 @@ def find_affine_index(qk: QueryKeyTensor) -> AffineIndexSearch:
             return _combine_affine_indices(function, left, right, qk.value.dtype)
     operand = unwrap_view(qk)
     return (yield operand) if operand else None
-
-
-def _is_exact_cast(dtype: str, to: str) -> bool:
-    # A narrower type rounds large position ids, which may change their order.
-    return dtype in ("i64", "i32") and to in EXACT_INDEX_DTYPES
 
 
 def _is_constant_length(length: Dim, qk: QueryKeyTensor) -> bool:
@@ -192,7 +185,9 @@ def _combine_affine_indices(
         case "sub":
             return a.subtract(b)
         case "mul":
-            return _multiply_by_constant(a, b)
+            factor, multiplied = (b, a) if a.constant_value is None else (a, b)
+            number = factor.constant_value
+            return None if number is None else multiplied.multiply(number)
         case "floordiv" if dtype in ("i64", "i32"):
             divisor = b.constant_value
             if divisor is None or divisor <= 0:
@@ -201,10 +196,3 @@ def _combine_affine_indices(
             # Floor division subtracts at most (n - 1) / n.
             return exact.add(AffineIndex(min_offset=Fraction(-1) + 1 / divisor))
     return None
-
-
-def _multiply_by_constant(a: AffineIndex, b: AffineIndex) -> AffineIndex | None:
-    """Return the product if one factor is constant, otherwise None."""
-    if a.constant_value is None:
-        a, b = b, a
-    return None if a.constant_value is None else b.multiply(a.constant_value)

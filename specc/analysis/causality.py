@@ -74,7 +74,10 @@ def check_causality(
     ]
     for leak in flow.violations:
         if leak.node in live_nodes:
-            name = _find_violating_output(graph, outputs, leak)
+            # the first output that depends on the node that violates causality
+            name = next(
+                n for n in outputs if leak.node in collect_required_nodes([graph.outputs[n]])
+            )
             errors.append(_make_diagnostic(graph, flow, leak, name, time_input))
     if not errors:
         errors += [
@@ -84,11 +87,6 @@ def check_causality(
         for name, value in zip(outputs, output_values, strict=True):
             errors += _check_output(graph, flow, name, value, time_input)
     return _deduplicate_errors(errors)
-
-
-def _find_violating_output(graph: Graph, outputs: Sequence[str], leak: CausalityViolation) -> str:
-    """Return the first output that depends on the node that violates causality."""
-    return next(n for n in outputs if leak.node in collect_required_nodes([graph.outputs[n]]))
 
 
 def check_streaming_causality(

@@ -203,16 +203,9 @@ def _iterate_min_symbol(length: Dim) -> Iterator[tuple[str, int]]:
     margin = length - 1  # -1 for an empty axis
     if len(margin.symbols()) == 1:
         (symbol,) = margin.symbols()
-        yield symbol, _solve_min_length(margin, symbol)
-
-
-def _solve_min_length(length: Dim, symbol: str) -> int:
-    """Return the smallest value of `symbol`, the only symbolic dimension of `length`, for which
-    `length` is not negative. `length` must be monotone in `symbol`, like the number of windows.
-    """
-    return bisect_left(
-        range(MAX_WINDOW_LENGTH), True, key=lambda n: not _is_below_zero(length, symbol, n)
-    )
+        # sizes such as the number of windows are monotone in the symbol
+        is_valid = lambda n: not _is_below_zero(margin, symbol, n)
+        yield symbol, bisect_left(range(MAX_WINDOW_LENGTH), True, key=is_valid)
 
 
 def _is_below_zero(length: Dim, symbol: str, count: int) -> bool:

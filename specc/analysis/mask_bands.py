@@ -263,7 +263,8 @@ class _BandSearch:
         """Return the interval of offsets at which the numeric result of `node` can be nonzero."""
         match node.op:
             case ops.MaskedWeights():
-                if not _has_last_two_axes(qk):
+                rank = qk.value.rank
+                if qk.query_axis not in (None, rank - 2) or qk.key_axis not in (None, rank - 1):
                     return FULL_INTERVAL
                 return (yield _NonZeroBandKey(operands[1], False))
             case ops.Attend():
@@ -274,7 +275,10 @@ class _BandSearch:
                     return FULL_INTERVAL
                 return (yield _NonZeroBandKey(qk.view_operand(mask, *ATTENTION_AXES), False))
             case ops.Arith("mul"):
-                return (yield from self._multiply_intervals(*operands))
+                # Skip a factor if the other factor may be NaN.
+                pairs = zip(operands, reversed(operands), strict=True)
+                factors = (a for a, b in pairs if not self.can_divide_by_zero(b))
+                return (yield from _solve_all(_NonZeroBandKey(f, False) for f in factors))
             case ops.Arith("div"):
                 dividend, divisor = operands
                 if can_divisor_be_zero(divisor) or self.can_divide_by_zero(divisor):
@@ -285,12 +289,6 @@ class _BandSearch:
             case ops.Pointwise(fn) if fn in ZERO_PRESERVING_FUNCTIONS:
                 return (yield _NonZeroBandKey(operands[0], False))
         return FULL_INTERVAL
-
-    def _multiply_intervals(self, left: QueryKeyTensor, right: QueryKeyTensor) -> _BandSolver:
-        """Intersect the intervals of two factors; skip a factor if the other factor may be NaN."""
-        pairs = (left, right), (right, left)
-        factors = (a for a, b in pairs if not self.can_divide_by_zero(b))
-        return (yield from _solve_all(_NonZeroBandKey(factor, False) for factor in factors))
 
 
 def _solve_absolute(
@@ -372,8 +370,3 @@ def _solve_comparison(fn: str, left: QueryKeyTensor, right: QueryKeyTensor) -> _
         case "same_group" if left.time_axis is not None and is_mirrored_pair(left, right):
             return SAME_POSITION  # all positions of a group arrive in one step, at the same time
     return FULL_INTERVAL
-
-
-def _has_last_two_axes(qk: QueryKeyTensor) -> bool:
-    rank = qk.value.rank
-    return qk.query_axis in (None, rank - 2) and qk.key_axis in (None, rank - 1)

@@ -30,7 +30,6 @@ from specc.analysis.query_key_tensors import make_query_key_tensor, skip_query_k
 from specc.analysis.time_axis import TimeAxis
 from specc.analysis.value_ranges import find_value_range, skip_views
 from specc.ir import ops
-from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
 from specc.ir.op_dependence import Dependence
 from specc.ir.types import FULL_INTERVAL, Interval
@@ -49,7 +48,12 @@ def iterate_unaffected_reductions(
     key_axis = dependence.operand_axis
     for query_axis, length in enumerate(x.shape):
         # the batch axis is not a query axis
-        if query_axis != key_axis and _is_query_length(length, x.shape[key_axis], time_axis):
+        is_query_length = (
+            time_axis.get_prefix_length(length) is not None
+            if time_axis
+            else length == x.shape[key_axis]
+        )
+        if query_axis != key_axis and is_query_length:
             interval = _find_relevant_keys(
                 node,
                 dependence,
@@ -63,11 +67,6 @@ def iterate_unaffected_reductions(
                 yield query_axis - is_key_axis_reduced, interval
     if isinstance(node.op, ops.Gather) and dependence.operand == ops.Gather.table.index:
         yield from _iterate_argmax_reads(node, node.op.axis, key_axis, time_axis)
-
-
-def _is_query_length(length: Dim, key_length: Dim, time_axis: TimeAxis | None) -> bool:
-    """Return True if `length` is a time axis size, or `key_length` if `time_axis` is None."""
-    return time_axis.get_prefix_length(length) is not None if time_axis else length == key_length
 
 
 def _find_relevant_keys(

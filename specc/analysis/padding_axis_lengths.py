@@ -299,15 +299,10 @@ def _iterate_result_axes(
         offset = offsets.get(operand.shape[axis])
         result = None if offset is None else _find_result_axis(node, operand_index, offset)
         # No position that may be padded is dropped.
-        if result and _can_contain_padding(*result, padded_length, min_lengths):
-            yield result
-
-
-def _can_contain_padding(
-    length: Dim, offset: Dim, padded_length: Dim, min_lengths: Mapping[str, int]
-) -> bool:
-    """Return True if an axis has at least `padded_length` positions after the first `offset`."""
-    return all(is_never_negative(d, min_lengths) for d in (offset, length - offset - padded_length))
+        if result:
+            margins = result[1], result[0] - result[1] - padded_length
+            if all(is_never_negative(margin, min_lengths) for margin in margins):
+                yield result
 
 
 def _find_result_axis(node: Node, operand: int, offset: Dim) -> tuple[Dim, Dim] | None:

@@ -159,8 +159,11 @@ def _is_masked_at_padding(read: PaddedRead) -> bool:
     gates = read.dependence.gates
     if is_outside or any(g.key_axis in read.operand_facts[g.operand].zero_pad_axes for g in gates):
         return is_sound
-    if isinstance(read.op, ops.MaskedSoftmax) and _has_low_scores(read):
-        return True
+    key_axis = read.node.get_operand().rank - 1
+    if isinstance(read.op, ops.MaskedSoftmax) and (
+        read.operand_facts[0].constants.get(key_axis) == -inf
+    ):
+        return True  # the scores are mask fill values at padded keys
     if isinstance(read.op, ops.WeightedSum | ops.MatMul | ops.Einsum):
         return _is_zero_product(read)
     return False
@@ -171,12 +174,6 @@ def _have_same_positions(read: PaddedRead) -> bool:
     result_axis = read.dependence.result_axis
     result_type = read.node.infer_types()[read.dependence.result]
     return result_axis is not None and result_type.shape[result_axis] == read.read_length
-
-
-def _has_low_scores(read: PaddedRead) -> bool:
-    """Return True if the scores of a masked softmax are mask fill values at padded keys."""
-    key_axis = read.node.get_operand().rank - 1
-    return read.operand_facts[0].constants.get(key_axis) == -inf
 
 
 def _is_zero_product(read: PaddedRead) -> bool:
@@ -263,21 +260,17 @@ def _is_neutral_full_read(read: PaddedRead) -> bool:
     return _is_neutral_move(read)
 
 
-def _is_sort_neutral(read: PaddedRead) -> bool:
-    """Return True if padding does not affect the result of a sort: padding is sorted last, or
-    padding is sorted first and the result is the sorted values, not the indices.
-    """
-    if is_padding_sorted_last(read.node, read.read_facts):
-        return True
-    return read.dependence.result == 0 and is_padding_sorted_first(read.node, read.read_facts)
-
-
 def _is_neutral_move(read: PaddedRead) -> bool:
     """Return True if padding does not change an op that moves or selects positions."""
     facts, axis = read.read_facts, read.axis
     match read.op:
         case ops.Sort(sort_axis):
-            return sort_axis == axis and _is_sort_neutral(read)
+            # If padding is sorted first, the sorted values are unaffected, but not the indices.
+            is_values = read.dependence.result == 0
+            return sort_axis == axis and (
+                is_padding_sorted_last(read.node, facts)
+                or (is_values and is_padding_sorted_first(read.node, facts))
+            )
         case ops.TopK(k=k, largest=largest):
             # If fewer valid positions exist than are selected, the remaining selected positions
             # hold the padding constant. With right padding, their indices follow the valid indices.

@@ -50,13 +50,17 @@ def is_mask_constant_at_padding(result: PaddedResult, axis: int) -> bool:
     is_mask_constant = result.list_operands_with_fact("mask_constant_axes", axis)
     match result.op:
         case ops.Where():
-            return _is_filled_with_mask_constant(result, axis)
+            fill = _get_fill_number(result.node)
+            is_filled = result.list_operands_with_fact("zero_pad_axes", axis)[0]
+            return is_filled and fill is not None and fill <= LOW_SCORE
         case ops.Arith("sub"):
             # A mask fill value minus a finite score is a mask fill value. The difference of two
             # mask fill values is about 0, e.g. in `s - max(s)` if all scores of a query are masked.
             return is_mask_constant[0] and _has_no_mask_constants(result, 1, axis)
         case ops.Arith("add"):
-            return _is_sum_mask_constant(result, is_mask_constant, axis)
+            return any(
+                is_mask_constant[n] and _has_no_mask_constants(result, 1 - n, axis) for n in (0, 1)
+            )
         case ops.Cast(to):
             # integers are never mask fill values
             return is_mask_constant[0] and to.startswith(("f", "bf"))
@@ -65,23 +69,6 @@ def is_mask_constant_at_padding(result: PaddedResult, axis: int) -> bool:
         case ops.Pad(axis=pad_axis) if pad_axis == axis:
             return is_mask_constant[0]  # the added positions are not padded positions
     return result.op.is_view and any(is_mask_constant)
-
-
-def _is_filled_with_mask_constant(result: PaddedResult, axis: int) -> bool:
-    """Return True if a `where` has a false condition at padding and selects a mask fill value."""
-    fill = _get_fill_number(result.node)
-    return (
-        result.list_operands_with_fact("zero_pad_axes", axis)[0]
-        and fill is not None
-        and fill <= LOW_SCORE
-    )
-
-
-def _is_sum_mask_constant(result: PaddedResult, is_mask_constant: list[bool], axis: int) -> bool:
-    """Return True if one operand is a mask fill value at padding and the other one is finite."""
-    return any(
-        is_mask_constant[n] and _has_no_mask_constants(result, 1 - n, axis) for n in range(2)
-    )
 
 
 def _get_fill_number(node: Node) -> float | None:
@@ -223,7 +210,7 @@ def is_true_at_valid_positions(result: PaddedResult, qk: QueryKeyTensor) -> bool
 
     def solve_truth(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
         node = qk.value.node
-        if _is_known_true_mask(result, qk.value):
+        if qk.value is result.padding_mask or qk.value in result.always_true_masks:
             return True
         # a mask input may be false at any position
         constant = find_splat_value(qk.value)
@@ -244,10 +231,6 @@ def is_true_at_valid_positions(result: PaddedResult, qk: QueryKeyTensor) -> bool
         return _is_true_on_diagonal(qk)
 
     return solve_memoized(qk, solve_truth, {}, TraversalBudget(), False)
-
-
-def _is_known_true_mask(result: PaddedResult, value: Value) -> bool:
-    return value is result.padding_mask or value in result.always_true_masks
 
 
 def _is_true_on_diagonal(qk: QueryKeyTensor) -> bool:

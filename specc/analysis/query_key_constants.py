@@ -18,7 +18,6 @@ from typing import TypeAlias
 from specc.analysis.query_key_tensors import (
     QueryKeyTensor,
     TraversalBudget,
-    align_operand,
     solve_all,
     solve_any,
     solve_memoized,
@@ -98,17 +97,12 @@ def _solve_finite(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
             return True
         case op if isinstance(op, ELEMENTWISE_OPS):
             # A key-dependent operand may be infinite at only some keys.
-            operands = node.operands
-            if any(map(_is_uniformly_infinite, operands)):
+            if any(isinf(find_splat_value(a) or 0.0) for a in node.operands):
                 return False
-            return (yield from solve_all([align_operand(qk, a) for a in operands]))
+            return (yield from solve_all(qk.align_operands()))
         case ops.CumSum() | ops.Sort() | ops.Gather() | ops.Reduce() | ops.Delay():
             return not any(_has_infinity_constant(a) for a in node.args)
     return True
-
-
-def _is_uniformly_infinite(value: Value) -> bool:
-    return isinf(find_splat_value(value) or 0.0)
 
 
 def _has_infinity_constant(value: Value | None) -> bool:
@@ -250,23 +244,15 @@ def _is_distinct_in_all_dtypes(n: float, m: float) -> bool:
     return largest < 6e4 and not isclose(n, m, rel_tol=0.01, abs_tol=1e-4)
 
 
-def _divide(a: float, b: float) -> float:
-    return a / b if b else nan
-
-
-def _compute_power(a: float, b: float) -> float:
-    # Powers with other exponents are rounded differently in each dtype.
-    return a**b if b in (1, 2) and not isinf(a) else nan
-
-
 BINARY_FUNCTIONS: Mapping[str, Callable[[float, float], float]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
-    "div": _divide,
+    "div": lambda a, b: a / b if b else nan,
     "min": min,
     "max": max,
-    "pow": _compute_power,
+    # Powers with other exponents are rounded differently in each dtype.
+    "pow": lambda a, b: a**b if b in (1, 2) and not isinf(a) else nan,
     "floordiv": lambda a, b: nan,
     "mod": lambda a, b: nan,
     **COMPARISON_FUNCTIONS,

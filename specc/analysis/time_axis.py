@@ -43,7 +43,7 @@ the number of chunks. In the rewritten graph, axis sizes after strides are not q
 size of each axis contains its rate.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import lcm
@@ -253,7 +253,12 @@ def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int
     symbolic dimension `symbol`, i.e. the product of all strides.
     """
     time_axis = find_time_axis(graph, symbol)
-    strides = dict.fromkeys(_iterate_input_time_axes(graph, time_axis), 1)
+    strides = {
+        (value, axis): 1
+        for value in graph.inputs.values()
+        for axis, length in enumerate(value.shape)
+        if time_axis.get_prefix_length(length) is not None
+    }
     live_nodes = collect_required_nodes(graph.outputs[name] for name in outputs)
     for node, results in graph.nodes:
         if node not in live_nodes:
@@ -265,13 +270,6 @@ def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int
                 result_key = results[dependence.result], result_axis
                 strides[result_key] = max(strides.get(result_key, 1), stride * dependence.stride)
     return lcm(*strides.values())
-
-
-def _iterate_input_time_axes(graph: Graph, time_axis: TimeAxis) -> Iterator[tuple[Value, int]]:
-    for value in graph.inputs.values():
-        for axis, length in enumerate(value.shape):
-            if time_axis.get_prefix_length(length) is not None:
-                yield value, axis
 
 
 def _find_result_axis(node: Node, dependence: Dependence) -> int | None:

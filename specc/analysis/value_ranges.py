@@ -126,7 +126,8 @@ def _compute_op_range(node: Node, value: Value, operand_ranges: list[ValueRange]
         case ops.Einsum() | ops.MatMul() | ops.WeightedSum():
             return NONNEGATIVE_RANGE if min(operand_ranges)[0] >= 0 else UNBOUNDED_RANGE
         case ops.Concat() | ops.Cast():
-            return _convert_range(_merge_ranges(operand_ranges), value.dtype)
+            low, high = _merge_ranges(operand_ranges)
+            return cast_number(low, value.dtype), cast_number(high, value.dtype)
         case ops.Attend() if value.index == node.op.weights_result:
             return UNIT_RANGE
         case ops.Reduce() | ops.CumSum() | ops.AveragePool():
@@ -134,11 +135,6 @@ def _compute_op_range(node: Node, value: Value, operand_ranges: list[ValueRange]
         case ops.Delay(fill_value=first):
             return _merge_ranges([operand_ranges[0], (float(first), float(first))])
     return UNBOUNDED_RANGE
-
-
-def _convert_range(value_range: ValueRange, dtype: str) -> ValueRange:
-    low, high = value_range
-    return cast_number(low, dtype), cast_number(high, dtype)
 
 
 def _bound_reduction(node: Node, operand_range: ValueRange) -> ValueRange:
@@ -237,19 +233,11 @@ def _compute_arithmetic_range(
                 else NONNEGATIVE_RANGE
             )
         case "max" | "min":
-            return _pick_bounds(function_name, left, right)
-        case "pow" if _is_even_number(right):
+            pick: Callable[[float, float], float] = max if function_name == "max" else min
+            return pick(left[0], right[0]), pick(left[1], right[1])
+        case "pow" if right[0] == right[1] and right[0] % 2 == 0:
             return NONNEGATIVE_RANGE
     return UNBOUNDED_RANGE
-
-
-def _pick_bounds(function_name: str, left: ValueRange, right: ValueRange) -> ValueRange:
-    pick: Callable[[float, float], float] = max if function_name == "max" else min
-    return pick(left[0], right[0]), pick(left[1], right[1])
-
-
-def _is_even_number(value_range: ValueRange) -> bool:
-    return value_range[0] == value_range[1] and value_range[0] % 2 == 0
 
 
 def _is_nonzero_constant(operand_range: ValueRange) -> bool:

@@ -157,9 +157,10 @@ class StepStates:
         offset = layout.prefix_length + first_offset
         if plan.max_cached_chunks == inf:
             return b.add_op(ops.Size(plan.past_chunks * rate + offset))
-        return build_count_sum(
-            b, build_scaled_position_count(b, self._get_past_chunk_count(), rate), offset
-        )
+        count = self._get_past_chunk_count()
+        if rate != 1:
+            count = b.add_op(ops.Arith("mul"), count, b.add_op(ops.Constant(rate, "i64")))
+        return build_count_sum(b, count, offset)
 
     def _get_past_chunk_count(self) -> Value:
         """Return the number of earlier chunks, which is a decode state."""
@@ -277,13 +278,6 @@ class StepStates:
         """Return the batch axis of a type, or None."""
         batch = self.draft.plan.batch_size
         return next((n for n, d in enumerate(type.shape) if d == batch), None)
-
-
-def build_scaled_position_count(b: GraphBuilder, count: Value, factor: int) -> Value:
-    """Multiply a count by a constant factor."""
-    if factor == 1:
-        return count
-    return b.add_op(ops.Arith("mul"), count, b.add_op(ops.Constant(factor, "i64")))
 
 
 def build_count_sum(b: GraphBuilder, count: Value, length: Dim) -> Value:

@@ -31,7 +31,8 @@ def rewrite_into_builder(
     for node, results in graph.nodes:
         args = tuple(new_values[a] if a else None for a in node.args)
         count = len(builder.nodes)
-        new_results = _apply_first_rule(rules, builder, node.op, args)
+        rule_results = (rule(builder, node.op, args) for rule in rules)
+        new_results = next((r for r in rule_results if r is not None), None)
         if new_results is None:
             new_results = builder.add_node(node.op, *args)
         for value, new_value in zip(results, new_results, strict=True):
@@ -41,16 +42,6 @@ def rewrite_into_builder(
             new_values[value] = new_value
         _copy_node_origin(builder, graph.node_origins.get(node, NodeOrigin()), new_results, count)
     return builder.finish_copy(graph, new_values)
-
-
-def _apply_first_rule(
-    rules: Sequence[RewriteRule], builder: GraphBuilder, op: Op, args: NodeOperands
-) -> NodeResults | None:
-    """Return the results of the first rule that applies to `op`, or None if no rule applies."""
-    for rule in rules:
-        if (results := rule(builder, op, args)) is not None:
-            return results
-    return None
 
 
 def _copy_node_origin(

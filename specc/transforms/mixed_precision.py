@@ -186,15 +186,10 @@ def _find_output_products(graph: Graph, output_dtypes: Mapping[str, str]) -> set
         is_exposed = not exposed_values.isdisjoint(results) and inner_values.isdisjoint(results)
         if isinstance(node.op, ops.Linear | ops.MatMul) and is_exposed:
             products.add(node)
-        is_passed = _passes_operands_to_output(node.op, is_exposed)
+        is_preserving = is_product_preserving(node.op) or isinstance(node.op, ops.Softmax)
+        is_passed = isinstance(node.op, INDEX_OPS) or (is_exposed and is_preserving)
         (exposed_values if is_passed else inner_values).update(node.operands)
     return products
-
-
-def _passes_operands_to_output(op: Op, is_output: bool) -> bool:
-    """Return True if an op selects indices, or only moves its operands to an output."""
-    is_preserving = is_product_preserving(op) or isinstance(op, ops.Softmax)
-    return isinstance(op, INDEX_OPS) or (is_output and is_preserving)
 
 
 def _find_unbounded_values(graph: Graph) -> set[Value]:

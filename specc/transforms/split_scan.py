@@ -81,12 +81,8 @@ def _can_add_leading_axis(
     may vary along the scan axis, and the feature axis must remain last.
     """
     x, is_only_first_scanned = args[0], is_scanned[0] and not any(is_scanned[1:])
-    return is_only_first_scanned and x is not None and x.rank > _count_trailing_axes(op) + axis - 1
-
-
-def _count_trailing_axes(op: Op) -> int:
-    """Return the number of feature axes of the first operand, which are not leading axes (`*s`)."""
-    return 0 if isinstance(op, ops.Embedding | ops.OneHot) else 1
+    has_feature_axis = not isinstance(op, ops.Embedding | ops.OneHot)
+    return is_only_first_scanned and x is not None and x.rank >= has_feature_axis + axis
 
 
 def _align_operands(

@@ -219,11 +219,16 @@ class _WeightUseCollector:
             case _ if (
                 product
                 and operand_index == product.matrix_operand
-                and _has_whole_rows(product, view)
+                # the weight is not sliced along its input features
+                and view.sliced_axes <= {int(view.is_transposed != product.is_transposed)}
             ):
                 uses.linear_scopes.append(scope)
                 uses.orientations.add(view.is_transposed != product.is_transposed)
-            case ops.Embedding() if operand_index == 1 and _is_token_lookup(node, view, tokens):
+            case ops.Embedding() if (
+                operand_index == 1
+                and node.args[0] in tokens
+                and not (view.is_transposed or view.sliced_axes)
+            ):
                 uses.embedding_scopes.append(scope)
                 uses.orientations.add(False)
             case _:
@@ -301,15 +306,6 @@ def format_op_location(op: Op, scope: str) -> str:
 def is_integer_value(value: Value) -> bool:
     """Return True if the elements of a value are integers."""
     return value.dtype in ("i64", "i32")
-
-
-def _has_whole_rows(product: MatrixProduct, view: WeightView) -> bool:
-    """Return True if a view of a weight is not sliced along its input features."""
-    return view.sliced_axes <= {int(view.is_transposed != product.is_transposed)}
-
-
-def _is_token_lookup(node: Node, view: WeightView, tokens: set[Value]) -> bool:
-    return node.args[0] in tokens and not view.is_transposed and not view.sliced_axes
 
 
 def find_underlying_weight(value: Value | None) -> Value | None:
