@@ -67,7 +67,7 @@ def check_causality(
     output_values = [graph.outputs[name] for name in outputs]
     live_nodes = collect_required_nodes(output_values)
     used_inputs = {a for node in live_nodes for a in node.operands}
-    output = outputs[0] if outputs else ""
+    output = next(iter(outputs), "")
     errors = [
         *_check_parameters(graph, flow, used_inputs, output),
         *_check_inputs(graph, flow, used_inputs, output),
@@ -283,8 +283,7 @@ def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str 
     * symbol`.
     """
     value = graph.inputs[time_input]
-    axis = 1 if value.rank > 1 else 0
-    return find_chunk_symbol(value, axis, chunk_size) if value.rank else None
+    return find_chunk_symbol(value, int(value.rank > 1), chunk_size) if value.rank else None
 
 
 def check_default_causality(

@@ -241,7 +241,7 @@ def _make_slice_message(symbol: str, start: Dim, prefix_length: Dim) -> Causalit
 
 def _describe_concat(leak: CausalityViolation, flow: TimeDataflow, axis: int) -> CausalityMessage:
     """Return the message for operands that are concatenated along the time axis."""
-    lengths = (a.shape[axis] for a in leak.node.args if a)
+    lengths = (a.shape[axis] for a in leak.node.operands)
     time_lengths = [n for n in lengths if flow.time_axis.get_prefix_length(n) is not None]
     # both operands grow with time, so a new position could be in either operand
     if len(time_lengths) > 1:

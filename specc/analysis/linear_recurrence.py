@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from specc.analysis.value_ranges import find_value_range, skip_views
 from specc.ir import ops
-from specc.ir.graph import NodeOperands, NodeResults, Value, collect_required_nodes
+from specc.ir.graph import Node, NodeOperands, NodeResults, Value, collect_required_nodes
 from specc.transforms.chunk_scan import LinearRecurrence
 from specc.transforms.split_scan import find_vectorizable_nodes
 
@@ -44,11 +44,10 @@ def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrenc
 
 def _list_operand_orders(value: Value, function_name: str) -> list[tuple[Value, Value]]:
     """Return the operands of the binary op `function_name` in both orders, or [] for other ops."""
-    node = value.node
-    if node is None or node.op != ops.Arith(function_name):
-        return []
-    left, right = node.get_operand(0), node.get_operand(1)
-    return [(left, right), (right, left)]
+    match value.node:
+        case Node(op, (Value() as left, Value() as right)) if op == ops.Arith(function_name):
+            return [(left, right), (right, left)]
+    return []
 
 
 def _match_read(value: Value, state: Value) -> tuple[int, Value] | None:
@@ -58,13 +57,13 @@ def _match_read(value: Value, state: Value) -> tuple[int, Value] | None:
         key_axis = -1 if result == matrix[:-1] else -2
         if first is state and result == _remove_label(matrix, key_axis):
             return (key_axis, second) if vector == _remove_label(matrix, -3 - key_axis) else None
-    node, rank = value.node, state.rank
-    if node is None or not isinstance(node.op, ops.Reduce) or node.op.fn != "sum":
-        return None
-    key_axis = node.op.axis - rank
-    for first, second in _list_operand_orders(node.get_operand(), "mul"):
-        if first is state and key_axis >= -2 and _is_vector_along_axis(second, key_axis, rank):
-            return key_axis, second
+    match value.node:
+        case Node(ops.Reduce("sum", axis), (Value() as product,)):
+            rank, key_axis = state.rank, axis - state.rank
+            for first, second in _list_operand_orders(product, "mul"):
+                is_product = first is state and key_axis >= -2
+                if is_product and _is_vector_along_axis(second, key_axis, rank):
+                    return key_axis, second
     return None
 
 
@@ -74,13 +73,11 @@ def _list_einsum_operands(
     """Return the operands of a two-operand einsum in both orders. Each order includes the axis
     labels of the first operand, the second operand and the result.
     """
-    node = value.node
-    if node is None or not isinstance(node.op, ops.Einsum) or len(node.args) != 2:
-        return []
-    terms, result = node.op.equation.split("->")
-    left, right = (term.split() for term in terms.split(","))
-    a, b = node.get_operand(0), node.get_operand(1)
-    return [((a, b), (left, right, result.split())), ((b, a), (right, left, result.split()))]
+    match value.node:
+        case Node(ops.Einsum(equation), (Value() as a, Value() as b)):
+            left, right, result = (t.split() for t in equation.replace("->", ",").split(","))
+            return [((a, b), (left, right, result)), ((b, a), (right, left, result))]
+    return []
 
 
 def _remove_label(labels: list[str], axis: int) -> list[str]:
@@ -92,9 +89,8 @@ def _iterate_outer_products(
 ) -> Iterator[tuple[Value, Value]]:
     """Yield the key and value vectors for each way to interpret `value` as an outer product."""
     for (key, other), (key_labels, other_labels, result_labels) in _list_einsum_operands(value):
-        if key_labels == _remove_label(
-            result_labels, -3 - key_axis
-        ) and other_labels == _remove_label(result_labels, key_axis):
+        factors = [_remove_label(result_labels, axis) for axis in (-3 - key_axis, key_axis)]
+        if [key_labels, other_labels] == factors:
             yield key, other
     for key, other in _list_operand_orders(value, "mul"):
         if _is_vector_along_axis(key, key_axis, rank) and _is_vector_along_axis(
@@ -147,25 +143,24 @@ def _match_delta_rule(
     """Match the delta rule: an update vector `rate * (v - sum(state * read_key))`, with or without
     an inserted key axis. Return the recurrence, or None if `value` does not match.
     """
-    node, rank = value.node, decayed.rank
-    has_inserted_axis = node is not None and node.op == ops.Insert(rank + key_axis)
-    difference = node.get_operand() if node and has_inserted_axis else value
+    rank, difference = decayed.rank, value
+    if value.node and value.op == ops.Insert(rank + key_axis):
+        difference = value.node.get_operand()
     for rate, inner in [(None, difference), *_list_operand_orders(difference, "mul")]:
-        subtraction = inner.node
-        if subtraction is None or subtraction.op != ops.Arith("sub"):
-            continue
-        read = _match_read(subtraction.get_operand(1), decayed)
-        is_scalar_rate = rate is None or (rate.rank == rank - 1 and rate.shape[-1] == 1)
-        if read and read[0] == key_axis and is_scalar_rate:
-            return LinearRecurrence(
-                key_axis=key_axis,
-                key=key,
-                value=subtraction.get_operand(0),
-                queries=queries,
-                decay=decay,
-                rate=rate,
-                read_key=read[1],
-            )
+        match inner.node:
+            case Node(ops.Arith("sub"), (Value() as target, Value() as predicted)):
+                read = _match_read(predicted, decayed)
+                is_scalar_rate = rate is None or (rate.rank == rank - 1 and rate.shape[-1] == 1)
+                if read and read[0] == key_axis and is_scalar_rate:
+                    return LinearRecurrence(
+                        key_axis=key_axis,
+                        key=key,
+                        value=target,
+                        queries=queries,
+                        decay=decay,
+                        rate=rate,
+                        read_key=read[1],
+                    )
     return None
 
 

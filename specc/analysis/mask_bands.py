@@ -263,8 +263,7 @@ class _BandSearch:
         """Return the interval of offsets at which the numeric result of `node` can be nonzero."""
         match node.op:
             case ops.MaskedWeights():
-                rank = qk.value.rank
-                if qk.query_axis not in (None, rank - 2) or qk.key_axis not in (None, rank - 1):
+                if not has_last_two_axes(qk):
                     return FULL_INTERVAL
                 return (yield _NonZeroBandKey(operands[1], False))
             case ops.Attend():
@@ -275,10 +274,7 @@ class _BandSearch:
                     return FULL_INTERVAL
                 return (yield _NonZeroBandKey(qk.view_operand(mask, *ATTENTION_AXES), False))
             case ops.Arith("mul"):
-                # Skip a factor if the other factor may be NaN.
-                pairs = zip(operands, reversed(operands), strict=True)
-                factors = (a for a, b in pairs if not self.can_divide_by_zero(b))
-                return (yield from _solve_all(_NonZeroBandKey(f, False) for f in factors))
+                return (yield from self._multiply_intervals(*operands))
             case ops.Arith("div"):
                 dividend, divisor = operands
                 if can_divisor_be_zero(divisor) or self.can_divide_by_zero(divisor):
@@ -290,6 +286,12 @@ class _BandSearch:
                 return (yield _NonZeroBandKey(operands[0], False))
         return FULL_INTERVAL
 
+    def _multiply_intervals(self, left: QueryKeyTensor, right: QueryKeyTensor) -> _BandSolver:
+        """Intersect the intervals of two factors; skip a factor if the other factor may be NaN."""
+        pairs = (left, right), (right, left)
+        factors = (a for a, b in pairs if not self.can_divide_by_zero(b))
+        return (yield from _solve_all(_NonZeroBandKey(factor, False) for factor in factors))
+
 
 def _solve_absolute(
     argument: AffineIndex, upper: AffineIndex, is_strict: bool, qk: QueryKeyTensor
@@ -298,6 +300,12 @@ def _solve_absolute(
     opposite = argument.multiply(Fraction(-1)).subtract(upper)
     positive_side = solve_offset_interval(argument.subtract(upper), is_strict, qk)
     return positive_side & solve_offset_interval(opposite, is_strict, qk)
+
+
+def has_last_two_axes(qk: QueryKeyTensor) -> bool:
+    """Return True if the query and the key axis, unless broadcast, are the last two axes."""
+    rank = qk.value.rank
+    return qk.query_axis in (None, rank - 2) and qk.key_axis in (None, rank - 1)
 
 
 def is_attention_weights(qk: QueryKeyTensor, op: ops.Attend) -> bool:

@@ -43,6 +43,7 @@ from specc.analysis.mask_bands import (
     can_be_nan,
     find_band_interval,
     find_one_sided_band,
+    has_last_two_axes,
     intersect_bands,
     is_attention_weights,
     merge_one_sided_bands,
@@ -341,13 +342,12 @@ def compute_absorbing_result(
 
 def _infer_weight_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
     """Return the interval outside which attention weights are 0 (masked out or -inf scores)."""
-    rank = qk.value.rank
     if isinstance(node.op, ops.Attend):
         mask = node.op.mask(node)
         if mask is None or not is_attention_weights(qk, node.op):
             return NO_MASKED_CONSTANTS
         return {0.0: find_one_sided_band(qk.view_operand(mask, *ATTENTION_AXES))}
-    if qk.key_axis != rank - 1 or qk.query_axis not in (None, rank - 2):
+    if qk.key_axis is None or not has_last_two_axes(qk):
         return NO_MASKED_CONSTANTS
     scores, mask = node.operands
     results = [{0.0: find_one_sided_band(align_operand(qk, mask))}]

@@ -333,7 +333,7 @@ def is_table_shifted(
     """
     return isinstance(node.op, ops.Slice | ops.Concat | ops.Pad | ops.Resize) and any(
         length in padded_lengths
-        and padded_lengths.isdisjoint(a.shape[axis] for a in node.args if a)
+        and padded_lengths.isdisjoint(a.shape[axis] for a in node.operands)
         and not _is_right_padded_table(node, axis, length, offsets)
         for axis, length in enumerate(value.shape)
     )

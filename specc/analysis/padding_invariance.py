@@ -260,17 +260,21 @@ def _is_neutral_full_read(read: PaddedRead) -> bool:
     return _is_neutral_move(read)
 
 
+def _is_sort_neutral(read: PaddedRead) -> bool:
+    """Return True if padding does not affect the result of a sort: padding is sorted last, or
+    padding is sorted first and the result is the sorted values, not the indices.
+    """
+    if is_padding_sorted_last(read.node, read.read_facts):
+        return True
+    return read.dependence.result == 0 and is_padding_sorted_first(read.node, read.read_facts)
+
+
 def _is_neutral_move(read: PaddedRead) -> bool:
     """Return True if padding does not change an op that moves or selects positions."""
     facts, axis = read.read_facts, read.axis
     match read.op:
         case ops.Sort(sort_axis):
-            # If padding is sorted first, the sorted values are unaffected, but not the indices.
-            is_values = read.dependence.result == 0
-            return sort_axis == axis and (
-                is_padding_sorted_last(read.node, facts)
-                or (is_values and is_padding_sorted_first(read.node, facts))
-            )
+            return sort_axis == axis and _is_sort_neutral(read)
         case ops.TopK(k=k, largest=largest):
             # If fewer valid positions exist than are selected, the remaining selected positions
             # hold the padding constant. With right padding, their indices follow the valid indices.

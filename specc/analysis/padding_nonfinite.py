@@ -125,20 +125,15 @@ def _map_signs(function_name: str, signs: InfinitySigns) -> InfinitySigns:
     if function_name in INFINITY_PRESERVING_FUNCTIONS:
         return signs
     # All other functions are finite or, like sine and cosine, NaN for infinite arguments.
-    return (
-        signs & {1}
-        if function_name in UNBOUNDED_ABOVE_FUNCTIONS or function_name in GATED_ACTIVATIONS
-        else NO_SIGNS
-    )
+    is_unbounded = function_name in (*UNBOUNDED_ABOVE_FUNCTIONS, *GATED_ACTIVATIONS)
+    return signs & {1} if is_unbounded else NO_SIGNS
 
 
 def _can_map_to_nan(function_name: str, signs: InfinitySigns) -> bool:
     """Return True if a unary function may map an infinity with one of `signs` to NaN."""
     if function_name in ("sin", "cos"):
         return bool(signs)
-    return -1 in signs and (
-        function_name in GATED_ACTIVATIONS or function_name in ("sqrt", "log", "log1p")
-    )
+    return -1 in signs and function_name in (*GATED_ACTIVATIONS, "sqrt", "log", "log1p")
 
 
 def find_infinity_mask(result: PaddedResult) -> Value | None:

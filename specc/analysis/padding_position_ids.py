@@ -78,8 +78,7 @@ def infer_padding_count(
         return NO_PADDING_COUNT
     if None in counts or any(map(_is_order_only, counts)):
         return _infer_order_count(node, counts)
-    # an absent second operand has no padding terms
-    first, second = (*(c or {} for c in counts[:2]), {})[:2]
+    first, second = _get_first_terms(counts)
     match node.op:
         case ops.Arith(function_name):
             return _infer_arithmetic_count(node, function_name, first, second, padded_length)
@@ -103,6 +102,12 @@ def _is_selection(node: Node) -> bool:
         case ops.Index(axis) | ops.Slice(axis):
             return node.get_operand().shape[axis].number is not None
     return False
+
+
+def _get_first_terms(counts: Sequence[PaddingCount]) -> tuple[PaddingTerms, PaddingTerms]:
+    """Return the padding terms of the first two operands; an absent second operand has no terms."""
+    first, second = (*(c or {} for c in counts[:2]), {})[:2]
+    return first, second
 
 
 def _infer_arithmetic_count(

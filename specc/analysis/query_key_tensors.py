@@ -152,8 +152,8 @@ def _unwrap_reshape(
     `axis` to `result_count` axes. Return None if the reshape changes the query axis or the key
     axis.
     """
-    matrix_axes = [a for a in (qk.query_axis, qk.key_axis) if a is not None]
-    if any(axis <= a < axis + result_count for a in matrix_axes):
+    reshaped_axes = range(axis, axis + result_count)
+    if qk.query_axis in reshaped_axes or qk.key_axis in reshaped_axes:
         return None
     shift = operand_count - result_count
     return qk.move_axes(operand, lambda a: a if a < axis else a + shift)

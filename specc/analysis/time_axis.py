@@ -301,10 +301,11 @@ def find_padding_strides(graph: Graph) -> dict[str, int]:
     """Return the total stride (mask positions per position after all strides) of each padding mask
     whose total stride exceeds 1, by input name.
     """
-    padding_masks = {
-        n: graph.inputs[n] for n, facts in graph.input_facts.items() if facts.padding_side
+    strides = {
+        name: _find_largest_stride(graph, graph.inputs[name])
+        for name, facts in graph.input_facts.items()
+        if facts.padding_side and graph.inputs[name].rank
     }
-    strides = {name: _find_largest_stride(graph, v) for name, v in padding_masks.items() if v.rank}
     return {name: stride for name, stride in strides.items() if stride > 1}
 
 
@@ -331,10 +332,8 @@ def _find_largest_stride(graph: Graph, padding_mask: Value) -> int:
         ):
             continue
         for dependence in find_dependences(node, results):
-            if dependence.kind != "strided" or dependence.result_axis is None:
-                continue
             stride = strides.get(get_operand_axis_size(node, dependence))
-            if stride is not None:
+            if dependence.kind == "strided" and dependence.result_axis is not None and stride:
                 length = results[dependence.result].shape[dependence.result_axis]
                 strides[length] = max(strides.get(length, 1), stride * dependence.stride)
     return max(strides.values())

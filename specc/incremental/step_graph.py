@@ -76,7 +76,7 @@ from specc.incremental.step_plan import (
 )
 from specc.incremental.step_states import StateNames, StepStates, select_first_position
 from specc.ir import ops
-from specc.ir.graph import Graph, Input, Node, NodeResults, Value
+from specc.ir.graph import Graph, Input, Node, NodeResults, Value, select_entries
 from specc.ir.model import DecodeState, DerivedGraphs
 
 SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
@@ -366,7 +366,7 @@ def derive_step_graph(
         plan=plan,
         graph=step,
         states=states,
-        loop_invariant_inputs={n: v for n, v in invariants.items() if n in step.inputs},
+        loop_invariant_inputs=select_entries(invariants, step.inputs),
         initial_values=builder.states.initial_values,
         first_token_logits=first_token_logits,
     )
