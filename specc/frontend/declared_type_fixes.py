@@ -14,8 +14,7 @@ from specc.frontend.spec_values import (
     Tensor,
 )
 from specc.ir.dim import Dim
-from specc.ir.signature import get_dtype_kind
-from specc.ir.types import Type
+from specc.ir.types import KIND_BY_DTYPE, Type
 from specc.syntax import ast
 
 FOREIGN_TENSOR_TYPES: Mapping[str, str] = {
@@ -94,6 +93,6 @@ def suggest_dtype_conversion(actual: Type, declared_name: str, span: Span | None
         case "float" | "int":
             return [f"convert it with `cast({name}, to={declared_name})`"]
         case "bool" | "keep":
-            zero = "0.0" if get_dtype_kind(actual.dtype) == "f" else "0"
+            zero = "0.0" if KIND_BY_DTYPE[actual.dtype] == "f" else "0"
             return [f"compare it, for example `{name} != {zero}`"]
     return []

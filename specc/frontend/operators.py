@@ -33,7 +33,7 @@ from specc.ir.dim import (
     mod_dims,
 )
 from specc.ir.op import Op
-from specc.ir.signature import get_dtype_kind
+from specc.ir.types import KIND_BY_DTYPE
 from specc.syntax import ast
 
 INTEGER_OPERATORS: dict[str, Callable[[Dim, Dim], Dim]] = {
@@ -163,7 +163,7 @@ def _combine_tensors(
     """Apply an arithmetic operator to two operands, of which at least one is a tensor."""
     op = expr.op
     a, b = convert_operands(nodes, left, right)
-    is_integer = get_dtype_kind(a.type.dtype) == "i"
+    is_integer = KIND_BY_DTYPE[a.type.dtype] == "i"
     if op == "**" and is_integer:
         _check_power(nodes, right)
     if op == "/" and is_integer:
@@ -201,7 +201,7 @@ def convert_operands(
         return convert_to_tensor(nodes, left, right.type.dtype), right
     if not isinstance(right, Tensor):
         return left, convert_to_tensor(nodes, right, left.type.dtype)
-    left_kind, right_kind = get_dtype_kind(left.type.dtype), get_dtype_kind(right.type.dtype)
+    left_kind, right_kind = KIND_BY_DTYPE[left.type.dtype], KIND_BY_DTYPE[right.type.dtype]
     if left_kind != right_kind:
         non_float = left if left_kind != "f" else right
         name = non_float.span.text if non_float.span and non_float.span.text.isidentifier() else "x"
@@ -227,7 +227,7 @@ def convert_to_tensor(nodes: NodeBuilder, value: SpecValue, dtype: str) -> Tenso
         raise_error(
             "E0206", f"{describe_value(value)} cannot be used with a tensor here", nodes.span
         )
-    if get_dtype_kind(dtype) == "i":
+    if KIND_BY_DTYPE[dtype] == "i":
         return _convert_integer(nodes, value, dtype)
     return runtime_scalars.convert_to_scalar_tensor(nodes, value, dtype)
 

@@ -102,6 +102,11 @@ class Dim:
                 return name
         return None
 
+    @property
+    def is_negative(self) -> bool:
+        """True if the dimension is a negative integer."""
+        return self.number is not None and self.number < 0
+
     def symbols(self) -> frozenset[str]:
         """Return all symbols of the dimension, including symbols inside opaque functions."""
         if self._symbols is None:

@@ -293,7 +293,7 @@ def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[i
 def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
     """Return the number of windows along each axis. Raise E0912 if an axis is too short."""
     for n, size in enumerate(sizes):
-        if (op.compute_length_slack(Dim.from_value(size), n).number or 0) < 0:
+        if op.compute_length_slack(Dim.from_value(size), n).is_negative:
             raise_axis_too_short_error(
                 size, op.get_window_extent(n) + 1 - op.padding_before[n] - op.end_padding[n]
             )

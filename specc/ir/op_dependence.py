@@ -6,7 +6,6 @@ of the operand axis each result position reads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
@@ -47,7 +46,7 @@ class DependenceMask:
     result_axis: int
 
 
-@immutable_dataclass(kw_only=True)
+@immutable_dataclass
 class Dependence:
     """The dependence of the result `result` on the axis `operand_axis` of the operand `operand`.
 
@@ -76,25 +75,6 @@ class Dependence:
     def max_offset(self) -> float:
         """The maximum of `t_result - t_operand` over the read positions, i.e. the look-back."""
         return self.offsets.high
-
-
-def make_dependence(
-    operand: int,
-    operand_axis: int,
-    result: int,
-    result_axis: int | None,
-    kind: DependenceKind,
-    offsets: Interval = FULL_INTERVAL,
-) -> Dependence:
-    """Make a dependence without gates."""
-    return Dependence(
-        operand=operand,
-        operand_axis=operand_axis,
-        result=result,
-        result_axis=result_axis,
-        kind=kind,
-        offsets=offsets,
-    )
 
 
 MASK_OPERANDS: Mapping[type[Op], Operand | OptionalOperand] = {
@@ -201,12 +181,11 @@ class _OperandAxis:
         kind: DependenceKind,
         offsets: Interval = FULL_INTERVAL,
         gates: tuple[DependenceMask, ...] = (),
+        stride: int = 1,
     ) -> Dependence:
         """Make a dependence from this axis to the result axis `result_axis`."""
-        dependence = make_dependence(
-            self.operand, self.axis, self.result, result_axis, kind, offsets
-        )
-        return replace(dependence, gates=gates) if gates else dependence
+        location = self.operand, self.axis, self.result, result_axis
+        return Dependence(*location, kind, offsets, gates, stride)
 
 
 def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> Dependence:
@@ -224,12 +203,8 @@ def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> De
         return operand_axis.make_dependence(result_axis, "same", SAME_POSITION)
     # if the result lacks the axis, it reads all positions, or in a contraction only the positions
     # where no factor is zero
-    if isinstance(operand_axis.op, Einsum):
-        gates = _find_contraction_masks(
-            operand_axis.operand_marks, mark.name, operand_axis.result_axes
-        )
-        if gates:
-            return operand_axis.make_dependence(gates[0].result_axis, "band", FULL_INTERVAL, gates)
+    if isinstance(operand_axis.op, Einsum) and (gates := _find_contraction_masks(operand_axis)):
+        return operand_axis.make_dependence(gates[0].result_axis, "band", FULL_INTERVAL, gates)
     return operand_axis.make_dependence(None, "all")
 
 
@@ -252,17 +227,9 @@ def _interpret_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Depe
         case "[":
             return _interpret_window_mark(operand_axis, result_axis)
     assert mark[0] == "|", f"no such mark: {mark}"
-    query = mark[1:]
-    gates = _find_masks(
-        operand_axis.op,
-        operand_axis.operand_marks,
-        operand_axis.mark.name,
-        query,
-        operand_axis.result_axes,
-    )
-    return operand_axis.make_dependence(
-        _find_axis(operand_axis.result_axes, query), "band", FULL_INTERVAL, gates
-    )
+    query_axis = _find_axis(operand_axis.result_axes, mark[1:])
+    gates = _find_masks(operand_axis, mark[1:], query_axis)
+    return operand_axis.make_dependence(query_axis, "band", FULL_INTERVAL, gates)
 
 
 def _interpret_window_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Dependence:
@@ -274,10 +241,12 @@ def _interpret_window_mark(operand_axis: _OperandAxis, result_axis: int | None) 
     if not stride_and_axis:
         return operand_axis.make_dependence(result_axis, "window", offsets)
     stride, result_name = stride_and_axis
-    dependence = operand_axis.make_dependence(
-        _find_axis(operand_axis.result_axes, result_name), "strided", offsets
+    return operand_axis.make_dependence(
+        _find_axis(operand_axis.result_axes, result_name),
+        "strided",
+        offsets,
+        stride=_evaluate_bound(operand_axis.op, stride),
     )
-    return replace(dependence, stride=_evaluate_bound(operand_axis.op, stride))
 
 
 def _evaluate_bound(op: Op, text: str) -> int:
@@ -290,37 +259,30 @@ def _evaluate_bound(op: Op, text: str) -> int:
 
 
 def _find_masks(
-    op: Op, operand_marks: Sequence[AxisMarks], key: str, query: str, result_axes: ResultAxes
+    operand_axis: _OperandAxis, query: str, result_axis: int | None
 ) -> tuple[DependenceMask, ...]:
-    """Return the mask that limits which positions of axis `key` each position of axis `query`
-    reads, or () if it reads all positions. `MASK_OPERANDS` contains the mask operand of `op`.
+    """Return the mask that limits which positions of this operand axis each position of the axis
+    `query` reads, or () if it reads all positions.
     """
-    mask_operand = MASK_OPERANDS[type(op)].index
-    result_axis = _find_axis(result_axes, query)
+    mask_operand, key = MASK_OPERANDS[type(operand_axis.op)].index, operand_axis.mark.name
     # without a mask or a query axis in the result, all keys are read
-    if mask_operand >= len(operand_marks) or result_axis is None:
+    if mask_operand >= len(operand_axis.operand_marks) or result_axis is None:
         return ()
-    mask_axes = {m.name: d for m, d in operand_marks[mask_operand]}
+    mask_axes = {m.name: d.start for m, d in operand_axis.operand_marks[mask_operand]}
     if key not in mask_axes or query not in mask_axes:
         return ()
-    return (
-        DependenceMask(mask_operand, mask_axes[query].start, mask_axes[key].start, result_axis),
-    )
+    return (DependenceMask(mask_operand, mask_axes[query], mask_axes[key], result_axis),)
 
 
-def _find_contraction_masks(
-    operand_marks: Sequence[AxisMarks], key: str, result_axes: ResultAxes
-) -> tuple[DependenceMask, ...]:
-    """Return the operands of a contraction that may be zero outside a band of the axis `key`."""
+def _find_contraction_masks(operand_axis: _OperandAxis) -> tuple[DependenceMask, ...]:
+    """Return the operands of a contraction that may be zero outside a band of the operand axis."""
+    key, result_axes = operand_axis.mark.name, operand_axis.result_axes
     gates = []
-    for operand, axis_marks in enumerate(operand_marks):
-        operand_axes = {m.name: d.start for m, d in axis_marks}
-        if key in operand_axes:
-            shared_axes = [
-                (name, axis) for name, axis in operand_axes.items() if name in result_axes
-            ]
-            gates += [
-                DependenceMask(operand, axis, operand_axes[key], result_axes[name].start)
-                for name, axis in shared_axes
-            ]
+    for operand, axis_marks in enumerate(operand_axis.operand_marks):
+        axes = {m.name: d.start for m, d in axis_marks}
+        gates += [
+            DependenceMask(operand, axis, axes[key], result_axes[name].start)
+            for name, axis in axes.items()
+            if key in axes and name in result_axes
+        ]
     return tuple(gates)

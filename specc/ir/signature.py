@@ -25,7 +25,7 @@ from typing import TypeAlias
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir.dim import Dim
-from specc.ir.types import CAST_HINT, DTYPES_BY_KIND, KIND_BY_DTYPE, ShapeError, Type
+from specc.ir.types import CAST_HINT, DTYPES_BY_KIND, ShapeError, Type
 
 _AXIS_GROUP_PATTERN = re.compile(r"\s*(?:\(([^()]*)\)|([A-Za-z_]\w*|1))")
 
@@ -371,8 +371,3 @@ def _parse_axis(text: str) -> SignatureAxis:
     assert match, f"not an axis of a signature: {text!r}"
     broadcast_mark, variadic_mark, name, mark = match.groups()
     return SignatureAxis(name, mark or "", bool(variadic_mark), bool(broadcast_mark))
-
-
-def get_dtype_kind(dtype: str) -> str:
-    """Return the signature letter of an element type: `f`, `i`, `b` or `q`."""
-    return KIND_BY_DTYPE[dtype]

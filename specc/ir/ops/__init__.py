@@ -1,18 +1,8 @@
 """All ops of the IR. Importing this package fills `specc.ir.op.OPS_BY_NAME`."""
 
-from specc.ir.ops import conv, indexing, nn, quantized, recurrent, tensor
 from specc.ir.ops.conv import *  # noqa: F403
 from specc.ir.ops.indexing import *  # noqa: F403
 from specc.ir.ops.nn import *  # noqa: F403
 from specc.ir.ops.quantized import *  # noqa: F403
 from specc.ir.ops.recurrent import *  # noqa: F403
 from specc.ir.ops.tensor import *  # noqa: F403
-
-__all__ = [
-    *tensor.__all__,
-    *indexing.__all__,
-    *nn.__all__,
-    *conv.__all__,
-    *quantized.__all__,
-    *recurrent.__all__,
-]

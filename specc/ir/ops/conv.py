@@ -13,15 +13,6 @@ from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError
 
-__all__ = [
-    "AveragePool",
-    "Conv",
-    "ConvTranspose",
-    "DownsamplePaddingMask",
-    "MaxPool",
-    "SlidingWindowOp",
-]
-
 OPERAND_WINDOW_AXES = {1: ("t",), 2: ("y", "x")}
 """Names of the window axes of an operand in signatures, by number of window axes."""
 
@@ -121,8 +112,7 @@ class SlidingWindowOp(PaddedWindow):
         for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
             length = axes[operand_name]
             # the sizes of dynamic axes are checked at run time
-            slack = self.compute_length_slack(length, n).number
-            if slack is not None and slack < 0:
+            if self.compute_length_slack(length, n).is_negative:
                 window_size = self.get_window_extent(n) + 1
                 title = f"a window spans {window_size} positions, but the axis has {length}"
                 raise ShapeError(title, (0,), name=operand_name)

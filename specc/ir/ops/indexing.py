@@ -7,8 +7,6 @@ from specc.ir.op import Op, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError
 
-__all__ = ["GridSample", "GroupNorm", "Pad", "Resize", "Roll", "Sort", "StridedSlice", "TopK"]
-
 PAD_MODES = ("constant", "reflect", "edge")
 RESIZE_MODES = ("bilinear", "bicubic", "nearest", "nearest_exact")
 GRID_SAMPLE_MODES = ("bilinear", "nearest")
@@ -39,7 +37,7 @@ class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]", is_selection=True):
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
         for length in (self.k, axes["t"] - self.k):
-            if length.number is not None and length.number < 0:
+            if length.is_negative:
                 raise ShapeError(f"top-{self.k} exceeds the axis length {axes['t']}", (0,))
         axes["u"] = self.k
 
@@ -75,7 +73,7 @@ class StridedSlice(
     def infer_result_axes(self, axes: AxisBindings) -> None:
         length, slice_length = axes["t"], self.stop - self.start
         for difference in (self.start, slice_length, length - self.stop):
-            if difference.number is not None and difference.number < 0:
+            if difference.is_negative:
                 raise ShapeError(
                     f"a slice from {self.start} up to {self.stop} of an axis of {length}", (0,)
                 )
@@ -108,9 +106,7 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
     def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.mode in PAD_MODES, self.mode
         length = axes["t"]
-        if any(
-            d.number is not None and d.number < 0 for d in self.list_nonnegative_lengths(length)
-        ):
+        if any(d.is_negative for d in self.list_nonnegative_lengths(length)):
             raise ShapeError(
                 f"cannot pad an axis of length {length} with {self.padding_before} positions "
                 f"before and {self.padding_after} after in mode {self.mode}",
@@ -160,7 +156,7 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
             )
         for n, size in enumerate(self.sizes):
             for length in (size, axes[f"t{n}"]):
-                if length.number is not None and length.number < 1:
+                if (length - 1).is_negative:
                     raise ShapeError(f"cannot resize an axis of length {length}", (0,))
             axes[f"u{n}"] = size
 

@@ -6,39 +6,19 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir.dim import Dim, divide_dims_exactly, mod_dims
 from specc.ir.op import Op, Operand, OptionalOperand
-from specc.ir.signature import AxisBindings, Signature, get_dtype_kind
-from specc.ir.types import ShapeError, Type
+from specc.ir.ops.recurrent import check_body_input_types
+from specc.ir.signature import AxisBindings, Signature
+from specc.ir.types import KIND_BY_DTYPE, ShapeError, Type
 
 if TYPE_CHECKING:
     from specc.ir.graph import Graph, Value
 
 
-__all__ = [
-    "Attend",
-    "Dropout",
-    "Embedding",
-    "LayerNorm",
-    "Linear",
-    "MaskedHardmax",
-    "MaskedNormalization",
-    "MaskedSoftmax",
-    "MaskedWeights",
-    "MixtureOfExperts",
-    "MixtureOfExpertsOperands",
-    "PatchEmbedding",
-    "RMSNorm",
-    "RopeAngles",
-    "Rotate",
-    "Sinusoid",
-    "Softmax",
-    "WeightedSum",
-]
-
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Linear(Op, sig="f[*s i], f[o i], f[o]? -> f[*s o]", is_heavy=True):
-    """Linear layer over the last axis: `x @ w.T + b`."""
+    """Linear layer over the last axis: `x @ w._T + b`."""
 
     bias = OptionalOperand(2)
 
@@ -235,18 +215,18 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
 
 
 @immutable_dataclass(kw_only=True)
-class MixtureOfExpertsOperands(Generic[T]):
+class MixtureOfExpertsOperands(Generic[_T]):
     """The operands of a `MixtureOfExperts`, or the entries of a per-operand list, by role."""
 
-    x: T
-    ids: T
-    gates: T
-    keep: T | None
-    stacked: tuple[T, ...]
-    captured: tuple[T, ...]
+    x: _T
+    ids: _T
+    gates: _T
+    keep: _T | None
+    stacked: tuple[_T, ...]
+    captured: tuple[_T, ...]
 
     @property
-    def body_operands(self) -> tuple[T, ...]:
+    def body_operands(self) -> tuple[_T, ...]:
         """The operands that become inputs of the body, in the order of these inputs."""
         return self.x, *self.stacked, *self.captured
 
@@ -293,7 +273,7 @@ class MixtureOfExperts(
         (value,) = self.body.outputs.values()
         return value
 
-    def split_operands(self, per_operand: Sequence[T]) -> MixtureOfExpertsOperands[T]:
+    def split_operands(self, per_operand: Sequence[_T]) -> MixtureOfExpertsOperands[_T]:
         """Group the entries of a per-operand list by role."""
         stacked_end = self.first_body_operand + self.stacked_count
         return MixtureOfExpertsOperands(
@@ -310,12 +290,12 @@ class MixtureOfExperts(
         every token reads all their elements.
         """
         x, *others = (v.type for v in self.get_body_inputs())
-        terms = [f"{get_dtype_kind(x.dtype)}[*s d]", "i[*s k]", "f[*s k]"]
+        terms = [f"{KIND_BY_DTYPE[x.dtype]}[*s d]", "i[*s k]", "f[*s k]"]
         terms += ["b[*s]"] if self.has_mask else []
         for n, type in enumerate(others):
             axes = ["e"] if n < self.stacked_count else []
             axes += [f"a{n}_{axis}" for axis in range(type.rank)]
-            terms.append(f"{get_dtype_kind(type.dtype)}[{' '.join(axes)}]")
+            terms.append(f"{KIND_BY_DTYPE[type.dtype]}[{' '.join(axes)}]")
         return Signature.parse(f"{', '.join(terms)} -> f[*s o]")
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
@@ -323,15 +303,6 @@ class MixtureOfExperts(
         if self.stacked_count and axes["e"] != self.num_experts:
             title = f"{self.num_experts} experts, but weights for {axes['e']}"
             raise ShapeError(title, (self.first_body_operand,))
-
-    def _check_body_inputs(self, operand_types: Sequence[Type]) -> None:
-        """Raise ShapeError if the types of body inputs differ from the types of the operands."""
-        for n, (value, operand_type) in enumerate(
-            zip(self.get_body_inputs(), operand_types, strict=True)
-        ):
-            if value.type != operand_type:
-                title = f"the body expects {value.type}, got {operand_type}"
-                raise ShapeError(title, (n and self.first_body_operand - 1 + n,))
 
     def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
         types = [a for a in args if a is not None]
@@ -350,7 +321,8 @@ class MixtureOfExperts(
             *(Type(t.dtype, t.shape[1:]) for t in operand_types.stacked),
             *operand_types.captured,
         ]
-        self._check_body_inputs(body_operand_types)
+        operands = (0, *range(self.first_body_operand, len(args)))
+        check_body_input_types(self.body, body_operand_types, operands)
         result = self.get_body_output().type
         if result != Type(result_types[0].dtype, (*token_shape, result.shape[-1])):
             raise ShapeError(f"the body returns {result} for tokens {list(map(str, token_shape))}")

@@ -18,8 +18,6 @@ from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError
 
-__all__ = ["Dequantize", "Quantize", "QuantizedEmbedding", "QuantizedLinear", "QuantizedLstm"]
-
 WeightLayout: TypeAlias = Literal["rows", "columns"]
 TensorRole: TypeAlias = Literal["codes", "scales", "zero_points"]
 TENSOR_ROLES: tuple[TensorRole, ...] = ("codes", "scales", "zero_points")

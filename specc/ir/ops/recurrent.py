@@ -6,7 +6,7 @@ zero. Right padding is equivalent to PyTorch's packed sequences. The initial sta
 zeros. With `reverse`, the loop starts at the last position.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeAlias, TypeVar
@@ -20,8 +20,6 @@ from specc.ir.types import ShapeError, Type
 if TYPE_CHECKING:
     from specc.ir.graph import Graph, Node, Value
 
-
-__all__ = ["Gru", "LoopOperands", "Lstm", "RecurrentLayer", "RecurrentOperands", "Rnn", "Scan"]
 
 T = TypeVar("T")
 
@@ -290,7 +288,8 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
         body_input_types = [v.type for v in self.body.inputs.values()]
         slice_types = tuple(remove_axis(r, self.axis) for r in roles.scanned)
         body_operand_types = replace(roles, scanned=slice_types).body_operands
-        self._check_body_types(body_input_types, body_operand_types)
+        operands = range(self.first_body_operand, len(args))
+        check_body_input_types(self.body, body_operand_types, operands)
         body_output_types = [v.type for v in self.body.outputs.values()]
         carry_types = body_input_types[self.scanned_count : self.scanned_count + self.carry_count]
         _check_loop_carried_types(carry_types, body_output_types)
@@ -300,15 +299,6 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
             for t in body_output_types[self.carry_count :]
         )
         return (*body_output_types[: self.carry_count], *stacked_types)
-
-    def _check_body_types(self, input_types: Sequence[Type], operand_types: Sequence[Type]) -> None:
-        """Raise ShapeError if the type of a body input differs from the type of its operand."""
-        for n, (input_type, operand_type) in enumerate(
-            zip(input_types, operand_types, strict=True)
-        ):
-            if input_type != operand_type:
-                title = f"the body expects {input_type}, got {operand_type}"
-                raise ShapeError(title, (self.first_body_operand + n,))
 
     def _check_end_condition(self, carry_types: Sequence[Type]) -> None:
         """Raise ShapeError unless `end_condition_index` is -1 or the index of a boolean value."""
@@ -342,6 +332,17 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
                 operands = self.first_body_operand, self.first_body_operand + n
                 raise ShapeError(title, operands, (length, other_length))
         return length
+
+
+def check_body_input_types(
+    body: "Graph", operand_types: Sequence[Type], operands: Iterable[int]
+) -> None:
+    """Raise ShapeError if the type of a body input differs from the type of its operand. `operands`
+    are the indices of the operands.
+    """
+    for value, operand_type, n in zip(body.inputs.values(), operand_types, operands, strict=True):
+        if value.type != operand_type:
+            raise ShapeError(f"the body expects {value.type}, got {operand_type}", (n,))
 
 
 def _check_loop_carried_types(initial_types: Sequence[Type], next_types: Sequence[Type]) -> None:

@@ -5,40 +5,6 @@ from specc.ir.op import Op, Operand
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ALL_DTYPES, CAST_HINT, ShapeError, Type
 
-__all__ = [
-    "And",
-    "ArgMax",
-    "Arith",
-    "Cast",
-    "Compare",
-    "Concat",
-    "Constant",
-    "CumSum",
-    "Delay",
-    "Einsum",
-    "Expand",
-    "Extent",
-    "Flip",
-    "Gather",
-    "Index",
-    "Insert",
-    "Last",
-    "MatMul",
-    "Merge",
-    "Not",
-    "OneHot",
-    "Or",
-    "Pointwise",
-    "Range",
-    "Reduce",
-    "Size",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Transpose",
-    "Where",
-]
-
 POINTWISE_FUNCTIONS = (
     *("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "gelu", "gelu_tanh"),
     *("log", "log1p", "neg", "quick_gelu", "reciprocal", "relu", "relu2", "round"),
@@ -251,11 +217,6 @@ class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
         return self.signature.build_results(axes)
 
 
-def _is_negative_number(length: Dim) -> bool:
-    """Return True if a dimension is a negative integer."""
-    return length.number is not None and length.number < 0
-
-
 class Slice(Op, sig="a[*a t *b] -> a[*a u *b]", is_selection=True):
     """Positions `start` to `stop` (exclusive) of axis `axis`."""
 
@@ -265,11 +226,11 @@ class Slice(Op, sig="a[*a t *b] -> a[*a u *b]", is_selection=True):
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
         length = axes["t"]
-        if _is_negative_number(self.start):
+        if self.start.is_negative:
             raise ShapeError(f"a slice cannot start at {self.start}", (0,))
-        if _is_negative_number(length - self.stop):
+        if (length - self.stop).is_negative:
             raise ShapeError(f"a slice up to {self.stop} of an axis of {length}", (0,))
-        if _is_negative_number(self.stop - self.start):
+        if (self.stop - self.start).is_negative:
             title = f"a slice from {self.start} up to {self.stop} has a negative length"
             raise ShapeError(title, (0,))
         axes["u"] = self.stop - self.start
@@ -293,7 +254,7 @@ class Index(Op, sig="a[*a t *b] -> a[*a *b]", is_selection=True):
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
         length = axes["t"]
-        if _is_negative_number(self.index) or _is_negative_number(length - self.index - 1):
+        if self.index.is_negative or (length - self.index - 1).is_negative:
             title = f"index {self.index} is out of range for an axis of length {length}"
             raise ShapeError(title, (0,))
 
