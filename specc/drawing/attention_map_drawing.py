@@ -165,7 +165,7 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
     has_head_titles = len(attention.heads) > 1 or attention.heads[0] != 0
     panels: list[list[Mark]] = [
         [
-            *_draw_map(weights, scale, width, height),
+            *_draw_framed_heatmap(scale.compute_colors(weights), width, height),
             *(_draw_head_title(name) if has_head_titles else ()),
         ]
         for weights, name in zip(cells, attention.heads, strict=True)
@@ -211,9 +211,9 @@ def _draw_query_axis(group: PanelGroup, query_layout: _AxisLayout, height: float
     group.height = max(group.height, bottom)
 
 
-def _draw_map(weights: Doubles, scale: ColorScale, width: float, height: float) -> Iterator[Mark]:
-    """Draw the attention weights [query, key] of one head as a heat map with a border."""
-    yield HeatmapMark(width=width, height=height, colors=scale.compute_colors(weights))
+def _draw_framed_heatmap(colors: Bytes, width: float, height: float) -> Iterator[Mark]:
+    """Draw a heat map or an image with a border."""
+    yield HeatmapMark(width=width, height=height, colors=colors)
     yield BoxMark(width=width, height=height, stroke="#b9b9c2", stroke_width=0.5)
 
 
@@ -319,8 +319,7 @@ def _describe_overlay(attention: AttentionMap) -> str:
 
 def _draw_panel(pixels: Bytes, title: str, width: float, height: float) -> list[Mark]:
     return [
-        HeatmapMark(width=width, height=height, colors=pixels),
-        BoxMark(width=width, height=height, stroke="#b9b9c2", stroke_width=0.5),
+        *_draw_framed_heatmap(pixels, width, height),
         TextMark(y=-5, text=make_printable_label(title), size=10, color=FAINT),
     ]
 

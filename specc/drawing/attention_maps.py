@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
+from specc.diagnostics.render import format_thousands
 from specc.drawing.drawing_marks import (
     COLOR_STOPS,
     LOG_DECADES,
@@ -64,8 +65,7 @@ class AttentionMapAxis:
         unit = UNITS_BY_ROLE[self.role]
         singular_unit = unit.removesuffix("es" if unit == "patches" else "s")
         seconds = f", {self.duration_seconds:.3g} s" if self.duration_seconds is not None else ""
-        number = f"{count:,}".replace(",", " ")
-        return f"{name}{number} {singular_unit if count == 1 else unit}{seconds}"
+        return f"{name}{format_thousands(count)} {singular_unit if count == 1 else unit}{seconds}"
 
 
 @immutable_dataclass(kw_only=True)

@@ -1,6 +1,7 @@
 """Graphical elements of a drawing (text, boxes, lines, heat maps), and panels in rows."""
 
 import math
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -221,6 +222,9 @@ def _measure_width_in_ems(character: str) -> float:
     return 0.66 if character.isupper() or character in "mwMW%@…" else 0.56
 
 
+OUTER_SPACES = re.compile(r"\A +| +\Z")
+
+
 def make_printable_label(text: str, max_length: int = MAX_LABEL_LENGTH) -> str:
     """Truncate a label to `max_length` characters, and replace control characters and leading or
     trailing spaces by printable characters.
@@ -229,14 +233,7 @@ def make_printable_label(text: str, max_length: int = MAX_LABEL_LENGTH) -> str:
         "↵" if c == "\n" else c if c.isprintable() else ascii(c)[1:-1]
         for c in text[: max_length + 1]
     )
-    stripped = printable.strip(" ")
-    if stripped != printable or not stripped:
-        leading_spaces = len(printable) - len(printable.lstrip(" "))
-        printable = (
-            "␣" * leading_spaces
-            + stripped
-            + "␣" * (len(printable) - leading_spaces - len(stripped))
-        )
+    printable = OUTER_SPACES.sub(lambda spaces: "␣" * len(spaces[0]), printable)
     return printable if len(printable) <= max_length else printable[: max(1, max_length - 1)] + "…"
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.render import format_thousands
 from specc.drawing.drawing_marks import (
     PAPER,
     BoxMark,
@@ -92,7 +93,7 @@ def render_png(drawing: Drawing) -> bytes:
         raise_error(
             "E0953",
             f"the PNG would have {size[0]} × {size[1]} pixels",
-            notes=[f"the limit is {MAX_PIXELS:,}".replace(",", " ")],
+            notes=[f"the limit is {format_thousands(MAX_PIXELS)}"],
             helps=["select fewer with --layers or --heads, or write .svg or .html"],
         )
     image = Image.new("RGB", size, PAPER)

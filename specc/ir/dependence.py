@@ -18,6 +18,7 @@ from specc.ir.op_dependence import (
     DependenceKind,
     DependenceMask,
     iterate_op_dependences,
+    make_dependence,
 )
 from specc.ir.ops import Scan
 from specc.ir.types import (
@@ -156,7 +157,7 @@ def _iterate_mask_dependences(op: Scan, result_count: int) -> Iterator[Dependenc
     yield from _iterate_scanned_axis(op, 0, 1, result_count)
     for result in range(result_count):
         batch_axis = _convert_to_outer_axis(op, 0, result >= op.carry_count)
-        yield Dependence(0, 0, result, batch_axis, "same", SAME_POSITION)
+        yield make_dependence(0, 0, result, batch_axis, "same", SAME_POSITION)
 
 
 def _iterate_scanned_axis(
@@ -168,15 +169,15 @@ def _iterate_scanned_axis(
             # the final loop-carried value depends on all positions; the final iteration is at the
             # last position only in forward direction
             if op.reverse:
-                yield Dependence(operand, axis, result, None, "all")
+                yield make_dependence(operand, axis, result, None, "all")
             else:
-                yield Dependence(operand, axis, result, None, "newest", PAST_POSITIONS)
+                yield make_dependence(operand, axis, result, None, "newest", PAST_POSITIONS)
         elif op.carry_count:
             # a position of a scan output depends on all positions that the loop has read before
             offsets = FUTURE_POSITIONS if op.reverse else PAST_POSITIONS
-            yield Dependence(operand, axis, result, op.axis, "window", offsets)
+            yield make_dependence(operand, axis, result, op.axis, "window", offsets)
         else:
-            yield Dependence(operand, axis, result, op.axis, "same", SAME_POSITION)
+            yield make_dependence(operand, axis, result, op.axis, "same", SAME_POSITION)
 
 
 def _convert_to_outer_axis(op: Scan, axis: int, is_scan_output: bool) -> int:
@@ -227,8 +228,8 @@ def _iterate_trace_dependences(
 ) -> Iterator[Dependence]:
     """Convert the trace of a loop result to dependences on the operand axis `axis`."""
     if trace.is_fully_read:
-        yield Dependence(operand, axis, result, None, "all")
+        yield make_dependence(operand, axis, result, None, "all")
     for body_axis, interval in trace.axes.items():
         kind: DependenceKind = "same" if interval == SAME_POSITION else "window"
         outer_axis = _convert_to_outer_axis(op, body_axis, result >= op.carry_count)
-        yield Dependence(operand, axis, result, outer_axis, kind, interval)
+        yield make_dependence(operand, axis, result, outer_axis, kind, interval)

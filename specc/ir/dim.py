@@ -117,10 +117,8 @@ class Dim:
 
     def iterate_opaque_functions(self) -> Iterator[DimFunction]:
         """Yield the opaque functions in the terms, without nested opaque functions."""
-        for monomial, _ in self.terms:
-            for atom, _ in monomial:
-                if isinstance(atom, DimFunction):
-                    yield atom
+        atoms = (atom for monomial, _ in self.terms for atom, _ in monomial)
+        return (atom for atom in atoms if isinstance(atom, DimFunction))
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Dim):
@@ -220,9 +218,8 @@ class Dim:
         return total
 
     def __str__(self) -> str:
-        if not self.terms:
-            return "0"
-        return " + ".join(_format_monomial(m, c) for m, c in self.terms).replace("+ -", "- ")
+        text = " + ".join(_format_monomial(m, c) for m, c in self.terms)
+        return text.replace("+ -", "- ") or "0"
 
     def __repr__(self) -> str:
         return f"Dim({self})"

@@ -6,6 +6,7 @@ of the operand axis each result position reads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
@@ -46,7 +47,7 @@ class DependenceMask:
     result_axis: int
 
 
-@immutable_dataclass
+@immutable_dataclass(kw_only=True)
 class Dependence:
     """The dependence of the result `result` on the axis `operand_axis` of the operand `operand`.
 
@@ -75,6 +76,25 @@ class Dependence:
     def max_offset(self) -> float:
         """The maximum of `t_result - t_operand` over the read positions, i.e. the look-back."""
         return self.offsets.high
+
+
+def make_dependence(
+    operand: int,
+    operand_axis: int,
+    result: int,
+    result_axis: int | None,
+    kind: DependenceKind,
+    offsets: Interval = FULL_INTERVAL,
+) -> Dependence:
+    """Make a dependence without gates."""
+    return Dependence(
+        operand=operand,
+        operand_axis=operand_axis,
+        result=result,
+        result_axis=result_axis,
+        kind=kind,
+        offsets=offsets,
+    )
 
 
 MASK_OPERANDS: Mapping[type[Op], Operand | OptionalOperand] = {
@@ -185,7 +205,7 @@ class _OperandAxis:
     ) -> Dependence:
         """Make a dependence from this axis to the result axis `result_axis`."""
         location = self.operand, self.axis, self.result, result_axis
-        return Dependence(*location, kind, offsets, gates, stride)
+        return replace(make_dependence(*location, kind, offsets), gates=gates, stride=stride)
 
 
 def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> Dependence:

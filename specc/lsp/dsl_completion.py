@@ -22,11 +22,10 @@ from specc.syntax import ast
 from specc.syntax.dsl.dsl_lexer import Token
 from specc.syntax.dsl.dsl_parser import ExpectedTokens, find_expected_tokens
 from specc.syntax.dsl.expression_printer import format_type_name
+from specc.syntax.dsl.syntax_errors import find_open_brackets
 from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
 from specc.syntax.input_declarations import iterate_declared_inputs
 
-OPENING_TOKENS = {"LPAR", "LSQB", "LBRACE"}
-CLOSING_TOKENS = {"RPAR", "RSQB", "RBRACE"}
 VALUE_TERMINALS = {"NUMBER", "NAME"}
 
 POSITION_NAMES = (("i", "position of the query"), ("j", "position of the key"))
@@ -56,7 +55,8 @@ def complete_dsl(analysis: DocumentAnalysis, text: str, offset: int) -> list[Com
     expected = find_expected_tokens(text, start)
     if expected is None:
         return list(_complete_string(text, start))
-    is_inside = any(token.kind == "LBRACE" for token in _find_unclosed_brackets(expected.preceding))
+    tokens = expected.preceding
+    is_inside = any(tokens[n].kind == "LBRACE" for n in find_open_brackets(tokens, len(tokens)))
     return complete_terminals(analysis, expected, start, is_incomplete=is_inside)
 
 
@@ -84,13 +84,18 @@ def complete_terminals(
     elif last_kind in ("COLON", "ARROW") and "NAME" in expected.terminals:
         items += _list_type_words()
     elif last_kind == "EXTENDS":
-        items += [CompletionItem(name, "file", "a built-in spec") for name in find_builtin_specs()]
+        items += list_builtin_spec_items()
     elif "NAME" in expected.terminals:
         items += _complete_entries(analysis, expected.preceding)
         items += _complete_graph_inputs(analysis, expected.preceding)
     # keywords come last, because users usually want a name where names are allowed
     items += [CompletionItem(kind.lower(), "keyword") for kind in sorted(expected.keywords)]
     return _deduplicate_items(items)
+
+
+def list_builtin_spec_items() -> list[CompletionItem]:
+    """Return completions for the names of the built-in specs."""
+    return [CompletionItem(name, "file", "a built-in spec") for name in find_builtin_specs()]
 
 
 def _list_type_words() -> list[CompletionItem]:
@@ -132,9 +137,7 @@ def _complete_string(text: str, offset: int) -> Iterator[CompletionItem]:
     """Yield the built-in specs if the cursor is in a string after `use` or `extends`."""
     line = text[text.rfind("\n", 0, offset) + 1 : offset].lstrip()
     if line.startswith(('use "', 'extends "')):
-        yield from (
-            CompletionItem(name, "file", "a built-in spec") for name in find_builtin_specs()
-        )
+        yield from list_builtin_spec_items()
 
 
 def _complete_options(
@@ -195,19 +198,7 @@ def _complete_parameters(definition_tokens: Sequence[Token]) -> Iterator[Complet
 
 def _find_open_bracket(tokens: Sequence[Token]) -> int | None:
     """Return the token index of the innermost unclosed bracket, or None."""
-    unclosed = _find_unclosed_brackets(tokens)
-    return tokens.index(unclosed[-1]) if unclosed else None
-
-
-def _find_unclosed_brackets(tokens: Sequence[Token]) -> list[Token]:
-    """Return the tokens of the unclosed brackets, outermost first."""
-    brackets: list[Token] = []
-    for token in tokens:
-        if token.kind in OPENING_TOKENS:
-            brackets.append(token)
-        elif token.kind in CLOSING_TOKENS and brackets:
-            brackets.pop()
-    return brackets
+    return next(reversed(find_open_brackets(tokens, len(tokens))), None)
 
 
 def _complete_entries(

@@ -231,18 +231,23 @@ class SpeccLanguageServer:
         }
         for feature, on_notification in notifications.items():
             register(feature)(_make_handler(on_notification))
-        register(lsp.TEXT_DOCUMENT_HOVER)(_run_safely(handlers.handle_hover))
-        register(lsp.TEXT_DOCUMENT_DEFINITION)(_run_safely(handlers.handle_definition))
-        register(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions(trigger_characters=triggers))(
-            _run_safely(handlers.handle_completion)
-        )
-        register(lsp.TEXT_DOCUMENT_FORMATTING)(_run_safely(handlers.handle_formatting))
-        register(lsp.TEXT_DOCUMENT_INLAY_HINT)(_run_safely(handlers.handle_inlay_hints))
-        register(lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL)(_run_safely(handlers.handle_document_symbols))
-        register(
-            lsp.TEXT_DOCUMENT_CODE_ACTION,
-            lsp.CodeActionOptions(code_action_kinds=[lsp.CodeActionKind.QuickFix]),
-        )(_run_safely(handlers.handle_code_actions))
+        options = {
+            lsp.TEXT_DOCUMENT_COMPLETION: lsp.CompletionOptions(trigger_characters=triggers),
+            lsp.TEXT_DOCUMENT_CODE_ACTION: lsp.CodeActionOptions(
+                code_action_kinds=[lsp.CodeActionKind.QuickFix]
+            ),
+        }
+        requests: dict[str, Callable[[Any], Awaitable[object]]] = {
+            lsp.TEXT_DOCUMENT_HOVER: handlers.handle_hover,
+            lsp.TEXT_DOCUMENT_DEFINITION: handlers.handle_definition,
+            lsp.TEXT_DOCUMENT_COMPLETION: handlers.handle_completion,
+            lsp.TEXT_DOCUMENT_FORMATTING: handlers.handle_formatting,
+            lsp.TEXT_DOCUMENT_INLAY_HINT: handlers.handle_inlay_hints,
+            lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL: handlers.handle_document_symbols,
+            lsp.TEXT_DOCUMENT_CODE_ACTION: handlers.handle_code_actions,
+        }
+        for feature, on_request in requests.items():
+            register(feature, options.get(feature))(_run_safely(on_request))
 
     def serve(self, stdin: BinaryIO, stdout: BinaryIO) -> str:
         """Serve an editor until `exit` or the end of input. Return an error message, or ""."""

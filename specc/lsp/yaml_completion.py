@@ -5,9 +5,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
-from specc.library.spec_files import find_builtin_specs, get_specs_directory
+from specc.library.spec_files import get_specs_directory
 from specc.lsp.document_analysis import DocumentAnalysis
-from specc.lsp.dsl_completion import CompletionItem, complete_call_options, complete_terminals
+from specc.lsp.dsl_completion import (
+    CompletionItem,
+    complete_call_options,
+    complete_terminals,
+    list_builtin_spec_items,
+)
 from specc.syntax.dsl.dsl_parser import EXPR, find_expected_tokens
 
 KEY_LINE = re.compile(
@@ -76,9 +81,7 @@ def _complete_keys(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
 def _complete_words(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
     """Yield the words that are allowed as the value at a path of keys."""
     if tuple(path) == ("extends",):
-        yield from (
-            CompletionItem(name, "file", "a built-in spec") for name in find_builtin_specs()
-        )
+        yield from list_builtin_spec_items()
     for schema in _find_schemas(text, path):
         words = schema.get("enum", ())
         for word in words if isinstance(words, list) else ():

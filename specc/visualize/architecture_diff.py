@@ -11,11 +11,10 @@ from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.driver.weights_section import count_untied_parameters
 from specc.ir import ops
 from specc.ir.dim import Dim, sum_dims
-from specc.ir.graph import Graph, Node
+from specc.ir.graph import Graph, Node, Value
 from specc.ir.ir_printer_and_lexer import format_ir
 from specc.transforms.linear_weights import restore_transposed_weights
 from specc.visualize.block_dataflow import VIEW_OPERATIONS, get_operation_label, is_float_value
-from specc.visualize.block_tree import get_first_scope
 
 MIN_COMMON_SHARE = 0.2
 """Minimum fraction of scopes that two architectures must share to be compared block by block."""
@@ -68,8 +67,13 @@ def diff_architectures(a: ComparedArchitecture, b: ComparedArchitecture) -> Arch
         return ArchitectureDifference()
     facts_a, facts_b = (_map_scope_facts(side.graph) for side in (a, b))
     common = facts_a.keys() & facts_b.keys()
-    changes = [*_diff_config(a.config, b.config), *_diff_inputs_and_outputs(a.graph, b.graph)]
-    total_changes = [*_diff_totals(a.graph, b.graph)]
+    configs = (dict(_flatten_config(side.config)) for side in (a, b))
+    changes = [
+        *_diff_texts("config", *configs),
+        *_diff_texts("input", *(_format_types(side.graph.inputs) for side in (a, b))),
+        *_diff_texts("result", *(_format_types(side.graph.outputs) for side in (a, b))),
+    ]
+    total_changes = [*_diff_texts("total", *(_format_totals(side.graph) for side in (a, b)))]
     if len(common) < MIN_COMMON_SHARE * len(facts_a.keys() | facts_b.keys()):
         reason = (
             f"unrelated models: only {len(common)} paths are common to the {len(facts_a)} blocks "
@@ -94,42 +98,29 @@ def _format_graph(graph: Graph) -> str:
     return format_ir(graph).split("\n", 1)[1]
 
 
-def _diff_config(a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[ArchitectureChange]:
-    old_config, new_config = dict(_flatten_config(a)), dict(_flatten_config(b))
-    for key in {**old_config, **new_config}:
-        old, new = (
-            _format_config_value(config[key]) if key in config else "–"
-            for config in (old_config, new_config)
-        )
-        if old != new:
-            yield ArchitectureChange(kind="config", path=key, change=f"{old} → {new}")
+def _diff_texts(
+    kind: str, old: Mapping[str, str], new: Mapping[str, str]
+) -> Iterator[ArchitectureChange]:
+    """Yield the entries that differ between two architectures."""
+    for name in {**old, **new}:
+        old_text, new_text = old.get(name, "–"), new.get(name, "–")
+        if old_text != new_text:
+            yield ArchitectureChange(kind=kind, path=name, change=f"{old_text} → {new_text}")
 
 
-def _flatten_config(config: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
+def _flatten_config(config: Mapping[str, object], path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the dotted path and the formatted value of each config field."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from _flatten_config(value, f"{path}{key}.")
         else:
-            yield f"{path}{key}", value
+            text = "none" if value is None else str(value)
+            yield f"{path}{key}", text.lower() if isinstance(value, bool) else text
 
 
-def _format_config_value(value: object) -> str:
-    text = "none" if value is None else str(value)
-    return text.lower() if isinstance(value, bool) else text
-
-
-def _diff_inputs_and_outputs(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
-    for kind, old_types, new_types in (
-        ("input", a.inputs, b.inputs),
-        ("result", a.outputs, b.outputs),
-    ):
-        for name in {**old_types, **new_types}:
-            old, new = (
-                str(values[name].type) if name in values else "–"
-                for values in (old_types, new_types)
-            )
-            if old != new:
-                yield ArchitectureChange(kind=kind, path=name, change=f"{old} → {new}")
+def _format_types(values: Mapping[str, Value]) -> dict[str, str]:
+    """Format the types of inputs or outputs by name."""
+    return {name: str(value.type) for name, value in values.items()}
 
 
 ScopeFacts = tuple[tuple[str, str], ...]
@@ -140,7 +131,7 @@ def _map_scope_facts(graph: Graph) -> dict[str, ScopeFacts]:
     """Return the operations and weights of every scope, excluding those of nested scopes."""
     facts_by_scope: dict[str, list[tuple[str, str]]] = {}
     for node, results in graph.nodes:
-        facts = facts_by_scope.setdefault(get_first_scope(graph, node), [])
+        facts = facts_by_scope.setdefault(graph.get_scope(node), [])
         # the ops of a mask are described together with the attention that uses the mask
         if not isinstance(node.op, VIEW_OPERATIONS) and is_float_value(results[0]):
             facts += _describe_operation(node)
@@ -310,16 +301,11 @@ def _join_paths(paths: Sequence[str]) -> list[str]:
     return [INTEGER_PATTERN.sub(lambda _: text, paths[0])]
 
 
-def _diff_totals(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
-    """Yield the differences in the total parameter count and the total cost."""
-    totals = {
-        "weights": [count_untied_parameters(g) for g in (a, b)],
-        "multiply-adds": [sum_dims(count_multiply_adds(n) for n, _ in g.nodes) for g in (a, b)],
-    }
-    for name, counts in totals.items():
-        old, new = (format_dim_formula(count, {}) for count in counts)
-        if old != new:
-            yield ArchitectureChange(kind="total", path=name, change=f"{old} → {new}")
+def _format_totals(graph: Graph) -> dict[str, str]:
+    """Format the total parameter count and the total cost of a graph."""
+    multiply_adds = sum_dims(count_multiply_adds(node) for node, _ in graph.nodes)
+    totals = {"weights": count_untied_parameters(graph), "multiply-adds": multiply_adds}
+    return {name: format_dim_formula(count, {}) for name, count in totals.items()}
 
 
 def _iterate_first_difference(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:

@@ -124,14 +124,11 @@ def _render_header(architecture: ArchitectureView) -> str:
         if architecture.doc
         else ""
     )
-    count = (
-        architecture.parameter_count_text
-        and f'<p class="count">{escape(architecture.parameter_count_text)}</p>'
-    )
+    text = architecture.parameter_count_text
+    count = f'<p class="count">{escape(text)}</p>' if text else ""
     title = escape(make_printable_label(architecture.name, 80))
     return (
-        f"<header><div><h1>{title}</h1>{doc}"
-        f"{count if architecture.parameter_count_text else ''}</div>"
+        f"<header><div><h1>{title}</h1>{doc}{count}</div>"
         '<div class="tools"><button type="button" id="fold">open all</button>'
         '<button type="button" id="theme" aria-label="dark or light">◐</button></div></header>'
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Literal, TypeAlias
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
@@ -18,7 +19,9 @@ def find_node_scopes(graph: Graph) -> dict[Node, str]:
     if the deeper scope also computes an operand of the node. For example, `x + dense(h)` before a
     norm belongs to `output`, like `output.dense`.
     """
-    node_scopes = {node: _find_build_scope(graph, node) for node, _ in graph.nodes}
+    node_scopes = {
+        node: _find_common_scope_of_all(graph.get_origin(node).scopes) for node, _ in graph.nodes
+    }
     consumers = _find_consumers(graph)
     weights = {*graph.parameters.values()}
     for node, _ in reversed(graph.nodes):
@@ -40,12 +43,6 @@ def _choose_inner_scope(node: Node, consumer_scope: str, node_scopes: Mapping[No
         if any(is_scope_inside(operand_scope, scope) for operand_scope in operand_scopes):
             return scope
     return node_scopes[node]
-
-
-def _find_build_scope(graph: Graph, node: Node) -> str:
-    """Return the common scope of the paths under which a node was built, or "" without a path."""
-    origin = graph.node_origins.get(node)
-    return _find_common_scope_of_all(origin.scopes) if origin and origin.scopes else ""
 
 
 def _find_consumers(graph: Graph) -> Mapping[Node, list[Node]]:
@@ -80,12 +77,9 @@ def find_common_scope(a: str, b: str) -> str:
     return a
 
 
-def _find_common_scope_of_all(scopes: list[str] | tuple[str, ...]) -> str:
-    """Return the innermost scope that contains all scopes of a non-empty list."""
-    common = scopes[0]
-    for scope in scopes[1:]:
-        common = find_common_scope(common, scope)
-    return common
+def _find_common_scope_of_all(scopes: Sequence[str]) -> str:
+    """Return the innermost scope that contains all scopes, or "" without scopes."""
+    return reduce(find_common_scope, scopes) if scopes else ""
 
 
 Role: TypeAlias = Literal["block", "op", "port", "result"]

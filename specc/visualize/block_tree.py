@@ -112,7 +112,7 @@ class _BlockBuilder:
             child_block = self._make_child(child, path)
             inner_blocks[child_block.name] = child_block
             block_names |= dict.fromkeys(child.members, child_block.name)
-        nodes = [n for n, _ in self.graph.nodes if is_scope_inside(self._make_scope(n), path)]
+        nodes = [n for n, _ in self.graph.nodes if is_scope_inside(self.graph.get_scope(n), path)]
         return Block(
             name=name,
             path=path,
@@ -154,18 +154,14 @@ class _BlockBuilder:
         members = tuple(f"{path}.{name}".lstrip(".") for name in members_of_part)
         return replace(_repeat_block(child_block, repeats), members=members)
 
-    def _make_scope(self, node: Node) -> str:
-        return get_first_scope(self.graph, node)
-
     def _iterate_lines(self, path: str, nodes: list[Node]) -> Iterator[SpecLine]:
         """Yield the source lines of the nodes of a scope and of its direct children."""
         seen_lines: set[tuple[str, int]] = set()
         for node in nodes:
-            relative_scope = self._make_scope(node).removeprefix(path).strip(".")
+            relative_scope = self.graph.get_scope(node).removeprefix(path).strip(".")
             if relative_scope.count(".") > 0 and path:
                 continue
-            origin = self.graph.node_origins.get(node)
-            for span in origin.spans[:1] if origin else ():
+            for span in self.graph.get_origin(node).spans[:1]:
                 span = span if path else _find_user_span(span)
                 name, number = span.source.name, span.line
                 if (name, number) not in seen_lines:
@@ -222,12 +218,6 @@ def _get_child_name(scope: str, path: str) -> str:
     if scope == path or not is_scope_inside(scope, path):
         return ""
     return scope.removeprefix(path).lstrip(".").split(".")[0]
-
-
-def get_first_scope(graph: Graph, node: Node) -> str:
-    """Return the scope path under which a node was first built."""
-    origin = graph.node_origins.get(node)
-    return origin.scopes[0] if origin and origin.scopes else ""
 
 
 WHOLE_MODEL = "whole"

@@ -141,7 +141,8 @@ def _choose_lengths(max_length: int) -> Iterator[int]:
 
 def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
     """Return the maximum sequence length of the plot and the reason for the limit."""
-    limits = [find_length_limits(graph)[s] for s in symbols if s in find_length_limits(graph)]
+    all_limits = find_length_limits(graph)
+    limits = [all_limits[s] for s in symbols if s in all_limits]
     limit = min(limits, key=lambda limit: limit.max_length, default=None)
     if limit is None or limit.max_length >= MAX_LENGTH:
         return MAX_LENGTH, ""

@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class Linear(Op, sig="f[*s i], f[o i], f[o]? -> f[*s o]", is_heavy=True):
-    """Linear layer over the last axis: `x @ w._T + b`."""
+    """Linear layer over the last axis: `x @ w.T + b`."""
 
     bias = OptionalOperand(2)
 
