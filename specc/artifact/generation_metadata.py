@@ -279,18 +279,14 @@ def _read_states(
         _raise_invalid_package(path, "duplicate state")
     known_lengths = {d.name for value in signature.inputs.values() for d in value.type.shape}
     for state in states:
+        dims = [d for axis, d in enumerate(state.type.shape) if axis != state.time_axis]
+        symbols = {s for d in dims for s in d.symbols()}
         # `encode` determines the shape of the states that it outputs
-        if not state.initial_output and not _collect_fixed_symbols(state) <= known_lengths:
+        if not state.initial_output and not symbols <= known_lengths:
             _raise_invalid_package(
                 path, f"the initial size of the state `{escape_text(state.name)[:200]}` is unknown"
             )
     return states
-
-
-def _collect_fixed_symbols(state: DecodeState) -> set[str]:
-    """Return the symbolic dimensions of a state, except those of its time axis."""
-    dims = [d for n, d in enumerate(state.type.shape) if n != state.time_axis]
-    return {s for d in dims for s in d.symbols()}
 
 
 def _read_state(data: object, step: Graph, path: str) -> DecodeState:

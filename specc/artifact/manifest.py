@@ -278,7 +278,9 @@ def parse_manifest(text: str, path: str) -> Manifest:
     if "scoring" in data.names():
         scoring_graph = next(iter(parse_ir(data.read_string("scoring"), path).values()), None)
     initializers = data.read_string_map("stored")
-    _check_weight_locations(graph, initializers, path)
+    if missing := [n for n in graph.parameters if n not in initializers]:
+        reason = f"it lacks the location of the weight `{escape_text(missing[0])}`"
+        raise_invalid_manifest(path, reason)
     return Manifest(
         name=data.read_string("model"),
         doc=data.read_string("doc"),
@@ -300,14 +302,6 @@ def parse_manifest(text: str, path: str) -> Manifest:
         precision=data.read_table("precision") if "precision" in data.names() else {},
         quantized=_read_quantized_weights(data, scoring_graph or graph, path),
     )
-
-
-def _check_weight_locations(graph: Graph, initializers: Mapping[str, str], path: str) -> None:
-    """Raise E0917 if a parameter of the graph has no initializer."""
-    if missing := [n for n in graph.parameters if n not in initializers]:
-        raise_invalid_manifest(
-            path, f"it lacks the location of the weight `{escape_text(missing[0])}`"
-        )
 
 
 def _mark_ties(graph: Graph, initializers: Mapping[str, str]) -> Graph:

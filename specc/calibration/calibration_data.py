@@ -131,21 +131,15 @@ def _add_batch_axis(value: object, rank: int) -> object:
 def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Iterator[Sample]:
     """Yield the inputs in batches of `FILE_BATCH_SIZE`, or all at once without a batch axis."""
     lengths = {len(a) for a in inputs.values() if a.ndim}
-    axes = _collect_first_axes(input_signature.graph)
+    shapes = [v.type.shape for v in input_signature.graph.inputs.values()]
+    # None stands for a scalar, or for a first axis that is not symbolic
+    axes = {shape[0].name if shape else None for shape in shapes}
     if len(axes) != 1 or None in axes or len(lengths) != 1:
         yield inputs
         return
     (batch_size,) = lengths
     for start in range(0, batch_size, FILE_BATCH_SIZE):
         yield {n: a[start : start + FILE_BATCH_SIZE] for n, a in inputs.items()}
-
-
-def _collect_first_axes(graph: Graph) -> set[str | None]:
-    """Return the symbolic dimensions of the first axes of all inputs. Include None if an input is a
-    scalar or if its first axis is not symbolic.
-    """
-    shapes = [v.type.shape for v in graph.inputs.values()]
-    return {shape[0].name if shape else None for shape in shapes}
 
 
 def _raise_mismatch(location: str, reason: str, input_signature: ModelInputs) -> NoReturn:

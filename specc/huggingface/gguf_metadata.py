@@ -319,8 +319,9 @@ def _build_sentencepiece(metadata: Metadata, tokens: list[str]) -> dict[str, Any
     is_gemma = str(metadata.get("general.architecture")).startswith("gemma")
     if is_gemma:  # preserve repeated spaces
         tokens = [SPACE * len(t) if " " in t and not t.strip() else t for t in tokens]
-    scores = [] if is_gemma else _read_scores(metadata)
-    merges = _derive_merges(tokens, scores)
+    scores = [] if is_gemma else get_list(metadata, "tokenizer.ggml.scores")
+    numbers = [float(score) for score in scores if isinstance(score, int | float)]
+    merges = _derive_merges(tokens, numbers)
     adds_prefix = not is_gemma and metadata.get("tokenizer.ggml.add_space_prefix", True) is True
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     steps = [{"type": "Prepend", "prepend": SPACE}] if adds_prefix else []
@@ -338,12 +339,6 @@ def _build_sentencepiece(metadata: Metadata, tokens: list[str]) -> dict[str, Any
         "decoder": {"type": "Sequence", "decoders": decoders},
         "model": _make_bpe(tokens, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True),
     }
-
-
-def _read_scores(metadata: Metadata) -> list[float]:
-    """Return the token scores, or [] if the metadata has none."""
-    scores = get_list(metadata, "tokenizer.ggml.scores")
-    return [float(score) for score in scores if isinstance(score, int | float)]
 
 
 def _derive_merges(tokens: list[str], scores: list[float]) -> list[list[str]]:

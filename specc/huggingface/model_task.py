@@ -64,7 +64,8 @@ def add_checkpoint_task(
     """Return the preprocessing config with the task of the graph, if the graph has a text input."""
     text_inputs = [(n, r) for n, r in preprocessing.inputs if isinstance(r, TEXT_CONFIGS)]
     text_input = next(((n, r) for n, r in text_inputs if n in model.graph.inputs), None)
-    classes = _list_architectures(program, model.graph.name)
+    blocks = [b for b in list_graphs(program) if b.name == model.graph.name]
+    classes = tuple(name for block in blocks for name in block.architectures)
     task = find_task(classes, tuple(model.graph.outputs))
     if text_input is None or not task:
         return preprocessing
@@ -74,12 +75,6 @@ def add_checkpoint_task(
     config = _select_encoder_config(config_json)
     task_record = _build_task(task, name, record, config, directories)
     return replace(preprocessing, task=task_record)
-
-
-def _list_architectures(program: Program, graph_name: str) -> tuple[str, ...]:
-    """Return the architectures (class names) of the graph `graph_name`."""
-    blocks = [b for b in list_graphs(program) if b.name == graph_name]
-    return tuple(name for block in blocks for name in block.architectures)
 
 
 def _select_encoder_config(config_json: JsonObject | None) -> Fields:

@@ -153,17 +153,12 @@ def _convert_options(
                 path, f"has `{key}` {file[key]}, which is not supported", span
             )
     options = {name: file[key] for key, name in extractor.keys.items() if file.get(key) is not None}
-    _check_numbers(options, path, span)
-    if extractor is _LOG_MEL and "frames" in options:
-        options["frames"] = _count_frames(options, path, span)
-    return options
-
-
-def _check_numbers(options: Settings, path: Path, span: Span | None) -> None:
-    """Raise E0844 if an option is not a number."""
     for value in options.values():
         if not isinstance(value, bool | int | float):
             _raise_unsupported_settings(path, f"has {str(value)[:40]!r}, expected a number", span)
+    if extractor is _LOG_MEL and "frames" in options:
+        options["frames"] = _count_frames(options, path, span)
+    return options
 
 
 def _count_frames(options: Settings, path: Path, span: Span | None) -> int:

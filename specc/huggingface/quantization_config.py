@@ -68,7 +68,9 @@ def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization 
         return None
     fields = member.value.to_plain() if isinstance(member.value, JsonObject) else {}
     assert isinstance(fields, dict)
-    method = _get_method(fields)
+    method = fields.get("quant_method")
+    if not method and (fields.get("load_in_4bit") or fields.get("load_in_8bit")):
+        method = "bitsandbytes"  # configs from before transformers 4.32 do not name the method
     if not isinstance(method, str) or method not in _METHOD_READERS:
         _raise_unsupported(member, f" by {escape_text(method)[:40]}" if method else "")
     try:
@@ -78,14 +80,6 @@ def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization 
         )
     except _UnsupportedSettingError as error:
         _raise_unsupported(member, f" by {method} with {escape_text(error)}")
-
-
-def _get_method(fields: Mapping[str, Json]) -> Json:
-    """Return the quantization method in a config."""
-    method = fields.get("quant_method")
-    if not method and (fields.get("load_in_4bit") or fields.get("load_in_8bit")):
-        return "bitsandbytes"  # configs from before transformers 4.32 do not name the method
-    return method
 
 
 def _find_section(data: JsonObject) -> JsonMember | None:
@@ -161,8 +155,10 @@ def _list_schemes(fields: Mapping[str, Json]) -> list[tuple[str, dict[str, Json]
 
 def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
     _require_value(fields, "format", *COMPRESSED_FORMATS)
+    # sections with other values of these keys change the weights
     for key, neutral_key in (("sparsity_config", "format"), ("transform_config", "config_groups")):
-        _require_neutral_section(fields, key, neutral_key)
+        if get_object(fields, key).get(neutral_key) not in (None, "dense", {}):
+            raise _UnsupportedSettingError(f'"{key}"')
     schemes = _list_schemes(fields)
     weights = [scheme for key, scheme in schemes if key == "weights"]
 
@@ -177,14 +173,6 @@ def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSe
         group_size=_get_integer(common, "group_size"),
     )
     return settings, any("activations" in key for key, _ in schemes)
-
-
-def _require_neutral_section(fields: Mapping[str, Json], key: str, neutral_key: str) -> None:
-    """Raise an error if a section of the config (sparsity or transforms) changes weights, i.e. if
-    its value of `neutral_key` is not null, `dense` or {}.
-    """
-    if get_object(fields, key).get(neutral_key) not in (None, "dense", {}):
-        raise _UnsupportedSettingError(f'"{key}"')
 
 
 def _parse_block_shape(block: Json) -> tuple[int, int] | None:

@@ -365,20 +365,15 @@ def create_temporary_directory() -> Iterator[Path]:
     """
     try:
         parent_directory = Path(tempfile.gettempdir())
-        _remove_stale_directories(parent_directory)
+        with os.scandir(parent_directory) as entries:
+            for entry in entries:
+                if entry.name.startswith("specc-") and _is_stale_directory(entry):
+                    shutil.rmtree(entry.path, ignore_errors=True)
         temporary = tempfile.TemporaryDirectory(prefix=get_temporary_prefix())
     except OSError as error:
         raise_os_error(error, Path(os.environ.get("TMPDIR", "/tmp")) / "specc")
     with temporary as directory:
         yield Path(directory)
-
-
-def _remove_stale_directories(parent_directory: Path) -> None:
-    """Remove the temporary directories of terminated processes."""
-    with os.scandir(parent_directory) as entries:
-        for entry in entries:
-            if entry.name.startswith("specc-") and _is_stale_directory(entry):
-                shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _is_stale_directory(entry: "os.DirEntry[str]") -> bool:

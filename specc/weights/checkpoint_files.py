@@ -23,12 +23,8 @@ from specc.io.safe_read import (
 )
 from specc.ir.array import Array
 from specc.weights.formats.gguf import open_gguf
-from specc.weights.formats.safetensors import (
-    SPEC_LAYOUT_METADATA,
-    TensorEntry,
-    TensorFile,
-    open_safetensors,
-)
+from specc.weights.formats.safetensors import SPEC_LAYOUT_METADATA, TensorFile, open_safetensors
+from specc.weights.formats.safetensors_header import TensorEntry
 
 MAX_INDEX_BYTES = 100_000_000
 INDEX_SUFFIX = ".safetensors.index.json"

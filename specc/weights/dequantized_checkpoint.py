@@ -23,7 +23,7 @@ from specc.weights.formats.quantized_decoders import (
     match_tensor,
 )
 from specc.weights.formats.quantized_formats import WEIGHT_FORMATS, WeightFormat
-from specc.weights.formats.safetensors import TensorEntry
+from specc.weights.formats.safetensors_header import TensorEntry
 from specc.weights.parameter_sources import CheckpointBinding, ParameterSource
 from specc.weights.weight_expressions import (
     CastExpr,
@@ -167,19 +167,15 @@ def _check_weights_complete(
     formats = [format for format in WEIGHT_FORMATS if method in format.methods]
     for name, entry in unquantized.items():
         for format in formats:
-            _check_marker_present(base, name, format)
+            # a tensor may belong to a quantized weight without its marker tensor
+            for suffix in format.required_tensors:
+                if suffix not in ("", format.weight_suffix) and name.endswith(suffix):
+                    marker = name.removesuffix(suffix) + format.marker_suffix
+                    _raise_undecodable(base, name, f"`{escape_text(marker)}` is missing")
         if name.endswith("weight") and entry.dtype.startswith(("f8", "i8", "u8", "i32")):
             markers = {name.removesuffix(f.weight_suffix) + f.marker_suffix for f in formats}
             missing = " or ".join(f"`{escape_text(marker)}`" for marker in sorted(markers))
             _raise_undecodable(base, name, f"it is {entry}, and {missing} is missing")
-
-
-def _check_marker_present(base: Checkpoint, name: str, format: WeightFormat) -> None:
-    """Raise E0532 if a tensor belongs to a quantized weight without its marker tensor."""
-    for suffix in format.required_tensors:
-        if suffix not in ("", format.weight_suffix) and name.endswith(suffix):
-            marker = name.removesuffix(suffix) + format.marker_suffix
-            _raise_undecodable(base, name, f"`{escape_text(marker)}` is missing")
 
 
 def _raise_undecodable(base: Checkpoint, name: str, reason: str) -> NoReturn:

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from specc.ir.array import Array
 from specc.ir.signature import AxisGroup, RearrangePatternError, parse_rearrange_pattern
-from specc.weights.formats.safetensors import TensorEntry
-from specc.weights.formats.safetensors_header import DTYPE_BITS, NUMPY_DTYPES
+from specc.weights.formats.safetensors_header import DTYPE_BITS, NUMPY_DTYPES, TensorEntry
 from specc.weights.weight_expressions import (
     AddNumberExpr,
     CastExpr,
@@ -58,7 +57,11 @@ def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
         case CastExpr(dtype=dtype):
             return dtype
         case ConcatExpr(parts=parts) | StackExpr(parts=parts):
-            return _infer_common_dtype(parts, dtypes)
+            part_dtypes = {infer_expression_dtype(part, dtypes) for part in parts}
+            if len(part_dtypes) > 1:
+                names = " and ".join(sorted(part_dtypes))
+                raise WeightExpressionError(f"cannot concatenate {names}; cast one of them")
+            return part_dtypes.pop()
         case FirstPresentExpr():
             return infer_expression_dtype(resolve_alternatives(expr, dtypes.__contains__), dtypes)
         case AddNumberExpr(x=x) | ResizeGridExpr(x=x):
@@ -66,16 +69,6 @@ def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
             return "f32" if DTYPE_BITS[dtype] < 32 else dtype
     (operand,) = expr.operands
     return infer_expression_dtype(operand, dtypes)
-
-
-def _infer_common_dtype(parts: tuple[Expr, ...], dtypes: Mapping[str, str]) -> str:
-    """Infer the common dtype of tensors that are concatenated or stacked."""
-    dtypes_of_parts = {infer_expression_dtype(p, dtypes) for p in parts}
-    if len(dtypes_of_parts) > 1:
-        raise WeightExpressionError(
-            f"cannot concatenate {' and '.join(sorted(dtypes_of_parts))}; cast one of them"
-        )
-    return dtypes_of_parts.pop()
 
 
 def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Shape]) -> Expr | None:

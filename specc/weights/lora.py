@@ -13,8 +13,13 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.weights.checkpoint_files import ALL_ROWS, Checkpoint
-from specc.weights.formats.safetensors import TensorEntry, TensorFile
-from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS, DTYPE_BITS, NUMPY_DTYPES
+from specc.weights.formats.safetensors import TensorFile
+from specc.weights.formats.safetensors_header import (
+    CONVERTIBLE_FLOATS,
+    DTYPE_BITS,
+    NUMPY_DTYPES,
+    TensorEntry,
+)
 from specc.weights.lora_targets import (
     LoraScaling,
     LoraTargets,

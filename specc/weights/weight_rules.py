@@ -120,24 +120,15 @@ def select_graph_rules(
     if not unused and all(_has_all_parameters(rule, parameters) for rule in rules.ties):
         return rules
     all_parameters = {**{w.name: w for w in list_other_parameters()}, **parameters}
-    ties = _expand_ties(rules.ties, parameters, all_parameters)
+    # a rule that also names parameters of other graphs becomes one rule per tied pair in the graph
+    ties: list[TieRule] = []
+    for rule in rules.ties:
+        is_complete = _has_all_parameters(rule, parameters)
+        ties += [rule] if is_complete else _expand_tie(rule, parameters, all_parameters)
     # A rule whose name is in no graph of the spec is an error, so it is kept.
     unknown_rules = find_unused_load_rules(all_parameters, rules)
     loads = tuple(r for r in rules.loads if r not in unused or r in unknown_rules)
-    return replace(rules, ties=ties, loads=loads)
-
-
-def _expand_ties(
-    rules: Iterable[TieRule], parameters: ParameterMap, all_parameters: ParameterMap
-) -> tuple[TieRule, ...]:
-    """Return the `tie` rules of a graph with `parameters`. A rule that also names parameters of
-    other graphs is replaced by one rule per tied pair in the graph.
-    """
-    ties: list[TieRule] = []
-    for rule in rules:
-        is_complete = _has_all_parameters(rule, parameters)
-        ties += [rule] if is_complete else _expand_tie(rule, parameters, all_parameters)
-    return tuple(ties)
+    return replace(rules, ties=tuple(ties), loads=loads)
 
 
 def _drop_unused_spec_rules(parameters: ParameterMap, rules: WeightRules) -> WeightRules:

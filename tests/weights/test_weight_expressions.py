@@ -15,7 +15,7 @@ from specc.weights.expression_evaluation import (
     infer_expression_dtype,
     infer_expression_shape,
 )
-from specc.weights.formats.safetensors import TensorEntry
+from specc.weights.formats.safetensors_header import TensorEntry
 from specc.weights.weight_expressions import (
     AddNumberExpr,
     CastExpr,

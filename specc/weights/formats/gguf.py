@@ -25,13 +25,12 @@ from specc.weights.formats.gguf_header import (
 )
 from specc.weights.formats.safetensors import (
     FileIdentity,
-    TensorEntry,
     TensorFile,
     get_file_identity,
     open_weights_file,
     reject_other_file_format,
 )
-from specc.weights.formats.safetensors_header import NUMPY_DTYPES
+from specc.weights.formats.safetensors_header import NUMPY_DTYPES, TensorEntry
 
 TensorChange: TypeAlias = Literal["heads", "kv_heads", "offset"]
 """A change that llama.cpp made to the values of a tensor: interleaved RoPE rows in each query or

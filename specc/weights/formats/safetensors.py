@@ -6,7 +6,6 @@ import mmap
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NoReturn, TypeAlias
@@ -25,6 +24,7 @@ from specc.weights.formats.safetensors_header import (
     MAX_HEADER_BYTES,
     NATIVE_ORDER_DTYPES,
     NUMPY_DTYPES,
+    TensorEntry,
     get_array_dtype,
     read_header,
 )
@@ -36,20 +36,6 @@ SPEC_LAYOUT_METADATA = {"specc.layout": "spec"}
 
 CHUNK_BYTES = 1 << 20
 """Number of bytes read at once when a tensor is streamed: a multiple of every element size."""
-
-
-@dataclass(frozen=True, slots=True)
-class TensorEntry:
-    """The header entry of a tensor; `offset` is in bytes from the start of the file."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
-
-    def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 class TensorFile(Closeable):
@@ -133,7 +119,7 @@ class TensorFile(Closeable):
                 for chunk in self._read_blocks(part, 0, part.nbytes, buffers):
                     yield part.name, offset, chunk
                     offset += len(chunk)
-            position = entry.offset + entry.nbytes
+            position = entry.end
 
     def check_unchanged(self) -> None:
         """Raise E0512 if the file has changed since its header was read."""
@@ -212,13 +198,8 @@ def open_safetensors(path: str | Path) -> TensorFile:
             or first_bytes[8:].lstrip()[:1] != b"{"
         ):
             reject_other_file_format(path, first_bytes, "a safetensors file")
-        raw, metadata, header = read_header(fd, size, str(path))
-        start = 8 + len(header)
-        tensors = {
-            t.name: TensorEntry(t.name, t.dtype, t.shape, start + t.begin, t.end - t.begin)
-            for t in raw
-        }
-        return TensorFile(path, fd, tensors, metadata, header)
+        tensors, metadata, header = read_header(fd, size, str(path))
+        return TensorFile(path, fd, {t.name: t for t in tensors}, metadata, header)
     except BaseException:
         os.close(fd)
         raise

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -80,6 +81,7 @@ def get_array_dtype(array: Array) -> str:
     return _BY_NAME[name]
 
 
+Shape: TypeAlias = tuple[int, ...]
 MAX_HEADER_BYTES = 100_000_000
 MAX_LENGTH = 1 << 53
 """Upper bound of axis sizes and offsets, equal to that of integers in a spec."""
@@ -88,29 +90,38 @@ HEADER_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 
 
 @dataclass(frozen=True, slots=True)
-class RawTensor:
-    """A tensor in a safetensors header; `begin` and `end` are byte offsets in the data section."""
+class TensorEntry:
+    """The header entry of a tensor; `offset` is in bytes from the start of the file."""
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
+    shape: Shape
+    offset: int
+    nbytes: int
+
+    @property
+    def end(self) -> int:
+        """The offset of the first byte after the tensor."""
+        return self.offset + self.nbytes
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 class _InvalidHeaderError(Exception):
     """Raised if a safetensors header is invalid; the message contains the reason."""
 
 
-def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[str, str], bytes]:
+def read_header(fd: int, size: int, path: str) -> tuple[list[TensorEntry], dict[str, str], bytes]:
     """Return the tensors in data order, metadata and header bytes. Raise E0506 if invalid."""
     try:
         data = _read_header_bytes(fd, size)
         fields = _parse_fields(data)
         metadata = _parse_metadata(fields.pop("__metadata__", None))
-        tensors = [_parse_tensor(name, f) for name, f in fields.items()]
-        tensors.sort(key=lambda t: (t.begin, t.end))
-        _check_ranges(tensors, size - 8 - len(data))
+        start = 8 + len(data)
+        tensors = [_parse_tensor(name, f, start) for name, f in fields.items()]
+        tensors.sort(key=lambda t: (t.offset, t.nbytes))
+        _check_ranges(tensors, start, size)
     except _InvalidHeaderError as error:
         raise_error(
             "E0506",
@@ -172,8 +183,10 @@ def _parse_metadata(value: Json) -> dict[str, str]:
     return texts
 
 
-def _parse_tensor(name: str, fields: Json) -> RawTensor:
-    """Parse the header entry of a tensor. Raise an error if the entry is inconsistent."""
+def _parse_tensor(name: str, fields: Json, start: int) -> TensorEntry:
+    """Parse the header entry of a tensor. The data of the file begins at the offset `start`. Raise
+    an error if the entry is inconsistent.
+    """
     tensor_label = f"the tensor `{escape_text(name[:200])}`"
     if not name:
         raise _InvalidHeaderError("a tensor has no name")
@@ -198,7 +211,7 @@ def _parse_tensor(name: str, fields: Json) -> RawTensor:
             f"{tensor_label}, {dtype} of shape {shape}, takes {byte_count} bytes, "
             f"but its data_offsets span {end - begin}"
         )
-    return RawTensor(name, DTYPES_BY_FILE_NAME[dtype], tuple(shape), begin, end)
+    return TensorEntry(name, DTYPES_BY_FILE_NAME[dtype], tuple(shape), start + begin, byte_count)
 
 
 def _check_dtype(tensor_label: str, dtype: Json) -> str:
@@ -243,14 +256,16 @@ def _parse_lengths(value: Json) -> list[int] | None:
     return numbers if len(numbers) == len(value) else None
 
 
-def _check_ranges(tensors: list[RawTensor], size: int) -> None:
-    """Raise an error if data ranges overlap, leave gaps, or do not end at the end of the file."""
-    position = 0
+def _check_ranges(tensors: list[TensorEntry], start: int, size: int) -> None:
+    """Raise an error unless the tensors, in order, take all bytes from `start` to `size`, the size
+    of the file, without gaps.
+    """
+    position = start
     for t in tensors:
-        if t.begin != position:
+        if t.offset != position:
             problem = (
                 "overlaps the tensor before it"
-                if t.begin < position
+                if t.offset < position
                 else "leaves unused bytes before it"
             )
             raise _InvalidHeaderError(f"the tensor `{escape_text(t.name[:200])}` {problem}")
@@ -258,7 +273,7 @@ def _check_ranges(tensors: list[RawTensor], size: int) -> None:
     if position > size:
         first = next(t for t in tensors if t.end > size)
         raise _InvalidHeaderError(
-            f"its tensors need {position} bytes of data, got {size}: the file is "
+            f"its tensors need {position - start} bytes of data, got {size - start}: the file is "
             f"truncated, from `{escape_text(first.name[:200])}` on"
         )
     if position < size:
