@@ -61,7 +61,7 @@ class CrashJournal:
             return CrashJournal(path, is_read_only=True)
         entry = _read_last_line(path)
         if isinstance(entry, dict):
-            crash_counts, current_key = entry.get("died"), entry.get("now")
+            crash_counts, current_key = entry.get("crash_counts"), entry.get("current_key")
             count_items = crash_counts.items() if isinstance(crash_counts, dict) else ()
             journal.crash_counts = {k: n for k, n in count_items if isinstance(n, int)}
             # the lock was free, so the process that started the rows has terminated abnormally
@@ -74,7 +74,7 @@ class CrashJournal:
         self.current_key = format_journal_key(row_numbers)
         if self.is_read_only:
             return
-        data = {"died": self.crash_counts, "now": self.current_key}
+        data = {"crash_counts": self.crash_counts, "current_key": self.current_key}
         append_journal_line(self.path, f"{json.dumps(data)}\n")
 
     def has_repeated_crashes(self, row_numbers: Sequence[int]) -> bool:

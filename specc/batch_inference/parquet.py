@@ -208,7 +208,7 @@ def _make_arrow_type(column_type: ColumnType) -> Arrow:
 def _convert_column(column_type: ColumnType, values: Sequence[object]) -> Arrow:
     """Convert the values of a column to an Arrow array."""
     pa, arrow_type = import_pyarrow(), _make_arrow_type(column_type)
-    python_values = [_nest_array(v) if isinstance(v, np.ndarray) else v for v in values]
+    python_values: list[Any] = [_nest_array(v) if isinstance(v, np.ndarray) else v for v in values]
     if column_type == ColumnType("f64"):  # a JSON column may mix integers and floats
         python_values = [None if v is None else float(v) for v in python_values]
     try:

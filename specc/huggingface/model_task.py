@@ -28,7 +28,7 @@ from specc.huggingface.tokenizer_settings import map_token_ids
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 from specc.preprocessing.preprocessing_config import TASKS, PreprocessingConfig, Task, find_task
-from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig, TextReading
+from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig, TextConfig
 from specc.preprocessing.text_batches_and_windows import TOKEN_TYPES
 from specc.preprocessing.tokenizer_files import JsonTokenizer
 
@@ -84,7 +84,7 @@ def _select_encoder_config(config_json: JsonObject | None) -> Fields:
     return encoder_config if isinstance(encoder_config, dict) else config
 
 
-def _can_preprocess(kind: str, text: TextReading, preprocessing: PreprocessingConfig) -> bool:
+def _can_preprocess(kind: str, text: TextConfig, preprocessing: PreprocessingConfig) -> bool:
     """Return True if the model has the text or image preprocessing that a task needs."""
     if TASKS[kind].needs_tokenizer and not isinstance(text, JsonTokenizer):
         return False
@@ -93,7 +93,7 @@ def _can_preprocess(kind: str, text: TextReading, preprocessing: PreprocessingCo
 
 
 def _build_task(
-    task: str, name: str, record: TextReading, config: Config, directories: Sequence[Path]
+    task: str, name: str, record: TextConfig, config: Config, directories: Sequence[Path]
 ) -> Task:
     """Build a task with the settings in the files of the checkpoint."""
     tokenizer_config = _read_tokenizer_config(directories)

@@ -211,7 +211,7 @@ def load_strict_json(data: bytes, name: str) -> Json:
     except UnicodeDecodeError as error:
         _raise_invalid_json(location, f"it is not UTF-8 text (byte {error.start})")
     except NonFiniteNumberError as error:
-        _raise_invalid_json(location, f"{error} that a model can be given")
+        _raise_invalid_json(location, f"{error}, expected finite numbers")
     except NestingTooDeepError:
         _raise_invalid_json(location, "lists are nested too deeply")
     except InvalidJsonError as error:

@@ -85,7 +85,7 @@ def _read_format(chunk: bytes, name: str) -> _WavFormat:
     supported_bits = {PCM: (8, 16, 24, 32), IEEE_FLOAT: (32, 64)}
     if encoding not in supported_bits:
         _raise_invalid_wav(
-            name, f"its samples are coded as {WAV_ENCODINGS.get(encoding, encoding)}"
+            name, f"its samples are encoded as {WAV_ENCODINGS.get(encoding, encoding)}"
         )
     if bits not in supported_bits[encoding]:
         _raise_invalid_wav(name, f"its samples have {bits} bits")
@@ -140,17 +140,9 @@ def _decode_samples(frames: bytes, wav_format: _WavFormat) -> Floats:
 
 def _raise_not_wav(data: bytes, name: str) -> NoReturn:
     """Raise E0840. The message names the format that the file seems to have."""
-    kind = next(
-        (
-            name_of_format
-            for signature, name_of_format in OTHER_SIGNATURES.items()
-            if data.startswith(signature)
-        ),
-        "",
-    )
-    if data[4:8] == b"ftyp":
-        kind = "an MP4 file"
-    reason = "the file is empty" if not data else f"it is {kind or 'not a WAV file'}"
+    formats = (name for start, name in OTHER_SIGNATURES.items() if data.startswith(start))
+    format_name = "an MP4 file" if data[4:8] == b"ftyp" else next(formats, "not a WAV file")
+    reason = f"it is {format_name}" if data else "the file is empty"
     raise_error(
         "E0840",
         f"cannot read `{escape_text(name)}` as audio: {reason}",

@@ -127,9 +127,9 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
         "template": template.text,
         "tokens": dict(template.tokens),
         "messages": messages,
-        "seconds": CPU_SECONDS,
-        "bytes": MEMORY_LIMIT,
-        "most": MAX_TEXT,
+        "cpu_seconds": CPU_SECONDS,
+        "memory_bytes": MEMORY_LIMIT,
+        "max_length": MAX_TEXT,
     }
     # the subprocess runs without site packages and user settings, so pass the paths of packages
     command = [sys.executable, "-I", "-S", str(WORKER_SCRIPT)]
@@ -150,7 +150,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
     match response:
         case {"text": str(text)} if process.returncode == 0:
             return text
-        case {"fault": str(reason)}:
+        case {"error": str(reason)}:
             _raise_template_failed(" ".join(escape_text(reason).split())[:300])
     # the operating system has killed the subprocess before it could report an error
     _raise_template_failed("it takes too much time or memory")

@@ -12,14 +12,14 @@ def render_from_stdin() -> None:
     sys.path[:] = request["path"]
     try:
         response = {"text": _render_template(request)}
-        if len(response["text"]) > request["most"]:
-            response = {"fault": f"it returns more than {request['most']} characters"}
+        if len(response["text"]) > request["max_length"]:
+            response = {"error": f"it returns more than {request['max_length']} characters"}
     except MemoryError:
-        response = {"fault": "it takes too much memory"}
+        response = {"error": "it takes too much memory"}
     except RecursionError:
-        response = {"fault": "its nesting is too deep"}
+        response = {"error": "its nesting is too deep"}
     except Exception as error:  # a template may raise any type of exception
-        response = {"fault": f"{_find_line(error)}{type(error).__name__}: {error}"[:500]}
+        response = {"error": f"{_find_line(error)}{type(error).__name__}: {error}"[:500]}
     sys.stdout.write(json.dumps(response))
 
 
@@ -37,7 +37,7 @@ def _find_line(error: BaseException) -> str:
 def _render_template(request: dict[str, Any]) -> str:
     """Render a chat in a Jinja environment like that of transformers."""
     environment = _make_environment()
-    _set_limits(request["seconds"], request["bytes"])
+    _set_limits(request["cpu_seconds"], request["memory_bytes"])
     text: str = environment.from_string(request["template"]).render(
         messages=request["messages"],
         tools=None,

@@ -13,7 +13,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.array_files import cast_without_value_change, format_index
 
-Solve: TypeAlias = Callable[[str, Mapping[str, int]], int | None]
+EvaluateDim: TypeAlias = Callable[[str, Mapping[str, int]], int | None]
 """A function that evaluates a dimension such as `2 * src + 1`, given the sizes of named dimensions.
 The function returns None if a size is missing."""
 
@@ -56,7 +56,7 @@ def check_inputs(
     arrays_by_name: Mapping[str, Array],
     *,
     bounds: Mapping[str, LengthBound] = NO_BOUNDS,
-    evaluate_dim: Solve = lambda dim, lengths: None,
+    evaluate_dim: EvaluateDim = lambda dim, lengths: None,
 ) -> dict[str, Array]:
     """Check input arrays against `specs`. Return the arrays in the order of `specs`, cast without a
     change of values. Raise all errors at once: E0907 (element type), E0910 (name), E0911 (rank),
@@ -98,7 +98,7 @@ class _InputChecker:
     size. `evaluate_dim` evaluates dimensions that are formulas.
     """
 
-    evaluate_dim: Solve
+    evaluate_dim: EvaluateDim
     errors: list[Diagnostic] = field(default_factory=list)
     lengths: dict[str, int] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
@@ -211,7 +211,7 @@ class _InputChecker:
         if array.dtype.kind == "f":
             is_invalid = np.isnan(array)
             if is_invalid.any():
-                count_text = f"{int(is_invalid.sum())} of {array.size} values are"
+                count_text = f"{int(is_invalid.sum())} of {array.size} values are NaN"
                 self.add_error(
                     "E0914",
                     f"`{spec.name}` contains NaN at {format_index(is_invalid)}",
@@ -267,11 +267,11 @@ def check_padding_stride(name: str, mask: Array, stride: int) -> None:
     invalid = np.flatnonzero(left_padding % stride)
     if invalid.size:
         row, count = int(invalid[0]), int(left_padding[invalid[0]])
-        rows = "1 row" if count == 1 else f"{count} rows"
+        positions = "1 position" if count == 1 else f"{count} positions"
         raise_error(
             "E0325",
-            f"`{name}` has {rows} of left padding, expected a multiple of the stride {stride}",
-            notes=[f"batch element {row}: other padding changes which positions are merged"],
+            f"`{name}` has {positions} of left padding, expected a multiple of the stride {stride}",
+            notes=[f"batch element {row}: other padding changes which positions the model merges"],
             helps=[f"pad on the right, or on the left by a multiple of {stride}"],
         )
 

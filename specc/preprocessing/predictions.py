@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.preprocessing_config import Options, Task
-from specc.preprocessing.preprocessing_records import TextReading
+from specc.preprocessing.preprocessing_records import TextConfig
 from specc.preprocessing.result_formatting import compute_probabilities
 from specc.preprocessing.text_batches_and_windows import TextEncoding
 from specc.preprocessing.tokenizer_files import JsonTokenizer
@@ -38,7 +38,7 @@ class TaskResults:
 
     task: Task
     results: Mapping[str, Array]
-    record: TextReading | None = None
+    record: TextConfig | None = None
     encodings: Sequence[TextEncoding] = ()
     text_indices: Sequence[int] = ()
     inputs: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -171,8 +171,8 @@ def _predict_masked_tokens(task_results: TaskResults) -> list[Prediction]:
     mask_id = task_results.task.mask_token_id
     predictions: list[Prediction] = []
     for i, encoding in enumerate(task_results.encodings):
-        zero_masked_positions = [n for n, token in enumerate(encoding.ids) if token == mask_id]
-        if not zero_masked_positions:
+        mask_positions = [n for n, token in enumerate(encoding.ids) if token == mask_id]
+        if not mask_positions:
             helps = ["insert a mask token in place of the word to predict"]
             if mask_id is not None:
                 mask = decode_token_ids(
@@ -181,10 +181,10 @@ def _predict_masked_tokens(task_results: TaskResults) -> list[Prediction]:
                 helps = ['write `{0}`: "Paris is the {0} of France."'.format(escape_text(mask))]
             raise_error("E0906", "the text contains no mask token", helps=helps)
         positions = _find_token_positions(task_results, i)
-        probabilities = compute_probabilities(logits[i][positions][zero_masked_positions])
+        probabilities = compute_probabilities(logits[i][positions][mask_positions])
         candidates = [
             _rank_candidates(task_results, encoding, n, row, has_other_masks=len(probabilities) > 1)
-            for n, row in zip(zero_masked_positions, probabilities, strict=True)
+            for n, row in zip(mask_positions, probabilities, strict=True)
         ]
         predictions.append(candidates[0] if len(candidates) == 1 else candidates)
     return predictions
@@ -262,7 +262,7 @@ def _group_entities(task_results: TaskResults, n: int, probabilities: Floats) ->
     if strategy in ("none", "simple"):
         labeled = [_label_token(token, token["scores"], task) for token in tokens]
     else:
-        words = _group_tokens(tokens, lambda _, token: token["goes_on"])
+        words = _group_tokens(tokens, lambda _, token: token["continues_word"])
         labeled = [_make_word(group, task, record, strategy) for group in words]
     if strategy == "none":
         return _list_entity_tokens(labeled)
@@ -278,7 +278,7 @@ def _list_entity_tokens(labeled_tokens: Sequence[Fields]) -> list[Fields]:
 
 
 def _list_tokens(task_results: TaskResults, n: int, probabilities: Floats) -> list[Fields]:
-    """Return the tokens of text `n`; the flag `goes_on` marks tokens that continue a word."""
+    """Return the tokens of text `n`, with the flag `continues_word` for tokens inside words."""
     record, encoding = task_results.tokenizer, task_results.encodings[n]
     text = task_results.inputs["text"][n]
     names, marks_subwords = get_token_strings(encoding.ids, record), has_subword_prefix(record)
@@ -296,7 +296,7 @@ def _list_tokens(task_results: TaskResults, n: int, probabilities: Floats) -> li
             word, continues_word = surface, False
         location = {"start": start, "end": end, "index": i}
         tokens.append(
-            {"word": word, "scores": probabilities[i], "goes_on": continues_word, **location}
+            {"word": word, "scores": probabilities[i], "continues_word": continues_word, **location}
         )
     return tokens
 

@@ -262,16 +262,16 @@ class NumbersOutput(JsonRecord):
     digits: Annotated[int, make_int_range_reader(1, 17)] = 4
 
 
-TextReading: TypeAlias = CharTokenizer | WordTokenizer | ByteTokenizer | JsonTokenizer
+TextConfig: TypeAlias = CharTokenizer | WordTokenizer | ByteTokenizer | JsonTokenizer
 TEXT_CONFIGS = (CharTokenizer, WordTokenizer, ByteTokenizer, JsonTokenizer)
 """The record classes of text inputs, i.e. all tokenizers."""
 AudioConfig: TypeAlias = Waveform | LogMel | FilterBanks
-TEXT_RECORDS: Mapping[str, type[TextReading]] = {record.tag: record for record in TEXT_CONFIGS}
+TEXT_RECORDS: Mapping[str, type[TextConfig]] = {record.tag: record for record in TEXT_CONFIGS}
 TEXT_TAGS = tuple(TEXT_RECORDS)
 AUDIO_TAGS = (Waveform.tag, LogMel.tag, FilterBanks.tag)
 
 
-def _read_vocabulary(fields: JsonFields, name: str) -> TextReading:
+def _read_vocabulary(fields: JsonFields, name: str) -> TextConfig:
     return parse_tagged_record(fields.read_object(name), TEXT_RECORDS)
 
 
@@ -293,7 +293,7 @@ class TextOutput(JsonRecord):
     """Token ids, or logits along the last axis, that are decoded to text."""
 
     tag = "text"
-    vocabulary: Annotated[TextReading, _read_vocabulary]
+    vocabulary: Annotated[TextConfig, _read_vocabulary]
 
 
 @immutable_dataclass(slots=True)
@@ -376,7 +376,7 @@ class DetectionOutput(RenamedFieldRecord):
     max_detections: Annotated[int, make_int_range_reader(1, MAX_LABELS)] = 100
 
 
-InputConfig: TypeAlias = ImageConfig | AudioConfig | TextReading | NumbersOutput
+InputConfig: TypeAlias = ImageConfig | AudioConfig | TextConfig | NumbersOutput
 OutputFormat: TypeAlias = (
     LabelsOutput
     | NumbersOutput

@@ -22,8 +22,8 @@ from specc.preprocessing.preprocessing_records import (
     NumbersOutput,
     OutputFormat,
     SegmentationOutput,
+    TextConfig,
     TextOutput,
-    TextReading,
 )
 from specc.preprocessing.text_codec import decode_ctc, decode_text
 from specc.preprocessing.tokenizer_files import JsonTokenizer
@@ -233,7 +233,7 @@ def _format_top_labels(row: Array, labels: Sequence[str], top: int, prefix: str)
     return [(" " * len(prefix) if n else prefix) + line for n, line in enumerate(lines)]
 
 
-def _select_best_ids(name: str, vocabulary: TextReading, value: Array) -> Array:
+def _select_best_ids(name: str, vocabulary: TextConfig, value: Array) -> Array:
     """Return the ids with the highest scores along the last axis of [batch, …, vocab]."""
     # Do not check the vocabulary size of a tokenizer file, which may have fewer ids than the model.
     vocabulary_size = None if isinstance(vocabulary, JsonTokenizer) else vocabulary.size

@@ -9,7 +9,7 @@ from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, TextReading
+from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, TextConfig
 from specc.preprocessing.text_codec import encode_text_ids, pad_token_sequences
 from specc.preprocessing.tokenizer_files import JsonTokenizer
 from specc.preprocessing.tokenizer_library import encode_with_offsets
@@ -37,7 +37,7 @@ def encode_text_inputs(
     return encoded
 
 
-def encode_text_list(texts: Sequence[object], record: TextReading, name: str) -> list[Array]:
+def encode_text_list(texts: Sequence[object], record: TextConfig, name: str) -> list[Array]:
     """Encode the texts of the input `name`. Raise the first error, with the number of its text."""
     results: list[Array] = []
     for number, text in enumerate(texts):
@@ -143,7 +143,7 @@ class TextEncoding:
         return replace(self, ids=ids, type_ids=(0,) * length)
 
 
-def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncoding:
+def encode_text(text: str, pair: str | None, record: TextConfig) -> TextEncoding:
     """Tokenize a text or text pair. Raise E0906 for a pair without a tokenizer.json, and the errors
     of `encode_text_ids`.
     """

@@ -15,7 +15,7 @@ from specc.preprocessing.preprocessing_records import (
     ByteTokenizer,
     CharTokenizer,
     CtcOutput,
-    TextReading,
+    TextConfig,
     WordTokenizer,
 )
 from specc.preprocessing.tokenizer_files import MAX_ID, JsonTokenizer
@@ -29,14 +29,14 @@ from specc.preprocessing.vocabulary import decode_words, encode_words
 REPLACEMENT_CHARACTER = "\ufffd"  # decoded text of an unknown character and of invalid UTF-8
 
 
-def encode_text_ids(text: str, record: TextReading) -> NDArray[np.int64]:
+def encode_text_ids(text: str, record: TextConfig) -> NDArray[np.int64]:
     """Encode a text to ids, int64 [length], between start and end tokens. Raise E0908 if a
     character is unknown, E0959 if a word is unknown, and E0940 or E0941 if a tokenizer fails.
     """
     return np.array(_encode_ids(text, record), np.int64)
 
 
-def encode_texts(texts: Sequence[str], record: TextReading) -> list[Array]:
+def encode_texts(texts: Sequence[str], record: TextConfig) -> list[Array]:
     """Encode texts with a single array conversion. Raise the errors of `encode_text_ids`."""
     rows = [_encode_ids(text, record) for text in texts]
     return convert_id_lists(np.array([*chain.from_iterable(rows)], np.int64), rows)
@@ -48,7 +48,7 @@ def convert_id_lists(ids: Array, sequences: Sequence[Sequence[object]]) -> list[
     return [ids[start:end] for start, end in pairwise(ends)]
 
 
-def _encode_ids(text: str, record: TextReading) -> list[int]:
+def _encode_ids(text: str, record: TextConfig) -> list[int]:
     if isinstance(record, CharTokenizer):
         ids = _encode_characters(text, record)
     elif isinstance(record, WordTokenizer):
@@ -76,7 +76,7 @@ def _encode_utf8(text: str) -> bytes:
         _raise_unknown(text, error.start, "is an unpaired surrogate and has no UTF-8 encoding")
 
 
-def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> str:
+def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextConfig) -> str:
     """Decode ids up to the first end token. Unknown ids become `�`. Raise E0916 if an id is outside
     the vocabulary, except with a tokenizer file, because models may have more ids than the file.
     """
@@ -102,7 +102,7 @@ def _decode_bytes(ids: Sequence[int], record: ByteTokenizer) -> str:
 
 
 def strip_start_and_end_tokens(
-    ids: Sequence[int] | NDArray[np.integer], record: TextReading
+    ids: Sequence[int] | NDArray[np.integer], record: TextConfig
 ) -> tuple[list[int], bool]:
     """Return the ids before the first end token, without the start token, and a flag that is True
     if there was an end token. Raise E0916 if an id is outside the vocabulary.
@@ -128,7 +128,7 @@ def strip_start_and_end_tokens(
     return text_ids, False
 
 
-def get_token_label(number: int, record: TextReading) -> str:
+def get_token_label(number: int, record: TextConfig) -> str:
     """Return the label of a token id in plots: its text, or a dot for a token without text."""
     text = (
         get_tokenizer_label(number, record)

@@ -143,21 +143,21 @@ def _read_file(fields: JsonFields, name: str) -> TokenizerFile:
     return file
 
 
-def _read_spread(fields: JsonFields, name: str) -> tuple[int, ...]:
+def _read_image_token_repetition(fields: JsonFields, name: str) -> tuple[int, ...]:
     token, rows = fields.read_integers(name, 2, 0, MAX_ID)
     if not 1 <= rows <= MAX_IMAGE_TOKENS:
         fields.raise_invalid(name, f"must be an id and a number from 1 to {MAX_IMAGE_TOKENS}")
     return token, rows
 
 
-def _read_replace(fields: JsonFields, name: str) -> tuple[str, ...]:
+def _read_placeholder_replacement(fields: JsonFields, name: str) -> tuple[str, ...]:
     texts = fields.read_strings(name, GRID_REPLACEMENT, MAX_REPLACEMENT_LENGTH)
     if len(texts) not in (PLAIN_REPLACEMENT, GRID_REPLACEMENT) or not texts[0]:
         fields.raise_invalid(name, "is not a placeholder and its replacement")
     return texts
 
 
-def _read_chat(fields: JsonFields, name: str) -> ChatTemplate:
+def _read_chat_template(fields: JsonFields, name: str) -> ChatTemplate:
     return ChatTemplate.from_fields(fields.read_object(name))
 
 
@@ -205,11 +205,11 @@ class JsonTokenizer(RenamedFieldRecord):
     end_token_id: TokenId = None
     start_token_id: TokenId = None
     adds_special_tokens: bool = True
-    image_token_repetition: Annotated[tuple[int, int] | None, _read_spread] = None
-    placeholder_replacement: Annotated[tuple[str, ...] | None, _read_replace] = None
+    image_token_repetition: Annotated[tuple[int, int] | None, _read_image_token_repetition] = None
+    placeholder_replacement: Annotated[tuple[str, ...] | None, _read_placeholder_replacement] = None
     prompt_start_token_id: TokenId = None
     prompt_end_text: str = ""
-    chat_template: Annotated[ChatTemplate | None, _read_chat] = None
+    chat_template: Annotated[ChatTemplate | None, _read_chat_template] = None
 
     def to_json(self) -> dict[str, Json]:
         """Return the record as JSON. The tokenizer file is stored separately under its hash."""

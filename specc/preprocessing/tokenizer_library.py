@@ -44,11 +44,11 @@ def _compute_replacement_growth(step: Mapping[str, object]) -> int:
         case {"content": str(content), "pattern": {"String": str(text)}} if text:
             return max(1, -(-len(content) // len(text)))
         case {"content": str(content)} if len(content) > 1:
-            return len(content) + _matches_nothing(step.get("pattern"))
+            return len(content) + _can_match_empty(step.get("pattern"))
     return 1
 
 
-def _matches_nothing(pattern: object) -> bool:
+def _can_match_empty(pattern: object) -> bool:
     """Return True if a pattern may match the empty string, or if Python cannot parse it."""
     match pattern:
         case {"Regex": str(text)}:

@@ -75,7 +75,8 @@ def _raise_unknown_word(span: Span, record: WordTokenizer) -> NoReturn:
     helps = []
     if _normalize_word(word, record).lower() in ids_by_word:
         helps = [
-            f"`{escape_text(word.lower())}` is in it: use that, or set `lower=true` in the spec"
+            f"write `{escape_text(word.lower())}`, which is in the vocabulary, or set "
+            "`lower=true` in the spec"
         ]
     elif len(ids_by_word) <= MAX_VOCAB_SIZE_FOR_SUGGESTIONS and (
         similar := find_similar_name(_normalize_word(word, record), ids_by_word)

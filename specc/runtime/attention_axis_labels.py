@@ -15,8 +15,8 @@ from specc.preprocessing.preprocessing_records import (
     TEXT_CONFIGS,
     ImageConfig,
     LogMel,
+    TextConfig,
     TextOutput,
-    TextReading,
     Waveform,
 )
 from specc.preprocessing.text_codec import decode_text, get_token_label
@@ -100,7 +100,7 @@ class AttentionAxisLabeler:
                 return AttentionMapAxis(role=role, labels=make_token_labels(array[0], record))
         return None
 
-    def _find_tokenizer(self, name: str) -> TextReading | None:
+    def _find_tokenizer(self, name: str) -> TextConfig | None:
         """Return the tokenizer of an input. The generated input may use the output's tokenizer."""
         record = self.model.manifest.preprocessing.get_input_config(name)
         if isinstance(record, TEXT_CONFIGS):
@@ -108,7 +108,7 @@ class AttentionAxisLabeler:
         is_generated = name == self.model.input_signature.sequence_input
         return self._find_output_tokenizer() if is_generated else None
 
-    def _find_output_tokenizer(self) -> TextReading | None:
+    def _find_output_tokenizer(self) -> TextConfig | None:
         """Return the tokenizer of the generated text, or None if the model has no tokenizer."""
         outputs = self.model.manifest.preprocessing.outputs
         return next((r.vocabulary for _, r in outputs if isinstance(r, TextOutput)), None)
@@ -174,7 +174,7 @@ def infer_patch_grid(key_count: int, image_size: tuple[int, int]) -> PatchGrid |
     return None
 
 
-def make_token_labels(ids: Array, record: TextReading) -> tuple[str, ...]:
+def make_token_labels(ids: Array, record: TextConfig) -> tuple[str, ...]:
     """Return one label per token id. Special tokens without text are labeled with a dot."""
     return tuple(get_token_label(int(i), record) for i in ids)
 

@@ -31,7 +31,7 @@ from specc.preprocessing.chat_template import (
 )
 from specc.preprocessing.image_prompts import find_image_input, prepare_images
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, TextOutput, TextReading
+from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, TextConfig, TextOutput
 from specc.preprocessing.python_inputs import is_image
 from specc.preprocessing.text_codec import decode_text
 from specc.preprocessing.tokenizer_files import JsonTokenizer
@@ -46,7 +46,7 @@ CreateDecoderSession = Callable[[Arrays], FullForwardSession | KVCacheSession]
 
 def find_text_tokenizer(
     preprocessing: PreprocessingConfig, generation: GenerateSection
-) -> TextReading | None:
+) -> TextConfig | None:
     """Return the tokenizer of the output for generated text, or else the tokenizer of the input."""
     output_config = dict(preprocessing.outputs).get(generation.logits_output)
     if isinstance(output_config, TextOutput):

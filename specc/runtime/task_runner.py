@@ -18,7 +18,7 @@ from specc.preprocessing.predictions import (
     make_predictions,
 )
 from specc.preprocessing.preprocessing_config import PROBABILITY_FUNCTIONS, Options, Task
-from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig, TextReading
+from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig, TextConfig
 from specc.preprocessing.python_inputs import convert_input
 from specc.preprocessing.text_batches_and_windows import (
     TextEncoding,
@@ -267,7 +267,7 @@ def _list_second_texts(value: object) -> Sequence[str | None]:
 
 
 def _read_texts(
-    task: Task, record: TextReading, inputs: Mapping[str, object], options: Options
+    task: Task, record: TextConfig, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
     """Encode the texts or text pairs of a task."""
     task_inputs = _split_pairs(inputs)
@@ -311,7 +311,7 @@ def _read_prompt(task: Task, options: Options) -> str:
 
 
 def _read_questions(
-    task: Task, record: TextReading, inputs: Mapping[str, object], options: Options
+    task: Task, record: TextConfig, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
     """Encode questions with their contexts. Long contexts are split into windows."""
     texts_by_name = _broadcast_texts(
@@ -329,7 +329,7 @@ def _read_questions(
 
 
 def _read_choices(
-    task: Task, record: TextReading, inputs: Mapping[str, object], options: Options
+    task: Task, record: TextConfig, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
     """Encode a single text with each of its choices."""
     texts = _list_texts("text", inputs["text"])
@@ -342,7 +342,7 @@ def _read_choices(
 
 
 def _read_images(
-    task: Task, record: TextReading, inputs: Mapping[str, object], options: Options
+    task: Task, record: TextConfig, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
     """Encode the candidate labels, inserted into the hypothesis template."""
     labels = _list_texts("candidate_labels", inputs["candidate_labels"])

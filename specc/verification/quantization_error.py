@@ -2,9 +2,8 @@
 entries of int8 KV caches in the reference by the entries of the model.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 import numpy as np
 
@@ -17,14 +16,13 @@ from specc.ir.graph import Graph, Value
 from specc.ir.length_constraints import find_valid_dim_sizes
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
+from specc.verification.rounding_errors import ResultHook
 from specc.verification.tolerance import RELATIVE_TOLERANCE
-
-After: TypeAlias = Callable[[Value, Array], Array]
 
 
 def make_cache_value_hook(
     graph: Graph, results: Mapping[str, Array], weights: Mapping[str, Array]
-) -> After | None:
+) -> ResultHook | None:
     """Return a hook that replaces quantized KV cache entries of the reference by the entries of the
     model (`results`) if they differ only at rounding ties. Return None if the graph has no
     quantized KV cache.
@@ -36,7 +34,7 @@ def make_cache_value_hook(
     unquantized_entries = {v.node.args[0] for v in model_codes if v.node}
     exact: dict[Value, Array] = {}
 
-    def quantize_array(value: Value, array: Array) -> Array:
+    def replace_codes(value: Value, array: Array) -> Array:
         if value in unquantized_entries:
             exact[value] = array
         codes, node = model_codes.get(value), value.node
@@ -47,7 +45,7 @@ def make_cache_value_hook(
         new_codes = codes[:, :, codes.shape[2] - array.shape[2] :]
         return resolve_rounding_ties(array, new_codes, exact[x], weights[names[scale]])
 
-    return quantize_array
+    return replace_codes
 
 
 def resolve_rounding_ties(

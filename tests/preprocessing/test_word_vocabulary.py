@@ -73,7 +73,7 @@ def test_special_tokens_in_text_are_not_special() -> None:
     [
         ("a the", WORDS, "remove it"),
         ("the catt", WORDS, "did you mean `cat`?"),
-        ("the Cat", WordTokenizer(LISTED), "`cat` is in it"),
+        ("the Cat", WordTokenizer(LISTED), "write `cat`"),
         ("the \x1b[31m", WORDS, "remove it"),
     ],
 )
