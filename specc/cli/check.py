@@ -70,7 +70,7 @@ def _list_other_graphs(spec: LoadedSpec, model: ModelDefinition) -> list[str]:
 
 
 def _list_trial_values(check_result: SpecCheckResult) -> list[str]:
-    """Return a line with the trial values of missing config fields, such as `layers = 2`."""
+    """Return the trial values of missing config fields as strings such as `layers = 2`."""
     return sorted({f"{k} = {v}" for t in check_result.trials for k, v in t.trial_values.items()})
 
 

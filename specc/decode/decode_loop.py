@@ -79,9 +79,9 @@ def iterate_decode_steps(
     sample_indices: Sequence[int] = (),
     delayed_tokens: Ints | None = None,
 ) -> Iterator[DecodeStepOutput]:
-    """Yield the tokens after `prompt` i64[batch n] step by step, until every sequence has ended.
+    """Yield the tokens after `prompt` int64 [batch, n] step by step, until all sequences end.
 
-    `padding_mask` bool[batch n] is the padding mask of the prompt; the decoder session has its own.
+    `padding_mask` bool [batch, n] is the mask of the prompt; the decoder session has its own mask.
     The model is never run on the last token of a sequence. Log-probabilities are computed from the
     model's logits, before penalty, temperature and filters. The seed and the batch index, or the
     index in `sample_indices`, determine the sampling of a sequence. A sequence with the delay d in
@@ -131,8 +131,8 @@ def select_next_tokens(
     """Select the next token of every sequence, int64 [batch], from the logits float32 [batch,
     vocab]. The repetition penalty applies to the tokens in `seen_tokens`, bool [batch, vocab].
 
-    `uniform` are random numbers float32 [batch] for sampling; by default they are derived from the
-    seed and the batch index.
+    `uniform` are random numbers float32 [batch] for sampling. The default is derived from the seed
+    and the batch index.
     """
     if seen_tokens is not None:
         logits = apply_repetition_penalty(logits, seen_tokens, settings.repetition_penalty)

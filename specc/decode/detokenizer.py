@@ -111,7 +111,7 @@ def make_stop_string_predicate(
 
 
 class BatchDetokenizer:
-    """The detokenizers of a batch; `feed` observes decode steps, and ends them at stop strings."""
+    """The detokenizers of a batch; `feed` observes decode steps and detects stop strings."""
 
     def __init__(self, decode: Decode, batch_size: int, stop_strings: Iterable[str] = ()) -> None:
         stops = tuple(stop_strings)

@@ -72,7 +72,7 @@ def _suggest_owner(
 
 
 def _has_option(strategy: str, setting_name: str) -> bool:
-    """Return True if a strategy has an option with this spec name or Python name."""
+    """Return True if a strategy has the option `setting_name`, as named in specs or Python."""
     return any(setting_name in (o.spec_name, o.name) for o in STRATEGY_OPTIONS[strategy].values())
 
 

@@ -95,7 +95,7 @@ def make_invalid_logits_error(sequence_index: int, *notes: str) -> SpeccError:
 class LogitsProcessorInputs:
     """The inputs of logits processors other than the scores. `step` is the number of tokens
     generated so far, `prompt_lengths` (int64 [batch]) are the numbers of prompt tokens, and
-    `sequences` are all tokens, or None if no processor needs them.
+    `sequences` are the prompt and generated tokens, or empty if no processor needs tokens.
     """
 
     step: int

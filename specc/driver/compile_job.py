@@ -78,7 +78,7 @@ class CompileJob:
     """A spec with its opened weights, and the options of a compilation.
 
     `model` is the elaborated spec; `graph` is its graph with taps and inlined defaults, as stored
-    in the manifest. `values` provides the values of the parameters. `directories` are searched for
+    in the manifest. `parameter_source` provides the parameters. `directories` are searched for
     a tokenizer. `preprocessing` describes the preprocessing of inputs and the postprocessing of
     outputs, and `remarks` are notes about files next to the weights. `quantize` is the quantization
     request, merged from the spec and the options. `attention_forms` records how the backend lowers

@@ -138,8 +138,8 @@ def derive_graphs(
     defaults: Graph | None = None,
     allows_empty_prompt: bool = True,
 ) -> DerivedGraphs:
-    """Derive the `encode` and `step` graphs of the output from which tokens are sampled. The `step`
-    graph also computes all other outputs that can be computed incrementally.
+    """Derive the `encode` and `step` graphs that compute the logits from which tokens are sampled.
+    The `step` graph also computes all other outputs that can be computed incrementally.
 
     If `allows_empty_prompt` is true and there is no start token, the first token is sampled from
     the positions before the first token (e.g. image embeddings), if the model has such positions.

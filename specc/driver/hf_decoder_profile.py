@@ -147,7 +147,7 @@ def rename_symbolic_dimensions(graph: Graph, lengths: Mapping[str, Dim]) -> Grap
     substitutions = {**renamed_symbols, **{s: d for s, d in lengths.items() if d.name != s}}
 
     def get_new_name(symbol: str) -> str:
-        """Return the new name of a symbolic dimension, or "" if it is not replaced by a symbol."""
+        """Return the new name of a symbolic dimension, or "" if an integer replaces the symbol."""
         return substitutions[symbol].name or "" if symbol in substitutions else symbol
 
     renamed = substitute_graph_symbols(graph, substitutions)

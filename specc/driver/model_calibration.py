@@ -52,7 +52,8 @@ calibration data, to limit memory use.
 @contextmanager
 def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
     """A context manager that yields the job after calibration of int4 weights and int8 KV caches.
-    Calibration runs only if it is requested or is the default of the quantization kind.
+    Calibration runs only if the spec or an option requests calibration, or if calibration is the
+    default of the quantization kind.
 
     Raise E0753 if an option has no effect, E0854 or E0859 if calibration data is invalid, and E0951
     if no KV cache can be int8.

@@ -127,7 +127,7 @@ NO_EFFECT_REASONS = {
 def describe_requested_options(
     entries: Mapping[str, ast.QuantizeEntry], flags: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the entries that the spec or the options set, with their display names."""
+    """Return the display name of each `quantize` entry that the spec or an option sets."""
     labels = {entry: f"`{entry}` in the spec" for entry in OPTIONAL_ENTRIES if entry in entries}
     # an entry with the default value does not count as a request
     if ALL_ENTRY in labels and entries[ALL_ENTRY].values[0].value == "false":
@@ -164,7 +164,7 @@ def find_ineffective_options(
     plan: QuantizationPlan,
     make_plan: Callable[[QuantizationOptions], QuantizationPlan],
 ) -> Iterator[str]:
-    """Yield a line for each requested entry that does not change the quantization plan.
+    """Yield a remark for each `quantize` setting that does not change the quantization plan.
 
     `option_labels` maps entries to their display names; `make_plan` computes the plan of a
     quantization request.

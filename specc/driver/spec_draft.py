@@ -224,9 +224,8 @@ def _collect_tensor_names(directory: str) -> frozenset[str]:
 
 
 def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, ModelDefinition, str]:
-    """Elaborate a built-in spec with the values of a config.json, ignoring the model_type. The
-    returned name is the graph for the class in `architectures`, or "" if the spec has no such
-    graph.
+    """Elaborate a built-in spec with the values of a config.json, ignoring the model_type. Also
+    return the name of the graph for the class in `architectures`, or "" if the spec has none.
     """
     library = SpecLibrary()
     program = select_used_spec_alternatives(build_program(library.open_spec(base), library), data)

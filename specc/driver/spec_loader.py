@@ -298,8 +298,8 @@ def _check_context_used(spec: LoadedSpec, model: ModelDefinition) -> None:
 
 
 def iterate_sibling_graphs(spec: LoadedSpec, graph: str) -> Iterator[Graph]:
-    """Yield the graphs of a spec other than `graph` that can be built with its config. The graphs
-    are cached in `spec.graphs`.
+    """Yield the graphs of a spec, except `graph`, that can be built with the config of the spec.
+    The graphs are cached in `spec.graphs`.
     """
     blocks = (block for block, _ in spec.program.iterate_items(ast.Block) if block.kind == "graph")
     for name in (block.name for block in blocks if block.name != graph):

@@ -81,7 +81,7 @@ def _read_spec_rules(program: Program, env: LexicalScope) -> WeightRules:
 
 
 def _is_condition_true(condition: ast.Expr | None, env: LexicalScope) -> bool:
-    """Return True if a weight rule has no condition, or if the condition holds for this config."""
+    """Return True if a weight rule has no condition, or if the config in `env` satisfies it."""
     if condition is None:
         return True
     return env.evaluate_value(condition) is True

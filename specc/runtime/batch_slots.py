@@ -157,7 +157,7 @@ class _MergedBatch:
             step_count = min(steps.shape[1], kept_columns)
             begin, end = prefix_length + kept_columns - step_count, prefix_length + kept_columns
             elements[:, begin:end] = steps[:, steps.shape[1] - step_count :]
-            # The first position of a sequence is padding. Copies of it left-pad the states.
+            # the first position of a sequence is padding, and its state left-pads the sequence
             if step_count < kept_columns and step_count:
                 elements[:, prefix_length:begin] = steps[:, :1]
             start += len(steps)
