@@ -190,7 +190,13 @@ def _check_coverage(verify_results: VerifyResults) -> None:
     """Raise E0933 if a graph, a subgraph or a long sequence was not verified."""
     for round in verify_results.rounds:
         if not (round.is_compared or round.uncovered_cases):
-            _raise_not_compared(round)
+            raise_error(
+                "E0933",
+                f"graph `{round.graph}` was not compared"
+                if round.graph
+                else "no output was compared",
+                notes=[round.note.removeprefix("not compared, because ")],
+            )
     uncovered_cases = [name for round in verify_results.rounds for name in round.uncovered_cases]
     if uncovered_cases:
         count = sum(len(round.uncovered_subgraphs) for round in verify_results.rounds)
@@ -206,15 +212,6 @@ def _raise_incomplete_coverage(uncovered_cases: Sequence[str], subgraph_count: i
         title = f"{count} not executed in any round"
         help = "verify a smaller model of the same spec, or try another `--seed`"
     raise_error("E0933", title, notes=[", ".join(uncovered_cases)], helps=[help])
-
-
-def _raise_not_compared(round: VerificationRound) -> NoReturn:
-    """Raise E0933 because a verification round compared no output."""
-    raise_error(
-        "E0933",
-        f"graph `{round.graph}` was not compared" if round.graph else "no output was compared",
-        notes=[round.note.removeprefix("not compared, because ")],
-    )
 
 
 def _open_model(args: Namespace, path: str, *, verify_contents: bool = False) -> InferenceModel:

@@ -284,7 +284,13 @@ def _report_failure(error: Exception, arguments: argparse.Namespace) -> int:
         _discard_output()
         print_diagnostics([_describe_environment_error(error)], arguments.format, arguments.color)
         return 3
-    print_diagnostics([_describe_internal_error(error)], arguments.format, arguments.color)
+    diagnostic = Diagnostic(
+        "E0986",
+        f"internal error: {type(error).__name__}: {error}",
+        notes=("this is a bug in specc, not an error in your input",),
+        helps=("report it with the spec and the command line", "`--debug` prints a traceback"),
+    )
+    print_diagnostics([diagnostic], arguments.format, arguments.color)
     return ErrorCategory.BUG.value
 
 
@@ -298,16 +304,6 @@ def _get_requested_format(argv: Sequence[str]) -> str:
         return str(parser.parse_known_args(options)[0].format)
     except argparse.ArgumentError:  # the format option itself is invalid
         return MESSAGE_FORMATS[0]
-
-
-def _describe_internal_error(error: Exception) -> Diagnostic:
-    """Return the diagnostic for an internal error."""
-    return Diagnostic(
-        "E0986",
-        f"internal error: {type(error).__name__}: {error}",
-        notes=("this is a bug in specc, not an error in your input",),
-        helps=("report it with the spec and the command line", "`--debug` prints a traceback"),
-    )
 
 
 def _handle_interrupt(interrupt: KeyboardInterrupt) -> int:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os.path import exists, splitext
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
@@ -301,20 +300,14 @@ def _batch_values(
         return batch_sequences(model.graph, name, sequences, generated_input=model.sequence_input)
     shapes = sorted({a.shape[1:] for a in arrays})
     if elements or (len(arrays) > 1 and (len(shapes) > 1 or not all(a.ndim for a in arrays))):
-        _raise_unbatchable(name, shapes)
+        # arrays are mixed with text, differ in shape, or have no batch axis
+        shape_texts = " and ".join(str(list(shape)) for shape in shapes[:4])
+        raise_error(
+            "E0912",
+            f"the values of `{name}` have different shapes and cannot be batched",
+            notes=[f"shapes after the batch axis: {shape_texts}"],
+        )
     return {name: arrays[0] if len(arrays) == 1 else np.concatenate(arrays)}
-
-
-def _raise_unbatchable(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
-    """Raise E0912 because the values of an input cannot be batched: arrays are mixed with text,
-    differ in shape, or have no batch axis.
-    """
-    shape_texts = " and ".join(str(list(shape)) for shape in shapes[:4])
-    raise_error(
-        "E0912",
-        f"the values of `{name}` have different shapes and cannot be batched",
-        notes=[f"shapes after the batch axis: {shape_texts}"],
-    )
 
 
 def _parse_sequences(values: Sequence[object], description: str) -> Sequence[Array | str]:

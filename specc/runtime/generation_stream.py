@@ -117,7 +117,16 @@ class GenerationStream(GenerationRequest):
         if self.hypotheses is None:
             return [[self._make_result(row)] for row in range(len(self.prompt))]
         return [
-            [_convert_hypothesis_to_result(self, beam) for beam in beams]
+            [
+                GenerationResult(
+                    tokens=beam.tokens,
+                    text=decode_tokens(self, beam.tokens),
+                    complete=beam.has_ended,
+                    score=beam.score,
+                    log_probs=beam.log_probs,
+                )
+                for beam in beams
+            ]
             for beams in self.hypotheses
         ]
 
@@ -202,19 +211,6 @@ class GenerationStream(GenerationRequest):
             log_probs=None if log_probs is None else tuple(log_probs.reshape(-1).tolist()),
             num_codebooks=self.model.codebooks,
         )
-
-
-def _convert_hypothesis_to_result(
-    stream: GenerationStream, hypothesis: BeamHypothesis
-) -> GenerationResult:
-    """Convert a beam hypothesis to a result."""
-    return GenerationResult(
-        tokens=hypothesis.tokens,
-        text=decode_tokens(stream, hypothesis.tokens),
-        complete=hypothesis.has_ended,
-        score=hypothesis.score,
-        log_probs=hypothesis.log_probs,
-    )
 
 
 def decode_tokens(request: GenerationRequest, tokens: Sequence[int]) -> str | None:

@@ -141,15 +141,11 @@ def _check_computed(
     names = prepared.keys() & facts.keys() - {*known_names} - input_signature.unused_inputs
     computed_names = sorted(names)
     computed = input_signature.prepare({n: v for n, v in prepared.items() if n not in names})
-    for name in computed_names:
-        if not np.array_equal(computed[name], prepared[name]):
-            _raise_computed(name, input_signature)
-
-
-def _raise_computed(name: str, input_signature: ModelInputs) -> NoReturn:
-    """Raise E0912 because the passed input differs from the value that the graph computes."""
+    name = next((n for n in computed_names if not np.array_equal(computed[n], prepared[n])), "")
+    if not name:
+        return
     package = "use a package: compile with `--graphs step`"
-    if not input_signature.graph.input_facts[name].padding_side:
+    if not facts[name].padding_side:
         title = f"the model computes `{name}`, and the value passed differs from the computed value"
         raise_error("E0912", title, helps=[package])
     note = f"the mask is computed by `{name}`"
