@@ -131,6 +131,11 @@ class Diagnostic:
     count: int = 1
     related_locations: tuple[Span, ...] = ()
 
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """The primary label, if there is one, and the related labels."""
+        return (*((self.primary,) if self.primary else ()), *self.related_labels)
+
     def __post_init__(self) -> None:
         """Make the user's call the primary label, and the span in std a related label."""
         if self.primary is None or self.primary.span.caller is None:

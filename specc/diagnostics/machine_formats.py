@@ -28,16 +28,13 @@ def span_to_json(span: Span) -> dict[str, object]:
 
 def diagnostic_to_json(diagnostic: Diagnostic) -> dict[str, object]:
     """Convert a diagnostic to a JSON object."""
-    labels = [
-        label for label in (diagnostic.primary, *diagnostic.related_labels) if label is not None
-    ]
     return {
         "code": diagnostic.code,
         "severity": diagnostic.severity,
         "message": diagnostic.title,
         "labels": [
             {**span_to_json(label.span), "text": label.text, "primary": label is diagnostic.primary}
-            for label in labels
+            for label in diagnostic.labels
         ],
         "notes": list(diagnostic.notes),
         "helps": list(diagnostic.helps),

@@ -81,11 +81,8 @@ class Colorizer:
 
 def group_labels_by_source(diagnostic: "Diagnostic") -> list[list["Label"]]:
     """Group the labels of a diagnostic by source file, with the file of the primary label first."""
-    labels = [
-        label for label in (diagnostic.primary, *diagnostic.related_labels) if label is not None
-    ]
     groups: dict[int, list[Label]] = {}
-    for label in labels:
+    for label in diagnostic.labels:
         groups.setdefault(id(label.span.source), []).append(label)
     return list(groups.values())
 

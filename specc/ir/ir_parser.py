@@ -5,7 +5,7 @@ with attributes of the declared types, checks all nodes with shape rules, and ex
 parser raises E0927 if the version or the size is not supported, and E0928 if a line is invalid.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from types import UnionType
 from typing import Literal, get_args, get_origin
@@ -248,12 +248,18 @@ class _GraphParser:
     def parse_arguments(self) -> tuple[Value | None, ...]:
         """Parse operands, e.g. `(%0, _, %3)`."""
         self.lines.expect_word("(")
-        args: list[Value | None] = []
+        return tuple(
+            None if self.lines.skip_word("_") else self.read_defined_value()
+            for _ in self.iterate_items()
+        )
+
+    def iterate_items(self) -> Iterator[None]:
+        """Yield before each item of a list that ends with a closing parenthesis."""
+        separator = ""
         while not self.lines.skip_word(")"):
-            if args:
-                self.lines.expect_word(", ")
-            args.append(None if self.lines.skip_word("_") else self.read_defined_value())
-        return tuple(args)
+            self.lines.expect_word(separator)
+            separator = ", "
+            yield
 
     def parse_attributes(self) -> dict[str, object]:
         """Parse the attributes of an op up to the closing brace, as in `axis=1, fn="sum"}`."""
@@ -283,12 +289,7 @@ class _GraphParser:
             return lines.parse_dim(lines.match_pattern(DIM_PATTERN, "a length").group(1))
         if depth or not lines.skip_word("("):
             return lines.read_number()
-        items: list[object] = []
-        while not lines.skip_word(")"):
-            if items:
-                lines.expect_word(", ")
-            items.append(self.parse_attribute(depth + 1))
-        return tuple(items)
+        return tuple(self.parse_attribute(depth + 1) for _ in self.iterate_items())
 
     def parse_scopes(self) -> tuple[str, ...]:
         """Parse the scope paths of a node, e.g. `"layers.0", "layers.1"`."""

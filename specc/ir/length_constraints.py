@@ -5,7 +5,7 @@ Code that runs a model with axis sizes of its own choice needs valid sizes: `x[:
 `split(x, into=[n / 2, 2], axis=1)` are undefined for an axis of size 11.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
@@ -154,17 +154,12 @@ def find_valid_dim_sizes(
             nearby_lengths = _iterate_nearby_lengths(
                 preferred_lengths[s], radius, graph.min_lengths.get(s, 1), largest
             )
-            candidates[s] = _exclude_lengths(nearby_lengths, preferred_lengths[s], excluded)
+            candidates[s] = [
+                n for n in nearby_lengths if n == preferred_lengths[s] or n not in excluded
+            ]
         if lengths := _search_lengths(symbols, candidates, constraints):
             return {**preferred_lengths, **lengths}
     return None
-
-
-def _exclude_lengths(
-    lengths: Iterable[int], preferred_length: int, excluded: Collection[int]
-) -> list[int]:
-    """Return the sizes in `lengths` that are not in `excluded` or are the preferred size."""
-    return [n for n in lengths if n == preferred_length or n not in excluded]
 
 
 def find_total_strides(graph: Graph) -> dict[str, int]:
@@ -239,21 +234,14 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
         case ops.GridSample():
             return tuple(d - 1 for d in shape[2:])
         case ops.Conv() | ops.MaxPool() | ops.AveragePool() as op:
-            return _list_length_slacks(op, shape)
+            # the window axes are axis 1 of a sequence, and axes 2 and 3 of an image
+            rank = len(op.kernel)
+            lengths = shape[rank : 2 * rank]
+            return tuple(op.compute_length_slack(length, n) for n, length in enumerate(lengths))
         case ops.DownsamplePaddingMask() as op:
             length = shape[1]
             return (op.compute_length(length) - min_dims(length, 1),)
     return ()
-
-
-def _list_length_slacks(
-    op: ops.Conv | ops.MaxPool | ops.AveragePool, shape: Sequence[Dim]
-) -> tuple[Dim, ...]:
-    """Return the slack of each window axis (see `compute_length_slack`). The window axes are axis 1
-    of a sequence, and axes 2 and 3 of an image.
-    """
-    window_lengths = shape[len(op.kernel) :]
-    return tuple(op.compute_length_slack(window_lengths[n], n) for n in range(len(op.kernel)))
 
 
 def _is_coupled(symbol: str, open_constraints: Iterable[DimConstraint]) -> bool:

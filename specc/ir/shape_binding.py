@@ -153,14 +153,8 @@ def _check_equation(
     origins = [str(sources[s]) for s in sorted(equation.dim.symbols()) if s in sources]
     name = equation.dim.name
     if name and name in sources:
-        first = sources[name]
-        title = (
-            f"`{name}` is {first.size} in `{first.name}` but {equation.size} in `{equation.name}`"
-        )
-        if first.dim.name != name:
-            title = (
-                f"`{name}` is {expected} in `{first.name}` but {equation.size} in `{equation.name}`"
-            )
+        first = sources[name].name
+        title = f"`{name}` is {expected} in `{first}` but {equation.size} in `{equation.name}`"
     else:
         title = f"{equation}, expected {expected}"
     raise_error(

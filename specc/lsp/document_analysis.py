@@ -26,7 +26,7 @@ from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.elaboration_state import RECORDED_VALUES, ElaborationRecord
 from specc.library.spec_files import SpecLibrary, find_builtin_specs, get_specs_directory
 from specc.syntax import ast
-from specc.syntax.ast import NODE_CLASSES, iterate_children, walk_tree
+from specc.syntax.ast import iterate_children, walk_tree
 from specc.syntax.parse import detect_syntax as detect_syntax
 from specc.syntax.parse import parse_spec, translate_help_messages
 
@@ -197,13 +197,6 @@ def _iterate_graph_diagnostics(checked_spec: SpecCheckResult) -> Iterator[Diagno
     yield from report.errors
 
 
-def analyze_document(
-    path: Path, text: str, unsaved: Mapping[Path, str] | None = None
-) -> DocumentAnalysis:
-    """Return the analysis of a document, including all its graphs."""
-    return list(analyze_incrementally(path, text, unsaved))[-1]
-
-
 def resolve_used_file(
     analysis: DocumentAnalysis, module: SpecNamespace, use: ast.UseStatement
 ) -> SpecNamespace | None:
@@ -211,9 +204,6 @@ def resolve_used_file(
     with suppress(SpeccError):
         return analysis.library.load_used_module(use.path, module, None)
     return None
-
-
-NO_NODE = (ast.Comments,)
 
 
 @immutable_dataclass
@@ -228,9 +218,7 @@ class NameBinding:
 
 def find_node_span(node: ast.Node) -> Span | None:
     """Return the span of a node, or None if the node was generated."""
-    if isinstance(node, NO_NODE) or not isinstance(node, NODE_CLASSES):
-        return None
-    return node.span
+    return node.span if isinstance(node, ast.SpannedNode) else None
 
 
 def find_nodes_at_offset(root: ast.Node, offset: int) -> list[ast.Node]:
@@ -300,16 +288,10 @@ def find_enclosing_item(
     """Return the item with names that contains the character at an offset. If the text is newer
     than the items (`is_incomplete`), return the last item before the character.
     """
-    preceding_items = _list_blocks_before(items, offset)
-    if not preceding_items or preceding_items[-1].span is None:
-        return None
-    return preceding_items[-1] if is_incomplete or offset <= preceding_items[-1].span.end else None
-
-
-def _list_blocks_before(items: Iterable[ast.Item], offset: int) -> list[ScopedItem]:
-    """Return the items with names that start at or before an offset."""
-    blocks = [block for block in items if isinstance(block, ScopedItem)]
-    return [block for block in blocks if block.span and block.span.start <= offset]
+    scoped_items = (item for item in items if isinstance(item, ScopedItem))
+    spans = [(item, item.span) for item in scoped_items if item.span and item.span.start <= offset]
+    last_item, last_span = spans[-1] if spans else (None, None)
+    return last_item if last_span and (is_incomplete or offset <= last_span.end) else None
 
 
 @immutable_dataclass

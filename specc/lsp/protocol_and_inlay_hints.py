@@ -140,8 +140,7 @@ def to_diagnostic(
 
 def find_diagnostic_span(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> tuple[int, int]:
     """Return the start and end offsets at which a document shows a diagnostic."""
-    labels = (*((diagnostic.primary,) if diagnostic.primary else ()), *diagnostic.related_labels)
-    for label in labels:
+    for label in diagnostic.labels:
         if analysis.is_in_document(label.span):
             return label.span.start, label.span.end
     for span in _iterate_file_references(analysis):

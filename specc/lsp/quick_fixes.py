@@ -325,8 +325,8 @@ def propose_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterato
 
 def _list_label_spans(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> list[Span]:
     """Return the spans of a diagnostic's labels in the document, the primary label first."""
-    labels = [diagnostic.primary, *diagnostic.related_labels] if diagnostic.primary else []
-    return [label.span for label in labels if label and analysis.is_in_document(label.span)]
+    labels = diagnostic.labels if diagnostic.primary else ()
+    return [label.span for label in labels if analysis.is_in_document(label.span)]
 
 
 def _follow_name_suggestions(diagnostic: Diagnostic, span: Span) -> Iterator[QuickFixEdit]:

@@ -7,7 +7,7 @@ import pytest
 
 from specc.library.spec_files import find_builtin_specs, read_spec_file
 from specc.lsp import dsl_completion, yaml_completion
-from specc.lsp.document_analysis import analyze_document, analyze_incrementally
+from specc.lsp.document_analysis import analyze_incrementally
 from specc.lsp.hover import fence_code, find_hover_info, format_hover
 from specc.lsp.quick_fixes import find_quick_fixes
 from specc.syntax.dsl.lalr import load_lalr_table
@@ -97,7 +97,7 @@ def test_built_in_specs_have_no_errors(name: str) -> None:
 
 def _check_no_errors(name: str) -> None:
     path = find_builtin_specs()[name]
-    known = analyze_document(path, path.read_text(encoding="utf-8"))
+    *_, known = analyze_incrementally(path, path.read_text(encoding="utf-8"))
     assert [d.title for d in known.diagnostics if d.severity == "error"] == []
 
 
@@ -116,7 +116,7 @@ items:
 
 
 def test_yaml_inlay_hints_at_line_ends() -> None:
-    known = analyze_document(Path("/nowhere/a.yaml"), YAML)
+    *_, known = analyze_incrementally(Path("/nowhere/a.yaml"), YAML)
     lines = protocol.DocumentLines(YAML)
     whole = protocol.to_range(lines, 0, len(YAML))
     (hint,) = protocol.to_inlay_hints(known, lines, whole)
@@ -136,7 +136,7 @@ graph g(x: float[b, d]) -> (y: float[b, d]) { return x * 1.0 / d }
 
 
 def test_hover_escapes_markup() -> None:
-    known = analyze_document(Path("/nowhere/a.specc"), HOSTILE)
+    *_, known = analyze_incrementally(Path("/nowhere/a.specc"), HOSTILE)
     found = find_hover_info(known, HOSTILE.index("/ d }") + 2)
     assert found is not None
     text = format_hover(found)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from specc.lsp import documents as desks
-from specc.lsp.document_analysis import DocumentAnalysis, analyze_document, analyze_incrementally
+from specc.lsp.document_analysis import DocumentAnalysis, analyze_incrementally
 from specc.lsp.documents import OpenDocuments
 from specc.lsp.protocol_and_inlay_hints import DocumentLines
 from specc.lsp.quick_fixes import find_quick_fixes
@@ -115,7 +115,7 @@ HEAD = "specc 1\nmodel m\ndims b, n\ngraph g(x: float[b, n, 8]) -> (y: float[b, 
     ],
 )
 def test_advice_becomes_a_quick_fix(wrong: str, right: str | None) -> None:
-    known = analyze_document(Path("/nowhere/a.specc"), f"{HEAD}  {wrong}\n}}\n")
+    *_, known = analyze_incrementally(Path("/nowhere/a.specc"), f"{HEAD}  {wrong}\n}}\n")
     fault = known.diagnostics[0]
     made = [edit.apply_to_text(known.source.text) for edit in find_quick_fixes(known, fault)]
     assert made == ([] if right is None else [f"{HEAD}  {right}\n}}\n"])
@@ -123,7 +123,7 @@ def test_advice_becomes_a_quick_fix(wrong: str, right: str | None) -> None:
 
 def test_advice_that_fixes_nothing_is_no_quick_fix() -> None:
     text = f"{HEAD}  return x + reshape(x, [2])\n}}\n"
-    known = analyze_document(Path("/nowhere/a.specc"), text)
+    *_, known = analyze_incrementally(Path("/nowhere/a.specc"), text)
     assert known.diagnostics[0].helps
     assert find_quick_fixes(known, known.diagnostics[0]) == []
 

@@ -161,10 +161,7 @@ def format_yaml_pair(pair: YamlPair, indent: int) -> list[str]:
     lines = format_yaml_value(
         " " * indent + format_yaml_scalar(pair.key, is_flow=False) + ":", pair.value, indent + 2
     )
-    return [
-        *format_comment_lines(pair.comments.leading, indent),
-        *append_yaml_comment(lines, pair.comments, pair.is_comment_on_first_line),
-    ]
+    return add_yaml_comments(lines, pair, indent)
 
 
 def format_yaml_item(item: YamlItem, indent: int) -> list[str]:
@@ -179,17 +176,14 @@ def format_yaml_item(item: YamlItem, indent: int) -> list[str]:
             lines = [f"{indentation}- {line}"]
     else:
         lines = format_yaml_value(f"{indentation}-", item.value, indent + 2)
-    return [
-        *format_comment_lines(item.comments.leading, indent),
-        *append_yaml_comment(lines, item.comments, item.is_comment_on_first_line),
-    ]
+    return add_yaml_comments(lines, item, indent)
 
 
-def append_yaml_comment(lines: list[str], comments: Comments, is_on_first_line: bool) -> list[str]:
-    """Append the trailing comment of a node to its first or last line."""
-    if comments.trailing:
-        lines[0 if is_on_first_line else -1] += f"  # {comments.trailing}"
-    return lines
+def add_yaml_comments(lines: list[str], entry: YamlPair | YamlItem, indent: int) -> list[str]:
+    """Return the lines of an entry with its comments above and on its first or last line."""
+    if entry.comments.trailing:
+        lines[0 if entry.is_comment_on_first_line else -1] += f"  # {entry.comments.trailing}"
+    return [*format_comment_lines(entry.comments.leading, indent), *lines]
 
 
 def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:

@@ -210,20 +210,14 @@ def build_section_node(
 ) -> N:
     """Build the node of a top-level key, whose field `field` contains `children` with comments."""
     body = collect_yaml_body(reader, entry, children)
+    end = max(entry.span.end, find_value_end(reader, entry))
     return node(
         **{field: body.children},
         **other_fields,
         comments=ast.Comments(trailing=body.trailing),
         end=body.end,
-        span=compute_entry_span_with_comments(reader, entry),
+        span=Span(reader.source, entry.span.start, end),
     )
-
-
-def compute_entry_span_with_comments(reader: YamlReader, entry: YamlEntry) -> Span:
-    """Return the span from a key to the end of its value, including comments."""
-    key, value = entry.key.span, entry.value.span
-    end = max(key.end, value.end, find_value_end(reader, entry))
-    return Span(reader.source, key.start, end)
 
 
 def compute_node_span_with_comments(reader: YamlReader, node: YamlNode) -> Span:
@@ -237,8 +231,7 @@ def find_value_end(reader: YamlReader, entry: YamlEntry) -> int:
     if not is_empty_node(entry.value):
         return find_node_end(reader, entry.value)
     # the comments of an empty value are indented more than the key
-    end = max(entry.key.span.end, entry.value.span.end)
-    return find_comments_end(reader, end, entry.key.span.column)
+    return find_comments_end(reader, entry.span.end, entry.key.span.column)
 
 
 def find_node_end(reader: YamlReader, node: YamlNode) -> int:
