@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -155,11 +155,17 @@ class JsonLinesFile(DataFile):
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
         """Read the objects of a block as columns. Missing keys become null."""
         lines = _read_block_lines(self.path, block)
-        rows = [_parse_object(line) for line in lines if line.strip()]
-        return {
-            name: [row if isinstance(row, UnreadableRow) else row.get(name) for row in rows]
-            for name in columns
-        }
+        return _collect_columns([_parse_object(line) for line in lines if line.strip()], columns)
+
+
+def _collect_columns(
+    rows: Sequence[Mapping[str, object] | UnreadableRow], columns: Sequence[str]
+) -> ColumnValues:
+    """Return the values of the selected columns of all rows."""
+    return {
+        name: [row if isinstance(row, UnreadableRow) else row.get(name) for row in rows]
+        for name in columns
+    }
 
 
 def _parse_object(line: bytes) -> dict[str, Json] | UnreadableRow:
@@ -213,11 +219,7 @@ class CsvFile(DataFile):
         lines = io.BytesIO(read_block_bytes(self.path, block))
         records = _join_lines(FileLine(line, 0) for line in lines)
         rows = [_read_values(record.data.rstrip(b"\r\n"), names) for record in records]
-        indices = {name: n for n, name in enumerate(names)}
-        return {
-            name: [row if isinstance(row, UnreadableRow) else row[indices[name]] for row in rows]
-            for name in columns
-        }
+        return _collect_columns(rows, columns)
 
 
 def _join_lines(lines: Iterator[FileLine]) -> Iterator[FileLine]:
@@ -246,7 +248,7 @@ def _has_open_quote(line: bytes, starts_in_quote: bool) -> bool:
     return bool(closing_quotes) and not closing_quotes[-1]
 
 
-def _read_values(record: bytes, names: Sequence[str]) -> list[str] | UnreadableRow:
+def _read_values(record: bytes, names: Sequence[str]) -> dict[str, str] | UnreadableRow:
     text = _decode_text(record)
     if isinstance(text, UnreadableRow):
         return text
@@ -256,7 +258,7 @@ def _read_values(record: bytes, names: Sequence[str]) -> list[str] | UnreadableR
         return UnreadableRow(f"the row cannot be read: {error}")
     if len(values) != len(names):
         return UnreadableRow(f"the row has {len(values)} values, expected {len(names)}")
-    return values
+    return dict(zip(names, values, strict=True))
 
 
 def _read_fields(text: str) -> list[str]:

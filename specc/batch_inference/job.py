@@ -108,10 +108,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
     """Compute the remaining blocks of a job, and return the report of the whole job."""
     start_time = time.monotonic()
     out, plan = Path(request.out), plan_job(request)
-    if request.engine == "ray":
-        _make_ray_engine(request, out).import_ray()  # check the request before files are written
-    else:
-        _reject_ray_options(request)
+    engine = _make_engine(request, plan, out)  # check the request before files are written
     existing_plan = read_plan(out)
     if existing_plan is not None:
         check_plan_matches(existing_plan, plan, out)
@@ -133,7 +130,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
     _check_errors(request, report)
     on_progress(report)
     with _note_complete_parts(report):
-        for progress in _run_engine(request, plan, out, remaining_blocks):
+        for progress in engine.run_blocks(remaining_blocks) if remaining_blocks else ():
             report.rows += progress.row_count
             if progress.is_worker_ready and report.ready_time is None:
                 report.ready_time = time.monotonic()
@@ -169,16 +166,39 @@ def _note_complete_parts(report: JobReport) -> Iterator[None]:
         raise SpeccError(*diagnostics) from None
 
 
-def _reject_ray_options(request: JobRequest) -> None:
-    """Raise E0753 for an option of Ray, because the job runs on another engine."""
+@dataclass(frozen=True)
+class SerialEngine:
+    """Computes the blocks of a plan in this process."""
+
+    out: Path
+    plan: JobPlan
+
+    def run_blocks(self, block_numbers: Sequence[int]) -> Iterator[BlockProgress]:
+        """Compute blocks in order, and yield progress."""
+        runner = BlockRunner.open(self.plan, self.out)
+        yield BlockProgress(is_worker_ready=True)
+        for number in block_numbers:
+            statistics = runner.run_block(number)
+            yield BlockProgress(row_count=statistics.row_count, statistics=statistics)
+
+
+def _make_engine(
+    request: JobRequest, plan: JobPlan, out: Path
+) -> RayEngine | LocalEngine | SerialEngine:
+    """Return the requested engine. Raise E0753 for an option of Ray and another engine, and E0888
+    if Ray is not available.
+    """
+    if request.engine == "ray":
+        engine = RayEngine(out, request.workers, request.address, request.gpus_per_worker)
+        engine.import_ray()
+        return engine
     options = {"--address": request.address, "--gpus": request.gpus_per_worker}
     for option in filter(options.get, options):
         helps = ["add --engine ray"]
         raise_error("E0753", f"`{option}` has no effect without a Ray cluster", helps=helps)
-
-
-def _make_ray_engine(request: JobRequest, out: Path) -> RayEngine:
-    return RayEngine(out, request.workers, request.address, request.gpus_per_worker)
+    if request.engine == "serial":
+        return SerialEngine(out, plan)
+    return LocalEngine(out=out, worker_count=request.workers or count_available_cpus())
 
 
 def _check_writable(out: Path) -> None:
@@ -196,26 +216,6 @@ def _check_empty(out: Path) -> None:
             f"`{escape_text(out)}` contains output parts, but no job plan",
             helps=["write to another directory with -o"],
         )
-
-
-def _run_engine(
-    request: JobRequest, plan: JobPlan, out: Path, block_numbers: Sequence[int]
-) -> Iterator[BlockProgress]:
-    """Run blocks of the job on the requested engine, and yield progress messages."""
-    if not block_numbers:
-        return
-    if request.engine == "ray":
-        yield from _make_ray_engine(request, out).run_blocks(block_numbers)
-    elif request.engine == "serial":
-        runner = BlockRunner.open(plan, out)
-        yield BlockProgress(is_worker_ready=True)
-        for number in block_numbers:
-            statistics = runner.run_block(number)
-            yield BlockProgress(row_count=statistics.row_count, statistics=statistics)
-    else:
-        yield from LocalEngine(
-            out=out, worker_count=request.workers or count_available_cpus()
-        ).run_blocks(block_numbers)
 
 
 def count_available_cpus() -> int:

@@ -205,22 +205,21 @@ def _pad_lists(value: object, pad_left: bool) -> list[list[object]]:
 
 def load_strict_json(data: bytes, name: str) -> Json:
     """Parse a JSON document. Raise E0906 for invalid JSON, duplicate keys and NaN."""
-    location = f"the JSON text in {escape_text(name)}"
     try:
         return parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
     except UnicodeDecodeError as error:
-        _raise_invalid_json(location, f"it is not UTF-8 text (byte {error.start})")
+        reason = f"it is not UTF-8 text (byte {error.start})"
     except NonFiniteNumberError as error:
-        _raise_invalid_json(location, f"{error}, expected finite numbers")
+        reason = f"{error}, expected finite numbers"
     except NestingTooDeepError:
-        _raise_invalid_json(location, "lists are nested too deeply")
+        reason = "lists are nested too deeply"
     except InvalidJsonError as error:
-        _raise_invalid_json(location, str(error))
+        reason = str(error)
     except json.JSONDecodeError as error:
-        position = f"line {error.lineno}, column {error.colno}"
-        _raise_invalid_json(location, f"{position}: {error.msg.lower()}")
+        reason = f"line {error.lineno}, column {error.colno}: {error.msg.lower()}"
     except ValueError:  # the document contains an integer with thousands of digits
-        _raise_invalid_json(location, "a number has too many digits")
+        reason = "a number has too many digits"
+    _raise_invalid_json(f"the JSON text in {escape_text(name)}", reason)
 
 
 def _infer_shape(value: object) -> tuple[int, ...]:

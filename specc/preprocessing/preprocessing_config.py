@@ -70,23 +70,20 @@ class TaskKind:
     needs_tokenizer: bool = False
 
 
-TEXT_INPUTS = (
-    TaskInput("text", is_variadic=True),
-    TaskInput("text_pair", is_variadic=True, is_optional=True),
-)
+TEXT_INPUT = TaskInput("text", is_variadic=True)
 TASKS: Mapping[str, TaskKind] = {
     "text-classification": TaskKind(
-        inputs=TEXT_INPUTS,
+        inputs=(TEXT_INPUT, TaskInput("text_pair", is_variadic=True, is_optional=True)),
         class_suffixes=("ForSequenceClassification",),
         options={"top_k": 0, "function_to_apply": ""},
     ),
     "next-sentence-prediction": TaskKind(
-        inputs=(TaskInput("text", is_variadic=True), TaskInput("text_pair", is_variadic=True)),
+        inputs=(TEXT_INPUT, TaskInput("text_pair", is_variadic=True)),
         class_suffixes=("ForNextSentencePrediction",),
         options={"top_k": 0, "function_to_apply": ""},
     ),
     "token-classification": TaskKind(
-        inputs=(TaskInput("text", is_variadic=True),),
+        inputs=(TEXT_INPUT,),
         class_suffixes=("ForTokenClassification",),
         options={"aggregation_strategy": "simple"},
         needs_tokenizer=True,
@@ -99,7 +96,7 @@ TASKS: Mapping[str, TaskKind] = {
         needs_tokenizer=True,
     ),
     "fill-mask": TaskKind(
-        inputs=(TaskInput("text", is_variadic=True),),
+        inputs=(TEXT_INPUT,),
         class_suffixes=("ForMaskedLM",),
         options={"top_k": 5},
         needs_tokenizer=True,
@@ -115,7 +112,7 @@ TASKS: Mapping[str, TaskKind] = {
         options={"hypothesis_template": "This is a photo of {}."},
     ),
     "sentence-similarity": TaskKind(
-        inputs=(TaskInput("text", is_variadic=True),),
+        inputs=(TEXT_INPUT,),
         results=("sentence_embedding",),
         options={"prompt_name": "", "prompt": ""},
     ),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -105,10 +105,10 @@ def _convert_array(value: Any, name: str) -> Array:
     # do not import numpy.ma, because the import takes longer than reading a prompt
     if type(value).__module__.startswith("numpy.ma") and isinstance(value, np.ma.MaskedArray):
         # reject the array, because NumPy would ignore the mask and use the masked values
-        raise_error(
-            "E0907",
-            f"the value of `{escape_text(name)}` is a masked array, which is not supported",
-            helps=["fill it, `array.filled(0)`, and pass the mask as an input"],
+        _raise_unsupported_array(
+            name,
+            "is a masked array, which is not supported",
+            "fill it, `array.filled(0)`, and pass the mask as an input",
         )
     methods = dir(type(value))
     _check_nulls(value, methods, name)
@@ -127,12 +127,9 @@ def _convert_array(value: Any, name: str) -> Array:
     except SpeccError:
         raise
     except Exception as error:  # other libraries may raise any type of exception
-        raise_error(
-            "E0907",
-            f"the value of `{escape_text(name)}` cannot be converted to an array",
-            notes=[f"{type(value).__name__}: {escape_text(error)[:200]}"],
-            helps=["convert it yourself: numpy.asarray(…)"],
-        )
+        note = f"{type(value).__name__}: {escape_text(error)[:200]}"
+        fix = "convert it yourself: numpy.asarray(…)"
+        _raise_unsupported_array(name, "cannot be converted to an array", fix, note)
     return array
 
 
@@ -142,12 +139,11 @@ def _check_device(value: Any, methods: list[str], name: str) -> None:
         return
     device_type = int(value.__dlpack_device__()[0])
     if device_type not in DLPACK_HOST_DEVICES:
-        raise_error(
-            "E0907",
-            f"the value of `{escape_text(name)}` is an array on an accelerator, expected an "
-            "array on the CPU",
-            notes=["specc does not copy it implicitly, because each run would copy it again"],
-            helps=["copy it once: `.cpu()` in PyTorch"],
+        _raise_unsupported_array(
+            name,
+            "is an array on an accelerator, expected an array on the CPU",
+            "copy it once: `.cpu()` in PyTorch",
+            "specc does not copy it implicitly, because each run would copy it again",
         )
 
 
@@ -155,10 +151,15 @@ def _check_nulls(value: Any, methods: list[str], name: str) -> None:
     """Raise E0907 if an Arrow column contains nulls."""
     if "null_count" not in methods or not value.null_count:
         return
-    row = value.to_pylist().index(None)
-    raise_error(
-        "E0907",
-        f"the value of `{escape_text(name)}` is null in row {row}",
-        notes=[f"{value.null_count} of its rows are null"],
-        helps=["fill them, `column.fill_null(…)`, or drop these rows"],
+    _raise_unsupported_array(
+        name,
+        f"is null in row {value.to_pylist().index(None)}",
+        "fill them, `column.fill_null(…)`, or drop these rows",
+        f"{value.null_count} of its rows are null",
     )
+
+
+def _raise_unsupported_array(name: str, problem: str, fix: str, note: str = "") -> NoReturn:
+    """Raise E0907 because the value of the input `name` is not a supported array."""
+    title = f"the value of `{escape_text(name)}` {problem}"
+    raise_error("E0907", title, notes=[note] if note else [], helps=[fix])

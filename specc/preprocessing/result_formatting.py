@@ -175,9 +175,8 @@ def format_percent(fraction: float) -> str:
     """Format a fraction as a percentage such as `98 %`. Only 0 and 1 are shown as 0 % and 100 %."""
     if 0 < fraction < 0.005:
         return "< 1 %"
-    if 0.995 <= fraction < 0.9995:
-        return f"{fraction:.1%}".replace("%", " %")
-    return f"{fraction:.0%}".replace("%", " %")
+    decimals = 1 if 0.995 <= fraction < 0.9995 else 0
+    return f"{fraction:.{decimals}%}".replace("%", " %")
 
 
 def _format_choices(name: str, record: LabelsOutput, value: Array) -> list[str]:

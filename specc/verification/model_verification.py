@@ -144,31 +144,30 @@ class _ReferenceComparison:
         expected = {name: np.asarray(value) for name, value in reference_results.items()}
         self.compared_rounds += any(value.size for value in expected.values())
         differences, max_error = compare_results(results, expected)
-        verification_round = VerificationRound(
-            sizes=sizes, result_count=len(differences), max_error=max_error
-        )
         mismatches = {n: d for n, d in differences.items() if d.description}
+        sizes_text, inconclusive = format_lengths(sizes), set[str]()
         if self.half_dtype:
             errors = HalfRoundingErrors(
                 graph=self.graph, inputs=inputs, weights=self.weights, expected=expected
             )
-            note = _check_half_rounding(errors, results, differences, format_lengths(sizes))
-            return replace(verification_round, note=note)
-        if not mismatches:
-            return replace(
-                verification_round,
-                note=self.quantized_matmuls.compare_and_format(inputs, format_lengths(sizes)),
+            note = _check_half_rounding(errors, results, differences, sizes_text)
+        elif not mismatches:
+            note = self.quantized_matmuls.compare_and_format(inputs, sizes_text)
+        else:
+            # Bounds are computed only if needed, because the computation evaluates the reference
+            # several times.
+            _check_float32_overflow(self.graph, inputs, self.weights)
+            run_perturbed = make_perturbed_run(self.graph, inputs, self.weights, result_hook)
+            inconclusive, note = _explain_by_rounding(
+                mismatches, results, expected, run_perturbed, sizes_text
             )
-        # Bounds are computed only if needed, because the computation evaluates the reference
-        # several times.
-        _check_float32_overflow(self.graph, inputs, self.weights)
-        run_perturbed = make_perturbed_run(self.graph, inputs, self.weights, result_hook)
-        inconclusive, note = _explain_by_rounding(
-            mismatches, results, expected, run_perturbed, format_lengths(sizes)
-        )
         self.inconclusive_counts.update(inconclusive)
-        return replace(
-            verification_round, is_within_tolerance=None if inconclusive else True, note=note
+        return VerificationRound(
+            sizes=sizes,
+            is_within_tolerance=None if inconclusive else True,
+            result_count=len(differences),
+            max_error=max_error,
+            note=note,
         )
 
 
