@@ -61,7 +61,9 @@ def split_stages(targets: CalibrationTargets) -> Iterator[CalibrationStage]:
     staged_graph = _StagedGraph(targets)
     groups = list(staged_graph.iterate_groups()) or [[]]
     first, last = _find_lifetimes(staged_graph, groups)
-    names = _name_stage_outputs(first, last)
+    # name each value that a later stage reads
+    later = [v for v, n in last.items() if first[v] < n]
+    names = {v: f"kept {n}" for n, v in enumerate(later)}
     for n, group in enumerate(groups):
         # the first stage computes all activations that depend on no weight
         tapped = [v for v in targets.activations if first.get(v, 0) == n]
@@ -77,14 +79,6 @@ def split_stages(targets: CalibrationTargets) -> Iterator[CalibrationStage]:
             stage_outputs=tuple(stage_outputs),
             released_values=tuple(name for v, name in names.items() if last[v] == n),
         )
-
-
-def _name_stage_outputs(
-    first_stages: Mapping[Value, int], last_stages: Mapping[Value, int]
-) -> dict[Value, str]:
-    """Name each value that is read by a later stage than the stage that computes it."""
-    later = [v for v, n in last_stages.items() if first_stages[v] < n]
-    return {v: f"kept {n}" for n, v in enumerate(later)}
 
 
 def _find_lifetimes(

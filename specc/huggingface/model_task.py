@@ -72,16 +72,11 @@ def add_checkpoint_task(
     name, record = text_input
     if not _can_preprocess(task, record, preprocessing):
         return preprocessing
-    config = _select_encoder_config(config_json)
-    task_record = _build_task(task, name, record, config, directories)
-    return replace(preprocessing, task=task_record)
-
-
-def _select_encoder_config(config_json: JsonObject | None) -> Fields:
-    """Return the encoder section of a config, or the whole config without such a section."""
     config: Fields = config_json.to_plain() if config_json is not None else {}
     encoder_config = config.get(ENCODER_PART)
-    return encoder_config if isinstance(encoder_config, dict) else config
+    config = encoder_config if isinstance(encoder_config, dict) else config
+    task_record = _build_task(task, name, record, config, directories)
+    return replace(preprocessing, task=task_record)
 
 
 def _can_preprocess(kind: str, text: TextConfig, preprocessing: PreprocessingConfig) -> bool:

@@ -313,14 +313,10 @@ def _iterate_unread_arguments(path: Path | None) -> Iterator[str]:
     for key, value in call_arguments.items():
         if key != "max_length" and (key, value) not in (("truncation", True), ("padding", True)):
             yield format_ignored_key(key, path)
-    for key in _list_processing_keys(settings):
-        yield format_ignored_key(key, path)
-
-
-def _list_processing_keys(settings: Settings) -> list[str]:
-    """Return the keys of arguments for processors of other modalities than text."""
-    arguments = get_object(settings, "processing_kwargs")
-    return [key for key, value in arguments.items() if key != "text" and value]
+    # arguments for processors of other modalities than text
+    for key, value in get_object(settings, "processing_kwargs").items():
+        if key != "text" and value:
+            yield format_ignored_key(key, path)
 
 
 def iterate_ignored_settings(encoder_path: Path | None, sentence_path: Path) -> Iterator[str]:

@@ -21,6 +21,7 @@ from specc.weights.parameter_names import (
     replace_numbers_with_placeholders,
 )
 from specc.weights.parameter_sources import RandomInitWeights
+from specc.weights.weight_expressions import Shape
 from specc.weights.weight_rules import ModelParameter, ParameterNaming
 
 MAX_ERRORS = 20
@@ -40,7 +41,7 @@ class TensorMismatch:
     parameter: ModelParameter
     tensors: tuple[str, ...]
     rule_span: Span | None
-    shape: tuple[int, ...] = ()
+    shape: Shape = ()
     dtype: str = ""
     reason: str = ""
 
@@ -310,7 +311,7 @@ def _suggest_shape_fix(group: Sequence[TensorMismatch]) -> str:
     return _suggest_axis_fix(shape, expected)
 
 
-def _suggest_axis_fix(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
+def _suggest_axis_fix(shape: Shape, expected: Shape) -> str:
     """Suggest a fix for a shape that differs in a single axis, or suggest other weight files."""
     if len(shape) == len(expected):
         different_axes = [a for a in range(len(shape)) if shape[a] != expected[a]]

@@ -18,6 +18,7 @@ from specc.weights.formats.safetensors_header import (
     CONVERTIBLE_FLOATS,
     DTYPE_BITS,
     NUMPY_DTYPES,
+    Shape,
     TensorEntry,
 )
 from specc.weights.lora_targets import (
@@ -359,7 +360,7 @@ def _make_entry(
 
 def _list_delta_shapes(
     change: AdapterChange, adapter_tensors: Mapping[str, TensorEntry]
-) -> list[tuple[str, tuple[int, ...]]]:
+) -> list[tuple[str, Shape]]:
     """Return the description and shape of each value that a change adds or uses as replacement."""
     unpaired = [name for name in (change.replacement, change.vector) if name]
     shapes = [(name, adapter_tensors[name].shape) for name in unpaired]
@@ -370,9 +371,7 @@ def _list_delta_shapes(
     return shapes
 
 
-def _get_product_shape(
-    b: tuple[int, ...], a: tuple[int, ...], *, is_transposed: bool
-) -> tuple[int, ...]:
+def _get_product_shape(b: Shape, a: Shape, *, is_transposed: bool) -> Shape:
     """Return the shape of B·A (linear, embedding, convolution), or () if shapes mismatch."""
     if len(b) < 2 or b[1] != a[0] or math.prod(b[2:]) != 1:
         return ()

@@ -40,7 +40,7 @@ from specc.weights.weight_value_checks import check_finite, convert_dtype, to_li
 
 
 def iterate_initial_values(
-    initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
+    initializer: Initializer, seed: int, name: str, shape: Shape
 ) -> Iterator[Floats]:
     """Yield the float32 initial values of a parameter in blocks, in C order."""
     count = math.prod(shape)
@@ -54,9 +54,7 @@ def iterate_initial_values(
     return iterate_uniforms(seed, name, count, -bound, bound)
 
 
-def make_initial_values(
-    initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
-) -> Floats:
+def make_initial_values(initializer: Initializer, seed: int, name: str, shape: Shape) -> Floats:
     """Return a parameter's float32 initial values, which depend only on `seed` and `name`."""
     return fill_array(shape, iterate_initial_values(initializer, seed, name, shape))
 

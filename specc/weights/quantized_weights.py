@@ -21,6 +21,7 @@ from specc.weights.transposed_weights_and_norm_folding import (
     iterate_transposed_rows,
     iterate_weight_rows,
 )
+from specc.weights.weight_expressions import Shape
 from specc.weights.weight_rules import ModelParameter, ParameterMap
 from specc.weights.weight_value_checks import check_quantized_range
 
@@ -80,7 +81,7 @@ class StreamingQuantizer:
     """
 
     format: QuantizationFormat
-    shape: tuple[int, ...]
+    shape: Shape
     error: QuantizationErrorStats = field(default_factory=QuantizationErrorStats)
     finished_tensors: dict[TensorRole, Array] = field(default_factory=dict)
     recipe: str = "nearest"
@@ -96,7 +97,7 @@ class StreamingQuantizer:
         return self.shape[-2] if self.format.is_transposed else self.shape[-1]
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:
+    def batch_shape(self) -> Shape:
         """The sizes of the leading axes of a stacked weight."""
         return self.shape[:-2]
 

@@ -10,7 +10,7 @@ from typing import NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
-from specc.weights.formats.safetensors_header import MAX_HEADER_BYTES, MAX_LENGTH
+from specc.weights.formats.safetensors_header import MAX_HEADER_BYTES, MAX_LENGTH, Shape
 
 Metadata: TypeAlias = Mapping[str, object]
 """GGUF metadata by key: numbers, booleans, strings, or lists of numbers, booleans or strings."""
@@ -57,7 +57,7 @@ class StoredTensor:
 
     name: str
     block_type: BlockType
-    shape: tuple[int, ...]
+    shape: Shape
     offset: int
 
     @property
@@ -102,7 +102,7 @@ class _Reader:
             raise _InvalidHeaderError(f"the header exceeds {MAX_HEADER_BYTES} bytes")
         return start
 
-    def unpack(self, codes: str) -> tuple[int, ...]:
+    def unpack(self, codes: str) -> Shape:
         """Read values in a `struct` format."""
         format = f"<{codes}"
         return struct.unpack_from(format, self.data, self.skip(struct.calcsize(format)))
@@ -195,7 +195,7 @@ def _read_alignment(metadata: Metadata) -> int:
     return alignment
 
 
-def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, tuple[int, ...], int]:
+def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, Shape, int]:
     """Read the name, type, shape and data offset of a tensor."""
     name = reader.read_string()
     label = f"the tensor `{escape_text(name)[:200]}`"

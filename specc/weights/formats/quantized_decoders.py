@@ -16,6 +16,7 @@ import numpy as np
 
 from specc.ir.array import Array
 from specc.weights.formats.gguf_header import BLOCK_TYPES, BlockType
+from specc.weights.formats.safetensors_header import Shape
 
 Lengths: TypeAlias = dict[str, int]
 """Axis sizes by the axis names in tensor patterns."""
@@ -100,7 +101,7 @@ class QuantizedLayout:
     points. Uniform and symmetric weights can be stored unchanged.
     """
 
-    shape: tuple[int, ...]
+    shape: Shape
     decode: Decode
     bits: int = 8
     group_size: int = 0
@@ -157,9 +158,7 @@ def reshape_scale_grid(scales: Array, rank: int) -> Array:
 # --- 8-bit values with separate scales: FP8, int8 ---------------------------------------
 
 
-def _infer_block_shape(
-    shape: tuple[int, ...], grid: tuple[int, ...], block: tuple[int, int] | None
-) -> tuple[int, int]:
+def _infer_block_shape(shape: Shape, grid: Shape, block: tuple[int, int] | None) -> tuple[int, int]:
     """Infer the shape of the blocks that share one scale, from the shape of a matrix and of its
     scales, `grid`. `block` is the shape in the config, or None; with a config shape, blocks at the
     edges may be smaller. Raise LayoutError if the shapes do not fit.
