@@ -30,8 +30,7 @@ def check_finite(block: Array, location: str) -> None:
     else:
         invalid_count, description = 0, "a NaN or infinite value"
         if _has_possible_nonfinite(block):
-            with np.errstate(invalid="ignore"):  # ml_dtypes emits a warning for NaN
-                invalid_count = int(block.size - np.isfinite(block).sum())
+            invalid_count = _count_nonfinite(block)
     if invalid_count:
         raise_error(
             "E0507",
@@ -59,6 +58,12 @@ def _has_possible_nonfinite(block: Array) -> bool:
     # larger than all values without the sign bit as an unsigned integer.
     sign = 1 << (8 * block.itemsize - 1)
     return bool(block.view(signed).max() >= first or block.view(unsigned).max() >= sign + first)
+
+
+def _count_nonfinite(block: Array) -> int:
+    """Return the number of non-finite values in a block."""
+    with np.errstate(invalid="ignore"):  # ml_dtypes emits a warning for NaN
+        return int(block.size - np.isfinite(block).sum())
 
 
 WIDENING_CASTS = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
