@@ -1,8 +1,11 @@
 """Names, inputs and outputs of graphs in each profile, and the contents of genai_config.json."""
 
+from dataclasses import replace
+
 import pytest
 from support.profiled_models import open_profiled_model
 
+from specc.driver.export_profiles import build_genai_config
 from specc.ir.graph import Graph
 from specc.ir.ir_verifier import find_graph_errors
 
@@ -105,6 +108,20 @@ def test_genai_config() -> None:
         "max_length": 16,
         "past_present_share_buffer": False,
     }
+
+
+def test_genai_search_options_contain_the_number_of_beams() -> None:
+    made = open_profiled_model("genai", "gpt2", **GPT2, stop=[7])
+    model = made.spec.model
+    assert model.generation
+    strategy = {"kind": "beam", "num_beams": 4, "early_stopping": "never", "typical_p": 0.5}
+    generation = replace(model.generation, settings={"strategy": strategy})
+    config = build_genai_config(
+        model, generation, made.profiled.graphs["model"], made.profiled.states
+    )
+    search = {"do_sample": False, "num_beams": 4, "early_stopping": False}
+    assert search.items() <= config["search"].items()
+    assert "typical_p" not in config["search"]
 
 
 def test_genai_context_length_without_position_embeddings() -> None:
