@@ -60,12 +60,11 @@ class GenerativeBatchModel:
         self, batch_size: int, on_start: Callable[[Sequence[int]], None]
     ) -> ContinuousBatch[InputRow]:
         """Create a continuous batch. `on_start` receives the indices of rows in progress."""
-        padded_inputs = self.row_reader.padded_inputs
         return ContinuousBatch(
             model=self.generator,
             batch_size=batch_size,
             prepare=self.start_generation,
-            get_shape=lambda row: row.get_unpadded_shapes(padded_inputs),
+            get_shape=lambda row: row.unpadded_shapes,
             on_start=on_start,
         )
 

@@ -254,11 +254,6 @@ class BlockInference:
     statistics: BlockStatistics
     results: list[dict[str, object]]
 
-    @property
-    def padded_inputs(self) -> tuple[str, ...]:
-        """The names of the padded model inputs."""
-        return self.model.row_reader.padded_inputs
-
     def compute_results(self, table: ColumnValues) -> None:
         """Compute the results of all rows of the block. A row that fails gets an error message."""
         readable_rows: list[InputRow] = []
@@ -274,8 +269,8 @@ class BlockInference:
         if self.model.uses_continuous_batching:
             readable_rows = self._generate_continuously(readable_rows)
         memory = self.model.cost_formulas.estimate_bytes
-        for batch in make_batches(readable_rows, self.padded_inputs, self.limits, memory):
-            self._count_positions(*count_padding(batch, self.padded_inputs))
+        for batch in make_batches(readable_rows, self.limits, memory):
+            self._count_positions(*count_padding(batch))
             self._compute_batch(batch)
             self.report(len(batch))
         # batches are processed in order of length, but errors are listed in row order
@@ -289,14 +284,14 @@ class BlockInference:
         """Generate by continuous batching, short prompts first. Return rows that crash workers."""
         crashing_rows, start_time = self.journal.find_crashing_rows(), time.perf_counter()
         safe_rows = [row for row in rows if row.row_number not in crashing_rows]
-        for group in group_by_shape(safe_rows, self.padded_inputs):
+        for group in group_by_shape(safe_rows):
             self._generate_group(group)
         self.statistics.seconds += time.perf_counter() - start_time
         return [row for row in rows if row.row_number in crashing_rows]
 
     def _generate_group(self, rows: Sequence[InputRow]) -> None:
         generator, first_row_number = self.model.generative_model, self.first_row_number
-        lengths = {row.row_number: row.get_padded_length(self.padded_inputs) for row in rows}
+        lengths = {row.row_number: row.padded_length for row in rows}
 
         # sequence indices refer to the data set, whereas journal indices are relative to the block
         def record_started_rows(numbers: Sequence[int]) -> None:
@@ -354,7 +349,7 @@ class BlockInference:
             start_time = time.perf_counter()
             batch_results = self.model.run_batch(batch, self.first_row_number)
             self.statistics.seconds += time.perf_counter() - start_time
-            max_length = max(row.get_padded_length(self.padded_inputs) for row in batch)
+            max_length = max(row.padded_length for row in batch)
             self.statistics.multiply_adds += self.model.cost_formulas.estimate_multiply_adds(
                 len(batch), max_length
             )

@@ -31,18 +31,24 @@ UNREADABLE_ROW_CODE = "E0877"
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """The model inputs of one data row, as arrays without a batch axis."""
+    """The model inputs of one data row, as arrays without a batch axis. The length of a padded
+    input may differ within a batch.
+    """
 
     row_number: int
     arrays: Arrays
+    padded_inputs: tuple[str, ...] = ()
 
-    def get_padded_length(self, padded_inputs: Sequence[str]) -> int:
-        """Return the padded length of a row, i.e. the maximum length of its padded inputs."""
-        return max((len(self.arrays[n]) for n in padded_inputs), default=1)
+    @property
+    def padded_length(self) -> int:
+        """The maximum length of the padded inputs, i.e. the length to which the row is padded."""
+        return max((len(self.arrays[n]) for n in self.padded_inputs), default=1)
 
-    def get_unpadded_shapes(self, padded_inputs: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of the inputs without padding, which must be equal within a batch."""
-        return tuple(a.shape[1:] if n in padded_inputs else a.shape for n, a in self.arrays.items())
+    @property
+    def unpadded_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the inputs without the padded axes, which must be equal within a batch."""
+        padded = self.padded_inputs
+        return tuple(a.shape[1:] if n in padded else a.shape for n, a in self.arrays.items())
 
 
 @dataclass(frozen=True)
@@ -79,13 +85,21 @@ class RowReader:
             for name, column in self.input_columns.items()
         }
         converted_rows = {
-            row_number: _convert_row(
-                row_number,
-                {name: column_values[position] for name, column_values in columns.items()},
-            )
+            row_number: self._make_row(row_number, {n: c[position] for n, c in columns.items()})
             for position, row_number in enumerate(readable_rows)
         }
         return [errors.get(row_number) or converted_rows[row_number] for row_number in range(count)]
+
+    def _make_row(
+        self, row_number: int, values_or_errors: Mapping[str, Array | Diagnostic]
+    ) -> InputRow | Diagnostic:
+        """Return a row, or the first error of the row."""
+        arrays: dict[str, Array] = {}
+        for name, value in values_or_errors.items():
+            if isinstance(value, Diagnostic):
+                return value
+            arrays[name] = value
+        return InputRow(row_number, arrays, self.padded_inputs)
 
     def _convert_column(self, name: str, values: Sequence[object]) -> list[Array | Diagnostic]:
         """Convert a column of a table. Return the value or the error of each row."""
@@ -156,18 +170,6 @@ class RowReader:
         return inputs
 
 
-def _convert_row(
-    row_number: int, values_or_errors: Mapping[str, Array | Diagnostic]
-) -> InputRow | Diagnostic:
-    """Return a row, or the first error of the row."""
-    arrays = {
-        n: value for n, value in values_or_errors.items() if not isinstance(value, Diagnostic)
-    }
-    if len(arrays) == len(values_or_errors):
-        return InputRow(row_number, arrays)
-    return next(value for value in values_or_errors.values() if isinstance(value, Diagnostic))
-
-
 def _find_unreadable_rows(table: ColumnValues) -> dict[int, Diagnostic]:
     """Return an error for each row that cannot be read from the data file, by row index."""
     errors: dict[int, Diagnostic] = {}
@@ -222,29 +224,26 @@ EstimateCost = Callable[[int, int], int]
 """A function that estimates a cost of a batch, e.g. its memory, from the batch size and length."""
 
 
-def group_by_shape(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> list[list[InputRow]]:
+def group_by_shape(rows: Sequence[InputRow]) -> list[list[InputRow]]:
     """Group rows by the shapes of unpadded inputs, and sort each group by padded length."""
     groups: dict[object, list[InputRow]] = {}
-    for row in sorted(rows, key=lambda r: (r.get_padded_length(padded_inputs), r.row_number)):
-        groups.setdefault(row.get_unpadded_shapes(padded_inputs), []).append(row)
+    for row in sorted(rows, key=lambda r: (r.padded_length, r.row_number)):
+        groups.setdefault(row.unpadded_shapes, []).append(row)
     return list(groups.values())
 
 
 def make_batches(
-    rows: Sequence[InputRow],
-    padded_inputs: Sequence[str],
-    limits: BatchLimits,
-    estimate_bytes: EstimateCost,
+    rows: Sequence[InputRow], limits: BatchLimits, estimate_bytes: EstimateCost
 ) -> list[list[InputRow]]:
     """Return batches of rows with equal shapes of the inputs without padding. A row that exceeds a
     limit by itself forms a batch of one.
     """
     batches = []
-    for group in group_by_shape(rows, padded_inputs):
+    for group in group_by_shape(rows):
         batch: list[InputRow] = []
         valid_positions = 0
         for row in group:  # the last row is the longest row, which determines the padded length
-            count, length = len(batch) + 1, row.get_padded_length(padded_inputs)
+            count, length = len(batch) + 1, row.padded_length
             valid_positions += length
             positions = count * length
             has_little_padding = (
@@ -267,9 +266,9 @@ def make_batches(
     return batches
 
 
-def count_padding(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> tuple[int, int]:
+def count_padding(rows: Sequence[InputRow]) -> tuple[int, int]:
     """Return the total number of positions of a batch, and the number of padding positions."""
-    lengths = [row.get_padded_length(padded_inputs) for row in rows]
+    lengths = [row.padded_length for row in rows]
     positions = len(rows) * max(lengths, default=0)
     return positions, positions - sum(lengths)
 
