@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc.batch_inference.batch_inference_model import BatchInferenceModel
+from specc.batch_inference.columns_and_parquet import ColumnValues, DataFile, translate_os_errors
 from specc.batch_inference.data_files import open_data_file
-from specc.batch_inference.file_format import ColumnValues, DataFile, translate_os_errors
 from specc.batch_inference.job_files import (
     PLAN_DIRECTORY,
     BatchLimits,

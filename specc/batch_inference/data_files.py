@@ -9,11 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from specc.batch_inference.file_format import (
+from specc.batch_inference.columns_and_parquet import (
     NULL_TYPE,
     ColumnType,
     ColumnValues,
     DataFile,
+    ParquetFile,
     RowBlock,
     TableColumn,
     UnreadableRow,
@@ -22,7 +23,6 @@ from specc.batch_inference.file_format import (
     merge_element_types,
     translate_os_errors,
 )
-from specc.batch_inference.parquet import ParquetFile
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.json_io import Json, JsonLimits, parse_strict_json
 from specc.io.safe_read import escape_text, raise_unreadable_file

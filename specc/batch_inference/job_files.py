@@ -13,15 +13,15 @@ from typing import Annotated, Any, ClassVar, NoReturn, TypeAlias
 import numpy as np
 
 from specc.artifact.package_index_and_checksums import INDEX_FILE, is_package_directory
-from specc.batch_inference.data_files import find_image_files
-from specc.batch_inference.file_format import (
+from specc.batch_inference.columns_and_parquet import (
     ColumnType,
     ColumnValues,
     RowBlock,
     TableColumn,
     UnreadableRow,
+    encode_parquet,
 )
-from specc.batch_inference.parquet import encode_parquet
+from specc.batch_inference.data_files import find_image_files
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.atomic_write import write_file_atomically
 from specc.io.json_io import (

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc.batch_inference.batch_inference_model import BatchInferenceModel, find_text_inputs
-from specc.batch_inference.data_files import JsonLinesFile, find_data_files, open_data_file
-from specc.batch_inference.file_format import (
+from specc.batch_inference.columns_and_parquet import (
     NULL_TYPE,
     ColumnType,
     RowBlock,
     TableColumn,
+    import_pyarrow,
     translate_os_errors,
 )
+from specc.batch_inference.data_files import JsonLinesFile, find_data_files, open_data_file
 from specc.batch_inference.job_files import (
     OUTPUT_FORMATS,
     PLAN_DIRECTORY,
@@ -24,7 +25,6 @@ from specc.batch_inference.job_files import (
     get_file_state,
     hash_model,
 )
-from specc.batch_inference.parquet import import_pyarrow
 from specc.batch_inference.result_columns import ERROR_COLUMN
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from specc.batch_inference.file_format import ColumnType, TableColumn
+from specc.batch_inference.columns_and_parquet import ColumnType, TableColumn
 from specc.batch_inference.row_batches import InputRow, get_batch_symbol
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text

@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 
 from specc.analysis.model_cost import count_multiply_adds
-from specc.batch_inference.file_format import ColumnValues, UnreadableRow
+from specc.batch_inference.columns_and_parquet import ColumnValues, UnreadableRow
 from specc.batch_inference.job_files import BatchLimits
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.ir import ops

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specc.batch_inference import parquet
+from specc.batch_inference import columns_and_parquet
 from specc.batch_inference.batch_inference_model import BatchInferenceModel
-from specc.batch_inference.file_format import ColumnType, TableColumn
+from specc.batch_inference.columns_and_parquet import ColumnType, TableColumn
 from specc.batch_inference.job_files import encode_part
 from specc.batch_inference.row_batches import InputRow
 from specc.diagnostics.diagnostic import SpeccError
@@ -75,7 +75,9 @@ def sample_arrays(kind: ColumnType, rng: np.random.Generator, holes: bool) -> li
         shape = [int(rng.integers(0, 4)) if s is None else s for s in kind.list_sizes]
         found.append(
             rng.integers(0, 2, shape).astype(
-                parquet._make_arrow_type(ColumnType(kind.element_type)).to_pandas_dtype()
+                columns_and_parquet._make_arrow_type(
+                    ColumnType(kind.element_type)
+                ).to_pandas_dtype()
             )
         )
     if holes:
@@ -91,9 +93,9 @@ def test_arrow_lists(monkeypatch: pytest.MonkeyPatch, kind: str, holes: bool) ->
     """The file equals one written from Python lists by pyarrow."""
     column = TableColumn("x", ColumnType.parse(kind))
     arrays = sample_arrays(column.type, np.random.default_rng(0), holes)
-    made = parquet.encode_parquet([column], {"x": arrays})
+    made = columns_and_parquet.encode_parquet([column], {"x": arrays})
     lists: list[Any] = [None if a is None else a.tolist() for a in arrays]
-    assert made == parquet.encode_parquet([column], {"x": lists})
+    assert made == columns_and_parquet.encode_parquet([column], {"x": lists})
     table = pa.parquet.read_table(pa.BufferReader(made))
     assert table.column("x").to_pylist() == lists
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specc.batch_inference import data_files
+from specc.batch_inference.columns_and_parquet import UnreadableRow
 from specc.batch_inference.data_files import find_data_files, open_data_file
-from specc.batch_inference.file_format import UnreadableRow
 from specc.diagnostics.diagnostic import SpeccError
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\x00"), max_size=9)
