@@ -1,4 +1,4 @@
-"""Evaluate config fields from, in this order, command line, derived spec, config.json, default."""
+"""Evaluate config fields from the command line, derived specs, config.json or their defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -63,8 +63,8 @@ def raise_unknown_name(kind: str, name: ast.Name, env: LexicalScope) -> NoReturn
 
 
 def list_names_of_kind(kind: str, env: LexicalScope) -> list[str]:
-    """Return the names of all definitions and built-ins of the kind `kind`, first those of the
-    spec.
+    """Return the names of all definitions and built-ins of the kind `kind`, the names of the spec
+    first.
     """
     if kind == "activation":
         return sorted({HF_ACTIVATION_ALIASES.get(name, name) for name in KNOWN_ACTIVATIONS})
@@ -193,7 +193,7 @@ def _evaluate_single(
 def _evaluate_unset_field(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: LexicalScope
 ) -> SpecValue:
-    """Evaluate a field without an assigned value to a symbol, its default or a trial value."""
+    """Return a symbol, the default or a trial value for a field without an assigned value."""
     reader = evaluation.reader
     full_path = reader.qualify_path(path)
     origin = Origin(entry.span, f"the config value `{full_path}`")

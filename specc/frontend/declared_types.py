@@ -175,8 +175,8 @@ FUNCTION_TYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
         "write `sinusoid(layout=halves)`, `learned(size=512)` or `none`",
     ),
 }
-"""For each function type: the built-in functions of this type, its description, and a hint for
-E0203. A block may have any function type.
+"""For each function type: the built-in functions of the type, a description of the type, and a help
+for E0203. A block may have any function type.
 """
 
 

@@ -35,7 +35,7 @@ from specc.ir.graph import GraphBuilder
 from specc.syntax import ast
 
 EMPTY_NAMES: Mapping[str, SpecValue] = MappingProxyType({})
-"""An empty config, such as that of std."""
+"""An empty config, e.g. the config of a std file."""
 MAX_ERRORS = 20
 MAX_GRAPH_NODES = 200_000
 MAX_LAYERS = 4096
@@ -143,9 +143,9 @@ class SpecNamespace:
 class LexicalScope:
     """The visible names and the weight scope of a statement or expression.
 
-    `dynamic_lengths` maps the symbolic dimensions of a used file to dimensions of the caller, and
-    is None in the main spec. `has_head_axis` is True if masks over `pair_indices` have a heads
-    axis. `file_scope` is the weight scope of the file.
+    `context` is the state of the elaboration. `dynamic_lengths` maps the symbolic dimensions of a
+    used file to dimensions of the caller, and is None in the main spec. `has_head_axis` is True if
+    masks over `pair_indices` have a heads axis. `file_scope` is the weight scope of the file.
     """
 
     context: "ElaborationContext" = field(repr=False, compare=False)
@@ -161,7 +161,9 @@ class LexicalScope:
     file_scope: str = ""
 
     def find_dynamic_length(self, name: str) -> Dim | None:
-        """Return the value of a dimension of `dims`, or None if it is unknown or not yet bound."""
+        """Return the value of the dimension `name`, or None if `dims` lacks the name or the
+        dimension is not bound yet.
+        """
         if name not in self.module.root.dims:
             return None
         return Dim.symbol(name) if self.dynamic_lengths is None else self.dynamic_lengths.get(name)

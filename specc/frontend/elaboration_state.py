@@ -116,8 +116,8 @@ def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
     exceeded.
     """
     with _RecursionState.lock:
-        # the recursion limit is global, so the first thread changes it and the last thread restores
-        # it
+        # the recursion limit is global, so the first thread extends the limit, and the last thread
+        # restores the original limit
         if not _RecursionState.thread_count:
             _RecursionState.default_limit = getrecursionlimit()
         _RecursionState.thread_count += 1

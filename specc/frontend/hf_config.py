@@ -96,7 +96,9 @@ MAX_EXPANDED_LAYERS = 4096
 
 
 def _split_layer_pattern(pattern: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
-    """Split `[["global", "local"], 12]` into values and repeat count, or -1 if it is invalid."""
+    """Return the values and the repeat count of `[["global", "local"], 12]`, or -1 as the count of
+    an invalid pattern.
+    """
     match pattern:
         case JsonList(items=(JsonList(items=values), JsonScalar(value=bool()))):
             return values, -1

@@ -174,7 +174,7 @@ class _RopeReader:
         return float(value)
 
     def _find_table(self, key: str, data: JsonObject) -> JsonObject | None:
-        """Return the object under a key of `data`, or None if it is absent or null."""
+        """Return the object under a key of `data`, or None if the key is absent or null."""
         member = data.find_non_null(key)
         if member is None:
             return None
@@ -221,8 +221,8 @@ class _RopeReader:
     def _read_theta(
         self, parameters: JsonObject | None, default: Rope | None
     ) -> tuple[float, JsonMember | None]:
-        """Return theta and its member, which is in the settings, or at the top level of older
-        files. Raise E0403 if a file contains two different values of theta.
+        """Return theta and the member that contains theta, in the settings or at the top level of
+        older files. Raise E0403 if a file contains two different values of theta.
         """
         nested_member = parameters.find_non_null("rope_theta") if parameters else None
         top_member = self.data.find_non_null(self.defaults.theta_key)
@@ -334,7 +334,7 @@ class _ScalingTable:
         self.reader.raise_invalid(title, self.table.span, label)
 
     def _read_attention_factor(self) -> float | None:
-        """Return the attention factor, or None if it is unknown (code of arXiv:2405.04434)."""
+        """Return the attention factor, or None if the file has none (code of arXiv:2405.04434)."""
         explicit_factor, scale, all_dim = (
             self._read_number(key)
             for key in (self.reader.defaults.attention_factor_key, "mscale", "mscale_all_dim")
@@ -377,7 +377,7 @@ class _ScalingTable:
         return length
 
     def _read_number(self, key: str) -> float | None:
-        """Return the number under a key, or None if it is absent or null."""
+        """Return the number under a key, or None if the key is absent or null."""
         member = self.table.find_non_null(key)
         return None if member is None else self.reader.read_number(member)
 

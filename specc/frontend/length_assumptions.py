@@ -109,7 +109,7 @@ def _split_conjunction(condition: ast.Binary) -> list[ast.Expr]:
 
 
 def _try_evaluate(expr: ast.Expr, env: LexicalScope) -> SpecValue:
-    """Return the value of an expression, or None if it cannot be evaluated."""
+    """Return the value of an expression, or None if the evaluation fails."""
     try:
         return env.evaluate_value(expr)
     # a condition that cannot be evaluated yet has no effect, and is checked later

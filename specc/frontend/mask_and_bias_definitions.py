@@ -127,7 +127,8 @@ def _check_pair_read(
 
 def expand_to_mask_rank(nodes: NodeBuilder, value: Tensor, score_rank: int = PAIR_RANK) -> Tensor:
     """Convert a tensor to a mask or bias with all four axes. If a tensor has as many axes as the
-    scores (`score_rank`), its first axis is the batch axis, and missing axes are inserted after it.
+    scores (`score_rank`), its first axis is the batch axis, and missing axes are inserted after the
+    batch axis.
     """
     if len(value.shape) > PAIR_RANK:
         title = "a mask or bias has at most four axes (batch, head, query, key), not "

@@ -216,8 +216,7 @@ def explain_shape_mismatch(error: ShapeError, operation: ShapeMismatch) -> Diagn
     """Return the diagnostic of a shape error, which is E0302 for different sizes, or E0301."""
     operands, span = operation.operands, operation.span
     tensors = [o for n in error.operands if n < len(operands) and (o := operands[n]) is not None]
-    # the most common error is two dimensions that should be equal, which are shown with their
-    # origins
+    # usually, two dimensions should be equal; the message shows the origins of both dimensions
     if len(error.dims) == 2 and len(tensors) == 2:
         return _explain_length_mismatch(error.dims, tensors, operation)
     return Diagnostic(
@@ -266,7 +265,7 @@ def _explain_length_mismatch(
 
 
 def _describe_axis(operand: Tensor, dim: Dim) -> str:
-    """Describe the type of an operand, and the axis with the size `dim` if there is one."""
+    """Describe the type of an operand, and its axis with the size `dim` if such an axis exists."""
     axes = [n for n, d in enumerate(operand.shape) if d == dim]
     axis_text = f"axis {axes[0]} is " if axes else ""
     origin = f", from {dim.origin.text}" if dim.origin and dim.origin.text else ""

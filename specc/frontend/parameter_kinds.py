@@ -1,4 +1,4 @@
-"""Parameter kinds, which define the values that a parameter accepts and convert them."""
+"""Parameter kinds, which check and convert the values that a parameter accepts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -57,7 +57,7 @@ MAX_FORMULA_LENGTH = 60
 
 
 def get_static_float(value: Number) -> float | None:
-    """Return a number as a float, or None if it is not known at compile time."""
+    """Return a number as a float, or None for a number that is not known at compile time."""
     if isinstance(value, Dim):
         return None if value.number is None else float(value.number)
     return None if isinstance(value, RuntimeNumber) else float(value)

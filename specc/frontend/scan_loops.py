@@ -304,8 +304,8 @@ def _check_loop_carried_value(
 def _check_loop_carried_tensor(
     statement: ast.ScanLoop, name: str, next_value: SpecValue, previous_value: Value
 ) -> Value:
-    # the value is unchanged, because no statement of the body has set the name
     """Return a loop-carried tensor after an iteration. Raise E0305 if the type has changed."""
+    # a value that no statement of the body sets is the same object as before the iteration
     if not isinstance(next_value, Tensor) or next_value.value is previous_value:
         helps = [f"set `{name}` in the body, or remove it from `carry`"]
         raise_error(

@@ -98,7 +98,7 @@ def _call_to_data(
 
 
 def _name_to_data(name: ast.Name, env: LexicalScope) -> object:
-    """Convert a name to its value if it has one, otherwise to a string."""
+    """Convert a defined name to its value, and an undefined name to a string."""
     value: EvalResult = env.names.get(name.path, env.config.get(name.path, POISON))
     if value is POISON and name.path in NAMED_CONSTANTS:
         value = resolve_name(name, env)
@@ -164,7 +164,7 @@ def _locate_setting(setting: ast.Setting) -> dict[str, Span | None]:
 
 
 def _evaluate_known_data(expr: ast.Expr, env: LexicalScope) -> object:
-    """Convert an expression to JSON-compatible values, or to None if it depends on symbols."""
+    """Convert an expression to JSON-compatible values, or to None if its value has symbols."""
     try:
         return expression_to_json(expr, env)
     except UnresolvedValueError:

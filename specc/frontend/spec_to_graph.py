@@ -299,7 +299,7 @@ def _build_defaults_graph(
 
 
 def _reject_circular_default(defaults: Graph, params: Sequence[ast.BlockParameter]) -> None:
-    """Raise E0210 if the default of an input depends on this input."""
+    """Raise E0210 if the default of an input depends on the input itself."""
     if name := find_circular_default(defaults):
         raise_error(
             "E0210",

@@ -248,4 +248,4 @@ def _rename_names(node: AnyNode, names: Mapping[str, str]) -> AnyNode:
             new_fields[key] = tuple(
                 _rename_names(v, names) if isinstance(v, NODE_CLASSES) else v for v in value
             )
-    return replace(node, **new_fields)  # type: ignore[arg-type]  # fields of its own class
+    return replace(node, **new_fields)  # type: ignore[arg-type]  # the fields belong to the class of `node`

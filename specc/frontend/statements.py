@@ -36,12 +36,12 @@ Returned: TypeAlias = tuple[ast.ReturnStatement, tuple[EvalResult, ...]]
 def run_statements(body: Sequence[ast.Statement], env: LexicalScope) -> Returned | None:
     """Run statements in order. Return the executed `return` statement with its values, or None.
 
-    If a statement fails, the names that it should have bound get the value POISON, so that later
-    statements can still be checked.
+    If a statement fails, the names that the statement should have bound get the value POISON, so
+    that later statements can still be checked.
     """
     # a `return` inside `when` ends the whole body, not only the branch
     for statement in body:
-        # names that are assigned in an inner block are not restored
+        # the preceding statement may have changed the scope
         env.context.scope = env.scope
         returned = STATEMENT_RUNNERS[type(statement)](statement, env)
         if returned is not None:

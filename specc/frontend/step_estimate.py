@@ -101,7 +101,7 @@ class _ItemStepEstimator:
         return self.estimator.estimate_item(item, module, config)
 
     def _count_iterations(self, iterable: ast.Expr) -> int:
-        """Return the number of iterations of a loop, or 0 if it is unknown or exceeds the limit."""
+        """Return the trip count of a loop, or 0 for an unknown or too large trip count."""
         match iterable:
             case ast.NumberLiteral(text=text) if text.isdigit():
                 return int(text) if int(text) <= MAX_LAYERS else 0

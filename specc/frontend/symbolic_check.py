@@ -343,7 +343,7 @@ def collect_default_numbers(fields: Mapping[str, ast.Field]) -> dict[str, SpecVa
 
 
 def _get_default_number(entry: ast.Field) -> Dim | float | None:
-    """Return the default of a field if it is a number literal, otherwise None."""
+    """Return the default of a field that is a number literal, or None for other defaults."""
     if not isinstance(entry.default, ast.NumberLiteral):
         return None
     text = entry.default.text

@@ -195,7 +195,7 @@ class WeightSharing:
             del self._rules[rule_count:]
 
     def record_definition(self, definition: DefinitionFunction, scope: str) -> None:
-        """Record the call path at which a definition is bound and to which its weights belong."""
+        """Record the current call path as the owner of the weights of a definition."""
         self._definition_paths[id(definition)] = (*self.call_path, CallFrame(definition, scope))
 
     @contextmanager

@@ -99,7 +99,7 @@ def format_shadowing_note(spec: str) -> str:
 
 
 def _suggest_gguf_file(directory: str) -> str:
-    """Suggest to compile a GGUF file in a directory, or return "" if it contains none."""
+    """Suggest compiling a GGUF file of a directory, or return "" if the directory has none."""
     files = sorted(Path(directory).glob("*.gguf"))[:1]
     return "".join(f"compile the GGUF file: specc compile {escape_text(f)}" for f in files)
 

@@ -30,7 +30,7 @@ StdItem = ast.Block | ast.Definition
 def read_spec_source(path: Path, display_name: str, span: Span | None = None) -> Source:
     """Read a spec file. `display_name` is the name of the file in messages, and `span` is the span
     of the `use` statement that names the file. Raise E0802 if the file cannot be read, and
-    E0222 if it is a model or another known file type.
+    E0222 if the file is a model or another known file type.
     """
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
@@ -68,8 +68,8 @@ def read_std_sources(directory: Path) -> dict[str, Source]:
 
 @dataclass(eq=False)
 class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
-    """The blocks and definitions of std by name, with their modules. A std file is parsed when a
-    name that it defines is first accessed. `table_path` is the path of the generated table of
+    """The blocks and definitions of std by name, with their modules. A std file is parsed when one
+    of its names is first accessed. `table_path` is the path of the generated table of
     syntax trees.
     """
 

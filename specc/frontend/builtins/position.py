@@ -30,7 +30,7 @@ def positions(site: CallSite, x: Tensor, *, offset: Dim = ZERO, axis: Dim = SECO
     position ids are int[n], the indices 0, 1, … along `axis`. `offset` is added to all position
     ids.
     """
-    # the cumulative sum of the mask minus one; left padding gets the position id 0
+    # position ids are the cumulative sum of the mask minus 1, and 0 in left padding
     if x.type.dtype == "bool":
         count = site.add_op(ops.CumSum(site.resolve_axis(x, axis)), site.add_op(ops.Cast("i64"), x))
         index = site.add_arithmetic("sub", count, site.add_constant(1, "i64"))

@@ -202,8 +202,8 @@ def _check_routed_operands(
 
 
 def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> None:
-    """Raise E0332 if the numbers of gates and ids per token differ, E0330 if this number exceeds
-    the number of experts, and E0333 if `experts` is a dynamic dimension.
+    """Raise E0332 if the numbers of gates and ids per token differ, E0330 if a token has more ids
+    than there are experts, and E0333 if `experts` is a dynamic dimension.
     """
     gate_count = gates.shape[-1]
     if k != gate_count:

@@ -45,7 +45,7 @@ class SlidingWindow:
 
     def get_max_end_overhang(self) -> AxisNumbers:
         """Return the maximum number of positions by which the last window may extend past the end,
-        per axis, if it starts inside the input or the padding before it.
+        per axis. The window must start inside the input or inside the padding before the input.
         """
         windows = zip(self.extents, self.stride, self.pad_after, strict=True)
         return tuple(min(s - 1, span - after) for span, s, after in windows)
