@@ -152,19 +152,18 @@ class _MaskDecomposer:
             if tensor.value in self.padding_masks:
                 return MaskDecomposition(FULL_INTERVAL)
             tensor = unwrap_view(tensor)
-        if qk.value.dtype != "bool":
-            return MaskDecomposition(find_query_key_band(qk, is_negated=is_negated))
-        if qk.key_axis is not None:
+        is_condition = qk.value.dtype == "bool"
+        if is_condition and qk.key_axis is not None:
             return MaskDecomposition(
                 EMPTY_INTERVAL,
                 key_conditions=(GlobalTokenCondition(qk.value, qk.key_axis, is_negated),),
             )
-        if qk.query_axis is not None:
+        if is_condition and qk.query_axis is not None:
             return MaskDecomposition(
                 EMPTY_INTERVAL,
                 query_conditions=(GlobalTokenCondition(qk.value, qk.query_axis, is_negated),),
             )
-        # the mask has the same value for all query-key pairs
+        # a number, or a mask that has the same value for all query-key pairs
         return MaskDecomposition(find_query_key_band(qk, is_negated=is_negated))
 
 

@@ -23,7 +23,6 @@ from specc.analysis.causality_message_helpers import (
 from specc.analysis.query_key_tensors import MAX_TRAVERSAL_STEPS
 from specc.analysis.time_dataflow_facts import CausalityViolation, TimeDataflow
 from specc.ir import ops
-from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 from specc.ir.op import Op
 from specc.ir.types import Interval
@@ -190,24 +189,20 @@ def _describe_read(graph: Graph, leak: CausalityViolation, flow: TimeDataflow) -
             )
             return CausalityMessage("E0711", window_text, helps=helps)
         case ops.StridedSlice(step=step):
-            return _make_stride_message(step)
+            return CausalityMessage(
+                "E0711",
+                f"this keeps one of every {step} positions, but a step computes every position",
+                helps=(
+                    "keep all positions and mask the others where they are read: "
+                    f"`mask some = j % {step} == 0`, then `mask=causal & some`",
+                ),
+            )
     if (message := _describe_concat_or_slice(leak, flow)) is not None:
         return message
     text = (
         "this reads every position" if is_all else f"this makes position t depend on {later_text}"
     )
     return FIXED_MESSAGES.get(type(leak.node.op)) or CausalityMessage("E0711", text)
-
-
-def _make_stride_message(step: Dim) -> CausalityMessage:
-    return CausalityMessage(
-        "E0711",
-        f"this keeps one of every {step} positions, but a step computes every position",
-        helps=(
-            "keep all positions and mask the others where they are read: "
-            f"`mask some = j % {step} == 0`, then `mask=causal & some`",
-        ),
-    )
 
 
 def _describe_concat_or_slice(
@@ -226,17 +221,13 @@ def _describe_concat_or_slice(
     if prefix_length is None or prefix_length == 0:
         return INDEX_MESSAGE
     if isinstance(node.op, ops.Slice) and node.op.stop == length:
-        return _make_slice_message(symbol, start, prefix_length)
+        text = f"this drops positions of the time axis `{symbol}`, from position {start} on"
+        fix = f"slice off exactly the {prefix_length} prefix positions: `x[:, {prefix_length}:]`"
+        return CausalityMessage("E0711", text, helps=(fix,))
     text = f"this selects positions of the time axis `{symbol}` by index"
     return CausalityMessage(
         "E0711", text, (f"the first {prefix_length} positions are a prefix",), (NEAREST_HELP,)
     )
-
-
-def _make_slice_message(symbol: str, start: Dim, prefix_length: Dim) -> CausalityMessage:
-    text = f"this drops positions of the time axis `{symbol}`, from position {start} on"
-    fix = f"slice off exactly the {prefix_length} prefix positions: `x[:, {prefix_length}:]`"
-    return CausalityMessage("E0711", text, helps=(fix,))
 
 
 def _describe_concat(leak: CausalityViolation, flow: TimeDataflow, axis: int) -> CausalityMessage:
@@ -272,7 +263,12 @@ def _describe_mask(graph: Graph, leak: CausalityViolation, flow: TimeDataflow) -
         return RATE_MISMATCH_MESSAGE
     prefix_length = find_non_causal_prefix_length(mask)
     if prefix_length is not None:
-        return _make_prefix_message(prefix_length)
+        return CausalityMessage(
+            "E0712",
+            "a prefix position attends to positions that do not exist yet",
+            (f"the prefix is the {prefix_length} positions before the time axis",),
+            ("let the prefix attend only to itself: `j < m | j <= i`, where `m` is its length",),
+        )
     # later positions were found within the band, so the mask is too wide
     if leak.offsets.low > -inf and leak.reason != "all":
         description = f"the mask lets a position attend to {_format_position_count(leak.offsets)}"
@@ -296,15 +292,6 @@ def _describe_mask(graph: Graph, leak: CausalityViolation, flow: TimeDataflow) -
         "the mask is not proved to exclude later positions",
         (f"`{text}` does not compare positions",) if text else (),
         (CAUSAL_MASK_HELP,),
-    )
-
-
-def _make_prefix_message(prefix_length: Dim) -> CausalityMessage:
-    return CausalityMessage(
-        "E0712",
-        "a prefix position attends to positions that do not exist yet",
-        (f"the prefix is the {prefix_length} positions before the time axis",),
-        ("let the prefix attend only to itself: `j < m | j <= i`, where `m` is its length",),
     )
 
 

@@ -213,23 +213,25 @@ def _describe_read(leak: PaddingViolation) -> tuple[str, str]:
         order_text = f"positions are in {order} order"
         return f"the {order_text}{suffix}", f"these {order_text}"
     if leak.padding_source.is_counted:
-        return _describe_count(leak)
+        if leak.is_reading_length():
+            return f"`{op_name}` reads a length that includes padding", "this reads the length"
+        return (
+            "a position id counts from the start of the sequence, including padding",
+            "this takes a position index that counts padding",
+        )
     if leak.padding_source.is_shifted:
-        return _describe_shift(leak, op_name)
+        is_slice = isinstance(leak.node.op, ops.StridedSlice)
+        selection = "a slice with a step" if is_slice else f"the stride of `{op_name}`"
+        amount = "with left padding, the amount of padding determines"
+        return (
+            f"{amount} which positions {selection} selects",
+            "this selects every n-th position, counted from the first",
+        )
     if padded_read is None:
         order = "flipped" if leak.is_read_in_reverse() else "sorted"
         return f"`{op_name}` combines {order} positions with others", "this combines both orders"
     location = _describe_position(leak, padded_read)
     return (f"`{op_name}` reads them{location} without a mask", "this reads padded positions")
-
-
-def _describe_shift(leak: PaddingViolation, op_name: str) -> tuple[str, str]:
-    sliced = isinstance(leak.node.op, ops.StridedSlice)
-    selection = "a slice with a step" if sliced else f"the stride of `{op_name}`"
-    return (
-        f"with left padding, the amount of padding determines which positions {selection} selects",
-        "this selects every n-th position, counted from the first",
-    )
 
 
 def _describe_position(leak: PaddingViolation, padded_read: PaddedRead) -> str:
@@ -240,14 +242,3 @@ def _describe_position(leak: PaddingViolation, padded_read: PaddedRead) -> str:
     if leak.has_interior_padding():
         return " next to positions that `pad` or `concat` added"
     return ""
-
-
-def _describe_count(leak: PaddingViolation) -> tuple[str, str]:
-    """Return the message and label text for an op that depends on the amount of padding."""
-    if leak.is_reading_length():
-        op_name = format_op_name(leak.node.op)
-        return f"`{op_name}` reads a length that includes padding", "this reads the length"
-    return (
-        "a position id counts from the start of the sequence, including padding",
-        "this takes a position index that counts padding",
-    )

@@ -271,7 +271,10 @@ class EncoderBuilder:
                 new_values.update(zip(results, copied_results, strict=True))
                 if (origin := graph.node_origins.get(node)) and copied_results[0].node:
                     b.node_origins.setdefault(copied_results[0].node, origin)
-        self._compute_missing_values(values)
+        # results of nodes that were not copied, i.e. last positions
+        for value in values:
+            if value not in new_values and value.node:
+                new_values[value] = self._copy_node(value.node, (value,))[value.index]
 
     def _declare_inputs(self, read_values: Collection[Value]) -> None:
         """Declare inputs and parameters. Generated inputs in `read_values` are replaced by
@@ -303,13 +306,6 @@ class EncoderBuilder:
                 self.last_positions[target.value] = last_position
                 values += last_position.full_values
         return values
-
-    def _compute_missing_values(self, values: Iterable[Value]) -> None:
-        """Compute the values that are not results of copied nodes, i.e. last positions."""
-        for value in values:
-            if value not in self.new_values and value.node:
-                results = self._copy_node(value.node, (value,))
-                self.new_values[value] = results[value.index]
 
     def build_output(self, target: InitialStateValue) -> Value:
         """Build an encoder output that contains only the positions that `target` requests."""

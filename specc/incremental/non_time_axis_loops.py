@@ -57,7 +57,7 @@ def stack_initial_values(
     stacked: dict[str, InitialStateValue] = {}
     first_result = len(types) - len(closed_values)
     for n, (name, (initial, _)) in enumerate(closed_values.items(), first_result):
-        axis = None if initial.axis is None else initial.axis + (initial.axis >= loop.scan_axis)
+        axis = None if initial.axis is None else initial.axis + (initial.axis >= loop.op.axis)
         stacked[name] = replace(initial, value=Value(types[n], initial_loop, n), axis=axis)
     return stacked
 
@@ -197,7 +197,7 @@ def build_loop_step(
     # The states of a body value in all iterations are stacked along a new axis of a tensor in the
     # outer graph.
     stacked_states = [
-        outer.states.add_state_input(stack_loop_state(s, loop.scan_axis, args.scanned[0]))
+        outer.states.add_state_input(stack_loop_state(s, loop.op.axis, args.scanned[0]))
         for s in body_states
     ]
     new = replace(
@@ -241,7 +241,7 @@ def _add_body_inputs(
 ) -> None:
     """Add the inputs of the body: slices of scanned operands, carries, captures."""
     b, new_values = builder.draft.builder, builder.draft.new_values
-    element_types = [remove_axis(x.type, loop.scan_axis) for x in operands.scanned]
+    element_types = [remove_axis(x.type, loop.op.axis) for x in operands.scanned]
     types = [*element_types, *(x.type for x in operands.initial_carries)]
     new_inputs = [b.add_input(f"given {n}", Input(type)) for n, type in enumerate(types)]
     for value, body_input in zip(loop.body_inputs, new_inputs, strict=True):

@@ -190,16 +190,15 @@ def _assign_scan_names(
 
 @dataclass(frozen=True, kw_only=True)
 class NonTimeAxisLoop:
-    """A loop over an axis other than the time axis, with the properties of its body. `scan_axis` is
-    the axis along which the loop runs. `body_carries` are the loop-carried inputs of the body, and
-    `body_inputs` are all inputs. `body_outputs` are the next loop-carried values, followed by the
-    scan outputs.
+    """A loop over an axis other than the time axis, with its op and body. `body_carries` are the
+    loop-carried inputs of the body, and `body_inputs` are all inputs. `body_outputs` are the next
+    loop-carried values, followed by the scan outputs.
     """
 
     context: PositionDemandContext
     node: Node
+    op: ops.Scan
     body: Graph
-    scan_axis: int
     body_inputs: NodeResults
     body_carries: NodeResults
     body_outputs: NodeResults
@@ -213,19 +212,12 @@ class NonTimeAxisLoop:
         return cls(
             context=context,
             node=node,
+            op=op,
             body=body,
-            scan_axis=op.axis,
             body_inputs=(*inner.scanned, *inner.initial_carries),
             body_carries=inner.initial_carries,
             body_outputs=tuple(body.outputs.values()),
         )
-
-    @property
-    def op(self) -> ops.Scan:
-        """Return the op of the loop."""
-        op = self.node.op
-        assert isinstance(op, ops.Scan), "no other op has a body"
-        return op
 
     def get_output_positions(
         self, results: NodeResults, needs: PositionNeeds
@@ -236,7 +228,7 @@ class NonTimeAxisLoop:
             is_scan_output = r >= len(self.body_carries)
             positions: dict[int, float] = {}
             for axis in self.context.find_time_axes(result):
-                body_axis = axis - (is_scan_output and axis > self.scan_axis)
+                body_axis = axis - (is_scan_output and axis > self.op.axis)
                 need = needs.get(result, {}).get(axis, NEWEST_ONLY)
                 positions[body_axis] = 0.0 if result in self.context.cached_values else need
             if not is_scan_output:
@@ -263,7 +255,7 @@ class NonTimeAxisLoop:
         for r, axes in enumerate(result_demands):
             is_scan_output = r >= len(self.body_carries)
             result_names = {
-                a + (is_scan_output and a >= self.scan_axis): ("result", r, a) for a in axes
+                a + (is_scan_output and a >= self.op.axis): ("result", r, a) for a in axes
             }
             positions.update({("result", r, a): need for a, need in axes.items()})
             result_axes.append(dict(result_names))
@@ -280,7 +272,7 @@ class NonTimeAxisLoop:
         """Return the demand on an operand along `axis`; `operand_index` is the body input index."""
         first_carry = len(self.body_inputs) - len(self.body_carries)
         if 0 <= operand_index < first_carry:
-            body_input, body_axis = self.body_inputs[operand_index], axis - (axis > self.scan_axis)
+            body_input, body_axis = self.body_inputs[operand_index], axis - (axis > self.op.axis)
             is_cached = body_input in self.context.cached_values
             return 0.0 if is_cached else needs.get(body_input, {}).get(body_axis, NEWEST_ONLY)
         if first_carry <= operand_index < len(self.body_inputs):

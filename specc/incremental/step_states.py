@@ -243,11 +243,12 @@ class StepStates:
 
     def make_fixed_size_state(self, name: str, type: Type, initial: str, layer: int) -> DecodeState:
         """Return a state without a time axis."""
+        batch = self.draft.plan.batch_size
         return DecodeState(
             name=f"past.{name}",
             next_output=f"next.{name}",
             type=type,
-            batch_axis=self._find_batch_axis(type),
+            batch_axis=next((n for n, d in enumerate(type.shape) if d == batch), None),
             time_axis=None,
             max_positions=0,
             initial_output=initial,
@@ -273,11 +274,6 @@ class StepStates:
             name: split_folded_batch_axis(b, value, batch)
             for name, value in self.next_values.items()
         }
-
-    def _find_batch_axis(self, type: Type) -> int | None:
-        """Return the batch axis of a type, or None."""
-        batch = self.draft.plan.batch_size
-        return next((n for n, d in enumerate(type.shape) if d == batch), None)
 
 
 def build_count_sum(b: GraphBuilder, count: Value, length: Dim) -> Value:

@@ -75,8 +75,11 @@ def compute_recurrence_in_chunks(
     body = _ChunkBodyBuilder(GraphBuilder(), rank).build_body(chunks, state, masks)
     loop = ops.Scan(body, len(chunks), 1, 1)
     final, *chunk_outputs = b.add_node(loop, *chunks.values(), state, *masks)
-    outputs = [_join_chunks(b, y, operands.keep, length) for y in chunk_outputs]
-    return (_transpose_state(b, recurrence, final), *outputs)
+    # merge the chunks [b, chunks, 64, …] into positions [b, n, …]
+    merged = (b.add_op(ops.Merge(1, 2), y) for y in chunk_outputs)
+    outputs = (b.add_op(ops.Slice(1, Dim.from_value(0), length), y) for y in merged)
+    masked = [zero_masked_positions(b, y, operands.keep) for y in outputs]
+    return (_transpose_state(b, recurrence, final), *masked)
 
 
 def _transpose_state(b: GraphBuilder, recurrence: LinearRecurrence, state: Value) -> Value:
@@ -141,12 +144,6 @@ class _ChunkedOperands:
             ops.Pad(1, Dim.from_value(0), count * CHUNK_LENGTH - self.length, value=0.0), x
         )
         return self.b.add_op(ops.Split(1, (count, CHUNK)), padded)
-
-
-def _join_chunks(b: GraphBuilder, x: Value, keep: Value | None, length: Dim) -> Value:
-    """Merge the chunks [b, chunks, 64, …] into positions [b, n, …]."""
-    positions = b.add_op(ops.Slice(1, Dim.from_value(0), length), b.add_op(ops.Merge(1, 2), x))
-    return zero_masked_positions(b, positions, keep)
 
 
 def _add_masks(b: GraphBuilder, solves_system: bool) -> list[Value]:

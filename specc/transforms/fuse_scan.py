@@ -42,15 +42,14 @@ def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None
     """Rewrite rule: replace a `Scan` over an RNN, GRU or LSTM cell by a recurrent layer."""
     if not isinstance(op, ops.Scan) or op.axis != 1 or op.end_condition_index != -1:
         return None
-    inputs = list(op.body.inputs.values())
-    states = inputs[op.scanned_count : op.scanned_count + op.carry_count]
+    inner = op.split_body_inputs()
+    states = inner.initial_carries
     if not 1 <= op.carry_count <= 2 or any(s.rank != 2 for s in states):
         return None
-    next_states = list(op.body.outputs.values())[: op.carry_count]
     # Any scanned value may be the input of the cell, and scan outputs may read the other scanned
     # values.
-    for element, cell in _iterate_element_patterns(inputs[: op.scanned_count], states):
-        bindings = _match_cell(cell, element, states, next_states)
+    for element, cell in _iterate_element_patterns(inner.scanned, states):
+        bindings = _match_cell(cell, element, states, op.get_next_carries())
         # No two cells compute the same function, so at most one pattern matches.
         if bindings is not None:
             return _LoopFusion(b, op, [a for a in args if a], cell, bindings).build_results(element)
@@ -217,10 +216,8 @@ class _LoopFusion:
         bindings: LeafBindings,
     ) -> None:
         self.b, self.op, self.cell = b, op, cell
-        self.args = args[1:] if op.has_mask else args
-        self.keep = args[0] if op.has_mask else None
-        self.inputs = list(op.body.inputs.values())
-        self.outer = dict(zip(self.inputs, self.args, strict=True))
+        self.operands, self.inner = op.split_operands(args), op.split_body_inputs()
+        self.outer = dict(zip(op.body.inputs.values(), self.operands.body_operands, strict=True))
         self.leaves = {
             name: bindings[leaf] for name, leaf in cell.leaves.items() if leaf in bindings
         }
@@ -231,24 +228,23 @@ class _LoopFusion:
         computed inside the loop, or if a scan output cannot be computed from the new states.
         """
         b, op = self.b, self.op
-        outputs = list(op.body.outputs.values())
         weights = self._map_weights()
-        scan_outputs = outputs[op.carry_count :]
+        scan_outputs, state = op.get_scan_outputs(), op.get_next_carries()[0]
         if None in weights.values() or not self._subtracts_from_one():
             return None
-        if not self._is_computable_from_state(scan_outputs, outputs[0]):
+        if not self._is_computable_from_state(scan_outputs, state):
             return None
         u, c = (
             self._build_combined_weight(weights.get(n), weights.get(f"{n} new")) for n in ("u", "c")
         )
-        states = self.args[op.scanned_count : op.scanned_count + op.carry_count]
-        operands = (self.outer[element], weights["w"], u, weights.get("b"), c, self.keep, *states)
+        cell_operands = (self.outer[element], weights["w"], u, weights.get("b"), c)
+        operands = (*cell_operands, self.operands.keep, *self.operands.initial_carries)
         layer = replace(self.cell.layer, reverse=op.reverse)
         try:
             results = b.add_node(layer, *operands)
         except ShapeError:
             return None
-        return (*results[1:], *self._build_scan_output(scan_outputs, outputs[0], results[0]))
+        return (*results[1:], *self._build_scan_output(scan_outputs, state, results[0]))
 
     def _map_weights(self) -> dict[str, Value | None]:
         """Return the outer value of each weight, or None for a weight that is computed in the loop.
@@ -280,10 +276,8 @@ class _LoopFusion:
         nodes = collect_required_nodes(
             other_outputs, lambda node: [a for a in node.operands if a is not new_state]
         )
-        states = set(
-            self.inputs[self.op.scanned_count : self.op.scanned_count + self.op.carry_count]
-        )
-        return states.isdisjoint((*other_outputs, *(a for node in nodes for a in node.operands)))
+        read_values = (*other_outputs, *(a for node in nodes for a in node.operands))
+        return {*self.inner.initial_carries}.isdisjoint(read_values)
 
     def _build_combined_weight(
         self, first_part: Value | None, other_part: Value | None
@@ -309,12 +303,9 @@ class _LoopFusion:
         """Compute the other scan outputs, `values`, by a loop over the scanned operands and the
         `states` of the layer, which has no loop-carried values.
         """
-        op = self.op
-        scanned = self.inputs[: op.scanned_count]
-        captured = self.inputs[op.scanned_count + op.carry_count :]
-        builder = GraphBuilder()
-        inputs = {f"row {n}": v for n, v in enumerate(scanned)} | {"state": new_state}
-        inputs |= {f"outer {n}": v for n, v in enumerate(captured)}
+        op, builder = self.op, GraphBuilder()
+        inputs = {f"row {n}": v for n, v in enumerate(self.inner.scanned)} | {"state": new_state}
+        inputs |= {f"outer {n}": v for n, v in enumerate(self.inner.captured)}
         new_values = {v: builder.add_input(name, Input(v.type)) for name, v in inputs.items()}
         computed = [v for v in values if v not in inputs.values()]
         body_inputs = frozenset(new_values)
@@ -326,10 +317,6 @@ class _LoopFusion:
             "body", {f"out {n}": new_values[v] for n, v in enumerate(values)}
         )
         loop = ops.Scan(body, op.scanned_count + 1, 0, 1, op.reverse, op.has_mask)
-        args = [
-            *([self.keep] if self.keep else []),
-            *self.args[: op.scanned_count],
-            states,
-            *self.args[op.scanned_count + op.carry_count :],
-        ]
+        keep = [self.operands.keep] if self.operands.keep else []
+        args = [*keep, *self.operands.scanned, states, *self.operands.captured]
         return split_scan(self.b, loop, args) or self.b.add_node(loop, *args)

@@ -11,7 +11,7 @@ A slice of a weight becomes a slice of the codes and a slice of the scales. A KV
 per head and feature, and the scales are a parameter of the step.
 """
 
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from specc.ir import ops
@@ -314,7 +314,10 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
     present_by_past = keys | {c.value: c.present_value for c in caches}
     past_by_value = {step.outputs[result]: name for name, result in present_by_past.items()}
     builder = GraphBuilder()
-    facts = _quantize_input_facts(step, present_by_past)
+    facts = {
+        name: replace(f, type=Type("i8", f.type.shape)) if name in present_by_past else f
+        for name, f in step.input_facts.items()
+    }
     new_values = builder.copy_inputs_and_parameters(replace(step, input_facts=facts))
     parameters = {name: _make_state_scale(step, name) for name in present_by_past}
     scales = {name: builder.add_parameter(facts) for name, facts in parameters.items()}
@@ -332,14 +335,6 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
         new_values[cache] = builder.add_op(ops.Dequantize(), int8_caches[cache], scale)
     outputs = {n: int8_caches.get(v, new_values[v]) for n, v in step.outputs.items()}
     return builder.finish_copy(step, new_values, outputs)
-
-
-def _quantize_input_facts(step: Graph, names: Container[str]) -> dict[str, Input]:
-    """Return the input declarations of `step`, with the dtype int8 for the inputs in `names`."""
-    return {
-        name: replace(f, type=Type("i8", f.type.shape)) if name in names else f
-        for name, f in step.input_facts.items()
-    }
 
 
 def _make_state_scale(step: Graph, name: str) -> Parameter:

@@ -9,6 +9,7 @@ layers and loops.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
+from math import prod
 from typing import Literal, TypeAlias
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
@@ -284,10 +285,8 @@ class _FormatChooser:
         self, tied_names: list[str], uses: WeightUses, value: Value
     ) -> QuantizationKind:
         """Return `int4`, or an 8-bit kind if 4 bits lose accuracy or save no memory."""
-        size = 1
         # stacked weights contain one matrix per expert
-        for length in value.shape[-2:]:
-            size *= length.number or 0
+        size = prod(length.number or 0 for length in value.shape[-2:])
         names = set(tied_names)
         if uses.embedding_scopes or self.lm_head_weights & names:
             return "int8-weights"

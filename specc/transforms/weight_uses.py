@@ -147,16 +147,12 @@ def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
         for n, v in graph.parameters.items()
         if n in collector.uses_by_weight
     }
-    collector.collect_graph(graph, views, _find_token_inputs(graph), "")
+    # inputs with token ids are integers below a vocabulary size
+    bounded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.upper_bound is not None]
+    collector.collect_graph(graph, views, filter(is_integer_value, bounded), "")
     stacks = {view.name for view in views.values() if view.is_stacked}
     # other weights of rank 3, such as convolution weights, are not stacks of matrices
     return {n: u for n, u in collector.uses_by_weight.items() if n not in stacks or u.is_in_experts}
-
-
-def _find_token_inputs(graph: Graph) -> set[Value]:
-    """Return the inputs with token ids, which are integers below a vocabulary size."""
-    names = [n for n, facts in graph.input_facts.items() if facts.upper_bound is not None]
-    return {graph.inputs[n] for n in names if is_integer_value(graph.inputs[n])}
 
 
 def is_weight_matrix(value: Value) -> bool:
