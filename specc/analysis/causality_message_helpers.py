@@ -9,12 +9,14 @@ A subexpression of a mask that compares no position ids cannot be proved causal:
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from itertools import permutations
 from math import inf
 from typing import NamedTuple
 
 from specc.analysis.affine_indices import find_affine_index
 from specc.analysis.mask_bands import find_mask_band, find_one_sided_band
 from specc.analysis.masked_constants import find_masked_constants
+from specc.analysis.query_key_constants import NEUTRAL_ELEMENTS
 from specc.analysis.query_key_tensors import (
     QueryKeyTensor,
     TraversalBudget,
@@ -114,10 +116,6 @@ def describe_window_violation(
     return f"this {op_name} changes the number of positions", help_text
 
 
-NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
-"""The neutral element of each reduction, which masked keys must hold."""
-
-
 def describe_reduction_violation(
     leak: CausalityViolation, flow: TimeDataflow
 ) -> CausalityMessage | None:
@@ -171,15 +169,11 @@ def _get_neutral_element(node: Node) -> tuple[str, float]:
 
 def _find_masked_number(value: Value, flow: TimeDataflow) -> float | None:
     """Return the constant that all later keys hold because they are masked out, or None."""
-    time_axes = sorted(flow.get_state(value).axes)
-    for query_axis in time_axes:
-        for key_axis in time_axes:
-            if query_axis != key_axis:
-                for constant, interval in find_masked_constants(
-                    value, query_axis, key_axis, flow.time_axis
-                ).items():
-                    if interval.low >= 0:
-                        return constant
+    for query_axis, key_axis in permutations(sorted(flow.get_state(value).axes), 2):
+        constants = find_masked_constants(value, query_axis, key_axis, flow.time_axis)
+        for constant, interval in constants.items():
+            if interval.low >= 0:
+                return constant
     return None
 
 

@@ -150,13 +150,10 @@ def has_context_length(context_length: int, graph: Graph) -> bool:
     """Return True if a rotary embedding of the graph or its loops is scaled for
     `context_length`.
     """
-    matches = (
-        op.max_positions == context_length
-        if isinstance(op, ops.RopeAngles)
-        else isinstance(op, ops.Scan) and has_context_length(context_length, op.body)
-        for op in (node.op for node, _ in graph.nodes)
+    return any(
+        isinstance(node.op, ops.RopeAngles) and node.op.max_positions == context_length
+        for node, _ in iterate_all_nodes(graph)
     )
-    return any(matches)
 
 
 @lru_cache(maxsize=8)

@@ -34,11 +34,9 @@ def is_output_order_changed(graph: Graph, name: str, value: Value, facts: Paddin
 def find_reversed_axes(padded_reads: Sequence[PaddedRead]) -> frozenset[int]:
     """Return the axes of a result that are in reverse order because `flip` reversed an operand."""
     reversed_axes = {
-        r.dependence.result_axis for r in padded_reads if r.axis in r.read_facts.reversed_axes
-    } ^ {
         r.dependence.result_axis
         for r in padded_reads
-        if isinstance(r.op, ops.Flip) and r.axis == r.op.axis
+        if (r.axis in r.read_facts.reversed_axes) != (r.op == ops.Flip(r.axis))
     }
     return frozenset(a for a in reversed_axes if a is not None)
 

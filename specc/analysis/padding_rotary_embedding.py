@@ -31,7 +31,7 @@ class RotationFact:
         return self.key is EXPOSED_ROTATION.key
 
 
-EXPOSED_ROTATION = RotationFact("shown", None)
+EXPOSED_ROTATION = RotationFact("exposed", None)
 
 
 FEATURE_PRESERVING_VIEWS = (

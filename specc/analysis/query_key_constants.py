@@ -217,14 +217,15 @@ def find_common_constants(operand_constants: list[MaskedConstants]) -> MaskedCon
     return {n: reduce(or_, (constants[n] for constants in operand_constants)) for n in common}
 
 
+NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
+"""The neutral element of each reduction except `mean`."""
+
+
 def is_reduction_fixed_point(function_name: str, number: float, length: int) -> bool:
     """Return True if a reduction of `length` elements, all equal to `number`, returns `number`.
     `length` 0 means that the number of elements is unknown and may be 0.
     """
-    neutral_element = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}.get(
-        function_name
-    )
-    if number == neutral_element:
+    if number == NEUTRAL_ELEMENTS.get(function_name):
         return True
     # A sum of n equal constants is n times the constant, except for infinity.
     return length > 0 and (function_name != "sum" or isinf(number))

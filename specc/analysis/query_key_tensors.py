@@ -74,9 +74,9 @@ def has_equal_chunk_rates(qk: QueryKeyTensor) -> bool:
     """Return True if both axes have the same positions per chunk, so that `q - k` is defined."""
     if qk.time_axis is None:
         return True
-    shape = qk.value.shape
-    axes = [a for a in (qk.query_axis, qk.key_axis) if a is not None]
-    return len({qk.time_axis.get_rate(shape[axis]) for axis in axes} - {0}) < 2
+    axes, shape = (qk.query_axis, qk.key_axis), qk.value.shape
+    rates = {qk.time_axis.get_rate(shape[axis]) for axis in axes if axis is not None}
+    return len(rates - {0}) < 2
 
 
 def make_query_key_tensor(

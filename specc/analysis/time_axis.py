@@ -314,13 +314,14 @@ def find_right_padded_masks(graph: Graph) -> frozenset[str]:
     true positions of a right-padded mask is the `sequence_lens` input of the ONNX op.
     """
     masks = {v: n for n, v in graph.inputs.items() if graph.input_facts[n].padding_side == "right"}
-    layers = ops.RecurrentLayer | ops.QuantizedLstm
-    operands = [
-        node.args if isinstance(node.op, layers) else node.args[:1]
-        for node, _ in graph.nodes
-        if isinstance(node.op, layers) or (isinstance(node.op, ops.Scan) and node.op.has_mask)
-    ]
-    return frozenset(masks[a] for args in operands for a in args if a in masks)
+    read_values: set[Value | None] = set()
+    for node, _ in graph.nodes:
+        match node.op:
+            case ops.RecurrentLayer() | ops.QuantizedLstm():
+                read_values.update(node.args)
+            case ops.Scan(has_mask=True):
+                read_values.add(node.first_operand)
+    return frozenset(name for mask, name in masks.items() if mask in read_values)
 
 
 def _find_largest_stride(graph: Graph, padding_mask: Value) -> int:

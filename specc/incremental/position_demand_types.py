@@ -174,18 +174,16 @@ def _assign_scan_names(
     node: Node, op: ops.Scan, results: NodeResults
 ) -> tuple[list[AxisNames], list[AxisNames]]:
     """Return axis names: `rows` for the scan axis of a loop, symbolic sizes for other axes."""
-    operands: list[AxisNames] = []
-    for n in range(len(node.args)):
-        scan_axis = get_stateful_axis(node, n)
-        shape = node.get_operand(n).shape
-        operands.append({a: "rows" if a == scan_axis else d for a, d in enumerate(shape)})
-    result_demands: list[AxisNames] = []
-    for r, value in enumerate(results):
-        scan_axis = op.axis if r >= op.carry_count else None
-        result_demands.append(
-            {a: "rows" if a == scan_axis else d for a, d in enumerate(value.shape)}
-        )
-    return operands, result_demands
+
+    def name_axes(value: Value, scan_axis: int | None) -> AxisNames:
+        names: AxisNames = dict(enumerate(value.shape))
+        return names if scan_axis is None else names | {scan_axis: "rows"}
+
+    operands = [name_axes(a, get_stateful_axis(node, n)) for n, a in enumerate(node.operands)]
+    return operands, [
+        name_axes(value, op.axis if r >= op.carry_count else None)
+        for r, value in enumerate(results)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,15 +76,17 @@ def find_minimum_cut(choices: Mapping[T, CacheCandidate[T]], sinks: Sequence[T])
     network = _FlowNetwork[tuple[str, T | None]]()
     source, sink = ("source", None), ("sink", None)
     for value, choice in choices.items():
-        available, recomputed = ("there", value), ("again", value)
+        available, recomputed = ("available", value), ("recomputed", value)
         network.add_edge(recomputed, available, choice.cache_cost)
         network.add_edge(source, recomputed, choice.recompute_cost)
         for operand in choice.operands:
-            network.add_edge(("there", operand), recomputed, inf)
+            network.add_edge(("available", operand), recomputed, inf)
     for value in sinks:
-        network.add_edge(("there", value), sink, inf)
+        network.add_edge(("available", value), sink, inf)
     sink_side = network.find_sink_side(source, sink)
-    return [v for v in choices if ("there", v) in sink_side and ("again", v) not in sink_side]
+    return [
+        v for v in choices if ("available", v) in sink_side and ("recomputed", v) not in sink_side
+    ]
 
 
 N = TypeVar("N", bound=Hashable)

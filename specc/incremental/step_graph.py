@@ -376,8 +376,9 @@ def add_encoder_graph(step: DecodeGraph) -> DerivedGraphs:
     """Build the encoder graph of `step`; return the encoder graph, the step and the states."""
     inputs = set(step.plan.graph.inputs.values())
     # A static input of the spec is also an input of the step; `encode` returns all other values.
-    computed = ((n, v) for n, v in step.loop_invariant_inputs.items() if v not in inputs)
-    targets = {n: InitialStateValue(v) for n, v in computed} | {**step.initial_values}
+    targets = {
+        n: InitialStateValue(v) for n, v in step.loop_invariant_inputs.items() if v not in inputs
+    } | {**step.initial_values}
     first_result = _make_first_result(step, targets)
     return DerivedGraphs(
         encode=build_encoder_graph(step.plan, {**targets, **first_result}),

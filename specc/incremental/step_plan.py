@@ -178,7 +178,8 @@ class StepPlan(PositionDemandContext):
 
     def get_known_lengths(self) -> tuple[dict[str, int], dict[str, Dim]]:
         """Return the bounds and the equations of symbolic dimensions other than the time axis."""
-        min_lengths = {n: m for n, m in self.graph.min_lengths.items() if n != self.time_symbol}
+        min_lengths = dict(self.graph.min_lengths)
+        min_lengths.pop(self.time_symbol, None)
         length_equations = {
             n: d
             for n, d in self.graph.length_equations.items()

@@ -268,7 +268,7 @@ class _LoopFusion:
         if "one" not in self.leaves:
             return True
         value = self.outer.get(self.leaves["one"], self.leaves["one"])
-        return value.node is not None and value.node.op == ops.Constant(1.0, value.dtype)
+        return value.op == ops.Constant(1.0, value.dtype)
 
     def _is_computable_from_state(self, scan_outputs: Sequence[Value], new_state: Value) -> bool:
         """Return True if all scan outputs can be computed from scanned values and the new state."""

@@ -16,7 +16,16 @@ from dataclasses import dataclass, field, replace
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, GraphBuilder, Input, Node, NodeResults, Parameter, Value
+from specc.ir.graph import (
+    Graph,
+    GraphBuilder,
+    Input,
+    Node,
+    NodeResults,
+    Parameter,
+    Value,
+    select_entries,
+)
 from specc.ir.model import KVCache
 from specc.ir.op import Op
 from specc.ir.ops.quantized import (
@@ -41,7 +50,7 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
     def expand_layer(b: GraphBuilder, op: Op, args: Sequence[Value | None]) -> NodeResults | None:
         if not isinstance(op, layers):
             return None
-        weights = [v for n, v in b.parameters.items() if weight_names is None or n in weight_names]
+        weights = select_entries(b.parameters, weight_names or ()).values()
         # the quantizable operands are weights or views of weights
         if weight_names is None or any(find_underlying_weight(a) in weights for a in args[1:3]):
             return expand_to_scan(b, op, args)
