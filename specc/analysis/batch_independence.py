@@ -119,16 +119,11 @@ class _BatchAxis:
 
     def _is_crossing_batch(self, node: Node, results: NodeResults) -> bool:
         """Return True if a node mixes positions of the batch axis, or creates a batch axis."""
-        batch_axes = {
-            (r, n)
-            for r, v in enumerate(results)
-            for n, d in enumerate(v.shape)
-            if self.is_batch_dependent(d)
-        }
         return any(
             k.kind != "same"
             or k.offsets != SAME_POSITION
-            or (k.result, k.result_axis) not in batch_axes
+            or k.result_axis is None
+            or not self.is_batch_dependent(results[k.result].shape[k.result_axis])
             for k in find_dependences(node, results)
             if self.is_batch_dependent(get_operand_axis_size(node, k))
         )

@@ -143,12 +143,10 @@ class PaddingViolation:
         """Return the result of the call in the user's spec that contains a node."""
         graph, span = self.padding_source.loop_body or self.graph, self.get_span(node)
         call = span and (span.caller or span)
-        call_results = [
-            results[0]
-            for other, results in graph.nodes
-            if call in [s.caller or s for s in graph.get_origin(other).spans]
-        ]
-        return call_results[-1] if call_results else None
+        for other, results in reversed(graph.nodes):
+            if call in [s.caller or s for s in graph.get_origin(other).spans]:
+                return results[0]
+        return None
 
     def format_side_help(self, side: str) -> str:
         """Return the help text that suggests padding on `side`, or "" if it is already declared."""

@@ -156,17 +156,15 @@ def _infer_scaled_rotation(
     """Return the rotation of features scaled by one factor, or of a sum with equal rotations."""
     # Rotation is linear: the sum of two vectors rotated by the same angle is also rotated by this
     # angle.
-    are_equal = first is not None and first == second and first.feature_axis is not None
-    if first and are_equal and function_name in ("add", "sub"):
-        return first
-    if (first and second) or function_name not in ("mul", "div"):
-        return EXPOSED_ROTATION
     left, right = ops.Arith.left(node), ops.Arith.right(node)
-    if first:
-        return _infer_product_rotation(first, left, right)
-    # A scalar divided by a rotated vector is not a rotated vector.
-    if second and function_name == "mul":
-        return _infer_product_rotation(second, right, left)
+    match first, second, function_name:
+        case RotationFact(feature_axis=int()), _, "add" | "sub" if first == second:
+            return first
+        case RotationFact(), None, "mul" | "div":
+            return _infer_product_rotation(first, left, right)
+        # A scalar divided by a rotated vector is not a rotated vector.
+        case None, RotationFact(), "mul":
+            return _infer_product_rotation(second, right, left)
     return EXPOSED_ROTATION
 
 

@@ -168,8 +168,8 @@ class StepGraphBuilder:
             name = self.names.make_value_name(value)
             self.loop_invariant_inputs[name] = value
             # An input of the spec keeps its batch axis unsplit.
-            is_input = value in input_facts
-            folded = None if is_input else find_folded_batch_axis(value.type, plan.batch_size)
+            batch_size = None if value in input_facts else plan.batch_size
+            folded = find_folded_batch_axis(value.type, batch_size)
             type = folded.split_batch_axis_of_type(value.type) if folded else value.type
             new_value = draft.builder.add_input(name, input_facts.get(value, Input(type)))
             new_value = folded.merge_batch_axes(draft.builder, new_value) if folded else new_value
@@ -374,11 +374,10 @@ def derive_step_graph(
 
 def add_encoder_graph(step: DecodeGraph) -> DerivedGraphs:
     """Build the encoder graph of `step`; return the encoder graph, the step and the states."""
-    inputs = set(step.plan.graph.inputs.values())
+    inputs, invariants = step.plan.graph.inputs.values(), step.loop_invariant_inputs.items()
     # A static input of the spec is also an input of the step; `encode` returns all other values.
-    targets = {
-        n: InitialStateValue(v) for n, v in step.loop_invariant_inputs.items() if v not in inputs
-    } | {**step.initial_values}
+    targets = {n: InitialStateValue(v) for n, v in invariants if v not in inputs}
+    targets |= step.initial_values
     first_result = _make_first_result(step, targets)
     return DerivedGraphs(
         encode=build_encoder_graph(step.plan, {**targets, **first_result}),

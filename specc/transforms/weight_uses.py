@@ -150,9 +150,12 @@ def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
     # inputs with token ids are integers below a vocabulary size
     bounded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.upper_bound is not None]
     collector.collect_graph(graph, views, filter(is_integer_value, bounded), "")
-    stacks = {view.name for view in views.values() if view.is_stacked}
     # other weights of rank 3, such as convolution weights, are not stacks of matrices
-    return {n: u for n, u in collector.uses_by_weight.items() if n not in stacks or u.is_in_experts}
+    return {
+        n: uses
+        for n, uses in collector.uses_by_weight.items()
+        if graph.parameters[n].rank != STACKED_RANK or uses.is_in_experts
+    }
 
 
 def is_weight_matrix(value: Value) -> bool:
