@@ -109,7 +109,7 @@ def _softmax(scores: Array, mask: Array | bool, axis: int, sinks: Array | None =
     visible_scores = np.where(mask, scores, -np.inf)
     maximum = visible_scores.max(axis, keepdims=True, initial=-np.inf)
     if sinks is not None:
-        # The maximum includes the sink; otherwise its exponential could overflow.
+        # The maximum includes the sink; otherwise the exponential of the sink could overflow.
         maximum = np.maximum(maximum, sinks)
     # If all scores are masked, -inf minus -inf would be NaN.
     maximum = np.where(np.isneginf(maximum), 0.0, maximum)

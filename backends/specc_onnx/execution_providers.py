@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
@@ -128,18 +128,13 @@ def _classify_nodes(
     """
     is_scalar = {**outer_scalars, **_find_scalar_sources(graph)}
     for node in graph.node:
-        bodies = _list_bodies(node)
+        bodies = [b for a in node.attribute for b in ((a.g,) if a.HasField("g") else a.graphs)]
         reads_scalars = not bodies and all(is_scalar.get(n, False) for n in node.input if n)
         computes_lengths = reads_scalars or node.op_type in LENGTH_OPERATORS
         is_scalar.update(dict.fromkeys(node.output, computes_lengths))
         yield (node.op_type, node.name), computes_lengths
         for body in bodies:
             yield from _classify_nodes(body, is_scalar)
-
-
-def _list_bodies(node: NodeProto) -> list[GraphProto]:
-    """Return the subgraphs of a node."""
-    return [b for a in node.attribute for b in ((a.g,) if a.HasField("g") else a.graphs)]
 
 
 def _find_scalar_sources(graph: GraphProto) -> dict[str, bool]:

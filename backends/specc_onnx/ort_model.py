@@ -96,7 +96,7 @@ class OrtModel:
         array = np.asarray(array, order="C")
         tensor: DeviceTensor
         if array.dtype == ml_dtypes.bfloat16:
-            # bfloat16 values are passed as their bits
+            # bfloat16 values are passed as unsigned integers with the same bits
             tensor = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
                 array.view(np.uint16), TensorProto.BFLOAT16
             )
@@ -229,7 +229,7 @@ def prepare_ort_input(
             helps=[f"pass {format_quoted_names(required_inputs)}"],
         )
     array = np.asarray(inputs[name])
-    # big-endian arrays are valid; they are converted below
+    # Big-endian arrays are valid; `np.asarray` converts them to native byte order below.
     if array.dtype.newbyteorder("=") != spec.dtype:
         raise_error(
             "E0907",

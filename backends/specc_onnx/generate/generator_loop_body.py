@@ -119,7 +119,7 @@ class LoopIteration:
     masks) and `state_carries` (caches), the `strategy`, the encoder outputs
     `loop_invariant_inputs`, and the `hoisted_nodes`, which depend only on weights and encoder
     outputs. `first_logits` are the logits of sequences without a prompt; `empty_prompt_mask` is
-    true for these sequences.
+    true for sequences without a prompt.
     """
 
     token_carries: Sequence[LoopCarry]

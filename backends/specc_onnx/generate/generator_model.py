@@ -99,9 +99,9 @@ def _make_generation_context(
     graph, derived, decoding = definition.graph, definition.derived, definition.decoding
     types = dict(definition.inputs)
     used_names = set(types)
-    # If an input of the spec is named `seed` or `max_tokens`, it keeps this name.
+    # If the spec has an input `seed`, the scalar input gets a name with a numeric suffix.
     scalar_names = {n: make_unique_name(n, used_names) for n in get_scalar_input_types(decoding)}
-    # An absent optional input is empty, so no dimension can be computed from it.
+    # No dimension is computed from an optional input, because an absent input is empty.
     input_types = {n: t for n, t in types.items() if n not in definition.optional_inputs}
     lengths = DimResolver(input_types, graph.length_equations, graph.min_lengths)
     shape = graph.inputs[derived.sequence_input].type.shape
@@ -190,7 +190,7 @@ def lower_encoder(context: GenerationContext) -> None:
         for name, value in graph.outputs.items():
             tensor = g.values.tensors[value]
             if is_absent and name in context.padding_masks:
-                # the first position is valid even if it contains the pad token
+                # the start token is valid even if the start token is the pad token
                 tensor = (tensor | is_absent).with_type(tensor.type)
             context.main_tensors[name] = tensor
 

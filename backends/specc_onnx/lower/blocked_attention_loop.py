@@ -359,8 +359,9 @@ def _emit_concatenated_blocks(
     all_blocks = batch_first.emit_node("Reshape", [*[0] * leading_axes, -1, width])
     block_length, axis = [plan.block_size], [leading_axes]
     # The last block starts at position `overlap_start` of the sequence, but at index
-    # `leading_count` of the concatenation, where the previous blocks end. Its first new position is
-    # position `leading_count` of the sequence, at index `last_start` of the concatenation.
+    # `leading_count` of the concatenation, where the previous blocks end. The first new position of
+    # the last block is position `leading_count` of the sequence, at index `last_start` of the
+    # concatenation.
     leading_count = (block_count - [1]) * block_length
     overlap_start = g.emit_shape([n]) - block_length
     last_start = leading_count + leading_count - overlap_start

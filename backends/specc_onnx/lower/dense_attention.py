@@ -48,8 +48,8 @@ class AttentionOperands:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionResult:
     """The output of an attention layer, `[b, t, h·e]` if `is_packed`, otherwise `[b, h, t, e]`.
-    `weights` is None if the attention weights are not computed; `notes` name values from which
-    instrumentation can compute them.
+    `weights` is None if the attention weights are not computed; `notes` name the values from which
+    instrumentation can compute the attention weights.
     """
 
     result: OnnxValue
@@ -223,7 +223,7 @@ def _emit_nonempty_branch(
 
 
 def find_packed_heads(g: Emitter, operands: AttentionOperands) -> list[OnnxValue] | None:
-    """Return queries, keys and values as `[b, t, h·d]`, or None if the kernel cannot use them."""
+    """Return packed queries, keys and values `[b, t, h·d]`, or None if the kernel needs others."""
     packed_heads = [
         packed
         for x in (operands.q, operands.k, operands.v)

@@ -84,8 +84,8 @@ class NameTable:
 @dataclass(slots=True, kw_only=True)
 class ValueTable:
     """Emitted values. `tensors` maps IR values to ONNX tensors. `stored_types` are the types of
-    weights before a cast. `narrow_weights` maps weights that are cast to a wider type to their
-    initializers. `kv_buffers` are the values to which attention appends.
+    weights before a cast. `narrow_weights` maps the name of a weight that is cast to a wider
+    type to the initializer. `kv_buffers` are the values to which attention appends.
     """
 
     tensors: dict[Value, Tensor] = field(default_factory=dict)
@@ -216,7 +216,7 @@ class Emitter:
         return NodeResult(self, name, value.dtype)
 
     def reserve_name(self, preferred_name: str) -> str:
-        """Reserve a unique name: the preferred name, with a numeric suffix if it is in use."""
+        """Reserve a unique name: the preferred name, with a numeric suffix if necessary."""
         name = make_unique_name(preferred_name, self.names.used)
         self.names.preferred[name] = preferred_name
         return name

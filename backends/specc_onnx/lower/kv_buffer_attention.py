@@ -52,10 +52,9 @@ class _AppendedBuffer:
         past, new_positions = _get_two_operands(concatenated)
         if scale is not None:
             new_positions, _ = _get_two_operands(new_positions)
-        scale_tensor = None if scale is None else g.values.tensors[scale]
-        return cls(
-            concatenated, g.values.tensors[past], g.values.tensors[new_positions], scale_tensor
-        )
+        tensors = g.values.tensors
+        scale_tensor = None if scale is None else tensors[scale]
+        return cls(concatenated, tensors[past], tensors[new_positions], scale_tensor)
 
 
 def is_kv_buffer(g: Emitter, x: Tensor) -> bool:
@@ -68,10 +67,10 @@ def is_kv_buffer(g: Emitter, x: Tensor) -> bool:
 
 def _split_scale(value: Value) -> tuple[Value | None, Value]:
     """Return the scale of an int8 cache (None for other caches) and the stored value."""
-    if value.node is None or not isinstance(value.node.op, ops.Dequantize):
-        return None, value
-    stored_value, scale = _get_two_operands(value)
-    return scale, stored_value
+    match value.node:
+        case Node(ops.Dequantize(), (Value() as stored_value, scale)):
+            return scale, stored_value
+    return None, value
 
 
 def _get_two_operands(value: Value) -> tuple[Value, Value]:

@@ -64,7 +64,7 @@ class OnnxValue:
         return self.with_type(Type.of(self.dtype, *shape))
 
     def emit_node(self, kind: str, *operands: "Operand", **attributes: Any) -> "OnnxValue":
-        """Emit a node whose first operand is this value."""
+        """Emit a node whose first operand is the value."""
         return self.g.emit_node(kind, self, *operands, **attributes)
 
     def __add__(self, other: "Operand") -> "OnnxValue":
@@ -128,7 +128,7 @@ class OnnxValue:
         return self.g.emit_node("Min", self, other)
 
     def if_else(self, x: "Operand", y: "Operand") -> "OnnxValue":
-        """Emit `x` where this mask is true and `y` where it is false."""
+        """Emit `x` where the mask is true and `y` where the mask is false."""
         # ONNX Runtime's `Where` does not support boolean operands.
         if isinstance(x, OnnxValue) and x.dtype == "bool":
             return self & x | ~self & y

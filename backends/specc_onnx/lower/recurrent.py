@@ -317,7 +317,7 @@ def _emit_fused_layer(
     initial_states = x.initial_state, x.initial_cell
     # ONNX states have a num_directions axis, which has size 1, because each direction is a separate
     # layer.
-    states = [_emit_initial_state(layer, state) for state in initial_states]
+    states = [s and layer.pad_empty_axes(s, s.shape).unsqueeze(0) for s in initial_states]
     time_major_input = layer.convert_to_time_major(x.sequence, zero_padding=x.scales is not None)
     axis = 1 if x.scales else 0
     weights = emit_reordered_weights(
@@ -348,13 +348,6 @@ def _emit_fused_layer(
         state = layer.remove_placeholder(final_state.squeeze(0), layer.batch_and_length[:1])
         results.append(layer.select_final_state(state, initial_state, lengths))
     return tuple(results)
-
-
-def _emit_initial_state(layer: "_RecurrentLayer", state: Tensor | None) -> OnnxValue | None:
-    """Emit an initial state with a num_directions axis of size 1."""
-    if state is None:
-        return None
-    return layer.pad_empty_axes(state, state.shape).unsqueeze(0)
 
 
 def _emit_scales(layer: _RecurrentLayer) -> list[OnnxValue]:

@@ -138,7 +138,7 @@ class _ExpertEmitter:
         return make_body_graph(name, body, results, types, [iteration, condition, sums])
 
     def emit_unrolled_experts(self, initial_sums: OnnxValue) -> OnnxValue:
-        """Emit one `If` per expert that adds its outputs to `initial_sums`; return the sums."""
+        """Emit an `If` for each expert, which adds the outputs of the expert to `initial_sums`."""
         g, sums, count = self.g, initial_sums, self.op.num_experts.number or 0
         parts = [self._split_expert_weights(t, count) for t in self.operands.stacked]
         for index in range(count):

@@ -41,7 +41,7 @@ def emit_reshape(
 def _find_constant_target(
     source_shape: Sequence[DimLike], shape: Sequence[DimLike]
 ) -> Sequence[int] | None:
-    """Return a constant shape operand for `Reshape`, or None if it must be computed at run time."""
+    """Return a constant shape operand for `Reshape`, or None for a shape known only at run time."""
     # In the shape operand, 0 copies an axis. Other dynamic axes are None.
     target: list[int | None] = []
     for axis, length in enumerate(map(Dim.from_value, shape)):

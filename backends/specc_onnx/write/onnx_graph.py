@@ -42,6 +42,7 @@ from specc_onnx.lower.emitter import (
 from specc_onnx.lower.kv_buffer_attention import get_buffer_type
 from specc_onnx.lower.onnx_nodes import (
     find_live_nodes,
+    iterate_nested_graphs,
     iterate_node_bodies,
     iterate_node_inputs,
     make_unique_name,
@@ -72,13 +73,6 @@ def format_input_doc(graph_input: Input) -> str:
         return f"{graph_input.type}: false at padded positions; padding{side or ' on any side'}"
     limit = graph_input.upper_bound.number if graph_input.upper_bound is not None else None
     return str(graph_input.type) if limit is None else f"{graph_input.type}, from 0 to {limit - 1}"
-
-
-def collect_domains(nodes: Iterable[NodeProto]) -> set[str]:
-    """Return the operator domains of nodes, including nodes in their bodies."""
-    return {node.domain for node in nodes} | {
-        d for node in nodes for b in iterate_node_bodies(node) for d in collect_domains(b.node)
-    }
 
 
 def assign_final_names(
@@ -225,7 +219,17 @@ def finish_model(
     output_names = _name_outputs(g, inputs, outputs)
     used_names = {*inputs, *outputs, *g.values.constants, *(t.name for t in weights.values())}
     names = _rename_values(g, output_names, used_names)
-    model = _make_model_proto(_make_graph_proto(g, graph.name, inputs, outputs, weights), g.opset)
+    graph_proto = _make_graph_proto(g, graph.name, inputs, outputs, weights)
+    imports = [helper.make_opsetid("", g.opset)]
+    if any(n.domain for subgraph in iterate_nested_graphs(graph_proto) for n in subgraph.node):
+        imports.append(helper.make_opsetid(CONTRIB_DOMAIN, 1))
+    model = ModelProto(
+        ir_version=onnx_targets.get_ir_version(g.opset),
+        producer_name="specc",
+        producer_version=__version__,
+        graph=graph_proto,
+        opset_import=imports,
+    )
     # protobuf copies initializers, so the weights are looked up in the model
     stored_weights = dict(zip(weights, model.graph.initializer, strict=False))
     types = {**inputs, **{n: t.type for n, t in outputs.items()}, **g.values.stored_types}
@@ -271,19 +275,6 @@ def _list_attention_notes(
         {k: final_names[v] if k in NAMED_NOTE_FIELDS else v for k, v in note.items()}
         for note in g.attention_weight_locations
         if all(note[key] in final_names for key in NAMED_NOTE_FIELDS & note.keys())
-    )
-
-
-def _make_model_proto(graph: GraphProto, opset: int) -> ModelProto:
-    imports = [helper.make_opsetid("", opset)]
-    if CONTRIB_DOMAIN in collect_domains(graph.node):
-        imports.append(helper.make_opsetid(CONTRIB_DOMAIN, 1))
-    return ModelProto(
-        ir_version=onnx_targets.get_ir_version(opset),
-        producer_name="specc",
-        producer_version=__version__,
-        graph=graph,
-        opset_import=imports,
     )
 
 

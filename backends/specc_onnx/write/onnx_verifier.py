@@ -96,35 +96,20 @@ def infer_graph_types(inferred_types: InferredTypes, graph: GraphProto) -> None:
 
 
 def _infer_node(inferred_types: InferredTypes, node: NodeProto) -> None:
-    types = _infer_results(inferred_types, node)
+    contrib_rule = CONTRIB_SHAPE_RULES.get((node.domain, node.op_type), _infer_by_schema)
+    types = CONTROL_FLOW_RULES.get(node.op_type, contrib_rule)(inferred_types, node)
     if (check := SHAPE_CHECKS.get(node.op_type)) is not None:
         check(inferred_types, node, types)
     operand_shapes = [inferred_types.get_static_shape(n) for n in node.input if n]
-    if node.op_type not in DATA_DEPENDENT_OPS and None not in operand_shapes:
-        _check_lengths_known(types, operand_shapes)
+    is_static = node.op_type not in DATA_DEPENDENT_OPS and None not in operand_shapes
+    # ONNX's shape inference silently skips some invalid nodes.
+    if is_static and any(has_unknown_length(t) for t in types):
+        shapes = ", ".join(map(str, operand_shapes))
+        raise OperandMismatchError(f"no result shape can be inferred from operand shapes {shapes}")
     operands = [inferred_types.constants.get(n) for n in node.input]
     elements = fold_node(node, operands, operand_shapes[0] if operand_shapes else None)
     for n, name in enumerate(filter(None, node.output)):
         inferred_types.add_value(name, types[n], elements if n == 0 else None)
-
-
-def _check_lengths_known(
-    results: Sequence[TypeProto], operand_shapes: Sequence[list[int] | None]
-) -> None:
-    """Raise OperandMismatchError if an axis size of `results` is unknown, which means that ONNX's
-    shape inference silently skipped the node.
-    """
-    if any(has_unknown_length(t) for t in results):
-        shapes = ", ".join(map(str, operand_shapes))
-        raise OperandMismatchError(f"no result shape can be inferred from operand shapes {shapes}")
-
-
-def _infer_results(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Return the result types of a node by specc's rule (control flow, contrib) or ONNX's rule."""
-    if node.op_type in CONTROL_FLOW_RULES:
-        return CONTROL_FLOW_RULES[node.op_type](inferred_types, node)
-    rule = CONTRIB_SHAPE_RULES.get((node.domain, node.op_type), _infer_by_schema)
-    return rule(inferred_types, node)
 
 
 def _infer_by_schema(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:

@@ -48,16 +48,15 @@ def write_package(
     weights_as: WeightStorage = "auto",
     dtype: str = "",
     extra_files: Sequence[ExtraFile] = (),
-    stem: str = "model",
     load: bool = True,
     input_paths: Sequence[Path] = (),
     force: bool = False,
     hash_on_every_load: bool = False,
 ) -> WrittenModel:
-    """Write `graphs` by role into `directory`, replacing an existing package. `stem` is the prefix
-    of the weight file's name; with `hash_on_every_load`, content hashes are compared on every load.
-    Raise E0833 if a file that specc did not write would be overwritten (unless `force`), E0814 if
-    one of the `input_paths` would be overwritten, or an error of `write_model`.
+    """Write `graphs` by role into `directory`, replacing an existing package. With
+    `hash_on_every_load`, content hashes are compared on every load. Raise E0833 if a file that
+    specc did not write would be overwritten (unless `force`), E0814 if one of the `input_paths`
+    would be overwritten, or an error of `write_model`.
     """
     directory = normalize_output_path(directory)
     reject_unportable_name(directory)
@@ -80,7 +79,7 @@ def write_package(
     superseded_files = [name for name in previous_files if name not in unchanged_extras]
     with OutputDirectory(directory, superseded=superseded_files) as out:
         entries = [(graph.file, graph.metadata) for graph in graphs.values()]
-        data = write_prepared_graphs(out, stem, prepared_graphs, values, entries)
+        data = write_prepared_graphs(out, "model", prepared_graphs, values, entries)
         index = PackageIndex(
             model=metadata.model,
             graphs={role: graph.file for role, graph in graphs.items()},
@@ -93,10 +92,11 @@ def write_package(
             sources=metadata.sources,
             checks_hashes_on_open=hash_on_every_load,
         )
-        out.write_named_file(INDEX_FILE, [index.dump()])
-    return WrittenModel(
-        directory, data, prepared_graphs.placement.plan, _list_file_sizes(directory, index)
-    )
+        index_content = index.dump()
+        out.write_named_file(INDEX_FILE, [index_content])
+    sizes = {**{n: facts.bytes for n, facts in index.files.items()}, INDEX_FILE: len(index_content)}
+    files = tuple((directory / name, size) for name, size in sizes.items())
+    return WrittenModel(directory, data, prepared_graphs.placement.plan, files)
 
 
 def _find_superseded_files(directory: Path, previous_index: PackageIndex | None) -> Sequence[str]:
@@ -108,12 +108,6 @@ def _find_superseded_files(directory: Path, previous_index: PackageIndex | None)
         find_replaceable_files(directory, previous_index),
         excluded_models=previous_index.files,
     )
-
-
-def _list_file_sizes(directory: Path, index: PackageIndex) -> tuple[tuple[Path, int], ...]:
-    """Return every file of the package with its size; the package index is last."""
-    sizes = [(directory / name, facts.bytes) for name, facts in index.files.items()]
-    return (*sizes, (directory / INDEX_FILE, len(index.dump())))
 
 
 def _check_output_files(

@@ -103,15 +103,10 @@ def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
             yield cast
             yield helper.make_node("Gemm", operands, node.output, transB=1)
         case _:
-            _set_exact_accuracy(node)
+            for attribute in node.attribute:
+                if node.op_type == "MatMulNBits" and attribute.name == "accuracy_level":
+                    attribute.i = EXACT_ACCURACY_LEVEL
             yield node
-
-
-def _set_exact_accuracy(node: NodeProto) -> None:
-    """Make a `MatMulNBits` node compute with unquantized activations."""
-    for attribute in node.attribute:
-        if node.op_type == "MatMulNBits" and attribute.name == "accuracy_level":
-            attribute.i = EXACT_ACCURACY_LEVEL
 
 
 def _cast_weights(node: NodeProto, weights: str) -> tuple[NodeProto, list[str]]:
@@ -149,8 +144,9 @@ def expose_quantized_matmuls(model: ModelProto) -> tuple[QuantizedMatMul, ...]:
     matmuls: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
     probe_types: dict[str, int] = {}
     results: list[QuantizedMatMul] = []
-    constant_types = _map_initializer_types(model.graph)
-    for graph in iterate_nested_graphs(model.graph):
+    graphs = list(iterate_nested_graphs(model.graph))
+    constant_types = {t.name: t.data_type for graph in graphs for t in graph.initializer}
+    for graph in graphs:
         for node in graph.node:
             if (roles := _find_operand_roles(node, constant_types)) is not None:
                 names = {role: name for role, (name, _) in roles.items()}
@@ -162,11 +158,6 @@ def expose_quantized_matmuls(model: ModelProto) -> tuple[QuantizedMatMul, ...]:
             values = {role: probes[name] for role, name in names.items()}
             results.append(QuantizedMatMul(operator, values, attributes))
     return tuple(results)
-
-
-def _map_initializer_types(graph: GraphProto) -> dict[str, int]:
-    """Return the element type of every initializer, by name, including those of subgraphs."""
-    return {t.name: t.data_type for g in iterate_nested_graphs(graph) for t in g.initializer}
 
 
 def _get_integer_attributes(node: NodeProto) -> dict[str, int]:

@@ -84,8 +84,10 @@ def plan_weight_placement(
     reasons: dict[Path, str] = {}
     pieces = []
     for name, dtype in dtypes.items():
-        can_link = allows_links and not _needs_conversion(values, name, dtype, matrix_dtype)
-        link_directory = directory if can_link else None
+        # a matrix that is converted to `matrix_dtype` is copied from the checkpoint
+        is_converted = bool(matrix_dtype) and len(values.parameters[name].shape) > 1
+        can_link = not is_converted or values.get_stored_dtype(name) == dtype
+        link_directory = directory if allows_links and can_link else None
         pieces.append(_make_piece(name, dtype, values, link_directory, opset, reasons))
     is_inline = _is_inline(pieces, storage, len(graphs) == 1)
     plan = plan_external_data(
@@ -95,14 +97,6 @@ def plan_weight_placement(
     if storage == "link":
         _check_all_linked(plan, pieces)
     return WeightPlacement({p.name: p for p in pieces}, ties, plan, is_inline)
-
-
-def _needs_conversion(values: ParameterSource, name: str, dtype: str, matrix_dtype: str) -> bool:
-    """Return True if a matrix is converted to `matrix_dtype` and thus copied from the
-    checkpoint.
-    """
-    is_converted = bool(matrix_dtype) and len(values.parameters[name].shape) > 1
-    return is_converted and values.get_stored_dtype(name) != dtype
 
 
 def _is_inline(pieces: Sequence[ExternalTensor], storage: WeightStorage, is_single: bool) -> bool:
