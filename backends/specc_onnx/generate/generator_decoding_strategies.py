@@ -356,7 +356,7 @@ def emit_invalid_logits(logits: OnnxValue) -> OnnxValue:
     # Not every `ReduceMax` kernel propagates NaN.
     is_nan = logits.emit_node("IsNaN").cast("f32")
     has_nan = emit_reduce("ReduceMax", is_nan, 1) > 0.0
-    max_magnitude = emit_reduce("ReduceMax", logits, 1).emit_node("Abs")
+    max_magnitude = emit_reduce("ReduceMax", logits, 1).abs()
     return has_nan | ~(max_magnitude < float("inf"))
 
 

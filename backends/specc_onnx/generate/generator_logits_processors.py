@@ -157,7 +157,7 @@ class LogitsProcessors:
         equal_tokens = recent_tokens.unsqueeze(1).equals(prefixes)
         is_match = emit_count_nonzero(equal_tokens, 2).equals(length - 1)
         last_tokens = g.emit_constant([[sequence[-1] for sequence in sequences]], "i64")
-        tokens = last_tokens.emit_node("Expand", is_match.emit_node("Shape"))
+        tokens = last_tokens.expand(is_match.emit_node("Shape"))
         return emit_prompt_token_mask(tokens, is_match, self.vocabulary)
 
     def _emit_suppressed_scores(

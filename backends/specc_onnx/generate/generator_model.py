@@ -210,7 +210,7 @@ def _emit_begin_token(context: GenerationContext) -> OnnxValue | None:
         start_tokens = g.emit_constant([list(start_ids)], prompt_type.dtype)
         shape = g.emit_shape([context.batch]).emit_node("Concat", [1], axis=0)
         count = is_absent.cast("i64") * [len(start_ids)]
-        start_column = start_tokens.emit_node("Expand", shape)
+        start_column = start_tokens.expand(shape)
         start_column = start_column.emit_node("Slice", [0], count, [1])
         tokens = start_column.emit_node("Concat", tokens, axis=1)
     context.main_tensors[prompt_input] = tokens.with_type(prompt_type)
@@ -243,7 +243,7 @@ def _emit_optional_input(context: GenerationContext, name: str) -> OnnxValue:
     code = ONNX_TYPE_CODES[type.dtype]
     g.values.constants[name] = TensorProto(name=name, data_type=code, dims=[1, 0])
     shape = g.emit_shape([context.batch]).emit_node("Concat", [1], axis=0)
-    return Tensor(g, name, type).emit_node("Expand", shape)
+    return Tensor(g, name, type).expand(shape)
 
 
 def emit_prompt_carry(context: GenerationContext) -> LoopCarry:

@@ -130,7 +130,7 @@ def emit_beam_step(
     sequences = _emit_gathered_beams(step, candidates.sequences, indices, step.candidate_count)
     finished_scores, finished_sequences, is_finished = _emit_finished_beams(step, candidates)
     can_improve = _emit_can_improve(step, scores, finished_scores, is_finished)
-    is_invalid = is_invalid_logits.emit_node("Reshape", batch.emit_node("Concat", [-1], axis=0))
+    is_invalid = is_invalid_logits.reshape(batch.emit_node("Concat", [-1], axis=0))
     # all unfinished sequences end if a live beam has invalid logits
     is_live = step.state.scores > NO_SCORE
     has_failed = step.state.can_improve & _emit_any(is_live & is_invalid)
@@ -142,7 +142,7 @@ def emit_beam_step(
     next_state = BeamState(
         scores, sequences, finished_scores, finished_sequences, is_finished, can_improve
     )
-    flat_tokens = tokens.emit_node("Reshape", [-1])
+    flat_tokens = tokens.reshape([-1])
     return TokenSelection(flat_tokens, parents, should_continue, next_state)
 
 
@@ -155,7 +155,7 @@ def _emit_candidates(step: BeamSearchStep, log_probs: OnnxValue) -> BeamCandidat
     # An unused beam may have NaN logits.
     is_live = parent_scores > NO_SCORE
     total_scores = is_live.if_else(log_probs + parent_scores, NO_SCORE)
-    total_scores = total_scores.emit_node("Reshape", [-1, n * step.vocabulary])
+    total_scores = total_scores.reshape([-1, n * step.vocabulary])
     scores, indices = emit_top_k(total_scores, [step.candidate_count], axis=1)
     parents, tokens = (indices.emit_node(kind, step.vocabulary) for kind in ("Div", "Mod"))
     parent_sequences = _emit_gathered_beams(step, step.state.sequences, parents, n)
@@ -164,7 +164,7 @@ def _emit_candidates(step: BeamSearchStep, log_probs: OnnxValue) -> BeamCandidat
     for stop in step.decoding.stop_token_ids:
         is_finished = is_finished | tokens.equals(stop)
     if not step.decoding.stop_token_ids:
-        is_finished = is_finished.emit_node("Expand", tokens.emit_node("Shape"))
+        is_finished = is_finished.expand(tokens.emit_node("Shape"))
     return BeamCandidates(scores, parents, tokens, sequences, is_finished)
 
 
@@ -253,7 +253,7 @@ def _emit_flat_indices(step: BeamSearchStep, indices: OnnxValue, width: int) -> 
     count = emit_axis_length(step.state.scores, 0).squeeze(0)
     sequence_ids = step.g.emit_node("Range", 0, count, 1)
     offsets = sequence_ids.unsqueeze(1) * width
-    return (indices + offsets).emit_node("Reshape", [-1])
+    return (indices + offsets).reshape([-1])
 
 
 def _emit_gathered_beams(

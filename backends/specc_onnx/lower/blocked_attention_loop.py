@@ -356,7 +356,7 @@ def _emit_concatenated_blocks(
     assert width is not None, "blocked attention needs a static width"
     order = [*range(1, leading_axes + 1), 0, leading_axes + 1, leading_axes + 2]
     batch_first = blocks.transpose(order)
-    all_blocks = batch_first.emit_node("Reshape", [*[0] * leading_axes, -1, width])
+    all_blocks = batch_first.reshape([*[0] * leading_axes, -1, width])
     block_length, axis = [plan.block_size], [leading_axes]
     # The last block starts at position `overlap_start` of the sequence, but at index
     # `leading_count` of the concatenation, where the previous blocks end. The first new position of
@@ -387,7 +387,7 @@ def _emit_global_queries(
             # `ScatterElements` takes one index per element, not per position.
             other_axes = [a for a in range(result.rank) if a != axis]
             scatter_indices = indices.unsqueeze(*other_axes)
-            scatter_indices = scatter_indices.emit_node("Expand", updates.emit_node("Shape"))
+            scatter_indices = scatter_indices.expand(updates.emit_node("Shape"))
             return [result.emit_node("ScatterElements", scatter_indices, updates, axis=axis)]
 
     branches: dict[str, Callable[[], list[OnnxValue]]] = {

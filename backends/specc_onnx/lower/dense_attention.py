@@ -91,7 +91,7 @@ def emit_unpacked_output(attention: AttentionResult, heads: Dim, width: Dim) -> 
 def emit_split_heads(packed: OnnxValue, heads: Dim, width: Dim) -> OnnxValue:
     """Split packed heads `[b, t, h·d]` to `[b, h, t, d]`, and record both layouts for later ops."""
     head_size = -1 if width.number is None else width.number
-    heads_last = packed.emit_node("Reshape", [0, 0, heads.number or 0, head_size])
+    heads_last = packed.reshape([0, 0, heads.number or 0, head_size])
     result = heads_last.transpose([0, 2, 1, 3])
     packed.g.layouts.packed_heads[result.name] = packed
     return result
@@ -154,8 +154,8 @@ def _emit_attention_weights(
         return emit_masked_softmax(scores, operands.mask, is_finite=operands.bias is None)
     if operands.mask is not None and not is_always_true(operands.mask):
         scores = operands.mask.if_else(scores, float("-inf"))
-    sinks = operands.sinks.emit_node("Reshape", g.emit_shape((1, h, 1, 1)))
-    sinks = sinks.emit_node("Expand", g.emit_shape((b, 1, q, 1)))
+    sinks = operands.sinks.reshape(g.emit_shape((1, h, 1, 1)))
+    sinks = sinks.expand(g.emit_shape((b, 1, q, 1)))
     weights_and_sink = scores.emit_node("Concat", sinks, axis=3).emit_node("Softmax", axis=-1)
     return weights_and_sink.emit_node("Slice", [0], g.emit_shape([k]), [3])
 

@@ -131,7 +131,7 @@ def emit_float_division(fn: str, x: Tensor, y: Tensor) -> OnnxValue:
         return has_opposite_signs.if_else(remainder + y, remainder)
     # Dividend minus remainder is a multiple of the divisor, so the quotient of `Div` has only a
     # rounding error, which `Round` removes. `Floor(x / y)` would sometimes be one too large.
-    quotient = ((x - remainder) / y).emit_node("Round")
+    quotient = ((x - remainder) / y).round()
     quotient = quotient - has_opposite_signs.cast(x.dtype)
     # A nonzero constant divisor needs no `Where`.
     if find_tensor_constant(y):
@@ -227,7 +227,7 @@ def emit_expm1(x: OnnxValue) -> OnnxValue:
     """Emit `exp(x) - 1`, accurate near 0: `(u - 1) · x / log(u)` with `u = exp(x)` (Higham,
     Accuracy and Stability of Numerical Algorithms, sec. 1.14.1).
     """
-    u = x.emit_node("Exp")
+    u = x.exp()
     difference = u - 1.0
     near_zero = difference * (x / u.emit_node("Log"))
     return _emit_near_zero(x, u.equals(1.0).if_else(x, near_zero), difference)
@@ -239,7 +239,7 @@ def _emit_near_zero(
     """Emit `value_near_zero` for `|x| < 0.5`, otherwise `value_elsewhere`. For `|x| >= 0.5`, the
     direct formula has no cancellation, whereas `u` in the accurate formula may be infinite or 0.
     """
-    is_near_zero = x.emit_node("Abs") < 0.5
+    is_near_zero = x.abs() < 0.5
     return is_near_zero.if_else(value_near_zero, value_elsewhere)
 
 
@@ -262,7 +262,7 @@ def emit_sigmoid(x: OnnxValue) -> OnnxValue:
 
 def _emit_sigmoid_divisor(x: OnnxValue, slope: float = 1.0) -> OnnxValue:
     """Emit `1 + exp(-slope · x)` with `Mul`, because CoreML does not support `Neg`."""
-    return (x * -slope).emit_node("Exp") + 1.0
+    return (x * -slope).exp() + 1.0
 
 
 def emit_silu(x: OnnxValue, slope: float = 1.0) -> OnnxValue:

@@ -254,7 +254,7 @@ class _AxisSampler:
         points = emit_arange(self.g, self.target_length).cast("f32")
         if self.op.mode == "nearest_exact":
             points = points + 0.5
-        indices = (points * self._emit_step("f32")).emit_node("Floor")
+        indices = (points * self._emit_step("f32")).floor()
         return self._clamp_positions(indices.cast("i64"))
 
     def emit_antialiased(self, x: OnnxValue, axis: int, rank: int) -> OnnxValue:
@@ -276,7 +276,7 @@ class _AxisSampler:
         coordinates = self._emit_positions()
         if self.op.mode == "bilinear":
             coordinates = coordinates.maximum(0.0)
-        lower = coordinates.emit_node("Floor")
+        lower = coordinates.floor()
         fraction = (coordinates - lower).cast("f32")
         fraction = fraction.unsqueeze(*range(1, rank - axis))
         lower_index = lower.cast("i64")
@@ -330,7 +330,7 @@ class _AxisSampler:
     def _emit_weight(self, fraction: OnnxValue, step: int) -> OnnxValue:
         """Emit the cubic interpolation weight at distance `|fraction - step|`."""
         a = CUBIC_COEFFICIENT
-        distance = (fraction - float(step)).emit_node("Abs")
+        distance = (fraction - float(step)).abs()
         is_inner = step in (0, 1)
         # ((a + 2) d - (a + 3)) d d + 1 for d <= 1, and ((a d - 5 a) d + 8 a) d - 4 a for d > 1
         coefficients = (a + 2, -(a + 3), 0.0, 1.0) if is_inner else (a, -5 * a, 8 * a, -4 * a)

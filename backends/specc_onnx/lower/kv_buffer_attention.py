@@ -138,7 +138,7 @@ def _emit_sequence_lengths(
     with g.hoist_nodes("lengths"):
         total_count = g.emit_length(total_length).cast("i32")
         last_position = g.emit_length(total_length - 1).cast("i32")
-        return last_position.emit_node("Expand", g.emit_shape([batch])), total_count
+        return last_position.expand(g.emit_shape([batch])), total_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +221,7 @@ def _emit_packed_heads(x: Tensor) -> OnnxValue:
         return packed
     _, h, _, d = x.shape
     time_major = x.transpose([0, 2, 1, 3])
-    return time_major.emit_node("Reshape", [0, 0, (h.number or 0) * (d.number or 0)])
+    return time_major.reshape([0, 0, (h.number or 0) * (d.number or 0)])
 
 
 def _emit_attention_bias(

@@ -304,5 +304,5 @@ def _emit_zero_filled(
     outputs = scan_outputs.emit_node("Reshape", shape, allowzero=1)
     missing_count = iterations.unsqueeze(0) - run_count
     shape = missing_count.emit_node("Concat", g.emit_shape(element_shape), axis=0)
-    zeros = g.emit_constant(0, type.dtype).emit_node("Expand", shape)
+    zeros = g.emit_constant(0, type.dtype).expand(shape)
     return outputs.emit_node("Concat", zeros, axis=0)

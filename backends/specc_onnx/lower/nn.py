@@ -106,7 +106,7 @@ def _emit_norm_scale(g: Emitter, x: Tensor, scale: Tensor | None) -> OnnxValue:
     # ONNX requires a scale operand.
     if width.number is not None:
         return g.emit_constant([1.0] * width.number, x.dtype)
-    return g.emit_constant(1.0, x.dtype).emit_node("Expand", g.emit_shape([width]))
+    return g.emit_constant(1.0, x.dtype).expand(g.emit_shape([width]))
 
 
 lower.add_rules(
@@ -212,7 +212,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> OnnxValue:
         columns = [x.unsqueeze(rank + 1) for x in (sines, cosines)]
         pairs = g.emit_node("Concat", *columns, axis=rank + 1)
         # in the shape operand of `Reshape`, 0 copies the size of the input axis at the same index
-        table = pairs.emit_node("Reshape", [*[0] * rank, op.dim.number])
+        table = pairs.reshape([*[0] * rank, op.dim.number])
     else:
         table = sines.emit_node("Concat", cosines, axis=positions.rank)
     return table.cast(g.site.types[0].dtype)
@@ -268,7 +268,7 @@ def apply_rope(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Te
     else:
         columns = [part.unsqueeze(4) for part in rotated_pair]
         pairs = g.emit_node("Concat", *columns, axis=4)
-        result = pairs.emit_node("Reshape", [0, 0, 0, feature_count])
+        result = pairs.reshape([0, 0, 0, feature_count])
     if rotated_width == width:
         return result
     return result.emit_node("Concat", x.slice(3, rotated_width, width), axis=3)

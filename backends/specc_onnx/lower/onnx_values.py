@@ -139,6 +139,30 @@ class OnnxValue:
         code = ONNX_TYPE_CODES[dtype]
         return self if self.dtype == dtype else self.g.emit_node("Cast", self, to=code)
 
+    def abs(self) -> "OnnxValue":
+        """Emit the elementwise absolute value."""
+        return self.emit_node("Abs")
+
+    def exp(self) -> "OnnxValue":
+        """Emit the elementwise exponential."""
+        return self.emit_node("Exp")
+
+    def floor(self) -> "OnnxValue":
+        """Emit the elementwise floor."""
+        return self.emit_node("Floor")
+
+    def round(self) -> "OnnxValue":
+        """Emit the elements rounded to integers, halves to even."""
+        return self.emit_node("Round")
+
+    def reshape(self, shape: "Operand") -> "OnnxValue":
+        """Emit the value in the shape i64[n]; a size of 0 copies the axis, -1 is computed."""
+        return self.emit_node("Reshape", shape)
+
+    def expand(self, shape: "Operand") -> "OnnxValue":
+        """Emit the value broadcast to the shape i64[n]."""
+        return self.emit_node("Expand", shape)
+
     def squeeze(self, *axes: int) -> "OnnxValue":
         """Emit the value without `axes` of size 1, or without all axes of size 1."""
         return self.g.emit_node("Squeeze", self, [*axes] or None)

@@ -118,7 +118,7 @@ def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> Wi
     length = g.emit_length(keys).cast("f32")
 
     def emit_end(end: OnnxValue) -> OnnxValue:
-        end = end.emit_node("Floor").maximum(0.0)
+        end = end.floor().maximum(0.0)
         return end.minimum(length).cast("i64").unsqueeze(0)
 
     # The placeholder is the opposite end of the key axis, so that an empty batch has a minimal
@@ -135,7 +135,7 @@ def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> Wi
 
 def _emit_extreme(g: Emitter, value: Value, kind: str, placeholder: Operand) -> OnnxValue:
     """Emit the minimum (`kind` "ReduceMin") or maximum of a value and `placeholder`, f32[]."""
-    elements = g.values.tensors[value].cast("f32").emit_node("Reshape", [-1])
+    elements = g.values.tensors[value].cast("f32").reshape([-1])
     placeholder = g.emit_node("Unsqueeze", placeholder, [0])
     return emit_reduce(kind, elements.emit_node("Concat", placeholder, axis=0), 0)
 

@@ -147,7 +147,7 @@ def _emit_token_scales(x: Tensor) -> tuple[OnnxValue, OnnxValue]:
 def _emit_token_maximum(x: Tensor) -> OnnxValue:
     """Emit the absolute maximum of each token, at least `MIN_TOKEN_MAXIMUM`."""
     last_axis = x.rank - 1
-    magnitude = emit_reduce("ReduceMax", x.emit_node("Abs"), last_axis, keepdims=True)
+    magnitude = emit_reduce("ReduceMax", x.abs(), last_axis, keepdims=True)
     # ONNX Runtime's `ReduceMax` over an empty axis returns an empty axis instead of an axis of size
     # 1.
     if not all(x.g.lengths.is_positive(d) for d in x.shape):
@@ -163,7 +163,7 @@ def _emit_fake_quantized_tokens(x: Tensor) -> Tensor:
 
 def _emit_int8_codes(x: OnnxValue) -> OnnxValue:
     """Emit `x` rounded and clipped to the range of int8, without a cast to int8."""
-    return x.emit_node("Round").emit_node("Clip", -128, 127)
+    return x.round().emit_node("Clip", -128, 127)
 
 
 def _emit_fake_quantized_groups(x: Tensor, group_size: int) -> Tensor:
@@ -183,7 +183,7 @@ def _emit_fake_quantized_groups(x: Tensor, group_size: int) -> Tensor:
     # The kernel of `MatMulNBits` multiplies by the reciprocal, which rounds differently from a
     # division.
     inverse_scale = 127 / maximum
-    values = (groups * inverse_scale).emit_node("Round") * scale
+    values = (groups * inverse_scale).round() * scale
     values = emit_reshape(values, padded_shape, source_shape=shape)
     if padding:
         values = values.slice(len(leading_shape), 0, width)
@@ -236,7 +236,7 @@ def _emit_gather_block_quantized(
 ) -> OnnxValue:
     """Emit `GatherBlockQuantized`, and slice off the padding of the last group."""
     g, (row_count, group_count, _) = table.g, table.shape
-    flat_table = table.emit_node("Reshape", [row_count.number or 0, -1])
+    flat_table = table.reshape([row_count.number or 0, -1])
     values = flat_table.emit_node(
         "GatherBlockQuantized",
         ids,
@@ -304,7 +304,7 @@ def _emit_dequantized_columns(w: Tensor, scales: Tensor, width: Dim, group_size:
             return w.emit_node("DequantizeLinear", scales, axis=0, block_size=group_size)
     # If the opset has no block-wise `DequantizeLinear`, each scale is repeated for all input
     # features of its group.
-    repeated_scales = scales.unsqueeze(1).emit_node("Expand", [1, group_size, 1])
+    repeated_scales = scales.unsqueeze(1).expand([1, group_size, 1])
     group_count, column_count = scales.shape
     padded_width = group_count * group_size
     group_shape = (group_count, Dim.from_value(group_size), column_count)

@@ -153,7 +153,7 @@ class _ExpertEmitter:
     def _emit_used_experts(self) -> OnnxValue:
         """Emit a bool[experts + 1] mask of experts with tokens; the last entry is "no expert"."""
         g, count = self.g, self.op.num_experts + 1
-        flat_ids = self.expert_ids.emit_node("Reshape", [-1])
+        flat_ids = self.expert_ids.reshape([-1])
         ones = g.emit_node("Expand", True, flat_ids.emit_node("Shape"))
         zeros = emit_full(g, False, "bool", [count])
         return zeros.emit_node("ScatterElements", flat_ids, ones, axis=0)

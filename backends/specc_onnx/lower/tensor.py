@@ -111,7 +111,7 @@ def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> OnnxValue:
     """Lower to `Expand`; the entries of the target shape for the unchanged axes are 1."""
     target = [Dim.from_value(1)] * x.rank
     target[op.axis] = op.length
-    return x if op.length == 1 else x.emit_node("Expand", g.emit_shape(target))
+    return x if op.length == 1 else x.expand(g.emit_shape(target))
 
 
 @lower

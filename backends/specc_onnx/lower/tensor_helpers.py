@@ -32,7 +32,7 @@ def emit_reshape(
     constant = _find_constant_target(source_shape, shape)
     if tuple(source_shape) != tuple(shape):
         if constant is not None:
-            x = x.emit_node("Reshape", constant)
+            x = x.reshape(constant)
         else:
             x = x.emit_node("Reshape", x.g.emit_shape(shape), allowzero=1)
     return x.with_shape(shape)
@@ -66,7 +66,7 @@ def emit_expand(x: Tensor, shape: Sequence[DimLike]) -> OnnxValue:
     """Emit `x` broadcast to `shape`."""
     if x.shape == tuple(shape):
         return x
-    return x.emit_node("Expand", x.g.emit_shape(shape))
+    return x.expand(x.g.emit_shape(shape))
 
 
 def emit_full(
@@ -74,7 +74,7 @@ def emit_full(
 ) -> OnnxValue:
     """Emit a tensor with `dtype` and `shape` that is filled with `value`."""
     scalar = g.emit_constant(value, dtype)
-    return scalar.emit_node("Expand", g.emit_shape(shape)) if shape else scalar
+    return scalar.expand(g.emit_shape(shape)) if shape else scalar
 
 
 def emit_nonnegative_size(g: Emitter, length: Dim, *nonnegative: Dim) -> OnnxValue:
@@ -174,7 +174,7 @@ def emit_min_length_padding(x: Tensor, axis: int, min_length: int = 1) -> OnnxVa
     padding_shape = [g.emit_shape([d]) for d in x.shape]
     padding_shape[axis] = padding_length
     zero = g.emit_constant(0, x.dtype)
-    padding = zero.emit_node("Expand", g.emit_node("Concat", *padding_shape, axis=0))
+    padding = zero.expand(g.emit_node("Concat", *padding_shape, axis=0))
     return x.emit_node("Concat", padding, axis=axis)
 
 
