@@ -157,7 +157,7 @@ class LogitsProcessors:
         equal_tokens = recent_tokens.unsqueeze(1).equals(prefixes)
         is_match = emit_count_nonzero(equal_tokens, 2).equals(length - 1)
         last_tokens = g.emit_constant([[sequence[-1] for sequence in sequences]], "i64")
-        tokens = last_tokens.expand(is_match.emit_node("Shape"))
+        tokens = last_tokens.expand(is_match.runtime_shape())
         return emit_prompt_token_mask(tokens, is_match, self.vocabulary)
 
     def _emit_suppressed_scores(
@@ -187,7 +187,7 @@ def emit_prompt_token_mask(
 
 def _emit_updated_seen_tokens(seen_tokens: OnnxValue, tokens: OnnxValue) -> OnnxValue:
     """Emit the mask `seen_tokens` bool[batch, vocabulary], updated with `tokens` i64[batch, n]."""
-    flags = tokens.g.emit_node("Expand", True, tokens.emit_node("Shape"))
+    flags = tokens.g.emit_node("Expand", True, tokens.runtime_shape())
     return seen_tokens.emit_node("ScatterElements", tokens, flags, axis=1)
 
 

@@ -164,7 +164,7 @@ def _emit_candidates(step: BeamSearchStep, log_probs: OnnxValue) -> BeamCandidat
     for stop in step.decoding.stop_token_ids:
         is_finished = is_finished | tokens.equals(stop)
     if not step.decoding.stop_token_ids:
-        is_finished = is_finished.expand(tokens.emit_node("Shape"))
+        is_finished = is_finished.expand(tokens.runtime_shape())
     return BeamCandidates(scores, parents, tokens, sequences, is_finished)
 
 
@@ -182,7 +182,7 @@ def _emit_finished_beams(
     scores = _emit_masked_scores(
         _emit_normalized_scores(step, candidates.scores, step.length), ~finishes_now
     )
-    column = step.state.scores.emit_node("Shape").emit_node("Concat", [1], axis=0)
+    column = step.state.scores.runtime_shape().emit_node("Concat", [1], axis=0)
     fill_column = g.emit_node("Expand", step.decoding.fill_token_id, column)
     # Hypotheses that finished earlier are padded to the current length.
     earlier_sequences = step.state.finished_sequences.emit_node("Concat", fill_column, axis=2)
@@ -265,5 +265,5 @@ def _emit_gathered_beams(
     # `t` is 0 before the first step, so 0 must not mean "copy this axis" in the shape.
     flat_beams = x.emit_node("Reshape", count.emit_node("Concat", length, axis=0), allowzero=1)
     flat_result = flat_beams.gather(_emit_flat_indices(step, indices, width))
-    shape = indices.emit_node("Shape").emit_node("Concat", length, axis=0)
+    shape = indices.runtime_shape().emit_node("Concat", length, axis=0)
     return flat_result.emit_node("Reshape", shape, allowzero=1)

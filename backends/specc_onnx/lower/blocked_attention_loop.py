@@ -190,7 +190,7 @@ def emit_blocking_condition(
             is_long = is_long & has_batch
     for indices in filter(None, (global_tokens.keys, global_tokens.queries)):
         with _enter_blocks_scope(g):
-            scaled_count = indices.emit_node("Size") * GLOBAL_TOKEN_RATIO
+            scaled_count = indices.element_count() * GLOBAL_TOKEN_RATIO
             has_few_tokens = scaled_count <= g.emit_length(queries)
             is_long = is_long & has_few_tokens
     return is_long
@@ -326,7 +326,7 @@ def _bind_key_count(g: Emitter, queries: PositionSpan, keys: PositionSpan) -> It
         return
     count = (keys.stop - keys.start).squeeze(0)
     if keys.global_positions:
-        count = count + keys.global_positions.emit_node("Size")
+        count = count + keys.global_positions.element_count()
     with assume_nonempty(g, queries.length), bind_dim_size(g, BLOCK_KEYS_DIM, count):
         yield
 
@@ -376,7 +376,7 @@ def _emit_global_queries(
 ) -> OnnxValue:
     """Emit `result` with the outputs at positions `indices` replaced by attention to all keys."""
     axis = result.rank - 2
-    count = indices.emit_node("Size")
+    count = indices.element_count()
     has_global_queries = count > 0
 
     def emit_global_queries() -> list[OnnxValue]:
@@ -387,7 +387,7 @@ def _emit_global_queries(
             # `ScatterElements` takes one index per element, not per position.
             other_axes = [a for a in range(result.rank) if a != axis]
             scatter_indices = indices.unsqueeze(*other_axes)
-            scatter_indices = scatter_indices.expand(updates.emit_node("Shape"))
+            scatter_indices = scatter_indices.expand(updates.runtime_shape())
             return [result.emit_node("ScatterElements", scatter_indices, updates, axis=axis)]
 
     branches: dict[str, Callable[[], list[OnnxValue]]] = {

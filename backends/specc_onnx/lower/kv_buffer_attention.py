@@ -75,11 +75,10 @@ def _split_scale(value: Value) -> tuple[Value | None, Value]:
 
 def _get_two_operands(value: Value) -> tuple[Value, Value]:
     """Return the two operands of a binary node."""
-    assert value.node is not None
-    first, second = value.node.args
-    assert first is not None
-    assert second is not None
-    return first, second
+    match value.node:
+        case Node(_, (Value() as first, Value() as second)):
+            return first, second
+    raise AssertionError(f"{value} is not the result of a binary node")
 
 
 def emit_kv_buffer_attention(

@@ -163,6 +163,14 @@ class OnnxValue:
         """Emit the value broadcast to the shape i64[n]."""
         return self.emit_node("Expand", shape)
 
+    def runtime_shape(self) -> "OnnxValue":
+        """Emit the axis sizes, i64[rank]."""
+        return self.emit_node("Shape")
+
+    def element_count(self) -> "OnnxValue":
+        """Emit the number of elements, i64[]."""
+        return self.emit_node("Size")
+
     def squeeze(self, *axes: int) -> "OnnxValue":
         """Emit the value without `axes` of size 1, or without all axes of size 1."""
         return self.g.emit_node("Squeeze", self, [*axes] or None)

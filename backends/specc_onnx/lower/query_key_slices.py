@@ -313,14 +313,22 @@ def emit_position_slice(
         result = x.emit_node("Slice", starts, stops, [axis for axis, _ in ranges])
     for axis, span in axis_spans:
         type = _set_axis_length(type, axis, span.length)
-        if span.global_positions:
-            positions = result.gather(span.global_positions, axis)
-            if span.has_range:
-                window = result.emit_node("Slice", span.start, span.stop, [axis])
-                positions = positions.emit_node("Concat", window, axis=axis)
-            result = positions
+        result = _emit_gathered_positions(result, axis, span)
     g.innermost_body.types[result.name] = type
     return result.with_type(type)
+
+
+def _emit_gathered_positions(x: OnnxValue, axis: int, span: PositionSpan) -> OnnxValue:
+    """Emit the positions of a span with global positions, which are first; for another span, return
+    `x`.
+    """
+    if span.global_positions is None:
+        return x
+    positions = x.gather(span.global_positions, axis)
+    if not span.has_range:
+        return positions
+    window = x.emit_node("Slice", span.start, span.stop, [axis])
+    return positions.emit_node("Concat", window, axis=axis)
 
 
 def _emit_index_vector(g: Emitter, indices: Sequence[OnnxValue]) -> OnnxValue:

@@ -119,7 +119,7 @@ class _ExpertEmitter:
         # The loop visits experts in ascending order, so that the summation order of a token does
         # not depend on other tokens.
         used_experts = used_mask.emit_node("NonZero").squeeze(0)
-        iterations = used_experts.emit_node("Size")
+        iterations = used_experts.element_count()
         return iterations.emit_node(
             "Loop", None, initial_sums, body=self._emit_iteration(used_experts)
         )
@@ -154,7 +154,7 @@ class _ExpertEmitter:
         """Emit a bool[experts + 1] mask of experts with tokens; the last entry is "no expert"."""
         g, count = self.g, self.op.num_experts + 1
         flat_ids = self.expert_ids.reshape([-1])
-        ones = g.emit_node("Expand", True, flat_ids.emit_node("Shape"))
+        ones = g.emit_node("Expand", True, flat_ids.runtime_shape())
         zeros = emit_full(g, False, "bool", [count])
         return zeros.emit_node("ScatterElements", flat_ids, ones, axis=0)
 
