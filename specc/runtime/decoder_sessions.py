@@ -87,36 +87,54 @@ class StepGraphs:
     step_session: Session
     graph: Graph
 
+    def run_encoder(
+        self, inputs: Arrays, lengths: Mapping[str, int]
+    ) -> tuple[DeviceTensors, DeviceTensors, DeviceTensors]:
+        """Run the encoder on inputs without time steps. Return the encoder outputs, the
+        loop-invariant inputs of the step (encoder outputs or `inputs`) and the initial states.
+        """
+        encoder, step = self.encoder_session, self.step_session
+        outputs: DeviceTensors = {}
+        if encoder is not None:
+            outputs = encoder.run_on_device({name: inputs[name] for name in encoder.inputs})
+        loop_invariant_inputs = {
+            n: outputs[n] if n in outputs else step.copy_to_device(inputs[n])
+            for n in self.metadata.loop_invariant_inputs
+        }
+        states: DeviceTensors = {}
+        for state in self.metadata.states:
+            if state.initial_output:
+                states[state.name] = outputs[state.initial_output]
+                continue
+            # a state without an encoder output starts as zeros, with size 0 along the time axis
+            shape = [
+                d.evaluate(lengths) if n != state.time_axis else 0
+                for n, d in enumerate(state.type.shape)
+            ]
+            zeros = np.zeros(shape, NUMPY_DTYPES[state.type.dtype])
+            states[state.name] = step.copy_to_device(zeros)
+        return outputs, loop_invariant_inputs, states
+
 
 class KVCacheSession:
     """A decoder-with-past session: maps new tokens to logits and keeps the states (KV cache)."""
 
     def __init__(
-        self,
-        metadata: GenerationMetadata,
-        input_signature: ModelInputs,
-        encoder_session: Session | None,
-        step_session: Session,
-        graph: Graph,
-        prepared: Arrays,
-        chunk_size: int = PREFILL_CHUNK_SIZE,
+        self, graphs: StepGraphs, prepared: Arrays, chunk_size: int = PREFILL_CHUNK_SIZE
     ) -> None:
+        metadata, input_signature = graphs.metadata, graphs.input_signature
         self.metadata, self.input_signature = metadata, input_signature
-        self.session, self.graph = step_session, graph
+        self.session, self.graph = graphs.step_session, graphs.graph
         self.chunk_size = chunk_size
         self.inputs = PerTokenInputs.from_prompt(input_signature, prepared)
         self.is_started = False
         self.batch_size = input_signature.batch_size
-        tokens = prepared[input_signature.sequence_input]
-        encoder_outputs: DeviceTensors = {}
-        if encoder_session is not None:
-            # the encoder runs before any token is processed
-            inputs = {**prepared, input_signature.sequence_input: tokens[:, :0]}
-            encoder_inputs = {name: inputs[name] for name in encoder_session.inputs}
-            encoder_outputs = encoder_session.run_on_device(encoder_inputs)
-        lengths = infer_lengths(input_signature.graph, prepared)
-        initial = make_initial_states(metadata, step_session, encoder_outputs, prepared, lengths)
-        self.loop_invariant_inputs, self.states = initial
+        sequence_input = input_signature.sequence_input
+        # the encoder runs before any token is processed
+        encoder_outputs, self.loop_invariant_inputs, self.states = graphs.run_encoder(
+            {**prepared, sequence_input: prepared[sequence_input][:, :0]},
+            infer_lengths(input_signature.graph, prepared),
+        )
         first = metadata.first_token_logits
         self.initial_logits = _select_last(encoder_outputs[first].numpy()) if first else None
         self.results: dict[str, Array] = {}
@@ -312,32 +330,6 @@ def _allocate_outputs(session: KVCacheSession, batch_size: int) -> DeviceTensors
             zeros = np.zeros(static_sizes, NUMPY_DTYPES[value.dtype])
             outputs[name] = session.session.copy_to_device(zeros)
     return outputs
-
-
-def make_initial_states(
-    metadata: GenerationMetadata,
-    step: Session,
-    encoder_outputs: Mapping[str, DeviceTensor],
-    prepared: Arrays,
-    lengths: Mapping[str, int],
-) -> tuple[DeviceTensors, DeviceTensors]:
-    """Return the loop-invariant inputs (from the encoder or `prepared`) and the initial states."""
-    loop_invariant_inputs = {
-        n: encoder_outputs[n] if n in encoder_outputs else step.copy_to_device(prepared[n])
-        for n in metadata.loop_invariant_inputs
-    }
-    states: DeviceTensors = {}
-    for state in metadata.states:
-        if state.initial_output:
-            states[state.name] = encoder_outputs[state.initial_output]
-            continue
-        # a state without an encoder output starts as zeros, with size 0 along the time axis
-        shape = [
-            d.evaluate(lengths) if n != state.time_axis else 0
-            for n, d in enumerate(state.type.shape)
-        ]
-        states[state.name] = step.copy_to_device(np.zeros(shape, NUMPY_DTYPES[state.type.dtype]))
-    return loop_invariant_inputs, states
 
 
 def _select_last(logits: Array) -> Floats:

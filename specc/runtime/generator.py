@@ -282,7 +282,7 @@ def open_generator(
     metadata, input_signature = step_graphs.metadata, step_graphs.input_signature
 
     def make_session(prepared: Arrays) -> KVCacheSession:
-        return KVCacheSession(**vars(step_graphs), prepared=prepared, chunk_size=prefill_chunk_size)
+        return KVCacheSession(step_graphs, prepared, prefill_chunk_size)
 
     return Generator(
         input_signature=input_signature,

@@ -17,12 +17,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array, Arrays
 from specc.ir.graph import collect_shape_symbols
 from specc.preprocessing.python_inputs import convert_to_array
-from specc.runtime.decoder_sessions import (
-    NUMPY_DTYPES,
-    StepGraphs,
-    infer_lengths,
-    make_initial_states,
-)
+from specc.runtime.decoder_sessions import NUMPY_DTYPES, StepGraphs, infer_lengths
 from specc.runtime.generator import open_step_graphs
 from specc.runtime.model_package import ModelPackage
 
@@ -85,22 +80,6 @@ class StreamingModel(StepGraphs):
         axis = next((n for n, d in enumerate(shape) if d.symbols() & time_symbols), None)
         parts = [chunk_outputs[name] for chunk_outputs in results]
         return parts[-1] if axis is None else np.concatenate(parts, axis=axis)
-
-    def run_encoder(
-        self, constant_inputs: Arrays, lengths: Lengths
-    ) -> tuple[DeviceTensors, DeviceTensors]:
-        """Run the encoder. Return the loop-invariant inputs and the initial states."""
-        encoder_outputs: DeviceTensors = {}
-        if self.encoder_session is not None:
-            encoder_inputs = {n: constant_inputs[n] for n in self.encoder_session.inputs}
-            # before the first chunk, all sizes are known except that of the time axis
-            for name in encoder_inputs.keys() & self.time_axes.keys():
-                values, axis = encoder_inputs[name], self.time_axes[name]
-                encoder_inputs[name] = _slice_positions(values, axis, 0, 0)
-            encoder_outputs = self.encoder_session.run_on_device(encoder_inputs)
-        return make_initial_states(
-            self.metadata, self.step_session, encoder_outputs, constant_inputs, lengths
-        )
 
     def make_empty_results(self, lengths: Lengths) -> dict[str, Array]:
         """Return empty outputs for a final piece that is shorter than a chunk."""
@@ -256,11 +235,18 @@ class InputStream:
     def _run_step(self, inputs: Arrays, count: int) -> dict[str, Array]:
         """Run the step graph on `count` new positions, and update the states."""
         metadata, session = self.model.metadata, self.model.step_session
+        time_axes, fully_read = self.model.time_axes, {*metadata.full_inputs}
         if not self.states and not self.loop_invariant_inputs:
-            self.loop_invariant_inputs, self.states = self.model.run_encoder(inputs, self.lengths)
+            # before the first chunk, all sizes are known except that of the time axis
+            constant_inputs = {
+                n: _slice_positions(v, time_axes[n], 0, 0) if n in time_axes else v
+                for n, v in inputs.items()
+            }
+            _, self.loop_invariant_inputs, self.states = self.model.run_encoder(
+                constant_inputs, self.lengths
+            )
         if not count:
             return self.model.make_empty_results(self.lengths)
-        time_axes, fully_read = self.model.time_axes, {*metadata.full_inputs}
         step_inputs: dict[str, Array | DeviceTensor] = {}
         for name, axis in time_axes.items():
             if name in session.inputs:
