@@ -35,7 +35,7 @@ def _iterate_errors(graph: Graph) -> Iterator[str]:
     yield from _iterate_undefined("name", graph.names, defined_values)
     for node in graph.node_origins:
         if node not in previous_nodes:
-            yield f"provenance of a node that is not in the graph: {node.op.name}"
+            yield f"origin of a node that is not in the graph: {node.op.name}"
 
 
 def _iterate_undefined(

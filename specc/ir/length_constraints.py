@@ -163,7 +163,7 @@ def find_valid_dim_sizes(
 
 
 def find_total_strides(graph: Graph) -> dict[str, int]:
-    """Return the total stride of each symbol, i.e. its largest divisor in a floor division."""
+    """Return the total stride of each symbol: the largest divisor of its floor divisions."""
     strides: dict[str, int] = {}
     for quotient in _iterate_quotients(graph):
         dividend, divisor = quotient.args

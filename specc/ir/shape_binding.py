@@ -40,7 +40,7 @@ def infer_symbol_sizes(
     sizes: dict[str, int] = {}
     sources: dict[str, _ShapeEquation] = {}
     length_equations = length_equations or {}
-    # repeat, because an equation may determine a symbol that another equation needs
+    # the loop repeats, because an equation may determine a symbol that another equation needs
     while _apply_length_equations(length_equations, sizes) or _apply_equations(
         equations, sizes, sources
     ):

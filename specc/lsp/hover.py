@@ -165,13 +165,7 @@ def _find_option_hover(
     calls = [n for n in nodes if isinstance(n, ast.Call)]
     if calls:
         return find_dotted_name_hover(analysis, calls[-1].function.path, span.start, is_called=True)
-    return _find_record_key_hover(analysis, nodes)
-
-
-def _find_record_key_hover(
-    analysis: DocumentAnalysis, nodes: Sequence[ast.Node]
-) -> HoverInfo | None:
-    """Return the hover of a record key in a derived spec, which names a config field."""
+    # the key of a record in a derived spec is the name of a config field
     names = [n.name for n in nodes if isinstance(n, ast.ConfigOverride | ast.Option)]
     is_record = any(isinstance(n, ast.RecordLiteral) for n in nodes)
     return _find_config_path_hover(analysis, ".".join(names)) if is_record else None

@@ -228,7 +228,9 @@ def _propose_call_edits(
 def _propose_placeholder_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str
 ) -> Iterator[QuickFixEdit]:
-    """Yield edits that insert `last(x)`, where `x` is the text or the argument at the error."""
+    """Yield edits that insert code such as `last(x)`, where `x` stands for the text or an argument
+    at the error.
+    """
     if not spans or not PLACEHOLDER_NAME.search(code):
         return
 
@@ -250,7 +252,7 @@ def _list_argument_spans(call: ast.Call, error_span: Span) -> list[Span]:
 
 
 def _propose_word_edits(span: Span, code: str) -> Iterator[QuickFixEdit]:
-    """Yield edits that replace a name with code that contains it, as in `insert(x, axis=1)`."""
+    """Yield edits that replace a name with code that contains the name, as in `last(x)`."""
     names = dict.fromkeys(PLAIN_WORD.findall(code))
     for name in [*names][:MAX_WORDS]:
         for match in re.finditer(rf"(?<![\w.]){re.escape(name)}(?![\w(=])", span.text):

@@ -129,10 +129,10 @@ class BodyBuilder(Generic[T]):
 def attach_file_comments(
     attacher: CommentAttacher, file: ast.File, start: int, header_end: int
 ) -> ast.File:
-    """Attach the comments of a file's header, at offsets `start` to `header_end`, and of its items.
+    """Attach the comments of the items of a file, and of the header at `start` to `header_end`.
 
-    The syntax tree represents comments above the header and after its first line. Comments after
-    other lines of the header are moved above the header.
+    The syntax tree represents comments above the header and after the first line of the header.
+    Comments after other lines of the header are moved above the header.
     """
     leading = attacher.pop_comments(0, start)
     newline_offset = attacher.text.find("\n", start, header_end)
@@ -147,7 +147,9 @@ def attach_file_comments(
 
 
 def move_opening_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[str, ...]]:
-    """Return children and final comments with the opening comment moved to the first child."""
+    """Move the comment after an opening brace above the first child of the body. Return the
+    children and the comments at the end of the body.
+    """
     if not body.trailing:
         return body.children, body.end
     if not body.children:

@@ -143,7 +143,7 @@ def _place_rows(
 
 
 def _find_port_indices(flow: BlockDataflow) -> set[int]:
-    """Return the indices of a block's input and output items, if there is only one of each."""
+    """Return the index of the input of a block if there is only one, and of the only output."""
     single_ports = set()
     for role in ("port", "result"):
         indices = [n for n, item in enumerate(flow.items) if item.role == role]

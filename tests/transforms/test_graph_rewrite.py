@@ -69,7 +69,7 @@ def test_graph_errors_are_described() -> None:
     )
     said = find_graph_errors(wrong)
     assert any("operand 1 is used before it is defined" in s for s in said)
-    assert any("provenance of a node that is not in the graph" in s for s in said)
+    assert any("origin of a node that is not in the graph" in s for s in said)
 
 
 def test_batch_dependence_is_reported() -> None:

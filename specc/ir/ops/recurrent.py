@@ -309,13 +309,13 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
             <= (0 if self.end_condition_index == -1 else scan_output_count)
         ):
             raise ShapeError(
-                f"this loop has fewer than {self.unfrozen_output_count} lasting results"
+                f"this loop has fewer than {self.unfrozen_output_count} unfrozen scan outputs"
             )
         if self.end_condition_index == -1:
             return
         if not 0 <= self.end_condition_index < self.carry_count:
             raise ShapeError(
-                f"the end condition must be a carry of the loop, got {self.end_condition_index}"
+                f"the end condition must be a loop-carried value, got {self.end_condition_index}"
             )
         if carry_types[self.end_condition_index].dtype != "bool":
             raise ShapeError(

@@ -69,7 +69,9 @@ class AstBuilder(ErrorCollector):
         return ESCAPE_SEQUENCE.sub(unescape_character, token.text[1:-1])
 
     def convert_child(self, child: object) -> object:
-        """Convert a child to a field value. Tokens become strings. Report E0115 for a literal."""
+        """Convert a child to a field value. Tokens become strings. Report E0115 for a literal in
+        place of a name.
+        """
         if not isinstance(child, Token):
             return child
         is_string = child.kind == "STRING"
@@ -161,8 +163,8 @@ def drop_absent_symbols(children: Iterable[T | None]) -> tuple[T, ...]:
 
 @immutable_dataclass
 class TupleRule:
-    """A callback that returns its children as a tuple. If `unique` is set, duplicate names are
-    reported, and `unique` describes a child in the message.
+    """A callback that returns the children of a rule as a tuple. If `unique` is set, duplicate
+    names are reported, and `unique` describes a child in the message.
     """
 
     unique: str = ""

@@ -203,7 +203,7 @@ Parameters = tuple[ast.BlockParameter, ...]
 
 
 class FieldValues(tuple[object, ...]):
-    """The values of several node fields that a single YAML key sets."""
+    """The values of the node fields that one YAML key sets, if the key sets several fields."""
 
 
 @immutable_dataclass
