@@ -36,7 +36,7 @@ class YamlPair:
 class YamlMap:
     """A YAML map with final comments `end`. With `is_multiline`, each entry is on its own line."""
 
-    pairs: list[YamlPair]
+    entries: list[YamlPair]
     end: tuple[str, ...] = ()
     is_multiline: bool = False
 
@@ -55,7 +55,7 @@ class YamlItem:
 class YamlList:
     """A YAML list. `end` and `is_multiline` have the same meaning as in `YamlMap`."""
 
-    items: list[YamlItem] = field(default_factory=list)
+    entries: list[YamlItem] = field(default_factory=list)
     end: tuple[str, ...] = ()
     is_multiline: bool = False
 
@@ -106,11 +106,8 @@ def format_yaml_flow(value: YamlValue, *, is_forced: bool = False) -> str | None
         return format_yaml_scalar(value, is_flow=True)
     if (value.end or value.is_multiline) and not is_forced:  # needs block style
         return None
-    entries: Sequence[YamlPair | YamlItem] = (
-        value.pairs if isinstance(value, YamlMap) else value.items
-    )
     parts: list[str] = []
-    for entry in entries:
+    for entry in value.entries:
         part = _format_flow_entry(entry, is_forced=is_forced)
         if part is None:
             return None
@@ -134,8 +131,7 @@ def format_yaml_value(line_start: str, value: YamlValue, indent: int) -> list[st
     if isinstance(value, str):
         return [f"{line_start} {format_yaml_scalar(value, is_flow=False)}"]
     line = format_yaml_flow(value)
-    entries = value.pairs if isinstance(value, YamlMap) else value.items
-    if line is not None and (len(line_start) + 1 + len(line) <= MAX_LINE_WIDTH or not entries):
+    if line and (len(line_start) + 1 + len(line) <= MAX_LINE_WIDTH or not value.entries):
         return [f"{line_start} {line}"]
     return [line_start, *format_yaml_block(value, indent)]
 
@@ -143,16 +139,15 @@ def format_yaml_value(line_start: str, value: YamlValue, indent: int) -> list[st
 def format_yaml_block(value: YamlMap | YamlList, indent: int) -> list[str]:
     """Format the entries of a map or list on their own lines, indented by `indent`."""
     lines: list[str] = []
-    if isinstance(value, YamlMap):
-        for pair in value.pairs:
-            if pair.comments.has_blank_line_before and lines:
-                lines.append("")
-            lines += format_yaml_pair(pair, indent)
-    else:
-        for item in value.items:
-            if lines and (item.has_blank_line_above or item.comments.has_blank_line_before):
-                lines.append("")
-            lines += format_yaml_item(item, indent)
+    for entry in value.entries:
+        if isinstance(entry, YamlPair):
+            has_blank_line, entry_lines = False, format_yaml_pair(entry, indent)
+        else:
+            has_blank_line = entry.has_blank_line_above
+            entry_lines = format_yaml_item(entry, indent)
+        if lines and (has_blank_line or entry.comments.has_blank_line_before):
+            lines.append("")
+        lines += entry_lines
     return lines + format_comment_lines(value.end, indent)
 
 
@@ -167,9 +162,9 @@ def format_yaml_pair(pair: YamlPair, indent: int) -> list[str]:
 def format_yaml_item(item: YamlItem, indent: int) -> list[str]:
     """Format a list item `- value`. A multiline map begins on the line of the dash."""
     indentation = " " * indent
-    if isinstance(item.value, YamlMap) and item.value.pairs:
+    if isinstance(item.value, YamlMap) and item.value.entries:
         line = format_yaml_flow(item.value)
-        if line is None or len(item.value.pairs) == 1 or indent + 2 + len(line) > MAX_LINE_WIDTH:
+        if line is None or len(item.value.entries) == 1 or indent + 2 + len(line) > MAX_LINE_WIDTH:
             inner = format_yaml_block(item.value, indent + 2)
             lines = [f"{indentation}- {inner[0].lstrip()}", *inner[1:]]
         else:
@@ -310,7 +305,7 @@ def assignment_to_yaml(entry: ast.ConfigOverride) -> YamlPair:
     """Convert a config value of a derived spec to YAML."""
     value = static_value_to_yaml(entry.value)
     # a record with the keys of a declaration would be parsed as a declaration
-    if isinstance(value, YamlMap) and is_field_declaration(p.key for p in value.pairs):
+    if isinstance(value, YamlMap) and is_field_declaration(p.key for p in value.entries):
         value = format_expression(entry.value)
     return YamlPair(entry.name, value, entry.comments)
 

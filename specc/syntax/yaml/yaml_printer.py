@@ -379,7 +379,7 @@ def _format_flow(value: YamlMap | YamlList) -> str:
     text = format_yaml_flow(value, is_forced=True) or ""
     if isinstance(value, YamlList):
         text = "- " + text[1:-1]
-    elif len(value.pairs) == 1:
+    elif len(value.entries) == 1:
         text = text[1:-1]
     # `…` as a setting
     text = text.replace(f", {PLACEHOLDER}: {PLACEHOLDER}}}", f", {PLACEHOLDER}}}")
