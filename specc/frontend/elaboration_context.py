@@ -174,7 +174,7 @@ class LexicalScope:
 
     def evaluate_value(self, expr: ast.Expr) -> SpecValue:
         """Evaluate an expression and return its first result."""
-        return get_first_result(self.evaluate(expr))
+        return get_first_result(self.context.evaluator.evaluate(expr, self))
 
     def append_scope(self, path: str) -> "LexicalScope":
         """Return a copy of this scope with `path` appended to the weight scope."""

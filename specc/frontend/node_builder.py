@@ -79,7 +79,7 @@ def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> N
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NodeBuilder:
     """Adds graph nodes for the source code at `span`. The weight scope of the nodes is `scope`, by
     default the scope of the current statement.
