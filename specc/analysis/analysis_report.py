@@ -225,7 +225,7 @@ def _check_time_axis(
     graph = substitute_chunked_length(graph, symbol, chunk_size)
     check = check_streaming_causality if is_streaming else check_causality
     errors = check(graph, symbol, time_input, outputs, chunk_size)
-    # `check_causality` has cached this dataflow
+    # `check_causality` has already traced and cached the dataflow
     flow = trace_time_dataflow(graph, symbol, chunk_size)
     return chunk_size, errors, compute_receptive_fields(graph, flow)
 

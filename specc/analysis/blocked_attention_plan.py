@@ -311,6 +311,6 @@ def _plan_band(band: Interval) -> LocalAttentionPlan | None:
     keys_per_block = block_size + window - 1
     length_threshold = max(MIN_WINDOW_MULTIPLE * window, keys_per_block, MIN_BLOCKED_LENGTH)
     if is_one_sided and window > MAX_FIXED_WINDOW:
-        # up to this sequence length, a wide window is equivalent to a causal mask
+        # up to `MIN_CAUSAL_LENGTH` positions, a wide window is equivalent to a causal mask
         return LocalAttentionPlan(band, block_size, None, min(length_threshold, MIN_CAUSAL_LENGTH))
     return LocalAttentionPlan(band, block_size, keys_per_block, length_threshold)

@@ -324,7 +324,7 @@ def _make_time_axis_labels(facts: Input | None, symbol: str) -> tuple[Label, ...
 def _iterate_default_errors(
     defaults: Graph, used_inputs: Iterable[str], symbol: str, time_input: str
 ) -> Iterator[tuple[Node | None, Diagnostic]]:
-    """Yield the first error of each default, with the node that causes it."""
+    """Yield the first error of each default, with the node that causes the error."""
     flow = trace_time_dataflow(defaults, symbol)
     axis_labels = _make_time_axis_labels(defaults.input_facts.get(time_input), symbol)
     for name in used_inputs:

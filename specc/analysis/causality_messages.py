@@ -1,8 +1,8 @@
 """Build messages for causality errors, which state the positions that an op reads and the spec code
 to write instead.
 
-If comparisons of position ids show that a mask includes later positions, the message states this;
-otherwise, it states that causality could not be proved.
+A message about a mask states that the mask includes later positions if comparisons of position ids
+show later positions; otherwise, the message states that causality could not be proved.
 """
 
 from collections.abc import Mapping

@@ -21,8 +21,8 @@ and queries, `j < m | j <= i` is causal, and `i < m | j <= i` is not.
 
 The two sides of a comparison are written as linear functions of `q` and `k`. `k <= q` and
 `q < k + 4` each have an interval. The interval of a conjunction is the intersection of the
-intervals of its operands. The negation has no bounded interval, because it holds on both sides of
-the window:
+intervals of its operands. The negation has no bounded interval, because the negation holds on both
+sides of the window:
 
     $ bands 0 1
     graph "g"

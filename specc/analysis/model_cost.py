@@ -249,8 +249,8 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
     for name, facts in graph.parameter_facts.items():
         child = _get_or_add_child(root, _get_parameter_scope(name))
         child.parameter_count = child.parameter_count + multiply_dims(facts.type.shape)
-    # The output of a call is named by the path of the call, not of its last op. Names with a colon
-    # are internal values.
+    # The output of a call is named by the path of the call, not by the path of the last op of the
+    # call. Names with a colon are internal values.
     for name, value in graph.names.items():
         if ":" not in name and (scope := _find_child(root, name)):
             scope.type = value.type

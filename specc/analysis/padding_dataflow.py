@@ -393,7 +393,7 @@ def _collect_padding_counts(result: PaddedResult) -> list[PaddingCount]:
     """Return the padding count that each operand contributes to the result."""
     counts = [s.padding_count for s in result.operand_facts]
     if is_condition_always_true(result):
-        counts[2] = counts[1]  # valid positions depend only on this branch
+        counts[2] = counts[1]  # valid positions depend only on the branch `then`
     for operand in find_sort_index_operands(result):
         counts[operand] = NO_PADDING_COUNT  # position ids that are combined with ranks count ranks
     return counts

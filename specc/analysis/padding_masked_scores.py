@@ -263,8 +263,8 @@ def can_hold_mask_constants(result: PaddedResult) -> bool:
     operand_facts = result.operand_facts
     match result.op:
         case ops.Where():
-            # At valid positions, `keep` never selects the mask fill value, but `causal` may select
-            # it.
+            # At valid positions, the condition `keep` never selects the mask fill value, but the
+            # condition `causal` may select the mask fill value.
             return operand_facts[1].has_mask_value or (
                 operand_facts[2].has_mask_value and not is_condition_always_true(result)
             )

@@ -327,7 +327,7 @@ def _is_fill_matching(read: PaddedRead) -> bool:
     added_constants: list[float | None] = []
     if isinstance(op, ops.Pad) and op.mode != "constant":
         # Copied positions at the end of an axis are reported at the op that reads them
-        # (`find_rolled_axes`).
+        # (`PaddingDataflow`).
         return op.mode == "edge" or not is_copying_padding(read, op)
     if isinstance(op, ops.Pad):
         left_end = (read.may_be_left_padded, op.padding_before)

@@ -224,6 +224,7 @@ def _infer_order_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCou
 
 
 def _is_order_only(count: PaddingCount) -> bool:
+    """Return True if padding preserves only the order of values with the padding count `count`."""
     return any(
         isinstance(f, InteriorPaddingCount | PaddedLengthCount | RelativePaddingCount)
         for product in count or ()

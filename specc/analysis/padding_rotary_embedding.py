@@ -38,7 +38,7 @@ FEATURE_PRESERVING_VIEWS = (
     *(ops.Transpose, ops.Insert, ops.Squeeze, ops.Split, ops.Merge, ops.Expand),
     *(ops.Slice, ops.StridedSlice),
 )
-"""Ops that keep each feature vector complete along axes that they do not change."""
+"""Views and slices that move complete feature vectors unless they change the feature axis."""
 
 
 def infer_rotation(

@@ -239,7 +239,7 @@ def solve_memoized(
     if not budget.consume_step():
         return default
     # The stack contains unfinished subproblems, each above the subproblem that needs its result.
-    # `given` is sent to the generator at the top, and None to a new generator.
+    # `result` is sent to the generator at the top, and None to a new generator.
     stack = [(problem, rule(problem))]
     result, is_new = default, True
     while stack:

@@ -161,7 +161,7 @@ def compute_node_demand(
     for axes in operand_names:
         for name in axes.values():
             positions.setdefault(name, NEWEST_ONLY)
-    is_fold = context.resumes_from_state(node, results)
+    resumes = context.resumes_from_state(node, results)
     # Each dependence adds its range to the demand on the results, not to the demand of another
     # dependence.
     result_positions = dict(positions)
@@ -170,7 +170,7 @@ def compute_node_demand(
         if name is None or dependence.kind == "extent":
             continue
         required = _get_operand_demand(
-            node, dependence, result_names, result_positions, is_fold, context.flow.time_axis
+            node, dependence, result_names, result_positions, resumes, context.flow.time_axis
         )
         # Unless positions are evicted, keys outside the window are also cached.
         if required > 0 and dependence.kind in ("band", "all") and not context.evicts_positions:
@@ -179,7 +179,7 @@ def compute_node_demand(
         layout = context.get_axis_layout(operand, dependence.operand_axis)
         positions[name] = max(positions[name], round_demand_to_chunks(required, layout))
         positions |= _count_windows(dependence, result_names, positions[name], layout)
-    if is_fold and "rows" in positions:
+    if resumes and "rows" in positions:
         # the op resumes from a state, so it processes exactly the new positions
         positions["rows"] = 0.0
     return PositionDemand(positions, operand_names, result_names)
@@ -218,13 +218,13 @@ def _get_operand_demand(
     dependence: Dependence,
     result_axes: tuple[AxisNames, ...],
     result_demand: Mapping[AxisName, float],
-    is_fold: bool,
+    resumes: bool,
     time_axis: TimeAxis,
 ) -> float:
     """Return the number of earlier operand positions that a dependence reads to satisfy the demand
-    on the results, by axis name. `is_fold` is true if the op resumes from a state.
+    on the results, by axis name. `resumes` is true if the op resumes from a state.
     """
-    if is_fold and get_stateful_axis(node, dependence.operand) == dependence.operand_axis:
+    if resumes and get_stateful_axis(node, dependence.operand) == dependence.operand_axis:
         return 0.0  # the op resumes from a state
     result_axis, offsets = resolve_time_dependence(node, dependence, time_axis)
     if (result_axis, offsets) == PREFIX_READ:

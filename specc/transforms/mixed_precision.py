@@ -99,7 +99,7 @@ def convert_derived_to_half(derived: DerivedGraphs, half_dtype: HalfDtype) -> De
     loop_invariant_inputs: dict[str, str] = {}
     encode = derived.encode
     if encode is not None:
-        # an initial state has the dtype of its state
+        # the initial value of a state has the dtype of the state
         state_dtypes = {s.initial_output: s.type.dtype for s in states if s.initial_output}
         undetermined = (
             set(derived.loop_invariant_inputs)
