@@ -55,7 +55,7 @@ class _GraphCopier:
     activations_of: dict[WeightMatrix, list[Value]] = field(default_factory=dict)
 
     def copy_nodes(self, graph: Graph, names: WeightPathState) -> None:
-        """Copy the nodes of a graph; record the activations of weights in `names`."""
+        """Copy the nodes of a graph; record the activations that weights in `names` multiply."""
         for node, results in graph.nodes:
             for name, x in _find_product(node, names):
                 self._record_activation(WeightMatrix(name), self.copies[x])
@@ -199,7 +199,7 @@ def _tap_expert(
 
 
 MAX_TAPPED_BITS = 4
-"""Number of bits of weights that are quantized with GPTQ. With more bits, the rounding error is
+"""The bits per code of weights that are quantized with GPTQ. With more bits, the rounding error is
 small."""
 MAX_INPUT_FEATURES = 16_384
 """Maximum number of input features of a weight for GPTQ. A Gram matrix of this size takes 2 GB, and

@@ -246,14 +246,14 @@ class _FactorFiles:
         return factor
 
     def _remove_files(self, used: Iterable[WeightInputs]) -> None:
-        """Remove the factors in `used` that only quantized weights need."""
+        """Remove the files of the factors for `used` that no unquantized weight needs."""
         for activations in used:
             if {matrix.name for matrix in self.tap_points[activations]} <= self.finished_names:
                 self.paths[activations].unlink()
 
 
 Sample: TypeAlias = Mapping[str, Array]
-"""The inputs of one model run by name."""
+"""The input arrays of one run of the model, by input name."""
 RestartSamples: TypeAlias = Callable[[], Iterable[Sample]]
 """A function that restarts the iteration over the calibration samples."""
 OpenSession: TypeAlias = Callable[[Graph], AbstractContextManager[Computation]]

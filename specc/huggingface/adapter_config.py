@@ -69,7 +69,7 @@ def get_adapter_language(adapter: str) -> str:
 
 
 def open_adapter(adapter: str) -> LoraAdapter:
-    """Open a LoRA or language adapter. Raise E0802, E0514, E0529, E0530 or file errors."""
+    """Open a LoRA or language adapter. Raise E0514, E0529, E0530, E0802 or an error of the file."""
     path = Path(adapter)
     if is_language_adapter(adapter):
         return LoraAdapter.make_language_adapter(open_safetensors(path))
@@ -146,7 +146,9 @@ def _read_targets(config: JsonObject) -> LoraTargets:
 
 
 def _read_list(config: JsonObject, key: str, item_type: type[Item]) -> list[Item] | None:
-    """Read a list. An integer becomes a list of one item. Return None for a string or null."""
+    """Read the list under a key. An integer becomes a list of one item. Return None for a string or
+    null.
+    """
     value = _read_value(config, key)
     if isinstance(value, str) or value is None:
         return None

@@ -49,7 +49,7 @@ STRATEGIES: Mapping[tuple[bool, bool], tuple[str, tuple[str, ...]]] = {
     (True, False): ("sample", SAMPLING_KEYS),
     (False, True): ("beam", (*BEAM_SEARCH_KEYS, "num_beams")),
 }
-"""The strategy and the keys of its options, by (True for sampling, True for several beams)."""
+"""The decoding strategy and the keys of its options, by (uses sampling, uses several beams)."""
 WHISPER_KEYS = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
 """Keys of Whisper's generation_config.json only, where tokens select language and task."""
 FORCED_BOS_KEY, FORCED_EOS_KEY = "forced_bos_token_id", "forced_eos_token_id"
@@ -61,7 +61,7 @@ SPECIAL_KEYS = {
     "the tokens that transcription starts with": "forced_decoder_ids language task lang_to_id "
     "task_to_id is_multilingual return_timestamps no_timestamps_token_id",
 }
-"""Keys that other functions of specc read, by topic."""
+"""Keys of generation configs that other functions of specc read, by topic."""
 IGNORED_KEYS = {
     "metadata of the file": "_from_model_config transformers_version",
     "set by the prompt or another key": "prev_sot_token_id",
@@ -78,7 +78,7 @@ IGNORED_KEYS = {
     "a time limit": "max_time",
     "NaN scores do not occur": "remove_invalid_values",
 }
-"""Keys that do not affect generation, by reason."""
+"""Keys of generation configs that do not affect generation, by reason."""
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "num_beam_groups": (1,),
     "diversity_penalty": (0,),

@@ -131,7 +131,9 @@ def _build_rope_fields(file: GGUFFile, model_type: str, config: Fields, rope: Me
 
 
 def _build_rope_scaling(file: GGUFFile, fields: Fields, rope: Metadata) -> Fields | None:
-    """Build `rope_scaling`, or return None without scaling. GGUF stores factors in tensors."""
+    """Build `rope_scaling`. Return None if the model does not scale RoPE. GGUF stores factors in
+    tensors.
+    """
     length = rope.get("scaling.original_context_length", fields.get("max_position_embeddings"))
     original: Fields = {"original_max_position_embeddings": length}
     short, long, factors = (file.read_rope_factors(name) for name in ROPE_TENSORS)
@@ -155,7 +157,7 @@ def _build_rope_scaling(file: GGUFFile, fields: Fields, rope: Metadata) -> Field
 def _build_yarn_fields(
     rope: Metadata, scaling_type: object, factor: object, original: Fields
 ) -> Fields:
-    """Build the YaRN fields other than type and factor, or return {} for other scaling types.
+    """Build the fields of YaRN except type and factor. Return {} for another scaling type.
     llama.cpp multiplies the standard factor of cos and sin by `scaling.attn_factor`.
     """
     multiplier = rope.get("scaling.attn_factor", 1.0)
@@ -188,7 +190,7 @@ _TEKKEN = (
 
 @dataclass(frozen=True, kw_only=True)
 class _ByteLevelSplit:
-    """A byte-level pre-tokenizer. `regex` is its regular expression, or "" for that of GPT-2.
+    """A byte-level pre-tokenizer. `regex` is its regular expression, or "" for the one of GPT-2.
     `splits_digits` splits digits first, `ignores_merges` does not split words in the vocabulary,
     and `normalizes_nfc` normalizes text to NFC.
     """

@@ -306,4 +306,4 @@ SIZING_READERS: Mapping[str, Callable[[ImageSettingsReader, Options], Options]] 
     "anyres": _read_grids,
     "square": _read_square,
 }
-"""Functions that read the size bounds, by sizing rule in `image(sizing=…)`."""
+"""The function that reads the size bounds for each sizing rule in `image(sizing=…)`."""

@@ -102,7 +102,7 @@ _SIZED_DEFAULTS: Mapping[str, _Defaults] = {
         filter=2, sizing="patches", settings={"patch_size": 16, "max_num_patches": 256}
     ),
 }  # fmt: skip
-"""Defaults of image processors whose output size depends on the image."""
+"""Default settings of image processors whose output size depends on the size of the image."""
 _CLASS_SUFFIX = r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$"
 CHANNEL_KEYS = ("image_mean", "image_std")
 """Settings with one value per channel."""

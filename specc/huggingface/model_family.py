@@ -51,7 +51,7 @@ UNSUPPORTED_TYPES = {
     ),
     "musicgen_melody": "no spec has its prefix of chroma features; see musicgen",
 }
-"""Model types without a built-in spec, with the reason."""
+"""The reason why a model type has no built-in spec, by model type."""
 TIMM_TYPE, TIMM_ARCHITECTURE_KEY, TIMM_CONFIG_KEY = "timm_wrapper", "architecture", "pretrained_cfg"
 """The `model_type` of a timm network, the config key that names the network, and a key in every
 config.json of timm. A config.json of timm has no `model_type`."""
@@ -243,7 +243,7 @@ def read_config_keys(path: Path) -> frozenset[str]:
 
 
 def read_expected_types(path: Path) -> frozenset[str]:
-    """Return the model types that a built-in spec expects, without parsing the whole spec."""
+    """Return the model types that the built-in spec `path` expects, without parsing the spec."""
     return read_expected_values(path, MODEL_TYPE_KEY)
 
 

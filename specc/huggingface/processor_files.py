@@ -33,7 +33,9 @@ MAX_VOCABULARY_SIZE = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class _FeatureExtractor:
-    """A feature extractor class: the spec option of each key, and keys with a required value."""
+    """A feature extractor class. `keys` maps keys of the config file to options of the spec, and
+    `required_values` maps keys to the only supported value.
+    """
 
     name: str
     keys: Mapping[str, str]

@@ -191,4 +191,6 @@ _METHOD_READERS: Mapping[str, Callable[[Mapping[str, Json]], tuple[QuantizationS
     "mxfp4": lambda _: (QuantizationSettings(), False),
     "fbgemm_fp8": lambda _: (QuantizationSettings(), True),
 }
-"""Functions that read the settings of each method, and a flag for activation quantization."""
+"""The function that reads the settings of each quantization method, and a flag that is True if the
+checkpoint also quantizes activations.
+"""

@@ -89,7 +89,9 @@ def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | Non
 def choose_chat_template(
     setting: object, config: Settings, path: Path, span: Span | None
 ) -> ChatTemplate | None:
-    """Return the default chat template with the tokens of `config`. Raise E0423 if invalid."""
+    """Return the default chat template in `setting`, with the special tokens in `config`. Raise
+    E0423 if the template is invalid.
+    """
     if isinstance(setting, list | dict):
         setting = _select_template(setting, path, span)
     if setting is None:
@@ -109,7 +111,9 @@ def list_chat_template_files(directory: Path) -> list[Path]:
 
 
 def _select_template(templates: object, path: Path, span: Span | None) -> object:
-    """Return the default or only template, or None if there is none. Raise E0423 if ambiguous."""
+    """Return the default template, or the only template, or None if `templates` is empty. Raise
+    E0423 if several templates have no default.
+    """
     templates_by_name: dict[str, object] = {**templates} if isinstance(templates, dict) else {}
     for item in templates if isinstance(templates, list) else ():
         match item:

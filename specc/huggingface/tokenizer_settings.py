@@ -34,7 +34,7 @@ BERT_NORMALIZER = {
 }
 """Fields of a BertNormalizer by the key of tokenizer_config.json that sets the field."""
 ADDED_TOKEN_KEYS = {"add_bos_token": "bos_token", "add_eos_token": "eos_token"}
-"""Keys that enable a special token at the beginning or end of a text, with the key of the token."""
+"""The key of the special token that each key adds at the beginning or end of a text."""
 SPECIAL_TOKEN_KEYS = (
     "bos_token",
     "eos_token",
@@ -284,7 +284,7 @@ SUPPORTED_SETTINGS: Mapping[str, Sequence[object]] = {
     "similarity_fn_name": (None, "cosine"),
     "model_type": (None, "SentenceTransformer"),
 }
-"""Keys that are supported or do not change embeddings, and their supported values if limited."""
+"""The supported values of each key that is read or does not change embeddings; () means all."""
 
 
 def _iterate_unread_settings(

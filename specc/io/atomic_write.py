@@ -119,8 +119,8 @@ class OutputDirectory:
 
     @contextmanager
     def _discard_on_error(self) -> Iterator[None]:
-        """Return a context manager that removes the files of this run after an error, and converts
-        an error of the operating system to E0810 to E0815.
+        """Return a context manager that removes the files of this run after an error, and raises
+        E0810 to E0815 for an error of the operating system.
         """
         try:
             yield

@@ -105,11 +105,6 @@ def bind_parameters(
     )
 
 
-def _bind_initialized(initialized: ParameterMap) -> dict[str, BoundParameter]:
-    """Bind the parameters of a new task head, for which the checkpoint has no tensors."""
-    return {name: BoundParameter(w, None, None, w.dtype) for name, w in initialized.items()}
-
-
 def _initialize_head(
     initialization: HeadInitialization | None,
     bound_parameters: Mapping[str, BoundParameter],
@@ -209,12 +204,6 @@ def _list_unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Check
     empty_tensors = {n for n, tensor in checkpoint.tensors.items() if 0 in tensor.shape}
     known_names = used_names | ignored | batch_counts | empty_tensors | checkpoint.optional_tensors
     return [n for n in checkpoint.tensors if n not in known_names]
-
-
-def _collect_batch_count_names(used_names: Set[str]) -> set[str]:
-    """Return the names of the `num_batches_tracked` tensors, one per used `running_mean` tensor."""
-    means = {n for n in used_names if n.endswith("running_mean")}
-    return {n.removesuffix("running_mean") + "num_batches_tracked" for n in means}
 
 
 def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) -> Expr:

@@ -224,19 +224,21 @@ def _cast_to_32_bits(x: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class RearrangePlan:
-    """The steps of a rearrange for known sizes: reshape to `split_shape`, permute, reshape."""
+    """The steps of a rearrangement for known sizes: reshape to `split_shape`, permute, reshape."""
 
     split_shape: tuple[int, ...]
     permutation: tuple[int, ...]
     merged_shape: tuple[int, ...]
 
     def rearrange(self, x: Array) -> Array:
-        """Apply the rearrange to the array `x`."""
+        """Apply the rearrangement to the array `x`."""
         return x.reshape(self.split_shape).transpose(self.permutation).reshape(self.merged_shape)
 
 
 def plan_rearrange(expr: RearrangeExpr, shape: Shape) -> RearrangePlan:
-    """Plan a rearrange of an array with `shape`. Raise WeightExpressionError on a mismatch."""
+    """Plan the rearrangement of an array with the shape `shape`. Raise WeightExpressionError if the
+    pattern does not match.
+    """
     try:
         pattern = parse_rearrange_pattern(expr.pattern)
     except RearrangePatternError as error:

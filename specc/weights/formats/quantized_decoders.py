@@ -71,12 +71,14 @@ def check_entry_count(name: str, count: int, expected: int) -> None:
 
 
 StoredTensors: TypeAlias = Mapping[str, Array]
-"""The tensors of a quantized weight (codes, scales, zero points) by suffix, read when sliced."""
+"""The tensors of a quantized weight (codes, scales, zero points) by name suffix. Slicing a tensor
+reads its values from the file.
+"""
 Codes: TypeAlias = tuple[Array, Array]
 """Codes minus zero points, and scales. Both broadcast to the shape of the weight."""
 Decode: TypeAlias = Callable[[StoredTensors, slice], Codes]
-"""Decodes a slice of the rows of a weight. Tensors are read again for each call, so that a changed
-file is detected.
+"""Decodes a slice of the rows of a weight. The caller opens the tensors again for each call, so
+that a changed file is detected.
 """
 
 
