@@ -71,7 +71,7 @@ class PaddingOffsets:
         return self.has_interior_padding(value.shape[dependence.result_axis])
 
     def restrict_dependence(self, node: Node, dependence: Dependence) -> Dependence | None:
-        """Restrict a dependence to padded positions; return None if it reads no padded position."""
+        """Restrict a dependence to padded positions, or return None if no padded one is read."""
         if dependence.kind != "all":
             return dependence
         length = get_operand_axis_size(node, dependence)

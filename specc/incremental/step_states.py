@@ -146,7 +146,7 @@ class StepStates:
         """Build the position id of the first position of a value, an int64 scalar.
 
         If all earlier positions are cached, the id is computed from the size of an input;
-        otherwise, it is computed from a counter that is a state.
+        otherwise, the id is computed from a counter that is a state.
         """
         plan, b = self.draft.plan, self.draft.builder
         # A value with only the last position begins after the other new positions; any other value
