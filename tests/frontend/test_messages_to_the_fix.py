@@ -103,8 +103,15 @@ def test_definition_outside_of_yaml_items(key: str, item: str) -> None:
     assert helps == (f"write it as an entry of `items:`: `- {item}: …`",)
 
 
-@pytest.mark.parametrize("word", ["input", "inputs", "output", "outputs"])
-def test_inputs_outside_of_a_graph(word: str) -> None:
+def test_singular_of_the_section_inputs() -> None:
+    text = "specc 1\nmodel m\ndims batch\ninput {\n  x: float[batch]\n}\n"
+    with pytest.raises(SpeccError) as failed:
+        open_spec(Source("m.specc", text))
+    assert failed.value.diagnostics[0].helps[0] == "did you mean `inputs`?"
+
+
+@pytest.mark.parametrize("word", ["output", "outputs"])
+def test_outputs_outside_of_a_graph(word: str) -> None:
     key = word.removesuffix("s").removesuffix("put")
     for text in (
         f"specc 1\nmodel m\ndims batch\n{word} {{\n  x: float[batch]\n}}\n",
