@@ -138,9 +138,10 @@ def _make_block_env(
         env.config_file, env.file_scope = bound_env.config_file, target.weight_scope
     elif not is_same_file and not module.is_standard:
         env.file_scope = definition_env.file_scope if definition_env else env.scope
-    # Blocks of the same file, or of its base spec, use the symbolic dimensions of the caller. Std
-    # declares no symbolic dimensions. The operands of a call bind the symbolic dimensions of a used
-    # file, because `batch` in the used file may be `batch * 2` in the caller.
+    # A block in the file of the caller, or in the base spec of the file, uses the symbolic
+    # dimensions of the caller. Std declares no symbolic dimensions. For a block of a used file, the
+    # operands of the call bind the symbolic dimensions, because `batch` in the used file may be
+    # `batch * 2` in the caller.
     if not is_same_file:
         env.dynamic_lengths = None if module.is_standard else {}
     return env
@@ -185,7 +186,7 @@ def _collect_arguments(target: BlockFunction, call: UnevaluatedCall) -> BoundArg
         if param is None:
             title = f"unknown option `{name}` of `{block.name}`"
             raise_error("E0201", title, call.expr.span)
-        # the option may have been bound in an earlier elaboration of the same config
+        # a function value in the config may contain an option that an earlier elaboration has bound
         current_env = replace(option_env, context=call.caller.context)
         arguments.setdefault(name, (param, option.value, current_env))
     return arguments
@@ -197,7 +198,7 @@ def push_block_call(block: ast.Block, expr: ast.Call, caller: LexicalScope) -> I
     nesting.
     """
     stack = caller.context.call_stack
-    # the key includes the location, because blocks of two files may have the same name
+    # the key contains the location of the block, because blocks of two files may have equal names
     key = f"{block.name}@{block.name_span}"
     if key in stack:
         cycle = [called.split("@")[0] for called in (*stack[stack.index(key) :], key)]
@@ -246,7 +247,7 @@ def bind_arguments(block: ast.Block, bound_arguments: BoundArguments, env: Lexic
     are raised together.
     """
     errors = ErrorCollectorContext()
-    # the declared type of a tensor may name static parameters: `x: float[batch, width]`
+    # a tensor type such as `float[batch, width]` may contain the static parameter `width`
     for are_tensors in (False, True):
         arguments: list[ParameterArgument] = []
         for param, value, caller in bound_arguments.values():
@@ -286,7 +287,7 @@ def _evaluate_argument(
     """Evaluate an argument. A parameter of type `choice` accepts the name of a choice value."""
     choice_names = param.type.names if param.type.name == "choice" else ()
     if choice_names:
-        # e.g. `half if old else interleaved`
+        # the argument may be a conditional expression, e.g. `half if old else interleaved`
         expr = select_conditional_branch(expr, caller)
     if isinstance(expr, ast.Name) and expr.path in choice_names and expr.path not in caller.names:
         return ChoiceValue(expr.path, choice_names)
@@ -357,11 +358,11 @@ def check_block_results(block: ast.Block, returned: Returned | None, env: Lexica
 
 
 def _record_result_names(results: Results, env: LexicalScope, caller: LexicalScope) -> None:
-    """Record result names for `--tap`: `a.b` for the first result, `a.b:weights` for others."""
+    """Record names for `--tap`, e.g. `a.b` for the first result and `a.b:weights` for another."""
     if env.scope == caller.scope or not env.scope:
         return
     for n, (value, name) in enumerate(zip(results.values, results.names, strict=True)):
-        # the scope without a suffix is the tap name of the first result
+        # the tap name of the first result is the weight scope of the call without a suffix
         if n == 0:
             env.context.builder.names[env.scope] = value.value
         if name:

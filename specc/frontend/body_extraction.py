@@ -153,7 +153,7 @@ def _find_dependent_nodes(
     dependent_nodes: dict[Node, None] = {}
     earlier_nodes = builder.nodes_by_free_length.setdefault(length, {})
     new_nodes = dict.fromkeys(islice(builder.nodes, start_index, None))
-    # nodes of earlier bodies with this size precede the new nodes in graph order
+    # nodes of earlier bodies with an axis of size `length` precede the new nodes in graph order
     for node in (*(node for node in earlier_nodes if node not in new_nodes), *new_nodes):
         results = builder.nodes[node]
         if any(a in dependent_values for a in node.args):
@@ -190,7 +190,8 @@ class EarlyExit:
         self, nodes: NodeBuilder, previous_carries: Sequence[Value], next_carries: Sequence[Value]
     ) -> list[Value]:
         """Return the next carries, or the previous carries for batch elements that are finished."""
-        # use the flag before the iteration, because the iteration that sets the flag still counts
+        # read the flag from before the iteration, because the iteration that sets the flag still
+        # updates the loop-carried values
         finished_flags = previous_carries[self.carry_index]
         return [
             _select_per_element(nodes, finished_flags, previous, updated)

@@ -63,7 +63,8 @@ def evaluate_argument(
 ) -> SpecValue:
     """Evaluate an argument to a value of one of the kinds `kinds`, e.g. a number or a choice."""
     if list_choice_values(kinds):
-        expr = select_conditional_branch(expr, env)  # e.g. `half if old else interleaved`
+        # the argument may be a conditional expression, e.g. `half if old else interleaved`
+        expr = select_conditional_branch(expr, env)
     if isinstance(expr, ast.Name) and (
         choice := _match_choice_value(expr, kinds, description, env)
     ):
@@ -74,14 +75,14 @@ def evaluate_argument(
         value = get_first_result(evaluate_function_value(expr, env))
     else:
         value = env.evaluate_value(expr)
-    # the error has already been reported, so no diagnostic is raised
+    # the cause of POISON has already been reported, so the exception has no diagnostic
     if value is POISON:
         raise SpeccError
     if isinstance(value, Tensor) and TENSOR_KIND in kinds:
         return value
     nodes = NodeBuilder(env.context, expr.span)
     if isinstance(value, RuntimeNumber) and not {FLOAT_KIND, NUMBER_KIND, ANY_KIND} & {*kinds}:
-        # E0315 for a run-time number where an integer or another type is required
+        # raise E0315 for a run-time number if the parameter accepts only e.g. integers
         require_op_attribute(nodes, value, description)
     return _require_known_number(
         nodes, convert_to_kind(value, kinds, description, expr.span), kinds, description
@@ -99,7 +100,7 @@ def _match_choice_value(
         return None
     if name.path in choice_names and name.path not in env.names:
         return name.path
-    # a parameter that accepts any text also accepts a misspelled choice value
+    # a parameter that accepts any string also accepts a misspelled choice value
     if TEXT_KIND not in kinds and resolve_name(name, env, is_quiet=True) is POISON:
         helps = suggest_similar_name(
             name.path, choice_names, f"expected one of {', '.join(choice_names)}"
@@ -298,7 +299,7 @@ def bind_options(
     if isinstance(target, BuiltinFunction):
         parameters = target.builtin.parameters
         if not any(s.is_positional and s.default is MISSING for s in parameters):
-            # a function without inputs, e.g. `rope(theta=…)`
+            # a function without inputs, e.g. `rope(theta=…)`, is called immediately
             return evaluate_call(expr, env)
         values = _bind_builtin_options(target, expr, env)
         _reject_inputs(target, expr)

@@ -13,7 +13,7 @@ from specc.io.file_type_detection import identify_other_file_format
 from specc.io.json_io import Json
 
 MAX_JSON_DEPTH, MAX_JSON_INTEGER = 64, 1 << 53
-MAX_JSON_VALUES = 1 << 16  # enough for id2label and label2id with 21 843 classes
+MAX_JSON_VALUES = 1 << 16  # the limit allows id2label and label2id with 21 843 classes
 
 
 @immutable_dataclass(slots=True)
@@ -320,7 +320,7 @@ class _JsonParser:
             value, end = _STRING_DECODER.raw_decode(self.text, self.position)
         except JSONDecodeError as error:
             message_and_help = next(v for k, v in _STRING_ERRORS.items() if error.msg.startswith(k))
-            # the position of the backslash of an invalid `\uXXXX`
+            # report an invalid escape sequence `\uXXXX` at the position of its backslash
             is_escape = error.msg.startswith("Invalid \\")
             self.position = self.text.rindex("\\", 0, error.pos + 1) if is_escape else error.pos
             self.raise_error_here(*message_and_help)

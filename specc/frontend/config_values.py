@@ -222,7 +222,7 @@ def _make_symbol(
     if entry.type.optional:
         return None
     match entry.type:
-        # a pair of integers, e.g. an image size
+        # a pair of integers, e.g. an image size, has one symbol per integer
         case ast.TypeName(name="pair", element_type=ast.TypeName(name="int")):
             return tuple(Dim.symbol(f"{full_path}[{n}]", origin) for n in range(2))
     if entry.type.name != "int":

@@ -294,7 +294,7 @@ def _match_dims(
 
 @dataclass(frozen=True, slots=True)
 class _TypeMatcher:
-    """Compares a tensor with its declared type axis by axis."""
+    """A comparison of a tensor with its declared type, axis by axis."""
 
     type: ast.TypeName
     tensor: Tensor

@@ -73,7 +73,7 @@ class SpecLoader(Protocol):
     def load_used_module(
         self, path: str, user: "SpecNamespace", span: Span | None
     ) -> "SpecNamespace":
-        """Return the module of the file `path`, which a statement in the file of `user` names."""
+        """Return the module of the file `path` that a statement of the module `user` names."""
         ...
 
 
@@ -182,7 +182,7 @@ class LexicalScope:
 
 
 def join_weight_path(scope: str, path: str) -> str:
-    """Join two weight paths: `a.b` and `c` to `a.b.c`. Either path may be empty."""
+    """Join two weight paths, e.g. `a.b` and `c` to `a.b.c`. Either path may be empty."""
     return f"{scope}.{path}" if scope and path else scope or path
 
 
@@ -213,7 +213,7 @@ class ElaborationContext:
 
     @contextmanager
     def track_user_call(self, span: Span | None, *, is_standard: bool) -> Iterator[None]:
-        """A context manager for a call at `span`. Errors in a block of std (`is_standard`) are
+        """Record a call at `span` in a `with` block. Errors in a block of std (`is_standard`) are
         shown at the user's call that led to the block.
         """
         outer_call = self.errors.user_call
@@ -227,8 +227,8 @@ class ElaborationContext:
 
     @contextmanager
     def scope_position_ids(self) -> Iterator[None]:
-        """A context manager for a loop or expert body. The body can use cached position ids of the
-        outer graph, and position ids that the body caches are dropped on exit.
+        """Enter a loop or expert body in a `with` block. The body can use cached position ids of
+        the outer graph. On exit, position ids that the body has cached are dropped.
         """
         outer_ids, self.facts.position_ids = self.facts.position_ids, dict(self.facts.position_ids)
         try:

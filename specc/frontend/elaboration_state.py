@@ -244,7 +244,7 @@ RECORDED_VALUES: ContextVar[list[ElaborationRecord] | None] = ContextVar("record
 
 @contextmanager
 def record_elaboration(*, is_symbolic: bool) -> Iterator[None]:
-    """A context manager that starts the record of an elaboration, if recording is enabled."""
+    """Record the values of an elaboration in a `with` block, if recording is enabled."""
     records = RECORDED_VALUES.get()
     if records is None:
         yield

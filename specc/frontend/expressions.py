@@ -167,7 +167,8 @@ def _evaluate_comparison_operand(
     expr: ast.Expr, operands: tuple[ast.Expr, ...], env: LexicalScope
 ) -> SpecValue:
     """Evaluate an operand of a comparison. A name compared with a choice is a choice value."""
-    # the name `gru` in `kind == gru` or `kind in [gru, lstm]`, where `kind: choice(gru | lstm)`
+    # if the spec declares `kind: choice(gru | lstm)`, the name `gru` is a choice value in both
+    # `kind == gru` and `kind in [gru, lstm]`
     if isinstance(expr, ast.Name | ast.ListLiteral):
         names = (o for o in operands if isinstance(o, ast.Name) and o is not expr)
         for value in (resolve_name(name, env, is_quiet=True) for name in names):

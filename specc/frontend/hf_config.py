@@ -66,8 +66,8 @@ def _read_source(
             return read_rope_config(
                 source, entry, data, default if isinstance(default, Rope) else None
             )
-        # `len("id2label")` is the number of listed classes, and `repeated("attention_types")` is a
-        # run-length encoded list
+        # `len("id2label")` is the number of classes in `id2label`, and
+        # `repeated("attention_types")` expands a run-length encoded list
         case (
             ast.TextLiteral(value=path)
             | ast.Call(
@@ -122,7 +122,7 @@ def _list_json_items(value: JsonNode, type: ast.TypeName) -> tuple[JsonNode, ...
 
 @dataclass(frozen=True, slots=True)
 class _MemberReader:
-    """Converts a member of the config file to the declared type of a field."""
+    """A converter of a member of the config file to the declared type of a field."""
 
     entry: ast.Field
     member: JsonMember

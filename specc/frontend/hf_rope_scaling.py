@@ -275,7 +275,7 @@ class _ScalingTable:
         """Return the parameters of Llama 3 scaling. Parameters with a default may be absent."""
         parameters: dict[str, RopeNumber] = {"factor": self._read_factor()}
         for key, default in SCALING_DEFAULTS[self.kind].items():
-            # the published code treats zero like an absent value
+            # transformers' YaRN code treats zero like an absent value
             parameters[key] = self._read_number(key) or default
         return parameters | {"original": self._read_original_length()}
 

@@ -132,7 +132,7 @@ def _substitute_in_value(value: SpecValue, values: dict[str, Dim]) -> SpecValue:
             return replace(value, fields=_substitute_in_values(fields, values))
         case tuple(items):
             return tuple(_substitute_in_value(i, values) for i in items)
-        # config values in bound arguments of a function, e.g. `width` in `window(width)`
+        # bound arguments of a function may be config values, e.g. `width` in `window(width)`
         case (
             DefinitionFunction(bound_arguments=arguments)
             | BuiltinFunction(bound_arguments=arguments)

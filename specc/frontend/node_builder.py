@@ -81,8 +81,8 @@ def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> N
 
 @dataclass(slots=True)
 class NodeBuilder:
-    """Adds graph nodes for the source code at `span`. The weight scope of the nodes is `scope`, by
-    default the scope of the current statement.
+    """A builder of graph nodes for the source code at `span`. The weight scope of the nodes is
+    `scope`, by default the scope of the current statement.
     """
 
     context: ElaborationContext
@@ -308,7 +308,7 @@ def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
     for small, large in ((left, right), (right, left)):
         if small.span and (axes := _find_missing_axes(small.shape, large.shape)):
             return _suggest_inserted_axes(small.span, axes, "broadcasts it over the other")
-    # two vectors of different lengths, e.g. position ids and one value per batch element
+    # return a suggestion for two vectors, e.g. position ids and one value per batch element
     if len(left.shape) == len(right.shape) == 1:
         is_range = left.value.node and isinstance(left.value.node.op, ops.Extent)
         vector = right if is_range else left

@@ -151,7 +151,7 @@ def _compute_longrope(d: int, theta: float, rope: Rope) -> tuple[tuple[float, ..
 
 
 def get_max_rope_length(rope: Rope) -> int:
-    """Return the maximum length for which the frequencies are valid, or 0 if there is none."""
+    """Return the maximum sequence length of the frequencies, or 0 if the length is unlimited."""
     return 0 if _has_symbols(rope) else int(_get_scaling_numbers(rope).get("longest") or 0)
 
 
@@ -204,7 +204,7 @@ def _compute_yarn(
     """Return YaRN's interpolated frequencies and its attention factor."""
 
     def find_pair(rotations: float) -> float:
-        """Return the fractional pair index with `rotations` rotations over the original length."""
+        """Return the index of the pair that rotates `rotations` times over the original length."""
         wavelength = numbers["original"] / (rotations * 2 * math.pi)
         return d * math.log(wavelength) / (2 * math.log(theta))
 
@@ -213,7 +213,7 @@ def _compute_yarn(
     if truncate is None or truncate:
         first, last = math.floor(first), math.ceil(last)
     low, high = max(first, 0), min(last, d - 1)
-    # like the published code, avoid a division by zero
+    # like the published YaRN code, avoid a division by zero
     span = high - low if high != low else 0.001
     ramp = [min(max((n - low) / span, 0.0), 1.0) for n in range(d // 2)]
     factor, attention_factor = numbers["factor"], numbers.get("attention_factor")

@@ -169,8 +169,8 @@ def _add_computed_number(nodes: NodeBuilder, op: Op, fn: str, args: list[Number]
         and nodes.context.symbols.is_symbolic
         and not nodes.context.has_dynamic_symbol(symbols)
     ):
-        # a power of integer config values; a negative exponent is reported when the numbers are
-        # known
+        # a power of integer config values is an integer; a negative exponent is an error as soon as
+        # the config values are concrete
         is_integer = all(map(is_integer_number, args))
     return _make_symbol(
         nodes.context, RuntimeNumber(result.value, symbols, _format_formula(fn, args), is_integer)
@@ -183,7 +183,7 @@ def is_integer_number(value: SpecValue) -> bool:
 
 
 def _make_symbol(context: ElaborationContext, number: RuntimeNumber) -> Number:
-    """Return a new symbol for an integer that depends on symbols, or other numbers unchanged."""
+    """Return a new symbol for an integer that depends on symbols, or any other number unchanged."""
     if not number.is_integer or context.has_dynamic_symbol(number.symbols):
         return number
     names = context.symbols.computed_names

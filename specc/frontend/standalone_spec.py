@@ -27,7 +27,7 @@ def build_standalone_spec(program: Program, *, keeps_sources: bool = False) -> a
     """
     file = merge_extends_chain(program, keeps_sources=keeps_sources)
     defined_names = _collect_defined_names(file.items)
-    # names that std blocks may use for local dimensions
+    # std blocks may use the names in `clashing_names` for local dimensions
     clashing_names = defined_names - _list_inlinable_names(program.library)
     std_items = [
         _rename_lengths(item, clashing_names)

@@ -191,14 +191,14 @@ def _run_trials(program: Program, graph: str, *, derives_integers: bool) -> list
         raise SpeccError(*_add_trial_sizes(failed, fixed_values)) from None
     trials = [SymbolicTrial({k: format_value(v) for k, v in fixed_values.items()}, model)]
     errors: list[Diagnostic] = []
-    # skip the sizes of the first trial
+    # skip the values that the first trial has used
     alternatives = [
         (p, v) for p, v in iterate_trial_values(program, fixed_values) if fixed_values.get(p) != v
     ]
     fields = program.map_fields_by_path()
     for path, value in alternatives[:MAX_TRIALS]:
         trial_model = model
-        # the first trial had this value, so its model is the same
+        # if the first trial has used the choice value, the model of the first trial is reused
         if path in fixed_values or value != get_first_trial_choice(fields[path]):
             try:
                 trial_model = runner.elaborate_alternative(fixed_values, path, value)

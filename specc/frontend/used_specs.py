@@ -16,7 +16,7 @@ from specc.syntax import ast
 
 @contextmanager
 def label_use_statement_in_errors(use: ast.UseStatement) -> Iterator[None]:
-    """A context manager that adds a label at the `use` statement to errors of the used spec."""
+    """Add a label at the `use` statement to errors of the used spec in a `with` block."""
     try:
         yield
     except SpeccError as failed:
@@ -29,7 +29,7 @@ def label_use_statement_in_errors(use: ast.UseStatement) -> Iterator[None]:
 def label_call_in_errors(
     context: ElaborationContext, span: Span | None, name: str
 ) -> Iterator[None]:
-    """A context manager that adds a label at the call `span` to errors in a used file."""
+    """Add a label at the call `span` to errors of a used file in a `with` block."""
     count, text = len(context.errors.diagnostics), f"`{name}` is called here"
     try:
         yield

@@ -185,7 +185,7 @@ class WeightSharing:
 
     @contextmanager
     def push_call(self, source: CallPathSource, scope: str = "") -> Iterator[None]:
-        """A context manager that adds a call or loop iteration to the call path."""
+        """Add a call or loop iteration to the call path in a `with` block."""
         outer_path, rule_count = self.call_path, len(self._rules)
         self.call_path = (*outer_path, CallFrame(source, scope))
         try:
@@ -200,7 +200,7 @@ class WeightSharing:
 
     @contextmanager
     def enter_definition(self, definition: DefinitionFunction) -> Iterator[None]:
-        """A context manager that restores the call path at which `definition` was bound."""
+        """Restore the call path at which `definition` was bound in a `with` block."""
         outer_path = self.call_path
         if path := self._definition_paths.get(id(definition)):
             self.call_path = (*path[:-1], CallFrame(definition, path[-1].scope))

@@ -214,7 +214,7 @@ class TypeName(SpannedNode, kw_only=True):
 
 
 MISSING_TYPE = TypeName(name="_")
-"""The placeholder for the type of a parameter that a parser has not resolved."""
+"""The placeholder for a parameter type that is invalid or declared in the `inputs` section."""
 
 
 class BlockParameter(SpannedNode):
@@ -378,7 +378,7 @@ class InputDeclaration(CommentedNode):
 
 class InputsSection(CommentedBlock):
     """The types and defaults of inputs that several graphs have: `inputs { … }`. The parsers copy
-    them to the parameters of graphs without a type.
+    types and defaults to graph parameters that have no type.
     """
 
     entries: tuple[InputDeclaration, ...]

@@ -26,7 +26,7 @@ class CommentedBody(NamedTuple, Generic[T]):
 
 
 class CommentAttacher:
-    """Attaches each comment of a file to one node. `comments` must be in source order."""
+    """The comments of a file in source order, each of which is attached to one node of the tree."""
 
     def __init__(self, text: str, comments: Sequence[Comment]) -> None:
         self.text = text
@@ -62,7 +62,7 @@ class CommentAttacher:
 
 
 class BodyBuilder(Generic[T]):
-    """Builds a body child by child. `previous_end` is the end of the last child or `{`."""
+    """A builder of a body. `previous_end` is the end offset of the last child or opening brace."""
 
     def __init__(self, text: str, start: int) -> None:
         self.text = text
@@ -194,7 +194,7 @@ def add_header_comment(node: T, text: str) -> T:
 def add_trailing_comment(node: T, text: str) -> T:
     """Add a trailing comment to the last line of a node, or a comment at the end of its body."""
     if isinstance(node, ast.CommentedBlock):
-        # the first and last line of `config { d = 1 } # all` are the same
+        # the first line of a node such as `config { d = 1 } # all` is also its last line
         if not node.comments.trailing and "\n" not in get_node_span(node).text:
             return add_header_comment(node, text)
         if isinstance(node, ast.WhenStatement) and node.otherwise:

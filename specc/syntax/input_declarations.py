@@ -19,7 +19,7 @@ def iterate_declared_inputs(file: ast.File) -> Iterator[ast.InputDeclaration]:
 
 
 def resolve_declared_inputs(collector: ErrorCollector, file: ast.File) -> ast.File:
-    """Copy the declarations of the `inputs` sections to the graph inputs without a type. Report
+    """Copy the declarations of the `inputs` sections to graph inputs that have no type. Report
     E0116 for a duplicate declaration, E0127 for an input without a declaration, and E0202 for a
     default that reads an input that the graph does not have.
     """
@@ -48,7 +48,7 @@ def _make_duplicate_error(
 def _resolve_block(
     collector: ErrorCollector, block: ast.Block, declarations: Declarations
 ) -> ast.Block:
-    """Copy declarations to the parameters of a block or graph without a type."""
+    """Copy declarations to those parameters of a block or graph that have no type."""
     params = tuple(
         _resolve_parameter(collector, block, p, declarations) if p.is_from_inputs else p
         for p in block.params
@@ -62,7 +62,7 @@ def _resolve_parameter(
     param: ast.BlockParameter,
     declarations: Declarations,
 ) -> ast.BlockParameter:
-    """Copy a declaration to a parameter without a type."""
+    """Copy a declaration to a parameter that has no type."""
     # the dimensions of blocks are local names, so blocks cannot share declarations
     declaration = declarations.get(param.name) if block.kind == "graph" else None
     if declaration is None:
@@ -90,9 +90,7 @@ def _make_missing_type_error(
 def _iterate_default_errors(
     block: ast.Block, param: ast.BlockParameter, declarations: Declarations
 ) -> Iterator[Diagnostic]:
-    """Yield E0202 for each name in the declared default of a parameter that is an input of other
-    graphs only.
-    """
+    """Yield E0202 for each input that the default of a parameter reads but the graph lacks."""
     missing_names = declarations.keys() - {p.name for p in block.params}
     for node in ast.walk_tree(declarations[param.name]):
         if isinstance(node, ast.Name) and node.path in missing_names:

@@ -79,7 +79,7 @@ def attend(
         broadcast_batch_axis(site, _expand_to_heads(site, x, name), batch)
         for x, name in ((q, "q"), (k, "k"), (v, "v"))
     ]
-    query_axis = 2 if len(q.shape) > 2 else None  # None: query [batch, d]
+    query_axis = 2 if len(q.shape) > 2 else None  # a query [batch, d] has no length axis
     pair_indices = make_score_indices(NodeBuilder(site.context), (qkv[0], query_axis), (qkv[1], 2))
     expanded_mask = evaluate_mask_option(site, mask, pair_indices, len(q.shape))
     bias = evaluate_bias_option(site, add, pair_indices, len(q.shape))

@@ -31,7 +31,7 @@ from specc.ir.op import Op
 
 @contextmanager
 def _show_errors_at_option(site: CallSite, option: str, code: str) -> Iterator[None]:
-    """A context manager that relocates errors in a definition to the option `option`."""
+    """Relocate errors with the code `code` in a `with` block to the option `option`."""
     try:
         yield
     except SpeccError as failed:
@@ -54,7 +54,7 @@ OPS_BY_NORMALIZER: Mapping[str, type[Op]] = {
     "kernel": ops.MaskedNormalization,
     "uniform": ops.MaskedNormalization,
 }
-"""The op that normalizes scores along the keys. `queries` transposes the scores first."""
+"""The op of each normalizer that normalizes scores along the keys, by name of the normalizer."""
 
 SOFTMAX_NORMALIZER = ChoiceValue("softmax", NORMALIZER_NAMES)
 

@@ -224,7 +224,7 @@ def _require_factor(site: CallSite, factor: Number) -> float:
 def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
     """Return the size of a resized axis, i.e. the product of size and factor, rounded down."""
     if length.number is not None:
-        # rounded down as in PyTorch, so 100 times 0.29 is 28
+        # as in PyTorch, the product is rounded down, e.g. 100 · 0.29 to 28
         return Dim.from_value(math.floor(length.number * factor))
     fraction = Fraction(factor)
     if fraction.denominator > 1024:

@@ -178,7 +178,7 @@ class _LayerStack:
         """Add the layers. Return the outputs of the last layer and all final states."""
         site, directions = self.site, REVERSED_BY_DIRECTION[self.direction]
         self._check_operands(x)
-        # each layer has separate weights, so the number of layers must be known
+        # each layer has separate weights, so the number of layers must be static
         count = site.require_count_in_range(self.layers, "layers")
         states_by_option = [
             self._make_initial_states(state, count * len(directions), option, x.shape[0])
@@ -221,7 +221,7 @@ class _LayerStack:
             return self.site.add_weight(f"{leaf}{suffix}", shape, initial, sizes)
 
         gate_width = self.hidden * self.gate_count
-        # with a projection, the recurrent input is already projected
+        # if the layer has a projection, the recurrent input is the projected hidden state
         recurrent_width = self.hidden if self.proj is None else self.proj
         operands: list[Tensor | None] = [
             x,
@@ -246,7 +246,7 @@ class _LayerStack:
         if start is None:
             return [None] * count
         start = broadcast_batch_axis(self.site, start, batch)
-        # [batch, hidden] is the usual shape for a single layer
+        # the initial state of a single layer usually has the shape [batch, hidden]
         if len(start.shape) == 2 and count == 1:
             return [start]
         if len(start.shape) != 3 or start.shape[1] != count:

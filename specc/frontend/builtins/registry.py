@@ -213,7 +213,7 @@ class CallSite:
             declared_by=self.call.function.path,
         )
         existing_weight = self.context.builder.parameter_facts.get(name)
-        # check before sharing, because calls with different shapes cannot share a weight
+        # check the shape first, because two calls can share a weight only if the shapes are equal
         if existing_weight and existing_weight.type.shape != stored_shape:
             _raise_shape_conflict(existing_weight, replace(weight, type=Type("f32", stored_shape)))
         self.context.weights.sharing.register_weight(name)

@@ -211,7 +211,7 @@ def _require_tensors(
     """Return the items of a list. Raise E0203 if the list is empty or an item is not a tensor."""
     tensors = [item for item in items if isinstance(item, Tensor)]
     if not tensors or len(tensors) < len(items):
-        # an empty list contains no tensor to label, so the list itself is labeled
+        # an empty list has no invalid item, so the message describes the list `()`
         invalid = next((item for item in items if not isinstance(item, Tensor)), ())
         title = (
             f"`{function_name}` expects a list of tensors, got {describe_value(invalid)} in "
@@ -313,7 +313,7 @@ def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = SECOND_AXIS) -
     ):
         if ids_length.number == 1 and length.number != 1:
             ids = site.add_op(ops.Expand(leading_axis, length), ids)
-    # without the axis, like the result of `argmax`, `ids` has one index for each leading index
+    # if `ids` lacks the axis, like a result of `argmax`, one position per leading index is selected
     lacks_axis = len(ids.shape) == axis_index
     if lacks_axis:
         ids = site.insert_axis(ids, axis_index)

@@ -33,7 +33,7 @@ class SlidingWindow:
 
     @property
     def op_attributes(self) -> tuple[AxisNumbers, AxisNumbers, AxisNumbers, AxisNumbers]:
-        """The parameters of the window in the order of the attributes of ops."""
+        """The parameters of the window in the order of the attributes of convolution ops."""
         pads = (*self.pad_before, *self.pad_after)
         return self.kernel, self.stride, self.dilation, pads
 
@@ -228,7 +228,7 @@ def _split_padding(padding: EndPadding, axes: int) -> Sequence[tuple[Dim, ...]]:
     """Return the (start, end) padding of each axis."""
     per_axis = padding if isinstance(padding, tuple) else (padding,) * axes
     single = tuple(p for p in per_axis if isinstance(p, Dim))
-    # for a single axis, the pair needs no nested list
+    # for a single axis, the padding may be a pair `[2, 0]` instead of a nested list `[[2, 0]]`
     if axes == 1 and len(single) == 2:
         return (single,)
     return [p if isinstance(p, tuple) else (p, p) for p in per_axis]

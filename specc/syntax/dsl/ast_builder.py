@@ -51,11 +51,11 @@ class AstBuilder(ErrorCollector):
         def unescape_character(match: re.Match[str]) -> str:
             letter, digits = match.group(1), match.group(2)
             code = int(digits, 16) if digits is not None else -1
-            if 0 <= code < 0xD800 or 0xDFFF < code < 0x110000:  # not a surrogate
+            if 0 <= code < 0xD800 or 0xDFFF < code < 0x110000:  # the code point is not a surrogate
                 return chr(code)
             if letter in ESCAPED_CHARACTERS:
                 return ESCAPED_CHARACTERS[letter]
-            start = token.start + 1 + match.start()  # skip the opening quote
+            start = token.start + 1 + match.start()  # the 1 skips the opening quote
             span = self.fragment.make_span(start, start + len(match.group()))
             self.report_error(
                 "E0118",

@@ -129,7 +129,7 @@ def parse_expression(source: Source | str) -> ast.Expr:
 
 
 HEADER_TERMINALS = ("SPECC", "NUMBER", "MODEL", "NAME")
-"""The terminals of a valid file header, which error recovery assumes."""
+"""The terminals of a valid file header, which error recovery inserts before the next item."""
 
 
 @immutable_dataclass

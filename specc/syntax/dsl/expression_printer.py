@@ -322,7 +322,7 @@ def format_parameter(
     node: ast.BlockParameter | ast.DefinitionParameter | ast.InputDeclaration | ast.Target,
 ) -> Pieces:
     """Format a parameter or a target, as in `x: float[batch, n] = 0`, `ahead=0` or `float`."""
-    if not node.name:  # a single unnamed result
+    if not node.name:  # a single unnamed result is printed as its type
         return concat_parts(node.type)
     if isinstance(node, ast.BlockParameter) and node.is_from_inputs:
         return [node.name]

@@ -276,7 +276,7 @@ def _build_dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None)
     minimum = 0
     if bound is not None and bound.text.isdigit():
         minimum = int(bound.text)
-    elif bound is not None:  # e.g. `>= 1.5`
+    elif bound is not None:  # the bound is not an integer, e.g. `>= 1.5`
         b.report_error(
             "E0108",
             "the minimum length is not an integer",

@@ -92,8 +92,8 @@ class LalrTable:
         return self.chain_cache[key]
 
     def simulate_shift(self, states: Sequence[int], kind: str, end: int) -> list[int] | None:
-        """Return the states after all reductions before a token `kind` and the shift of the token,
-        or for $END, after the reductions to the state `end`. Return None for an unexpected token.
+        """Return the states after the parser reduces rules and shifts a token `kind`, or None for
+        an unexpected token. For $END, return the states after the reductions to the state `end`.
 
         LALR tables merge states, so the table may allow a reduction after which the token is
         unexpected. Therefore `simulate_shift` simulates the reductions without building nodes.
@@ -106,7 +106,7 @@ class LalrTable:
             if rule.length:
                 del stack[-rule.length :]
             state = self.get_goto_state(stack[-1], rule.origin)
-            if state is None:  # the start symbol was reduced
+            if state is None:  # the rule of the start symbol has been reduced
                 return stack if kind == "$END" else None
             stack.append(state)
             if kind == "$END" and state == end:

@@ -122,7 +122,7 @@ def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int)
 
 
 class SyntaxErrorExplainer:
-    """Explains the syntax errors of a fragment. `description` is e.g. `an expression`."""
+    """A builder of syntax error diagnostics. `description` of the text is e.g. `an expression`."""
 
     def __init__(self, fragment: Fragment, description: str) -> None:
         self.fragment = fragment
@@ -130,7 +130,7 @@ class SyntaxErrorExplainer:
         self.unbalanced: UnbalancedBrackets | None = None
 
     def __call__(self, parser: LalrParser, index: int) -> Diagnostic:
-        """Return the most specific diagnostic for the unexpected token `index`."""
+        """Return the most specific diagnostic for the unexpected token with the index `index`."""
         if self.unbalanced is None:
             self.unbalanced = find_unbalanced_brackets(parser.tokens, parser.restart_points)
         error = UnexpectedToken(self.fragment, parser, index)
@@ -153,7 +153,7 @@ def explain_weights_without_call(error: UnexpectedToken) -> Diagnostic | None:
         return None
     fix = "a product of matrices is `matmul(x, w)`"
     if error.previous_token is not None and error.previous_token.text == ")":
-        # `(f(x)) @ name`: a call in parentheses does not count as a call
+        # in `(f(x)) @ name`, the grammar does not allow a weight path after a call in parentheses
         fix = "put the name directly after the call, inside the parentheses: `(f(x) @ name)`"
     title = "`@` names the weights of a call; a product is matmul(x, w)"
     note = "`linear(x, out=d) @ q_proj` puts the weights of this `linear` under the name `q_proj`"
@@ -248,7 +248,7 @@ def explain_name_without_assignment(error: UnexpectedToken) -> Diagnostic | None
     if not error.is_on_new_line(name, previous):
         if previous.kind in ("LBRACE", "RBRACE", "$END") or name.text == "":
             return explain_unnamed_result(error, name)
-        return error.explain(  # two values, as in `y = a b`
+        return error.explain(  # the line contains two values, as in `y = a b`
             f"an operator is missing before `{name.text}`",
             name,
             "expected an operator before this",
@@ -303,7 +303,7 @@ def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnos
         missing = description
         title = f"this is empty; expected {missing}"
     elif expected - OPERATOR_TERMINALS == {"$END"}:
-        # a complete value is followed by another value: `a b`
+        # a complete value is followed by another value, as in `a b`
         missing = "an operator" if "PLUS" in expected else "the end"
         title = f"{description} ends before `{format_token(token)}`"
         title += "; expected an operator between them" if "PLUS" in expected else ""

@@ -70,7 +70,7 @@ def describe_terminals(expected: frozenset[str]) -> str:
         descriptions = ["an operator" if "PLUS" in remaining else "the end of the file"]
     if len(descriptions) == 1:
         return descriptions[0]
-    # the first four descriptions are the most likely
+    # show the first four descriptions, which are the most likely
     return f"{', '.join(descriptions[:4][:-1])} or {descriptions[:4][-1]}"
 
 

@@ -182,7 +182,7 @@ def compose_yaml(source: Source) -> tuple[YamlNode | None, list[Comment]]:
 
 
 class YamlComposer:
-    """Composes YAML nodes from PyYAML events."""
+    """A composer of YAML nodes from PyYAML events."""
 
     def __init__(self, source: Source) -> None:
         self.source = source

@@ -104,7 +104,7 @@ def format_yaml_flow(value: YamlValue, *, is_forced: bool = False) -> str | None
     """
     if isinstance(value, str):
         return format_yaml_scalar(value, is_flow=True)
-    if (value.end or value.is_multiline) and not is_forced:  # needs block style
+    if (value.end or value.is_multiline) and not is_forced:  # the value needs block style
         return None
     parts: list[str] = []
     for entry in value.entries:
@@ -127,7 +127,7 @@ def _format_flow_entry(entry: "YamlPair | YamlItem", *, is_forced: bool) -> str 
 
 
 def format_yaml_value(line_start: str, value: YamlValue, indent: int) -> list[str]:
-    """Format a value after `line_start`, on the same line if it fits, otherwise on new lines."""
+    """Format a value on the line `line_start` if the value fits, otherwise on new lines."""
     if isinstance(value, str):
         return [f"{line_start} {format_yaml_scalar(value, is_flow=False)}"]
     line = format_yaml_flow(value)

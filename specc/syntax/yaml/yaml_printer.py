@@ -381,7 +381,7 @@ def _format_flow(value: YamlMap | YamlList) -> str:
         text = "- " + text[1:-1]
     elif len(value.entries) == 1:
         text = text[1:-1]
-    # `…` as a setting
+    # a map entry that consists only of placeholders is printed as `…`
     text = text.replace(f", {PLACEHOLDER}: {PLACEHOLDER}}}", f", {PLACEHOLDER}}}")
     for empty in (f"[{{{PLACEHOLDER}: {PLACEHOLDER}}}]", f"{{{PLACEHOLDER}: {PLACEHOLDER}}}"):
         text = text.replace(empty, "[…]" if empty[0] == "[" else "{…}")

@@ -46,7 +46,7 @@ KEY_SYNONYMS = {
 
 
 class YamlReader(ErrorCollector):
-    """Checks the nodes of a YAML file and reports errors. `subject` names a node in messages."""
+    """A checker of YAML nodes that reports errors. `subject` names a node in messages."""
 
     def __init__(self, source: Source, comments: list[Comment]) -> None:
         super().__init__()
