@@ -163,7 +163,7 @@ def _compute_antialiased_weights(
         if mode == "bilinear":
             weight = np.maximum(1 - distance, 0)
         else:
-            # Keys 1981, with a = -0.5
+            # the cubic kernel of Keys (1981) with a = -0.5
             inner = (1.5 * distance - 2.5) * distance * distance + 1
             outer = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
             weight = np.where(distance < 1, inner, np.where(distance < 2, outer, 0))
@@ -174,8 +174,8 @@ def _compute_antialiased_weights(
 
 
 INTERPOLATION_RULES = {"bilinear": _compute_linear_weights, "bicubic": _compute_cubic_weights}
-"""Maps an interpolation mode to the function that computes source indices and their weights;
-indices beyond the border are clamped.
+"""For each interpolation mode, the function that computes source indices (clamped to the axis) and
+interpolation weights.
 """
 
 

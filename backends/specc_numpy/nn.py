@@ -161,7 +161,7 @@ def masked_normalization(
 
     f[*s q k], b[#*s #q #k] -> f[*s q k]
     """
-    # A kernel is nonnegative (Nadaraya, 1964); masked keys are also excluded from the sum.
+    # Kernel functions are nonnegative (Nadaraya, 1964), so negative scores become 0.
     visible_scores = np.where(mask, np.maximum(scores, 0.0), 0.0)
     score_sum = visible_scores.sum(-1, keepdims=True)
     result: Array = np.divide(
@@ -187,7 +187,7 @@ def attend(
     f[b h q e], f[b h q k]
     """
     # Query heads of one group are adjacent: with 4 query heads and 2 key heads, query heads 0 and 1
-    # read key head 0. Divide by 1 if there are no heads.
+    # read key head 0. Without key heads, the divisor is 1.
     heads_per_group = query.shape[1] // max(key.shape[1], 1)
     key, values = (
         np.repeat(key, heads_per_group, axis=1),
@@ -233,7 +233,7 @@ def sinusoid(op: ops.Sinusoid, env: LengthValues, positions: Array) -> Array:
     steps = pairs - 1 if op.layout == "fairseq" else pairs
     step = math.log(op.base) / max(steps, 1)
     angles = positions[..., None] * np.exp(-step * np.arange(pairs))
-    # The paper interleaves sine and cosine; most implementations concatenate them.
+    # arXiv:1706.03762 interleaves sines and cosines; most implementations concatenate them.
     sines = [np.sin(angles), np.cos(angles)]
     if op.layout == "interleaved":
         return np.stack(sines, axis=-1).reshape(*positions.shape, 2 * pairs)

@@ -71,7 +71,7 @@ def evaluate_nodes(
 
     token = _CURRENT_HOOK.set(active_hook)
     try:
-        # infinities and NaN propagate, as in any runtime
+        # infinities and NaN propagate without warnings, as in ONNX Runtime
         with np.errstate(all="ignore"):
             results = evaluate_live_nodes(
                 graph, known_values, requested_values, evaluate_node, replace_result
@@ -82,7 +82,7 @@ def evaluate_nodes(
 
 
 NUMERIC_KINDS = {"u": "i", "V": "f"}
-"""Maps the kind of a NumPy dtype to the IR kind if their letters differ; `V` is bfloat16."""
+"""The IR element kind of each NumPy dtype kind with a different letter; `V` is bfloat16."""
 
 
 def evaluate_graph(

@@ -42,14 +42,14 @@ NUMPY_FUNCTIONS = (
 POINTWISE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     **{name: getattr(np, name) for name in NUMPY_FUNCTIONS},
     "erf": _erf,
-    # arXiv:1606.08415, sec. 2
+    # exact GELU of arXiv:1606.08415, sec. 2
     "gelu": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "neg": np.negative,
-    "quick_gelu": lambda x: x * sigmoid(1.702 * x),  # arXiv:1606.08415, sec. 2
+    "quick_gelu": lambda x: x * sigmoid(1.702 * x),  # quick GELU of arXiv:1606.08415
     "reciprocal": lambda x: 1 / x,
     "relu": lambda x: np.maximum(x, 0),
-    "relu2": lambda x: np.maximum(x, 0) ** 2,  # arXiv:2109.08668
+    "relu2": lambda x: np.maximum(x, 0) ** 2,  # squared ReLU of arXiv:2109.08668
     "sigmoid": sigmoid,
     "silu": lambda x: x * sigmoid(x),
     "softplus": lambda x: np.logaddexp(0.0, x),

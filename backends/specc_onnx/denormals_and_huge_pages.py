@@ -86,7 +86,7 @@ def compute_denormal() -> float:
 
 @contextmanager
 def flush_denormals() -> Iterator[None]:
-    """A context manager that flushes denormals on the current thread."""
+    """Flush denormals on the current thread inside a `with` block."""
     if (mode := get_denormal_mode()) is None:
         yield
         return
@@ -116,7 +116,7 @@ class SessionMemory:
 
     @contextmanager
     def record_mappings(self) -> Iterator[None]:
-        """A context manager that records the memory mappings that its body creates."""
+        """Record the memory mappings that are created inside a `with` block."""
         previous_mappings = list_anonymous_mappings()
         yield
         self.intervals = align_to_huge_pages(

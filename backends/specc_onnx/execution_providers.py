@@ -176,7 +176,7 @@ PROVIDER_TARGETS = {"cuda": "ort-cuda", "openvino": "openvino"}
 """The compile target of each provider."""
 
 PROVIDER_DEVICES = {"cuda": "cuda"}
-"""Maps each provider that stores tensors on a device other than the host to the device name."""
+"""The device name of each provider that stores tensors on a device other than the host."""
 
 SILENT_LOG_LEVEL, DEFAULT_LOG_LEVEL = 4, 2
 """ONNX Runtime's log level for fatal errors (other errors are raised), and its default level."""
@@ -236,8 +236,8 @@ def can_report_placement() -> bool:
 
 @contextmanager
 def silence_provider_startup(provider: str) -> Iterator[None]:
-    """A context manager that silences the startup messages of a GPU provider. The context manager
-    also preloads NVIDIA's libraries from Python packages.
+    """Silence the startup messages of a GPU provider inside a `with` block, and preload NVIDIA's
+    libraries from Python packages.
     """
     if provider == "cpu":
         yield

@@ -116,7 +116,7 @@ def convert_weights_to_uint8(model: ModelProto, directory: str = "") -> dict[str
             for index, zero_point_index, offset in WEIGHT_OPERANDS.get(node.op_type, ()):
                 name = node.input[index]
                 is_uint8 = name in constants and constants[name].data_type != TensorProto.INT8
-                # weights that nodes compute have this prefix if they are already converted
+                # the name of computed weights that are already converted contains `:uint8`
                 if is_uint8 or name.startswith(f"{node.output[0]}:uint8"):
                     continue
                 names = converted_initializers if name in constants else converted_values

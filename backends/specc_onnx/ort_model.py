@@ -68,7 +68,7 @@ class OrtModel:
 
     @contextmanager
     def guard_run(self) -> Iterator[None]:
-        """A context manager that flushes denormals and converts exceptions of a run to E0924."""
+        """Flush denormals and convert exceptions of a run to E0924 inside a `with` block."""
         try:
             with flush_denormals():
                 yield
@@ -127,9 +127,9 @@ class OrtModel:
         inputs: Mapping[str, Array | DeviceTensor],
         output_buffers: Mapping[str, DeviceTensor] | None = None,
     ) -> dict[str, DeviceTensor]:
-        """Run on device tensors or arrays without input checks and return device tensors. Outputs
-        in `output_buffers` are written to these buffers, which may also be inputs. Raise E0924 on
-        failure.
+        """Run the model on device tensors or arrays, without input checks; return device tensors.
+        Outputs in `output_buffers` are written to these buffers, which may also be inputs. Raise
+        E0924 on failure.
         """
         return self.bind({}, output_buffers or {}).run(inputs)
 
@@ -165,14 +165,14 @@ class OrtModel:
 
 @dataclass(frozen=True)
 class OrtBoundModel:
-    """Runs a model repeatedly, with some inputs and the `bound_outputs` bound to device buffers."""
+    """A runner whose `bound_outputs` and some of whose inputs are bound to device buffers."""
 
     model: OrtModel
     binding: onnxruntime.IOBinding
     bound_outputs: Mapping[str, DeviceTensor]
 
     def run(self, inputs: Mapping[str, Array | DeviceTensor]) -> dict[str, DeviceTensor]:
-        """Run on `inputs` and the bound inputs; return all outputs on the device. Raise E0924."""
+        """Run the model on `inputs` and the bound inputs; return device tensors. Raise E0924."""
         model, binding = self.model, self.binding
         for name, value in inputs.items():
             if isinstance(value, np.ndarray):

@@ -82,7 +82,8 @@ def resize(op: ops.Resize, context: ForwardContext, x: Tensor) -> Tensor:
         raise_error("E0912", f"cannot resize axes of length {lengths} to {sizes}")
     if not op.is_interpolating:
         return _resize_to_nearest(op, x, sizes)
-    # [n, 1, …] with the resized axes last; a single axis is resized like an image of height 1.
+    # The images have the shape [n, 1, …] with the resized axes last. A single axis is resized like
+    # an image of height 1.
     last_axes = tuple(range(-len(sizes), 0))
     channels_first = x.movedim(tuple(range(op.axis, end)), last_axes)
     unit_axes = [1] if len(sizes) == 1 else []

@@ -107,8 +107,8 @@ def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | Non
     normalizer = exponentials.sum(axis, keepdim=True)
     if sinks is not None:
         normalizer = normalizer + torch.exp(sinks - maximum)
-    # Divide by 1 instead of replacing the result: the gradient of 0 / 0 is NaN even if it is
-    # discarded.
+    # Divide by 1 instead of replacing the result of 0 / 0, because `torch.where` does not stop the
+    # NaN gradient of 0 / 0.
     return exponentials / torch.where(normalizer == 0, 1.0, normalizer)
 
 

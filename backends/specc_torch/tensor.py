@@ -30,12 +30,12 @@ POINTWISE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     **{name: getattr(torch, name) for name in TORCH_FUNCTIONS},
     "gelu": functional.gelu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),  # arXiv:1606.08415, sec. 2
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),  # quick GELU of arXiv:1606.08415
     "relu": functional.relu,
-    "relu2": lambda x: functional.relu(x) ** 2,  # arXiv:2109.08668
+    "relu2": lambda x: functional.relu(x) ** 2,  # squared ReLU of arXiv:2109.08668
     "sign": lambda x: torch.where(torch.isnan(x), x, torch.sign(x)),
     "silu": functional.silu,
-    # `functional.softplus` is not used, because it is linear above 20
+    # `functional.softplus` is not used, because `functional.softplus` is linear above 20
     "softplus": lambda x: torch.logaddexp(x, torch.zeros((), dtype=x.dtype, device=x.device)),
 }
 

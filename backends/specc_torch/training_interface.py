@@ -54,7 +54,7 @@ def module(
     those of `specc.compile`. Initial values come from `weights`, from the seed `init`, or from the
     weights that the spec names; otherwise from the seed 0. Raise the errors of `specc.compile`.
     """
-    check_argument_kinds(ARGUMENT_KINDS, locals())  # contains only the arguments
+    check_argument_kinds(ARGUMENT_KINDS, locals())  # `locals()` contains only arguments here
     opened_spec = open_spec_argument(
         spec, config=config, config_values=set, weights=str(weights), context_length=int(context)
     )
@@ -162,7 +162,7 @@ def unwrap_spec_module(model: nn.Module) -> SpecModule:
     exists.
     """
     inner_module = model
-    # prefixes that torch.compile and parallel wrappers add
+    # `torch.compile` stores the wrapped module as `_orig_mod`, and `DataParallel` as `module`
     while not isinstance(inner_module, SpecModule):
         names = [n for n in ("_orig_mod", "module") if n in inner_module._modules]
         submodule = inner_module._modules[names[0]] if names else None

@@ -177,7 +177,7 @@ class Graph:
 
 @dataclass(kw_only=True)
 class GraphBuilder:
-    """Builds a graph with common subexpression elimination, i.e. merges equal nodes."""
+    """A graph builder with common subexpression elimination, i.e. equal nodes are merged."""
 
     inputs: dict[str, Value] = field(default_factory=dict)
     input_facts: dict[str, Input] = field(default_factory=dict)

@@ -64,7 +64,7 @@ def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
 
 @dataclass
 class _GraphParser:
-    """Parses one graph of the textual IR, from its `graph` line to its `end` line."""
+    """A parser of one graph of the textual IR, from the `graph` line to the `end` line."""
 
     lines: IrLineReader
     depth: int

@@ -256,7 +256,7 @@ REST_OF_LINE_PATTERN = re.compile(r".+")
 
 
 class IrLineReader:
-    """Reads the tokens of the textual IR line by line."""
+    """A lexer that reads the tokens of the textual IR line by line."""
 
     def __init__(self, source: Source) -> None:
         self.source = source

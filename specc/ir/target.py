@@ -1,4 +1,4 @@
-"""Target runtimes and their capabilities. Passes test capabilities, not names."""
+"""Target runtimes and their capabilities. Passes test capabilities, not target names."""
 
 from typing import Literal
 

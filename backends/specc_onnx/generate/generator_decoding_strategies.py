@@ -186,7 +186,7 @@ class BeamSearchStrategy:
         log_probs = logits.emit_node("LogSoftmax", axis=1)
         log_probs = self.processors.emit_scores(log_probs, iteration, history)
         if decoding.renormalize_logits:
-            # softmax over only -inf would return NaN
+            # a softmax of logits that are all -inf would return NaN
             is_allowed = log_probs > onnx_beam_search.NO_SCORE
             renormalized = log_probs.emit_node("LogSoftmax", axis=1)
             log_probs = is_allowed.if_else(renormalized, onnx_beam_search.NO_SCORE)

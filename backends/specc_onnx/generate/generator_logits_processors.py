@@ -18,7 +18,7 @@ HISTORY_DIM = Dim.symbol("history")
 """The dimension whose size is the number of tokens in the token history."""
 
 SLICE_TO_END = 2**31 - 1
-"""The end operand of a `Slice` node that ends at the end of an axis."""
+"""The end operand of a `Slice` node that selects positions up to the end of an axis."""
 
 FORBIDDEN_SCORE = float("-inf")
 """Score of a banned token."""
@@ -26,8 +26,9 @@ FORBIDDEN_SCORE = float("-inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitsProcessors:
-    """Emits the logits processors of `decoding` for a vocabulary of `vocabulary` tokens. The inputs
-    are the maximum number of steps `max_tokens` i64[] and, if used, the repetition `penalty` f32[].
+    """An emitter of the logits processors of `decoding` for a vocabulary of `vocabulary` tokens.
+    The inputs are the maximum number of steps `max_tokens` i64[] and, if used, the repetition
+    `penalty` f32[].
     """
 
     g: Emitter

@@ -171,8 +171,8 @@ def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tens
 
 @lower
 def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tensor) -> OnnxValue:
-    """Lower to a one-hot encoding of the first unmasked key with the maximum score, or to zeros if
-    all keys are masked.
+    """Lower hard attention to a one-hot encoding of the first unmasked key with the maximum score,
+    or to zeros if all keys are masked.
     """
     axis, lowest = scores.rank - 1, float("-inf")
     visible_scores = mask.if_else(scores, lowest)
@@ -187,7 +187,7 @@ def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tens
 def masked_normalization(
     op: ops.MaskedNormalization, g: Emitter, scores: Tensor, mask: Tensor
 ) -> OnnxValue:
-    """Lower to the ReLU of the unmasked scores divided by their sum, or by 1 if the sum is 0."""
+    """Emit the ReLU of the unmasked scores divided by their sum, or by 1 if the sum is 0."""
     visible_scores = mask.if_else(scores.emit_node("Relu"), 0)
     score_sum = emit_reduce("ReduceSum", visible_scores, scores.rank - 1, keepdims=True)
     return visible_scores / score_sum.equals(0).if_else(1, score_sum)
@@ -195,7 +195,7 @@ def masked_normalization(
 
 @lower
 def weighted_sum(op: ops.WeightedSum, g: Emitter, weights: Tensor, values: Tensor) -> OnnxValue:
-    """Lower to a sum over the keys of a local-p window, a blocked sum, or a MatMul."""
+    """Lower `w @ v` to a sum over the keys of a local-p window, a blocked sum, or a MatMul."""
     if weights.value and weights.value.node:
         _record_attention_note(g, weights.dtype, {"weights": weights.name})
     result = emit_window_sum(g, weights, values) or emit_blocked_weighted_sum(g, weights, values)

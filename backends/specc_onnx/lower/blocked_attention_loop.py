@@ -168,7 +168,7 @@ def _emit_short_operand(
 
 @contextmanager
 def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
-    """A context manager that emits nodes under `BLOCKS_SCOPE` instead of the scope of the layer."""
+    """Emit nodes under `BLOCKS_SCOPE` instead of the layer's scope inside a `with` block."""
     site, g.site = g.site, replace(g.site, scopes=(BLOCKS_SCOPE,))
     try:
         yield
@@ -218,7 +218,7 @@ def _emit_true_indices(
 
 @contextmanager
 def assume_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
-    """A context manager in which the dimensions `lengths` are assumed to be nonzero."""
+    """Assume that the dimensions `lengths` are nonzero inside a `with` block."""
     outer_lengths = g.lengths
     g.lengths = replace(outer_lengths, nonzero=outer_lengths.nonzero | {*lengths})
     try:
@@ -229,9 +229,7 @@ def assume_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
 
 @contextmanager
 def bind_dim_size(g: Emitter, length: Dim, count: OnnxValue) -> Iterator[None]:
-    """A context manager in which the symbolic dimension `length` has the nonzero size `count`,
-    i64[].
-    """
+    """Set the symbolic dimension `length` to the size `count`, i64[] > 0, in a `with` block."""
     length_inputs = {**g.lengths.length_inputs, str(length): count.name}
     nonzero = g.lengths.nonzero | {length}
     with g.enter_graph(replace(g.lengths, length_inputs=length_inputs, nonzero=nonzero)):
@@ -319,7 +317,7 @@ def _emit_key_span(
 
 @contextmanager
 def _bind_key_count(g: Emitter, queries: PositionSpan, keys: PositionSpan) -> Iterator[None]:
-    """A context manager that binds the symbolic number of keys of a block to its nonzero value."""
+    """Bind the symbolic number of keys of a block to a nonzero value inside a `with` block."""
     if keys.length != BLOCK_KEYS_DIM:
         with assume_nonempty(g, queries.length, keys.length):
             yield
@@ -348,8 +346,8 @@ def _emit_concatenated_blocks(
     g: Emitter, blocks: Tensor, block_count: OnnxValue, plan: LocalAttentionPlan, n: Dim
 ) -> OnnxValue:
     """Concatenate the `block_count` stacked blocks of `n` positions without the overlap; `blocks`
-    has the type of one block. With 10 positions and blocks of 4 at 0, 4 and 6, only the last two
-    positions of the third block are new.
+    has the type of one block. For example, if 10 positions are split into blocks of 4 that start at
+    positions 0, 4 and 6, only the last two positions of the third block are new.
     """
     leading_axes = blocks.rank - 2
     width = blocks.shape[-1].number

@@ -26,7 +26,7 @@ height 1. ONNX Runtime's 2-D kernels are 3 times faster at size 31 and equally f
 
 @lower
 def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None) -> OnnxValue:
-    """Lower to `Conv` with explicit padding, because `auto_pad` ignores dilation."""
+    """Lower a convolution to `Conv` with explicit padding, because `auto_pad` ignores dilation."""
     is_depthwise = len(op.kernel) == 1 and op.groups == x.shape[-1]
     height_axes = [2] if is_depthwise and op.kernel[0] >= MIN_2D_KERNEL_LENGTH else []
     ones, zeros = [1 for _ in height_axes], [0 for _ in height_axes]
@@ -67,7 +67,7 @@ def emit_convolution(
 def conv_transpose(
     op: ops.ConvTranspose, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> OnnxValue:
-    """Lower to `ConvTranspose`; negative padding at the end becomes `output_padding`."""
+    """Emit `ConvTranspose`, in which negative padding at the end becomes `output_padding`."""
     first_axis = len(op.kernel)
     axes = range(first_axis, 2 * first_axis)
     may_be_empty = [a for a in axes if not g.lengths.is_positive(x.shape[a])]
@@ -93,7 +93,7 @@ def conv_transpose(
 
 @lower
 def max_pool(op: ops.MaxPool, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to `MaxPool`, which pads with -inf."""
+    """Lower max pooling to `MaxPool`, which pads with -inf."""
     return _EmptyWindowGuard(g, op).emit_channels_first(x, partial(_emit_max_pool, op))
 
 
@@ -140,8 +140,9 @@ def _emit_window_padding(
 
 @lower
 def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to `AveragePool` with explicit padding instead of `ceil_mode`, for which older opsets
-    count windows differently. Padding that is included in the average is added explicitly as zeros.
+    """Lower average pooling to `AveragePool` with explicit padding instead of `ceil_mode`, because
+    older opsets count the windows of `ceil_mode` differently. Padding that is included in the
+    average is added explicitly as zeros.
     """
 
     def emit_windows(x: OnnxValue) -> OnnxValue:
@@ -170,8 +171,9 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Tensor) -> OnnxValue:
-    """Lower to `MaxPool` over the mask as floats. For a positive lag, a result is true if all mask
-    values of its window are true, so the inverted mask is pooled and the result is inverted.
+    """Downsample a padding mask by a `MaxPool` over the mask as floats. For a positive lag, a
+    result is true if all mask values in the window are true, so the inverted mask is pooled and the
+    result is inverted.
     """
     is_any, pad = op.lag < 0, max(-op.lag, 0)
     pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))
@@ -187,7 +189,7 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Ten
 
 @dataclass(frozen=True)
 class _EmptyWindowGuard:
-    """Pads window axes that are empty at run time, and removes the results of the padding."""
+    """A helper that pads window axes that are empty at run time, and removes the added results."""
 
     g: Emitter
     op: ops.SlidingWindowOp

@@ -223,7 +223,7 @@ def _emit_nonempty_branch(
 
 
 def find_packed_heads(g: Emitter, operands: AttentionOperands) -> list[OnnxValue] | None:
-    """Return packed queries, keys and values `[b, t, h·d]`, or None if the kernel needs others."""
+    """Return packed queries, keys, values `[b, t, h·d]`, or None if the kernel cannot read them."""
     packed_heads = [
         packed
         for x in (operands.q, operands.k, operands.v)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class DimResolver:
-    """Computes the dimensions of a graph from the shapes of its inputs and from dimension
-    equations. `length_inputs` are scalar inputs that contain the size of a symbolic dimension;
-    `nonzero` dimensions are known to be nonzero in the current context.
+    """A resolver that computes the dimensions of a graph from input shapes and dimension equations.
+    `length_inputs` are scalar inputs that contain the size of a symbolic dimension; `nonzero`
+    dimensions are known to be nonzero in the current context.
     """
 
     inputs: Mapping[str, Type]

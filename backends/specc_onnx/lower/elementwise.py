@@ -32,7 +32,7 @@ FLOAT_OPERATORS = {**EXACT_OPERATORS, "div": "Div", "pow": "Pow", "min": "Min", 
 
 @lower
 def arith(op: ops.Arith, g: Emitter, left: Tensor, right: Tensor) -> OnnxValue:
-    """Lower to one operator if ONNX has the same semantics, otherwise to several operators."""
+    """Lower a binary op to one ONNX operator if the semantics agree, else to several operators."""
     if left.dtype not in INTEGER_DTYPES:
         name = FLOAT_OPERATORS.get(op.fn)
         return left.emit_node(name, right) if name else emit_float_division(op.fn, left, right)
@@ -196,7 +196,7 @@ FLOAT32_ONLY_FUNCTIONS = frozenset({"erf", "gelu", "softplus"})
 
 @lower
 def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to a single operator if ONNX has the function, otherwise to the function's formula."""
+    """Lower a unary function to a single ONNX operator if one exists, otherwise to a formula."""
     if op.fn == "sign" and x.dtype in INTEGER_DTYPES:
         return emit_integer_sign(x)
     needs_f32 = x.dtype == "f64" and op.fn in FLOAT32_ONLY_FUNCTIONS

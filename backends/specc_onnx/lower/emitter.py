@@ -143,7 +143,7 @@ class GraphFacts:
 
 @dataclass(kw_only=True)
 class Emitter:
-    """Builds ONNX nodes for one target and opset. `lengths` computes dynamic dimensions, and `site`
+    """An ONNX node builder for a target and an opset. `lengths` computes dynamic sizes, and `site`
     is the IR node being lowered. `attention_weight_locations` lists sources of attention weights.
     """
 

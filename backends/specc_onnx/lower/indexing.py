@@ -27,14 +27,14 @@ from specc_onnx.lower.tensor_helpers import (
 
 @lower
 def sort(op: ops.Sort, g: Emitter, x: Tensor) -> tuple[OnnxValue, ...]:
-    """Lower to a `TopK` of all elements."""
+    """Lower a sort to a `TopK` of all elements."""
     count = g.emit_shape([x.shape[op.axis]])
     return emit_stable_top_k(x, count, axis=op.axis, largest=op.descending)
 
 
 @lower
 def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[OnnxValue, ...]:
-    """Lower to a `TopK` of `k` elements."""
+    """Lower a top-k selection to a `TopK` of `k` elements."""
     remaining_count = x.shape[op.axis] - op.k
     count = emit_nonnegative_size(g, op.k, op.k, remaining_count)
     return emit_stable_top_k(x, count, axis=op.axis, largest=op.largest)
@@ -42,7 +42,7 @@ def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[OnnxValue, ...]:
 
 @lower
 def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to `Slice` with a step."""
+    """Lower a strided slice to `Slice` with a step."""
     length = x.shape[op.axis]
     start = emit_nonnegative_size(g, op.start, op.start, op.stop - op.start)
     stop = emit_nonnegative_size(g, op.stop, length - op.stop, op.step - 1)
@@ -51,9 +51,9 @@ def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def roll(op: ops.Roll, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to `Concat` of two slices."""
+    """Lower a rotation of an axis to a `Concat` of two slices."""
     length = x.shape[op.axis]
-    # a division by 0 has an undefined remainder, but an empty axis is unchanged anyway
+    # the shift is not reduced modulo an axis size of 0, because the remainder is undefined
     shift = op.shift if length == 0 else mod_dims(op.shift, length)
     if shift == 0:
         return x
@@ -64,7 +64,7 @@ def roll(op: ops.Roll, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def pad(op: ops.Pad, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to `Pad` with widths for both ends of every axis."""
+    """Lower padding to `Pad` with padding sizes for both ends of every axis."""
     if op.padding_before == 0 == op.padding_after:
         return x
     length = x.shape[op.axis]
@@ -94,9 +94,9 @@ CUBIC_COEFFICIENT = -0.75
 
 @lower
 def resize(op: ops.Resize, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to `Resize` only if it is exact. `Resize` computes coordinates in float32 (errors of
-    1e-5 from 50 positions on, except for factors of 2), its cubic mode is slow, and it rounds
-    nearest-neighbor coordinates differently from PyTorch.
+    """Lower a resize to ONNX's `Resize` only if the result is exact. `Resize` computes coordinates
+    in float32 (errors of 1e-5 from 50 positions on, except for factors of 2), has a slow cubic
+    mode, and rounds nearest-neighbor coordinates differently from PyTorch.
     """
     if op.mode == "bilinear" and not op.antialias and _is_exact_in_float32(op, x):
         return _emit_resize(op, g, x)
@@ -134,7 +134,7 @@ def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
     lengths = zip(x.shape[op.axis :], op.sizes, strict=False)
     factors = op.factors or (None,) * len(op.sizes)
     return all(
-        np.frexp(_compute_scale_factor(n, m, factor))[0] == 0.5  # a power of two
+        np.frexp(_compute_scale_factor(n, m, factor))[0] == 0.5  # the factor is a power of two
         for (n, m), factor in zip(lengths, factors, strict=True)
     )
 
@@ -183,7 +183,7 @@ LINEAR_GRID_SINCE = 20
 
 @lower
 def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> OnnxValue:
-    """Lower to `GridSample` over a grid of width 1; 16-bit floats are computed in f32."""
+    """Emit a `GridSample` over a grid of width 1; 16-bit floats are computed in f32."""
     batch, channels = x.shape[:2]
     count = multiply_dims(grid.shape[1:-1])
     points = (batch, count, 1, 2)
@@ -211,7 +211,7 @@ def compute_antialias_weights(
     radius = filter_scale if mode == "bilinear" else 2 * filter_scale
     centers = (np.arange(target_length) + 0.5) * step
     first_positions = np.floor(centers - radius + 0.5)
-    # axes: filter taps, output positions
+    # the axes of `positions` are the filter taps and the output positions
     positions = first_positions + np.arange(np.ceil(2 * radius) + 1)[:, None]
     distance = np.abs(positions + 0.5 - centers) / filter_scale
     weights = ANTIALIAS_KERNELS[mode](distance) * ((positions >= 0) & (positions < length))
@@ -239,8 +239,8 @@ output position, divided by the filter scale, to filter weights.
 
 @dataclass(frozen=True)
 class _AxisSampler:
-    """Emits nodes that resize one axis to `target_length`; `index` is the index of the axis in
-    `op.factors`.
+    """An emitter of nodes that resize one axis to `target_length`; `index` is the index of the axis
+    in `op.factors`.
     """
 
     g: Emitter

@@ -91,8 +91,9 @@ def emit_kv_buffer_attention(
     bias: Tensor | None,
 ) -> OnnxValue:
     """Emit a `GroupQueryAttention` whose updated buffers replace `k` and `v`; return its output
-    `[b, h, t, d]`. With 5 positions in the buffers and 2 new positions, the capacity is at least 7,
-    and the operands `seqlens_k` and `total_sequence_length` are 6 and 7.
+    `[b, h, t, d]`. For example, if the buffers contain 5 positions and 2 new positions are
+    appended, the capacity is at least 7, and the operands `seqlens_k` and `total_sequence_length`
+    are 6 and 7.
     """
     b, h, query_count, d = q.shape
     keys, values = _AppendedBuffer.from_value(g, k), _AppendedBuffer.from_value(g, v)
@@ -324,7 +325,7 @@ def _find_appended_state(
     if value is None:
         return None
     match value.node:
-        # The kernel itself appends to the buffer, so this concatenation is not emitted.
+        # The attention kernel itself appends to the KV buffer, so the concatenation is not emitted.
         case Node(ops.Concat(), (Value() as past, _)):
             # Any other user would read the buffer after the kernel has modified it.
             has_single_reader = use_counts[past] == 1 and use_counts[value] == 2

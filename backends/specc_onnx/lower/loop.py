@@ -30,7 +30,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 @lower
 def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
-    """Lower to a loop over positions, or over chunks for long linear recurrences."""
+    """Lower a `Scan` to a loop over positions, or over chunks for long linear recurrences."""
     recurrence = match_linear_recurrence(op, [a.value for a in args])
     length = op.split_operands(args).scanned[0].shape[op.axis]
     if recurrence is None or (length.number or MAX_LOOP_LENGTH + 1) <= MAX_LOOP_LENGTH:
@@ -59,7 +59,7 @@ def _emit_chunks(
 
 
 def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
-    """Lower to `Scan`, or to `Loop` for an early exit or a target that requires `Loop`."""
+    """Emit a `Scan`, or a `Loop` for an early exit or a target that requires `Loop`."""
     if op.end_condition_index != -1 or g.target.loop_operator == "loop":
         return emit_loop_node(op, g, *args)
     operands = op.split_operands(args)

@@ -29,7 +29,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 @lower
 def linear(op: ops.Linear, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None) -> OnnxValue:
-    """Lower to `Gemm`, `FusedMatMul` or `MatMul`, depending on target and weight layout."""
+    """Lower a linear layer to `Gemm`, `FusedMatMul` or `MatMul` by target and weight layout."""
     weight, is_transposed = _find_stored_weight(g, weight)
     result_type = g.site.types[0]
     # `MatMul` accepts any leading axes; `Gemm` needs two reshapes.
@@ -58,7 +58,7 @@ def _find_stored_weight(g: Emitter, w: Tensor) -> tuple[Tensor, bool]:
 
 def emit_unflatten(x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
     """Reshape `[n, d]` to `shape`, the inverse of `emit_flatten`."""
-    # The symbol occurs in no graph, so `Reshape` never copies the axis.
+    # No graph contains the symbol `flattened tokens`, so `Reshape` never copies the first axis.
     flat_shape = (Dim.symbol("flattened tokens"), shape[-1])
     return emit_reshape(x, shape, source_shape=flat_shape)
 
@@ -67,7 +67,7 @@ def emit_unflatten(x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
 def layer_norm(
     op: ops.LayerNorm, g: Emitter, x: Tensor, scale: Tensor | None, bias: Tensor | None
 ) -> OnnxValue:
-    """Lower to `LayerNormalization` over the last axis; an absent scale is replaced by ones."""
+    """Emit a `LayerNormalization` over the last axis; ones replace an absent scale."""
     return _emit_norm_input(g, x).emit_node(
         "LayerNormalization", _emit_norm_scale(g, x, scale), bias, axis=-1, epsilon=op.eps
     )
@@ -90,7 +90,7 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def rms_norm(op: ops.RMSNorm, g: Emitter, x: Tensor, scale: Tensor | None) -> OnnxValue:
-    """Lower to `RMSNormalization`, or to its formula in older opsets."""
+    """Lower an RMS norm to `RMSNormalization`, or to several operators in older opsets."""
     if g.has_operator("RMSNormalization"):
         operands = x, _emit_norm_scale(g, x, scale)
         return g.emit_node("RMSNormalization", *operands, axis=-1, epsilon=op.eps)
@@ -144,7 +144,7 @@ def emit_masked_softmax(
 def patch_embedding(
     op: ops.PatchEmbedding, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> OnnxValue:
-    """Lower to a convolution with stride = kernel size; flatten the result row-major."""
+    """Emit a convolution whose stride is the kernel size; flatten the result in row-major order."""
     height, width = weight.shape[2:]
     assert None not in (height.number, width.number), "patch sizes are static"
     size = [height.number, width.number]
@@ -164,8 +164,8 @@ def group_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> OnnxValue:
-    """Lower to a layer norm over groups: ONNX's `GroupNormalization` computes the variance as a
-    difference of two means, which loses precision by cancellation for large means.
+    """Lower a group norm to a layer norm over groups, because ONNX's `GroupNormalization` computes
+    the variance as a difference of two means, which loses precision for large means.
     """
     order = [0, op.axis, *(n for n in range(1, x.rank) if n != op.axis)]
     is_channels_first = order == [*range(x.rank)]
@@ -196,7 +196,7 @@ def group_norm(
 
 @lower
 def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> OnnxValue:
-    """Lower to sines and cosines, interleaved or concatenated."""
+    """Emit sines and cosines of position encodings, interleaved or concatenated."""
     assert op.dim.number is not None, "the width is static"
     pair_count = op.dim.number // 2
     exponents = np.arange(pair_count, dtype=np.float64)
@@ -220,7 +220,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> OnnxValue:
 
 @lower
 def rope_angles(op: ops.RopeAngles, g: Emitter, *positions: Tensor) -> tuple[OnnxValue, OnnxValue]:
-    """Lower to cosines and sines of RoPE angles; in M-RoPE, each feature pair selects its axis."""
+    """Emit the cosines and sines of RoPE angles; each M-RoPE feature pair has a position axis."""
     assert op.dim.number is not None, "the width is static"
     frequencies: Sequence[float] = op.frequencies
     if not frequencies:
@@ -247,8 +247,8 @@ def _emit_position_column(positions: Tensor) -> OnnxValue:
 
 @lower
 def apply_rope(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor) -> OnnxValue:
-    """Lower to `RotaryEmbedding` if the target has a kernel for the dtype, otherwise to the formula
-    `(a·c − b·s, b·c + a·s)` for each pair of features `a` and `b`.
+    """Lower RoPE to `RotaryEmbedding` if the target has a kernel for the dtype, otherwise to the
+    formula `(a·c − b·s, b·c + a·s)` for each pair of features `a` and `b`.
     """
     if g.has_operator("RotaryEmbedding") and x.dtype in ("f32", "f16"):
         return _emit_rotary_embedding(op, g, x, cosines, sines)

@@ -48,7 +48,7 @@ def make_unique_name(preferred_name: str, used_names: set[str]) -> str:
     """
     name = preferred_name
     if name in used_names:
-        used_number, free_number = 1, 2  # double both until `free_number` is unused
+        used_number, free_number = 1, 2  # doubled until `free_number` is an unused suffix
         while f"{preferred_name}_{free_number}" in used_names:
             used_number, free_number = free_number, 2 * free_number
         while free_number - used_number > 1:

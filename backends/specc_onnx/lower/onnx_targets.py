@@ -36,12 +36,12 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "f8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
     "f8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }
-"""Maps each IR element type to its NumPy dtype."""
+"""The NumPy dtype of each IR element type."""
 
 ONNX_TYPE_CODES: dict[str, int] = {
     name: helper.np_dtype_to_tensor_dtype(dtype) for name, dtype in NUMPY_DTYPES.items()
 }
-"""Maps each IR element type to its ONNX data type."""
+"""The ONNX data type of each IR element type."""
 
 FLOAT_DTYPES = frozenset({"f32", "f64", "f16", "bf16"})
 """Floating-point types in which a graph may compute."""
@@ -61,7 +61,7 @@ OPERATOR_SINCE: dict[str, int] = {
     "RMSNormalization": 23,
     "RotaryEmbedding": 23,
 }
-"""Maps each operator that the oldest supported opset lacks to the opset that introduced it."""
+"""The first opset of each ONNX operator that the oldest supported opset lacks."""
 
 BF16_CONV_SINCE = 22
 """The first opset whose convolutions support bfloat16."""
@@ -150,7 +150,7 @@ TARGETS: Mapping[str, Target] = {
             fused_operators=FUSED_OPERATORS,
             recurrent_features=VARIABLE_LENGTH_LAYERS,
             description="ONNX Runtime on an NVIDIA GPU",
-            # the kernel of ONNX Runtime 1.31 returns only scores before softcap and mask
+            # the CUDA kernel of `Attention` in ONNX Runtime 1.31 returns no attention weights
             attention_dtypes=frozenset({"f32", "f16", "bf16"}),
             missing_kernels=CUDA_MISSING_KERNELS,
             alignment=16,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from specc_onnx.lower.emitter import Emitter
 
 DTYPES_BY_TYPE_CODE = {code: dtype for dtype, code in ONNX_TYPE_CODES.items()}
-"""Maps each ONNX data type to the IR element type."""
+"""The IR element type of each ONNX data type."""
 
 SAME_DTYPE_OPERATORS = frozenset(
     {
@@ -83,7 +83,7 @@ class OnnxValue:
         return self.g.emit_node("Mul", self, other)
 
     def __truediv__(self, other: "Operand") -> "OnnxValue":
-        return self.g.emit_node("Div", self, other)  # truncates integers towards zero
+        return self.g.emit_node("Div", self, other)  # `Div` truncates integers towards zero
 
     def __rtruediv__(self, other: "Operand") -> "OnnxValue":
         return self.g.emit_node("Div", other, self)
@@ -200,7 +200,8 @@ class OnnxValue:
 class NodeResult(OnnxValue):
     """A node result, constant or input whose shape is not recorded."""
 
-    # Not `OnnxValue` itself: in `x < y`, Python calls `y.__gt__` if `y` is of a subclass.
+    # `NodeResult` and `Tensor` are siblings, because Python evaluates `x < y` as `y.__gt__(x)` if
+    # the class of `y` is a subclass of the class of `x`.
     __slots__ = ()
 
 

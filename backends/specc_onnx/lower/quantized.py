@@ -255,9 +255,7 @@ def _emit_gather_block_quantized(
 
 @lower
 def quantize(op: ops.Quantize, g: Emitter, x: Tensor, scale: Tensor) -> OnnxValue:
-    """Lower to Div, Round and Clip, because `QuantizeLinear` supports scales only along one
-    axis.
-    """
+    """Emit `Div`, `Round` and `Clip`, because `QuantizeLinear` has scales only along one axis."""
     return _emit_int8_codes(x / scale).cast("i8")
 
 

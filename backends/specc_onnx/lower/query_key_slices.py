@@ -1,7 +1,7 @@
 """Slice query-key masks, scores and attention operands by recomputing them per block. Ops that are
-elementwise along queries and keys commute with slicing: for a block of 32 queries and 95 keys,
-`j <= i` compares 32 with 95 position ids. Values with only one of the two axes and results of all
-other ops are leaves, which the caller slices.
+elementwise along queries and keys commute with slicing. For example, for a block of 32 queries and
+95 keys, `j <= i` compares 32 query positions with 95 key positions. Values with only one of the two
+axes and results of all other ops are leaves, which the caller slices.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,8 +34,8 @@ LeafFunction: TypeAlias = Callable[[Value, QueryKeyAxes], Value]
 
 @dataclass(kw_only=True)
 class QueryKeySlicer:
-    """Recomputes slices of query-key tensors `[…, q, k]` for the spans `queries` and `keys`.
-    `slice_leaf` slices leaves; `query_key_leaves` collects the leaves with both axes. With
+    """A builder that recomputes slices of query-key tensors `[…, q, k]` for the spans `queries` and
+    `keys`. `slice_leaf` slices leaves; `query_key_leaves` collects the leaves with both axes. With
     `recomputes_single_axis`, values with only one of the two axes are also recomputed, except
     results of expensive ops other than MatMul. Attention weights are recomputed only if their mask
     excludes all keys outside `visible_band`.

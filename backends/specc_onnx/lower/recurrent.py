@@ -46,7 +46,8 @@ def _emit_placeholder_count(g: Emitter, length: Dim) -> OnnxValue:
 
 def _emit_target_positions(layer: "_RecurrentLayer") -> OnnxValue:
     """Emit the target index of each position: valid positions first, then padded positions, both in
-    their original order. If the second of three positions is padding, the indices are 0 2 1.
+    their original order. For example, if the second of three positions is padding, the indices are
+    0, 2, 1.
     """
     keep = layer.keep
     assert keep is not None
@@ -129,15 +130,15 @@ FUSED_LAYER_DTYPES = ("f32", "f16")
 """The element types for which ONNX Runtime implements the recurrent operators."""
 
 LSTM_GATE_ORDER, GRU_GATE_ORDER, PEEPHOLE_ORDER = (0, 3, 1, 2), (1, 0, 2), (0, 2, 1)
-"""For each gate in ONNX's order, its index in specc's order; `PEEPHOLE_ORDER` is the same for
-peephole weights. The order of specc is input, forget, cell, output for LSTM, and reset, update, new
-for GRU.
+"""For each gate in ONNX's order, its index in specc's order; `PEEPHOLE_ORDER` contains the indices
+of peephole weights. The order of specc is input, forget, cell, output for LSTM, and reset, update,
+new for GRU.
 """
 
 
 @lower
 def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[OnnxValue, ...]:
-    """Lower to `RNN`, or to a loop if the target does not support the activation or padding."""
+    """Emit `RNN`, or a loop if the target does not support the activation or the padding."""
     layer = _RecurrentLayer(g, op, args, GateOrder((0,)))
     # Some runtimes support no activation except tanh.
     feature = "" if op.activation == "tanh" else "activation"
@@ -146,7 +147,7 @@ def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[OnnxValue, ...]:
 
 @lower
 def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[OnnxValue, ...]:
-    """Lower to `GRU`, with negated update gate weights if the gate selects the new state."""
+    """Emit `GRU`, with negated update gate weights if an update gate of 1 selects the new state."""
     # sigmoid(-x) = 1 - sigmoid(x): the gate is inverted without an additional operator
     gates = GateOrder(GRU_GATE_ORDER, negated_index=1 if op.update == "new" else None)
     feature = "" if op.reset == "after" else "reset before"
@@ -156,7 +157,7 @@ def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[OnnxValue, ...]:
 
 @lower
 def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[OnnxValue, ...]:
-    """Lower to `LSTM`, or to a loop if there is a projection, which `LSTM` does not support."""
+    """Emit `LSTM`, or a loop if the layer has a projection, which `LSTM` does not support."""
     layer = _RecurrentLayer(g, op, args, GateOrder(LSTM_GATE_ORDER))
     return _emit_layer(layer, "LSTM", "peepholes" if layer.operands.peepholes else "")
 
@@ -165,8 +166,9 @@ def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[OnnxValue, ...
 def quantized_lstm(
     op: ops.QuantizedLstm, g: Emitter, *args: Tensor | None
 ) -> tuple[OnnxValue, ...]:
-    """Lower to ONNX Runtime's `DynamicQuantizeLSTM`. The operator quantizes the inputs of all time
-    steps with one scale. Padded time steps are zeros, which do not affect the scale.
+    """Lower a quantized LSTM to ONNX Runtime's `DynamicQuantizeLSTM`. The operator quantizes the
+    inputs of all time steps with one scale. Padded time steps are zeros, which do not affect the
+    scale.
     """
     layer = _RecurrentLayer(g, op, args, GateOrder(LSTM_GATE_ORDER))
     return _emit_fused_layer(layer, "DynamicQuantizeLSTM")

@@ -39,8 +39,8 @@ MAX_INLINE_NODES = 24
 
 @lower
 def mixture_of_experts(op: ops.MixtureOfExperts, g: Emitter, *args: Tensor) -> OnnxValue:
-    """Lower to one subgraph per expert, or to a loop over experts, that adds the expert's outputs,
-    weighted by the gates, to the sums of its tokens.
+    """Lower a mixture of experts to one subgraph per expert or to a loop over experts. For each
+    token, the outputs of the selected experts are weighted by the gates and summed.
     """
     (result_type,) = g.site.types
     operands = op.split_operands(args)
@@ -103,7 +103,7 @@ def _emit_expert_ids(
 
 @dataclass(frozen=True, kw_only=True)
 class _ExpertEmitter:
-    """Emits the experts of a layer on `tokens` [n, d], `gates` and `expert_ids` [n, k]."""
+    """An emitter of the experts of a layer for `tokens` [n, d], `gates` and `expert_ids` [n, k]."""
 
     op: ops.MixtureOfExperts
     g: Emitter

@@ -51,8 +51,9 @@ def find_accurate_sigmoids(graph: Graph) -> set[Value]:
 
 def _is_concat_buffer(graph: Graph, value: Value) -> bool:
     """Return True for a state that appends to an input of the graph. The state is not treated as an
-    output, because the next step uses it like the users of the concatenation in the current step.
-    Therefore, a step and the full graph compute the same sigmoids accurately.
+    output, because the ops that read the state in the next step are the ops that read the
+    concatenation in the current step. Therefore, a step and the full graph compute the same
+    sigmoids accurately.
     """
     node = value.node
     while node and isinstance(node.op, (ops.Slice, ops.StridedSlice)):

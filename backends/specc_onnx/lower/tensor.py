@@ -60,7 +60,7 @@ COMPARE_OPERATORS = {
 
 @lower
 def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> OnnxValue:
-    """Lower to one comparison operator; `ne` and `same_group` need several operators."""
+    """Lower a comparison to one operator, or to several operators for `ne` and `same_group`."""
     if op.fn == "same_group":
         is_positive = left > 0
         return left.equals(right) & is_positive
@@ -70,7 +70,7 @@ def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> OnnxVal
 
 @lower
 def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to `Cast`; out-of-range floats saturate in integer types."""
+    """Emit a `Cast` in which out-of-range floats saturate to the limits of integer types."""
     # a weight that is stored in the target type needs no cast
     stored_weight = g.values.narrow_weights.get(x.name)
     if stored_weight is not None and stored_weight.dtype == op.to:
@@ -82,7 +82,7 @@ def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to `Transpose`; record the packed layout `[b, t, h·d]` of split heads for kernels."""
+    """Emit `Transpose`; record the packed layout `[b, t, h·d]` of split heads for kernels."""
     result = x.transpose(list(op.order))
     match x.value and x.value.node:
         case Node(ops.Split(axis=2), (Value() as packed,)) if (
@@ -94,7 +94,7 @@ def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def merge(op: ops.Merge, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to a reshape, or to nothing if the packed heads `[b, t, h*d]` already exist."""
+    """Emit a reshape of merged axes, or return existing packed heads `[b, t, h*d]`."""
     match x.value and x.value.node:
         case Node(ops.Transpose((0, 2, 1, 3)), (Value() as heads,)) if (op.axis, op.count) == (
             2,
@@ -108,7 +108,7 @@ def merge(op: ops.Merge, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to `Expand`; the entries of the target shape for the unchanged axes are 1."""
+    """Emit `Expand`; the entries of the target shape for unchanged axes are 1."""
     target = [Dim.from_value(1)] * x.rank
     target[op.axis] = op.length
     return x if op.length == 1 else x.expand(g.emit_shape(target))
@@ -116,8 +116,8 @@ def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> OnnxValue:
-    """Lower to `Concat`, or to nothing for a KV buffer, which the attention kernel extends."""
-    # attention replaces the placeholder with the updated buffer
+    """Emit `Concat`, or a placeholder for a KV buffer, to which the attention kernel appends."""
+    # the lowering of the attention layer replaces the placeholder with the updated KV buffer
     if parts[0].value in g.values.kv_buffers:
         return g.new_tensor("buffer", g.site.types[0])
     if len(parts) == 1:
@@ -127,7 +127,7 @@ def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> OnnxValue:
 
 @lower
 def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to `Slice`, or to a result of one `Split` if the slices of `x` partition the axis."""
+    """Emit `Slice`, or one `Split` for all slices of `x` if the slices partition the axis."""
     length = x.shape[op.axis]
     if op.start == 0 and op.stop == length:
         return x
@@ -143,7 +143,7 @@ def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def index(op: ops.Index, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to `Gather` with a scalar index."""
+    """Lower the selection of one position to a `Gather` with a scalar index."""
     if op.index.number is not None:
         return x.gather(g.emit_length(op.index), op.axis)
     position = emit_nonnegative_size(g, op.index, op.index)
@@ -152,20 +152,20 @@ def index(op: ops.Index, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> OnnxValue:
-    """Lower to `Gather`, `GatherElements` or `GatherND`, batched over leading axes."""
+    """Emit `Gather`, `GatherElements` or `GatherND`, batched over leading axes."""
     if op.axis == 0:
         return table.gather(emit_checked_indices(ids), 0)
-    # `GatherND` copies single elements, which is five times slower
+    # on the last axis, `GatherND` would copy single elements and be five times slower
     if op.axis == table.rank - 1:
         return table.gather_elements(emit_checked_indices(ids), op.axis)
-    indices = emit_checked_indices(ids).cast("i64")  # `GatherND` accepts no other index type
+    indices = emit_checked_indices(ids).cast("i64")  # `GatherND` accepts only i64 indices
     index_columns = indices.unsqueeze(ids.rank)
     return table.emit_node("GatherND", index_columns, batch_dims=op.axis)
 
 
 @lower
 def flip(op: ops.Flip, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to `Gather` with descending positions."""
+    """Lower the reversal of an axis to a `Gather` with descending positions."""
     length = x.shape[op.axis]
     positions = g.emit_length(length - 1) - emit_arange(g, length)
     return x.gather(positions, op.axis)
@@ -173,7 +173,7 @@ def flip(op: ops.Flip, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def delay(op: ops.Delay, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to `Concat` of `op.steps` fill values and `x`, sliced to the size of the axis."""
+    """Emit a `Concat` of `op.steps` fill values and `x`, sliced to the size of the axis."""
     if op.steps == 0:
         return x
     shape = list(x.shape)
@@ -185,7 +185,7 @@ def delay(op: ops.Delay, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to a reduction; `any` and `all` compare a count with 0, to allow an empty axis."""
+    """Emit a reduction; `any` and `all` compare a count with 0, because the axis may be empty."""
     kinds = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin"}
     if op.fn == "sum" and x.dtype in INTEGER_DTYPES:
         return emit_integer_sum(x, op.axis)
@@ -198,7 +198,7 @@ def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to `ArgMax`, or to `TopK` of one element if the target has no kernel for `ArgMax`."""
+    """Emit `ArgMax`, or a `TopK` of one element if the target has no kernel for `ArgMax`."""
     if g.lacks_kernel("ArgMax", x.dtype):
         _, index = emit_stable_top_k(x, [1], axis=op.axis, largest=True)
         return index.squeeze(op.axis)
@@ -207,7 +207,7 @@ def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def onehot(op: ops.OneHot, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower to a comparison with the class ids; an index out of range has an encoding of zeros."""
+    """Emit a comparison of indices with class ids; an index out of range is encoded as zeros."""
     classes = emit_arange(g, op.size).cast(x.dtype)
     is_class = x.unsqueeze(x.rank).equals(classes)
     return is_class.cast(g.site.types[0].dtype)

@@ -42,13 +42,13 @@ def _find_constant_target(
     source_shape: Sequence[DimLike], shape: Sequence[DimLike]
 ) -> Sequence[int] | None:
     """Return a constant shape operand for `Reshape`, or None for a shape known only at run time."""
-    # In the shape operand, 0 copies an axis. Other dynamic axes are None.
+    # In the shape operand of `Reshape`, 0 copies an axis. All other dynamic axes are None.
     target: list[int | None] = []
     for axis, length in enumerate(map(Dim.from_value, shape)):
         is_unchanged = axis < len(source_shape) and source_shape[axis] == length
         target.append(0 if is_unchanged and length.number is None else length.number)
     static_sizes = [n for n in target if n is not None]
-    # No actual size may be 0.
+    # An axis that actually has size 0 cannot be expressed, because 0 copies an axis.
     if None not in target and 0 not in shape:
         return static_sizes
     # ONNX cannot infer -1 if another dimension is 0, and a copied axis may be empty.

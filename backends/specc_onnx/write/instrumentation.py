@@ -113,7 +113,7 @@ def _iterate_subgraph_names(graph: GraphProto) -> Iterator[str]:
 
 @dataclass
 class _ExecutionCounter:
-    """Adds nodes to a model that count the executions of its `size` subgraphs."""
+    """A helper that adds nodes to a model to count the executions of its `size` subgraphs."""
 
     size: int
     subgraph_index: int = 0
@@ -140,7 +140,7 @@ class _ExecutionCounter:
         return sum_name
 
     def _add_node_counts(self, node: NodeProto, nodes: list[NodeProto]) -> str:
-        """Add an output with the counts of its subgraphs to `node`; append constants to `nodes`."""
+        """Add an output to `node` with the counts of its subgraphs; append constants to `nodes`."""
         result = self._make_name()
         if node.op_type == "If":
             for body in iterate_node_bodies(node):
@@ -170,9 +170,7 @@ class _ExecutionCounter:
         return result
 
     def _add_body_counts(self, body: GraphProto, terms: list[str]) -> str:
-        """Add nodes that sum `terms` and the counts of `body` and its subgraphs; return its
-        name.
-        """
+        """Add nodes that sum `terms` and all counts inside `body`; return the name of the sum."""
         new_nodes = list[NodeProto]()
         execution_count = self._make_constant(self.subgraph_index, new_nodes)
         self.subgraph_index += 1

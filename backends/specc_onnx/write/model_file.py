@@ -309,7 +309,7 @@ def parse_model(data: bytes, path: Path) -> OnnxModelFile:
 
 
 def _has_valid_strings(message: Message) -> bool:
-    """Return True if all strings of a message are UTF-8; protobuf returns others as bytes."""
+    """Return True if all strings of a message are UTF-8 (protobuf returns bytes otherwise)."""
     for name in _list_string_fields(message.DESCRIPTOR):
         value = getattr(message, name)
         if isinstance(value, str):
@@ -318,7 +318,7 @@ def _has_valid_strings(message: Message) -> bool:
             return False
         if isinstance(value, Message):
             elements = [value] if message.HasField(name) else []
-        else:  # repeated field
+        else:  # the field is repeated
             elements = value
         for element in elements:
             if isinstance(element, Message):

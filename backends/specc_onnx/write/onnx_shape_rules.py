@@ -30,7 +30,7 @@ ShapeRule: TypeAlias = Callable[[InferredTypes, NodeProto], list[TypeProto]]
 ShapeCheck: TypeAlias = Callable[[InferredTypes, NodeProto, Sequence[TypeProto]], object]
 
 DATA_DEPENDENT_OPS = {
-    # the sizes of the result depend on operand values
+    # the result shapes of the following operators depend on operand values
     *("ConstantOfShape", "Expand", "If", "Loop", "NonZero", "OneHot", "Pad", "Range", "Reshape"),
     *("Scan", "Slice", "Split", "Tile", "TopK"),
     # older versions of the onnx package lack shape inference for attention and recent operators

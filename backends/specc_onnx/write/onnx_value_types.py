@@ -232,7 +232,7 @@ def _check_equal_length(
 
 def _solve_formula(text: str, length: int, lengths: dict[str, int]) -> None:
     """Solve a formula for its only symbolic dimension of unknown size, and add the size to
-    `lengths`: if `new` is 5 and `new + past` is 5, `past` is 0.
+    `lengths`. For example, if `new` is 5 and `new + past` is 5, `past` is 0.
     """
     unknown_symbols = _collect_formula_symbols(text) - lengths.keys()
     if len(unknown_symbols) != 1:
@@ -259,8 +259,8 @@ def _collect_formula_symbols(text: str) -> frozenset[str]:
 
 _parse_formula = lru_cache(maxsize=1024)(parse_dim)
 _NAME_PATTERN = re.compile(r"[A-Za-z_][\w.]*")
-"""Matches a symbolic dimension. Axes of loop-carried values that change their size have a name with
-a dot, such as `state.2`.
+"""The regular expression for a symbolic dimension. Axes of loop-carried values that change their
+size have a name with a dot, such as `state.2`.
 """
 
 

@@ -192,9 +192,7 @@ def _check_is_file(path: Path) -> None:
 
 
 def _check_replaceable(path: Path, previous_index: PackageIndex | None) -> None:
-    """Raise E0833 if `path` is a nonempty file that specc did not write or that was changed
-    since.
-    """
+    """Raise E0833 unless `path` is empty, a specc index or model, or an unchanged file of specc."""
     size = get_regular_file_size(path)
     # an empty file may be replaced, even if specc did not write it
     if not size or _is_specc_file(path):

@@ -100,7 +100,7 @@ def plan_weight_placement(
 
 
 def _is_inline(pieces: Sequence[ExternalTensor], storage: WeightStorage, is_single: bool) -> bool:
-    """Return True if weights are stored in the ONNX file. Raise E0823 for too large weights."""
+    """Return True if weights are inline. Raise E0823 if inline weights are too large."""
     total_bytes = sum(p.nbytes for p in pieces)
     is_small = total_bytes < MAX_INLINE_BYTES and is_single
     is_inline = storage == "inline" or (storage == "auto" and is_small)
