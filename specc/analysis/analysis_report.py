@@ -114,9 +114,9 @@ class AnalysisReport:
     dimension of the batch axis, or None. `is_causal` is None if there is no time axis, and
     `is_batch_independent` is None if there is no batch axis. `receptive_fields` maps each output to
     its receptive field along the time axis. `padding_masks` maps the padding masks of dynamic
-    axes to the side on which padding is assumed: `left`, `right` or `any`. `other_axes` are the
-    other dynamic axes.
-    `has_same_group_mask` is True if the graph contains a `same_group` mask.
+    axes to the side on which padding is assumed: `left`, `right` or `any`. `other_axes` is the
+    causality along dynamic axes other than the time axis and the batch axis. `has_same_group_mask`
+    is True if the graph contains a `same_group` mask.
     """
 
     time_symbol: str | None

@@ -163,7 +163,7 @@ class _MaskDecomposer:
                 EMPTY_INTERVAL,
                 query_conditions=(GlobalTokenCondition(qk.value, qk.query_axis, is_negated),),
             )
-        # a number, or a mask that has the same value for all query-key pairs
+        # `qk` is a number, or a mask that has the same value for all query-key pairs
         return MaskDecomposition(find_query_key_band(qk, is_negated=is_negated))
 
 
@@ -180,7 +180,8 @@ MIN_WINDOW_MULTIPLE = 3
 attention."""
 
 MIN_CAUSAL_LENGTH = 512
-"""Minimum length at which blocked attention is faster for a band unbounded on one side (causal)."""
+"""Minimum length at which blocked attention is faster than dense attention for a band that is
+unbounded on one side (causal)."""
 
 MAX_FIXED_WINDOW = 256
 """Maximum window size for which all blocks read the same number of keys if the window extends to
@@ -189,7 +190,8 @@ only one side of the query."""
 
 EMPTY_MASK = MaskDecomposition(EMPTY_INTERVAL)
 GLOBAL_TOKEN_RATIO = 4
-"""Minimum ratio of sequence length to global tokens for which blocked attention is faster."""
+"""Minimum ratio of sequence length to the number of global tokens at which blocked attention is
+faster than dense attention."""
 
 
 @dataclass(frozen=True, slots=True)

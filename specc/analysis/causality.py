@@ -6,8 +6,8 @@ of errors, one per op that violates causality. If no op violates causality, the 
 decode step can be derived.
 
 The proof is local: each op on which the outputs depend must be causal by itself, because during
-generation, position t + 1 of an intermediate value does not exist yet. Therefore, the reported op
-is the cause.
+generation, position t + 1 of an intermediate value does not exist yet. The reported op is therefore
+the cause of the violation.
 
 Attention without a mask attends to all keys, including later keys. In this example, the `flip` is
 not reported because no output depends on it:

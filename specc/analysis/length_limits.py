@@ -197,7 +197,7 @@ def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
 
 def _iterate_min_symbol(length: Dim) -> Iterator[tuple[str, int]]:
     """Yield the symbol of `length` and its smallest valid value, if `length` has one symbol."""
-    margin = length - 1  # -1 for an empty axis
+    margin = length - 1  # the margin of an empty axis is -1
     if len(margin.symbols()) == 1:
         (symbol,) = margin.symbols()
         # sizes such as the number of windows are monotone in the symbol

@@ -21,8 +21,8 @@ and queries, `j < m | j <= i` is causal, and `i < m | j <= i` is not.
 
 The two sides of a comparison are written as linear functions of `q` and `k`. `k <= q` and
 `q < k + 4` each have an interval. The interval of a conjunction is the intersection of the
-intervals of its operands. The negation has no bounded interval, because the negation holds on both
-sides of the window:
+intervals of its operands. The negation of a window has no bounded interval, because the negation
+is true on both sides of the window:
 
     $ bands 0 1
     graph "g"
@@ -161,7 +161,7 @@ def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None)
 def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
     """Return the smallest interval of offsets at which a key or a query has a time >= 0."""
     if queries.is_empty:
-        # Only prefix queries have visible keys. Visible keys after the prefix are a look-ahead.
+        # If only prefix queries have visible keys, visible keys after the prefix are a look-ahead.
         return keys if keys.low < 0 else EMPTY_INTERVAL
     if keys.low >= 0 > queries.high:
         return EMPTY_INTERVAL

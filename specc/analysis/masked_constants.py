@@ -93,7 +93,7 @@ def find_masked_constants(
     value: Value, query_axis: int, key_axis: int, time_axis: TimeAxis | None = None
 ) -> MaskedConstants:
     """Return the constants of `value`, each with the interval of `q - k` outside which `value`
-    equals it. If `time_axis` is not None, the intervals are of time differences.
+    equals the constant. If `time_axis` is not None, the intervals are of time differences.
     """
     qk = make_query_key_tensor(value, query_axis, key_axis, time_axis)
     if not has_equal_chunk_rates(qk):

@@ -181,7 +181,7 @@ def _resolve_slice(
     node: Node, length: Dim, prefix_length: Dim, time_axis: TimeAxis
 ) -> TimeRead | None:
     """Return the positions that a slice or index op reads from a time axis of size `length` with
-    `prefix_length` prefix positions, or None if it does not preserve times.
+    `prefix_length` prefix positions, or None if the op does not preserve times.
     """
     if is_prefix_slice(node, time_axis):
         return PREFIX_READ

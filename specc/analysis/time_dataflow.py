@@ -15,9 +15,9 @@ over all positions.
 Each op is checked independently of later ops: an op violates causality if position `t` of its
 result depends on a position after `t` of an operand.
 
-A centered convolution reads the previous, the current and the next position; the read of the next
-position is a violation. After a delay, each position depends on itself and the two positions before
-it. The result of `last` is the last position, without a time axis:
+In the example, a centered convolution reads the previous, the current and the next position; the
+read of the next position is a violation. After the delay, each position depends on itself and the
+two positions before it. The result of `last` is the last position, without a time axis:
 
     $ flow n
     graph "g"

@@ -146,7 +146,7 @@ def violates_prefix_causality(
     ):
         return False
     if isinstance(node.op, ops.Scan) and not is_time_loop(node, node.op, time_axis):
-        return False  # each op of the loop body is checked
+        return False  # ops of the loop body are checked separately
     prefix_lengths = (time_axis.get_prefix_length(d) for r in results for d in r.shape)
     return any(prefix_length not in (None, 0) for prefix_length in prefix_lengths)
 
@@ -207,7 +207,7 @@ def find_dependent_length(body: Graph, dependent_symbols: frozenset[str]) -> Nod
 
 def has_time_axis_length(node: Node, time_axis: TimeAxis) -> bool:
     """Return True if the result of an op depends on the size of the time axis. Return False for ops
-    that create an axis of this size or drop prefix positions.
+    that create a time axis or drop prefix positions.
     """
     lengths = list(node.op.iterate_attribute_dims())
     match node.op:
@@ -220,7 +220,7 @@ def has_time_axis_length(node: Node, time_axis: TimeAxis) -> bool:
         ):
             lengths.remove(stop)
         case ops.Resize() | ops.Scan():
-            return False  # `Resize` depends on the size through its dependences
+            return False  # the dependences of `Resize` account for the axis size
     return _has_symbol(lengths, time_axis.dependent_symbols)
 
 

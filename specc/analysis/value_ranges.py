@@ -92,7 +92,7 @@ def _list_range_operands(value: Value) -> list[Value]:
     if node is None or value.dtype == "bool" or isinstance(node.op, INDEX_RESULT_OPS):
         return []
     if node.op.is_selection:
-        # the second result contains indices, which do not depend on the values
+        # the second result of a selection contains indices, which do not depend on the values
         return [] if value.index else [node.get_operand()]
     is_bounding = node.op.is_view or isinstance(node.op, COMPUTED_RANGE_OPS)
     return [*node.operands] if is_bounding else []

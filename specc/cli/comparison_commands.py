@@ -121,7 +121,7 @@ def execute_verify(args: Namespace) -> int:
     model = _open_model(args, args.model, verify_contents=True)
     verify_results = VerifyResults()
     try:
-        # opened before the rounds, which take long, because the path may be wrong
+        # open the baseline before the rounds, so that a wrong path is reported without a long wait
         baseline = _open_model(args, args.baseline) if args.baseline else None
         _compare_rounds(args, model, verify_results)
         if args.strict:

@@ -235,7 +235,7 @@ def main(argv: Sequence[str]) -> int:
         return get_exit_code(error.diagnostics)
     except SystemExit as interrupt:
         return interrupt.code if isinstance(interrupt.code, int) else 2
-    except KeyboardInterrupt as interrupt:  # interrupted during the import of a command's module
+    except KeyboardInterrupt as interrupt:  # Ctrl-C during the import of a command
         return _handle_interrupt(interrupt)
     except Exception:
         if termination := get_pending_termination():
@@ -302,13 +302,13 @@ def _get_requested_format(argv: Sequence[str]) -> str:
     options = argv[: argv.index("--")] if "--" in argv else argv
     try:
         return str(parser.parse_known_args(options)[0].format)
-    except argparse.ArgumentError:  # the format option itself is invalid
+    except argparse.ArgumentError:  # the value of `--format` is invalid
         return MESSAGE_FORMATS[0]
 
 
 def _handle_interrupt(interrupt: KeyboardInterrupt) -> int:
     """Report an interrupt or a termination signal, and return the matching exit status."""
-    reason, status = "interrupted", 130  # exit status for Ctrl-C
+    reason, status = "interrupted", 130  # 130 is the exit status for Ctrl-C
     if isinstance(interrupt, ProcessTerminatedError):
         reason, status = "terminated", interrupt.exit_status
     print(f"{reason}; no further output was written", file=sys.stderr)
@@ -353,7 +353,7 @@ def _parse_arguments(
     command = {**COMMANDS, **HIDDEN_COMMANDS}[name]
     parser = _build_command_parser(name, command)
     run = vars(_import_command(command))[f"execute_{name.removeprefix('_')}"]
-    # arguments after `--` are not options, which only `parse_args` supports
+    # only `parse_args` supports `--`, after which no argument is an option
     parse = parser.parse_args if "--" in argv else parser.parse_intermixed_args
     return run, parse(argv[1:])
 

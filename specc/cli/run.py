@@ -240,7 +240,7 @@ def _print_outputs(
 def _stream_chunks(
     model: InferenceModel, inputs: Mapping[str, Array], outputs: RunOutputFiles, chunk_size: int
 ) -> None:
-    """Run a streaming model chunk by chunk. Raise E0977 for `--attention` or any other model."""
+    """Run a model chunk by chunk. Raise E0977 for `--attention` or if the model does not stream."""
     streaming_model = get_streaming_model(model)
     if outputs.attention_plot_path:
         # require_attention_model raises E0931, which takes precedence over E0977
@@ -259,14 +259,14 @@ def _print_generated_text(stream: GenerationStream) -> None:
 
 
 def _is_printed_while_generated(stream: GenerationStream) -> bool:
-    """Return True if text is printed during generation: a single sequence, no JSON output."""
+    """Return True if text is printed during generation, i.e. one sequence without JSON output."""
     is_single_sequence = stream.settings.num_return_sequences == 1 and len(stream.prompt) == 1
     has_text = stream.model.decode is not None
     return is_single_sequence and has_text and not get_output_settings().is_machine_readable
 
 
 def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutputFiles) -> None:
-    """Generate sequences. Print a single sequence during generation, several at the end."""
+    """Generate sequences; print one sequence during generation, several sequences at the end."""
     if outputs.attention_plot_path:
         # raise the error for a missing attention graph before generation starts
         require_attention_model(model)

@@ -75,7 +75,7 @@ class _InputCollector:
     sizes: list[ImageSize] = field(default_factory=list)
 
     def add_argument(self, name: str, argument: str) -> None:
-        """Assign an argument to a model input. A file of named arrays may have several inputs."""
+        """Assign an argument to a model input. A file may contain arrays of several inputs."""
         record = self.model.preprocessing.get_input_config(name)
         if argument.startswith("@") and not isinstance(record, TEXT_CONFIGS):
             reject_text_file(name, argument)
@@ -94,7 +94,7 @@ class _InputCollector:
             is_waveform = isinstance(record, Waveform)
             return self._add_value(name, _BatchElements([audio]) if is_waveform else audio[None])
         input_type = self.model.graph.inputs[name].type
-        # token ids; text would require a `reading` section in the spec
+        # the value is token ids or other numbers; text requires a `reading` section in the spec
         is_token_ids = input_type.dtype == "i64" and len(input_type.shape) == 2
         text_hint = TEXT_HINT.format(name) if is_token_ids else ""
         pad_left = self.model.is_left_padded(name)

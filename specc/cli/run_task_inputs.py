@@ -75,7 +75,7 @@ MAX_TEXT = 2**20
 
 
 def read_text_lines(argument: str) -> list[str]:
-    """Return the lines of stdin or `@FILE`. Raise E0802 or E0112 if unreadable or not UTF-8."""
+    """Return the lines of stdin or `@FILE`. Raise E0802 on failure, E0112 for invalid UTF-8."""
     if argument == STDIN_NAME:
         data = read_standard_input(MAX_TEXT)
     else:
@@ -147,7 +147,7 @@ def _split_named_inputs(argument: str, inputs: Mapping[str, TaskInput]) -> tuple
 
 
 def _find_next_input(remaining: Sequence[TaskInput], values: ValuesByInput) -> TaskInput | None:
-    """Return the task input for a positional argument, the first that is empty or variadic."""
+    """Return the first required task input that has no value or is variadic, or None."""
     for task_input in remaining:
         is_free = task_input.is_variadic or task_input.name not in values
         if is_free and not task_input.is_optional:
@@ -156,7 +156,7 @@ def _find_next_input(remaining: Sequence[TaskInput], values: ValuesByInput) -> T
 
 
 def _iterate_values(task_input: TaskInput, argument: str, files: list[Path]) -> Iterator[Value]:
-    """Yield the values of an argument: a path, lines of a file, JSON items, or the argument."""
+    """Yield the values of an argument: a path, lines of a file, JSON items, or the text itself."""
     if task_input.name == "image":
         files.append(Path(argument))
         yield Path(argument)
@@ -238,7 +238,7 @@ def add_example_command(
         computed_names = {r.shape_input for r in readings if isinstance(r, ImageConfig)}
         titles = [d.title for d in error.diagnostics]
         if not any(f"`{model.sequence_input}`" in title for title in titles):
-            computed_names.add(model.sequence_input)  # the sequence input is generated
+            computed_names.add(model.sequence_input)  # the model generates the sequence input
         names = [name for name in model.required_inputs if name not in computed_names]
         arguments = [_make_example_argument(model, name) for name in names]
     example = f"example: `specc run {escape_text(path)} {' '.join(arguments)}`"

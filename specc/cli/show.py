@@ -203,7 +203,7 @@ def _print_text(text: str) -> int:
 
 
 def _load_architecture(args: Namespace) -> ArchitectureView:
-    """Load a spec, model or package as an `ArchitectureView`. Raise E0956 without a graph."""
+    """Load a spec, model or package as an `ArchitectureView`. Raise E0956 if no graph exists."""
     model: Manifest | ModelDefinition
     if _is_whole_package(args):
         manifests = _load_manifests(args.spec)

@@ -127,7 +127,7 @@ RETURNED_LOGITS: Mapping[str, Literal["newest", "new"]] = {
     "genai": "newest",
 }
 """The positions of the logits that the step returns, by profile. The `hf` profile returns the
-logits of all new positions, other profiles only those of the last position.
+logits of all new positions; other profiles return only the logits of the last position.
 """
 
 

@@ -55,7 +55,7 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> b
     sequence_length = graph.inputs[sequence_input].shape[1]
     token_inputs = {n for n, v in graph.inputs.items() if sequence_length in v.shape}
     if token_inputs - {sequence_input, mask}:
-        return False  # the input's values at left-padded positions are unknown
+        return False  # left-padded positions of other token inputs have no known values
     if not mask:
         return _has_fixed_size_states(derived)
     if graph.input_facts[mask].padding_side not in LEFT_PADDED_SIDES or not _has_tokenwise_mask(
@@ -78,7 +78,7 @@ def _has_fixed_size_states(derived: DerivedGraphs) -> bool:
 
 
 def _has_tokenwise_mask(model: ModelDefinition, mask: str, sequence_input: str) -> bool:
-    """Return True if the mask value of each generated token depends only on that token."""
+    """Return True if the mask value of each generated token depends on no other token."""
     defaults = model.defaults
     if defaults is None or mask not in defaults.outputs:
         return True
@@ -366,7 +366,7 @@ def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection)
         input_facts = source.input_facts.get(name)
         if input_facts is None or name == generation.sequence_input or input_facts.padding_side:
             continue
-        # e.g. position ids: only the default expression computes the values for new tokens
+        # the default expression of an input such as position ids computes the values for new tokens
         if any(d.name == time_symbol for d in input_facts.type.shape):
             names.append(name)
     if not names:

@@ -259,7 +259,7 @@ def _quantize_weights(
     """Quantize the weights in `targets` by GPTQ, with the layer inputs for `samples`."""
     plan, shapes = job.quantization_decision.plan, job.parameter_source.parameters
     weight_count = sum(prod(shapes[n].shape) for n in targets.expert_counts)
-    # 0.5 bytes per weight, and 0.25 bytes per weight for scales at the smallest group size
+    # codes take 0.5 bytes per weight, scales 0.25 bytes per weight at the smallest group size
     check_free_disk_space(directory, weight_count * 3 // 4 + _estimate_factor_bytes(targets))
 
     def quantize_weight(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:

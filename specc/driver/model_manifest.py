@@ -62,7 +62,7 @@ def build_manifest(
     model, declared_graph = job.model, scoring_graph or graph
     unquantized_reasons = job.quantization_decision.unquantized_reasons
     job.attention_forms.extend(precision.describe_attention_forms(graph.name, emitted_model))
-    # a standalone generator computes the defaults of its inputs, so the manifest lists none
+    # a standalone generator computes the defaults of its inputs, so the manifest lists no defaults
     inlines_defaults = job.options.inline_defaults and decode_settings is None
     manifest = Manifest(
         name=model.name,

@@ -190,7 +190,7 @@ def check_quantize_options(
 
 
 def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
-    """Return `quantize` entries of the most derived spec by name. Raise E0201 if unknown."""
+    """Return `quantize` entries of the most derived spec by name. Raise E0201 for unknown names."""
     entries: dict[str, ast.QuantizeEntry] = {}
     for item, _ in reversed(list(program.iterate_items(ast.QuantizeSection))):
         for entry in item.entries:
@@ -214,12 +214,12 @@ def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
 def _read_section(
     entries: Mapping[str, ast.QuantizeEntry],
 ) -> tuple[QuantizationOptions | None, dict[str, Span]]:
-    """Return the spec's quantization request, or None without weights, and the pattern spans."""
+    """Return the quantization request (None if no weight is quantized) and the pattern spans."""
     kind = parse_quantize_option(entries, "default", (*QUANTIZATION_KINDS, UNQUANTIZED))
     head = parse_quantize_option(entries, "lm_head_bits", LM_HEAD_BITS)
     quantizes_all = parse_quantize_option(entries, "all", BOOLEAN_VALUES)
     excluded = entries["exclude"].values if "exclude" in entries else ()
-    # `entries` are in source order, because the last matching pattern wins
+    # `entries` keep the source order, because the last matching pattern wins
     kind_patterns = [
         (pattern, KINDS_BY_NAME[name])
         for name, entry in entries.items()

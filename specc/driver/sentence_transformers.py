@@ -169,8 +169,8 @@ def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
 
 def _find_encoder_graph(program: Program, encoder: Path) -> ast.Block:
     """Return the graph of the encoder's spec that computes hidden states from token ids. If several
-    graphs do so, return the graph of the class in config.json, or `embeddings`, the graph of the
-    base model.
+    graphs compute hidden states, return the graph of the class in config.json, or `embeddings`, the
+    graph of the base model.
     """
     graphs = [
         block

@@ -296,7 +296,8 @@ def _find_differing_values(
     spec: LoadedSpec, model: ModelDefinition, chosen_specs: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return two mappings of config values that differ from the base spec, as literals by path. The
-    first has the values that a derived spec reproduces, the second the remaining values.
+    first mapping contains the values that a derived spec reproduces, and the second mapping
+    contains all other values.
     """
     types = {path: entry.type for path, entry in spec.program.map_fields_by_path().items()}
     base, values = spec.spec_name, dict(_flatten_config(model.config))
@@ -309,7 +310,7 @@ def _find_differing_values(
         added = {path: text for path in differing if (text := literals[path]) is not None}
         reproduced = _select_accepted_literals(base, chosen_specs, {**reproduced, **added})
         new_values = _evaluate_derived_config(base, {**chosen_specs, **reproduced})
-        # each literal is accepted individually, but not all literals in combination
+        # a derived spec accepts each literal individually, but not all literals in combination
         if new_values is None:
             return reproduced, {p: t for p, t in differing.items() if p not in reproduced}
         derived_values = new_values

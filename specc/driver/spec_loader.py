@@ -276,7 +276,7 @@ def _warn_unreachable_tokens(spec: LoadedSpec, model: ModelDefinition) -> tuple[
 
 
 def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
-    """Raise the errors of the `weights` and `reading` sections that need no files."""
+    """Raise the errors of the `weights` and `reading` sections that can be found without files."""
     check_weight_rules(
         spec.program,
         spec.config_reader,

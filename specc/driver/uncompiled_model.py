@@ -51,7 +51,7 @@ def check_model_is_compiled(model: str | Path) -> None:
 
 
 def _format_compile_arguments(spec: str, directory: Path) -> str:
-    """Return the `specc compile` arguments for a built-in spec, whose weights may be shipped."""
+    """Return `specc compile` arguments for a built-in spec, with or without bundled weights."""
     if (directory / f"{spec}.safetensors").is_file():
         return f"{spec} -o {spec}.onnx"
     return f"{spec} --weights DIR -o {spec}.onnx{_OR_SEED}"

@@ -75,8 +75,9 @@ def count_parameters(values: CheckpointBinding | RandomInitWeights) -> int:
 @dataclass(frozen=True, kw_only=True)
 class WeightSources:
     """The sources of parameter values: the checkpoint `weights`, merged with the LoRA weights in
-    the directory `adapter`, or the seed `init` for all parameters. Without either, the spec names
-    the weights file. A missing task head is initialized from the seed `init_missing`.
+    the directory `adapter`, or the seed `init` for all parameters. Without a checkpoint or a seed,
+    the spec names the weights file. A missing task head is initialized from the seed
+    `init_missing`.
     """
 
     weights: str = ""

@@ -243,7 +243,7 @@ class _TransformCall:
         return value
 
     def read_ints(self, name: str, *, required: bool = False) -> Any:
-        """Read a list of integers, or None if the option is absent. Raise E0522 otherwise."""
+        """Read a list of integers; return None if the option is absent. Raise E0522 if invalid."""
         value = self.find_option(name)
         if value is None:
             if required:

@@ -1,9 +1,9 @@
 """Build the encoder graph, which computes all values that do not depend on generated positions, and
 the initial states.
 
-If there are fewer than k keys, the operand of `topk` is padded with masked keys. In the full graph,
-position 0 also has only one visible key and selects the first two masked keys, which are -inf and
-have the same indices as the padding:
+If there are fewer than k keys, the operand of `topk` is padded with masked keys. In the example
+with k = 3, position 0 of the full graph also has only one visible key and selects the first two
+masked keys, which are -inf and have the same indices as the padding:
 
     step 1, 1 key, k = 3          step 4, 4 keys
     a  -inf  -inf  -inf           a  b  c  d  -inf  -inf  -inf
@@ -271,7 +271,7 @@ class EncoderBuilder:
                 new_values.update(zip(results, copied_results, strict=True))
                 if (origin := graph.node_origins.get(node)) and copied_results[0].node:
                     b.node_origins.setdefault(copied_results[0].node, origin)
-        # results of nodes that were not copied, i.e. last positions
+        # compute the last positions of nodes that were not copied
         for value in values:
             if value not in new_values and value.node:
                 new_values[value] = self._copy_node(value.node, (value,))[value.index]

@@ -117,8 +117,8 @@ def build_concat_or_slice(
     operand_need = demand.positions[demand.operand_axes[time_operand][axis]]
     total = plan.count_positions(operand_need, operand_layout)
     if need > 0 and not isinstance(node.op, ops.Slice):
-        # If only some positions of `x` are demanded, positions after the prefix may be missing.
-        # Then the last positions include no prefix positions.
+        # If only some positions of the operand are demanded, positions after the prefix may be
+        # missing; the last positions then include no prefix positions.
         (positions,) = draft.add_node(node, node.op, *operands)
         total += result_layout.prefix_length - operand_layout.prefix_length
     count = plan.count_positions(need, result_layout)
@@ -200,7 +200,7 @@ class StepGraphBuilder:
         if all(r in new_values for r in results) or is_fixed_prefix_slice(node, self.plan.flow):
             return
         if any(a and a not in new_values for a in node.args):
-            if isinstance(node.op, ops.Extent):  # time-dependent nodes read only its axis size
+            if isinstance(node.op, ops.Extent):  # time-dependent nodes read only the axis size
                 (length,) = results[0].shape
                 new_values[results[0]] = self.draft.add_node(node, ops.Range(length))[0]
             return
@@ -309,7 +309,7 @@ def _map_state_operands(plan: StepPlan, node: Node, results: NodeResults) -> Map
         first = node.op.first_body_operand + node.op.scanned_count
         return {first + n: n for n in range(node.op.carry_count)}
     if isinstance(node.op, ops.RecurrentLayer):
-        # The first result has all positions, followed by the final states.
+        # The first result contains all positions; the other results are the final states.
         return {state.index: n for n, state in enumerate(node.op.initial_states, start=1)}
     return {}
 

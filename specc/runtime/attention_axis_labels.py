@@ -101,7 +101,7 @@ class AttentionAxisLabeler:
         return None
 
     def _find_tokenizer(self, name: str) -> TextConfig | None:
-        """Return the tokenizer of an input. The generated input may use the output's tokenizer."""
+        """Return the tokenizer of an input, or else of the output if the input is generated."""
         record = self.model.manifest.preprocessing.get_input_config(name)
         if isinstance(record, TEXT_CONFIGS):
             return record
@@ -162,7 +162,7 @@ class AttentionAxisLabeler:
 
 
 def infer_patch_grid(key_count: int, image_size: tuple[int, int]) -> PatchGrid | None:
-    """Infer the patch grid of an image from the number of keys. Return None if impossible."""
+    """Infer the patch grid of an image from the number of keys. Return None if no grid fits."""
     for prefix_tokens in (1, 0, 2):
         patches = key_count - prefix_tokens
         if patches < 1:

@@ -245,7 +245,7 @@ def capture_generation_attention(
 ) -> AttentionCapture:
     """Run a full forward pass over the prompt and the generated tokens of the first sequence, and
     return its attention maps. The last generated token has no query position, because generation
-    never runs the model on it.
+    never runs the model on this token.
     """
     signature = stream.model.input_signature
     sequence_input, inputs = signature.sequence_input, signature.graph.inputs

@@ -17,7 +17,7 @@ from specc.ir.op import Op
 
 @dataclass(frozen=True)
 class AttentionNode:
-    """Attention weights [… query, key] in a graph; `loops` enclose `value`, outermost first."""
+    """The attention weights `value` [… query, key] and their enclosing `loops`, outermost first."""
 
     value: Value
     query_dim: Dim
@@ -44,7 +44,7 @@ def locate_attention_nodes(graph: Graph) -> dict[str, AttentionNode]:
 def _get_weights_and_mask(
     node: Node, results: Sequence[Value | None]
 ) -> tuple[Value | None, Value | None]:
-    """Return the attention weights and the mask of a node, or None for each that is missing."""
+    """Return the attention weights and the mask of a node; a missing value is None."""
     if isinstance(node.op, ops.Attend):
         return results[1], node.op.mask(node)
     if not isinstance(node.op, ops.WeightedSum):
@@ -185,7 +185,7 @@ def _is_returned(
 ) -> bool:
     """Return True if the model output `name` contains the attention weights of `location`."""
     # The output of a loop is one slice per iteration. If a scope has two attention nodes, a model
-    # compiled by another version may output either of them.
+    # compiled by another version may output either node.
     if location.loops or name not in returned or {f"{name} 2"} & {*returned, *locations}:
         return False
     return np.ndim(returned[name]) == location.value.rank

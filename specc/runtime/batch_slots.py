@@ -83,7 +83,7 @@ def merge_batches(
     parts = [KeptSequences(session, kept_indices)]
     if added_session is not None and len(added_indices):
         parts.append(KeptSequences(added_session, added_indices))
-    # as many positions as the longest sequence, plus initial padding
+    # the merged batch is as long as its longest sequence, plus the initial padding
     column_count = max(map(_count_columns, parts))
     column_count += count_initial_padding_positions(session.metadata.states)
     merged = _MergedBatch(session, parts, column_count)
@@ -109,7 +109,7 @@ class _MergedBatch:
         return {s.name: copy_to_device(self._join_state(s)) for s in states}
 
     def _join_state(self, state: DecodeState) -> Array:
-        if state.batch_axis is None:  # the state is the number of positions per sequence
+        if state.batch_axis is None:  # a state without a batch axis counts the positions
             return np.array(self.column_count, np.int64)
         arrays = [p.session.session.copy_to_host(p.session.states[state.name]) for p in self.parts]
         if state.time_axis is None:

@@ -143,7 +143,7 @@ class ContinuousBatch(Generic[T]):
     batch elements of `session`. `prepare` batches prompts that start together, for which
     `get_shape` returns equal values. `on_start` is called with the indices of all active sequences
     when sequences are added. `processed_tokens` counts the tokens that the model has processed, and
-    `valid_tokens` those that are not padding.
+    `valid_tokens` counts the processed tokens that are not padding.
     """
 
     model: GenerativeModel

@@ -155,8 +155,8 @@ class KVCacheSession:
             self.is_started = True
             return initial_logits
         if self.buffers and self.past_length and min(tokens.shape[:2]) > 1:
-            # the kernel accepts several positions per call only in the first step, or for a single
-            # sequence
+            # the attention kernel accepts several positions per call only in the first step, or for
+            # a single sequence
             return [self.step(tokens[:, n : n + 1]) for n in range(tokens.shape[1])][-1]
         slice_size = _choose_slice_size(self, tokens)
         if slice_size < len(tokens):
@@ -194,7 +194,7 @@ class KVCacheSession:
         if not self.buffers:
             loop_invariant_inputs = self.loop_invariant_inputs
             return self.session.run_on_device({**inputs, **loop_invariant_inputs, **self.states})
-        # compare identities, because `reorder` replaces the dictionaries
+        # compare the dictionaries by identity, because `reorder` replaces both dictionaries
         mappings = (self.loop_invariant_inputs, self.states)
         is_bound = all(a is b for a, b in zip(mappings, self.bound_mappings, strict=False))
         if self.bound_run is None or not is_bound:
@@ -223,7 +223,7 @@ class KVCacheSession:
         return inputs
 
     def _grow_buffers(self, count: int) -> None:
-        """Grow the KV buffers if they have no room for `count` more time steps."""
+        """Grow the KV buffers if the buffers have no free positions for `count` more time steps."""
         min_length = self.past_length + count
         # all buffers have the same capacity
         capacity = self.states[self.buffers[0].name].shape()[2]

@@ -90,7 +90,9 @@ class GenerationStream(GenerationRequest):
         )
 
     def __iter__(self) -> Iterator[DecodeStepOutput]:
-        """Yield steps with tokens, int64 [batch] or [batch, codebooks]; beam search at the end."""
+        """Yield decode steps with tokens, int64 [batch] or [batch, codebooks]. Beam search yields
+        all steps at its end.
+        """
         index = 0
         while index < len(self.logged_steps) or self._log_next_step():
             yield self.logged_steps[index]

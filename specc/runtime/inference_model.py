@@ -225,7 +225,7 @@ def is_single_forward_pass(
 
 
 def require_attention_model(model: InferenceModel) -> LoadedModel:
-    """Return the full-forward graph, which computes attention maps. Raise E0931 without one."""
+    """Return the full-forward graph for attention maps. Raise E0931 if the graph is missing."""
     scoring_model = model.scoring_model
     if scoring_model is None:
         reason = "available only in the graph `score`, which this package does not contain"
@@ -311,10 +311,10 @@ def _raise_missing_model(path: Path) -> NoReturn:
     """Raise E0802, and suggest a model with a similar name in the same directory."""
     try:
         siblings = sorted(path.parent.iterdir())
-    except (OSError, ValueError):  # the parent is not a directory, or cannot be read
+    except (OSError, ValueError):  # the parent path is not a readable directory
         siblings = []
     models = {p.name for p in siblings if p.suffix == ".onnx" or (p / INDEX_FILE).is_file()}
-    # add the suffix, because users often omit it
+    # also try the path with the suffix `.onnx`, because users often omit the suffix
     similar = find_similar_name(path.name, models) or find_similar_name(f"{path.name}.onnx", models)
     helps = [format_suggestion(escape_text(path.with_name(similar)))] if similar else []
     raise_error(

@@ -44,11 +44,11 @@ class KVBufferStep:
         return self.session.outputs
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
-        """Run the step. With a past and several sequences, run one position at a time."""
+        """Run the step, one position at a time for several sequences with past positions."""
         states = {s.name: inputs[s.name] for s in self.metadata.states}
         past = states[self.metadata.in_place_states[0]].shape[2]
         batch_size, count = inputs[self.metadata.generation.sequence_input].shape[:2]
-        # for several sequences, the kernel supports several positions only in the first step
+        # with several sequences, the kernel accepts several positions only in the first step
         call_length = 1 if past and batch_size > 1 else max(count, 1)
         others = {n: v for n, v in inputs.items() if n not in states}
         results: list[dict[str, Array]] = []
@@ -126,7 +126,7 @@ class LoadedModel:
         return self.input_signature.input_specs
 
     def run(self, **inputs: object) -> dict[str, Array]:
-        """Run the model on arrays, lists or strings. Return outputs by name. Raise E09xx."""
+        """Return the outputs by name for inputs by name. Raise E09xx if an input is invalid."""
         return self.session.run(self.prepare_inputs(inputs))
 
     def attention(self, **inputs: object) -> tuple[dict[str, Array], AttentionWeights]:
@@ -162,7 +162,7 @@ class LoadedModel:
         return self.input_signature.prepare(inputs)
 
     def with_weight_only_quantization(self) -> "LoadedModel":
-        """Return the model without activation quantization, or the same model if it has none."""
+        """Return a copy without activation quantization, or this model if it is not quantized."""
         if not self.manifest.quantized:
             return self
         runtime = self.file.open_without_activation_quantization(self.provider)

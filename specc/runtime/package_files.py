@@ -73,7 +73,7 @@ def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> 
     graphs = set(index.graphs.values())
     for name, digest in index.files.items():
         _check_size(directory, name, digest)
-        # The content hashes of graphs are verified below, when the graphs are read.
+        # The content hashes of graphs are verified when the graphs are read.
         if (
             verify_contents
             and name not in graphs

@@ -89,7 +89,7 @@ def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:
 
 def _apply_stride(length: int, rows: int, stride: int, round_index: int) -> int:
     """Return an axis size >= `length` that a stride reduces to `rows` positions; the stride reduces
-    `length` to one position. In every other round, the size is not a multiple of the stride.
+    `length` to one position. In every second round, the size is not a multiple of the stride.
     """
     has_remainder = round_index > 0 and round_index % 2 == 0
     if length > rows:

@@ -299,7 +299,7 @@ def _check_context(model: StreamingModel, position_count: int, lengths: Lengths)
 
 
 def _slice_positions(value: Array, axis: int, start: int, stop: int) -> Array:
-    """Slice an array along an axis, clipped to its size. Keep an array of too low rank."""
+    """Slice an array along an axis, clipped to the axis size. Keep an array of too low rank."""
     if value.ndim <= axis:
         return value
     end = value.shape[axis]

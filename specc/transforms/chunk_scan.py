@@ -269,9 +269,9 @@ class _ChunkBodyBuilder(CellBuilder):
 
 @dataclass(frozen=True)
 class _Decays:
-    """The decay from each position of a chunk to each later position, [*lead, 64, 64] (zero for
-    earlier positions), and from the state before the chunk to each position, [*lead, 64, 1]. The
-    second decay is None if the recurrence has no decay.
+    """The decays in a chunk. `pairs`, [*lead, 64, 64], is the decay from each position to each
+    later position, and zero for earlier positions. `total`, [*lead, 64, 1], is the decay from the
+    state before the chunk to each position, or None if the recurrence has no decay.
     """
 
     pairs: Value

@@ -97,7 +97,7 @@ class PassState:
 
 @dataclass(frozen=True)
 class CompilerPass:
-    """A pass of the compiler. An `is_optional` pass runs only on request."""
+    """A pass of the compiler. A pass with `is_optional` runs only on request."""
 
     name: str
     description: str

@@ -141,8 +141,9 @@ def choose_weight_formats(
 def _keep_complete_pairs(
     plan: Mapping[str, QuantizationFormat], graph: Graph
 ) -> dict[str, QuantizationFormat]:
-    """Return `plan` with MatMul formats for LSTMs with only one quantized weight. Such an LSTM
-    becomes a loop with one activation scale per MatMul, not a `quantized_lstm`.
+    """Return `plan` with MatMul formats for LSTMs with only one quantized weight. An LSTM with only
+    one quantized weight becomes a loop with one activation scale per MatMul, not a
+    `quantized_lstm`.
     """
     formats = dict(plan)
     layers = {name for name, form in plan.items() if form.rounding == "layer"}
