@@ -28,8 +28,8 @@ is exact in float32, i.e. for which `k * (1 / k)` is not rounded below 1."""
 @dataclass(frozen=True)
 class PaddingOffsets:
     """The offset of the padded positions (the number of positions before them), by axis size.
-    `padded_length` is the size of the padding mask, `padding_side` its side, and `min_lengths` maps
-    symbolic dimensions to lower bounds.
+    `padded_length` is the size of the padding mask, `padding_side` is "left", "right" or "any", and
+    `min_lengths` maps symbolic dimensions to lower bounds.
     """
 
     padded_length: Dim
@@ -37,7 +37,7 @@ class PaddingOffsets:
     padding_side: str
     offsets: Mapping[Dim, Dim] = field(default_factory=dict)
     merged_lengths: Mapping[Dim, tuple[Dim, ...]] = field(default_factory=dict)
-    """Maps the size of an axis into which a padded axis was merged to the sizes of merged axes."""
+    """The sizes of the merged axes, by the size of the axis into which a padded axis was merged."""
 
     @cached_property
     def concatenated_lengths(self) -> frozenset[Dim]:
@@ -71,7 +71,7 @@ class PaddingOffsets:
         return self.has_interior_padding(value.shape[dependence.result_axis])
 
     def restrict_dependence(self, node: Node, dependence: Dependence) -> Dependence | None:
-        """Restrict a dependence to padded positions, or return None if no padded one is read."""
+        """Restrict a dependence to padded positions. Return None if no padded position is read."""
         if dependence.kind != "all":
             return dependence
         length = get_operand_axis_size(node, dependence)
@@ -109,7 +109,7 @@ class PaddingOffsets:
         return False
 
     def _regroup_offsets(self, node: Node, axis: int) -> int | None:
-        """Return the axis of a merge or split on which padding keeps its order, or None."""
+        """Return the result axis of a merge or split that keeps the order of padding, or None."""
         shape = node.get_operand().shape
         match node.op:
             case ops.Merge(first, count) if first <= axis < first + count:
@@ -191,7 +191,7 @@ def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]
 @lru_cache(maxsize=4096)
 def _count_repeats(length: Dim, padded_length: Dim) -> int | None:
     """Return the number of positions per padding mask position, up to a constant, or None. The
-    result is cached, because many axes have the same size.
+    function is cached, because many axes have equal sizes.
     """
     for count in range(1, MAX_UPSAMPLING_FACTOR):
         if (length - padded_length * count).number is not None:
@@ -328,8 +328,8 @@ def is_table_shifted(
     """Return True if an op computes a padded axis of its result `value` from an axis without
     padding, and the values at valid positions depend on the number of padded positions.
 
-    The positions of such an axis are absolute: the first row of `table[:, :n]` belongs to the first
-    position, even if this position is padded.
+    Positions of an axis without padding are absolute: the first row of `table[:, :n]` belongs to
+    the first position, even if the first position is padded.
     """
     return isinstance(node.op, ops.Slice | ops.Concat | ops.Pad | ops.Resize) and any(
         length in padded_lengths

@@ -159,9 +159,8 @@ def make_padding_diagnostic(leak: PaddingViolation) -> Diagnostic:
 
 
 def _choose_clean_side(leak: PaddingViolation, fix: str) -> str:
-    """Return `fix`, unless `fix` declares a padding side on which padding also affects the op. In
-    this case, return the fix that declares the other side, or "" if padding affects the op on both
-    sides.
+    """Return `fix`. If `fix` declares a padding side on which padding also affects the op, return
+    the fix that declares the other side instead, or "" if padding affects the op on both sides.
     """
     helps = {side: leak.format_side_help(side) for side in SIDES}
     if not fix or fix not in helps.values():

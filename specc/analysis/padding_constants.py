@@ -1,8 +1,9 @@
 """Infer the constants that values hold at padded positions.
 
 The input is a node, and the properties of its operands along a padded axis. The output is the
-constant at padded positions of each result axis, if it is known: -inf after `where(keep, s, -inf)`,
-and zero after its exponential, for any values at valid positions.
+constant at padded positions of each result axis, if a constant can be inferred. For example,
+`w = where(keep, s, -inf)` is -inf and `exp(w)` is zero at padded positions, for any values at valid
+positions.
 
 In descending order, -inf is sorted last. Positions along a sorted axis are *ranks* (sort indices):
 padded elements have the last ranks for either padding side, so position ids along the sorted axis
@@ -138,7 +139,7 @@ def fold_constants(op: Op, numbers: Sequence[float | None]) -> float | None:
             return None if first is None else cast_number(first, to)
         case ops.Not():
             return None if first is None else 1.0 - first
-    # A view has the values of its operand; position ids that it creates are new.
+    # A view has the values of its operand. The position ids that `Extent` returns are new values.
     return first if op.is_view and not isinstance(op, ops.Extent) else None
 
 

@@ -162,7 +162,7 @@ class PaddingDataflow:
         dependence: Dependence,
         operand_facts: Sequence[PaddingFacts],
     ) -> PaddedRead:
-        """Return the `PaddedRead` of a dependence on padded positions, with its axis layout."""
+        """Return the `PaddedRead` of a dependence on padded positions, with the axis layout."""
         length = get_operand_axis_size(node, dependence)
         offset = self.offsets.offsets.get(length, Dim.from_value(0))
         facts = operand_facts[dependence.operand]
@@ -284,13 +284,13 @@ class PaddingDataflow:
             lengths = self.padded_lengths
             if not is_masked_loop_unaffected(node, operand_facts, lengths, infer_body):
                 return PaddingSource(node, is_counted=True)
-            affecting_reads = [*filter(is_loop_axis_read, reads)]  # the body was checked
+            affecting_reads = [*filter(is_loop_axis_read, reads)]  # reads in the body were checked
         is_counted = self._is_counted(node, operand_facts, counts)
         if is_counted or (rotation and rotation.depends_on_absolute_angles):
             return PaddingSource(node, is_counted=True)
         if has_mixed_axis_order(reads, self.is_in_loop):
             return PaddingSource(node)
-        for read in affecting_reads:  # dependences along other axes never reach a padded position
+        for read in affecting_reads:  # dependences along other axes read no padded position
             if not is_unaffected_by_padding(read):
                 return PaddingSource(node, is_shifted=read.is_shifted, read=read)
         is_mixed = not self._has_equal_sort_order and combines_sorted_and_unsorted_axes(result)
@@ -327,8 +327,8 @@ class PaddingDataflow:
 
     def _is_indexed_by_position(self, length: Dim, count: PaddingCount) -> bool:
         """Return True if a valid position, used as an index into an axis of size `length`, selects
-        the same element no matter how much padding precedes it. `count` is the padding count of the
-        index.
+        an element that does not depend on the amount of preceding padding. `count` is the padding
+        count of the index.
         """
         if length not in self.padded_lengths or self.padding_side == "right":
             return length in self.padded_lengths
@@ -395,5 +395,5 @@ def _collect_padding_counts(result: PaddedResult) -> list[PaddingCount]:
     if is_condition_always_true(result):
         counts[2] = counts[1]  # valid positions depend only on the branch `then`
     for operand in find_sort_index_operands(result):
-        counts[operand] = NO_PADDING_COUNT  # position ids that are combined with ranks count ranks
+        counts[operand] = NO_PADDING_COUNT  # position ids combined with ranks are ranks
     return counts

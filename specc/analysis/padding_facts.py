@@ -43,7 +43,7 @@ class PaddingFacts:
     padded positions the value may be NaN (`can_be_nan`) or infinite, with one of `infinity_signs`.
 
     `padding_count` is the amount that earlier padded positions add to the value, and `rotation` is
-    the rotation of its features by angles that depend on this amount. If `is_valid_index`, the
+    the rotation of its features by angles that depend on `padding_count`. If `is_valid_index`, the
     value contains indices of valid positions. `constants` are the constants at padded positions, by
     axis; `fill_constants` are the constants that positions added by `pad` or `concat` also hold.
     `zero_sides` maps an axis to the sides, `left` and `right`, whose padding is zero. Along
@@ -143,7 +143,7 @@ AXIS_MAPS = ("constants", "fill_constants", "zero_sides")
 T = TypeVar("T")
 
 NO_PADDING_FACTS = PaddingFacts(padding_count=NO_PADDING_COUNT)
-"""The properties of a value that does not depend on padding; no other property is known."""
+"""The properties of a value that does not depend on padding, without any other property."""
 
 
 def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
@@ -170,7 +170,7 @@ def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts
         name: getattr(left, name) & getattr(right, name) for name in GUARANTEES
     } | {name: getattr(left, name) | getattr(right, name) for name in HAZARDS}
     return PaddingFacts(
-        # Nothing is known about the join of a value in sorted order and a value in another order.
+        # The join of a value in sorted order and a value in another order has no guarantees.
         padding_count=merge_padding_counts(left.padding_count, right.padding_count)
         if left.sorted_axes == right.sorted_axes
         else None,

@@ -149,7 +149,9 @@ class PaddingViolation:
         return None
 
     def format_side_help(self, side: str) -> str:
-        """Return the help text that suggests padding on `side`, or "" if it is already declared."""
+        """Return the help text that suggests padding on `side`, or "" if `side` is already
+        declared.
+        """
         if self.graph.input_facts[self.mask_name].padding_side == side:
             return ""
         lengths = ", ".join(map(str, self.graph.inputs[self.mask_name].shape))
@@ -274,7 +276,7 @@ def suggest_finite_padding(leak: PaddingViolation, node: Node) -> str:
 
 
 def _suggest_number(leak: PaddingViolation, value: Value | None) -> str:
-    """Suggest filling padding with the neutral element of the op; return "" if it has none."""
+    """Suggest filling padding with the neutral element of the op; return "" if the op has none."""
     if leak.has_interior_padding():
         return _suggest_added_number(leak)
     if not (fill := _get_neutral_number(leak)):

@@ -1,10 +1,10 @@
 """Find the positions that a softmax or maximum ignores because a mask sets their scores to a fill
 value such as -inf.
 
-A mask fill value is at most -1e30. A maximum also ignores any fill value that is smaller than all
-values at valid positions, such as -1 for position ids. Ignoring a fill value is sound only if all
-other scores are finite and above the fill value: `can_hold_mask_constants` checks valid positions,
-and `can_padding_hold_mask_constants` checks all positions.
+A mask fill value is at most -1e30. A maximum ignores any fill value that is smaller than all values
+at valid positions, such as -1 for position ids. Ignoring a fill value is sound only if all other
+scores are finite and above the fill value: `can_hold_mask_constants` checks valid positions, and
+`can_padding_hold_mask_constants` checks all positions.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence

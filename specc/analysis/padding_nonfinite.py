@@ -1,9 +1,8 @@
 """Find infinity and NaN at padded positions, which multiplication by zero does not remove.
 
 For every finite `x`, `x * keep` is zero at padded positions. But zero times infinity is NaN, and
-NaN propagates through sums. A quotient is therefore assumed to be finite only if bounds show that
-the divisor is not zero; a cumulative or windowed sum of `keep` is zero before the first valid
-position.
+NaN propagates through sums. A quotient is assumed to be finite only if bounds show that the divisor
+is not zero; a cumulative or windowed sum of `keep` is zero before the first valid position.
 """
 
 from math import isinf
@@ -41,7 +40,7 @@ MOVING_OPS = (ops.Concat, ops.Pad, ops.Delay, ops.MaxPool, ops.Cast)
 """Ops, besides selections and views, whose results are elements of their operands."""
 
 LOGARITHM_POLES = {"log": 0.0, "log1p": -1.0}
-"""The argument at which each logarithm is -inf. Below this argument, the result is NaN."""
+"""The argument at which each logarithm is -inf. For smaller arguments, the logarithm is NaN."""
 
 QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
 """Functions that are infinite or NaN where the divisor is zero."""
@@ -78,7 +77,7 @@ def _combine_operand_signs(result: PaddedResult, signs: InfinitySigns) -> Infini
             axis in result.operand_facts[0].finite_pad_axes and not result.find_padded_axes()
         ):
             return signs - {-1}  # at least one valid position has a finite value
-    # Any other op, such as a multiplication or a linear layer, may flip the sign.
+    # Ops that do more than move or sum elements, e.g. linear layers, may flip the sign.
     keeps_sign = _is_data_movement(node.op) or isinstance(node.op, ops.Reduce | ops.CumSum)
     return signs if keeps_sign or not signs else BOTH_SIGNS
 
@@ -266,7 +265,7 @@ def _can_be_undefined_at_padding(result: PaddedResult) -> bool:
 
 
 def _is_softmax_denominator(result: PaddedResult) -> bool:
-    """Return True if an operand is `sum(exp(x - max(x)))` (>= 1), with finite `x` at padding."""
+    """Return True for an operand `sum(exp(x - max(x)))` (at least 1) with finite `x` at padding."""
     match skip_views(result.node.first_operand):
         case Value(node=Node(ops.Reduce("sum", axis), (exponential,))):
             x = find_softmax_scores(exponential, axis)

@@ -63,7 +63,7 @@ def find_order_dependent_roll(
     node: Node, operand_facts: Sequence[PaddingFacts], dependences: Iterable[Dependence]
 ) -> PaddingSource | None:
     """Return the source of a rotated axis that an op reads neither elementwise nor by a reduction,
-    or that it combines with an axis rotated by a different amount. Return None for other ops.
+    or that an op combines with an axis rotated by a different amount. Return None for other ops.
     """
     links = list(dependences)
     sources = [operand_facts[k.operand].rolled_axes.get(k.operand_axis) for k in links]

@@ -5,7 +5,8 @@ tracks the *padding count* of a value: the amount that padding adds to the value
 the number of padded positions and possibly of other values. A difference or comparison does not
 depend on padding if both sides have equal counts. Softmax weights do not depend on padding if the
 scores of all positions increase by the same amount, such as ALiBi scores written as `slope * j`.
-Any other use of a position id depends on the amount of padding.
+Uses of position ids other than differences, comparisons and softmax depend on the amount of
+padding.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,8 @@ class InteriorPaddingCount:
     padding_start: Dim
     padding_end: Dim
     padding_terms: tuple[tuple[tuple[object, ...], Fraction], ...] = ()
-    """The amount that each earlier padded position adds, at positions that may be padded."""
+    """The amount that each earlier padded position adds to values at positions that may be
+    padded."""
 
 
 @immutable_dataclass(slots=True)

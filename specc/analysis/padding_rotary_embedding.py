@@ -2,8 +2,8 @@
 padding cancels.
 
 The query at position `i` is rotated by the angles of `i`, and the key at position `j` by the angles
-of `j`. Their dot product depends only on `i - j`, which padding before both positions does not
-change. Any other use of the features depends on the angles.
+of `j`. The dot product of query and key depends only on `i - j`, which padding before both
+positions does not change. Uses of rotated features other than dot products depend on the angles.
 """
 
 from collections.abc import Sequence
@@ -64,12 +64,12 @@ def infer_rotation(
 
 
 def _infer_unary_rotation(node: Node, rotation: RotationFact | None) -> RotationFact:
-    """Return the rotation after a unary op, exposed if the op does not preserve the rotation."""
+    """Return the rotation after a unary op, `EXPOSED_ROTATION` if the op does not preserve it."""
     if rotation is None:
         return EXPOSED_ROTATION
     match node.op:
         case ops.Cast(to):
-            # Equally rotated values may differ after rounding.
+            # Rounding to integers changes the rotation, so only casts to floats preserve it.
             return rotation if to.startswith(("f", "b")) and to != "bool" else EXPOSED_ROTATION
         case ops.Pointwise("neg"):
             # -x is x rotated by a further 180° at all positions
@@ -154,7 +154,7 @@ def _infer_scaled_rotation(
     node: Node, function_name: str, first: RotationFact | None, second: RotationFact | None
 ) -> RotationFact:
     """Return the rotation of features scaled by one factor, or of a sum with equal rotations."""
-    # Rotation is linear: the sum of two vectors rotated by the same angle is also rotated by this
+    # Rotation is linear: the sum of two vectors rotated by the same angle is also rotated by the
     # angle.
     left, right = ops.Arith.left(node), ops.Arith.right(node)
     match first, second, function_name:
@@ -183,7 +183,8 @@ def _infer_view_rotation(node: Node, rotation: RotationFact) -> RotationFact:
     if rotation.depends_on_absolute_angles:
         return EXPOSED_ROTATION
     if rotation.feature_axis is None:
-        # Different views of the same angles are different rotations, e.g. all positions and half.
+        # Different views of the same angles are different rotations, e.g. views of all positions
+        # and of half of the positions.
         return replace(rotation, key=(node.op, rotation.key))
     for dependence in find_dependences(node):
         is_kept = dependence.kind == "same" and isinstance(node.op, FEATURE_PRESERVING_VIEWS)

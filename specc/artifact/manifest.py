@@ -269,8 +269,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
     )
     graphs = parse_ir(data.read_string("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
-    # if there is only one graph, it is the model graph, even if its name is that of the defaults
-    # graph
+    # a single graph is the model graph, even if the name of the graph is `DEFAULTS_GRAPH_NAME`
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
         raise_invalid_manifest(path, "the graph is missing")
@@ -325,7 +324,8 @@ def _read_quantized_weights(
     if "precision" not in data.names() or not data.read_table("precision"):
         return {}
     fields = data.read_object("precision")
-    fields.read_string_map("kept")  # reasons why other matrices are not quantized
+    # only validated: reasons why matrices are not quantized
+    fields.read_string_map("kept")
     weights = fields.read_object("rounded")
     for name in weights.names():
         value = graph.parameters.get(name)

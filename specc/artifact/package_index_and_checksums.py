@@ -100,7 +100,7 @@ def describe_file_mismatch(
     directory: Path, location: str, metadata: WeightFileMetadata, *, verifies_contents: bool = False
 ) -> str:
     """Describe how the file `location` in a directory differs from its recorded metadata. Return ""
-    if the file matches. With `verifies_contents`, also compare the hash of the whole file.
+    if the file matches. If `verifies_contents` is True, also compare the hash of the whole file.
     """
     path = directory / location
     if not is_path_inside_directory(location):
@@ -227,7 +227,7 @@ def is_index_unmodified(data: bytes) -> bool:
 
 
 def is_plain_file_name(name: str) -> bool:
-    """Return True for a portable file name without directory, other than that of the index."""
+    """Return True for a portable file name without directory that is not the index file name."""
     return (
         _PORTABLE_NAME.fullmatch(name) is not None and not name.endswith(".") and name != INDEX_FILE
     )
@@ -242,8 +242,9 @@ def is_package_directory(path: str | Path) -> bool:
 
 
 def read_package_index(directory: Path, *, verifies_contents: bool = False) -> PackageIndex:
-    """Read the index of the package in `directory`. With `verifies_contents`, verify the hash of
-    the index. Raise E0802 if the index cannot be read, and E0831 for an invalid or modified index.
+    """Read the index of the package in `directory`. If `verifies_contents` is True, verify the hash
+    of the index. Raise E0802 if the index cannot be read, and E0831 for an invalid or modified
+    index.
     """
     location = directory / INDEX_FILE
     try:
@@ -296,7 +297,7 @@ def _read_files(data: JsonFields, location: str) -> dict[str, FileDigest]:
                 _raise_invalid_index(
                     location, f"`{escape_text(name)[:200]}` has no size or no hash"
                 )
-    # Names must not refer to files outside the package, because they are joined to its directory.
+    # File names are joined to the package directory, so names must not refer to other directories.
     for name in digests:
         if not is_plain_file_name(name):
             _raise_invalid_index(location, f"`{escape_text(name)[:200]}` is not a plain file name")
@@ -358,7 +359,7 @@ def find_replaceable_files(directory: Path, index: PackageIndex) -> list[str]:
     """
     superseded = []
     for name, digest in index.files.items():
-        # Keep files that existed before the package was written or have changed since.
+        # Keep files that existed before the package was written, and files that have changed since.
         if name in index.preexisting or get_regular_file_size(directory / name) != digest.bytes:
             continue
         match = re.fullmatch(r".*-([0-9a-f]{16})(\.[^-]*)?", name)

@@ -45,7 +45,7 @@ def add_activation_outputs(
 
 @dataclass
 class _GraphCopier:
-    """Copies the nodes of a graph and collects the activations that weights multiply. `copies` maps
+    """A copier of graph nodes that collects the activations that weights multiply. `copies` maps
     values of the graph to their copies. `activations_of` maps each weight matrix to the copies of
     its activations.
     """
@@ -202,8 +202,8 @@ MAX_TAPPED_BITS = 4
 """The bits per code of weights that are quantized with GPTQ. With more bits, the rounding error is
 small."""
 MAX_INPUT_FEATURES = 16_384
-"""Maximum number of input features of a weight for GPTQ. A Gram matrix of this size takes 2 GB, and
-its factorization another 1.5 GB."""
+"""Maximum number of input features of a weight for GPTQ. For a weight of maximum size, the Gram
+matrix takes 2 GB, and the factorization another 1.5 GB."""
 WeightInputs: TypeAlias = tuple[Value, ...]
 """The activations that a weight multiplies: one activation per node that reads the weight."""
 

@@ -61,11 +61,11 @@ def split_stages(targets: CalibrationTargets) -> Iterator[CalibrationStage]:
     staged_graph = _StagedGraph(targets)
     groups = list(staged_graph.iterate_groups()) or [[]]
     first, last = _find_lifetimes(staged_graph, groups)
-    # name each value that a later stage reads
+    # assign a name to each value that a later stage reads
     later = [v for v, n in last.items() if first[v] < n]
     names = {v: f"kept {n}" for n, v in enumerate(later)}
     for n, group in enumerate(groups):
-        # the first stage computes all activations that depend on no weight
+        # the first stage also computes all activations that do not depend on weights
         tapped = [v for v in targets.activations if first.get(v, 0) == n]
         activations_of = {f"met {k}": v for k, v in enumerate(tapped)}
         operands = staged_graph.list_heavy_operands(group)
@@ -111,7 +111,7 @@ class _StagedGraph:
 
     @cached_property
     def _dependencies(self) -> dict[Value, frozenset[str]]:
-        """The names of the weights that each value depends on, and `""` if the value depends on
+        """The set of weight names that each value depends on, with `""` if the value depends on
         inputs. The set of a heavy value is `{"", "…"}`, because a stage loads the value instead of
         the weights.
         """
@@ -194,7 +194,9 @@ class _StagedGraph:
     def _add_light_nodes(
         self, group: list[NodeResults], group_results: Iterable[Value]
     ) -> set[Node]:
-        """Return the nodes of a group, and the light nodes that they and the results depend on."""
+        """Return the nodes of a group, and the light nodes that the group and `group_results`
+        depend on.
+        """
         operands = (a for node, _ in group for a in node.args if a)
         light = [v for v in (*operands, *group_results) if not self._is_heavy(v)]
         return {node for node, _ in group} | collect_required_nodes(light)
@@ -281,7 +283,7 @@ def quantize_with_calibration(
         _run_stage(stage, open_session, samples(), directory, sums)
         for activations, total in sums.pop_complete_sums(stage.activations_of.values()):
             factor = compute_cholesky_factor(total)
-            del total  # release the Gram matrix, which is as large as the factor
+            del total  # release the Gram matrix, which is as large as its Cholesky factor
             for name, get_factor in factors.add_factor(activations, factor):
                 quantized[name] = quantize_weight(name, get_factor, directory / f"{len(quantized)}")
     return quantized
@@ -307,7 +309,7 @@ def _run_stage(
 
 @dataclass
 class _GramMatrixSums:
-    """Accumulates the Gram matrices of the activations of `targets` over all samples."""
+    """The Gram matrices of the activations of `targets`, accumulated over all samples."""
 
     targets: CalibrationTargets
 

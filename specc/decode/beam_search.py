@@ -23,7 +23,7 @@ from specc.decode.token_selection import (
 )
 
 MIN_SCORE = float(np.finfo(np.float32).min)
-"""The minimum score of a beam, which also marks an unused beam."""
+"""The minimum score of a beam, which is also the score of an unused beam."""
 
 EndsSequence = Callable[[Sequence[int]], bool]
 """A predicate that returns True if the last token of a sequence completes a stop string."""
@@ -63,7 +63,7 @@ class _PromptSearch:
     prompt_index: int
     beams: list[_Beam] = field(default_factory=lambda: [_Beam()])
     parent_indices: list[int] = field(default_factory=list)
-    """The row of each beam's parent sequence in the logits."""
+    """The row index in the logits of each beam's parent beam."""
     finished: list[BeamHypothesis] = field(default_factory=list)
     is_finished: bool = False
 
@@ -210,7 +210,7 @@ def _sort_candidates(
         if not has_ended and not is_last_step:
             unfinished.append((parent_index, beam))
         # as in transformers, drop a completed hypothesis that is not among the first `num_beams`
-        # candidates: later candidates only replace beams that have ended
+        # candidates: later candidates only become live beams in place of completed beams
         elif rank < settings.num_beams:
             search.finished.append(_make_hypothesis(beam, has_ended, settings))
     # a stable sort keeps the order of hypotheses with equal scores
@@ -232,7 +232,7 @@ def _make_hypothesis(beam: _Beam, has_ended: bool, settings: GenerationSettings)
 
 def _normalize_score(score: float, length: int, settings: GenerationSettings) -> float:
     """Return `score / length ** length_penalty` as float32, at least `MIN_SCORE`."""
-    # an overflowing power produces NaN, which must not rank first
+    # a power that overflows produces NaN, and NaN must not rank first
     with np.errstate(all="ignore"):
         return max(
             MIN_SCORE, float(np.float32(score / np.float64(length) ** settings.length_penalty))
@@ -240,12 +240,13 @@ def _normalize_score(score: float, length: int, settings: GenerationSettings) ->
 
 
 def _is_search_final(search: _PromptSearch, settings: GenerationSettings) -> bool:
-    """Return True if the list of finished hypotheses is full and later steps cannot change it.
+    """Return True if the list of finished hypotheses is full and later steps cannot change the
+    list.
 
-    With `early_stopping`, a full list is final. Otherwise, a full list is final if the score of the
-    best beam is too low. The score is computed for the current length or, with `early_stopping:
-    never` and a positive length penalty, for the maximum length, at which the score would be
-    largest.
+    If `early_stopping` is True, a full list is final. Otherwise, a full list is final if the score
+    of the best beam is too low. The score is computed for the current length or, with
+    `early_stopping: never` and a positive length penalty, for the maximum length, at which the
+    score would be largest.
     """
     if len(search.finished) < settings.num_beams:
         return False

@@ -20,7 +20,7 @@ class Detokenizer:
     change.
 
     `stopped` is true after a stop string, which ends the text. A possible prefix of a stop string
-    or part of a character is held back until more tokens arrive; `flush` returns this text.
+    or part of a character is held back until more tokens arrive or `flush` is called.
     """
 
     def __init__(self, decode: Decode, stop_strings: Iterable[str] = ()) -> None:
@@ -78,7 +78,7 @@ class Detokenizer:
 
 def find_stop_string(text: str, stop_strings: Iterable[str]) -> int | None:
     """Return the start position of the first stop string to end in a text, or None. If several stop
-    strings end at the same position, return the start of the longest one.
+    strings end at the same position, return the start of the longest stop string.
     """
     ends = [(start + len(stop), start) for stop in stop_strings if (start := text.find(stop)) >= 0]
     return min(ends)[1] if ends else None

@@ -250,7 +250,7 @@ def _to_plain_values(name: str, value: Any) -> Any:
     if name in ("begin", "bad_words_ids"):
         return tuple(tuple(map(int, convert_to_list(item))) for item in value)
     if name in LIST_SETTINGS:
-        # keep both types of items, because stop tokens and stop strings apply together
+        # keep token ids and strings, because stop tokens and stop strings apply together
         items = (v if isinstance(v, str) else int(v) for v in convert_to_list(value))
         return tuple(dict.fromkeys(items))
     if setting_type is float:

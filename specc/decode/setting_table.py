@@ -225,7 +225,7 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
     replace(
         _make_general_option(
             "log_probs",
-            # a spec cannot set this setting, and Python callers pass True or False
+            # a spec cannot set `log_probs`, and Python callers pass True or False
             replace(BOOLEAN_VALUE, description="True or False"),
             *("logprobs", "log_probabilities", "output_scores"),
         ),

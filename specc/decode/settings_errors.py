@@ -170,7 +170,9 @@ class VocabularySizes:
                 raise SpeccError(error)
 
     def _get_vocabulary_size(self, setting_name: str) -> int | None:
-        """Return the vocabulary size that limits a setting, or None if it has no token ids."""
+        """Return the vocabulary size that limits a setting, or None if no setting value is a token
+        id.
+        """
         if setting_name in ("start", "pad"):
             return self.input_size
         return self.output_size if setting_name in TOKEN_SETTINGS else None
@@ -232,7 +234,7 @@ def _find_strategy_errors(
         for setting_name, value in options.items()
     ]
     sequence_count, beam_count = options.get("num_return_sequences"), options.get("num_beams")
-    # both values are integers if there are no earlier errors
+    # the token counts are integers if there are no earlier errors
     if (
         kind == "beam"
         and not any(errors)

@@ -55,8 +55,8 @@ class DecodeObserver(Protocol):
     """A stopping criterion: a callable that can end sequences, e.g. at stop strings."""
 
     def __call__(self, tokens: Ints, has_ended: Bools) -> Bools:
-        """Return a bool array [batch], which is true for sequences that end in this step. `tokens`
-        is int64 [batch], `has_ended` bool [batch].
+        """Return a bool array [batch], which is true for sequences that end in the current decode
+        step. `tokens` is int64 [batch], `has_ended` bool [batch].
         """
         ...
 
@@ -71,7 +71,8 @@ def check_logits(
     """
     logits = np.asarray(logits_array, np.float32)
     assert logits.ndim == 2, f"expected logits [batch, vocab], got {logits.shape}"
-    maxima = logits.max(axis=1, initial=-np.inf)  # NaN if any logit of a sequence is NaN
+    # the maximum is NaN if any logit of the sequence is NaN
+    maxima = logits.max(axis=1, initial=-np.inf)
     is_invalid = ~np.isfinite(maxima) & np.asarray(is_unfinished, np.bool_)
     if is_invalid.any():
         index = int(np.flatnonzero(is_invalid)[0])
@@ -214,8 +215,8 @@ def apply_repetition_penalty(logits: Floats, seen_tokens: Bools, penalty: float)
     """Apply the repetition penalty `p` to the logits `x` of `seen_tokens` (bool [batch, vocab]): `x
     / p` if x > 0, else `x * p`.
 
-    Keskar et al. 2019 (arXiv:1909.05858), sec. 4.1, divide all logits. Because division would
-    increase negative logits, they are multiplied, as in later implementations.
+    Keskar et al. 2019 (arXiv:1909.05858), sec. 4.1, divide all logits. Later implementations and
+    specc multiply negative logits, because division would increase them.
     """
     if penalty == 1:
         return logits
@@ -300,8 +301,8 @@ def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCand
     probabilities = compute_softmax_f64(np.take_along_axis(logits, tokens, axis=1))
     if settings.top_p < 1:
         preceding = np.zeros_like(probabilities)
-        # Keep a token if the cumulative probability before it is below p. Thus the token that
-        # reaches p is kept, and at least one token remains.
+        # Keep a token if the cumulative probability before it is below p. The token that reaches p
+        # is therefore kept, and at least one token remains.
         preceding[:, 1:] = np.cumsum(probabilities, axis=1)[:, :-1]
         # Round p to float32, as in the ONNX graph, because 0.9 in float32 is not 0.9 in float64.
         probabilities = np.where(preceding < float(np.float32(settings.top_p)), probabilities, 0.0)

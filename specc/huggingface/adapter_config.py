@@ -55,7 +55,7 @@ def is_language_adapter(adapter: str) -> bool:
 
 
 def list_adapter_config_files(adapter: str) -> list[Path]:
-    """Return the config files of an adapter. Return [] for "" (no adapter)."""
+    """Return the config files of an adapter. Return [] if the adapter is "" (none)."""
     has_no_config = not adapter or is_language_adapter(adapter)
     return [] if has_no_config else [Path(adapter) / ADAPTER_CONFIG_FILE]
 

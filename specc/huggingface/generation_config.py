@@ -51,7 +51,7 @@ STRATEGIES: Mapping[tuple[bool, bool], tuple[str, tuple[str, ...]]] = {
 }
 """The decoding strategy and the keys of its options, by (uses sampling, uses several beams)."""
 WHISPER_KEYS = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
-"""Keys of Whisper's generation_config.json only, where tokens select language and task."""
+"""Keys only in Whisper's generation_config.json, whose tokens select language and task."""
 FORCED_BOS_KEY, FORCED_EOS_KEY = "forced_bos_token_id", "forced_eos_token_id"
 DEFAULT_TOP_K = 50
 """Default `top_k` of sampling in transformers."""
@@ -190,7 +190,7 @@ def _open_config_file(directories: Sequence[Path]) -> GenerationConfigFile | Non
 
 
 def _check_types(file: GenerationConfigFile) -> None:
-    """Raise E0847 if a value has the wrong type, because it would otherwise be ignored."""
+    """Raise E0847 if a value has the wrong type, instead of ignoring the value."""
     for key, (type, expected) in KEY_TYPES.items():
         value = file.get_value(key)
         # exclude booleans from integers, because True is an integer in Python
@@ -319,8 +319,9 @@ def _read_min_length(file: GenerationConfigFile, start_token_count: int) -> None
 
 
 def _split_forced_tokens(file: GenerationConfigFile, start_tokens: list[object]) -> list[object]:
-    """Append Whisper's forced tokens that are known in advance to `start_tokens`. Return the
-    remaining forced tokens, beginning with the first token that the model chooses.
+    """Append the leading forced tokens of Whisper that do not depend on the model to
+    `start_tokens`. Return the remaining forced tokens, beginning with the first token that the
+    model chooses.
     """
     forced_tokens = _read_transcription_tokens(file)
     while forced_tokens and not isinstance(forced_tokens[0], list):

@@ -190,9 +190,9 @@ _TEKKEN = (
 
 @dataclass(frozen=True, kw_only=True)
 class _ByteLevelSplit:
-    """A byte-level pre-tokenizer. `regex` is its regular expression, or "" for the one of GPT-2.
-    `splits_digits` splits digits first, `ignores_merges` does not split words in the vocabulary,
-    and `normalizes_nfc` normalizes text to NFC.
+    """A byte-level pre-tokenizer. `regex` is its regular expression, or "" for the regular
+    expression of GPT-2. `splits_digits` splits digits first, `ignores_merges` does not split words
+    in the vocabulary, and `normalizes_nfc` normalizes text to NFC.
     """
 
     regex: str = ""

@@ -112,7 +112,7 @@ def _read_fixed_size_options(reader: ImageSettingsReader) -> dict[str, object]:
     """Return the options of `image(…)` that the file sets."""
     _check_supported(reader)
     fitted = _read_fitted_size(reader) if reader.kind.side_multiple else None
-    # set None if the option of the spec applies, because False would override the option
+    # use None for options that the spec determines, because False would override the spec
     if fitted:
         size, resized = reader.read_size("pad_size", (), edge=False) or None, None
     else:

@@ -30,7 +30,7 @@ class _Defaults:
 
     `resizes_short_edge`: a single integer is the size of the shorter side, not of both sides.
     `crop_ratio` is the crop ratio of ConvNeXt. `side_multiple`: images keep their aspect ratio,
-    have sides that are multiples of this number, and are padded to the model's size. `is_page`:
+    have sides that are multiples of `side_multiple`, and are padded to the model's size. `is_page`:
     images keep their aspect ratio and are centered. `normalize` is the default of `do_normalize`.
     `sizing` is the rule for dynamic image sizes; `settings` are the defaults of its options.
     """
@@ -109,8 +109,8 @@ CHANNEL_KEYS = ("image_mean", "image_std")
 
 
 class ImageSettingsReader:
-    """Reads single settings of a preprocessor config, by default those of the image processor class
-    (`kind`). Raises E0422 for an unsupported value.
+    """A reader of single settings of a preprocessor config. A missing setting has the default of
+    the image processor class (`kind`). The methods raise E0422 for an unsupported value.
     """
 
     def __init__(self, file: JsonObject, span: Span | None, sizing: str = "") -> None:

@@ -24,8 +24,8 @@ from specc.syntax.parse import parse_spec
 
 ARCHITECTURES_KEY = "architectures"
 MIN_KEY_SHARE = 0.8
-"""A model type with a similar name is suggested if its spec reads at least this fraction of the
-config keys that the best spec reads."""
+"""Minimum fraction of the best spec's matching config keys that the spec of a similarly named model
+type must read to be suggested."""
 
 UNSUPPORTED_TYPES = {
     "grounding-dino": "no spec has its fusion encoder of text and image; see owlvit",

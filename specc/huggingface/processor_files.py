@@ -189,7 +189,7 @@ def _raise_unsupported_settings(path: Path, reason: str, span: Span | None) -> N
 
 def read_word_vocabulary(directories: Sequence[Path], span: Span | None = None) -> Path | None:
     """Return the path of the vocabulary (which `convert` writes next to word vectors) in the first
-    directory that contains one, or None. Raise E0203 for several vocabularies.
+    directory that contains a vocabulary, or None. Raise E0203 for several vocabularies.
     """
     for directory in directories:
         paths = sorted(directory.glob("*.vocab"))
@@ -267,7 +267,7 @@ def _iterate_ids(vocabulary: Settings, path: Path, span: Span | None) -> Iterato
 
 
 def _iterate_added_tokens(directory: Path, config: Settings) -> Iterator[tuple[int, str]]:
-    """Yield the id and text of each added token, in either file format."""
+    """Yield the id and text of each token in `added_tokens_decoder` and in added_tokens.json."""
     for key, value in get_object(config, "added_tokens_decoder").items():
         if key.isascii() and key.isdigit() and len(key) < 10:
             yield int(key), get_token_content(value)

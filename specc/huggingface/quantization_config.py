@@ -155,14 +155,14 @@ def _list_schemes(fields: Mapping[str, Json]) -> list[tuple[str, dict[str, Json]
 
 def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
     _require_value(fields, "format", *COMPRESSED_FORMATS)
-    # sections with other values of these keys change the weights
+    # a section with another value of `neutral_key` changes the weights
     for key, neutral_key in (("sparsity_config", "format"), ("transform_config", "config_groups")):
         if get_object(fields, key).get(neutral_key) not in (None, "dense", {}):
             raise _UnsupportedSettingError(f'"{key}"')
     schemes = _list_schemes(fields)
     weights = [scheme for key, scheme in schemes if key == "weights"]
 
-    # keep the settings that are equal in all groups
+    # use only the settings that are equal in all groups
     first_scheme = weights[0] if weights else {}
     common = {
         k: v for k, v in first_scheme.items() if all(v == scheme.get(k) for scheme in weights)

@@ -190,7 +190,7 @@ REPOSITORY_FILES = (
     "preprocessor_config.json",
     "processor_config.json",
 )
-"""Files that other programs save next to weights and load from the same directory."""
+"""Names of files that other programs save next to weights and load from there."""
 MAX_COMPANION_BYTES = 64 * 2**20
 DEFAULT_TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast"}
 """The generated tokenizer config of a checkpoint that only has a `tokenizer.json`."""
@@ -240,7 +240,7 @@ def describe_missing_companion_files(profile: str, directories: Sequence[Path]) 
 HUB_PREFIX = "hf:"
 _MODEL_ID = re.compile(r"((?:[\w-][\w.-]*/)?[\w-][\w.-]*)(?:@([\w./-]+))?")
 _DOWNLOADED_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
-"""Patterns of files that `compile` may read, without pickles and other weight formats."""
+"""Name patterns of files that `compile` may read, excluding pickles and other weight formats."""
 _OTHER_FILES = ("original/*", "consolidated*", "onnx/*", "openvino/*", "coreml/*")
 _COMMIT_DIGITS = 40
 

@@ -34,7 +34,7 @@ BERT_NORMALIZER = {
 }
 """Fields of a BertNormalizer by the key of tokenizer_config.json that sets the field."""
 ADDED_TOKEN_KEYS = {"add_bos_token": "bos_token", "add_eos_token": "eos_token"}
-"""The key of the special token that each key adds at the beginning or end of a text."""
+"""The key of a special token, by the key that adds the token at the beginning or end of a text."""
 SPECIAL_TOKEN_KEYS = (
     "bos_token",
     "eos_token",
@@ -76,8 +76,8 @@ def describe_ignored_settings(directory: Path, text: str) -> Iterator[str]:
 def apply_tokenizer_settings(
     text: str, settings: Settings, *, lowercases_text: bool = False
 ) -> TokenizerWithSettings:
-    """Return a tokenizer.json with the settings of tokenizer_config.json. With `lowercases_text`
-    (`do_lower_case` of sentence-transformers), the tokenizer also lowercases text.
+    """Return a tokenizer.json with the settings of tokenizer_config.json. If `lowercases_text` is
+    True (`do_lower_case` of sentence-transformers), the tokenizer also lowercases text.
     """
     content: Part = json.loads(text)
     original = json.dumps(content)
@@ -119,7 +119,7 @@ def _lowercases_text(part: Part) -> bool:
 
 def _apply_normalizer_settings(content: Part, settings: Settings) -> Iterator[str]:
     """Set the fields of each BertNormalizer. Without a BertNormalizer, yield `do_lower_case` if the
-    normalizers contradict this setting.
+    normalizers contradict the value of `do_lower_case`.
     """
     normalizers = _list_parts(content.get("normalizer"))
     bert_normalizers = [part for part in normalizers if part.get("type") == "BertNormalizer"]
@@ -135,7 +135,7 @@ def _apply_normalizer_settings(content: Part, settings: Settings) -> Iterator[st
 
 
 def _apply_prefix_space(content: Part, prefix: object) -> Iterator[str]:
-    """Set `add_prefix_space` of byte-level BPE. Yield the key if a Metaspace contradicts it."""
+    """Set `add_prefix_space` of byte-level BPE to `prefix`. Yield the key if a Metaspace differs."""
     if not isinstance(prefix, bool):
         return
     for part in _list_parts(content.get("pre_tokenizer")):
@@ -221,13 +221,14 @@ FILTERING_SETTINGS: Mapping[str, str] = {
     "begin_suppress_tokens": "begin_suppress_tokens",
     "bad_words_ids": "bad_words_ids",
 }
-"""Settings in which ids outside the vocabulary have no effect, and their config keys."""
+"""Settings in which ids outside the vocabulary have no effect, with the config key of each
+setting."""
 GENERATED_SETTINGS: Mapping[str, str] = {
     "start": "decoder_start_token_id",
     "begin": "forced_bos_token_id",
     "forced_eos_token_id": "forced_eos_token_id",
 }
-"""Settings with tokens that the model reads or generates, and their config keys."""
+"""Settings with tokens that the model reads or generates, with the config key of each setting."""
 
 
 def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> Iterator[str]:

@@ -30,7 +30,7 @@ from specc.io.safe_read import describe_os_error, escape_text
 
 
 class WriteProgress(Protocol):
-    """Receives the numbers of expected and of written bytes while files are written."""
+    """An observer that receives the numbers of expected and of written bytes during writing."""
 
     def add_expected_bytes(self, size: int) -> None:
         """Add `size` to the number of bytes that are expected to be written."""
@@ -93,10 +93,11 @@ class OutputDirectory:
     """A context manager that writes a set of files to a directory and publishes them together.
 
     `write_hash_named_file` and `write_named_file` write temporary files. Leaving the context
-    without an exception renames them, with the entries last and in call order. An entry keeps the
-    mode of the file that it replaces. `file_digests` maps the names of the files written so far to
-    their sizes and hashes. Missing directories are created, and removed after a failure. The files
-    named in `superseded` are removed at the end.
+    without an exception renames the temporary files: files named by hash first, then the entries
+    (files from `write_named_file`) in call order. An entry keeps the mode of the file that the
+    entry replaces. `file_digests` maps the names of the files written so far to their sizes and
+    hashes. Missing directories are created, and removed after a failure. The files named in
+    `superseded` are removed at the end.
     """
 
     def __init__(self, path: str | Path, *, superseded: Iterable[str] = ()) -> None:
@@ -360,8 +361,8 @@ def is_stale_file_name(name: str, written_time: float) -> bool:
 
 @contextmanager
 def create_temporary_directory() -> Iterator[Path]:
-    """A context manager that yields a temporary directory, after removing stale temporary
-    directories. Raise E0810 to E0815 on failure.
+    """Remove stale temporary directories, and create a temporary directory for a `with` block.
+    Raise E0810 to E0815 on failure.
     """
     try:
         parent_directory = Path(tempfile.gettempdir())

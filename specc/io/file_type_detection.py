@@ -29,9 +29,9 @@ _NPZ_CONVERSION_COMMAND = (
     's.save_file(dict(numpy.load(sys.argv[2])), sys.argv[1])" {target} {source}'
 )
 _NPZ_START = re.compile(rb"PK\x03\x04.{0,250}?\.npy", re.DOTALL)
-"""A zip archive whose first file is a NumPy array: the output of numpy.savez."""
+"""Pattern of the start of a zip archive whose first file is a NumPy array (numpy.savez)."""
 _ONNX_START = re.compile(rb"\x08[\x03-\x1f]\x12[\x01-\x40][ -~]")
-"""The first fields of an ONNX model: the IR version and the name of the producer."""
+"""Pattern of the start of an ONNX model: the IR version and the name of the producer."""
 _FOREIGN_SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (
         b"version https://git-lfs",
@@ -105,7 +105,8 @@ start of a file that are searched for it."""
 _MAX_HEADER_BYTES = 100_000_000
 """Maximum header size of a safetensors file, a limit of the format."""
 _MAX_FIELDS = 10_000
-"""Maximum number of parsed protobuf fields. A file of another format may seem to have many."""
+"""Maximum number of parsed protobuf fields. A file of another format may be misread as a long
+sequence of fields."""
 
 
 def _make_content_test(test: Callable[[mmap.mmap], bool]) -> Callable[[Path], bool]:

@@ -56,12 +56,12 @@ class JsonLimits:
 
 
 DEFAULT_LIMITS = JsonLimits()
-NO_LIMITS = JsonLimits(depth=None, max_integer=None)  # for callers with their own limits
+NO_LIMITS = JsonLimits(depth=None, max_integer=None)  # for callers that check limits themselves
 
 
 def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
     """Parse a JSON document. Raise InvalidJsonError or json.JSONDecodeError (both ValueErrors)."""
-    if text.startswith("\ufeff"):  # the message names a byte order mark, which is non-printable
+    if text.startswith("\ufeff"):  # a byte order mark is invisible, so name it in the message
         raise json.JSONDecodeError("Unexpected UTF-8 BOM", text, 0)
     try:
         value: Json = STRICT_DECODER.decode(text)
@@ -156,7 +156,7 @@ def _check_limits(value: Json, limits: JsonLimits) -> None:
 Option = TypeVar("Option", bound=str)
 FieldPath: TypeAlias = tuple[str, ...]
 RaiseFieldError: TypeAlias = Callable[[FieldPath, str], NoReturn]
-MAX_NUMBER = 1e30  # largest magnitude of a number, whose square is finite in float64
+MAX_NUMBER = 1e30  # maximum magnitude of a number, chosen so that the square is finite in float64
 
 
 def raise_invalid_record(path: FieldPath, problem: str) -> NoReturn:
@@ -170,7 +170,7 @@ def raise_invalid_record(path: FieldPath, problem: str) -> NoReturn:
 
 
 class JsonFields:
-    """Reads an untrusted JSON object. Fields may refer by name to the values in `shared`."""
+    """A reader of an untrusted JSON object. Fields may refer by name to the values in `shared`."""
 
     def __init__(
         self,

@@ -102,7 +102,7 @@ def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
 def make_untied_values_warning(
     parameter: ModelParameter, root: str, rule_span: Span | None, checkpoint: Checkpoint
 ) -> Diagnostic:
-    """Return the warning W0504 for a parameter whose values differ from its tied source `root`."""
+    """Return the warning W0504 for a tied parameter whose values differ from those of `root`."""
     return Diagnostic(
         "W0504",
         f"`{escape_text(parameter.name)}` is tied to `{escape_text(root)}`, but their values "
@@ -174,7 +174,7 @@ def _make_missing_tensor_error(
     parameter, tensor = similar_parameters[0]
     suggestion = _suggest_name(checkpoint, similar_parameters, unused)
     pairs = [*suggestion.items()] or [(w.name, w.name) for w, _ in similar_parameters]
-    # one `load` rule is sufficient, because its pattern matches all parameters of the group
+    # the pattern of a single `load` rule matches all parameters of the group
     name, source = map(escape_text, generalize_name_pairs(pairs))
     help = f'if the tensor has another name, write  load "{name}" = …  in `weights`'
     if suggestion:
@@ -213,7 +213,7 @@ def _find_last_layer(name: str, other_names: Iterable[str]) -> str:
     layer, or "".
     """
     for layer in re.finditer(r"\.(\d{1,9})(?=\.)", name):
-        # the names in a checkpoint may have another prefix
+        # tensor names in the checkpoint may have a different prefix than `name`
         pattern = re.compile(rf"(?:.*\.)?{re.escape(name[: layer.start()])}\.(\d{{1,9}})\.")
         indices = [int(match[1]) for n in other_names if (match := pattern.match(n))]
         if indices and int(layer[1]) > max(indices):
@@ -325,9 +325,10 @@ def _suggest_axis_fix(shape: Shape, expected: Shape) -> str:
 
 
 def _suggest_more_layers(checkpoint: Checkpoint, unused: Sequence[str]) -> Iterator[str]:
-    """Yield a help if an unused tensor is in a layer after the last layer of the model."""
+    """Yield a help text if an unused tensor belongs to a layer after the last model layer."""
     used_names = checkpoint.tensors.keys() - set(unused)
-    # one name per pattern and a limit keep the search linear in the number of tensors
+    # search only one name per pattern and a limited number of patterns, so that the run time is
+    # linear in the number of tensors
     names_by_pattern = {get_name_without_numbers(n): n for n in sorted(unused, key=_list_numbers)}
     last_names = islice(names_by_pattern.values(), MAX_ERRORS)
     last_layers = filter(None, (_find_last_layer(name, used_names) for name in last_names))
@@ -341,7 +342,7 @@ def _list_numbers(name: str) -> list[int]:
 
 
 def _get_path(checkpoint: Checkpoint, tensor: str) -> Path:
-    """Return the path of the checkpoint, or of the adapter if the adapter has the tensor."""
+    """Return the path of the checkpoint, or of the adapter if the adapter contains `tensor`."""
     file = checkpoint.get_file(tensor)
     return Path(checkpoint.path) if file in checkpoint.files else file.path
 

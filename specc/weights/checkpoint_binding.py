@@ -62,14 +62,16 @@ def bind_parameters(
     initialization: HeadInitialization | None = None,
 ) -> CheckpointBinding:
     """Bind every parameter to an expression over tensors of the checkpoint, according to the weight
-    rules of the spec. `load` rules are skipped if the file declares the layout of the spec.
+    rules of the spec. `load` rules are skipped if the file metadata declares the tensor names and
+    shapes of the spec.
 
-    With `initialization`, parameters of a new task head are initialized, with a warning. Raise all
-    errors at once: E0501, E0503, E0505, E0508, E0510, E0511 or E0515.
+    If `initialization` has a seed, parameters of a new task head are initialized randomly and
+    listed in a warning. Raise all errors at once: E0501, E0503, E0505, E0508, E0510, E0511 or
+    E0515.
     """
     by_name = {w.name: w for w in parameters}
     assert len(by_name) == len(parameters), "parameter names are unique"
-    # Map each parameter to its expression, with the tensor names of the spec and then of the file.
+    # Map each parameter to an expression: first with tensor names of the spec, then of the file.
     ties = resolve_ties(by_name, rules)
     loads = () if checkpoint.has_spec_layout else rules.loads
     sources = {w.name: _find_rule(w.name, loads) for w in parameters}
@@ -153,7 +155,8 @@ def _explain_uninitialized_parameters(
         present_tensors = [n for n in iterate_tensor_names(exprs[parameter.name]) if n in present]
         similar_name = names_by_skeleton.get(get_name_without_numbers(parameter.name))
         sibling_name = names_by_call.get(_get_call_key(parameter))
-        # The reasons that name an existing tensor come first, because they are the most specific.
+        # Reasons that name an existing tensor come first, because such reasons are the most
+        # specific.
         if not bound_parameters:
             reason = "no weight of the model is in the checkpoint"
         elif present_tensors:
@@ -235,7 +238,7 @@ def _resolve_parameters(
     checkpoint: Checkpoint,
 ) -> tuple[dict[str, BoundParameter], list[MissingParameter]]:
     """Resolve parameters to expressions. Return the bound parameters, and the parameters that
-    cannot be bound, each with a missing tensor.
+    cannot be bound, each with the name of a missing tensor.
 
     If the file stores only one of several tied parameters, the source parameter reads that tensor.
     """

@@ -167,7 +167,8 @@ def _check_weights_complete(
     formats = [format for format in WEIGHT_FORMATS if method in format.methods]
     for name, entry in unquantized.items():
         for format in formats:
-            # a tensor may belong to a quantized weight without its marker tensor
+            # the suffix of the tensor is that of a quantized weight, but the marker tensor is
+            # missing
             for suffix in format.required_tensors:
                 if suffix not in ("", format.weight_suffix) and name.endswith(suffix):
                     marker = name.removesuffix(suffix) + format.marker_suffix

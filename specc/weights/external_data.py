@@ -65,9 +65,9 @@ def plan_external_data(
 ) -> ExternalDataPlan:
     """Plan the location of each tensor in `pieces`; `directory` is the directory of the model.
 
-    With `link`, tensors remain in their checkpoint files if possible. `alignment` is an offset
-    alignment in bytes that the execution provider requires in addition to the element size. Tensors
-    that are not aligned are copied.
+    If `link` is True, tensors remain in their checkpoint files where possible. `alignment` is an
+    offset alignment in bytes that the execution provider requires in addition to the element size.
+    Tensors that are not aligned are copied.
     """
     linked: dict[str, ExternalLocation] = {}
     copied: dict[str, tuple[int, int]] = {}
@@ -109,7 +109,8 @@ def find_linked_path(path: Path, directory: Path) -> str | tuple[str]:
     name = escape_text(path)
     if not stat.S_ISREG(status.st_mode):
         return f"`{name}` is not a regular file"
-    # another hard link to the file could be outside the directory
+    # ONNX rejects external data with several hard links, of which one could be outside the
+    # directory
     if status.st_nlink != 1:
         return f"`{name}` is one of {status.st_nlink} links to its file, which ONNX refuses to read"
     if os.path.commonpath([file, root]) != root:
@@ -145,7 +146,7 @@ def iterate_external_data(
     """Yield the bytes of the external data file; `chunks(name)` yields the bytes of a tensor."""
     position = 0
     for name, (offset, length) in plan.copied_tensors.items():
-        if offset > position:  # padding before the next tensor, which must be aligned
+        if offset > position:  # yield padding, because the next tensor must be aligned
             yield bytes(offset - position)
         position = offset
         for chunk in chunks(name):

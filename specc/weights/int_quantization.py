@@ -35,8 +35,9 @@ def split_groups(weight: Array, group_size: int) -> Array:
 
 
 def compute_group_scales(groups: Array, bits: int) -> Array:
-    """Return the float32 scale `[out, blocks]` of each group of `[out, blocks, block]`. For 8 bits
-    it is the largest magnitude divided by 127, for 4 bits the extreme value divided by -8.
+    """Return the float32 scale `[out, blocks]` of each group of `[out, blocks, block]`. The scale
+    is the largest magnitude divided by 127 for 8 bits, and the value of largest magnitude divided
+    by -8 for 4 bits.
     """
     # `argmax` and `argmin` are several times faster than the maximum of absolute values
     extreme_index = np.abs(groups).argmax(-1)
@@ -52,7 +53,7 @@ def round_to_integers(groups: Array, scales: Array, bits: int) -> Array:
     """Return the codes of a weight `[out, blocks, block]`: values divided by scales, rounded to
     integers, as float32.
     """
-    # this function takes most of the compile time, so it avoids copies of the weight
+    # rounding takes most of the compile time, so avoid copies of the weight
     codes = groups / replace_zero_scales(scales)[..., None]
     np.rint(codes, out=codes)
     # with scales from `compute_group_scales`, no code is below the minimum, but a 4-bit code may be
@@ -234,7 +235,7 @@ def _quantize_block(remaining: Array, factor: Array, scales: Array) -> tuple[Arr
 
 
 MIN_ACCURATE_SUM = 1e-30
-"""Above this bound, a sum of squares is accurate in float32, whose smallest subnormal is 1e-45."""
+"""The minimum sum of squares that is accurate in float32, whose smallest subnormal is 1e-45."""
 
 
 @dataclass
@@ -271,7 +272,7 @@ def _sum_squares(flat: Array) -> float:
     """Return the sum of squares of float32 values, in float64 if float32 overflows."""
     with np.errstate(over="ignore", under="ignore"):
         total = float(np.dot(flat, flat))
-    # smaller sums are inaccurate, because squares may have underflowed
+    # sums below the bound are inaccurate, because squares may have underflowed
     if MIN_ACCURATE_SUM < total < np.inf:
         return total
     flat64 = flat.astype(np.float64)

@@ -69,8 +69,8 @@ class AdapterChange:
 
 
 class LoraAdapter:
-    """An adapter file with its config and its changes by parameter name. With `replaces_tensors`,
-    tensors of the adapter replace the tensors of the checkpoint with the same names.
+    """An adapter file with its config and its changes by parameter name. If `replaces_tensors` is
+    True, tensors of the adapter replace checkpoint tensors of equal name.
     """
 
     def __init__(

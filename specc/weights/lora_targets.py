@@ -17,8 +17,8 @@ from specc.weights.weight_expressions import iterate_tensor_names
 @dataclass(frozen=True, kw_only=True)
 class LoraScaling:
     """The scaling of a LoRA adapter: `rank` and `alpha` for all modules except those in `ranks` and
-    `alphas`. With `is_rank_stabilized`, alpha is divided by the square root of the rank (rsLoRA).
-    With `is_transposed`, linear weights are stored as [in, out].
+    `alphas`. If `is_rank_stabilized` is True, alpha is divided by the square root of the rank
+    (rsLoRA). If `is_transposed` is True, linear weights are stored as [in, out].
     """
 
     rank: int
@@ -44,7 +44,8 @@ class LoraTargets:
     """The target modules of a LoRA adapter, by name suffix, without the excluded modules. With
     `layer_indices`, only modules in layers with these indices are targets.
 
-    An adapter must not contain LoRA matrices of other modules, because training did not use them.
+    An adapter must not contain LoRA matrices of other modules, because training did not use such
+    matrices.
     """
 
     included_modules: Sequence[str] | None

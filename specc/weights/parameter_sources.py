@@ -128,7 +128,7 @@ def find_tied_parameters(values: ParameterSource) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class BoundParameter:
     """A parameter with either an expression over tensors or the name of the parameter that it is
-    `tied_to`. A randomly initialized parameter has neither.
+    `tied_to`. A randomly initialized parameter has neither an expression nor a source.
     """
 
     parameter: ModelParameter
@@ -237,7 +237,9 @@ class CheckpointBinding:
         return self.find_stored_bytes(expr) if expr is not None else None
 
     def find_stored_bytes(self, expr: Expr) -> TensorView | None:
-        """Return the stored bytes that equal the value of `expr`, or None if it is computed."""
+        """Return the stored bytes that equal the value of `expr`, or None if the value must be
+        computed.
+        """
         view, checkpoint = find_stored_view(expr, self.checkpoint.tensors), self.checkpoint
         computed_tensors = checkpoint.adapted_tensors | checkpoint.decoded_tensors
         return None if view and view.tensor in computed_tensors else view
@@ -260,7 +262,9 @@ class CheckpointBinding:
             yield np.frombuffer(chunk, NUMPY_DTYPES[dtype])
 
     def _describe_location(self, bound: BoundParameter, piece: Expr | None = None) -> str:
-        """Describe a parameter and the tensors that it (or `piece`) reads, for error messages."""
+        """Describe a parameter and the tensors that the parameter (or the expression `piece`)
+        reads, for error messages.
+        """
         expr = piece or bound.expr
         assert expr is not None
         first = next(iterate_tensor_names(expr))

@@ -70,7 +70,7 @@ MAX_THREADS = 2
 GetFactor: TypeAlias = Callable[[int], Array]
 """A function that returns the GPTQ factor of the matrix with index n in a stacked weight."""
 RowsAndFactor: TypeAlias = tuple[Array, Array | None]
-"""Rows of a matrix with the matrix's GPTQ factor, with the stored scales of the rows, or None."""
+"""Rows of a matrix, and the GPTQ factor of the matrix, the stored scales of the rows, or None."""
 
 
 @dataclass(kw_only=True)
@@ -206,7 +206,7 @@ class QuantizedWeights(ParameterOverrides):
         else:
             finished_tensors = self.streams[weight].finished_tensors
             if role not in finished_tensors:
-                # scales and zero points are only known after all codes have been computed
+                # scales and zero points are complete only after all codes have been computed
                 for _ in self._iterate_codes(weight):
                     pass
             yield _view_bytes(finished_tensors.pop(role))
@@ -323,7 +323,7 @@ def _quantize_rows(rows_and_factor: RowsAndFactor, stream: StreamingQuantizer) -
                 chunk_scales = int_quantization.split_groups(factor[part], group_size)[..., 0]
             else:
                 chunk_scales = int_quantization.compute_group_scales(blocks, stream.format.bits)
-            # codes that have zero points may be in -15..15 before the zero point is added
+            # with zero points, codes may be in -15..15 before the zero point is added
             bits = 8 if stream.format.has_zero_points else stream.format.bits
             codes = int_quantization.round_to_integers(blocks, chunk_scales, bits)
         stored = codes.astype(np.int8)

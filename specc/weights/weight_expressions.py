@@ -17,7 +17,9 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class Expr:
-    """A weight expression, formatted with the template `form`, in which `{0}` is the expression."""
+    """A weight expression. `form` is a `str.format` template whose argument `{0}` is the
+    expression.
+    """
 
     __slots__ = ()
     form: ClassVar[str]
@@ -27,7 +29,7 @@ class Expr:
 
     @property
     def operands(self) -> tuple["Expr", ...]:
-        """The expressions that this expression reads."""
+        """The operands of the expression; () for a tensor."""
         return ()
 
     def map_operands(self, transform: Callable[["Expr"], "Expr"]) -> "Expr":
@@ -46,8 +48,8 @@ class TensorExpr(Expr):
 
 @immutable_dataclass(slots=True)
 class UnaryExpr(Expr):
-    """Base class of expressions with one operand, `x`. With `keeps_rows`, each row of the result
-    depends only on the row of the operand with the same index.
+    """Base class of expressions with one operand, `x`. If `keeps_rows` is True, row n of the result
+    depends only on row n of the operand.
     """
 
     x: Expr
@@ -123,7 +125,7 @@ class TransposeExpr(UnaryExpr):
 
 @immutable_dataclass(slots=True)
 class ReshapeExpr(UnaryExpr):
-    """A reshaped tensor. The size of one axis may be -1 (inferred)."""
+    """A reshaped tensor. The size of one axis may be -1, which means inferred."""
 
     shape: Shape
 
@@ -198,8 +200,8 @@ class FirstPresentExpr(VariadicExpr):
 
 @immutable_dataclass(slots=True)
 class IndexRangeExpr(UnaryExpr):
-    """Base class of expressions that select a range of indices along an axis. A range along another
-    axis than the first keeps rows.
+    """Base class of expressions that select a range of indices along an axis. Rows are kept unless
+    `axis` is the first axis.
     """
 
     axis: int

@@ -36,8 +36,8 @@ ParameterMap: TypeAlias = Mapping[str, ModelParameter]
 
 @immutable_dataclass(slots=True)
 class TieRule:
-    """The rule `tie name = source`. Both names may be patterns with the same placeholders. A rule
-    with `is_from_used_spec` is skipped if the model lacks the named parameters.
+    """The rule `tie name = source`. `name` and `source` may be patterns with equal placeholders. A
+    rule with `is_from_used_spec` is skipped if the model lacks the named parameters.
     """
 
     name: str
@@ -132,8 +132,8 @@ def select_graph_rules(
 
 
 def _drop_unused_spec_rules(parameters: ParameterMap, rules: WeightRules) -> WeightRules:
-    """Drop rules of used specs about parameters that the graph lacks, e.g. of task heads. These
-    parameters were already checked with the used spec.
+    """Drop rules of used specs about parameters that the graph lacks, e.g. of task heads. Names in
+    the dropped rules were already checked with the used spec.
     """
     ties = [r for r in rules.ties if not r.is_from_used_spec]
     for rule in rules.ties:
@@ -342,7 +342,7 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
     candidates = [
         naming
         for naming in _list_candidates(names, tensors)
-        # a prefix belongs to a base model, not to a task head next to a base model without a prefix
+        # only a base model has a prefix; a task head may be next to a base model without a prefix
         if not naming.added_prefix
         or sum(naming.added_prefix + n in tensors for n in names - tensors) > plain_count
     ]

@@ -82,8 +82,8 @@ config.json."""
 class Architecture:
     """A llama.cpp architecture. `model_type` is the architecture's name in Hugging Face configs,
     `layer_names` maps tensor names in a layer (`{}` is the expert index), and `tensor_changes`
-    lists the tensors that llama.cpp changed. With `has_offset_norms`, llama.cpp added 1 to norm
-    weights.
+    lists the tensors that llama.cpp changed. If `has_offset_norms` is True, llama.cpp added 1 to
+    norm weights.
     """
 
     model_type: str

@@ -86,8 +86,8 @@ class _InvalidHeaderError(Exception):
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads little-endian values of a memory-mapped file, starting at `offset`. All methods raise
-    an error if a value extends beyond the end of the file.
+    """A reader of little-endian values in a memory-mapped file, starting at `offset`. All methods
+    raise an error if a value extends beyond the end of the file.
     """
 
     data: mmap

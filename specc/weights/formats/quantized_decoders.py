@@ -65,7 +65,9 @@ def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths
 
 
 def check_entry_count(name: str, count: int, expected: int) -> None:
-    """Raise LayoutError unless a tensor has the number of entries that other tensors imply."""
+    """Raise LayoutError unless a tensor has the number of elements that follows from the shapes of
+    other tensors.
+    """
     if count != expected:
         raise LayoutError(f"{name}: {count} values, expected {expected}")
 
@@ -75,10 +77,10 @@ StoredTensors: TypeAlias = Mapping[str, Array]
 reads its values from the file.
 """
 Codes: TypeAlias = tuple[Array, Array]
-"""Codes minus zero points, and scales. Both broadcast to the shape of the weight."""
+"""Two arrays that broadcast to the shape of the weight: codes minus zero points, and scales."""
 Decode: TypeAlias = Callable[[StoredTensors, slice], Codes]
-"""Decodes a slice of the rows of a weight. The caller opens the tensors again for each call, so
-that a changed file is detected.
+"""A function that decodes a slice of the rows of a weight. The caller opens the tensors again for
+each call, so that a changed file is detected.
 """
 
 
@@ -113,7 +115,7 @@ class QuantizedLayout:
 
 
 OpenWeight: TypeAlias = Callable[[StoredTensors, Lengths, QuantizationSettings], QuantizedLayout]
-"""Checks the tensors of a weight and returns the layout of the weight."""
+"""A function that checks the tensors of a weight and returns the layout of the weight."""
 
 
 FP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)
@@ -216,7 +218,9 @@ def open_scaled_weight(
 def open_llm_int8_weight(
     _: StoredTensors, lengths: Lengths, __: QuantizationSettings
 ) -> QuantizedLayout:
-    """Return the layout of bitsandbytes' LLM.int8: `[out, in]` with per-channel absmax scales."""
+    """Return the layout of an LLM.int8 weight of bitsandbytes, `[out, in]`, with per-channel absmax
+    scales.
+    """
 
     def decode(tensors: StoredTensors, rows: slice) -> Codes:
         scales = read_scales(tensors[".SCB"][rows]) / np.float32(127)
@@ -250,8 +254,8 @@ def _read_quant_state(tensors: StoredTensors) -> dict[str, Any]:
 def open_bnb4_weight(
     tensors: StoredTensors, lengths: Lengths, _: QuantizationSettings
 ) -> QuantizedLayout:
-    """Return the layout of bitsandbytes' NF4 and FP4, `table[q] * absmax`: codes in blocks of a
-    flat array. Nested scales are quantized to 8 bits.
+    """Return the layout of an NF4 or FP4 weight of bitsandbytes, `table[q] * absmax`. The codes
+    form blocks of a flat array. Nested scales are quantized to 8 bits.
     """
     state = _read_quant_state(tensors)
     shape, block_size = tuple(map(int, state["shape"])), int(state["blocksize"])
@@ -286,7 +290,8 @@ def open_bnb4_weight(
 
 
 DecodeBlocks: TypeAlias = Callable[[Array], Codes]
-"""Decodes blocks `[..., bytes]` to codes `[..., groups, values]` and scales `[..., groups, 1]`."""
+"""A decoder from blocks `[..., bytes]` to codes `[..., groups, values]` and scales
+`[..., groups, 1]`."""
 
 
 def _decode_float16(raw: Array) -> Array:

@@ -91,8 +91,8 @@ def _is_centered(packed: Array, bits: int, settings: QuantizationSettings) -> bo
 def open_gptq_weight(
     tensors: StoredTensors, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
-    """Return the layout of GPTQ, `(q - z) * s`: `[in, out]`, codes packed along `in`, zero points
-    along `out`; `g_idx` is the group index of each input channel.
+    """Return the layout of a GPTQ weight, `(q - z) * s` with shape `[in, out]`. Codes are packed
+    along `in`, zero points along `out`; `g_idx` is the group index of each input channel.
     """
     out, zero_offset = lengths["out"], settings.zero_offset
     bits = _infer_code_bits(out, lengths["zero_words"], (4, 8, 2, 3), settings.bits)
@@ -126,8 +126,8 @@ def open_gptq_weight(
 def open_awq_weight(
     tensors: StoredTensors, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
-    """Return the layout of AWQ (GEMM), `(q - z) * s`: `[in, out]`, codes and zero points packed
-    along `out`. Each word has eight outputs in the order `AWQ_ORDER`.
+    """Return the layout of an AWQ (GEMM) weight, `(q - z) * s` with shape `[in, out]`. Codes and
+    zero points are packed along `out`; each word has eight outputs in the order `AWQ_ORDER`.
     """
     out, width = lengths["out"], lengths["in"]
     check_entry_count("the codes in a row of qweight", lengths["words"] * 8, out)
@@ -162,8 +162,8 @@ def open_awq_weight(
 def open_packed_weight(
     tensors: StoredTensors, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
-    """Return the layout of compressed-tensors integers, `(q - z) * s`: `[out, in]`, codes packed
-    along `in` as unsigned integers.
+    """Return the layout of a compressed-tensors integer weight, `(q - z) * s` of shape `[out, in]`.
+    Codes are packed along `in` as unsigned integers.
     """
     out, width = (int(length) for length in tensors[".weight_shape"])
     check_entry_count("the rows of weight_packed", lengths["out"], out)
@@ -205,8 +205,8 @@ def open_packed_weight(
 def open_fp4_weight(
     tensors: StoredTensors, lengths: Lengths, _: QuantizationSettings
 ) -> QuantizedLayout:
-    """Return the layout of NVFP4 and MXFP4 in compressed-tensors: `[out, in]`, two codes per byte.
-    NVFP4 scales are divided by the global scale.
+    """Return the layout of an NVFP4 or MXFP4 weight in compressed-tensors, `[out, in]`, with two
+    codes per byte. NVFP4 scales are divided by the global scale.
     """
     width = lengths["bytes"] * 2
     global_scale = tensors.get(".weight_global_scale")
@@ -228,8 +228,8 @@ def open_fp4_weight(
 def open_mxfp4_weight(
     _: StoredTensors, lengths: Lengths, __: QuantizationSettings
 ) -> QuantizedLayout:
-    """Return the layout of MXFP4 experts, stored as `[out, in]` and used as `[in, out]`. The scales
-    are powers of two.
+    """Return the layout of MXFP4 expert weights, stored as `[out, in]` and used as `[in, out]`. The
+    scales are powers of two.
     """
     group_size = lengths["bytes"] * 2
 

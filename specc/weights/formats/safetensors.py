@@ -32,14 +32,16 @@ from specc.weights.formats.safetensors_header import (
 FileIdentity: TypeAlias = tuple[int, int, int, int]
 """The device, inode, size and modification time of a file."""
 SPEC_LAYOUT_METADATA = {"specc.layout": "spec"}
-"""Metadata of a file with the tensor names and shapes of the spec, read without `load` rules."""
+"""File metadata declaring that tensor names and shapes are those of the spec (no `load` rules)."""
 
 CHUNK_BYTES = 1 << 20
 """Number of bytes read at once when a tensor is streamed: a multiple of every element size."""
 
 
 class TensorFile(Closeable):
-    """An open, validated safetensors file. `transformed_tensors` are changed when read."""
+    """An open, validated safetensors file. The values of `transformed_tensors` are changed when
+    read.
+    """
 
     transformed_tensors: Set[str] = frozenset()
 
@@ -216,7 +218,7 @@ def write_safetensors(
 
     A file that specc did not write is replaced only with `force` (E0833). The name of the producer
     is added to the metadata for `specc.io.file_type_detection`. Pass `SPEC_LAYOUT_METADATA` if the
-    names and shapes are those of the spec.
+    tensor names and shapes are those of the spec.
 
     Tensors are sorted by decreasing element width, then by name, so that each tensor is aligned to
     its element width. The data section is aligned to 64 bytes.
