@@ -1,4 +1,4 @@
-"""The model of a batch inference job, which is opened once and runs batch by batch."""
+"""Open the model of a batch inference job once, and run the model on batches of rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -59,7 +59,7 @@ class GenerativeBatchModel:
     def make_continuous_batch(
         self, batch_size: int, on_start: Callable[[Sequence[int]], None]
     ) -> ContinuousBatch[InputRow]:
-        """Create a continuous batch. `on_start` receives the indices of rows in progress."""
+        """Create a continuous batch that calls `on_start` with the indices of rows in progress."""
         return ContinuousBatch(
             model=self.generator,
             batch_size=batch_size,
@@ -103,7 +103,7 @@ class BatchInferenceModel:
         batch_model = BatchInferenceModel(
             model, input_columns, dict(settings or {}), tuple(raw_outputs)
         )
-        batch_model.check_columns()  # check before rows are read
+        batch_model.check_columns()  # check the columns before rows are read
         return batch_model
 
     @property
@@ -153,7 +153,8 @@ class BatchInferenceModel:
 
     @cached_property
     def result_columns(self) -> GraphResultColumns | GeneratedResultColumns:
-        """The columns of results. Raise E0731 to E0733, or E0879 for invalid outputs."""
+        """The result columns. Raise E0731 to E0733 or E0879 if the settings or outputs are invalid.
+        """
         if not self.is_generative:
             manifest = self.model.default_model.manifest
             return GraphResultColumns(manifest.graph, manifest.preprocessing, self.raw_outputs)

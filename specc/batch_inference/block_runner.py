@@ -54,7 +54,7 @@ class CrashJournal:
 
     @staticmethod
     def open(path: Path) -> "CrashJournal":
-        """Open the journal of a block. The rows in progress in the last entry count as a crash."""
+        """Open the journal of a block, and count a crash for the rows in its last entry."""
         try:
             journal = CrashJournal(path, lock_descriptor=lock_journal(path))
         except BlockingIOError:
@@ -64,7 +64,7 @@ class CrashJournal:
             crash_counts, current_key = entry.get("crash_counts"), entry.get("current_key")
             count_items = crash_counts.items() if isinstance(crash_counts, dict) else ()
             journal.crash_counts = {k: n for k, n in count_items if isinstance(n, int)}
-            # the lock was free, so the process that started the rows has terminated abnormally
+            # the journal is not locked, so the process that started the rows has crashed
             if isinstance(current_key, str) and current_key:
                 journal.crash_counts[current_key] = journal.crash_counts.get(current_key, 0) + 1
         return journal
@@ -82,7 +82,7 @@ class CrashJournal:
         return self.crash_counts.get(format_journal_key(row_numbers), 0) >= MAX_ATTEMPTS
 
     def find_crashing_rows(self) -> set[int]:
-        """Return the rows on which workers have crashed twice, alone or in a batch."""
+        """Return the rows of all groups of rows on which workers have crashed twice."""
         keys = (key for key, count in self.crash_counts.items() if count >= MAX_ATTEMPTS)
         return {int(n) for key in keys for n in key.split() if n.isdecimal()}
 
@@ -118,11 +118,11 @@ def lock_journal(path: Path) -> int | None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_file_at_path(descriptor, path):
                 return descriptor
-            os.close(descriptor)  # the previous lock owner has removed the file and exited
+            os.close(descriptor)  # the previous owner of the lock has deleted the journal file
         except BlockingIOError:
             os.close(descriptor)
             raise
-        except OSError:  # the file system has no locks
+        except OSError:  # the file system does not support file locks
             os.close(descriptor)
             return None
 
@@ -150,7 +150,7 @@ def _read_last_line(path: Path) -> object:
     except (OSError, ValueError):
         return None
     for line in reversed(lines):
-        with suppress(ValueError):  # the last line may be incomplete
+        with suppress(ValueError):  # a crash may leave an incomplete last line
             return parse_strict_json(line)
     return None
 
@@ -232,7 +232,7 @@ class BlockRunner:
         if block.file_index not in self.data_files:
             self.data_files[block.file_index] = open_data_file(path)
         copied_names = [c.name for c in self.plan.copied_columns]
-        # two inputs can use the same column, which can also be copied to the output
+        # remove duplicates: a column may be mapped to two inputs, and also be copied to the output
         column_names = list(dict.fromkeys([*self.plan.input_columns.values(), *copied_names]))
         table = self.data_files[block.file_index].read_block(block, column_names)
         if any(len(column) != block.row_count for column in table.values()):
@@ -281,7 +281,7 @@ class BlockInference:
         self.statistics.padding_count += padding
 
     def _generate_continuously(self, rows: Sequence[InputRow]) -> list[InputRow]:
-        """Generate by continuous batching, short prompts first. Return rows that crash workers."""
+        """Generate results by continuous batching. Return the rows that crashed workers."""
         crashing_rows, start_time = self.journal.find_crashing_rows(), time.perf_counter()
         safe_rows = [row for row in rows if row.row_number not in crashing_rows]
         for group in group_by_shape(safe_rows):
@@ -360,7 +360,7 @@ class BlockInference:
         return None
 
     def _retry_rows(self, batch: Sequence[InputRow], error: Diagnostic) -> None:
-        """Compute the rows of a failed batch one by one. Record the error of a single row."""
+        """Compute the rows of a failed batch one by one, or record the error of a single row."""
         if len(batch) == 1:
             return self._record_error(batch[0].row_number, error)
         for row in batch:

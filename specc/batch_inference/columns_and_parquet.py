@@ -257,7 +257,7 @@ def _convert_value(name: str, value: Arrow) -> object:
             return value.as_py()
     with suppress(ValueError, NotImplementedError):
         text = str(value.cast(import_pyarrow().string()).as_py())
-        if not text.startswith("<"):  # `<…>` means a date outside Python's calendar
+        if not text.startswith("<"):  # pyarrow prints `<…>` for a date out of range
             return text
     return UnreadableRow(f"`{name}` contains no readable {value.type}")
 
@@ -296,7 +296,7 @@ def _has_dictionary(type: Arrow) -> bool:
 
 
 def encode_parquet(columns: Sequence[TableColumn], values: Mapping[str, Sequence[object]]) -> bytes:
-    """Encode rows as a Parquet file with one row group. Equal rows give equal bytes."""
+    """Encode rows as a Parquet file with one row group. Equal rows are encoded as equal bytes."""
     pa = import_pyarrow()
     arrays = [_convert_column(column.type, values[column.name]) for column in columns]
     names = [_escape_surrogates(column.name) for column in columns]

@@ -31,10 +31,10 @@ MAX_ROW_BYTES = 64 * 2**20
 """Maximum size of a row in bytes, so that a file without line breaks does not exhaust memory."""
 
 ROW_JSON_LIMITS = JsonLimits(depth=200, max_integer=None)
-"""Limits on nesting and integers of the JSON values in rows, which may be copied to the output."""
+"""Limits on JSON values in rows: at most 200 nesting levels, and integers of any size."""
 
 QUOTED_VALUE = re.compile(rb'(?:^|,)"(?:[^"]|"")*("?)')
-"""Pattern of a quoted CSV value. The group matches the closing quote, or "" if it is missing."""
+"""Pattern of a quoted CSV value. The group is the closing quote, or "" without a closing quote."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """The UTF-8 byte order mark."""
@@ -133,8 +133,8 @@ class JsonLinesFile(DataFile):
         for line in read_lines(self.path):
             value = _parse_object(line.data) if line.data.strip() else {}
             for name, item in ({} if isinstance(value, UnreadableRow) else value).items():
-                # most values have the type of the previous row; integers are always checked,
-                # because large integers have a different type
+                # most values have the same type as in the previous row; integers are always
+                # checked, because large integers have a different type
                 if previous_types.get(name) is type(item) is not int:
                     continue
                 previous_types[name] = type(item)
@@ -190,7 +190,7 @@ class CsvFile(DataFile):
         return tuple(TableColumn(name, ColumnType("text")) for name in names)
 
     def _read_header(self) -> tuple[list[str], int]:
-        """Return the column names and the first data offset. Raise E0872 if there are no names."""
+        """Return the column names and the offset of the first record. Raise E0872 without names."""
         record = next(_join_lines(read_lines(self.path)), None)
         try:
             text = "" if record is None else record.data.decode("utf-8")
@@ -235,7 +235,7 @@ def _join_lines(lines: Iterator[FileLine]) -> Iterator[FileLine]:
             yield FileLine(b"".join(parts), end_offset)
             parts, size = [], 0
         elif size > MAX_ROW_BYTES:
-            break  # the quote is never closed, so the remaining file is one invalid row
+            break  # the quote has no end, so the rest of the file is one invalid row
     if parts:
         yield FileLine(b"".join(parts), end_offset)
 

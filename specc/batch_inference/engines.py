@@ -58,7 +58,7 @@ def run_worker(directory: str) -> None:
 
 @dataclass
 class _ProgressReporter:
-    """Counts completed rows and reports the count at intervals; a message per row is slow."""
+    """Counts completed rows. Reports the count at intervals, because a message per row is slow."""
 
     output: TextIO
     unreported_rows: int = 0
@@ -115,7 +115,7 @@ MAX_CRASHES = 3
 
 @dataclass(frozen=True, slots=True)
 class BlockProgress:
-    """A progress message of a worker: completed rows, a completed block, or that it is ready."""
+    """A progress message of a worker: ready to compute, completed rows, or a completed block."""
 
     row_count: int = 0
     statistics: BlockStatistics | None = None

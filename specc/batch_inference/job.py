@@ -47,7 +47,7 @@ class JobReport:
     padding_count: int = 0
     start_time: float = field(default_factory=time.monotonic)
     ready_time: float | None = None
-    """Time when the first worker was ready, or None before that."""
+    """Monotonic time at which the first worker became ready, or None if no worker is ready yet."""
     end_time: float | None = None
     block_costs: list[tuple[float, int]] = field(default_factory=list)
     """Seconds and multiply-adds of each block of this run, in order of completion."""
@@ -185,8 +185,8 @@ class SerialEngine:
 def _make_engine(
     request: JobRequest, plan: JobPlan, out: Path
 ) -> RayEngine | LocalEngine | SerialEngine:
-    """Return the requested engine. Raise E0753 for an option of Ray and another engine, and E0888
-    if Ray is not available.
+    """Return the requested engine. Raise E0753 if a Ray option is used with another engine, and
+    E0888 if Ray is not available.
     """
     if request.engine == "ray":
         engine = RayEngine(out, request.workers, request.address, request.gpus_per_worker)

@@ -173,7 +173,7 @@ def _read_columns(data: list[list[str]]) -> tuple[TableColumn, ...]:
 
 
 def check_plan_matches(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) -> None:
-    """Raise E0875 if a directory has parts of a different plan. The notes list the differences."""
+    """Raise E0875 if a directory has parts of a different plan. The error lists the differences."""
     existing, requested, notes = existing_plan.to_json(), requested_plan.to_json(), []
     for key in existing:
         # a model file with the same content at another path is the same model
@@ -252,7 +252,7 @@ def write_part(
     values: Sequence[Mapping[str, object]],
     statistics: BlockStatistics,
 ) -> None:
-    """Write copied columns and results of a complete block. The part file is written last."""
+    """Write the statistics of a complete block, and then the part file with its columns."""
     copied = {
         c.name: [None if isinstance(v, UnreadableRow) else v for v in table[c.name]]
         for c in plan.copied_columns

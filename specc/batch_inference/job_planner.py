@@ -139,7 +139,8 @@ def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
     keys that are missing in JSON Lines files.
     """
     column_types: dict[str, ColumnType] = {}
-    # a column that is missing in all previous files is not a conflict if each may lack columns
+    # a column that is missing in all previous files is not a conflict if each of these files may
+    # lack columns
     earlier_may_lack = True
     for path in files:
         reader = open_data_file(path)
@@ -162,7 +163,7 @@ def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
                 helps=["process files with different columns in separate jobs"],
             )
         column_types = {n: type for n, type in merged_types.items() if type is not None}
-    # a column that is null in every file can have any type
+    # a column of nulls in every file is compatible with any type, so the type `json` is used
     return {
         n: TableColumn(n, ColumnType("json") if type.element_type == NULL_TYPE else type)
         for n, type in column_types.items()

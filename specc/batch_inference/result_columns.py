@@ -202,7 +202,9 @@ def _iterate_columns(name: str, record: OutputFormat, type: Type) -> Iterator[Ta
 
 
 def _format_values(name: str, record: OutputFormat, value: Array) -> Iterator[tuple[str, object]]:
-    """Yield the output columns of a row with values. Raise E0916 on a mismatch with `reading`."""
+    """Yield the output columns of a row with values. Raise E0916 if `value` does not match
+    `record`.
+    """
     match record:
         case LabelsOutput():
             labels, scores = _select_best_labels(record, value)

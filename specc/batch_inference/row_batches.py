@@ -74,7 +74,7 @@ class RowReader:
         )
 
     def convert_rows(self, table: ColumnValues, count: int) -> list[InputRow | Diagnostic]:
-        """Convert all rows of a table. Return each row, or its first error."""
+        """Convert all rows of a table. Return each row, or the first error of the row."""
         errors = _find_unreadable_rows(table)
         # convert each column for all valid rows at once
         readable_rows = [row_number for row_number in range(count) if row_number not in errors]
@@ -235,8 +235,8 @@ def group_by_shape(rows: Sequence[InputRow]) -> list[list[InputRow]]:
 def make_batches(
     rows: Sequence[InputRow], limits: BatchLimits, estimate_bytes: EstimateCost
 ) -> list[list[InputRow]]:
-    """Return batches of rows with equal shapes of the inputs without padding. A row that exceeds a
-    limit by itself forms a batch of one.
+    """Return batches of rows whose input shapes are equal except along padded axes. A row that
+    exceeds a limit by itself forms a batch of one.
     """
     batches = []
     for group in group_by_shape(rows):
@@ -249,7 +249,7 @@ def make_batches(
             has_little_padding = (
                 count <= MAX_ROWS_WITHOUT_CHECK or positions <= MAX_PADDING_RATIO * valid_positions
             )
-            # try the full batch first, because fewer rows need less memory
+            # a batch fits in memory if a full batch with more rows fits
             fits = (
                 count <= limits.max_rows
                 and positions <= limits.max_tokens
@@ -285,7 +285,7 @@ class CostFormulas:
     multiply_adds: Dim
     length_equations: dict[str, Dim] = field(default_factory=dict)
     cache: dict[tuple[str, int, int], int] = field(default_factory=dict, repr=False)
-    """Costs computed so far. Caching is effective because few different lengths occur."""
+    """Costs by quantity, batch size and length, cached because few distinct lengths occur."""
 
     @staticmethod
     def from_graph(graph: Graph) -> "CostFormulas":

@@ -19,7 +19,7 @@ def compute_edit_distance(a: str, b: str, limit: int) -> int:
         previous_row, older_row, row = row, previous_row, [i, *[0] * len(b)]
         for j, y in enumerate(b, 1):
             row[j] = min(previous_row[j] + 1, row[j - 1] + 1, previous_row[j - 1] + (x != y))
-            # a transposition counts as one edit: `lenght`
+            # a transposition counts as one edit, as in `lenght`
             if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
                 row[j] = min(row[j], older_row[j - 2] + 1)
         # the minimum of a row of the distance matrix never decreases

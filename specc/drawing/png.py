@@ -223,7 +223,7 @@ def _load_fonts(size: float) -> tuple["FreeTypeFont", ...]:
 
 @cache
 def _find_font(character: str) -> int | None:
-    """Return the index of the first font with a glyph for a character, or None without any."""
+    """Return the index of the first font with a glyph for a character, or None if there is none."""
     for n, font in enumerate(_load_fonts(16)):
         if character == " " or bytes(font.getmask(character)) != bytes(font.getmask(MISSING_GLYPH)):
             return n

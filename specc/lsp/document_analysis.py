@@ -222,7 +222,7 @@ def find_node_span(node: ast.Node) -> Span | None:
 
 
 def find_nodes_at_offset(root: ast.Node, offset: int) -> list[ast.Node]:
-    """Return the nodes that contain an offset or end there with a word, innermost last."""
+    """Return the nodes that contain an offset or have a word that ends there, innermost last."""
     sized_nodes: list[tuple[int, ast.Node]] = []
     stack = [root]
     while stack:
@@ -241,7 +241,7 @@ def find_nodes_at_offset(root: ast.Node, offset: int) -> list[ast.Node]:
 def iterate_visible_bindings(
     item: ast.Node, end_offset: int | None = None
 ) -> Iterator[NameBinding]:
-    """Yield the names in scope in a block or definition, bound before `end_offset` if set."""
+    """Yield the names bound in a block or definition, up to `end_offset` unless it is None."""
     for node in walk_tree(item):
         for binding in _iterate_bindings(node):
             if end_offset is None or binding.span.start < end_offset:
@@ -285,8 +285,8 @@ ScopedItem: TypeAlias = ast.Block | ast.Definition | ast.InputsSection
 def find_enclosing_item(
     items: Iterable[ast.Item], offset: int, *, is_incomplete: bool = False
 ) -> ScopedItem | None:
-    """Return the item with names that contains the character at an offset. If the text is newer
-    than the items (`is_incomplete`), return the last item before the character.
+    """Return the item that binds names and contains the character at an offset. If the text is
+    newer than the items (`is_incomplete`), return the last item before the character.
     """
     scoped_items = (item for item in items if isinstance(item, ScopedItem))
     spans = [(item, item.span) for item in scoped_items if item.span and item.span.start <= offset]

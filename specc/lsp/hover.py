@@ -130,7 +130,7 @@ def _find_declaration_hover(
         case ast.BlockParameter(is_from_inputs=True):
             code = join_pieces(concat_parts(replace(node, is_from_inputs=False)))
             hover = _make_binding_hover(analysis, code, span)
-            # the type is that of the declaration in `inputs`
+            # `node.type` is in the declaration in `inputs`, which defines the name
             return replace(hover, definition=node.type.span)
         case (
             ast.Target() | ast.BlockParameter() | ast.DefinitionParameter() | ast.InputDeclaration()

@@ -147,8 +147,8 @@ def convert_nested_lists(value: object, location: str, *, pad_left: bool = False
     invalid. `location` describes the lists in messages. With `pad_left`, the help text shows the
     lists padded on the left.
     """
-    if isinstance(value, list) and {*map(type, value)} == {int}:  # usually a list of token ids
-        with suppress(OverflowError):  # the code below reports the location of an overflow
+    if isinstance(value, list) and {*map(type, value)} == {int}:  # usually token ids
+        with suppress(OverflowError):  # `_flatten_lists` reports an overflow with its location
             return np.array(value, np.int64)
     shape = _infer_shape(value)
     if len(shape) > MAX_RANK:
@@ -358,7 +358,7 @@ def _raise_changed_value(
 def _find_difference(array: Array, result: Array) -> NDArray[np.bool_]:
     """Return a mask of the elements that a conversion from integers or booleans changed."""
     if result.dtype.kind == "f":
-        # floats represent all integers up to this limit exactly
+        # the float dtype represents all integers up to `limit` exactly
         limit = 2 ** (np.finfo(result.dtype).nmant + 1)
         return np.asarray(
             (array > limit) | (array < -limit) if array.dtype.kind == "i" else array > limit

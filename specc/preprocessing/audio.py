@@ -17,7 +17,7 @@ Floats: TypeAlias = NDArray[np.float32]
 PCM, IEEE_FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 WAV_ENCODINGS = {2: "ADPCM", 6: "A-law", 7: "µ-law", 17: "ADPCM", 49: "GSM", 85: "MP3"}
 STREAMED_SIZE = 0xFFFFFFFF
-"""Chunk size in WAV files from streaming programs, which means "up to the end of the file"."""
+"""The chunk size in WAV files of streaming programs that means "up to the end of the file"."""
 OTHER_SIGNATURES = {
     b"ID3": "an MP3 file",
     b"\xff\xfb": "an MP3 file",
@@ -217,7 +217,7 @@ def compute_audio_features(recording: AudioRecording, record: AudioConfig, name:
             return compute_log_mel_spectrogram(padded, record)
         case FilterBanks():
             max_samples = (record.num_frames - 1) * KALDI_HOP + KALDI_WINDOW
-            # Ignore a remainder that is shorter than a frame.
+            # Ignore samples at the end of the audio that are fewer than one hop.
             sample_limit = max_samples + KALDI_HOP - 1
             if len(samples) > sample_limit and not record.do_truncate:
                 _raise_too_long(name, len(samples), max_samples, record.sample_rate)
@@ -241,7 +241,7 @@ def compute_log_mel_spectrogram(samples: Floats, record: LogMel) -> Floats:
 
 
 def compute_kaldi_filter_banks(samples: Floats, record: FilterBanks) -> Floats:
-    """Compute Kaldi filter banks, float32 [frames, bins], over windows inside the audio."""
+    """Compute Kaldi filter banks, float32 [frames, bins], from windows within the audio."""
     features = np.zeros((record.num_frames, record.num_mel_bins), np.float32)
     if len(samples) >= KALDI_WINDOW:
         frames = _frame_samples(samples.astype(np.float64), KALDI_WINDOW, KALDI_HOP)

@@ -29,7 +29,7 @@ def _find_line(error: BaseException) -> str:
     frame = error.__traceback__
     while frame is not None:
         if frame.tb_frame.f_code.co_filename == "<template>":
-            line = frame.tb_lineno  # continue, because the innermost frame is last
+            line = frame.tb_lineno  # the last frame of a traceback is the innermost
         frame = frame.tb_next
     return "" if line is None else f"in line {line}: "
 
@@ -71,7 +71,7 @@ def _make_environment() -> Any:
 
 
 def _make_generation_extension() -> Any:
-    """Return the Jinja extension for `{% generation %}` blocks, which renders their content."""
+    """Return a Jinja extension that renders the content of `{% generation %}` blocks."""
     from jinja2 import nodes
     from jinja2.ext import Extension
 
@@ -101,7 +101,7 @@ def _serialize_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Serialize a value to JSON without HTML escapes, unlike Jinja's filter."""
+    """Serialize a value to JSON without HTML escapes, unlike Jinja's `tojson` filter."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

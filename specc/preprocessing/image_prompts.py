@@ -166,7 +166,7 @@ def _belong_to_single_text(
     graph: Graph, inputs: Mapping[str, object], name: str, image_count: int
 ) -> bool:
     """Return True if all images belong to a single text, and False if each image has its own text.
-    Raise E0912 if the other inputs have another number of texts.
+    Raise E0912 if the other inputs contain a different number of texts.
     """
     text_count = _count_texts(graph, inputs, name)
     if text_count not in (None, 1, image_count):
@@ -175,7 +175,7 @@ def _belong_to_single_text(
 
 
 def _count_texts(graph: Graph, inputs: Mapping[str, object], name: str) -> int | None:
-    """Infer the number of texts from the other inputs. Return None if the number is unknown."""
+    """Infer the number of texts from other inputs than images. Return None if it is unknown."""
     batch_size = graph.inputs[name].shape[:1]
     for other_name, value in inputs.items():
         other_input = graph.inputs.get(other_name)

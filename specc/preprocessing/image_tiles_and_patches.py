@@ -1,4 +1,4 @@
-"""Preprocess images of dynamic size: resize them within bounds, or split into tiles or patches."""
+"""Preprocess images of dynamic size: resize within bounds, or split into tiles or patches."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -98,7 +98,8 @@ def is_tiled(record: ImageConfig) -> bool:
 
 def flatten_patches(values: Floats, side: int, merge: int = 1, frames: int = 0) -> Floats:
     """Flatten float32 [channels, height, width] to [patches, features], in row-major order with
-    channels last. With `frames`, blocks of merge × merge patches follow each other, channels first.
+    channels last. With `frames`, each patch has its channels first and is repeated for each frame.
+    The patches of a block of merge × merge patches follow each other.
     """
     channels, rows, columns = values.shape
     step = side * merge
@@ -162,7 +163,9 @@ def _resize_to_patches(pixels: Array, record: ImageConfig) -> ResizedImage:
 
 
 def _split_into_tiles(pixels: Array, record: ImageConfig) -> ResizedImage:
-    """Resize to multiples of the tile size, split, and append the whole image, as Idefics3 does."""
+    """Resize an image to multiples of the tile size and split it into tiles. Append the whole image
+    as the last tile, as the Idefics3 processor does.
+    """
     tile, longest_side = record.size[0], record.size_bounds[0][1]
     image = resize_pixels(pixels, _scale_longest_side(pixels.shape[:2], longest_side), record)
     if not record.do_image_splitting:
@@ -183,7 +186,7 @@ def _split_into_tiles(pixels: Array, record: ImageConfig) -> ResizedImage:
 
 
 def _scale_longest_side(sides: tuple[int, ...], longest: int) -> ImageSize:
-    """Scale a size to the longer side `longest` and an even shorter side, both at most 4096."""
+    """Scale a size to `longest`, up to 4096, with the shorter side rounded up to an even number."""
     ratio = sides[1] / sides[0]
     is_landscape = sides[1] >= sides[0]
     shorter = int(longest / ratio) if is_landscape else int(longest * ratio)
@@ -206,8 +209,8 @@ def _cut_tiles(image: Array, size: ImageSize) -> list[Array]:
 
 
 def _split_into_best_grid(pixels: Array, record: ImageConfig) -> ResizedImage:
-    """Return the whole image, resized to one tile, and the tiles of a version that is padded with
-    black to the best size in `bounds`, as the LLaVA-NeXT processor does.
+    """Return the whole image, resized to one tile, and the tiles of a copy that is resized and
+    padded with black to the best size in `size_bounds`, as the LLaVA-NeXT processor does.
     """
     rows, columns = pixels.shape[:2]
     grid_size = height, width = _choose_grid_size((rows, columns), record)
@@ -223,7 +226,7 @@ def _split_into_best_grid(pixels: Array, record: ImageConfig) -> ResizedImage:
 
 
 def _choose_grid_size(sides: ImageSize, record: ImageConfig) -> ImageSize:
-    """Choose the size in `bounds` that keeps the most pixels, and then needs the least padding."""
+    """Choose the size in `size_bounds` that keeps the most pixels, with the least padding."""
 
     def score_size(size: tuple[int, ...]) -> tuple[int, int]:
         scale = min(size[1] / sides[1], size[0] / sides[0])
@@ -235,7 +238,7 @@ def _choose_grid_size(sides: ImageSize, record: ImageConfig) -> ImageSize:
 
 
 def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageConfig) -> int:
-    """Return the number of tokens of all tiles: one per unpadded feature, and a newline per row."""
+    """Count the tokens of all tiles: one per feature without padding, one newline token per row."""
     tile = record.size[0]
     token_rows, token_columns = (n // tile * (tile // record.size_multiple) for n in size)
     rows, columns = sides

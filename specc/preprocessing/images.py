@@ -183,7 +183,7 @@ def pad_with_black(pixels: Array, size: ImageSize, corner: ImageSize) -> Array:
 
 
 def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
-    """Return the (height, width) whose shorter side is `edge`. Raise E0904 if it is too large."""
+    """Return the (height, width) whose shorter side is `edge`. Raise E0904 above MAX_PIXELS."""
     short, long = min(rows, columns), max(rows, columns)
     longer = max(1, edge * long // short)
     if longer * edge > MAX_PIXELS:
@@ -192,7 +192,7 @@ def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
 
 
 def _compute_fitted_size(rows: int, columns: int, record: ImageConfig) -> ImageSize:
-    """Return (height, width), rounded as in DETR and YOLOS. Raise E0990 if it is too large."""
+    """Return the resized (height, width) as in DETR and YOLOS. Raise E0990 if it is too large."""
     edge, max_edge = record.shortest_longest_edge
     short, long = min(rows, columns), max(rows, columns)
     exact_edge = float(edge)
@@ -252,7 +252,7 @@ def _decode_pixels(source: "Pillow.Image") -> Array:
 
     source.load()
     image = ImageOps.exif_transpose(source)
-    if image.mode == "I" or image.mode.startswith("I;16"):  # 16-bit grayscale, white is 65535
+    if image.mode == "I" or image.mode.startswith("I;16"):  # in 16-bit grayscale, white is 65535
         return (np.asarray(image, np.float32) / np.float32(257))[:, :, None]
     is_gray = image.mode in ("L", "LA", "La", "1")
     if image.has_transparency_data:

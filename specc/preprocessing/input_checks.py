@@ -178,7 +178,9 @@ class _InputChecker:
                 )
 
     def check_bounds(self, bounds: Mapping[str, LengthBound]) -> None:
-        """Add E0912 for each dimension outside its bounds, and E0935 for each remainder."""
+        """Add E0912 for each size outside its bounds, and E0935 for each size that is not
+        divisible.
+        """
         for dim, length in self.lengths.items():
             location = f"`{dim}` is {length} in `{self.origins[dim]}`"
             self._check_bound(bounds.get(dim, LengthBound()), location, length)

@@ -12,12 +12,12 @@ Resize = Literal["bilinear", "bicubic", "box", "nearest", "lanczos", "hamming"]
 Sizing = Literal["", "area", "within", "patches", "tiles", "anyres", "square"]
 NO_SIZE = (0, 0)
 
-MAX_SIDE = 8192  # pixels; 8192² is the 64-megapixel limit of images
-MAX_VOCABULARY = 1_000_000  # tokens
-MAX_TOKEN = 256  # characters
+MAX_SIDE = 8192  # maximum side of an image in pixels; 8192² is the 64-megapixel limit
+MAX_VOCABULARY = 1_000_000  # maximum number of tokens
+MAX_TOKEN = 256  # maximum number of characters per token
 MAX_LABELS = 100_000
-MAX_LABEL = 1000  # characters
-MAX_SAMPLE_RATE, MAX_WINDOW_LENGTH = 768_000, 65_536  # samples per second, samples
+MAX_LABEL = 1000  # maximum number of characters per label
+MAX_SAMPLE_RATE, MAX_WINDOW_LENGTH = 768_000, 65_536  # in samples per second, in samples
 
 Vocabulary: TypeAlias = Annotated[
     tuple[str, ...],
@@ -70,8 +70,8 @@ class ImageConfig(RenamedFieldRecord):
     is zero-padded at the bottom and right to `size`. With `pads_all_sides` the aspect ratio is
     kept, and the image is padded with black on all sides to `size`. `do_align_long_axis` first
     rotates an image by 90° clockwise if its orientation (portrait or landscape) differs from that
-    of `size`. `invert` replaces a pixel by 255 - pixel; `auto` does so if the border of the image
-    is light, for models that were trained on light strokes over a dark background.
+    of `size`. `invert` replaces a pixel by 255 - pixel; `auto` inverts an image with a light
+    border, for models that were trained on light strokes over a dark background.
 
     With `sizing`, the output size depends on the image; it is within `size_bounds` and a multiple
     of `size_multiple`. For tiled images, `size` is the tile size. `patch_lengths` flattens patches:
@@ -127,7 +127,7 @@ class ImageConfig(RenamedFieldRecord):
 
 @immutable_dataclass(slots=True)
 class VocabTokenizer(RenamedFieldRecord):
-    """Text as ids of `vocab` between start and end tokens. Unknown words get `unknown_token_id`."""
+    """A tokenizer that maps text to ids of `vocab`, and unknown words to `unknown_token_id`."""
 
     vocab: Vocabulary
     end_token_id: TokenId = None
@@ -140,7 +140,7 @@ class VocabTokenizer(RenamedFieldRecord):
         return len(self.vocab)
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Raise an error if the vocabulary has gaps or if a special token id is not in it."""
+        """Raise an error if the vocabulary has gaps or if a special token id is out of range."""
         if not self.vocab or not all(self.vocab):
             fields.raise_invalid("vocab", "is empty or contains an empty token")
         if len(set(self.vocab)) != self.size:
@@ -225,7 +225,7 @@ class LogMel(RenamedFieldRecord):
         return self.num_frames * self.hop_length
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Raise an error if audio is shorter than half a window, which is mirrored at both ends."""
+        """Raise an error if the audio is too short to be mirrored by half a window at each end."""
         if self.sample_count <= self.window_length // 2:
             fields.raise_invalid("frames", "cover less than half a window")
 
@@ -298,7 +298,7 @@ class TextOutput(JsonRecord):
 
 @immutable_dataclass(slots=True)
 class ImageOutput(JsonRecord):
-    """Normalized pixels, converted to an image as the inverse of `image` (except `invert=auto`)."""
+    """Normalized pixels, converted to an image by inverting `image` (except `invert=auto`)."""
 
     tag = "picture"
     image: Annotated[ImageConfig, _read_image]

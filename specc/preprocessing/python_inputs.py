@@ -17,11 +17,11 @@ DLPACK_HOST_DEVICES = (1, 3)
 TEXT_IMAGES_RANK = 4
 """Rank of an array that contains several images of one text."""
 MAX_LIST_DEPTH = 8
-"""Maximum depth to which lists are searched for arrays; `convert_nested_lists` checks the rest."""
+"""Maximum depth up to which nested lists are searched for arrays."""
 
 
 def _is_string_column(array: Array) -> bool:
-    """Return True if a column contains strings, for any type of array."""
+    """Return True if a one-dimensional array contains a string."""
     if array.dtype.kind not in "UTO" or array.ndim != 1:
         return False
     return any(isinstance(item, str) for item in array.tolist())

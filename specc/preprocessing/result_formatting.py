@@ -43,7 +43,8 @@ class DetectedObject:
 def decode_detections(
     record: DetectionOutput, logits: Array, boxes: Array, size: ImageSize
 ) -> list[DetectedObject]:
-    """Return the objects in an image of `size` above the threshold, the highest score first.
+    """Return the objects in an image of `size` with scores above the threshold, highest score
+    first.
 
     `logits` are [queries, classes], `boxes` are [queries, 4] as (center_x, center_y, width, height)
     from 0 to 1. With `softmax`, the last class is "no object", and each query has at most one
@@ -87,8 +88,8 @@ def format_objects(objects: Sequence[DetectedObject], labels: Sequence[str]) -> 
 
 
 MAX_ROWS = 1000  # maximum number of printed batch elements
-MAX_CLASSES = 1 << 16  # maximum number of classes unless an output limits it
-MAX_PRINTED_ELEMENTS = 200  # larger arrays are abbreviated when printed
+MAX_CLASSES = 1 << 16  # maximum number of classes without declared labels
+MAX_PRINTED_ELEMENTS = 200  # arrays with more elements are abbreviated
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +105,9 @@ def format_results(
     outputs: Mapping[str, Array],
     sizes: Sequence[ImageSize] = (),
 ) -> FormattedResults:
-    """Format outputs with their postprocessing in `reading`, or as arrays without postprocessing.
-    Raise E0916 if an output does not match its postprocessing. `sizes` are the (height, width) of
-    the input images, one per batch element.
+    """Format outputs with their postprocessing in `preprocessing`, or as arrays without
+    postprocessing. Raise E0916 if an output does not match its postprocessing. `sizes` are the
+    (height, width) of the input images, one per batch element.
     """
     formats = preprocessing.outputs or tuple((name, NumbersOutput()) for name in outputs)
     lines: list[str] = []

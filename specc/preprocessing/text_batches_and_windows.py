@@ -158,7 +158,7 @@ def encode_text(text: str, pair: str | None, record: TextConfig) -> TextEncoding
             )
         return TextEncoding(ids=tuple(ids), type_ids=(0,) * len(ids))
     if pair is not None:
-        encode_text_ids(pair, record)  # raise the same errors as for a single text
+        encode_text_ids(pair, record)  # raise the errors that a single text causes
     library_encoding = encode_with_offsets(text, pair, record)
     encoding = TextEncoding(
         ids=tuple(library_encoding.ids),
@@ -187,7 +187,7 @@ SPECIAL_TOKEN_FIELDS: Mapping[str, object] = {
 def _add_special_tokens(
     encoding: TextEncoding, ids: Sequence[int], before: int, after: int
 ) -> TextEncoding:
-    """Add special tokens of the spec to an encoding: `before` tokens and `after` tokens."""
+    """Add special tokens of the spec: `before` tokens at the start, `after` tokens at the end."""
     extended_fields = {
         name: (*[value] * before, *getattr(encoding, name), *[value] * after)
         for name, value in SPECIAL_TOKEN_FIELDS.items()

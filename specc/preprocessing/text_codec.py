@@ -26,7 +26,7 @@ from specc.preprocessing.tokenizer_library import (
 )
 from specc.preprocessing.vocabulary import decode_words, encode_words
 
-REPLACEMENT_CHARACTER = "\ufffd"  # decoded text of an unknown character and of invalid UTF-8
+REPLACEMENT_CHARACTER = "\ufffd"  # replaces invalid UTF-8 and unknown characters
 
 
 def encode_text_ids(text: str, record: TextConfig) -> NDArray[np.int64]:

@@ -27,10 +27,10 @@ MAX_ID = 2**31 - 1
 MAX_FILES = 1000
 MAX_IMAGE_TOKENS = 2**14
 """Maximum number of repetitions of an image token (an image of 128 × 128 patches)."""
-MAX_REPLACEMENT_LENGTH = 256  # maximum length in characters
+MAX_REPLACEMENT_LENGTH = 256  # maximum length of a replacement in characters
 PLAIN_REPLACEMENT, GRID_REPLACEMENT = 2, 5
-"""Valid numbers of strings in the option `replace`: with one replacement for all images, and with
-the texts of a token grid."""
+"""Valid numbers of strings in the option `replace`: 2 with one replacement for all images, and 5
+with the texts of a token grid."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def _compute_growth(step: object) -> int:
 
 
 def _compute_replacement_growth(step: Mapping[str, object]) -> int:
-    """Return the growth factor of a replacement: its length divided by the shortest match."""
+    """Return the ratio of the length of a replacement to the length of the shortest match."""
     match step:
         case {"content": str(content), "pattern": {"String": str(text)}} if text:
             return max(1, -(-len(content) // len(text)))
@@ -94,11 +94,11 @@ GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
     # byte-level encoding maps a non-ASCII byte to a two-byte character
     "ByteLevel": lambda _: 2,
     "Metaspace": lambda _: 2,  # Metaspace adds one character per word
-    "NFKC": lambda _: 18,  # the worst case is U+FDFA
+    "NFKC": lambda _: 18,  # U+FDFA becomes 18 characters
     "NFKD": lambda _: 18,
-    "NFC": lambda _: 3,  # the worst case is U+1D160
-    "NFD": lambda _: 4,  # the worst case is U+1F82
-    "Lowercase": lambda _: 2,  # the worst case is U+0130
+    "NFC": lambda _: 3,  # U+1D160 becomes three characters
+    "NFD": lambda _: 4,  # U+1F82 becomes four characters
+    "Lowercase": lambda _: 2,  # U+0130 becomes two characters
     # a letter may decompose into four characters, or get spaces on both sides
     "BertNormalizer": lambda _: 12,
 }
@@ -112,9 +112,11 @@ MAX_NORMALIZED_LENGTH = 1 << 25
 package needs up to 32 bytes per character."""
 MAX_LENGTH_WITHOUT_LIMIT = 256
 """Maximum number of characters or ids of a call without a time limit. A time limit needs a thread,
-and starting a thread takes as long as such a call."""
+whose start takes as long as a call with 256 characters."""
 TIME_LIMIT_SECONDS = 20
-"""Time limit of a call, plus 20 µs per character. Typical tokenizers need 1 µs per character."""
+"""Time limit of a call in seconds. The limit increases by 20 µs per character; typical tokenizers
+need 1 µs per character.
+"""
 MAX_OVERDUE_CALLS = 2
 """Maximum number of calls that continue to run in threads after the time limit (E0941)."""
 
@@ -169,9 +171,9 @@ def call_with_time_limit(
 ) -> Result:
     """Run a call that releases the GIL, for a text of `size` characters or ids, with a time limit.
 
-    Raise an error when the time limit is reached. Calls of the package cannot be interrupted, so
-    the thread ends with the call or with the process. While `MAX_OVERDUE_CALLS` overdue calls are
-    running, raise the error immediately.
+    Raise an error when the time limit is reached. Calls of the `tokenizers` package cannot be
+    interrupted, so the thread ends with the call or with the process. While `MAX_OVERDUE_CALLS`
+    overdue calls are running, raise the error immediately.
     """
     _overdue_calls[:] = [thread for thread in _overdue_calls if thread.is_alive()]
     if len(_overdue_calls) >= MAX_OVERDUE_CALLS:
@@ -202,7 +204,7 @@ _overdue_calls: list[Thread] = []
 
 
 Tokenizer = Any
-"""A `tokenizers.Tokenizer`. Annotations do not import the package, which is optional."""
+"""A `tokenizers.Tokenizer`. Annotations cannot name the class, because `tokenizers` is optional."""
 
 TOKENIZER_HELPS = ["check that it is the complete, unmodified tokenizer.json of a fast tokenizer"]
 
@@ -372,7 +374,7 @@ def _load_tokenizer(text: str) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if isinstance(tokenizer.model, library.models.BPE) and tokenizer.model.dropout:
-        model = tokenizer.model  # `model` is a reference to the model of the tokenizer
+        model = tokenizer.model  # a reference, so setting `dropout` changes the tokenizer
         model.dropout = None
     return tokenizer
 

@@ -12,11 +12,11 @@ from specc.io.safe_read import escape_text, has_lone_surrogate
 from specc.preprocessing.preprocessing_records import MAX_TOKEN, MAX_VOCABULARY, WordTokenizer
 
 SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
-"""Pattern of special tokens such as `<end>` and `[UNK]`, which text is never tokenized to."""
+"""Pattern of special tokens such as `<end>` and `[UNK]`, which never result from text."""
 WORD_PIECE = re.compile(r"\S+")
 WORD_OR_PUNCTUATION = re.compile(r"\w+(?:['’-]\w+)*|\S")
 MAX_VOCAB_SIZE_FOR_SUGGESTIONS = 100_000
-"""Maximum vocabulary size for suggestions of similar words; larger vocabularies take seconds."""
+"""Maximum vocabulary size for which similar words are suggested, because the search is slow."""
 
 
 def encode_words(text: str, record: WordTokenizer) -> list[int]:
@@ -38,7 +38,9 @@ def decode_words(ids: Sequence[int], record: WordTokenizer, unknown: str) -> str
 
 
 def find_unreachable_words(record: WordTokenizer) -> list[str]:
-    """Return words with whitespace (or uppercase, if lowercased), which no text contains."""
+    """Return the words that no text is tokenized to: words with whitespace or, if the tokenizer
+    lowercases text, with uppercase letters.
+    """
     return [
         word
         for word in record.vocab

@@ -52,7 +52,7 @@ from specc.verification.tolerance import (
 )
 
 MAX_TOKENS = 8
-"""Maximum number of tokens generated in a round."""
+"""Maximum number of tokens generated in a verification round."""
 
 
 def iterate_generation_rounds(
@@ -268,7 +268,8 @@ def _explain_difference(
     bounds = {name: np.zeros(np.shape(value)) for name, value in expected.items()}
     last_seed = SAMPLE_COUNT + EXTRA_SAMPLE_COUNT
     for seeds in (range(SAMPLE_COUNT), range(SAMPLE_COUNT, last_seed)):
-        # Kernels also round intermediate values, which changes tokens with nearly equal logits.
+        # Kernels also round intermediate values, which can change the choice between tokens with
+        # nearly equal logits.
         ratio = MAX_EXPLAINED_RATIO if half_dtype and seeds.start else 1
 
         def run_rounded(errors: RoundingPerturbation, ratio: float = ratio) -> dict[str, Array]:

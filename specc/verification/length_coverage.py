@@ -24,7 +24,7 @@ from specc.runtime.random_inputs import choose_axis_sizes
 from specc.transforms.chunk_scan import CHUNK_LENGTH
 
 MAX_FLOAT_THRESHOLD = 4096
-"""Maximum constant that is a distance of positions. Larger constants are -inf or a RoPE base."""
+"""Maximum constant that counts as a distance between positions, unlike -inf or a RoPE base."""
 
 STRIDES: tuple[int, ...] = (*range(1, 65), *range(80, 2049, 16))
 """Candidate ratios of input positions to mask positions."""
@@ -59,8 +59,9 @@ def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
 
 
 def _iterate_length_constants(graph: Graph) -> Iterator[tuple[Dim, int, int]]:
-    """Yield axis sizes with a constant that is compared or combined with positions on the axis, and
-    the number of positions per count; and clipped axis sizes with their bounds.
+    """Yield (axis size, constant, positions per count) for each constant that is compared or
+    combined with positions on an axis, and (axis size, bound, 1) for each bound of a clipped axis
+    size.
     """
     positions: dict[Value, frozenset[_PositionCount]] = {}
     for node, results in iterate_all_nodes(graph):
@@ -93,7 +94,7 @@ def _is_threshold(number: float, max_length: int) -> bool:
 
 def _find_stride(length: Dim, symbol: str, number: int) -> int:
     """Return the increase of `symbol` that increases the expression `length` by 1, for small values
-    of all other symbolic dimensions. Return 1 if `length` does not reach `number`.
+    of all other symbolic dimensions. Return 1 if `length` is less than `number` for all strides.
     """
     lengths = dict.fromkeys(length.symbols(), 2)
     for stride in STRIDES:
@@ -118,9 +119,8 @@ class _PositionCount:
 def _find_position_counts(
     node: Node, known_positions: dict[Value, frozenset[_PositionCount]]
 ) -> frozenset[_PositionCount]:
-    """Return the axes whose positions the results of a node contain or count. Position ids, sums of
-    masks, and values computed from position ids and sums (`known_positions`) contain or count
-    positions.
+    """Return the position ids and counts in the results of a node: a range, the size of an axis, a
+    sum of a mask, or a value computed from position ids or counts (`known_positions`).
     """
     match node.op:
         case ops.Range(length):
@@ -143,7 +143,7 @@ def _is_count(value: Value | None) -> bool:
 
 
 def _iterate_constants(node: Node) -> Iterator[int]:
-    """Yield constant operands of `+`, `*` or comparisons that are distances of positions."""
+    """Yield constant operands of `+`, `*` or comparisons that are distances between positions."""
     if not isinstance(node.op, ops.Arith | ops.Compare):
         return
     is_integer = isinstance(node.op, ops.Compare) or node.get_operand().dtype in ("i64", "i32")
@@ -155,7 +155,7 @@ def _iterate_constants(node: Node) -> Iterator[int]:
 
 
 def _iterate_clip_bounds(length: Dim) -> Iterator[int]:
-    """Yield the constants in the minima and maxima of a dimension that are distances."""
+    """Yield the constants that clip a dimension and can be distances between positions."""
     for part in length.iterate_opaque_functions():
         if part.fn in ("min", "max"):
             constants = (c for a in part.args for m, c in a.terms if not m)

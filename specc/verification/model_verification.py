@@ -154,8 +154,8 @@ class _ReferenceComparison:
         elif not mismatches:
             note = self.quantized_matmuls.compare_and_format(inputs, sizes_text)
         else:
-            # Bounds are computed only if needed, because the computation evaluates the reference
-            # several times.
+            # Error bounds are computed only if results differ, because the computation evaluates
+            # the reference several times.
             _check_float32_overflow(self.graph, inputs, self.weights)
             run_perturbed = make_perturbed_run(self.graph, inputs, self.weights, result_hook)
             inconclusive, note = _explain_by_rounding(
@@ -248,7 +248,7 @@ def _check_half_rounding(
 
 
 def _raise_inconclusive(names: list[str]) -> NoReturn:
-    """Raise E0932: rounding determines whether the results `names` agree with the reference."""
+    """Raise E0932 because rounding determines whether the results `names` match the reference."""
     results = ", ".join(f"`{n}`" for n in names)
     raise_error(
         "E0932",

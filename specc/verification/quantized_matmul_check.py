@@ -111,7 +111,7 @@ def _compute_matmul_error(matmul: QuantizedMatMul, values_by_role: Mapping[str, 
 def _compute_group_matmul_error(
     values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
 ) -> float:
-    """Return the relative error of a group-quantized MatMul above float32 summation errors."""
+    """Return the largest relative error of a group-quantized MatMul above its bound, or 0."""
     expected, error_bound = _multiply_quantized_groups(values_by_role, attributes)
     difference = np.abs(expected - _flatten_leading_axes(values_by_role["y"]))
     max_difference = float(np.where(difference <= error_bound, 0.0, difference).max())
@@ -178,7 +178,7 @@ def _multiply_quantized_groups(
     expected, terms = (np.zeros((len(x), len(w))), np.zeros((len(x), len(w))))
     for n, start in enumerate(range(0, width, group_size)):
         group = x[:, start : start + group_size]
-        # at this accuracy level, the kernel also quantizes activations
+        # at accuracy level 4, the kernel also quantizes activations
         if attributes.get("accuracy_level") == 4:
             group = _quantize_dequantize_group(group)
         # the last block of a weight is padded and may be longer than the group
@@ -220,7 +220,7 @@ def _flatten_leading_axes(x: Array) -> Array:
 
 
 def _get_first_iteration(w: Array, rank: int = 2) -> Array:
-    """Return the first iteration of a weight that is equal in all iterations, with `rank` axes."""
+    """Return a weight with `rank` axes from a weight that all loop iterations share."""
     while w.ndim > rank:
         w = w[0]
     return w
@@ -294,7 +294,7 @@ def _apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tup
 
 
 def _compute_sigmoid(x: Array) -> Array:
-    # 1 / (1 + exp(-x)) without overflow
+    # compute 1 / (1 + exp(-x)) without overflow
     result: Array = 0.5 * (1 + np.tanh(0.5 * x))
     return result
 

@@ -343,7 +343,8 @@ class HalfRoundingErrors:
             while self.sample_count < sample_count:
                 self._add_sample()
             changes = np.sort(self.changes[name])[::-1]
-            # a position that is exact in all samples has no smaller bound than other positions
+            # use at least the median, because a position without errors in all samples may still
+            # have errors
             changes = np.maximum(changes, np.median(changes)) if changes.size else changes
             max_differences = np.maximum(MAX_EXPLAINED_RATIO * changes, RELATIVE_TOLERANCE)
             unexplained = np.flatnonzero(differences > max_differences)

@@ -34,14 +34,15 @@ BLOCK_COLORS: Mapping[str, tuple[str, str]] = {
 
 ROW_GAP, COLUMN_GAP, LANE_WIDTH, PADDING = 22.0, 18.0, 13.0, 14.0
 """Distances in points. An edge that skips rows runs in a lane to the left of all items."""
-SIGN_RADIUS = 11.0  # radius of an operation symbol
+SIGN_RADIUS = 11.0  # radius of an operation symbol in points
 EDGE_COLOR = "#4c4c57"
 
 
 @dataclass(kw_only=True)
 class DrawingFragment:
-    """Drawing elements relative to the top left corner. Edges enter and leave at the horizontal
-    center. `frame_ports` are the roles (`port` or `result`) that are drawn as lines to the frame.
+    """Drawing elements with coordinates relative to the top left corner of the fragment. Edges
+    enter and leave at the horizontal center. `frame_ports` are the roles (`port` or `result`) that
+    are drawn as lines to the frame.
     """
 
     width: float
@@ -174,7 +175,7 @@ def _arrange_rows(flow: BlockDataflow) -> list[list[int]]:
     rows: dict[int, list[int]] = {}
     for n, depth in enumerate(depths):
         rows.setdefault(depth, []).append(n)
-    # depths without items give no row
+    # a depth without items has no row
     return [rows[depth] for depth in sorted(rows)]
 
 
@@ -220,7 +221,7 @@ def _do_ranges_overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> LineMark:
-    """Draw an edge between two pieces, in the lane at x coordinate `side` unless it is None."""
+    """Draw an edge between two pieces, in a lane at x coordinate `side` if it is not None."""
     start, end = a.exit_point, b.entry_point
     if side is None:
         bend_y = b.row_span[0] - ROW_GAP / 2
