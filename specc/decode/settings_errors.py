@@ -234,7 +234,7 @@ def _find_strategy_errors(
         for setting_name, value in options.items()
     ]
     sequence_count, beam_count = options.get("num_return_sequences"), options.get("num_beams")
-    # the token counts are integers if there are no earlier errors
+    # `sequence_count` and `beam_count` are integers if there are no earlier errors
     if (
         kind == "beam"
         and not any(errors)
