@@ -153,8 +153,7 @@ class BatchInferenceModel:
 
     @cached_property
     def result_columns(self) -> GraphResultColumns | GeneratedResultColumns:
-        """The result columns. Raise E0731 to E0733 or E0879 if the settings or outputs are invalid.
-        """
+        """The result columns. Raise E0731 to E0733 or E0879 if settings or outputs are invalid."""
         if not self.is_generative:
             manifest = self.model.default_model.manifest
             return GraphResultColumns(manifest.graph, manifest.preprocessing, self.raw_outputs)
