@@ -1,4 +1,4 @@
-"""Check whether padded positions can reach an output (lint W0601).
+"""Check whether padded positions can affect an output of a graph (lint W0601).
 
 The input is a graph with padding masks, i.e. inputs declared as `keep[batch, seq]`. For each masked
 axis, the analysis checks whether a value at a valid position can depend on padded positions. The
@@ -7,7 +7,7 @@ result is a warning for each op that makes a valid position depend on padded pos
 An op is unaffected if the values at padded positions are provably zero (or the mask fill value, for
 a maximum; see `padding_values`), if a mask that implies `keep` masks out padded positions, or if
 the op does not read positions on the padded side. Position ids include the number of earlier padded
-positions; only their differences are unaffected.
+positions; only differences of position ids are unaffected.
 
 Right padding comes after all valid positions, so a cumulative sum does not read padding, but a mean
 over the axis does:
@@ -47,11 +47,11 @@ SIDES: tuple[PaddingSide, ...] = ("left", "right")
 
 
 def check_padding(graph: Graph) -> list[Diagnostic]:
-    """Return W0601 for each op and mask through which padding reaches an output, in graph order."""
+    """Return W0601 for each op and mask through which padding affects an output, in graph order."""
     warnings: dict[tuple[Node, str], Diagnostic] = {}
     for mask_name, (states, always_true_masks) in _infer_all_states(graph).items():
         affected_outputs = dict(_iterate_reached_outputs(graph, mask_name, states))
-        # infinite or NaN values may affect outputs that finite values at padding do not affect
+        # infinity or NaN at padded positions may affect outputs that finite values do not affect
         assumes_finite = (
             _infer_states(graph, mask_name, always_true_masks, assumes_finite=True)
             if affected_outputs

@@ -80,7 +80,7 @@ class PaddingDataflow:
     """The dataflow analysis along one padded axis, with the mask `padding_mask` and padding on
     `padding_side`. `padded_lengths` are the sizes of the axis after strides and concatenations;
     `offsets` are the offsets of the padded positions. `always_true_masks` are masks that are
-    assumed to be true everywhere. With `assumes_finite`, all values are assumed to be finite.
+    assumed to be true everywhere. If `assumes_finite`, all values are assumed to be finite.
     `is_in_loop` is true in the body of a loop along another axis.
     """
 
@@ -348,7 +348,7 @@ class PaddingDataflow:
             return None
         match node.op:
             case ops.Extent(axis) if axis in result.operand_facts[0].sorted_axes:
-                return NO_PADDING_COUNT  # a rank does not count preceding padding
+                return NO_PADDING_COUNT  # a sort index does not count preceding padding
             case ops.Sort(axis) if result.value.index and not self._has_equal_sort_order:
                 if operand and operand.shape[axis] in self.padded_lengths:
                     return None  # all indices count padding, including indices at masked positions
@@ -395,5 +395,6 @@ def _collect_padding_counts(result: PaddedResult) -> list[PaddingCount]:
     if is_condition_always_true(result):
         counts[2] = counts[1]  # valid positions depend only on the branch `then`
     for operand in find_sort_index_operands(result):
-        counts[operand] = NO_PADDING_COUNT  # position ids combined with ranks are ranks
+        # position ids that are combined with sort indices are sort indices
+        counts[operand] = NO_PADDING_COUNT
     return counts

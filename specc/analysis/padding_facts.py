@@ -19,9 +19,9 @@ from specc.ir.op import Op
 @immutable_dataclass(slots=True)
 class PaddingSource:
     """The op through which padded positions affect valid positions. If `is_counted`, only the
-    number of padded positions affects the result; if `is_shifted`, padded positions matter only
-    because they change which positions a stride selects. `loop_body` is the body of the loop that
-    contains the op, if any; `read` is the dependence that reads the padded positions.
+    number of padded positions affects the result; if `is_shifted`, the only effect of padded
+    positions is to change which positions a stride selects. `loop_body` is the body of the loop
+    that contains the op, if any; `read` is the dependence that reads the padded positions.
     """
 
     node: Node
@@ -188,10 +188,10 @@ class PaddedResult:
     elementwise dependences of the result along padded axes.
 
     `padding_mask` is the mask of the padded axis, `always_true_masks` are other masks that are
-    assumed to be true, `padded_lengths` the sizes of padded axes, `concatenated_lengths` the sizes
-    of axes to which `pad` or `concat` added positions. `is_padding_last` is true if padding comes
-    after all valid positions. `known_facts` are the properties of all values that are computed
-    before the result.
+    assumed to be true, `padded_lengths` are the sizes of padded axes, and `concatenated_lengths`
+    are the sizes of axes to which `pad` or `concat` added positions. `is_padding_last` is true if
+    padding comes after all valid positions. `known_facts` are the properties of all values that are
+    computed before the result.
     """
 
     node: Node

@@ -1,9 +1,9 @@
 """Prove that padded positions do not affect an op.
 
-An op is unaffected if it reads neutral values at padded positions (zeros, or mask fill values for a
-maximum or softmax), or if it does not read padded positions, because a mask excludes them or
-because they are outside its receptive field. `padding_order_and_windows` contains the proofs for
-windows and slices.
+An op is unaffected if the op reads neutral values at padded positions (zeros, or mask fill values
+for a maximum or softmax). An op is also unaffected if a mask excludes padded positions, or if
+padded positions are outside the receptive field of the op. `padding_order_and_windows` contains the
+proofs for windows and slices.
 """
 
 from math import inf
@@ -55,7 +55,7 @@ def is_unaffected_by_padding(read: PaddedRead) -> bool:
 
 
 def _is_last_rank(read: PaddedRead) -> bool:
-    """Return True if an op reads only the last position after a sort, which is valid."""
+    """Return True if an op reads only the last position after a sort, which is a valid position."""
     return is_last_sorted_position_read(read.node, read.read_facts.rolled_axes.get(read.axis))
 
 
@@ -102,8 +102,8 @@ def _is_sort_order_safe(read: PaddedRead) -> bool:
 
 
 def _is_padding_after_reads(read: PaddedRead) -> bool:
-    """Return True if right padding comes after every position that is read. In self-attention, a
-    valid query then reads only earlier keys.
+    """Return True if right padding comes after every position that is read. For example, a valid
+    query of causal self-attention reads no later keys.
     """
     result_axis, interval = resolve_time_dependence(read.node, read.dependence)
     # a gather selects positions by index

@@ -70,8 +70,7 @@ def is_masked_loop_unaffected(
     infer_body: InferBody,
 ) -> bool:
     """Return True if a loop along the padded axis skips padded positions, padding does not affect
-    its iterations at valid positions, and the values of these iterations along padded axes are
-    finite.
+    iterations at valid positions, and results of the loop body are finite along padded axes.
     """
     op = node.op
     if not isinstance(op, ops.Scan) or not op.has_mask or 1 not in operand_facts[0].zero_pad_axes:

@@ -164,7 +164,8 @@ def _has_finite_sum(result: PaddedResult, axis: int) -> bool:
 
 def _keeps_finite_scores(result: PaddedResult) -> bool:
     """Return True if an op preserves the property that at least one valid position has a finite
-    score: the op scales the scores, or computes a maximum of scores that are no mask fill values.
+    score: the op multiplies or divides the scores by a positive constant, or computes a maximum of
+    scores without mask fill values.
     """
     match result.op:
         case ops.Reduce("max"):

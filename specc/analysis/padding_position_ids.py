@@ -44,7 +44,7 @@ class InteriorPaddingCount:
 @immutable_dataclass(slots=True)
 class RelativePaddingCount:
     """The padding count of position ids relative to the start or end of the padding: relative ids
-    are negative before that point; from that point on, padding adds `padding_terms`.
+    are negative before the start or end; from there on, padding adds `padding_terms`.
     """
 
     padding_terms: tuple[tuple[tuple[object, ...], Fraction], ...]

@@ -1,8 +1,8 @@
 """Infer properties of values at padded positions, such as zeros, constants and mask fill values.
 
 The input is a node, and the properties of its operands along one padded axis. The output is the
-properties of each result. The analysis is sound: nothing is assumed about the result of an unknown
-op.
+properties of each result. The analysis is sound: the result of an unknown op has no guaranteed
+properties.
 
 In the following graph, scores are filled with -inf where `keep` is false. The mask fill values are
 lower than the scores at every valid position (`is_extreme_at_padding`), and at least one valid

@@ -1,4 +1,4 @@
-"""Metadata in `specc.json` with which a generative or streaming package runs its step graph: the
+"""Metadata in `specc.json` for running the step graph of a generative or streaming package: the
 inputs of the spec, the decode states, the bounds of symbolic dimensions, and the chunk size.
 """
 

@@ -109,7 +109,8 @@ class _GraphCopier:
 
     def list_collectable_activations(self, node: Node, op: ops.Scan) -> list[Value]:
         """Return the activations of the loop body that a scan output can stack, without duplicates:
-        those that have the axis `op.axis` and, in a loop with a mask, the batch as first axis.
+        activations that have the axis `op.axis` and, in a loop with a mask, a batch axis as first
+        axis.
         """
         activations = dict.fromkeys(v for values in self.activations_of.values() for v in values)
         candidates = [v for v in activations if v.type.rank > op.axis]
@@ -186,7 +187,7 @@ def _tap_expert(
     operands = op.split_operands(args)
     index = builder.add_op(ops.Constant(expert, operands.ids.type.dtype))
     is_selected = builder.add_op(ops.Compare("eq"), operands.ids, index)
-    # tokens of the tapped expert get the expert index 0, all other tokens -1 (no expert)
+    # tokens routed to `expert` get the expert index 0, all other tokens get -1 (no expert)
     unit = builder.add_op(ops.Constant(1, operands.ids.type.dtype))
     selected = builder.add_op(ops.Cast(operands.ids.type.dtype), is_selected)
     ids = builder.add_op(ops.Arith("sub"), selected, unit)

@@ -28,11 +28,12 @@ _IMAGENET_STATS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class _Defaults:
     """Default settings of an image processor class of transformers.
 
-    `resizes_short_edge`: a single integer is the size of the shorter side, not of both sides.
-    `crop_ratio` is the crop ratio of ConvNeXt. `side_multiple`: images keep their aspect ratio,
-    have sides that are multiples of `side_multiple`, and are padded to the model's size. `is_page`:
-    images keep their aspect ratio and are centered. `normalize` is the default of `do_normalize`.
-    `sizing` is the rule for dynamic image sizes; `settings` are the defaults of its options.
+    If `resizes_short_edge` is True, a single integer is the size of the shorter side, not of both
+    sides. `crop_ratio` is the crop ratio of ConvNeXt. `side_multiple`: images keep their aspect
+    ratio, have sides that are multiples of `side_multiple`, and are padded to the model's size.
+    `is_page`: images keep their aspect ratio and are centered. `normalize` is the default of
+    `do_normalize`. `sizing` is the rule for dynamic image sizes; `settings` are the defaults of its
+    options.
     """
 
     filter: int

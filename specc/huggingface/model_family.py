@@ -210,8 +210,8 @@ def _find_nearest_type(model_type: str, data: JsonObject) -> str:
 
 
 def count_known_keys(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[str, int]:
-    """Count the keys of a config.json that each built-in spec reads, and sort by descending count.
-    With equal counts, specs that read fewer other keys come first.
+    """Count the keys of a config.json that each built-in spec reads, in descending order of count.
+    Among specs with equal counts, specs that read fewer keys come first.
     """
     keys = set(data.members)
     selected = set(spec_names)

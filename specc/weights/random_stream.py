@@ -21,7 +21,7 @@ Floats = NDArray[np.float32]
 
 
 def mix_bits(z: int) -> int:
-    """Mix the bits of a 64-bit word (a bijection). Any input bit flips about half of the output."""
+    """Apply the SplitMix64 finalizer, a bijection of 64-bit words in which all bits interact."""
     z = (z ^ z >> 30) * SPLITMIX_MULTIPLIER_1 & UINT64_MASK
     z = (z ^ z >> 27) * SPLITMIX_MULTIPLIER_2 & UINT64_MASK
     return z ^ z >> 31

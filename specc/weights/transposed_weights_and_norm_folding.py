@@ -1,5 +1,5 @@
-"""Rewrite weights: find transposed matrices in a checkpoint, iterate over their rows, fold norm
-weights into the following linear layers, and check the range of weights.
+"""Rewrite weights: find transposed matrices in a checkpoint, iterate over rows of weights, fold
+norm weights into the following linear layers, and check the range of weights.
 """
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence

@@ -80,10 +80,10 @@ config.json."""
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A llama.cpp architecture. `model_type` is the architecture's name in Hugging Face configs,
-    `layer_names` maps tensor names in a layer (`{}` is the expert index), and `tensor_changes`
-    lists the tensors that llama.cpp changed. If `has_offset_norms` is True, llama.cpp added 1 to
-    norm weights.
+    """A llama.cpp architecture. `model_type` is the architecture's name in Hugging Face configs.
+    `layer_names` maps tensor names in a layer, in which `{}` stands for the expert index.
+    `tensor_changes` lists the tensors that llama.cpp changed. If `has_offset_norms` is True,
+    llama.cpp added 1 to norm weights.
     """
 
     model_type: str

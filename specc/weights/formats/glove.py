@@ -66,7 +66,7 @@ def read_glove(path: str | Path) -> WordVectors:
 
 
 def _decode_line(line: bytes) -> str:
-    """Decode a line, without its line terminator."""
+    """Decode a UTF-8 line and remove the line terminator. Raise an error for invalid UTF-8."""
     try:
         return line.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
@@ -77,7 +77,8 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
     """Parse a line into a word, which may contain spaces, and a vector of `width` values. If
     `width` is 0, all fields after the first are values.
     """
-    # `split()` would be wrong, because some words in published files contain other whitespace
+    # `split()` would be wrong, because words in published files may contain whitespace other than
+    # U+0020
     fields = line.split(" ")
     if not width:
         _reject_word2vec_header(fields)

@@ -87,8 +87,9 @@ each call, so that a changed file is detected.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationSettings:
     """The settings of a quantization config. `block_shape` is the shape of blocks that share one
-    scale (None: inferred from the tensors), `bits` the bits per code, `group_size` the group size
-    (0: not set, -1: per channel), and `zero_offset` is added to stored zero points.
+    scale; None means that the shape is inferred from the tensors. `bits` is the number of bits per
+    code. A `group_size` of 0 means not set, and -1 means per channel. `zero_offset` is added to
+    stored zero points.
     """
 
     block_shape: tuple[int, int] | None = None
@@ -101,8 +102,8 @@ class QuantizationSettings:
 class QuantizedLayout:
     """The shape and the decoder of a weight, the bits per code and the group size along `axis`.
 
-    `is_uniform`: codes are integers with one scale per group. `is_symmetric`: there are no zero
-    points. Uniform and symmetric weights can be stored unchanged.
+    If `is_uniform` is True, codes are integers with one scale per group. If `is_symmetric` is True,
+    the weight has no zero points. Uniform and symmetric weights can be stored unchanged.
     """
 
     shape: Shape

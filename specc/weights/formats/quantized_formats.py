@@ -34,7 +34,7 @@ AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 def _subtract_zero_points(codes: Array, zero_points: Array | int) -> Array:
-    """Subtract the zero points from codes."""
+    """Return codes minus zero points as int16, so that the difference does not overflow."""
     return codes.astype(np.int16) - (
         zero_points if isinstance(zero_points, int) else zero_points.astype(np.int16)
     )
