@@ -109,7 +109,8 @@ def _softmax(scores: Array, mask: Array | bool, axis: int, sinks: Array | None =
     visible_scores = np.where(mask, scores, -np.inf)
     maximum = visible_scores.max(axis, keepdims=True, initial=-np.inf)
     if sinks is not None:
-        # The maximum includes the sink; otherwise the exponential of the sink could overflow.
+        # The maximum includes the attention sink; otherwise the exponential of the sink could
+        # overflow.
         maximum = np.maximum(maximum, sinks)
     # If all scores are masked, -inf minus -inf would be NaN.
     maximum = np.where(np.isneginf(maximum), 0.0, maximum)
@@ -143,7 +144,7 @@ def masked_hardmax(op: ops.MaskedHardmax, env: LengthValues, scores: Array, mask
     f[*s q k], b[#*s #q #k] -> f[*s q k]
     """
     # `argmax` is applied to unmasked keys only, so that ties and NaN at masked keys have no effect.
-    # The first index is selected if several scores are equal.
+    # If several scores are equal, `argmax` selects the first index.
     is_visible = np.broadcast_to(mask, scores.shape) & ~np.isneginf(scores)
     one_hot: Array = np.zeros_like(scores)
     for index in np.ndindex(*scores.shape[:-1]):
@@ -304,7 +305,7 @@ def mixture_of_experts(op: ops.MixtureOfExperts, env: LengthValues, *operands: A
         weighted_output = np.where(is_chosen, inputs.gates, 0).sum(
             -1, keepdims=True
         ) * output.reshape(result.shape)
-        # outputs of tokens that are not routed to this expert may be NaN, so they are excluded from
-        # the sum
+        # outputs of tokens that are not routed to the expert may be NaN, so the sum excludes these
+        # outputs
         result += np.where(is_chosen.any(-1, keepdims=True), weighted_output, 0)
     return result

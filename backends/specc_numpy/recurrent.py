@@ -14,7 +14,7 @@ from specc_numpy.tensor import POINTWISE_FUNCTIONS, sigmoid
 
 CellStep = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
 """A function that computes the states after one time step from the input of the step and the
-previous states. The first state is the output of the step.
+previous states. The first of the computed states is the output of the time step.
 """
 
 

@@ -12,8 +12,8 @@ A decode step reads all packed weights once, so that a large part of its time is
 translation. ONNX Runtime allocates each weight separately, so the operating system does not back
 weights with huge pages. With huge pages (Linux 6.1), the decode step of a Llama with 134 M
 parameters takes 0.76 to 0.80 times as long. Moving 100 MB takes 0.03 to 0.4 s, depending on memory
-fragmentation, so a background thread moves the memory after `RUNS_BEFORE_MOVE` runs. On systems
-other than Linux, memory is not moved.
+fragmentation, so a background thread moves the memory after `RUNS_BEFORE_MOVE` runs. Only Linux
+supports moving the memory of a session to huge pages.
 """
 
 import ctypes

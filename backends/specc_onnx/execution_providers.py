@@ -2,9 +2,9 @@
 devices, and the check that no compute node fell back to the CPU.
 
 ONNX Runtime computes shapes on the CPU with every provider, so its session option
-`disable_cpu_ep_fallback` rejects nearly every model with dynamic dimensions. Therefore, this module
-allows nodes that depend only on dimensions, constants and one-element tensors to run on the CPU.
-Any other node on the CPU is an error that names the node, because a silent fallback would make GPU
+`disable_cpu_ep_fallback` rejects nearly every model with dynamic dimensions. The check allows nodes
+that depend only on dimensions, constants and one-element tensors to run on the CPU. Any other node
+on the CPU causes an error with the name of the node, because a silent fallback would make GPU
 measurements wrong.
 """
 

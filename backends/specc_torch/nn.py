@@ -124,8 +124,8 @@ def masked_hardmax(
     if not scores.shape[-1]:
         return scores
     is_visible = mask & ~torch.isneginf(scores)
-    # The first index is selected if several scores are equal, so `argmax` is applied to the mask of
-    # maxima, not to the scores.
+    # If several scores are equal, the first index is selected, so `argmax` is applied to the mask
+    # of maxima, not to the scores.
     maximum = scores.masked_fill(~is_visible, -torch.inf).amax(-1, keepdim=True)
     is_maximum = is_visible & (scores == maximum)
     one_hot = functional.one_hot(is_maximum.to(torch.int8).argmax(-1), scores.shape[-1])

@@ -13,7 +13,7 @@ from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_no
 
 CellStep = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 """A function that computes the states after one time step from the input projection `W x + b` and
-the previous states. The first state is the output of the step.
+the previous states. The first of the computed states is the output of the time step.
 """
 
 ACTIVATION_FUNCTIONS = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid}

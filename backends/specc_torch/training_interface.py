@@ -50,9 +50,10 @@ def module(
     """Build the graph of a spec as an `nn.Module` with the spec's parameter names and tied
     weights.
 
-    Calling the module, e.g. `model(pixel_values=x)`, returns the outputs by name. The arguments are
-    those of `specc.compile`. Initial values come from `weights`, from the seed `init`, or from the
-    weights that the spec names; otherwise from the seed 0. Raise the errors of `specc.compile`.
+    Calling the module, e.g. `model(pixel_values=x)`, returns the outputs by name. The arguments of
+    `module` are arguments of `specc.compile`. Initial values come from `weights`, from the seed
+    `init`, or from the weights that the spec names; otherwise from the seed 0. Raise the errors of
+    `specc.compile`.
     """
     check_argument_kinds(ARGUMENT_KINDS, locals())  # `locals()` contains only arguments here
     opened_spec = open_spec_argument(

@@ -60,7 +60,7 @@ def get_operand_axis_size(node: Node, dependence: Dependence) -> Dim:
 def find_op_dependences(
     op: Op, args: tuple[Type | None, ...], results: tuple[Type, ...]
 ) -> tuple[Dependence, ...]:
-    """Return the dependences of an op. The result is cached, because many layers are equal."""
+    """Return the dependences of an op. The result is cached, because many layers have equal ops."""
     return tuple(
         _iterate_scan_dependences(op, args, results)
         if isinstance(op, Scan)

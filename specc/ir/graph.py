@@ -123,7 +123,7 @@ class NodeOrigin:
     spans: tuple[Span, ...] = ()
 
     def merge_origin(self, other: "NodeOrigin") -> "NodeOrigin":
-        """Return the union of both origins."""
+        """Return the union of this origin and `other`."""
         scopes, spans = (*self.scopes, *other.scopes), (*self.spans, *other.spans)
         return NodeOrigin(tuple(dict.fromkeys(scopes)), tuple(dict.fromkeys(spans)))
 
@@ -158,7 +158,7 @@ class Graph:
         return f"{self.name}: {format_value_types(inputs)} -> {format_value_types(outputs)}"
 
     def get_origin(self, node: Node | None) -> NodeOrigin:
-        """Return the origin of a node. The default is an empty origin."""
+        """Return the origin of a node, or an empty origin if no origin is recorded."""
         return self.node_origins.get(node, NodeOrigin()) if node else NodeOrigin()
 
     def map_users(self) -> dict[Value, list[tuple[Node, int]]]:

@@ -1,8 +1,9 @@
 """Parse graphs from the textual IR.
 
-The text is untrusted. The parser limits the size and nesting of the text, builds only known ops
-with attributes of the declared types, checks all nodes with shape rules, and executes nothing. The
-parser raises E0927 if the version or the size is not supported, and E0928 if a line is invalid.
+The parser treats the text as untrusted: the parser limits the size and nesting of the text, builds
+only known ops with attributes of the declared types, checks all nodes with shape rules, and
+executes nothing. The parser raises E0927 if the version or the size is not supported, and E0928 if
+a line is invalid.
 """
 
 from collections.abc import Iterator, Mapping

@@ -12,8 +12,8 @@ Values are numbered in order. An absent operand is `_`. The line of a `scan` end
 followed by the lines of the loop body, whose values are numbered separately. `specc.ir.ir_parser`
 parses the text.
 
-The text contains no source positions of specs. The parser validates the text and raises E0928 at
-the location of an error.
+The textual IR contains no source positions of specs. The parser validates the text and raises E0928
+at the location of an error.
 """
 
 import json
@@ -30,7 +30,7 @@ IR_HEADER = "specc-ir 1"
 
 
 def format_ir(*graphs: Graph) -> str:
-    """Format graphs with unique names as textual IR. The text is deterministic."""
+    """Format graphs with unique names as textual IR, deterministically."""
     assert len({g.name for g in graphs}) == len(graphs), "two graphs of one text have the same name"
     lines = [IR_HEADER]
     for graph in graphs:

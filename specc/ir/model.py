@@ -138,8 +138,9 @@ class DerivedGraphs:
 
 
 PAST_LENGTH_INPUT = "past.rows"
-"""The name of the input with the number of past positions. The input is a decode state if no input
-shape determines the number of past positions. With in-place buffers, the caller passes the number.
+"""The name of the input with the number of past positions. The input exists if no input shape
+determines the number of past positions. The input is a decode state, or, with in-place buffers, an
+argument that the caller passes.
 """
 
 
@@ -253,7 +254,8 @@ def resolve_missing_inputs(defaults: Graph, missing_names: Collection[str]) -> G
         value = defaults.outputs[name]
         builder.copy_nodes(defaults, new_values, collect_required_nodes([value]))
         outputs[name] = new_values[value]
-        # a later default reads this output in place of the input, unless the input has been added
+        # later defaults read the output `name` in place of the input, unless the input has been
+        # added
         if name in defaults.inputs:
             new_values.setdefault(defaults.inputs[name], outputs[name])
     ordered_outputs = {n: outputs[n] for n in defaults.outputs if n in outputs}

@@ -1,8 +1,8 @@
 """Derive the dependences of an op from the marks in the signature of the op.
 
 A signature such as `f[*s q k|q] -> f[*s q d]` assigns a name, and optionally a mark, to each
-operand axis. The name determines the corresponding result axis. The mark determines which positions
-of the operand axis each result position reads.
+operand axis. The name of an operand axis determines the corresponding result axis. The mark of an
+operand axis determines which positions of the operand axis each result position reads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,11 +51,12 @@ class DependenceMask:
 class Dependence:
     """The dependence of the result `result` on the axis `operand_axis` of the operand `operand`.
 
-    The `kind` determines what position t of `result_axis` reads. `same`: position t. `window`:
-    positions `t - max_offset` to `t - min_offset`. `strided`: positions `t · stride - max_offset`
-    to `t · stride - min_offset`. `band`: positions where all `gates` may be nonzero. `newest`: the
-    last position, and earlier positions if `max_offset` > 0, for a result without the operand axis.
-    `extent`: only the size of the axis. `all`: all positions.
+    The `kind` determines which operand positions the result at position t of `result_axis` reads.
+    `same` reads position t, `window` reads positions `t - max_offset` to `t - min_offset`, and
+    `strided` reads positions `t · stride - max_offset` to `t · stride - min_offset`. `band` reads
+    positions where all `gates` may be nonzero. `newest`, for a result without the operand axis,
+    reads the last position, and earlier positions if `max_offset` > 0. `extent` reads only the size
+    of the axis, and `all` reads all positions.
     """
 
     operand: int
@@ -221,8 +222,8 @@ def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> De
         return _interpret_mark(operand_axis, result_axis)
     if result_axis is not None:
         return operand_axis.make_dependence(result_axis, "same", SAME_POSITION)
-    # if the result lacks the axis, it reads all positions, or in a contraction only the positions
-    # where no factor is zero
+    # a result without the axis reads all positions, or in a contraction only the positions where no
+    # factor is zero
     if isinstance(operand_axis.op, Einsum) and (gates := _find_contraction_masks(operand_axis)):
         return operand_axis.make_dependence(gates[0].result_axis, "band", FULL_INTERVAL, gates)
     return operand_axis.make_dependence(None, "all")

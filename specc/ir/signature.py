@@ -1,18 +1,19 @@
 """Shape signatures of ops, such as `f[*s i], f[o i], f[o]? -> f[*s o]`.
 
 The letter before the brackets is an element kind: `f` float, `i` int, `b` bool, `n` number, `q`
-bytes of quantized weights, `a` any. The same letter means the same element type in all terms. A
-name denotes an axis and its size, and `*s` denotes any number of axes. `#d` is an axis whose size
-may also be 1. `#*s` are axes that are aligned from the right, may have size 1 and may be missing.
-`?` after an operand makes the operand optional, and `...` allows any number of such operands. In a
-term with two variadic groups, `*a t *b`, the op's attribute `axis` is the number of axes of the
-first group.
+bytes of quantized weights, `a` any. Terms with the same letter have the same element type. A name
+denotes an axis and its size, and `*s` denotes any number of axes. `#d` is an axis whose size may
+also be 1. `#*s` are axes that are aligned from the right, may have size 1 and may be missing. `?`
+after an operand makes the operand optional, and `...` allows any number of such operands. In a term
+with two variadic groups, `*a t *b`, the op's attribute `axis` is the number of axes of the first
+group.
 
 Marks on the axes of operands declare which operand positions a result position reads
-(`specc.ir.dependence`). No mark: the same position. `t[a:b]`: positions `t - b` to `t - a`.
-`t[a:b:s:u]`: for position u of the result axis `u`, positions `s · u - b` to `s · u - a`. `t>`: all
-positions up to t. `k|q`: positions of `k` that `q` attends to. `t$`: the last position. `t@`: the
-size only. `t~`: all positions. If no result has an operand axis, all positions of the axis are
+(`specc.ir.dependence`). Without a mark, position t of a result reads position t. With `t[a:b]`, a
+result reads positions `t - b` to `t - a`. With `t[a:b:s:u]`, position u of the result axis `u`
+reads positions `s · u - b` to `s · u - a`. With `t>`, a result reads all positions up to t; with
+`k|q`, the positions of `k` that `q` attends to; with `t$`, the last position; with `t@`, only the
+size; with `t~`, all positions. If no result has an operand axis, all positions of the axis are
 read. Shape inference, checks, messages, dependence analysis and generated test inputs use the same
 signature.
 """

@@ -35,8 +35,8 @@ class Target:
     in_place_cache_dtypes: frozenset[str] = frozenset()
     """The supported element types of in-place KV buffers (`specc.ir.model.KVBufferGraph`)."""
     has_unmasked_kernel: bool = False
-    """True if attention without a mask has a faster kernel. With in-place KV caches, the model then
-    checks at run time whether the mask is only causal.
+    """True if attention without a mask has a faster kernel. A model with in-place KV caches uses
+    the faster kernel if the mask is only causal, which the model checks at run time.
     """
     fuses_add_into_norm: bool = False
     """True if the runtime fuses an addition with a layer norm into a slower kernel."""

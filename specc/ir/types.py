@@ -105,13 +105,13 @@ class Interval:
         return Interval(self.low * factor, self.high * factor)
 
     def __or__(self, other: "Interval") -> "Interval":
-        """Return the smallest interval that contains both intervals."""
+        """Return the smallest interval that contains this interval and `other`."""
         if self.is_empty or other.is_empty:
             return self if other.is_empty else other
         return Interval(min(self.low, other.low), max(self.high, other.high))
 
     def __and__(self, other: "Interval") -> "Interval":
-        """Return the intersection of both intervals."""
+        """Return the intersection of this interval and `other`."""
         intersection = Interval(max(self.low, other.low), min(self.high, other.high))
         return EMPTY_INTERVAL if intersection.is_empty else intersection
 

@@ -6,8 +6,8 @@ step into the loop body. `map_outputs` computes the outputs from the final loop-
 Sampling applies temperature, top-k, softmax, top-p (arXiv:1904.09751, sec. 3.1) and min-p
 (arXiv:2407.01082, sec. 3) in this order. A uniform random number then selects a token by inverse
 transform sampling; equal logits are ordered by id. Probabilities are computed in f64, so that the
-Python implementation samples the same token. Random keys are u64 tensors of any shape, so that a
-single node computes the random numbers of all sequences of a batch.
+ONNX model and the Python implementation sample the same token. Random keys are u64 tensors of any
+shape, so that a single node computes the random numbers of all sequences of a batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -308,9 +308,9 @@ def emit_sampler_state(
 
 
 def _emit_candidate_count(vocabulary: int, settings: Mapping[str, OnnxValue]) -> OnnxValue:
-    """Emit the number i64[] of most likely tokens from which a token is sampled. The number is
-    top-k if top-k is used, else `MAX_SAMPLED_CANDIDATES` if top-p or min-p is used, else the
-    vocabulary size.
+    """Emit the number i64[] of most likely tokens from which a token is sampled. The number of
+    candidates is top-k if top-k is used, else `MAX_SAMPLED_CANDIDATES` if top-p or min-p is used,
+    else the vocabulary size.
     """
     top_k = settings["top_k"]
     has_cutoff = (settings["top_p"] < 1.0) | (settings["min_p"] > 0.0)
@@ -339,7 +339,7 @@ def emit_sampled_tokens(sampler: SamplerState, logits: OnnxValue, step: OnnxValu
 
 def _emit_top_p_filter(sampler: SamplerState, probabilities: OnnxValue) -> OnnxValue:
     """Emit the sorted probabilities `[batch, k]` with zeros for tokens that top-p or min-p
-    excludes. The first token is never excluded.
+    excludes. The most likely token is never excluded.
     """
     preceding_sum = probabilities.emit_node("CumSum", 1, exclusive=1)
     # Rounded sums may exceed 1, so top-p = 1 is handled separately and keeps all tokens.

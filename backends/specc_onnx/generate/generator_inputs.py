@@ -186,7 +186,7 @@ class GenerationContext(GeneratorDefinition):
     """A standalone generator under construction: the `types` of the inputs of the spec, the scalar
     inputs by role, and the `main_tensors` of the main graph by name, including encoder outputs.
     Each sequence is repeated `repeat_count` times. If an encoder output has a batch axis, whose
-    size is fixed, `repeat_count` is the number of beams. Otherwise, `repeat_count` is 1, and the
+    size is fixed, `repeat_count` is the number of beams; otherwise, `repeat_count` is 1, and the
     first step expands each sequence to several beams.
     """
 

@@ -41,7 +41,7 @@ def hoist_invariant_nodes(
     step, g = context.derived.step, context.g
     invariant_nodes = set(find_invariant_nodes(step, loop_invariant_inputs))
     inputs = {t.name: t.type for t in loop_invariant_inputs.values()}
-    # Only loop-invariant inputs of the step have tensors outside the loop body.
+    # Only loop-invariant inputs of the decode step have tensors outside the loop body.
     hoisted_inputs = {n: step.inputs[n] for n in loop_invariant_inputs}
     context.bind_inputs(replace(step, inputs=hoisted_inputs, outputs={}), loop_invariant_inputs)
     # The dimension `batch` is the number of beams of all sequences in the decode step, but the
@@ -138,7 +138,7 @@ class LoopIteration:
 
 def build_generation_body(context: GenerationContext, loop: LoopIteration) -> GraphProto:
     """Build the `Loop` body. The inputs of the body are the iteration, the condition and the
-    loop-carried values. The outputs are the condition and the next loop-carried values.
+    loop-carried values. The outputs of the body are the condition and the next loop-carried values.
     """
     g, step, carries = context.g, context.derived.step, loop.carries
     state_count = len(loop.token_carries) + len(loop.state_carries)
@@ -152,7 +152,7 @@ def build_generation_body(context: GenerationContext, loop: LoopIteration) -> Gr
         input_types = {
             t.name: t.type for t in (*body_tensors.values(), *loop.loop_invariant_inputs.values())
         }
-        # The loop is skipped for an empty batch.
+        # The generation loop is skipped for an empty batch.
         lower_bounds = {**step.min_lengths, str(context.batch): 1}
         with g.enter_graph(DimResolver(input_types, step.length_equations, lower_bounds)):
             context.bind_inputs(step, {**body_tensors, **loop.loop_invariant_inputs})

@@ -1,10 +1,10 @@
 """Build a standalone generator, which consists of an encoder and an ONNX `Loop` around the decode
 step.
 
-The first iteration processes the complete prompt; later iterations process one token per sequence.
-KV caches are loop-carried values whose time axis grows: a loop body cannot update a buffer in
-place, so fixed-size buffers would be copied for every token. The body captures weights and encoder
-outputs from the main graph.
+The first iteration of the loop processes the complete prompt; later iterations process one token
+per sequence. KV caches are loop-carried values whose time axis grows: a loop body cannot update a
+buffer in place, so fixed-size buffers would be copied for every token. The loop body captures
+weights and encoder outputs from the main graph.
 """
 
 from collections.abc import Mapping
@@ -57,9 +57,9 @@ def build_generation_model(
 ) -> BuiltModel:
     """Build the standalone generator for `source`; `storage_dtypes` and `ties` are the arguments of
     `build_model`. The model has the inputs of the definition and of `get_scalar_input_types`, the
-    output `tokens`, and the output `log_probs` or (for beam search) `scores`. If an output has the
-    same name as an input, a numeric suffix is added. Raise E0944 for a per-token input without
-    a value inside the loop.
+    output `tokens`, and the output `log_probs` or (for beam search) `scores`. An output whose name
+    is also the name of an input gets a numeric suffix. Raise E0944 for a per-token input without a
+    value inside the loop.
     """
     onnx_targets.check_opset(opset)
     definition = GeneratorDefinition.from_graph(source)

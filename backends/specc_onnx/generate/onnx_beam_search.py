@@ -205,8 +205,8 @@ def _emit_can_improve(
 ) -> OnnxValue:
     """Emit bool[s, 1], true for sequences whose finished hypotheses can still improve. With
     `early_stopping`, a sequence can improve while it has a live beam and fewer than `num_beams`
-    finished hypotheses. Otherwise, a sequence can improve while its best live beam has a higher
-    score than its worst finished hypothesis.
+    finished hypotheses. Without `early_stopping`, a sequence can improve while its best live beam
+    has a higher score than its worst finished hypothesis.
     """
     waits_for_limit = step.decoding.early_stopping == "never" and step.decoding.length_penalty > 0
     best_score = scores.slice(1, 0, 1)

@@ -60,7 +60,7 @@ def emit_integer_floordiv(x: Tensor, y: Tensor) -> OnnxValue:
     is subtracted where the remainder of `Div` differs from the result of `Mod`.
     """
     divisor_value = find_tensor_constant(y)
-    # Division by 0 returns 0, and division by -1 returns the negation. Both results are emitted as
+    # Division by 0 returns 0, and division by -1 returns the negation; both are emitted as
     # products.
     if divisor_value in (0, -1):
         return x * y

@@ -273,7 +273,7 @@ class Emitter:
             constant = self.values.constants.get(name)
             if constant and constant.raw_data == proto.raw_data and constant.dims == proto.dims:
                 return NodeResult(self, name, dtype)
-            # another constant with the same shape, or a value of the graph, may have the same name
+            # the name may already be used by a different constant or by a value of the graph
             if name not in self.names.used:
                 break
         proto.name = name

@@ -327,7 +327,7 @@ def _find_appended_state(
     match value.node:
         # The attention kernel itself appends to the KV buffer, so the concatenation is not emitted.
         case Node(ops.Concat(), (Value() as past, _)):
-            # Any other user would read the buffer after the kernel has modified it.
+            # Any other user of the buffer would read the buffer after the kernel has modified it.
             has_single_reader = use_counts[past] == 1 and use_counts[value] == 2
             return states_by_input.get(past) if has_single_reader else None
     return None

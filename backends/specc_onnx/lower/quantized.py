@@ -180,8 +180,8 @@ def _emit_fake_quantized_groups(x: Tensor, group_size: int) -> Tensor:
     groups = emit_reshape(padded, shape, source_shape=padded_shape)
     maximum = _emit_token_maximum(groups)
     scale = maximum / 127
-    # The kernel of `MatMulNBits` multiplies by the reciprocal, which rounds differently from a
-    # division.
+    # The kernel of `MatMulNBits` multiplies by the reciprocal of the scale, which rounds
+    # differently from a division by the scale.
     inverse_scale = 127 / maximum
     values = (groups * inverse_scale).round() * scale
     values = emit_reshape(values, padded_shape, source_shape=shape)

@@ -166,9 +166,9 @@ def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[OnnxValue, ...
 def quantized_lstm(
     op: ops.QuantizedLstm, g: Emitter, *args: Tensor | None
 ) -> tuple[OnnxValue, ...]:
-    """Lower a quantized LSTM to ONNX Runtime's `DynamicQuantizeLSTM`. The operator quantizes the
-    inputs of all time steps with one scale. Padded time steps are zeros, which do not affect the
-    scale.
+    """Lower a quantized LSTM to ONNX Runtime's `DynamicQuantizeLSTM`. `DynamicQuantizeLSTM`
+    quantizes the inputs of all time steps with one scale. Padded time steps are zeros, which do not
+    affect the scale.
     """
     layer = _RecurrentLayer(g, op, args, GateOrder(LSTM_GATE_ORDER))
     return _emit_fused_layer(layer, "DynamicQuantizeLSTM")
@@ -277,8 +277,8 @@ class _RecurrentLayer:
         `initial_state` (None: zeros). `lengths` is None without padding.
         """
         g = self.g
-        # The operator has processed the placeholder position of `pad_empty_axes`, and ONNX does not
-        # define the final state of a sequence of length 0.
+        # The recurrent operator has processed the placeholder position of `pad_empty_axes`, and
+        # ONNX does not define the final state of a sequence of length 0.
         if lengths is not None:
             has_positions = lengths.unsqueeze(1) > 0
         elif not g.lengths.is_positive(self.batch_and_length[1]):

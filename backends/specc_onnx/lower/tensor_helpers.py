@@ -151,9 +151,9 @@ def emit_stable_top_k(
     is_short = length.number is not None and length.number <= STABLE_TOP_K_LENGTH
     if is_short or not g.lacks_kernel("stable TopK", x.dtype):
         return emit_top_k(x, count, axis=axis, largest=largest)
-    # All elements are sorted first, because `TopK` may select any of several equal elements. Then
-    # the indices are sorted within each run of equal elements. The sort key is the index of the run
-    # times the axis size, plus the index of the element.
+    # The first `TopK` sorts all elements, because `TopK` may select any of several equal elements.
+    # The second `TopK` sorts the indices within each run of equal elements by the key `run index *
+    # axis size + element index`.
     axis_length = g.emit_shape([length])
     values, indices = emit_top_k(x, axis_length, axis=axis, largest=largest)
     previous_indices = (emit_arange(g, length) - 1).maximum(0)

@@ -285,7 +285,8 @@ def add_parameters(
     ties: Mapping[str, str],
 ) -> dict[str, TensorProto]:
     """Add an initializer for each stored parameter, and a cast if its storage dtype differs from
-    its type; return the initializers by parameter name. The arguments are those of `build_model`.
+    its type; return the initializers by parameter name. The docstring of `build_model` describes
+    `storage_dtypes` and `ties`.
     """
     weights: dict[str, TensorProto] = {}
     for name, value in parameters.items():

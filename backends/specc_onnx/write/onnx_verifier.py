@@ -211,8 +211,8 @@ def _infer_loop(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProt
     )[1:]
     inferred_types.check_unknown_lengths()
     inferred_types.lengths, inferred_types.unknown_lengths = outer_lengths, outer_unknown
-    # The results are the inputs of the second iteration, in which loop-carried values with a common
-    # symbolic dimension must still agree.
+    # The results of the first iteration are the inputs of the second iteration, in which
+    # loop-carried values with a common symbolic dimension must still agree.
     next_lengths = _read_symbol_lengths(body.input[2:], final_types)
     _check_carries(
         [substitute_type_lengths(v.type, next_lengths) for v in body.input[2:]], final_types

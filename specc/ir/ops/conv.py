@@ -77,7 +77,8 @@ class SlidingWindowOp(PaddedWindow):
 
     def compute_length(self, length: Dim, n: int) -> Dim:
         """Return the result size of window axis `n` for an operand axis of size `length`."""
-        # return an unchanged size as is, because a quotient would hide that both sizes are equal
+        # return an unchanged size as is, because a quotient would hide that operand and result
+        # sizes are equal
         if self.is_position_preserving(n):
             return length
         return floor_divide_dims(length - (1 + self.get_output_lag(n)), self.stride[n]) + 1
@@ -157,9 +158,9 @@ class Conv(
 ):
     """Convolution over time or an image: `y = w * x + b`, as in PyTorch.
 
-    The weight is [out, in / groups, kernel …], and each of the `groups` reads its own channels. The
-    length is preserved if `before + after = (kernel - 1) · dilation`. If all padding is before the
-    first position, the convolution is causal (arXiv:1609.03499).
+    The weight is [out, in / groups, kernel …], and each of the `groups` reads only its own input
+    channels. The length is preserved if `before + after = (kernel - 1) · dilation`. If all padding
+    is before the first position, the convolution is causal (arXiv:1609.03499).
     """
 
     kernel: tuple[int, ...]

@@ -129,10 +129,10 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
     `interpolate`.
 
     `bilinear` and `bicubic` (a = -0.75) place output pixel i of m at input position `(i + 0.5) · n
-    / m - 0.5` of n, or with `align_corners` at `i · (n - 1) / (m - 1)`. `nearest` takes pixel `⌊i ·
-    n / m⌋`, `nearest_exact` `⌊(i + 0.5) · n / m⌋`, in float32. `factors` override `m / n`.
-    `antialias` widens the filter (triangle, or cubic with a = -0.5) by the downsampling factor, and
-    does not support `factors`.
+    / m - 0.5` of n, or with `align_corners` at `i · (n - 1) / (m - 1)`. `nearest` selects input
+    pixel `⌊i · n / m⌋`, and `nearest_exact` selects input pixel `⌊(i + 0.5) · n / m⌋`, computed in
+    float32. `factors` override `m / n`. `antialias` widens the filter (triangle, or cubic with a =
+    -0.5) by the downsampling factor, and does not support `factors`.
     """
 
     axis: int

@@ -153,10 +153,10 @@ class Sinusoid(Op, sig="i[*s] -> f[*s d]"):
     """Sinusoidal position encoding: sine and cosine of `position · base^(-2n/dim)`
     (arXiv:1706.03762, sec. 3.5).
 
-    `interleaved`: sine at even, cosine at odd features, as in the paper. `halves`: all sines,
-    then all cosines (Marian). `fairseq`: as `halves`, with the frequencies
-    `base^(-n / (dim/2 - 1))`.
-    Angles are computed in float64 and rounded once.
+    The layout `interleaved` has sines at even features and cosines at odd features, as in the
+    paper. The layout `halves` has all sines, then all cosines, as in Marian. The layout `fairseq`
+    is `halves` with the frequencies `base^(-n / (dim/2 - 1))`. Angles are computed in float64 and
+    rounded once.
     """
 
     dim: Dim

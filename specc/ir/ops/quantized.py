@@ -51,10 +51,10 @@ class QuantizedLinear(Op, sig="f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]"
     """Linear layer with quantized weights: `x' @ (w · scale).T + b`, or `(w - z) · scale` with zero
     points.
 
-    `rounding` is the quantization of activations `x` to `x'`. `none`: no quantization. `row`:
-    per-token int8, scale = absmax / 127. `block`: int8 per group of `group_size` values. `tensor`:
-    per-tensor uint8 with a zero point, with 256 steps from the minimum to the maximum, including 0,
-    as in ONNX `DynamicQuantizeLinear`. Scales and quotients are float32.
+    `rounding` is the quantization of activations `x` to `x'`: `none` is no quantization, `row` is
+    per-token int8 with the scale absmax / 127, `block` is int8 per group of `group_size` values,
+    and `tensor` is per-tensor uint8 with a zero point, with 256 steps from the minimum to the
+    maximum, including 0, as in ONNX `DynamicQuantizeLinear`. Scales and quotients are float32.
     """
 
     bits: int = 8

@@ -104,8 +104,8 @@ class Gru(
     state.
 
     The operands are those of `rnn`. `reset` determines whether the reset gate is applied before the
-    recurrent projection, as in the paper, or after the projection and its bias. An update gate of 1
-    selects the `old` state, as in PyTorch, or the `new` state (arXiv:1409.0473).
+    recurrent projection, as in arXiv:1406.1078, or after the projection and its bias. An update
+    gate of 1 selects the `old` state, as in PyTorch, or the `new` state (arXiv:1409.0473).
     """
 
     reset: Literal["before", "after"]
