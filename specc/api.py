@@ -89,7 +89,7 @@ def compile(
     >>> specc.compile("xor", "xor.onnx")
     <specc compiled xor: xor.onnx, 1 file, ...>
     """
-    arguments = dict(locals())  # only the arguments are local variables here
+    arguments = dict(locals())  # `locals()` contains only the arguments so far
     check_argument_kinds(ARGUMENT_KINDS, arguments)
     _check_generation_config(generation_config, parse_graph_names(graphs))
     options = build_compile_options({**arguments, "generation_config": generation_config or {}})

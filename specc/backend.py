@@ -184,7 +184,7 @@ class Subgraphs:
 
     execution_counts_output: str  # int64 [n], the number of executions of each subgraph
     names: tuple[str, ...]
-    compared_constants: tuple[int, ...]  # integers with which branch conditions compare sizes
+    compared_constants: tuple[int, ...]  # integers to which `If` conditions compare sizes
 
 
 class DeviceTensor(Protocol):

@@ -101,7 +101,7 @@ class _BatchAxis:
             case ops.Split(sizes=sizes):
                 return any(map(self.is_batch_dependent, sizes[1:]))
             case ops.Expand():
-                return False  # the expanded batch elements are equal
+                return False  # all expanded batch elements are equal
             case ops.Scan():
                 return self._is_mixing_scan(node, node.op, results)
         return self._has_batch_attribute(node.op) or self._is_crossing_batch(node, results)

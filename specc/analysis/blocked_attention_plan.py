@@ -2,8 +2,8 @@
 (sliding-window) attention.
 
 A mask such as `window | global tokens` has no band, because global tokens attend to all positions,
-and all positions attend to them. Such a mask is decomposed into a band, global keys (to which every
-query may attend), and global queries (which may attend to every key):
+and all positions attend to them. A mask with global tokens is decomposed into a band, global keys
+(to which every query may attend), and global queries (which may attend to every key):
 
     abs(i - j) < 64 | first[j] | first[i]     [-63, 63], first[j], first[i]
     (i - j < 64 & j <= i | j < 4) & keep[j]   [0, 63], j < 4
@@ -134,7 +134,7 @@ class _MaskDecomposer:
             case ops.And() | ops.Or():
                 left = yield _DecompositionKey(operands[0], is_negated)
                 right = yield _DecompositionKey(operands[1], is_negated)
-                # by De Morgan's laws
+                # a negated conjunction is a disjunction, and vice versa (De Morgan's laws)
                 is_conjunction = isinstance(node.op, ops.And) != is_negated
                 return left & right if is_conjunction else left | right
             case ops.Where() if qk.value.dtype == "bool":

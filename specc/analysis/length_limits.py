@@ -159,8 +159,8 @@ def has_context_length(context_length: int, graph: Graph) -> bool:
 @lru_cache(maxsize=8)
 def find_min_lengths(graph: Graph) -> Mapping[str, int]:
     """Return the minimum size of each symbolic dimension for which all indices are in range, no
-    axis is shorter than a window over it, and no `argmax` reads an empty axis. The result is
-    cached.
+    axis is shorter than a window over it, and no `argmax` reads an empty axis. The minimum sizes of
+    a graph are cached.
     """
     min_lengths = _find_min_window_lengths(graph)
     for node, _ in iterate_all_nodes(graph):
@@ -170,8 +170,8 @@ def find_min_lengths(graph: Graph) -> Mapping[str, int]:
                 min_lengths[symbol] = max(min_lengths.get(symbol, 0), minimum)
         for dim in list_nonnegative_dims(node):
             match dim.substitute(graph.length_equations).terms:
-                # `c·symbol + k` is nonnegative if `symbol` is at least -k / c, rounded up; other
-                # expressions have no known minimum
+                # `c·symbol + k` is nonnegative if `symbol` is at least -k / c, rounded up; the
+                # minimum of any other expression is unknown
                 case ((((str() as symbol, 1),), c), ((), k)) if c > 0:
                     min_lengths[symbol] = max(min_lengths.get(symbol, 0), -(k // c))
     return min_lengths

@@ -278,7 +278,7 @@ def _infer_boolean_constants(
             return {1.0 - n: i for n, i in operand_constants[0].items()}
         case ops.And() | ops.Or():
             # One false operand determines the result of `and`, and one true operand determines the
-            # result of `or`. Otherwise, both operands must be constant.
+            # result of `or`. Without a determining operand, both operands must be constant.
             absorbing = 0.0 if isinstance(node.op, ops.And) else 1.0
             results = [{absorbing: c[absorbing]} for c in operand_constants if absorbing in c]
             return intersect_masked_constants([*results, find_common_constants(operand_constants)])

@@ -240,7 +240,7 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
     """
     root = ScopeSummary(name=graph.name)
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
-    # Static sizes replace maximum sizes.
+    # The sizes in `lengths` replace the maximum sizes of the graph.
     max_lengths = find_max_lengths(graph) | dict(lengths or {})
     _create_ordered_children(graph, root)
     for node, results in graph.nodes:

@@ -165,8 +165,9 @@ def _is_transparent_view(qk: QueryKeyTensor, op: Op, operand: Value) -> bool:
         case ops.Slice(axis) | ops.StridedSlice(axis) if axis not in (qk.query_axis, qk.key_axis):
             return True
         case ops.Slice(axis, _, stop) if qk.time_axis and stop == operand.shape[axis]:
-            # A slice that drops only prefix positions preserves times. Both axes must have a
-            # prefix; their sizes differ by the number of dropped positions.
+            # A slice that drops only prefix positions preserves times. The axes of the operand and
+            # of the result must have a prefix, and their sizes differ by the number of dropped
+            # positions.
             lengths = operand.shape[axis], qk.value.shape[axis]
             return None not in [qk.time_axis.get_prefix_length(n) for n in lengths]
         case ops.Cast(to):

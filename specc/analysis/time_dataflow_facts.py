@@ -1,7 +1,7 @@
 """Data types of the time dataflow analysis: lattice elements, causality violations, captures of
 loops, and loops over other axes for which no decode step can be derived.
 
-In a loop body, a mask that is computed before the loop is an input without a definition. Therefore,
+In a loop body, a mask that is computed before the loop is an input without a definition.
 `inline_loop_captures` replaces captures by the outer values, so that the analysis of the body finds
 the definition of the mask.
 """

@@ -129,8 +129,8 @@ time of `specc check`.
 
 
 class NonEmptyAction(argparse.Action):
-    """An argparse action that rejects an empty value. With an unset shell variable, for example,
-    `--adapter "$X"` would otherwise silently have no effect.
+    """An argparse action that rejects an empty value. For example, `--adapter "$X"` with an unset
+    shell variable is an error instead of having no effect.
     """
 
     def __call__(

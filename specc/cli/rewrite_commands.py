@@ -90,7 +90,7 @@ def execute_fmt(args: Namespace) -> int:
 def _report_formatted(
     changed_files: list[str], text: str | None, *, is_written: bool, is_check: bool
 ) -> int:
-    """Print formatted stdin, or changed files as JSON. With `--check`, raise E0984 for changes."""
+    """Print formatted stdin, or changed files as JSON. Raise E0984 if `--check` fails."""
     errors = list(map(_build_format_error, changed_files)) if is_check else []
     result = {
         "changed": changed_files,

@@ -366,8 +366,8 @@ def add_prompt_images(
     model: ModelInputs, images: Sequence[str], arguments: Sequence[str], chat: str | None
 ) -> tuple[list[str], str | None]:
     """Return the input arguments, including the images of `--image` by name, and the chat message.
-    A prompt without image placeholders becomes the chat message if the model has a chat template.
-    Otherwise, placeholders are inserted before the prompt. Raise E0910 if the model has no image
+    A prompt without image placeholders becomes the chat message if the model has a chat template;
+    otherwise, placeholders are inserted before the prompt. Raise E0910 if the model has no image
     input.
     """
     if not images or chat is not None:

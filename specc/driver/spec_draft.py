@@ -225,7 +225,8 @@ def _collect_tensor_names(directory: str) -> frozenset[str]:
 
 def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, ModelDefinition, str]:
     """Elaborate a built-in spec with the values of a config.json, ignoring the model_type. Also
-    return the name of the graph for the class in `architectures`, or "" if the spec has none.
+    return the name of the graph for the class in `architectures`, or "" if the spec has no such
+    graph.
     """
     library = SpecLibrary()
     program = select_used_spec_alternatives(build_program(library.open_spec(base), library), data)
@@ -234,7 +235,7 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, Mod
     graph = ""
     with suppress(SpeccError):  # a spec of another model family does not declare the class
         graph = find_graph_for_architecture(program, data)
-    # skip the symbolic check, which built-in specs pass
+    # skip the symbolic check, because all built-in specs pass the check
     model = elaborate_model(program, reader, graph)
     return spec, mark_ties(program, reader, model), graph
 

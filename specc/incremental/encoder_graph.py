@@ -98,7 +98,7 @@ class LastPositionBuilder:
     """Builds the last position of `value` along `axis`, for a time axis (`symbol`) of size 0.
 
     If the node of the value is in `computed_nodes` (nodes that are computed completely), the
-    position is sliced from the value. Otherwise, the position is computed from positions of the
+    position is sliced from the value; otherwise, the position is computed from positions of the
     operands. `full_values` are the values that are needed at all positions. `positions` are the
     positions to compute, in topological order.
     """

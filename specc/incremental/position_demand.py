@@ -201,8 +201,8 @@ def _get_result_demand(
     names: Sequence[AxisNames],
     needs: PositionNeeds,
 ) -> dict[AxisName, float]:
-    """Return the demand on a node's results, by axis name. Only new positions of cached values are
-    demanded.
+    """Return the demand on a node's results, by axis name. For a cached value, only the new
+    positions are demanded.
     """
     positions: dict[AxisName, float] = {}
     for value, axes in zip(results, names, strict=True):

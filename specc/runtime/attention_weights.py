@@ -145,7 +145,8 @@ def _reshape_weights(weights: Array, location: AttentionNode) -> Array:
     of size 1. Insert a head axis after the batch axis if the weights have none.
     """
     iterations = len(location.loops)
-    for loop_index, loop in enumerate(location.loops):  # the outermost loop was stacked last
+    # the iteration axis of the outermost loop was added last
+    for loop_index, loop in enumerate(location.loops):
         assert isinstance(loop.op, ops.Scan)
         weights = np.moveaxis(weights, loop_index + loop.op.axis, loop_index)
     for _ in range(iterations):
