@@ -74,7 +74,7 @@ def check_causality(
     ]
     for leak in flow.violations:
         if leak.node in live_nodes:
-            # the first output that depends on the node that violates causality
+            # the error names the first output that depends on the violating node
             name = next(
                 n for n in outputs if leak.node in collect_required_nodes([graph.outputs[n]])
             )

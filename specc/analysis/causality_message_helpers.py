@@ -256,9 +256,9 @@ class _UnprovenMaskTerm(NamedTuple):
 def _solve_unproven_mask_term(
     qk: QueryKeyTensor,
 ) -> Generator[QueryKeyTensor, _UnprovenMaskTerm, _UnprovenMaskTerm]:
-    """Return the first subexpression of a mask that does not compare position ids. If all terms
-    compare no position ids, as in `pre[i] & pre[j]`, return the complete mask. Yield the
-    subproblems for the operands to `solve_memoized`.
+    """Return the first subexpression of a mask that does not compare position ids. If no term
+    compares position ids, as in `pre[i] & pre[j]`, return the complete mask. Yield the subproblems
+    for the operands to `solve_memoized`.
     """
     node = qk.value.node
     operands = _list_mask_operands(qk, node) if node else None
@@ -274,7 +274,7 @@ def _solve_unproven_mask_term(
 
 
 def _list_mask_operands(qk: QueryKeyTensor, node: Node) -> list[QueryKeyTensor] | None:
-    """Return the operands of a mask to search; [] for compared position ids, None for other ops."""
+    """Return the mask operands to search, [] for compared position ids, or None for other ops."""
     if (inner := unwrap_view(qk)) is not None:
         return [inner]
     if (parts := split_concat(qk)) is not None:

@@ -93,7 +93,7 @@ def find_masked_constants(
     value: Value, query_axis: int, key_axis: int, time_axis: TimeAxis | None = None
 ) -> MaskedConstants:
     """Return the constants of `value`, each with the interval of `q - k` outside which `value`
-    equals the constant. If `time_axis` is not None, the intervals are of time differences.
+    equals the constant. If `time_axis` is not None, the intervals contain time differences.
     """
     qk = make_query_key_tensor(value, query_axis, key_axis, time_axis)
     if not has_equal_chunk_rates(qk):
@@ -256,8 +256,8 @@ def is_sorted_last(node: Node, number: float) -> bool:
 
 
 def _infer_where_constants(operands: list[QueryKeyTensor]) -> MaskedConstantRule:
-    """Return the constants of a `where`. A constant of a branch counts only where the condition can
-    select the branch.
+    """Return the constants of a `where`. A constant of a branch applies only at positions where the
+    condition can select the branch.
     """
     operand_constants: list[MaskedConstants] = yield from solve_each(operands)
     condition, yes, no = operand_constants

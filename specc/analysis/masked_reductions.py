@@ -35,7 +35,7 @@ from specc.ir.op_dependence import Dependence
 from specc.ir.types import FULL_INTERVAL, Interval
 
 VisibleKeys = tuple[int, Interval]
-"""A result axis (the query axis), and the interval of `q - k` of keys that affect the result."""
+"""A result axis (the query axis), and the interval of `q - k` in which keys affect the result."""
 
 
 def iterate_unaffected_reductions(

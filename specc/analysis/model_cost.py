@@ -160,7 +160,7 @@ MAGNITUDE_NAMES = (
 def format_large_number(number: int) -> str:
     """Format an integer, e.g. `137 billion`. Below one million, format all digits in groups."""
     for size, unit in MAGNITUDE_NAMES:
-        # e.g. 999.6 million is formatted as 1 billion, not as 1000 million
+        # for example, 999.6 million is formatted as 1 billion, not as 1000 million
         if number >= size * 0.9995:
             return f"{number / size:.3g} {unit}"
     return format_thousands(number)

@@ -101,7 +101,7 @@ class TimeDataflow:
         return [n for n, d in enumerate(shape) if self.time_axis.get_prefix_length(d) is not None]
 
     def has_composite_axis(self, value: Value) -> bool:
-        """Return True if an axis size contains the time symbol without being a time axis."""
+        """Return True if the size of an axis other than a time axis contains the time symbol."""
         shape = value.shape
         return any(
             d.symbols() & self.dependent_symbols and self.time_axis.get_prefix_length(d) is None

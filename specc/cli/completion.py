@@ -26,7 +26,7 @@ class CompletionChoice:
 @dataclass(frozen=True, slots=True)
 class CommandCompletion:
     """Completions of a command: its options with their help and candidates (None for an option
-    without value), and the candidates of its positional arguments.
+    without a value), and the candidates of its positional arguments.
     """
 
     summary: str

@@ -244,7 +244,7 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
         )
     is_token_ids = sequence_type.dtype == "i64" and sequence_type.rank == 2
     if is_token_ids and logits_type.rank in (2, 3) and size is None:
-        # a pointer network, whose output distribution is over the positions of another input
+        # the output distribution of a pointer network is over the positions of another input
         raise_error(
             "E0703",
             f"`{generation.logits_output}` selects one of {logits_type.shape[-1]} input positions, "

@@ -167,7 +167,7 @@ class StepGraphBuilder:
         for value in select_encoder_values(plan.graph, plan.flow, used_values):
             name = self.names.make_value_name(value)
             self.loop_invariant_inputs[name] = value
-            # An input of the spec keeps its batch axis unsplit.
+            # The folded batch axis of an input of the spec is not split.
             batch_size = None if value in input_facts else plan.batch_size
             folded = find_folded_batch_axis(value.type, batch_size)
             type = folded.split_batch_axis_of_type(value.type) if folded else value.type

@@ -146,7 +146,7 @@ class AttentionAxisLabeler:
         return None
 
     def _label_generated_tokens(self) -> AttentionMapAxis | None:
-        """Label the generated tokens of the first batch element; without tokenizer, return None."""
+        """Label generated tokens of the first batch element; return None without a tokenizer."""
         record = self._find_output_tokenizer()
         if record is None or self.generated_tokens is None:
             return None

@@ -36,7 +36,7 @@ PROMPT_TO_FREE_RATIO = 4
 
 
 class FullForwardSession:
-    """A decoder session without KV cache: each step runs a full forward pass over all tokens."""
+    """A decoder session without a KV cache: each step runs a full forward pass over all tokens."""
 
     def __init__(
         self,

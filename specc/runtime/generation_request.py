@@ -81,7 +81,7 @@ class GenerativeModel:
 
     @cached_property
     def decode(self) -> Callable[[Sequence[int]], str] | None:
-        """The function that decodes ids to text, or None without tokenizer or with codebooks."""
+        """The function that decodes ids to text, or None without a tokenizer or with codebooks."""
         if self.codebooks:
             return None
         record = find_text_tokenizer(self.preprocessing, self.generation)
@@ -350,7 +350,7 @@ def check_context_length(model: GenerativeModel, prompt: Ints) -> None:
 def compute_max_new_tokens(
     model: GenerativeModel, settings: GenerationSettings, prompt_length: int
 ) -> int:
-    """Return how many tokens fit after `prompt_length` tokens. Raise E0733 if none fits."""
+    """Return the maximum number of new tokens. Raise E0733 if `max_length` allows no new token."""
     max_tokens = settings.max_tokens
     if model.max_context is not None:
         # the last generated token needs no position, because the model is not run on it

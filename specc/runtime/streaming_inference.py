@@ -204,7 +204,7 @@ class InputStream:
         return chunk, past_inputs, self._infer_fixed_lengths(prepared)
 
     def _append_positions(self, name: str, new_positions: Array) -> Array:
-        """Append new positions of an input to its past positions. Raise E0912 on shape mismatch."""
+        """Append new positions of an input to its past positions. Raise E0912 if shapes differ."""
         past = self.past_inputs.get(name)
         if past is None:
             return new_positions

@@ -91,8 +91,9 @@ def convert_graph_to_half(graph: Graph, half_dtype: HalfDtype) -> Graph:
 
 
 def convert_derived_to_half(derived: DerivedGraphs, half_dtype: HalfDtype) -> DerivedGraphs:
-    """Convert encoder and decode step to `half_dtype`. KV caches have the dtype `half_dtype`, and
-    all other states are f32. Outputs of the encoder keep the dtype in which they are computed.
+    """Convert the encoder and the decode step to `half_dtype`. KV caches have the dtype
+    `half_dtype`, and all other states are f32. Outputs of the encoder keep the dtype in which they
+    are computed.
     """
     states = tuple(_convert_state(s, half_dtype) for s in derived.states)
     half_states = {s.name for s in states if s.type.dtype == half_dtype}

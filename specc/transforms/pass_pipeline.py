@@ -233,9 +233,9 @@ ALL_PASSES = (
 """Every pass that changes or checks graphs, in the order of `compile`."""
 
 SIMPLIFY_PASSES = ("fuse_scan", "split_scan")
-"""The loop passes for unquantized weights."""
+"""The passes that rewrite the loops of a graph with unquantized weights."""
 LOOP_PASSES = ("split_scan",)
-"""The loop passes for quantized weights, which keep loops over recurrent cells."""
+"""The passes that rewrite loops if weights are quantized; loops over recurrent cells remain."""
 DERIVE_PASSES = ("chunk", "prove", "step", "encode")
 """The passes that derive the step and the encoder graph."""
 
@@ -307,7 +307,7 @@ def convert_to_half_precision(graph: Graph, half_dtype: HalfDtype) -> Graph:
 def convert_derived_to_half_precision(
     derived: DerivedGraphs, half_dtype: HalfDtype
 ) -> DerivedGraphs:
-    """Return encoder and decode step in mixed precision, with KV caches in `half_dtype`."""
+    """Return the encoder and the decode step in mixed precision, with KV caches in `half_dtype`."""
     converted = convert_derived_to_half(derived, half_dtype)
     _verify_graphs((converted.encode, converted.step), "the pass `narrow`")
     return converted

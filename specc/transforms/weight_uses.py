@@ -251,8 +251,8 @@ class _WeightUseCollector:
         captured, stacked = set(operands.captured), set(operands.stacked)
         body_views = _map_body_views(body_values, views, captured, stacked)
         for value in node.operands:
-            # Scanned and loop-carried values change in each iteration, so they are not weights.
-            # Slices of a stacked weight are not weights either.
+            # Scanned values, such as slices of a stacked weight, and loop-carried values change in
+            # each iteration, so they are not weights.
             if value not in views or value in captured:
                 continue
             if not (value in stacked and views[value].is_stacked):
