@@ -14,7 +14,7 @@ from specc.diagnostics.render import extract_docstring_summary
 from specc.frontend.builtins import BUILTINS
 from specc.ir import ops
 from specc.ir.op import OPS_BY_NAME
-from specc.library.spec_files import (
+from specc.library.spec_file_lookup import (
     find_builtin_specs,
     find_error_pages,
     read_page_title,
@@ -248,7 +248,7 @@ API = {
         "specc/diagnostics/diagnostic.py": ("SpeccError", "Diagnostic"),
     },
     "specc_torch": {
-        "backends/specc_torch/training_interface.py": (
+        "backends/specc_torch/training_module_and_dataset.py": (
             "module",
             "batch",
             "Dataset",

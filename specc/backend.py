@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     # imported only for annotations: opening a model does not import the IR or the weights package
     import numpy as np
 
-    from specc.artifact.package_index_and_checksums import WeightFileMetadata
+    from specc.artifact.package_index_and_integrity import WeightFileMetadata
     from specc.ir.array import Array
     from specc.ir.graph import Graph, Value
     from specc.ir.model import DecodeState, KVCache, ModelSource

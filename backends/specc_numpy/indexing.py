@@ -10,7 +10,7 @@ from specc.ir.array import Array
 from specc.ir.graph_interpreter import (
     check_index_range,
     evaluate_length,
-    evaluate_padding,
+    evaluate_pad_amounts,
     evaluate_stride,
     evaluate_top_k,
 )
@@ -65,7 +65,7 @@ def pad(op: ops.Pad, env: LengthValues, x: Array) -> Array:
 
     a[*a t *b] -> a[*a u *b]
     """
-    start_padding, end_padding = evaluate_padding(op, x.shape[op.axis], env)
+    start_padding, end_padding = evaluate_pad_amounts(op, x.shape[op.axis], env)
     widths = [(0, 0)] * x.ndim
     widths[op.axis] = start_padding, end_padding
     if op.mode == "constant":

@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
 from specc_torch import conv, indexing, nn, quantized, recurrent, tensor
 from specc_torch.spec_module import SpecModule
 from specc_torch.torch_interpreter import evaluate
-from specc_torch.training_interface import Dataset, batch, check_output_path, module, save
+from specc_torch.training_module_and_dataset import Dataset, batch, check_output_path, module, save
 
 __all__ = [
     "Dataset",

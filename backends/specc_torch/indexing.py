@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.graph_interpreter import (
     check_index_range,
-    evaluate_padding,
+    evaluate_pad_amounts,
     evaluate_stride,
     evaluate_top_k,
 )
@@ -58,7 +58,7 @@ def pad(op: ops.Pad, context: ForwardContext, x: Tensor) -> Tensor:
     a[*a t *b] -> a[*a u *b]
     """
     length = x.shape[op.axis]
-    start_padding, end_padding = evaluate_padding(op, length, context.lengths)
+    start_padding, end_padding = evaluate_pad_amounts(op, length, context.lengths)
     if op.mode == "constant":
         start, end = (make_full(x, op.axis, (n,), op.value) for n in (start_padding, end_padding))
         return torch.cat([start, x, end], dim=op.axis)

@@ -19,11 +19,11 @@ from specc.driver.quantize_section import KINDS_BY_NAME, KV_CACHE_TYPES, LM_HEAD
 from specc.driver.quantize_section import QUANTIZE_SETTINGS as ROUNDING
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.spec_modules import build_program
-from specc.library.spec_files import SpecLibrary, find_builtin_specs
+from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs
 from specc.lsp.hover import KEYWORD_NODES
 from specc.syntax import ast
 from specc.syntax.yaml import yaml_keys, yaml_values
-from specc.syntax.yaml.yaml_layout import IGNORED_KEYS
+from specc.syntax.yaml.yaml_emitter import IGNORED_KEYS
 from specc.syntax.yaml.yaml_parser import YAML_TOP_KEYS
 
 SCHEMA_DRAFT = "http://json-schema.org/draft-07/schema#"

@@ -6,10 +6,10 @@ from typing import TypeAlias
 from specc.diagnostics.render import extract_docstring_summary
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.spec_modules import Program
-from specc.library.spec_files import SpecLibrary
+from specc.library.spec_file_lookup import SpecLibrary
 from specc.syntax import ast
 from specc.syntax.dsl.expression_printer import format_expression
-from specc.syntax.yaml.yaml_layout import IGNORED_KEYS
+from specc.syntax.yaml.yaml_emitter import IGNORED_KEYS
 
 Schema: TypeAlias = Mapping[str, object]
 

@@ -38,13 +38,14 @@ ZERO_LENGTH = Dim.from_value(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffineIndex:
-    """The affine function `query_slope · t + key_slope · u + length_sum / length_divisor + c` of
-    query time `t` and key time `u`, where `min_offset <= c <= max_offset`. `length_sum` is a sum of
+    """The affine function `query_coefficient · t + key_coefficient · u +
+    length_sum / length_divisor + c` of query time `t` and key time `u`, where
+    `min_offset <= c <= max_offset`. `length_sum` is a sum of
     symbolic dimensions without a constant term.
     """
 
-    query_slope: Fraction = ZERO
-    key_slope: Fraction = ZERO
+    query_coefficient: Fraction = ZERO
+    key_coefficient: Fraction = ZERO
     min_offset: Fraction = ZERO
     max_offset: Fraction = ZERO
     length_sum: Dim = ZERO_LENGTH
@@ -54,8 +55,8 @@ class AffineIndex:
         """Return this affine function multiplied by a constant factor."""
         low, high = sorted((self.min_offset * factor, self.max_offset * factor))
         return AffineIndex(
-            query_slope=self.query_slope * factor,
-            key_slope=self.key_slope * factor,
+            query_coefficient=self.query_coefficient * factor,
+            key_coefficient=self.key_coefficient * factor,
             min_offset=low,
             max_offset=high,
             length_sum=self.length_sum * factor.numerator,
@@ -70,8 +71,8 @@ class AffineIndex:
         """Return the sum of two affine functions."""
         divisor = lcm(self.length_divisor, other.length_divisor)
         return AffineIndex(
-            query_slope=self.query_slope + other.query_slope,
-            key_slope=self.key_slope + other.key_slope,
+            query_coefficient=self.query_coefficient + other.query_coefficient,
+            key_coefficient=self.key_coefficient + other.key_coefficient,
             min_offset=self.min_offset + other.min_offset,
             max_offset=self.max_offset + other.max_offset,
             length_sum=self.length_sum * (divisor // self.length_divisor)
@@ -82,7 +83,7 @@ class AffineIndex:
     @property
     def constant_value(self) -> Fraction | None:
         """The value of the function if it is the same at all positions, otherwise None."""
-        is_constant = self.query_slope == self.key_slope == 0 and self.length_sum == 0
+        is_constant = self.query_coefficient == self.key_coefficient == 0 and self.length_sum == 0
         return self.min_offset if is_constant and self.min_offset == self.max_offset else None
 
 
@@ -106,9 +107,11 @@ def solve_offset_interval(difference: AffineIndex, is_strict: bool, qk: QueryKey
     """
     # a t + b u equals a (t - u) + (a + b) u and -b (t - u) + (a + b) t. A term that only makes the
     # comparison harder to satisfy is dropped.
-    if difference.query_slope + difference.key_slope < 0 or not _is_nonnegative(difference, qk):
+    if difference.query_coefficient + difference.key_coefficient < 0 or not _is_nonnegative(
+        difference, qk
+    ):
         return FULL_INTERVAL
-    slope = difference.query_slope if qk.side == "keys" else -difference.key_slope
+    slope = difference.query_coefficient if qk.side == "keys" else -difference.key_coefficient
     if slope == 0:
         can_hold = difference.min_offset < 0 or (difference.min_offset == 0 and not is_strict)
         return FULL_INTERVAL if can_hold else EMPTY_INTERVAL
@@ -162,7 +165,11 @@ def _match_position_id(qk: QueryKeyTensor) -> AffineIndex | None:
     prefix_length = qk.get_prefix_length(0)
     if prefix_length is None or (qk.query_axis, qk.key_axis) not in ((0, None), (None, 0)):
         return None
-    index = AffineIndex(query_slope=ONE) if qk.query_axis == 0 else AffineIndex(key_slope=ONE)
+    index = (
+        AffineIndex(query_coefficient=ONE)
+        if qk.query_axis == 0
+        else AffineIndex(key_coefficient=ONE)
+    )
     return index.add(split_length_constant(prefix_length))
 
 

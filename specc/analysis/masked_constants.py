@@ -57,7 +57,7 @@ from specc.analysis.query_key_constants import (
     has_no_key_dependent_infinities,
     intersect_masked_constants,
     is_reduction_fixed_point,
-    propagate_binary_constants,
+    propagate_constants_through_binary_op,
     propagate_unary_constants,
     split_product_factors,
 )
@@ -68,7 +68,7 @@ from specc.analysis.query_key_tensors import (
     align_operand,
     has_equal_chunk_rates,
     make_query_key_tensor,
-    solve_each,
+    solve_all_subproblems,
     solve_memoized,
     split_concat,
     unwrap_view,
@@ -198,7 +198,7 @@ def _infer_concat_constants(qk: QueryKeyTensor, node: Node, op: ops.Concat) -> M
     operands = split_concat(qk)
     if op.axis not in (qk.query_axis, qk.key_axis):
         operands = [qk.view_operand(a, qk.query_axis, qk.key_axis) for a in node.operands]
-    return find_common_constants((yield from solve_each(operands or ())))
+    return find_common_constants((yield from solve_all_subproblems(operands or ())))
 
 
 def _infer_reordered_constants(
@@ -259,7 +259,7 @@ def _infer_where_constants(operands: list[QueryKeyTensor]) -> MaskedConstantRule
     """Return the constants of a `where`. A constant of a branch applies only at positions where the
     condition can select the branch.
     """
-    operand_constants: list[MaskedConstants] = yield from solve_each(operands)
+    operand_constants: list[MaskedConstants] = yield from solve_all_subproblems(operands)
     condition, yes, no = operand_constants
     true_band, false_band = condition.get(0.0, FULL_INTERVAL), condition.get(1.0, FULL_INTERVAL)
     return {
@@ -272,7 +272,7 @@ def _infer_boolean_constants(
     qk: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
 ) -> MaskedConstantRule:
     """Return the interval outside which a boolean tensor, such as a comparison, is constant."""
-    operand_constants: list[MaskedConstants] = yield from solve_each(operands)
+    operand_constants: list[MaskedConstants] = yield from solve_all_subproblems(operands)
     match node.op:
         case ops.Not():
             return {1.0 - n: i for n, i in operand_constants[0].items()}
@@ -285,7 +285,7 @@ def _infer_boolean_constants(
         case ops.Compare(function_name):
             bands = {0.0: find_one_sided_band(qk), 1.0: find_one_sided_band(qk, is_negated=True)}
             return intersect_masked_constants(
-                [bands, propagate_binary_constants(function_name, *operand_constants)]
+                [bands, propagate_constants_through_binary_op(function_name, *operand_constants)]
             )
     return NO_MASKED_CONSTANTS
 
@@ -296,8 +296,8 @@ def _infer_arithmetic_constants(
     """Return the constants of arithmetic on two constants, or an absorbing constant such as
     -inf.
     """
-    operand_constants: list[MaskedConstants] = yield from solve_each(operands)
-    results = [propagate_binary_constants(function_name, *operand_constants)]
+    operand_constants: list[MaskedConstants] = yield from solve_all_subproblems(operands)
+    results = [propagate_constants_through_binary_op(function_name, *operand_constants)]
     for n, is_right_operand in ((0, False), (1, True)):
         other = operands[1 - n]
         # `0 * inf` and `inf - inf` are NaN.

@@ -212,7 +212,7 @@ def _describe_read(leak: PaddingViolation) -> tuple[str, str]:
         order_text = f"positions are in {order} order"
         return f"the {order_text}{suffix}", f"these {order_text}"
     if leak.padding_source.is_counted:
-        if leak.is_reading_length():
+        if leak.is_axis_size_read():
             return f"`{op_name}` reads a length that includes padding", "this reads the length"
         return (
             "a position id counts from the start of the sequence, including padding",

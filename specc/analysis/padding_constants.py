@@ -22,7 +22,7 @@ from specc.analysis.query_key_constants import (
     EXACT_UNARY_FUNCTIONS,
     MaskedConstants,
     intersect_masked_constants,
-    propagate_binary_constants,
+    propagate_constants_through_binary_op,
     propagate_unary_constants,
 )
 from specc.analysis.value_ranges import cast_number, find_splat_value, find_value_range
@@ -133,7 +133,9 @@ def fold_constants(op: Op, numbers: Sequence[float | None]) -> float | None:
             )
         case ops.Arith(function_name) | ops.Compare(function_name):
             return _get_only_number(
-                propagate_binary_constants(function_name, *map(_make_masked_constants, numbers))
+                propagate_constants_through_binary_op(
+                    function_name, *map(_make_masked_constants, numbers)
+                )
             )
         case ops.Cast(to):
             return None if first is None else cast_number(first, to)
@@ -173,7 +175,9 @@ def _infer_arithmetic_number(
     """Return the constant that an arithmetic op computes at padded positions of `axis`, or None.
     The result is computed from two constants, or from one constant that absorbs the other operand.
     """
-    constants = [propagate_binary_constants(function_name, *map(_make_masked_constants, numbers))]
+    constants = [
+        propagate_constants_through_binary_op(function_name, *map(_make_masked_constants, numbers))
+    ]
     has_axis = result.list_operands_with_axis(axis)
     for operand, other in ((0, 1), (1, 0)):
         number, facts = numbers[operand], result.operand_facts[other]

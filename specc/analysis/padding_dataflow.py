@@ -221,7 +221,7 @@ class PaddingDataflow:
         count = self._count_padding(result, counts)
         facts = infer_padding_facts(result)
         if self.assumes_finite:
-            facts = replace(facts, can_be_nan=False, infinity_signs=frozenset())
+            facts = replace(facts, can_be_nan=False, possible_infinity_signs=frozenset())
         return replace(
             facts,
             zero_sides=infer_zero_sides(result, reads),

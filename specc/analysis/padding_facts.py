@@ -40,7 +40,8 @@ class PaddingFacts:
     (`maximum_pad_axes`) than at every valid position. Along `finite_pad_axes` at least one valid
     position has a finite score. If `has_mask_value` is False, no valid position holds a mask fill
     value; if `has_mask_value_at_padding` is False, no padded position holds a mask fill value. At
-    padded positions the value may be NaN (`can_be_nan`) or infinite, with one of `infinity_signs`.
+    padded positions the value may be NaN (`can_be_nan`) or infinite, with one of
+    `possible_infinity_signs`.
 
     `padding_count` is the amount that earlier padded positions add to the value, and `rotation` is
     the rotation of its features by angles that depend on `padding_count`. If `is_valid_index`, the
@@ -62,7 +63,7 @@ class PaddingFacts:
     finite_pad_axes: frozenset[int] = frozenset()
     has_mask_value: bool = False
     has_mask_value_at_padding: bool = False
-    infinity_signs: frozenset[int] = frozenset()
+    possible_infinity_signs: frozenset[int] = frozenset()
     can_be_nan: bool = False
     padding_count: PaddingCount = None
     rotation: RotationFact | None = None
@@ -80,7 +81,7 @@ class PaddingFacts:
     @property
     def is_finite(self) -> bool:
         """True if the values at all padded positions are finite."""
-        return not (self.can_be_nan or self.infinity_signs)
+        return not (self.can_be_nan or self.possible_infinity_signs)
 
     @property
     def depends_on_padding_amount(self) -> bool:
@@ -124,7 +125,7 @@ GUARANTEES = (*get_args(AxisFact), "is_valid_index")
 HAZARDS = (
     "has_mask_value",
     "has_mask_value_at_padding",
-    "infinity_signs",
+    "possible_infinity_signs",
     "can_be_nan",
     "sorted_axes",
     "reversed_axes",

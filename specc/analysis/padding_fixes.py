@@ -127,7 +127,7 @@ class PaddingViolation:
                 mask = f"insert({mask}, axis={n})"
         return mask
 
-    def is_reading_length(self) -> bool:
+    def is_axis_size_read(self) -> bool:
         """Return True if the op reads an axis size that includes padded positions."""
         return any(isinstance(get_viewed_op(a, ops.Cast), ops.Size) for a in self.node.args)
 
@@ -204,7 +204,7 @@ def suggest_padding_fix(leak: PaddingViolation) -> str:
 
 def _suggest_count(leak: PaddingViolation) -> str:
     """Suggest a fix that counts only valid positions."""
-    if leak.is_reading_length():
+    if leak.is_axis_size_read():
         return f"use `sum(float({leak.mask_name}), axis=1)`, the number of valid positions"
     span = leak.get_span(leak.node)
     is_user_op = span is not None and span.caller is None

@@ -124,7 +124,7 @@ def _is_filled_with_extreme(result: PaddedResult, axis: int, *, lowest: bool) ->
     return result.list_operands_with_fact("zero_pad_axes", axis)[0] and (is_beyond or is_mask_fill)
 
 
-def is_fill_exponential_zero(scores: Value | None) -> bool:
+def is_exp_of_fill_zero(scores: Value | None) -> bool:
     """Return True if `exp(fill - s)` is 0 for the fill value and every kept score of a `where`."""
     match skip_views(scores):
         case Value(node=Node(ops.Where()) as node):

@@ -48,7 +48,7 @@ QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
 
 def find_infinity_signs(result: PaddedResult) -> InfinitySigns:
     """Return the signs of infinity that elements of a result may have at padded positions."""
-    operand_signs, node = [r.infinity_signs for r in result.operand_facts], result.node
+    operand_signs, node = [r.possible_infinity_signs for r in result.operand_facts], result.node
     if not _can_be_infinite(result.value):
         return NO_SIGNS
     if _is_masked_again(result):
@@ -187,12 +187,12 @@ def can_be_nan_at_padding(result: PaddedResult) -> bool:
             # `where(keep, x, 0)` does not select `x` at padded positions.
             return operand_facts[2].can_be_nan
         case ops.Pointwise(function_name) if _can_map_to_nan(
-            function_name, operand_facts[0].infinity_signs
+            function_name, operand_facts[0].possible_infinity_signs
         ):
             return True
     if _can_be_undefined_at_padding(result) or any(r.can_be_nan for r in operand_facts):
         return True
-    return not _is_nan_safe(result) and any(r.infinity_signs for r in operand_facts)
+    return not _is_nan_safe(result) and any(r.possible_infinity_signs for r in operand_facts)
 
 
 def find_padded_range(result: PaddedResult, operand: int) -> ValueRange:
@@ -287,7 +287,7 @@ def _can_power_be_undefined(result: PaddedResult) -> bool:
 
 def _is_nan_safe(result: PaddedResult) -> bool:
     """Return True if infinite operands cannot make a result NaN, as in `max`, unlike `0 * inf`."""
-    node, signs = result.node, [r.infinity_signs for r in result.operand_facts]
+    node, signs = result.node, [r.possible_infinity_signs for r in result.operand_facts]
     match node.op:
         case ops.Arith("max" | "min") | ops.Reduce("max" | "min"):
             return True

@@ -134,7 +134,7 @@ def find_sort_index_axes(result: PaddedResult) -> frozenset[int]:
     return frozenset()
 
 
-def find_sorted_axes(result: PaddedResult) -> frozenset[int]:
+def find_axes_in_sorted_order(result: PaddedResult) -> frozenset[int]:
     """Return the axes of a result whose positions are ranks (indices in sorted order)."""
     node, operand_facts = result.node, result.operand_facts
     sorted_axes = {

@@ -38,8 +38,8 @@ from specc.analysis.padding_facts import PaddedRead, PaddedResult, PaddingFacts
 from specc.analysis.padding_masked_scores import (
     can_hold_mask_constants,
     can_padding_hold_mask_constants,
+    is_exp_of_fill_zero,
     is_extreme_at_padding,
-    is_fill_exponential_zero,
     is_mask_constant_at_padding,
     iterate_axes_with_finite_scores,
 )
@@ -51,9 +51,9 @@ from specc.analysis.padding_nonfinite import (
     find_repeated_axes,
 )
 from specc.analysis.padding_order_and_windows import (
+    find_axes_in_sorted_order,
     find_sides_with_kept_padding,
     find_sort_index_axes,
-    find_sorted_axes,
 )
 from specc.analysis.padding_position_ids import NO_PADDING_COUNT
 from specc.analysis.value_ranges import is_zero_everywhere
@@ -99,7 +99,7 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
         maximum_pad_axes=frozenset(highest) | sort_index_axes,
         constants=constants,
         fill_constants=infer_fill_constants(result, {**dict.fromkeys(zero_axes, 0.0), **constants}),
-        sorted_axes=find_sorted_axes(result),
+        sorted_axes=find_axes_in_sorted_order(result),
         repeated_axes=frozenset() if is_reshape else find_repeated_axes(result),
         infinity_mask=find_infinity_mask(result),
         finite_pad_axes=frozenset(
@@ -107,7 +107,7 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
         ),
         has_mask_value=can_hold_mask_constants(result),
         has_mask_value_at_padding=can_padding_hold_mask_constants(result),
-        infinity_signs=find_infinity_signs(result),
+        possible_infinity_signs=find_infinity_signs(result),
         can_be_nan=can_be_nan_at_padding(result),
         padding_count=NO_PADDING_COUNT,
         # Indices of valid positions remain valid in any view.
@@ -182,7 +182,7 @@ def is_padding_ignored_by_softmax(node: Node, scores: PaddingFacts, axis: int) -
     mask fill values or so far below all other scores that the exponential is zero.
     """
     fill_axes = scores.mask_constant_axes or (
-        scores.minimum_pad_axes if is_fill_exponential_zero(node.first_operand) else frozenset()
+        scores.minimum_pad_axes if is_exp_of_fill_zero(node.first_operand) else frozenset()
     )
     return axis in fill_axes & scores.finite_pad_axes
 

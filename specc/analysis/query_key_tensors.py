@@ -260,7 +260,7 @@ def solve_memoized(
     return results[problem]
 
 
-def solve_each(subproblems: Iterable[Q]) -> Generator[Q, A, list[A]]:
+def solve_all_subproblems(subproblems: Iterable[Q]) -> Generator[Q, A, list[A]]:
     """Yield each of several subproblems, and return the list of their results."""
     results: list[A] = []
     for subproblem in subproblems:

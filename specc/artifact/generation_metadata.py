@@ -56,7 +56,8 @@ class GenerationMetadata:
     `signature` is a graph with exactly the inputs of the spec, and `defaults` computes omitted
     inputs. `loop_invariant_inputs` are the inputs of the step that do not change between steps, and
     `full_inputs` are the inputs that contain all positions so far. `max_context` is the maximum
-    sequence length (None if unlimited), which the position embedding `limiting_table` limits.
+    sequence length (None if unlimited), which the position embedding `length_limiting_table`
+    limits.
     `length_bounds` are the bounds of other symbolic dimensions. `first_token_logits` names the
     output of `encode` from which the first token is sampled if the prompt is empty.
     `in_place_states` are the states whose buffers a step updates in place
@@ -73,7 +74,7 @@ class GenerationMetadata:
     full_inputs: tuple[str, ...]
     first_token_logits: str = ""
     max_context: int | None = None
-    limiting_table: str = ""
+    length_limiting_table: str = ""
     random_init: RandomInitInfo | None = None
     in_place_states: tuple[str, ...] = ()
     length_bounds: Mapping[str, LengthBound] = field(default_factory=dict)
@@ -99,7 +100,7 @@ class GenerationMetadata:
             "whole": to_json_value(self.full_inputs),
             "first": self.first_token_logits,
             "context": self.max_context,
-            "table": self.limiting_table,
+            "table": self.length_limiting_table,
             "seed": self.random_init.seed if self.random_init else None,
             "drawn": self.random_init.count if self.random_init else 0,
             "in_place": to_json_value(self.in_place_states),
@@ -181,7 +182,7 @@ def parse_generation_metadata(
         full_inputs=_read_names(fields, "whole", step, path),
         first_token_logits=fields.read_string("first") if fields.has_field("first") else "",
         max_context=context if context is not None and context > 0 else None,
-        limiting_table=str(fields.get_optional("table") or "")[:200],
+        length_limiting_table=str(fields.get_optional("table") or "")[:200],
         random_init=None if seed is None else RandomInitInfo(seed, max(count or 0, 0)),
         in_place_states=_read_names(fields, "in_place", step, path),
         length_bounds=parse_length_bounds(fields.get_optional("bounds")),

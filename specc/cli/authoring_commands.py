@@ -23,7 +23,7 @@ from specc.driver.spec_draft import (
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import NEW_SPEC_OUTPUT, resolve_output_path
 from specc.io.safe_read import escape_text
-from specc.library.spec_files import get_specs_directory
+from specc.library.spec_file_lookup import get_specs_directory
 from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.yaml.yaml_printer import format_yaml
 

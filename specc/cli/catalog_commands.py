@@ -16,7 +16,7 @@ from specc.driver.option_kinds import BOOLEAN_OPTION, Option
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.foreign_names import RENAMED_STD_DEFINITIONS, suggest_for_foreign_operation
 from specc.io.safe_read import escape_text
-from specc.library.spec_files import (
+from specc.library.spec_file_lookup import (
     SpecLibrary,
     find_builtin_specs,
     find_error_pages,
@@ -216,7 +216,7 @@ def execute_doc(args: Namespace) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NameDocumentation:
+class DocumentationEntry:
     """The documentation of a name. `text` is the signature or the source code of the definition."""
 
     kind: str
@@ -234,7 +234,7 @@ class NameDocumentation:
         return "\n\n".join([self.text, *filter(None, details)])
 
 
-def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> NameDocumentation:
+def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> DocumentationEntry:
     """Return the source text of a built-in spec, or its comment, config and graph signatures."""
     path = find_builtin_specs()[name]
     text = path.read_text(encoding="utf-8")
@@ -250,16 +250,16 @@ def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> Nam
         text = "\n\n".join(
             ["\n".join(comment), *("\n".join(format_statement(i, 0)) for i in shown)]
         )
-    return NameDocumentation(kind="spec", text=text, file=path.name)
+    return DocumentationEntry(kind="spec", text=text, file=path.name)
 
 
 def find_name_documentation(
     name: str, library: SpecLibrary, *, with_source: bool
-) -> list[NameDocumentation]:
+) -> list[DocumentationEntry]:
     """Return the documentation of every definition of a name. Raise E0204 for an unknown name."""
     builtin, definition = BUILTINS.get(name), library.find_std_item(name)
     documentation = (
-        [NameDocumentation(kind="function", text=builtin.format_signature(), doc=builtin.doc)]
+        [DocumentationEntry(kind="function", text=builtin.format_signature(), doc=builtin.doc)]
         if builtin
         else []
     )
@@ -269,11 +269,11 @@ def find_name_documentation(
         if isinstance(item, ast.Block) and not with_source:
             item = replace(item, body=(), end=())
         text = "\n".join(format_statement(item, 0))
-        documentation.append(NameDocumentation(kind=kind, text=text, file=str(module.path)))
+        documentation.append(DocumentationEntry(kind=kind, text=text, file=str(module.path)))
     for kind, docs in OTHER_DOCS.items():
         if name in docs:
             text, doc = docs[name]
-            documentation.append(NameDocumentation(kind=kind, text=text, doc=doc))
+            documentation.append(DocumentationEntry(kind=kind, text=text, doc=doc))
     if not documentation:
         _raise_unknown_name(name, library)
     return documentation

@@ -35,7 +35,7 @@ from specc.io.safe_read import escape_text
 from specc.runtime.inference_model import InferenceModel, open_compiled_model
 from specc.verification.model_verification import iterate_all_rounds
 from specc.verification.quantization_error import ERROR_MEASURES, QuantizationComparison
-from specc.verification.tolerance import VerificationRound
+from specc.verification.result_comparison import VerificationRound
 from specc.visualize.architecture_diff import (
     ArchitectureDifference,
     ComparedArchitecture,

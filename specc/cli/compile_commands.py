@@ -38,7 +38,7 @@ from specc.io.output_paths import raise_not_replaceable
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.types import Type
-from specc.library.spec_files import format_shadowing_note
+from specc.library.spec_file_lookup import format_shadowing_note
 from specc.runtime.inference_model import open_compiled_model
 from specc.runtime.loaded_model import LoadedModel
 

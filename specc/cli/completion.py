@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import open_spec
-from specc.library.spec_files import find_builtin_specs, find_error_pages
+from specc.library.spec_file_lookup import find_builtin_specs, find_error_pages
 
 COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 """The kind of candidates that `specc _complete` prints, by the `dest` of an option or argument."""

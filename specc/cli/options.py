@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace, _ArgumentGroup
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from specc.artifact.package_index_and_checksums import is_package_directory
+from specc.artifact.package_index_and_integrity import is_package_directory
 from specc.cli.terminal import STDIN_NAME, print_note, read_spec_from_stdin
 from specc.decode.setting_table import STRATEGIES
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
@@ -186,7 +186,7 @@ def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> "Loaded
 def print_shadowing_note(spec: str) -> None:
     """Print a note if a file or directory has the same name as the built-in spec."""
     # imported here, because commands on compiled models do not need the spec library
-    from specc.library.spec_files import format_shadowing_note
+    from specc.library.spec_file_lookup import format_shadowing_note
 
     if note := format_shadowing_note(spec):
         print_note(note)
@@ -197,7 +197,7 @@ def is_compiled_model(path: str) -> bool:
     if path.endswith(".onnx") or not is_package_directory(path):
         return path.endswith(".onnx")
     # imported here, because only a directory argument requires the spec library
-    from specc.library.spec_files import is_builtin_spec
+    from specc.library.spec_file_lookup import is_builtin_spec
 
     return not is_builtin_spec(path)
 

@@ -51,7 +51,7 @@ from specc.io.output_paths import (
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.ir_printer_and_lexer import format_ir
-from specc.library.spec_files import is_builtin_spec, read_spec_file
+from specc.library.spec_file_lookup import is_builtin_spec, read_spec_file
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.parse import detect_syntax, parse_spec

@@ -97,9 +97,9 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str
         diagnostics = [d for d in diagnostics if d.severity == "error"]
     if diagnostics:
         # imported here, because commands on compiled models do not need the parser
-        from specc.syntax.parse import translate_help_messages
+        from specc.syntax.parse import convert_help_snippets_to_yaml
 
-        diagnostics = translate_help_messages(merge_duplicate_diagnostics(diagnostics))
+        diagnostics = convert_help_snippets_to_yaml(merge_duplicate_diagnostics(diagnostics))
     match format:
         case "json":
             sys.stdout.write(format_json_lines(diagnostics))

@@ -198,7 +198,7 @@ class DelayedPrompt:
     remaining: Ints
 
 
-def delay_prompt(
+def apply_delay_pattern(
     prompt: Ints, settings: GenerationSettings, padding_mask: Bools | None = None
 ) -> DelayedPrompt:
     """Shift each codebook of a prompt, int64 [batch, n, codebooks], by its delay. The positions

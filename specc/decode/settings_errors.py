@@ -163,7 +163,7 @@ class VocabularySizes:
         title = f"`{setting_name}` must be a token id {limits}"
         return Diagnostic("E0732", title, _make_label(span), helps=helps)
 
-    def check_token_settings(self, settings: Mapping[str, object]) -> None:
+    def check_token_id_settings(self, settings: Mapping[str, object]) -> None:
         """Raise E0732 for the first setting with a token id outside the vocabulary."""
         for setting_name, value in settings.items():
             if error := self.check_token_id(setting_name, value):

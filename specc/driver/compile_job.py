@@ -202,7 +202,7 @@ def list_job_input_files(job: CompileJob) -> list[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class LoweringJob(CompileJob):
-    """A compilation that is ready to be lowered.
+    """A compile job whose graphs are ready for lowering.
 
     `simplified_graph` is the graph after simplification and before quantization.
     `quantization_decision` contains the weights to quantize, and `norm_folds` the norm weights that

@@ -5,7 +5,7 @@ from dataclasses import replace
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.driver.compile_job import CompileJob, open_job, plan_lowering
 from specc.driver.compile_options import PACKAGE_GRAPHS, CompileOptions, CompileReport
-from specc.driver.export_profiles import check_export_profile
+from specc.driver.genai_config_and_export_profiles import check_export_profile
 from specc.driver.generation_graphs import (
     check_exportable_settings,
     get_generate_section,

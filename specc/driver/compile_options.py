@@ -56,8 +56,9 @@ class CompileOptions(WeightSources):
     the checkpoint. `weights_as` is the weight storage: `link`, `copy`, `inline`, or "" to choose
     automatically. `graphs` are the graphs of a package (see `PACKAGE_GRAPHS`); an empty tuple
     requests a single model file. `io_names` is the export profile
-    (`specc.driver.export_profiles`), and `generation_config` holds the settings of the `generate`
-    graph (`specc.decode.generation_settings`). `precision` overrides the spec's `quantize` section.
+    (`specc.driver.genai_config_and_export_profiles`), and `generation_config` holds the settings of
+    the `generate` graph (`specc.decode.generation_settings`). `precision` overrides the spec's
+    `quantize` section.
     `for_quantizers` prepares the model for external quantizers.
     """
 

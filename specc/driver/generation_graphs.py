@@ -102,7 +102,7 @@ def get_generate_section(model: ModelDefinition) -> GenerateSection:
     if model.generation is None and model.streaming is not None:
         raise_error(
             "E0977",
-            f"`{model.name}` is a streaming model and does not generate",
+            f"`{model.name}` is a streaming model and does not generate sequences",
             notes=[f"`{model.streaming.sequence_input}` is an input stream, not generated"],
             helps=["compile it with `--graphs score,step`"],
         )
@@ -191,7 +191,7 @@ def build_step_metadata(
         loop_invariant_inputs=derived.loop_invariant_inputs,
         full_inputs=derived.full_length_inputs,
         max_context=limit.max_length if limit else None,
-        limiting_table=limit.table_name if limit else "",
+        length_limiting_table=limit.table_name if limit else "",
         # sampling uses the seed of the randomly initialized weights
         random_init=get_random_init_info(job),
         length_bounds=find_non_time_length_bounds(job, graph),
@@ -347,7 +347,7 @@ def _check_token_settings(
     """Raise E0703 unless tokens are sampled from logits, and E0732 for an invalid token id."""
     size = get_vocabulary_size(graph, generation)
     bound = graph.input_facts[generation.sequence_input].upper_bound
-    VocabularySizes(bound.number if bound else None, size).check_token_settings(settings)
+    VocabularySizes(bound.number if bound else None, size).check_token_id_settings(settings)
 
 
 def merge_job_settings(job: CompileJob) -> GenerationSettings:

@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.driver import precision, preprocessing_section
 from specc.driver.compile_job import LoweringJob, list_job_input_files
 from specc.driver.compile_options import CompileReport
-from specc.driver.export_profiles import RETURNED_LOGITS, apply_export_profile
+from specc.driver.genai_config_and_export_profiles import RETURNED_LOGITS, apply_export_profile
 from specc.driver.generation_graphs import (
     build_generation_metadata,
     build_standalone_generator,

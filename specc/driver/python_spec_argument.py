@@ -10,9 +10,9 @@ from pathlib import Path
 from specc.diagnostics.diagnostic import Source, SpeccError, raise_error
 from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.io.safe_read import escape_text
-from specc.library.spec_files import disambiguate_spec_path
+from specc.library.spec_file_lookup import disambiguate_spec_path
 from specc.syntax.dsl.dsl_lexer import MAX_NESTING
-from specc.syntax.parse import translate_help_messages
+from specc.syntax.parse import convert_help_snippets_to_yaml
 
 SPEC_TEXT_NAME = "<spec>"
 """The name in messages of a spec that a Python caller passes as source text."""
@@ -24,7 +24,7 @@ def translate_errors_to_spec_syntax() -> Iterator[None]:
     try:
         yield
     except SpeccError as failed:
-        raise SpeccError(*translate_help_messages(failed.diagnostics)) from failed.__cause__
+        raise SpeccError(*convert_help_snippets_to_yaml(failed.diagnostics)) from failed.__cause__
 
 
 def open_spec_argument(

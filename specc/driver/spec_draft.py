@@ -30,7 +30,7 @@ from specc.huggingface.model_family import (
 )
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
-from specc.library.spec_files import SpecLibrary, find_builtin_specs, load_config_json
+from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs, load_config_json
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 from specc.syntax.dsl.dsl_parser import parse_expression

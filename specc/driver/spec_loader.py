@@ -43,7 +43,7 @@ from specc.huggingface.repository_files import download_model
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.model import ModelDefinition
-from specc.library.spec_files import (
+from specc.library.spec_file_lookup import (
     SpecLibrary,
     find_path_shadowed_by_builtin,
     format_shadowing_note,

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
-from specc.artifact.package_index_and_checksums import INDEX_FILE
+from specc.artifact.package_index_and_integrity import INDEX_FILE
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 
@@ -20,7 +20,7 @@ def check_model_is_compiled(model: str | Path) -> None:
     if path.suffix == ".onnx" or (path / INDEX_FILE).exists():
         return
     # imported here, because a compiled model runs without the spec library
-    from specc.library.spec_files import (
+    from specc.library.spec_file_lookup import (
         SPEC_SUFFIXES,
         disambiguate_spec_path,
         find_builtin_specs,

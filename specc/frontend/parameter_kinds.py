@@ -192,17 +192,19 @@ KINDS_BY_ANNOTATION: dict[object, ParameterKind] = {
 """The parameter kind of each annotation that is a class."""
 
 
-def get_annotated_kinds(annotation: object) -> ParameterKinds:
+def get_annotated_parameter_kinds(annotation: object) -> ParameterKinds:
     """Return the parameter kinds that a Python annotation stands for."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return (arguments[1],)
     if origin in (Union, UnionType):
-        return tuple(kind for argument in arguments for kind in get_annotated_kinds(argument))
+        return tuple(
+            kind for argument in arguments for kind in get_annotated_parameter_kinds(argument)
+        )
     if origin is Literal:
         return (ChoiceParameterKind(arguments),)
     if origin is tuple:
-        (item,) = get_annotated_kinds(arguments[0])
+        (item,) = get_annotated_parameter_kinds(arguments[0])
         return (ListParameterKind(item),)
     return (KINDS_BY_ANNOTATION[annotation],)
 

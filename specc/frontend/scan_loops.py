@@ -310,7 +310,7 @@ def _check_loop_carried_tensor(
         helps = [f"set `{name}` in the body, or remove it from `carry`"]
         raise_error(
             "E0305",
-            f"`{name}` is carried, but the body does not set it",
+            f"`{name}` is carried, but the loop body does not assign it",
             statement.span,
             helps=helps,
         )
@@ -350,5 +350,6 @@ def _get_scan_output(statement: ast.ScanLoop, name: str, env: LexicalScope) -> V
     if value is POISON:
         raise AlreadyReportedError
     if not isinstance(value, Tensor):
-        raise_error("E0305", f"`{name}` is collected, but the body does not set it", statement.span)
+        message = f"`{name}` is collected, but the loop body does not assign it"
+        raise_error("E0305", message, statement.span)
     return value.value

@@ -17,7 +17,7 @@ from specc.huggingface.processor_files import (
 from specc.huggingface.tokenizer_settings import drop_unknown_tokens, find_unknown_token
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
-from specc.library.spec_files import CONFIG_FILE_NAME
+from specc.library.spec_file_lookup import CONFIG_FILE_NAME
 
 GENERATION_CONFIG_FILE = "generation_config.json"
 GENERAL_KEYS: Mapping[str, str] = {

@@ -14,7 +14,7 @@ from specc.huggingface.processor_files import (
     format_ignored_key,
 )
 from specc.io.safe_read import escape_text
-from specc.library.spec_files import load_config_json
+from specc.library.spec_file_lookup import load_config_json
 
 Options: TypeAlias = Mapping[str, object]
 """Options of `image(…)` by name."""

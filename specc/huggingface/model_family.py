@@ -13,7 +13,7 @@ from specc.frontend.spec_modules import Program
 from specc.frontend.used_specs import MODEL_TYPE_KEY
 from specc.io.file_type_detection import is_gguf_path
 from specc.io.safe_read import escape_text
-from specc.library.spec_files import (
+from specc.library.spec_file_lookup import (
     CONFIG_FILE_NAME,
     find_builtin_specs,
     has_config_json,

@@ -47,7 +47,7 @@ from specc.ir.graph import (
     NodeResults,
     Value,
     collect_required_nodes,
-    substitute_op,
+    substitute_dims_in_op,
 )
 from specc.ir.types import Type
 
@@ -153,7 +153,9 @@ class LastPositionBuilder:
         value, axis = position
         result_axis = value.index, axis
         reads = [d for d in find_dependences(node) if (d.result, d.result_axis) == result_axis]
-        depends_on_length = substitute_op(node.op, {self.symbol: Dim.from_value(0)}) != node.op
+        depends_on_length = (
+            substitute_dims_in_op(node.op, {self.symbol: Dim.from_value(0)}) != node.op
+        )
         if depends_on_length or any(read.kind not in ("same", "band") for read in reads):
             return {}
         operands = ((read, node.args[read.operand]) for read in reads if read.kind == "same")
@@ -347,7 +349,7 @@ class EncoderBuilder:
 
     def _copy_node(self, node: Node, results: NodeResults) -> NodeResults:
         """Copy a node so that it computes only the positions before the first token."""
-        op = substitute_op(node.op, {self.plan.time_symbol: Dim.from_value(0)})
+        op = substitute_dims_in_op(node.op, {self.plan.time_symbol: Dim.from_value(0)})
         # `extent` needs only the size of its operand
         if isinstance(op, ops.Extent):
             return self.b.add_node(ops.Range(self._remove_time_axis(results[0].shape[0])))

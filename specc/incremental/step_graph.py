@@ -148,7 +148,7 @@ class StepGraphBuilder:
         outputs = {n: self.draft.slice_output(graph.outputs[n], d) for n, d in needs.items()}
         self.states.update_chunk_count()
         minima, equations = plan.get_known_lengths()
-        minima[str(plan.new_chunks)] = 1
+        minima[str(plan.new_chunk_count)] = 1
         outputs |= self.states.next_states()
         name, build = f"{graph.name} step", self.draft.builder.build_graph
         return build(name, outputs, min_lengths=minima, length_equations=equations)

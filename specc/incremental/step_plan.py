@@ -55,9 +55,9 @@ class StepPlan(PositionDemandContext):
 
     `needs` is the number of earlier positions of each value (`specc.incremental.position_demand`),
     and `full_inputs` are the names of inputs along the time axis that are passed with all
-    positions. A step processes `new_chunks` chunks of positions after `past_chunks` earlier chunks:
-    all earlier chunks, or only the last `max_cached_chunks`. Without strides, a chunk is one
-    position. `batch_size` is None if the generated input has no batch axis.
+    positions. A step processes `new_chunk_count` chunks of positions after `past_chunk_count`
+    earlier chunks: all earlier chunks, or only the last `max_cached_chunks`. Without strides, a
+    chunk is one position. `batch_size` is None if the generated input has no batch axis.
     """
 
     time_symbol: str
@@ -66,8 +66,8 @@ class StepPlan(PositionDemandContext):
     needs: dict[Value, dict[int, float]]
     full_inputs: tuple[str, ...]
     max_cached_chunks: float
-    past_chunks: Dim
-    new_chunks: Dim
+    past_chunk_count: Dim
+    new_chunk_count: Dim
     batch_size: Dim | None
     live_nodes: set[Node] = field(default_factory=set)
 
@@ -104,7 +104,7 @@ class StepPlan(PositionDemandContext):
             )
             needs[token], max_chunks = dict.fromkeys(context.find_time_axes(token), inf), inf
         max_chunks = max(max_chunks, first_positions)
-        past_chunks, new_chunks = _make_length_symbols(graph, max_chunks)
+        past_chunk_count, new_chunk_count = _make_length_symbols(graph, max_chunks)
         shape = graph.inputs[time_axis_input].shape
         return cls(
             **vars(context),
@@ -114,8 +114,8 @@ class StepPlan(PositionDemandContext):
             needs=needs,
             full_inputs=full_inputs,
             max_cached_chunks=max_chunks,
-            past_chunks=past_chunks,
-            new_chunks=new_chunks,
+            past_chunk_count=past_chunk_count,
+            new_chunk_count=new_chunk_count,
             batch_size=shape[0] if len(shape) > 1 else None,
             live_nodes=collect_step_nodes(requested, flow),
         )
@@ -129,19 +129,19 @@ class StepPlan(PositionDemandContext):
         """Return the size of an axis with `demand` earlier positions and the new positions."""
         if demand < 0:
             return Dim.from_value(1)
-        return self.count_past_positions(demand, layout) + self.new_chunks * layout.rate
+        return self.count_past_positions(demand, layout) + self.new_chunk_count * layout.rate
 
     def count_past_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
         """Return the number of earlier positions, including the prefix, that satisfy `demand`."""
         chunks = _count_chunks(self, demand, layout)
         is_prefix_fixed = layout.prefix_length.number is not None
         takes_all = demand == inf or (chunks >= self.max_cached_chunks > 0 and is_prefix_fixed)
-        return self._count_needed_positions(self.past_chunks, demand, layout, takes_all)
+        return self._count_needed_positions(self.past_chunk_count, demand, layout, takes_all)
 
     def count_next_past_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
         """Return the number of earlier positions in the next step, including the new positions."""
         return self._count_needed_positions(
-            self.past_chunks + self.new_chunks, demand, layout, demand == inf
+            self.past_chunk_count + self.new_chunk_count, demand, layout, demand == inf
         )
 
     def _count_needed_positions(
@@ -276,10 +276,10 @@ def _make_length_symbols(graph: Graph, max_cached_chunks: float) -> tuple[Dim, D
     inputs = graph.inputs.values()
     used_symbols = {s for v in inputs for d in v.shape for s in d.symbols()}
     name = "past" if max_cached_chunks == inf else "kept"
-    past_chunks, new_chunks = (
+    past_chunk_count, new_chunk_count = (
         make_unused_name(n, {*used_symbols, *graph.length_equations}) for n in (name, "new")
     )
-    return Dim.symbol(past_chunks), Dim.symbol(new_chunks)
+    return Dim.symbol(past_chunk_count), Dim.symbol(new_chunk_count)
 
 
 def make_unused_name(name: str, taken_names: Collection[str]) -> str:

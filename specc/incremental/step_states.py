@@ -152,11 +152,11 @@ class StepStates:
         # A value with only the last position begins after the other new positions; any other value
         # begins with its earlier positions.
         rate = layout.rate
-        last_offset = plan.new_chunks * rate - 1
+        last_offset = plan.new_chunk_count * rate - 1
         first_offset = last_offset if demand < 0 else -plan.count_past_positions(demand, layout)
         offset = layout.prefix_length + first_offset
         if plan.max_cached_chunks == inf:
-            return b.add_op(ops.Size(plan.past_chunks * rate + offset))
+            return b.add_op(ops.Size(plan.past_chunk_count * rate + offset))
         count = self._get_past_chunk_count()
         if rate != 1:
             count = b.add_op(ops.Arith("mul"), count, b.add_op(ops.Constant(rate, "i64")))
@@ -173,7 +173,7 @@ class StepStates:
     def update_chunk_count(self) -> None:
         """Build the next state of the number of earlier chunks, if this number is a state."""
         if self.past_chunk_count is not None:
-            new = self.draft.plan.new_chunks
+            new = self.draft.plan.new_chunk_count
             self.next_values["next.rows"] = build_count_sum(
                 self.draft.builder, self.past_chunk_count, new
             )

@@ -375,12 +375,12 @@ def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     b = GraphBuilder()
     new_values = b.copy_inputs_and_parameters(graph)
     for node, results in graph.nodes:
-        new_results = b.copy_node(graph, node, new_values, substitute_op(node.op, lengths))
+        new_results = b.copy_node(graph, node, new_values, substitute_dims_in_op(node.op, lengths))
         new_values.update(zip(results, new_results, strict=True))
     return b.finish_copy(graph, new_values)
 
 
-def substitute_op(op: Op, lengths: Mapping[str, Dim]) -> Op:
+def substitute_dims_in_op(op: Op, lengths: Mapping[str, Dim]) -> Op:
     """Replace symbolic dimensions in the attributes and the loop body of `op` with `lengths`."""
 
     def substitute_attribute(attribute: object) -> object:

@@ -260,7 +260,7 @@ def evaluate_stride(
     return start, stop, step
 
 
-def evaluate_padding(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
+def evaluate_pad_amounts(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
     """Return the padding before and after an axis. Raise E0912 if `reflect` padding is too long."""
     before, after = (
         evaluate_length(op.padding_before, lengths),

@@ -24,11 +24,11 @@ from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.driver.spec_loader import LoadedSpec, SpecCheckResult, check_spec, open_spec
 from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.elaboration_state import RECORDED_VALUES, ElaborationRecord
-from specc.library.spec_files import SpecLibrary, find_builtin_specs, get_specs_directory
+from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs, get_specs_directory
 from specc.syntax import ast
 from specc.syntax.ast import iterate_children, walk_tree
+from specc.syntax.parse import convert_help_snippets_to_yaml, parse_spec
 from specc.syntax.parse import detect_syntax as detect_syntax
-from specc.syntax.parse import parse_spec, translate_help_messages
 
 Shapes = Mapping[tuple[int, int], tuple[str, ...]]
 """The inferred types of each source range (start offset, end offset)."""
@@ -56,7 +56,7 @@ class DocumentAnalysis:
         return self.file.items if self.file else ()
 
     @property
-    def extended_module(self) -> SpecNamespace | None:
+    def base_namespace(self) -> SpecNamespace | None:
         """The module of the base spec, or None if the document has no base spec."""
         return self.module.extended if self.module else None
 
@@ -140,7 +140,9 @@ def analyze_incrementally(
         analysis = replace(analysis, module=library.load_module(path, str(path)))
         spec = open_spec(str(path), library=library)
     except SpeccError as failed:
-        yield replace(analysis, diagnostics=tuple(translate_help_messages(failed.diagnostics)))
+        yield replace(
+            analysis, diagnostics=tuple(convert_help_snippets_to_yaml(failed.diagnostics))
+        )
         return
     analysis = replace(analysis, spec=spec)
     for graph in _iterate_graph_names(spec):
@@ -171,7 +173,7 @@ def _add_graph(analysis: DocumentAnalysis, spec: LoadedSpec, graph: str) -> Docu
         RECORDED_VALUES.reset(context_token)
     new_diagnostics = [
         d
-        for d in translate_help_messages(merge_duplicate_diagnostics(diagnostics))
+        for d in convert_help_snippets_to_yaml(merge_duplicate_diagnostics(diagnostics))
         if d not in analysis.diagnostics
     ]
     return replace(

@@ -11,7 +11,7 @@ from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.name_lookup import NAMED_CONSTANTS
 from specc.frontend.parameter_kinds import list_choice_values
-from specc.library.spec_files import find_builtin_specs
+from specc.library.spec_file_lookup import find_builtin_specs
 from specc.lsp.document_analysis import (
     DocumentAnalysis,
     find_enclosing_item,
@@ -209,8 +209,8 @@ def _complete_entries(
     if not bracket or tokens[bracket].kind != "LBRACE":
         return
     match tokens[bracket - 1].kind:
-        case "INPUTS" if analysis.extended_module:
-            yield from _complete_declared_inputs(analysis.extended_module.root.file, set())
+        case "INPUTS" if analysis.base_namespace:
+            yield from _complete_declared_inputs(analysis.base_namespace.root.file, set())
         case "CONFIG":
             yield from _complete_config_fields(analysis)
         case "QUANTIZE":
@@ -237,7 +237,7 @@ def _complete_declared_inputs(file: ast.File, names: set[str]) -> Iterator[Compl
 
 def _complete_config_fields(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
     """Yield the config fields of the base spec."""
-    base = analysis.extended_module
+    base = analysis.base_namespace
     for field in iterate_config_fields(base.root.file.items) if base else ():
         yield CompletionItem(field.name, "property", format_type_name(field.type), field.doc)
 

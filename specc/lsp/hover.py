@@ -88,7 +88,7 @@ def _find_node_hover(
         case ast.Option(name_span=span) if span and span.start <= offset <= span.end:
             return _set_location(_find_option_hover(analysis, nodes, span), span.start, span.end)
         case ast.File(extends_span=span) if span and span.start <= offset <= span.end:
-            return _set_location(_make_spec_hover(analysis.extended_module), span.start, span.end)
+            return _set_location(_make_spec_hover(analysis.base_namespace), span.start, span.end)
         case ast.UseStatement(span=span) if span and analysis.module:
             return _set_location(
                 _make_spec_hover(resolve_used_file(analysis, analysis.module, node)),

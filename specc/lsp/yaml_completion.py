@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
-from specc.library.spec_files import get_specs_directory
+from specc.library.spec_file_lookup import get_specs_directory
 from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.dsl_completion import (
     CompletionItem,

@@ -11,7 +11,7 @@ from specc.analysis.length_limits import format_limit_reason
 from specc.artifact.generation_metadata import GenerationMetadata
 from specc.artifact.manifest import RandomInitInfo
 from specc.backend import Session
-from specc.decode.decode_loop import DelayedPrompt, delay_prompt
+from specc.decode.decode_loop import DelayedPrompt, apply_delay_pattern
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.settings_errors import VocabularySizes, find_codebook_error
 from specc.decode.token_selection import Bools, Ints
@@ -58,9 +58,10 @@ def find_text_tokenizer(
 @dataclass(kw_only=True)
 class GenerativeModel:
     """A generative model. `input_signature` describes its inputs. `max_context` is the maximum
-    sequence length, which the position embedding `limiting_table` limits. `create_decoder_session`
-    starts a decode loop in Python; `standalone_session` runs a standalone generator with the
-    settings `compiled_settings`. `logits_vocabulary_size` is the number of logits per position.
+    sequence length, which the position embedding `length_limiting_table` limits.
+    `create_decoder_session` starts a decode loop in Python; `standalone_session` runs a standalone
+    generator with the settings `compiled_settings`. `logits_vocabulary_size` is the number of
+    logits per position.
     `allows_empty_prompt` is true if the first token can be sampled without a prompt, e.g. from
     image embeddings. `continuous_batching_metadata` is set if a decode batch may contain sequences
     of different lengths.
@@ -71,7 +72,7 @@ class GenerativeModel:
     preprocessing: PreprocessingConfig
     max_context: int | None
     create_decoder_session: CreateDecoderSession
-    limiting_table: str = ""
+    length_limiting_table: str = ""
     random_init: RandomInitInfo | None = None
     standalone_session: Session | None = None
     compiled_settings: Mapping[str, object] = field(default_factory=dict)
@@ -118,7 +119,7 @@ class GenerationRequest:
     sample_indices: Sequence[int] = ()
 
     @property
-    def settings_within_max_length(self) -> GenerationSettings:
+    def capped_settings(self) -> GenerationSettings:
         """The generation settings, with `max_tokens` limited to the remaining context length."""
         max_tokens = min(self.settings.max_tokens, self.max_new_tokens)
         return replace(self.settings, max_tokens=max_tokens)
@@ -126,7 +127,7 @@ class GenerationRequest:
     @cached_property
     def delayed_prompt(self) -> DelayedPrompt:
         """The prompt of a model with several codebooks, with the delays that the graph expects."""
-        return delay_prompt(self.prompt, self.settings, self.padding_mask)
+        return apply_delay_pattern(self.prompt, self.settings, self.padding_mask)
 
     @property
     def graph_prompt(self) -> Ints:
@@ -318,7 +319,9 @@ def check_generation_settings(model: GenerativeModel, settings: GenerationSettin
         raise SpeccError(error)
     sequence_input, batch = model.input_signature.sequence_input, model.input_signature.batch_size
     token_settings = ("pad", "start", "begin", "forced_eos_token_id")
-    model.vocabulary_sizes.check_token_settings({n: getattr(settings, n) for n in token_settings})
+    model.vocabulary_sizes.check_token_id_settings(
+        {n: getattr(settings, n) for n in token_settings}
+    )
     uses_guidance = settings.guidance_scale != 1
     if (uses_guidance or settings.strategy == "beam") and batch.number is not None:
         feature = "guidance" if uses_guidance else "beam search"
@@ -340,8 +343,8 @@ def check_context_length(model: GenerativeModel, prompt: Ints) -> None:
         "E0943",
         f"the prompt has {prompt.shape[1]} tokens, but the model supports at most "
         f"{model.max_context}",
-        notes=[format_limit_reason(model.limiting_table, model.max_context)]
-        if model.limiting_table
+        notes=[format_limit_reason(model.length_limiting_table, model.max_context)]
+        if model.length_limiting_table
         else [],
         helps=["use a shorter prompt"],
     )

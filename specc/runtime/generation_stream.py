@@ -204,7 +204,7 @@ class GenerationStream(GenerationRequest):
     def _make_codebook_result(self, batch_index: int) -> GenerationResult:
         """Return the result of one batch element of a model with several codebooks."""
         tokens, log_probs, has_ended = list_codebook_frames(
-            self.logged_steps, batch_index, self.settings_within_max_length
+            self.logged_steps, batch_index, self.capped_settings
         )
         return GenerationResult(
             tokens=tuple(tokens.reshape(-1).tolist()),
@@ -246,7 +246,7 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
         yield from iterate_codebook_steps(
             create_guided_session(request.model, request.settings, inputs),
             prompt,
-            request.settings_within_max_length,
+            request.capped_settings,
             padding_mask=request.padding_mask,
             sample_indices=request.sample_indices,
         )
@@ -255,7 +255,7 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
     yield from iterate_decode_steps(
         session,
         request.prompt,
-        request.settings_within_max_length,
+        request.capped_settings,
         padding_mask=request.padding_mask,
         observer=observer,
         sample_indices=request.sample_indices,
@@ -301,7 +301,7 @@ def _search_beams(request: GenerationRequest) -> list[list[BeamHypothesis]]:
     return search_beams(
         session,
         request.prompt,
-        request.settings_within_max_length,
+        request.capped_settings,
         padding_mask=request.padding_mask,
         ends_sequence=ends_sequence,
     )

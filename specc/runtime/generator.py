@@ -88,7 +88,7 @@ class Generator(GenerativeModel):
         # The compiler has checked the stop tokens of the spec. Suppressed tokens of the spec are
         # not checked: published generation configs often list tokens of other models in the family.
         checked_names = ("stop", *SUPPRESSING_SETTINGS)
-        self.vocabulary_sizes.check_token_settings(
+        self.vocabulary_sizes.check_token_id_settings(
             {name: caller_settings.get(name) for name in checked_names}
         )
         if self.standalone_session is not None:
@@ -289,7 +289,7 @@ def open_generator(
         generation=metadata.generation,
         preprocessing=input_signature.preprocessing,
         max_context=metadata.max_context,
-        limiting_table=metadata.limiting_table,
+        length_limiting_table=metadata.length_limiting_table,
         random_init=metadata.random_init,
         create_decoder_session=make_session,
         logits_vocabulary_size=get_logits_vocabulary_size(step_graphs.graph, metadata.generation),

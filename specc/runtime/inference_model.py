@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from specc.artifact.generation_metadata import is_streaming_package
 from specc.artifact.manifest import Manifest, RandomInitInfo
-from specc.artifact.package_index_and_checksums import INDEX_FILE, read_package_index
+from specc.artifact.package_index_and_integrity import INDEX_FILE, read_package_index
 from specc.decode.setting_table import PREFILL_CHUNK_SIZE
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr, render_html_table

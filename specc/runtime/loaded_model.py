@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from specc import backend
-from specc.artifact import package_index_and_checksums
+from specc.artifact import package_index_and_integrity
 from specc.artifact.generation_metadata import GenerationMetadata
 from specc.artifact.manifest import METADATA_KEY, Manifest, parse_manifest, raise_invalid_manifest
 from specc.backend import Computation, ModelFile, QuantizedMatMul, Session, TensorSpec
@@ -242,10 +242,10 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     first mebibyte of a weight file, are verified only with `verify_contents`.
     """
     directory, name = file.path.parent, file.path.name
-    recorded = package_index_and_checksums.parse_weight_files(manifest.weights.get("beside", {}))
+    recorded = package_index_and_integrity.parse_weight_files(manifest.weights.get("beside", {}))
     if recorded is None:
         raise_invalid_manifest(escape_text(file.path), "`beside` is invalid")
-    if reason := package_index_and_checksums.describe_misplaced_tensor(
+    if reason := package_index_and_integrity.describe_misplaced_tensor(
         file.list_external_files(), {n: f.bytes for n, f in recorded.items()}
     ):
         _raise_changed(file.path, name, reason)
@@ -254,7 +254,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     if (verify_contents or is_quick_to_hash) and not file.is_unchanged():
         _raise_changed(file.path, name, "its content has changed since it was compiled")
     for location, facts in recorded.items():
-        if reason := package_index_and_checksums.describe_file_mismatch(
+        if reason := package_index_and_integrity.describe_file_mismatch(
             directory, location, facts, verifies_contents=verify_contents
         ):
             _raise_changed(file.path, location, reason)

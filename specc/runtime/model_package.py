@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specc.artifact.generation_metadata import GenerationMetadata, parse_generation_metadata
 from specc.artifact.manifest import METADATA_KEY, Manifest
-from specc.artifact.package_index_and_checksums import PackageIndex
+from specc.artifact.package_index_and_integrity import PackageIndex
 from specc.backend import Session
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import align_columns, format_repr, format_thousands

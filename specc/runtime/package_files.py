@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc import backend
-from specc.artifact.package_index_and_checksums import (
+from specc.artifact.package_index_and_integrity import (
     INDEX_FILE,
     PackageIndex,
     WeightFileMetadata,

@@ -45,7 +45,7 @@ def run_standalone_generator(
     """Run a standalone generator. Raise E0912 if the graph would not detect the padding of the
     prompt, and E0732 or E0733 if a setting is invalid.
     """
-    scalars = _make_scalars(session, request.settings_within_max_length, request.prepared_inputs)
+    scalars = _make_scalars(session, request.capped_settings, request.prepared_inputs)
     inputs = {**_make_inputs(session, request), **scalars}
     names = list(session.outputs)
     results = session.run_interruptibly(inputs)

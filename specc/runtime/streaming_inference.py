@@ -291,8 +291,8 @@ def _check_context(model: StreamingModel, position_count: int, lengths: Lengths)
         raise_error(
             "E0943",
             f"got {position_count} positions, but the model supports at most {limit}",
-            notes=[f"limited by the position embedding `{metadata.limiting_table}`"]
-            if metadata.limiting_table
+            notes=[f"limited by the position embedding `{metadata.length_limiting_table}`"]
+            if metadata.length_limiting_table
             else [],
             helps=["start a new stream"],
         )

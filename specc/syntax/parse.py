@@ -78,7 +78,7 @@ def _raise_syntax_conflict(syntax: Syntax, suffix: str, span: Span) -> NoReturn:
     )
 
 
-def translate_help_messages(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+def convert_help_snippets_to_yaml(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Translate DSL code in help messages about YAML files to YAML. Return all diagnostics."""
     results = list(diagnostics)
     if not any(map(_is_about_yaml, results)):
@@ -129,10 +129,10 @@ def decode_spec(data: bytes, name: str) -> Source:
 
 
 __all__ = [
+    "convert_help_snippets_to_yaml",
     "decode_spec",
     "detect_syntax",
     "parse_dsl",
     "parse_expression",
     "parse_spec",
-    "translate_help_messages",
 ]

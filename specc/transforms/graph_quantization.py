@@ -106,7 +106,7 @@ class QuantizedParameters:
         zeros = () if self.zero_points is None else (self.zero_points,)
         return self.codes, self.scales, *zeros
 
-    def convert_components(self, convert: Callable[[str, Value], Value]) -> "QuantizedParameters":
+    def map_parameters(self, convert: Callable[[str, Value], Value]) -> "QuantizedParameters":
         """Return the weight with each component replaced by `convert(name, parameter)`."""
         zeros = self.zero_points
         return replace(
@@ -208,7 +208,7 @@ class _WeightQuantizer:
     def _slice_weight(self, op: ops.Slice, weight: QuantizedParameters) -> QuantizedParameters:
         """Slice codes, scales and zero points along the last (layout `columns`) or first axis."""
         is_last_axis = weight.format.layout == "columns"
-        return weight.convert_components(
+        return weight.map_parameters(
             lambda _, v: self.builder.add_op(replace(op, axis=v.rank - 1 if is_last_axis else 0), v)
         )
 
@@ -310,7 +310,7 @@ def _add_quantized_body_inputs(
             f"{name} {labels.get(part, part)}", replace(input_facts, type=type)
         )
 
-    return quantized_weight.convert_components(add_input)
+    return quantized_weight.map_parameters(add_input)
 
 
 STATE_SCALE_SUFFIX = ":scale"

@@ -32,6 +32,14 @@ from specc.verification.length_coverage import (
     is_within_cost_limit,
     iterate_lengths_above_thresholds,
 )
+from specc.verification.result_comparison import (
+    ResultDifference,
+    VerificationRound,
+    compare_results,
+    format_lengths,
+    is_within_rounding_error,
+    make_uncompared_round,
+)
 from specc.verification.round_coverage import SubgraphCoverage
 from specc.verification.rounding_errors import (
     EXTRA_SAMPLE_COUNT,
@@ -41,14 +49,6 @@ from specc.verification.rounding_errors import (
     RoundingPerturbation,
     compute_error_bounds,
     find_half_dtype,
-)
-from specc.verification.tolerance import (
-    ResultDifference,
-    VerificationRound,
-    compare_results,
-    format_lengths,
-    is_within_rounding_error,
-    make_uncompared_round,
 )
 
 MAX_TOKENS = 8
@@ -153,7 +153,7 @@ class _ReferenceDecode:
         values are perturbed, and the resulting errors of the logits are multiplied by
         `error_ratio`.
         """
-        request, settings = self.request, self.request.settings_within_max_length
+        request, settings = self.request, self.request.capped_settings
         weights = perturbation.perturb_arrays(self.weights) if perturbation else self.weights
         logits_output = request.model.generation.logits_output
         session = _ReferenceSession(graph=self.graph, weights=weights, perturbation=perturbation)
@@ -178,7 +178,7 @@ class _ReferenceDecode:
 
     def _search_beams(self, session: FullForwardSession) -> dict[str, Array]:
         """Return the tokens and scores of a beam search."""
-        request, settings = self.request, self.request.settings_within_max_length
+        request, settings = self.request, self.request.capped_settings
         beams = search_beams(session, request.prompt, settings, padding_mask=request.padding_mask)
         tokens = [[list(h.tokens) for h in row] for row in beams]
         scores = [[h.score for h in row] for row in beams]
@@ -190,7 +190,7 @@ class _ReferenceDecode:
         assert session is not None, "a standalone generator has a session"
         generated = run_standalone_generator(session, self.request)
         if generated.log_probs is not None:
-            width = self.request.settings_within_max_length.max_tokens
+            width = self.request.capped_settings.max_tokens
             tokens, log_probs = generated.tokens[:, 0], generated.log_probs
             return {
                 "tokens": _stack_steps([*tokens.T], width)[:, None],
@@ -199,7 +199,7 @@ class _ReferenceDecode:
         stops = self.request.settings.stop
         rows = generated.tokens.tolist()
         sequences = [[_truncate_at_stop(text, stops) for text in row] for row in rows]
-        tokens = _pad_sequences(sequences, self.request.settings_within_max_length)
+        tokens = _pad_sequences(sequences, self.request.capped_settings)
         return {"tokens": tokens, "scores": np.asarray(generated.scores)}
 
 

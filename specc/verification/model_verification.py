@@ -10,7 +10,7 @@ import numpy as np
 from specc import backend
 from specc.analysis.length_limits import find_min_lengths
 from specc.artifact.generation_metadata import parse_generation_metadata
-from specc.artifact.package_index_and_checksums import is_package_directory, read_package_index
+from specc.artifact.package_index_and_integrity import is_package_directory, read_package_index
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.memory_check import check_free_memory
 from specc.io.safe_read import escape_text
@@ -29,6 +29,16 @@ from specc.runtime.random_inputs import (
 from specc.verification.generation_verification import iterate_generation_rounds
 from specc.verification.quantization_error import make_cache_value_hook
 from specc.verification.quantized_matmul_check import QuantizedMatMuls
+from specc.verification.result_comparison import (
+    MAX_INFORMATIVE_BOUND,
+    ResultDifference,
+    VerificationRound,
+    compare_results,
+    format_lengths,
+    get_max_magnitude,
+    is_bound_informative,
+    make_uncompared_round,
+)
 from specc.verification.round_coverage import SubgraphCoverage, iterate_round_inputs
 from specc.verification.rounding_errors import (
     MAX_FLOAT32,
@@ -39,16 +49,6 @@ from specc.verification.rounding_errors import (
     is_rounding_difference,
     make_perturbed_run,
     raise_overflow,
-)
-from specc.verification.tolerance import (
-    MAX_INFORMATIVE_BOUND,
-    ResultDifference,
-    VerificationRound,
-    compare_results,
-    format_lengths,
-    get_max_magnitude,
-    is_bound_informative,
-    make_uncompared_round,
 )
 
 

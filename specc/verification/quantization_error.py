@@ -16,8 +16,8 @@ from specc.ir.graph import Graph, Value
 from specc.ir.length_constraints import find_valid_dim_sizes
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
+from specc.verification.result_comparison import RELATIVE_TOLERANCE
 from specc.verification.rounding_errors import ResultHook
-from specc.verification.tolerance import RELATIVE_TOLERANCE
 
 
 def make_cache_value_hook(

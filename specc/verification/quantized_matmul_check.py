@@ -9,8 +9,8 @@ from specc.backend import Computation, QuantizedMatMul
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 from specc.runtime.loaded_model import LoadedModel
+from specc.verification.result_comparison import RELATIVE_TOLERANCE
 from specc.verification.rounding_errors import UNIT_ROUNDOFF, find_half_dtype
-from specc.verification.tolerance import RELATIVE_TOLERANCE
 
 UINT8_ZERO_POINT = 128
 """The zero point of uint8 values."""

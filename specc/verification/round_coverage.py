@@ -36,8 +36,8 @@ from specc.verification.length_coverage import (
     is_within_cost_limit,
     iterate_lengths_above_thresholds,
 )
+from specc.verification.result_comparison import VerificationRound, make_uncompared_round
 from specc.verification.rounding_errors import find_half_dtype
-from specc.verification.tolerance import VerificationRound, make_uncompared_round
 
 MIXED_BATCH_SIZE = 5
 """Batch size for branches that run only if the elements of a batch differ."""

@@ -15,7 +15,7 @@ from specc.io.safe_read import escape_text
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph import Graph, Node, Value
-from specc.verification.tolerance import (
+from specc.verification.result_comparison import (
     RELATIVE_TOLERANCE,
     compute_position_changes,
     count_unexplained_positions,

@@ -14,7 +14,7 @@ from specc.io.safe_read import escape_text
 from specc.weights.checkpoint_files import Checkpoint
 from specc.weights.parameter_names import (
     find_nearest_name,
-    format_names,
+    format_name_groups,
     generalize_name_pairs,
     get_name_without_numbers,
     group_names,
@@ -132,7 +132,7 @@ def make_random_init_warning(head_weights: RandomInitWeights, path: Path) -> Dia
         Label.from_span(first.span, first.origin),
         notes=(
             *(
-                f"{escape_text(format_names(names, 8))}: {initializer}"
+                f"{escape_text(format_name_groups(names, 8))}: {initializer}"
                 for initializer, names in names_by_initializer.items()
             ),
             f"all others are in `{escape_text(path)}`",
@@ -146,13 +146,15 @@ def _make_foreign_checkpoint_error(
     checkpoint: Checkpoint, missing: Sequence[MissingParameter], unused: Sequence[str]
 ) -> Diagnostic:
     first = missing[0][0]
-    content = f"`{escape_text(checkpoint.path)}` has {escape_text(format_names(sorted(unused)))}"
+    content = (
+        f"`{escape_text(checkpoint.path)}` has {escape_text(format_name_groups(sorted(unused)))}"
+    )
     return Diagnostic(
         "E0501",
         f"the checkpoint has none of the {len(missing)} weights of the model",
         Label.from_span(first.span, first.origin),
         notes=(
-            f"the model needs {escape_text(format_names([m[0].name for m in missing]))}",
+            f"the model needs {escape_text(format_name_groups([m[0].name for m in missing]))}",
             content if unused else "it is empty",
         ),
         helps=(
@@ -186,9 +188,8 @@ def _make_missing_tensor_error(
     if naming != ParameterNaming():
         notes.append(f"names of this checkpoint are searched {naming}")
     if len(similar_parameters) > 1:
-        notes.append(
-            f"all of them: {escape_text(format_names([w.name for w, _ in similar_parameters]))}"
-        )
+        names = format_name_groups([w.name for w, _ in similar_parameters])
+        notes.append(f"all of them: {escape_text(names)}")
     return (
         Diagnostic(
             "E0501",
@@ -359,7 +360,7 @@ def _make_unused_tensor_error(checkpoint: Checkpoint, names: Sequence[str]) -> D
         f"{'is' if is_single else 'are'} unused",
         notes=(
             f"in `{escape_text(_get_path(checkpoint, names[0]))}`: "
-            f"{escape_text(format_names(sorted(names), 8))}",
+            f"{escape_text(format_name_groups(sorted(names), 8))}",
             *([f"{len(name_groups)} name patterns in total"] if len(name_groups) > 8 else []),
         ),
         helps=(

@@ -26,7 +26,7 @@ from specc.weights.lora_targets import (
     LoraTargets,
     find_missing_language_adapter_weights,
 )
-from specc.weights.parameter_names import format_names
+from specc.weights.parameter_names import format_name_groups
 from specc.weights.weight_rules import infer_naming
 from specc.weights.weight_value_checks import check_finite
 
@@ -284,7 +284,9 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
     if adapter.replaces_tensors and (
         missing_names := find_missing_language_adapter_weights(base.tensors, changes_by_tensor)
     ):
-        reason = f"it has no replacement for {escape_text(format_names(sorted(missing_names)))}"
+        reason = (
+            f"it has no replacement for {escape_text(format_name_groups(sorted(missing_names)))}"
+        )
         _raise_incompatible(
             base, adapter, reason, "check that it is complete and was trained for this model"
         )
@@ -298,7 +300,7 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
         _raise_incompatible(
             base,
             adapter,
-            f"it changes {escape_text(format_names(sorted(unknown)))}, which the checkpoint "
+            f"it changes {escape_text(format_name_groups(sorted(unknown)))}, which the checkpoint "
             f"does not have",
             "check that it is the adapter of this model: a head tied to the embedding table has "
             "no separate weight to adapt",
@@ -319,7 +321,7 @@ def _check_fully_trained(
     ]
     if missing_names:
         # without this error, the model would silently use the tensors of the checkpoint
-        names = escape_text(format_names(sorted(missing_names)))
+        names = escape_text(format_name_groups(sorted(missing_names)))
         reason = f"it lacks {names}, which its config lists in `modules_to_save`"
         _raise_incompatible(
             base, adapter, reason, "check that the adapter is complete, or save it again"

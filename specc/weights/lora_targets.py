@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from specc.diagnostics.diagnostic import Diagnostic, raise_error
 from specc.io.safe_read import escape_text
-from specc.weights.parameter_names import format_names
+from specc.weights.parameter_names import format_name_groups
 from specc.weights.parameter_sources import CheckpointBinding
 from specc.weights.weight_expressions import iterate_tensor_names
 
@@ -103,7 +103,7 @@ def check_adapter_tensors_used(binding: CheckpointBinding) -> CheckpointBinding:
             "W0534",
             f"the adapter changes {len(unused_names)} weight{'s' if len(unused_names) > 1 else ''} "
             "that this graph does not have",
-            notes=(escape_text(format_names(unused_names, 8)),),
+            notes=(escape_text(format_name_groups(unused_names, 8)),),
             helps=("if it is for another head, select it with `--graph`",),
             severity="warning",
         )

@@ -163,7 +163,7 @@ def group_names(names: Iterable[str]) -> list[str]:
     return groups
 
 
-def format_names(names: Sequence[str], max_names: int = 6) -> str:
+def format_name_groups(names: Sequence[str], max_names: int = 6) -> str:
     """Format at most `max_names` names as a list, followed by the number of omitted names."""
     groups = group_names(names)
     remainder = f" and {len(groups) - max_names} more" if len(groups) > max_names else ""

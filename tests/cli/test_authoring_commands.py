@@ -12,7 +12,7 @@ from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.driver.python_spec_argument import open_spec_argument
 from specc.driver.spec_draft import SCHEMA_FILE, DerivedSpec, draft_spec, format_derived_spec
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
-from specc.library.spec_files import find_builtin_specs
+from specc.library.spec_file_lookup import find_builtin_specs
 from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_printer import format_yaml

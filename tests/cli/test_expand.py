@@ -11,7 +11,7 @@ from specc.cli.rewrite_commands import expand_spec
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.frontend.spec_modules import collect_field_paths
 from specc.ir.ir_printer_and_lexer import format_ir as as_text
-from specc.library.spec_files import SpecLibrary, find_builtin_specs
+from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 from specc.syntax.dsl.expression_printer import format_expression

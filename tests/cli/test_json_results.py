@@ -245,7 +245,7 @@ def test_verify_difference_as_json(
     assert found["quantization_errors"] == [{"result": "y", "error": 0.0, "cosine_distance": 0.0}]
     assert {r["sizes"]["batch"] for r in found["rounds"]} == {1, 2, 3}
     assert all(0 <= r["max_error"] < 1e-5 for r in found["rounds"])
-    monkeypatch.setattr("specc.verification.tolerance.RELATIVE_TOLERANCE", -1.0)
+    monkeypatch.setattr("specc.verification.result_comparison.RELATIVE_TOLERANCE", -1.0)
     monkeypatch.setattr(
         "specc.verification.model_verification.is_rounding_difference", lambda *_: False
     )

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from specc.decode.decode_loop import (
+    apply_delay_pattern,
     check_delays,
-    delay_prompt,
     iterate_codebook_steps,
     list_codebook_frames,
 )
@@ -62,7 +62,7 @@ def generate(
     settings: GenerationSettings, prompt: NDArray[np.int64]
 ) -> tuple[HashedSession, list[DecodeStepOutput]]:
     session = HashedSession()
-    delayed = delay_prompt(prompt, settings)
+    delayed = apply_delay_pattern(prompt, settings)
     return session, list(iterate_codebook_steps(session, delayed, settings))
 
 
@@ -104,7 +104,7 @@ def test_a_prompt_is_delayed() -> None:
 
 def test_a_left_padded_prompt_is_delayed_after_its_padding() -> None:
     prompt = np.array([[[0] * 3, [START] * 3, [1, 2, 3]]])
-    delayed = delay_prompt(prompt, make_settings(), np.array([[False, True, True]]))
+    delayed = apply_delay_pattern(prompt, make_settings(), np.array([[False, True, True]]))
     assert delayed.tokens[0, 1:].T.tolist() == [[START, 1], [START, START], [START, START]]
     assert delayed.remaining[0, :1, 1].tolist() == [2]
     assert delayed.remaining[0, :3, 2].tolist() == [START, START, 3]

@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import SpeccError, compute_exit_status, get_er
 from specc.driver.spec_loader import LoadedSpec, check_spec
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program
-from specc.library.spec_files import SpecLibrary, find_error_pages, read_page_title
+from specc.library.spec_file_lookup import SpecLibrary, find_error_pages, read_page_title
 from specc.syntax.parse import decode_spec, parse_spec
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import specc
 from specc.cli.main import main
 from specc.driver.quantize_section import QuantizeOptions, QuantizeRequest, merge_quantize_options
 from specc.frontend.spec_modules import build_program
-from specc.library.spec_files import SpecLibrary
+from specc.library.spec_file_lookup import SpecLibrary
 
 HEAD = "specc 1\nmodel m\nextends gpt2\n"
 SMALL = "config { layers = 2  d = 16  heads = 2  vocab = 64  context = 16 }\n"

@@ -19,7 +19,7 @@ from specc.frontend.config_json import (
     decode_config_source,
     parse_config_json,
 )
-from specc.library.spec_files import has_config_json, load_config_json
+from specc.library.spec_file_lookup import has_config_json, load_config_json
 
 TEXT = """{
   "model_type": "gpt2",

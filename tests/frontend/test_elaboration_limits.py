@@ -10,7 +10,7 @@ from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program
 from specc.frontend.spec_to_graph import elaborate_model
 from specc.ir.model import ModelDefinition
-from specc.library.spec_files import SpecLibrary
+from specc.library.spec_file_lookup import SpecLibrary
 from specc.syntax.parse import decode_spec, parse_spec
 
 LIBRARY = SpecLibrary()

@@ -16,7 +16,7 @@ from specc.frontend.foreign_names import (
     RENAMED_STD_DEFINITIONS,
     REPLACEMENTS_BY_NAME,
 )
-from specc.library.spec_files import SpecLibrary
+from specc.library.spec_file_lookup import SpecLibrary
 
 SPEC = """specc 1
 model m

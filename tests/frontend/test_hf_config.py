@@ -16,7 +16,7 @@ from specc.frontend.spec_modules import build_module, build_program
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.frontend.spec_values import Rope
 from specc.ir.dim import Dim
-from specc.library.spec_files import SpecLibrary
+from specc.library.spec_file_lookup import SpecLibrary
 from specc.syntax.parse import decode_spec, parse_spec
 
 SPEC = """specc 1

@@ -8,7 +8,7 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.driver import spec_loader
 from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
 from specc.frontend import symbolic_check
-from specc.library.spec_files import SpecLibrary, find_builtin_specs
+from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs
 
 
 def test_builtin_spec_is_checked_once() -> None:

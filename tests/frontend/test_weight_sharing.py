@@ -9,8 +9,8 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program
-from specc.library.spec_files import SpecLibrary
-from specc.syntax.parse import decode_spec, parse_spec, translate_help_messages
+from specc.library.spec_file_lookup import SpecLibrary
+from specc.syntax.parse import convert_help_snippets_to_yaml, decode_spec, parse_spec
 
 LIBRARY = SpecLibrary()
 LAYER = """block layer(x: float[batch, n, 8]) -> float[batch, n, 8] {
@@ -249,7 +249,7 @@ def test_advice_for_yaml_is_accepted(under: str, weights: str, tmp_path: Path) -
     path.write_text(YAML.replace("UNDER", "").replace("WEIGHTS", ""))
     with pytest.raises(SpeccError) as failed:
         check_spec(open_spec(str(path)))
-    advice = " ".join(translate_help_messages(failed.value.diagnostics)[0].helps)
+    advice = " ".join(convert_help_snippets_to_yaml(failed.value.diagnostics)[0].helps)
     assert (under or weights) in advice
     path.write_text(YAML.replace("UNDER", under).replace("WEIGHTS", weights))
     check_spec(open_spec(str(path)))

@@ -9,8 +9,8 @@ import pytest
 from specc.diagnostics.diagnostic import Source
 from specc.driver.spec_loader import check_spec, open_spec
 from specc.syntax.parse import parse_spec
+from specc.syntax.yaml.yaml_emitter import FIELD_KEYS
 from specc.syntax.yaml.yaml_keys import STATEMENT_CONSTRUCTS
-from specc.syntax.yaml.yaml_layout import FIELD_KEYS
 from specc.syntax.yaml.yaml_parser import YAML_TOP_KEYS
 
 ROOT = Path(__file__).parents[2]

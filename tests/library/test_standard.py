@@ -9,7 +9,7 @@ import pytest
 
 from specc.diagnostics.diagnostic import Span
 from specc.library import std_library as tables
-from specc.library.spec_files import SpecLibrary, get_specs_directory
+from specc.library.spec_file_lookup import SpecLibrary, get_specs_directory
 from specc.library.std_library import StdLibrary, read_std_sources
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.parse import parse_spec

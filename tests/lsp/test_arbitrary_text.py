@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.library.spec_files import find_builtin_specs, read_spec_file
+from specc.library.spec_file_lookup import find_builtin_specs, read_spec_file
 from specc.lsp import dsl_completion, yaml_completion
 from specc.lsp.document_analysis import analyze_incrementally
 from specc.lsp.hover import fence_code, find_hover_info, format_hover

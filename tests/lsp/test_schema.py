@@ -10,11 +10,11 @@ import yaml
 
 from docs.generators import json_schema
 from specc.diagnostics.diagnostic import Source, SpeccError
-from specc.library.spec_files import find_builtin_specs, get_specs_directory, read_spec_file
+from specc.library.spec_file_lookup import find_builtin_specs, get_specs_directory, read_spec_file
 from specc.syntax import ast
 from specc.syntax.parse import parse_spec
+from specc.syntax.yaml.yaml_emitter import FIELD_KEYS
 from specc.syntax.yaml.yaml_keys import STATEMENT_CONSTRUCTS
-from specc.syntax.yaml.yaml_layout import FIELD_KEYS
 from specc.syntax.yaml.yaml_parser import LISTED_ITEMS, YAML_TOP_KEYS
 from specc.syntax.yaml.yaml_printer import format_yaml
 

@@ -20,7 +20,7 @@ from specc.cli.main import main
 from specc.driver.spec_loader import open_spec
 from specc.frontend.symbolic_check import check_spec_symbolically
 from specc.huggingface.model_family import read_config_keys, read_expected_types
-from specc.library.spec_files import (
+from specc.library.spec_file_lookup import (
     SPEC_SUFFIXES,
     find_builtin_specs,
     get_specs_directory,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from specc.library.spec_files import find_builtin_specs, read_spec_file
+from specc.library.spec_file_lookup import find_builtin_specs, read_spec_file
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 

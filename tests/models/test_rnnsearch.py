@@ -25,7 +25,7 @@ from specc.analysis.padding_check import check_padding
 from specc.api import Model
 from specc.cli.main import main
 from specc.driver.spec_loader import check_spec, open_spec
-from specc.library.spec_files import find_builtin_specs
+from specc.library.spec_file_lookup import find_builtin_specs
 from specc.preprocessing.preprocessing_records import CharTokenizer
 from specc.preprocessing.text_codec import decode_text as text_of
 from specc.preprocessing.text_codec import encode_text_ids

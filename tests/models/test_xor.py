@@ -13,7 +13,7 @@ from support.elaborated_specs import (
 
 from specc.driver import weight_sources as loading
 from specc.driver.weights_section import list_parameters_with_sizes
-from specc.library.spec_files import find_builtin_specs
+from specc.library.spec_file_lookup import find_builtin_specs
 from specc.weights.parameter_sources import read_parameter
 
 TABLE = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32)

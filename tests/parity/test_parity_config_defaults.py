@@ -24,7 +24,7 @@ from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.used_specs import select_used_spec_alternatives
 from specc.ir.ir_printer_and_lexer import IR_HEADER, format_ir
-from specc.library.spec_files import SpecLibrary, find_builtin_specs
+from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs
 from specc.syntax import ast
 
 pytestmark = pytest.mark.parity

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from specc.library.spec_files import get_specs_directory
+from specc.library.spec_file_lookup import get_specs_directory
 from specc.syntax.dsl.lalr import load_lalr_table
 from specc.syntax.dsl.unexpected_token import RESERVED_TERMINALS
 

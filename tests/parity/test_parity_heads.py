@@ -20,7 +20,7 @@ from specc.huggingface.model_family import (
     find_spec_for_checkpoint,
     map_supported_model_types,
 )
-from specc.library.spec_files import SpecLibrary, find_builtin_specs, load_config_json
+from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs, load_config_json
 
 pytestmark = pytest.mark.parity
 

@@ -15,7 +15,7 @@ from specc.huggingface.model_family import (
     find_spec_for_checkpoint,
     map_supported_model_types,
 )
-from specc.library.spec_files import load_config_json
+from specc.library.spec_file_lookup import load_config_json
 
 pytestmark = pytest.mark.parity
 

@@ -17,7 +17,7 @@ from support.padded_batches import FixedValues, make_samples
 
 import specc
 from specc.huggingface.model_family import read_expected_values
-from specc.library.spec_files import find_builtin_specs
+from specc.library.spec_file_lookup import find_builtin_specs
 
 pytestmark = [
     pytest.mark.parity,

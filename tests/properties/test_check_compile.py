@@ -35,7 +35,7 @@ from specc.driver.weights_section import count_untied_parameters
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program, collect_field_paths
 from specc.ir.dim import Dim
-from specc.library.spec_files import get_specs_directory, read_spec_file
+from specc.library.spec_file_lookup import get_specs_directory, read_spec_file
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.parse import decode_spec, parse_spec

@@ -24,7 +24,7 @@ from specc.frontend import runtime_scalars
 from specc.frontend.elaboration_context import LexicalScope
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
-from specc.library.spec_files import find_builtin_specs
+from specc.library.spec_file_lookup import find_builtin_specs
 from specc.runtime.random_inputs import make_random_inputs
 from specc_onnx import build_model, get_target
 

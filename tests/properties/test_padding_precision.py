@@ -298,7 +298,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
             not lowest or is_extreme_at_padding(padded_result, axis, lowest=True)
         ),
     ),
-    "any fill underflows": (padding_values, "is_fill_exponential_zero", lambda scores: True),
+    "any fill underflows": (padding_values, "is_exp_of_fill_zero", lambda scores: True),
     "a transposed convolution reads no ends": (
         padding_order_and_windows,
         "_is_transposed_conv_reading_ends",

@@ -289,9 +289,9 @@ def test_nested_prefixes_and_removed_prefixes_change_no_step() -> None:
 def _use_times_as_indices(query_key: QueryKeyTensor) -> affine_indices.AffineIndex | None:
     """Mutation: uses times instead of indices."""
     if (query_key.query_axis, query_key.key_axis) == (0, None):
-        return affine_indices.AffineIndex(query_slope=affine_indices.ONE)
+        return affine_indices.AffineIndex(query_coefficient=affine_indices.ONE)
     return (
-        affine_indices.AffineIndex(key_slope=affine_indices.ONE)
+        affine_indices.AffineIndex(key_coefficient=affine_indices.ONE)
         if query_key.key_axis == 0
         else None
     )

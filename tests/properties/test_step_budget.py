@@ -50,12 +50,12 @@ from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_to_graph import elaborate_model
 from specc.frontend.spec_modules import build_module, build_program
 from specc.syntax.parse import decode_spec, parse_spec
-from specc.library.spec_files import SpecLibrary
+from specc.library.spec_file_lookup import SpecLibrary
 result = []
 for text in given:
     reader, files = ConfigReader(), SpecLibrary()
     program = build_program(build_module(parse_spec(decode_spec(text.encode(), "m.specc")), "m.specc"), files)
-    elaborate_model(program, files, reader)
+    elaborate_model(program, reader)
     result.append(reader.steps.spent)
 """
     two, four = run_with_limits(code, values=[LAYERS.strip() % 2, LAYERS.strip() % 4])

@@ -5,7 +5,7 @@ from support.mechanism_sample import sample_mechanisms
 
 from specc.frontend.section_evaluation import list_graphs
 from specc.frontend.spec_modules import build_program
-from specc.library.spec_files import SpecLibrary, find_builtin_specs
+from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs
 from specc.syntax import ast
 
 SPECS = [name for name, path in find_builtin_specs().items() if path.suffix == ".specc"]

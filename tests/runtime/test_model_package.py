@@ -12,8 +12,8 @@ import onnx
 import pytest
 from support.two_graph_packages import read_extra_file, write_pair_package
 
-from specc.artifact import package_index_and_checksums
-from specc.artifact.package_index_and_checksums import (
+from specc.artifact import package_index_and_integrity
+from specc.artifact.package_index_and_integrity import (
     INDEX_FILE,
     is_path_inside_directory,
     is_plain_file_name,
@@ -192,9 +192,9 @@ def test_an_invalid_index_is_refused(data: bytes, pair: Path) -> None:
 
 def test_the_maximum_index_size_is_exact(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = (pair / INDEX_FILE).stat().st_size
-    monkeypatch.setattr(package_index_and_checksums, "MAX_BYTES", size)
+    monkeypatch.setattr(package_index_and_integrity, "MAX_BYTES", size)
     open_package(pair)
-    monkeypatch.setattr(package_index_and_checksums, "MAX_BYTES", size - 1)
+    monkeypatch.setattr(package_index_and_integrity, "MAX_BYTES", size - 1)
     assert get_error(pair).code == "E0802"
 
 
@@ -231,9 +231,9 @@ def test_unlisted_weights_are_refused(pair: Path, tmp_path: Path) -> None:
 def test_a_package_replaced_during_load_is_loaded_again(
     pair: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    former = package_index_and_checksums.read_package_index(pair)
+    former = package_index_and_integrity.read_package_index(pair)
     write_pair_package(pair, seed=1)
-    answers = [former, package_index_and_checksums.read_package_index(pair)]
+    answers = [former, package_index_and_integrity.read_package_index(pair)]
     monkeypatch.setattr(
         "specc.runtime.package_files.read_package_index",
         lambda directory, **more: answers.pop(0) if len(answers) > 1 else answers[0],

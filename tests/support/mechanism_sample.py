@@ -12,7 +12,7 @@ from specc.frontend.builtins import BUILTINS
 from specc.frontend.spec_modules import Program
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.library.spec_files import SpecLibrary
+from specc.library.spec_file_lookup import SpecLibrary
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 from support.elaborated_specs import elaborate_with_config

@@ -18,6 +18,7 @@ from specc.analysis.length_limits import find_length_limits
 from specc.ir.array import Array
 from specc.ir.length_constraints import find_valid_dim_sizes
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
+from specc.verification.result_comparison import compare_result
 from specc.verification.round_coverage import SubgraphCoverage, iterate_round_inputs
 from specc.verification.rounding_errors import (
     PerturbedRun,
@@ -25,7 +26,6 @@ from specc.verification.rounding_errors import (
     is_rounding_difference,
     make_perturbed_run,
 )
-from specc.verification.tolerance import compare_result
 from specc_onnx.denormals_and_huge_pages import flush_denormals
 
 SWAPS = {

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import specc
 from specc import backend
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
-from specc.verification.tolerance import compare_result
+from specc.verification.result_comparison import compare_result
 from support.small_configs import SMALL_CONFIGS
 
 ROOT = Path(__file__).parents[2]

@@ -240,7 +240,7 @@ def _rows(rows: PaddingFacts) -> Iterator[str]:
     for word in (
         "has_mask_value",
         "has_mask_value_at_padding",
-        "infinity_signs",
+        "possible_infinity_signs",
         "can_be_nan",
         "is_valid_index",
     ):
@@ -294,7 +294,7 @@ def _plan(graphs: Graphs, words: Words) -> Iterable[str]:
     graph = get_main_graph(graphs)
     symbol, growing, outputs = _open(graph, words)
     plan = StepPlan.from_graph(graph, symbol, growing, outputs)
-    yield f"lengths: {plan.new_chunks}, and {plan.past_chunks} from before"
+    yield f"lengths: {plan.new_chunk_count}, and {plan.past_chunk_count} from before"
     for name, value in number_values(graph):
         for axis, rows in plan.needs.get(value, {}).items():
             kept = ", cached" if value in plan.cached_values else ""

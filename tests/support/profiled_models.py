@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import specc_numpy
 from specc.backend import ExtraFile, PackageGraph, PackageMetadata
 from specc.driver import weight_sources as loading
-from specc.driver.export_profiles import RETURNED_LOGITS, apply_export_profile
+from specc.driver.genai_config_and_export_profiles import RETURNED_LOGITS, apply_export_profile
 from specc.driver.hf_decoder_profile import ExportedGraphs
 from specc.driver.weights_section import list_parameters_with_sizes
 from specc.ir.graph import Graph

@@ -5,7 +5,7 @@ test.
 import re
 from functools import cache
 
-from specc.library.spec_files import find_builtin_specs
+from specc.library.spec_file_lookup import find_builtin_specs
 
 TRANSFORMER_SIZES = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "hidden": 24}
 IMAGE_SIZES = {"d": 8, "heads": 2, "layers": 2, "hidden": 16, "image": 8, "patch": 4, "channels": 2}

@@ -22,7 +22,7 @@ from specc.frontend.spec_modules import build_module, build_program, collect_fie
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.symbolic_check import check_spec_symbolically
 from specc.ir.dim import Dim
-from specc.library.spec_files import SpecLibrary, get_specs_directory, read_spec_file
+from specc.library.spec_file_lookup import SpecLibrary, get_specs_directory, read_spec_file
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.parse import decode_spec, parse_spec

@@ -22,6 +22,7 @@ from specc.runtime.random_inputs import make_random_inputs
 from specc.verification import generation_verification
 from specc.verification.generation_verification import iterate_generation_rounds
 from specc.verification.model_verification import iterate_rounds
+from specc.verification.result_comparison import compute_position_changes
 from specc.verification.rounding_errors import (
     HALF_FORMATS,
     MAX_EXPLAINED_RATIO,
@@ -30,7 +31,6 @@ from specc.verification.rounding_errors import (
     HalfRoundingErrors,
     RoundingPerturbation,
 )
-from specc.verification.tolerance import compute_position_changes
 
 HEAVY_TAILS = {
     # a router that chooses another expert if two scores are nearly equal

@@ -17,7 +17,7 @@ from support.verification_lines import list_opened_lines
 import specc
 from specc.cli import main as cli
 from specc.diagnostics.diagnostic import SpeccError
-from specc.library.spec_files import find_builtin_specs
+from specc.library.spec_file_lookup import find_builtin_specs
 from specc.runtime.inference_model import open_compiled_model
 from specc.runtime.loaded_model import LoadedModel
 from specc.verification.model_verification import iterate_rounds

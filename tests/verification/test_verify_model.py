@@ -18,7 +18,7 @@ from specc.ir.types import Type
 from specc.runtime.loaded_model import LoadedModel, load_model
 from specc.runtime.model_package import open_package
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs, move_padding_to_side
-from specc.verification.tolerance import compare_result
+from specc.verification.result_comparison import compare_result
 
 NAN, INF = np.nan, np.inf
 SHAKY = """specc 1

@@ -13,7 +13,7 @@ from specc.drawing.drawing_marks import TextMark
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
-from specc.library.spec_files import find_builtin_specs
+from specc.library.spec_file_lookup import find_builtin_specs
 from specc.visualize.block_dataflow import (
     LENGTH_OPERATIONS,
     VIEW_OPERATIONS,

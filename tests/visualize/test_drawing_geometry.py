@@ -9,7 +9,7 @@ import pytest
 from visualize.test_data_flow import SOME, elaborate_small
 
 from specc.drawing.drawing_marks import BoxMark, Drawing, LineMark, Mark, TextMark
-from specc.library.spec_files import find_builtin_specs
+from specc.library.spec_file_lookup import find_builtin_specs
 from specc.visualize.block_layout import BLOCK_COLORS, draw_block
 from specc.visualize.block_tree import build_block_tree, choose_expanded_blocks
 

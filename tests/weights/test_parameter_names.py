@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from specc.weights.parameter_names import (
     NamePattern,
     find_nearest_name,
-    format_names,
+    format_name_groups,
     generalize_name_pairs,
     group_names,
     replace_numbers_with_placeholders,
@@ -64,7 +64,7 @@ def test_names_are_grouped() -> None:
     ]
     assert group_names(["s.0.b.0", "s.1.b.1"]) == ["s.0.b.0", "s.1.b.1"]
     assert group_names(["a", "b"]) == ["a", "b"]
-    assert format_names(list("abcdefgh")) == "a, b, c, d, e, f and 2 more"
+    assert format_name_groups(list("abcdefgh")) == "a, b, c, d, e, f and 2 more"
     assert replace_numbers_with_placeholders("s.0.b.12.w") == "s.{i}.b.{j}.w"
     assert group_names(["x{}1y", "x{}2y"]) == ["x{}{1..2}y"]
 

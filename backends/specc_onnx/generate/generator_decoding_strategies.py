@@ -140,7 +140,7 @@ class SingleSequenceStrategy:
         score = emit_log_probability(logits, sampled)
         score = is_finished.if_else(0.0, score)
         tokens = is_finished.if_else(decoding.fill_token_id, sampled)
-        is_invalid = emit_invalid_logits(logits)
+        is_invalid = emit_invalid_logits_mask(logits)
         is_invalid = ~is_finished & is_invalid
         score = is_invalid.if_else(float("nan"), score)
         tokens = is_invalid.if_else(NO_TOKEN, tokens)
@@ -198,7 +198,7 @@ class BeamSearchStrategy:
             length=iteration + 1,
             limit=self.processors.max_tokens,
         )
-        is_invalid = emit_invalid_logits(logits)
+        is_invalid = emit_invalid_logits_mask(logits)
         selection = onnx_beam_search.emit_beam_step(search, log_probs, is_invalid)
         column = selection.tokens.unsqueeze(1)
         parent_history = [x.gather(selection.parents) for x in history]
@@ -351,7 +351,7 @@ def _emit_top_p_filter(sampler: SamplerState, probabilities: OnnxValue) -> OnnxV
     return is_kept.if_else(probabilities, 0)
 
 
-def emit_invalid_logits(logits: OnnxValue) -> OnnxValue:
+def emit_invalid_logits_mask(logits: OnnxValue) -> OnnxValue:
     """Emit a bool[batch] mask of logits `[batch, vocab]` with NaN or without a finite maximum."""
     # Not every `ReduceMax` kernel propagates NaN.
     is_nan = logits.emit_node("IsNaN").cast("f32")

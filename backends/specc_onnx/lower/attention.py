@@ -23,7 +23,7 @@ from specc_onnx.lower.blocked_attention_loop import (
 from specc_onnx.lower.dense_attention import (
     AttentionOperands,
     emit_dense_attention,
-    emit_unpacked_output,
+    emit_output_per_head,
 )
 from specc_onnx.lower.emitter import Emitter, emit_if
 from specc_onnx.lower.kv_buffer_attention import emit_kv_buffer_attention, is_kv_buffer
@@ -73,7 +73,7 @@ def attend(
     else:
         result, description = emit_dense_attention(op, g, operands), f"dense: {plan}"
     _record_attention_note(g, query.dtype, {**result.notes, ATTENTION_FORM: description})
-    return emit_unpacked_output(result, query.shape[1], values.shape[3]), result.weights
+    return emit_output_per_head(result, query.shape[1], values.shape[3]), result.weights
 
 
 def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> LocalAttentionPlan | str:

@@ -81,7 +81,7 @@ def can_fuse_attention(op: ops.Attend, g: Emitter, operands: AttentionOperands) 
     )
 
 
-def emit_unpacked_output(attention: AttentionResult, heads: Dim, width: Dim) -> OnnxValue:
+def emit_output_per_head(attention: AttentionResult, heads: Dim, width: Dim) -> OnnxValue:
     """Emit the attention output as `[b, h, t, e]`."""
     if not attention.is_packed:
         return attention.result

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from specc.artifact.package_index_and_checksums import (
+from specc.artifact.package_index_and_integrity import (
     INDEX_FILE,
     PackageIndex,
     find_replaceable_files,

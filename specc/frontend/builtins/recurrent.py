@@ -179,7 +179,7 @@ class _LayerStack:
         site, directions = self.site, REVERSED_BY_DIRECTION[self.direction]
         self._check_operands(x)
         # each layer has separate weights, so the number of layers must be static
-        count = site.require_count_in_range(self.layers, "layers")
+        count = site.require_positive_count(self.layers, "layers")
         states_by_option = [
             self._make_initial_states(state, count * len(directions), option, x.shape[0])
             for state, option in zip(initial_states, ("start", "start_cell"), strict=False)

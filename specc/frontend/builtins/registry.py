@@ -18,7 +18,7 @@ from specc.frontend.parameter_kinds import (
     TENSOR_KIND,
     Anything,
     ParameterKinds,
-    get_annotated_kinds,
+    get_annotated_parameter_kinds,
 )
 from specc.frontend.runtime_scalars import convert_to_float, get_static_float, truncate_to_integer
 from specc.frontend.spec_values import (
@@ -111,7 +111,7 @@ def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], 
         parameters = tuple(
             BuiltinParameter(
                 p.name,
-                get_annotated_kinds(p.annotation),
+                get_annotated_parameter_kinds(p.annotation),
                 MISSING if p.default is Parameter.empty else p.default,
                 is_positional=p.kind is not Parameter.KEYWORD_ONLY,
                 is_variadic=p.kind is Parameter.VAR_POSITIONAL,
@@ -219,7 +219,7 @@ class CallSite:
         self.context.weights.sharing.register_weight(name)
         return Tensor(get_expert_weight(self.context.builder, stacks, weight), self.span)
 
-    def require_count_in_range(self, value: Dim, option: str) -> int:
+    def require_positive_count(self, value: Dim, option: str) -> int:
         """Return a compile-time count. Raise E0216 for a count below 1 or above 4096."""
         number = self.require_integer(value, option)
         if not 1 <= number <= MAX_LAYERS:

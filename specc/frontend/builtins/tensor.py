@@ -242,7 +242,7 @@ def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_
 def chunk(site: CallSite, x: Tensor, count: Dim, *, axis: Dim = LAST_AXIS) -> Results:
     """Split an axis into `count` equal chunks: `q, k, v = chunk(x, 3)`."""
     axis_index = site.resolve_axis(x, axis)
-    count_value = site.require_count_in_range(count, "count")
+    count_value = site.require_positive_count(count, "count")
     try:
         piece = divide_dims_exactly(x.shape[axis_index], count_value)
     except DimError as error:

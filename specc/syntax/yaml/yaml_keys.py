@@ -16,7 +16,7 @@ from specc.syntax.dsl.dsl_parser import TARGETS, TYPES
 from specc.syntax.dsl.expression_printer import format_type_name
 from specc.syntax.yaml import yaml_reader
 from specc.syntax.yaml.yaml_composer import YamlEntry, YamlMapping, YamlNode
-from specc.syntax.yaml.yaml_layout import (
+from specc.syntax.yaml.yaml_emitter import (
     YamlItem,
     YamlMap,
     YamlPair,
@@ -146,7 +146,7 @@ class MapLayout(Generic[T]):
         )
 
 
-def find_map_layout(layouts: Mapping[str, MapLayout[T]], node: ast.Node) -> MapLayout[T]:
+def find_layout_of_node(layouts: Mapping[str, MapLayout[T]], node: ast.Node) -> MapLayout[T]:
     """Return the layout whose class is the class of `node`."""
     return next(layout for layout in layouts.values() if layout.node is type(node))
 
@@ -258,7 +258,7 @@ def statement_to_yaml(node: ast.Statement) -> YamlItem:
     """Convert one statement to a YAML list item."""
     if isinstance(node, ast.Assignment):
         return YamlItem(let_to_yaml(node), node.comments)
-    layout = find_map_layout(STATEMENT_CONSTRUCTS, node)
+    layout = find_layout_of_node(STATEMENT_CONSTRUCTS, node)
     return YamlItem(layout.to_yaml(node), node.comments, is_comment_on_first_line=layout.has_body)
 
 

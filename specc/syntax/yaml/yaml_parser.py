@@ -18,13 +18,13 @@ from specc.syntax.yaml.yaml_composer import (
     YamlSequence,
     compose_yaml,
 )
+from specc.syntax.yaml.yaml_emitter import FIELD_KEYS, IGNORED_KEYS, is_bare_config_path
 from specc.syntax.yaml.yaml_keys import (
     ITEM_CONSTRUCTS,
     REQUIRE_ENTRY,
     USE_ENTRY,
     WEIGHT_RULE_CONSTRUCTS,
 )
-from specc.syntax.yaml.yaml_layout import FIELD_KEYS, IGNORED_KEYS, is_bare_config_path
 from specc.syntax.yaml.yaml_reader import YamlReader, build_section_node, get_first_line_span
 from specc.syntax.yaml.yaml_values import (
     is_yaml_field,

@@ -10,15 +10,7 @@ from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.dsl.dsl_printer import has_blank_lines_around
 from specc.syntax.dsl.expression_printer import concat_parts, format_comment_lines, join_pieces
-from specc.syntax.yaml.yaml_keys import (
-    ITEM_CONSTRUCTS,
-    REQUIRE_ENTRY,
-    USE_ENTRY,
-    WEIGHT_RULE_CONSTRUCTS,
-    find_map_layout,
-    statement_to_yaml,
-)
-from specc.syntax.yaml.yaml_layout import (
+from specc.syntax.yaml.yaml_emitter import (
     CONFIG_ENTRIES,
     YamlItem,
     YamlList,
@@ -31,6 +23,14 @@ from specc.syntax.yaml.yaml_layout import (
     make_multiline_list,
     make_yaml_list,
     strings_to_yaml,
+)
+from specc.syntax.yaml.yaml_keys import (
+    ITEM_CONSTRUCTS,
+    REQUIRE_ENTRY,
+    USE_ENTRY,
+    WEIGHT_RULE_CONSTRUCTS,
+    find_layout_of_node,
+    statement_to_yaml,
 )
 from specc.syntax.yaml.yaml_values import EQUATIONS, parameter_to_yaml
 
@@ -217,7 +217,7 @@ SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] =
     ast.Dims: lambda item: make_yaml_list(join_pieces(concat_parts(d)) for d in item.names),
     ast.WeightsSection: lambda item: make_multiline_list(
         [
-            YamlItem(find_map_layout(WEIGHT_RULE_CONSTRUCTS, r).to_yaml(r), r.comments)
+            YamlItem(find_layout_of_node(WEIGHT_RULE_CONSTRUCTS, r).to_yaml(r), r.comments)
             for r in item.rules
         ],
         item.end,

@@ -30,7 +30,7 @@ from specc.syntax.yaml.yaml_composer import (
     YamlSequence,
     is_empty_node,
 )
-from specc.syntax.yaml.yaml_layout import (
+from specc.syntax.yaml.yaml_emitter import (
     YamlMap,
     YamlPair,
     YamlValue,
@@ -317,11 +317,11 @@ def parse_listed_inputs(reader: YamlReader, node: YamlNode) -> Parameters:
 def inputs_to_yaml(params: Parameters) -> YamlValue:
     """Convert the inputs of a block to a map, or to a list if `inputs` declares some of them."""
     if any(p.is_from_inputs for p in params):
-        return make_yaml_list(map(listed_input_to_yaml, params))
+        return make_yaml_list(map(input_to_yaml, params))
     return YamlMap(list(map(parameter_to_yaml, params)))
 
 
-def listed_input_to_yaml(param: ast.BlockParameter) -> YamlValue:
+def input_to_yaml(param: ast.BlockParameter) -> YamlValue:
     """Convert an input in a list to its name if `inputs` declares it, otherwise to a map."""
     return param.name if param.is_from_inputs else YamlMap([parameter_to_yaml(param)])
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from support.profiled_models import open_profiled_model
 
-from specc.driver.export_profiles import build_genai_config
+from specc.driver.genai_config_and_export_profiles import build_genai_config
 from specc.ir.graph import Graph
 from specc.ir.ir_verifier import find_graph_errors
 

@@ -5,7 +5,7 @@ import pytest
 from support.profiled_models import open_profiled_model
 
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
-from specc.driver.export_profiles import check_export_profile
+from specc.driver.genai_config_and_export_profiles import check_export_profile
 
 SMALL: dict[str, dict[str, object]] = {
     "lstm_lm": {"vocab": 11, "width": 8},

@@ -9,7 +9,7 @@ import yaml
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Source, Span
 from specc.syntax.dsl.dsl_parser import parse_dsl
-from specc.syntax.parse import translate_help_messages
+from specc.syntax.parse import convert_help_snippets_to_yaml
 from specc.syntax.yaml.yaml_parser import parse_yaml
 from specc.syntax.yaml.yaml_printer import rewrite_as_yaml
 
@@ -88,9 +88,9 @@ def test_all_advice_is_valid_yaml() -> None:
 def test_advice_uses_the_syntax_of_the_file() -> None:
     for name, help_ in (("m.specc", "`x = 3`"), ("m.yaml", "`x: 3`")):
         span = Span(Source(name, "x"), 0, 1)
-        (said,) = translate_help_messages(
+        (said,) = convert_help_snippets_to_yaml(
             [Diagnostic("E0000", "t", Label(span), helps=("`x = 3`",))]
         )
         assert said.helps == (help_,)
-    (placeless,) = translate_help_messages([Diagnostic("E0000", "t", helps=("`x = 3`",))])
+    (placeless,) = convert_help_snippets_to_yaml([Diagnostic("E0000", "t", helps=("`x = 3`",))])
     assert placeless.helps == ("`x = 3`",)

@@ -14,7 +14,7 @@ from support.parameter_sweeps import sample_sweep
 from specc.diagnostics.diagnostic import SpeccError
 from specc.huggingface.quantization_config import CheckpointQuantization, read_quantization_config
 from specc.ir.array import Array
-from specc.library.spec_files import load_config_json
+from specc.library.spec_file_lookup import load_config_json
 from specc.weights.checkpoint_files import Checkpoint, open_weights
 from specc.weights.dequantized_checkpoint import DequantizedCheckpoint
 from specc.weights.formats.safetensors import open_safetensors, write_safetensors
