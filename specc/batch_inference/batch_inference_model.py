@@ -78,7 +78,7 @@ class GenerativeBatchModel:
 
 @dataclass
 class BatchInferenceModel:
-    """Computes one output row per input row with `model`: outputs of a graph, or generated text.
+    """A model that computes one output row per input row: outputs of a graph, or generated text.
     `input_columns` maps each model input to its column, `settings` are generation settings, and
     `raw_outputs` names the outputs that are returned as arrays.
     """

@@ -172,7 +172,7 @@ ReportRows = Callable[[int], None]
 
 @dataclass
 class BlockRunner:
-    """Runs the blocks of a job plan with a model that is opened only once."""
+    """A runner of the blocks of a job plan, with a model that is opened only once."""
 
     plan: JobPlan
     out: Path

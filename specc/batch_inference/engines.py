@@ -58,7 +58,7 @@ def run_worker(directory: str) -> None:
 
 @dataclass
 class _ProgressReporter:
-    """Counts completed rows. Reports the count at intervals, because a message per row is slow."""
+    """A counter of completed rows, reported at intervals because a message per row is slow."""
 
     output: TextIO
     unreported_rows: int = 0
@@ -159,7 +159,7 @@ class _Worker:
 
 @dataclass(kw_only=True)
 class LocalEngine:
-    """Computes the blocks of a plan in worker processes on this machine."""
+    """An engine that computes the blocks of a plan in worker processes on this machine."""
 
     out: Path
     worker_count: int
@@ -310,8 +310,8 @@ class RayActor:
 
 @dataclass
 class RayEngine:
-    """Computes the blocks of a plan with Ray actors on this machine, or on the cluster at
-    `address`. Each actor uses `gpus_per_worker` GPUs.
+    """An engine that computes the blocks of a plan with Ray actors on this machine, or on the
+    cluster at `address`. Each actor uses `gpus_per_worker` GPUs.
     """
 
     out: Path

@@ -168,7 +168,7 @@ def _note_complete_parts(report: JobReport) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SerialEngine:
-    """Computes the blocks of a plan in this process."""
+    """An engine that computes the blocks of a plan in this process."""
 
     out: Path
     plan: JobPlan

@@ -52,7 +52,7 @@ class InputFileState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """Limits of a batch: rows, tokens (rows × padded length), and bytes of live activations."""
+    """The limits of a batch: rows, tokens (rows × padded length), and bytes of live activations."""
 
     max_rows: int = 64
     max_tokens: int = 16384

@@ -140,7 +140,7 @@ class GraphResultColumns:
 
 @dataclass(frozen=True)
 class LengthPadding:
-    """Removes the padding of a batch from outputs, based on the input lengths of each row.
+    """The padding of a batch, which is removed from outputs based on the input lengths of each row.
     `is_left_padded` has one entry per padded input.
     """
 

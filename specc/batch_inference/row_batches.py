@@ -53,7 +53,9 @@ class InputRow:
 
 @dataclass(frozen=True)
 class RowReader:
-    """Converts data rows to batches of model inputs. `input_columns` maps inputs to columns."""
+    """A reader that converts data rows to batches of model inputs. `input_columns` maps inputs to
+    columns.
+    """
 
     input_signature: ModelInputs
     input_columns: Mapping[str, str]

@@ -120,7 +120,7 @@ def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
 def to_diagnostic(
     analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> lsp.Diagnostic:
-    """Convert a diagnostic. An error in another file is shown at the reference to the file."""
+    """Convert a diagnostic to LSP. Show an error in another file at the reference to the file."""
     start, end = find_diagnostic_span(analysis, diagnostic)
     texts = [diagnostic.title]
     if diagnostic.primary and diagnostic.primary.text:

@@ -384,7 +384,7 @@ def path_from_uri(uri: str, language: str) -> Path | None:
         return Path.cwd() / f"untitled{suffix}"
     if "\0" in name:
         return None
-    # on Windows, `name` is `/c:/models`
+    # on Windows, the path in a URI begins with a slash, as in `/c:/models`
     if sys.platform == "win32":
         name = name.lstrip("/")
     return Path(name)

@@ -151,7 +151,7 @@ def is_multi_image_input(graph: Graph, preprocessing: PreprocessingConfig, name:
 def group_images_by_text(
     graph: Graph, preprocessing: PreprocessingConfig, inputs: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return `inputs` with images grouped by text. Raise E0912 if the counts do not match."""
+    """Return `inputs` with images grouped by text. Raise E0912 for a wrong number of images."""
     grouped_inputs = dict(inputs)
     for name, array in inputs.items():
         if name not in graph.inputs or not is_multi_image_input(graph, preprocessing, name):
@@ -204,7 +204,7 @@ def _replace_placeholders(
     inputs: Mapping[str, object],
     groups: Sequence[Sequence[PreprocessedImage]],
 ) -> dict[str, object]:
-    """Replace placeholders of images in texts. Raise E0991 if the counts do not match."""
+    """Replace image placeholders in texts. Raise E0991 for a wrong number of placeholders."""
     for text_input, record in find_image_prompt_inputs(graph, preprocessing):
         value = inputs.get(text_input)
         texts = [value] if isinstance(value, str) else value

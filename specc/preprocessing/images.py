@@ -109,7 +109,8 @@ def _crop_and_resize(pixels: Array, record: ImageConfig) -> Array:
     if record.shortest_longest_edge:
         return resize_pixels(pixels, _compute_fitted_size(rows, columns, record), record)
     if record.resizes_to_uint8 or record.resize_lengths:
-        # the first resize precedes the center crop or padding, as in published processors
+        # the first resize precedes the center crop or padding, as in image processors of
+        # transformers
         height, *width = record.resize_lengths or record.size
         size = (height, width[0]) if width else _compute_short_edge_size(rows, columns, height)
         return _crop_or_pad_center(resize_pixels(pixels, size, record), record.size)
@@ -228,7 +229,7 @@ def _crop_or_pad_center(pixels: Array, size: ImageSize) -> Array:
         return pixels
     rows, columns = pixels.shape[:2]
     height, width = max(rows, size[0]), max(columns, size[1])
-    # pad an odd row below and crop it above, as in published processors
+    # pad an odd row below and crop it above, as in image processors of transformers
     corner = -(-(height - rows) // 2), -(-(width - columns) // 2)
     padded = pad_with_black(pixels, (height, width), corner)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2

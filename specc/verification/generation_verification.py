@@ -229,7 +229,7 @@ class _ReferenceSession:
         )
         if self.exact is not None:
             logits, exact = results[self.logits], self.exact.run(inputs)[self.logits]
-            # infinite logits have no difference
+            # inf - inf is NaN, so the difference of equal logits is set to 0
             differences = np.subtract(
                 logits, exact, where=logits != exact, out=np.zeros_like(exact)
             )

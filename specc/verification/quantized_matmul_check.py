@@ -129,7 +129,7 @@ def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
 def _compute_per_tensor_error(values_by_role: Mapping[str, Array]) -> float:
     """Return the maximum error of per-tensor codes and scales (one scale per loop iteration)."""
     x, y, scale = values_by_role["x"], values_by_role["y"], values_by_role["scale"]
-    # one scale per iteration of all enclosing loops
+    # there is one scale per iteration of all enclosing loops
     value_axes = tuple(range(scale.ndim, x.ndim))
     low = np.minimum(x.min(value_axes, initial=0), 0)
     high = np.maximum(x.max(value_axes, initial=0), 0)
@@ -164,7 +164,7 @@ def _multiply_quantized_groups(
         attributes["K"],
         attributes["block_size"],
     )
-    # weights are [outputs, blocks, block size]
+    # the shape of a weight is [outputs, blocks, block size]
     w, scales = (
         _get_first_iteration(values_by_role["w"], 3),
         _get_first_iteration(values_by_role["scales"]),

@@ -209,8 +209,8 @@ def iterate_round_inputs(
 
 @dataclass(frozen=True)
 class _RoundPlanner:
-    """Plans the axis sizes and random inputs of the rounds of `graph`, which has `subgraphs`.
-    `max_lengths` limits axis sizes that the graph does not limit.
+    """A planner of the axis sizes and random inputs of the rounds of `graph`, which has
+    `subgraphs`. `max_lengths` limits axis sizes that the graph does not limit.
     """
 
     graph: Graph

@@ -35,7 +35,8 @@ PANEL_ITEMS = 14
 """Maximum number of boxes in the diagram of a single block's panel."""
 
 MAX_BLOCKS = 2000
-"""Maximum number of blocks with their own panel. Further blocks appear only in panels of others."""
+"""Maximum number of blocks with their own panel. Further blocks appear in panels of other blocks.
+"""
 
 THOUSANDS_SPACE = re.compile(r"(?<=\d) (?=\d)")
 """Pattern of a space between groups of three digits."""

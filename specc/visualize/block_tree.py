@@ -98,7 +98,7 @@ class Block:
 
 @immutable_dataclass(kw_only=True)
 class _BlockBuilder:
-    """Builds the blocks of a graph; `sizes` are the sizes of symbolic dimensions."""
+    """A builder of the blocks of a graph; `sizes` are the sizes of symbolic dimensions."""
 
     graph: Graph
     sizes: Mapping[str, int]
