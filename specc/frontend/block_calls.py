@@ -49,8 +49,8 @@ ParameterArgument: TypeAlias = tuple[ast.BlockParameter, SpecValue, ast.Expr]
 def broadcast_batch(
     arguments: Sequence[ParameterArgument], env: LexicalScope
 ) -> list[ParameterArgument]:
-    """Expand each tensor argument with batch size 1 to the batch size that another argument or
-    `dims` has for the same axis name. Return all arguments.
+    """Expand tensor arguments with batch size 1 to the batch size of other arguments or `dims`.
+    Batch axes correspond if their declared names are equal. Return all arguments.
     """
     lengths = _find_batch_lengths(arguments, env)
     expanded: list[ParameterArgument] = []
@@ -138,18 +138,15 @@ def _make_block_env(
         env.config_file, env.file_scope = bound_env.config_file, target.weight_scope
     elif not is_same_file and not module.is_standard:
         env.file_scope = definition_env.file_scope if definition_env else env.scope
-    # A block in the file of the caller, or in the base spec of the file, uses the symbolic
-    # dimensions of the caller. Std declares no symbolic dimensions. For a block of a used file, the
-    # operands of the call bind the symbolic dimensions, because `batch` in the used file may be
-    # `batch * 2` in the caller.
     if not is_same_file:
+        # operands bind the dimensions of a used file, e.g. `batch` to `batch * 2` of the caller
         env.dynamic_lengths = None if module.is_standard else {}
     return env
 
 
 def _find_bound_env(target: BlockFunction) -> LexicalScope | None:
-    """Return the scope that references the block and contains the config of the block's file, or
-    None if another file references the block.
+    """Return the scope that references the block and contains the config of the block's file.
+    Return None if another file references the block.
     """
     env = target.env
     return env if env and env.module.root is target.module.root and env.config else None
@@ -161,8 +158,8 @@ def _get_block_config(
     call: UnevaluatedCall,
     config_env: LexicalScope | None,
 ) -> Mapping[str, SpecValue]:
-    """Return the config of the block's file: the option `config` of the call, or by default the
-    config of the scope `config_env`.
+    """Return the config of the block's file, which is the option `config` of a call if the option
+    is set, otherwise the config of the scope `config_env`.
     """
     option = next((o for o in call.options if o.name == "config"), None)
     if option is None and config_env is not None:
@@ -264,8 +261,7 @@ def bind_arguments(block: ast.Block, bound_arguments: BoundArguments, env: Lexic
 def bind_defaults(block: ast.Block, env: LexicalScope, expr: ast.Call) -> None:
     """Bind parameters without an argument to their defaults. Raise E0211 for a missing default."""
     for param in block.params:
-        # arguments are already bound by `bind_arguments`; defaults are evaluated in the scope of
-        # the block
+        # `bind_arguments` has bound the arguments; defaults are evaluated in the scope of the block
         if param.name in env.names:
             continue
         if param.default is None:

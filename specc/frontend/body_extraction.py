@@ -1,6 +1,4 @@
-"""Extract the body of a loop or expert as a graph with captures, hoist position ids out of the
-body, and build the early exit of a loop (`scan … until all(done)`).
-"""
+"""Extract loop and expert bodies as graphs, hoist position ids, and build early exits of loops."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -190,8 +188,7 @@ class EarlyExit:
         self, nodes: NodeBuilder, previous_carries: Sequence[Value], next_carries: Sequence[Value]
     ) -> list[Value]:
         """Return the next carries, or the previous carries for batch elements that are finished."""
-        # read the flag from before the iteration, because the iteration that sets the flag still
-        # updates the loop-carried values
+        # the iteration that sets the flag of a batch element still updates the element
         finished_flags = previous_carries[self.carry_index]
         return [
             _select_per_element(nodes, finished_flags, previous, updated)
@@ -268,8 +265,7 @@ def find_early_exit(
         case _:
             name = ""
     span = statement.until.span
-    # a value that is not loop-carried is the same in all iterations, so the loop would end
-    # immediately or never
+    # if the condition had the same value in all iterations, the loop would end immediately or never
     if name not in initial_carries:
         title = "`until` expects `all(…)` of a boolean tensor that the loop carries"
         label = f"`{name}` is not carried" if name else "expected the name of a loop-carried value"

@@ -359,8 +359,8 @@ def _raise_too_large(level: int, span: Span) -> NoReturn:
 
 
 def _decode_float_object(value: JsonObject) -> JsonNode:
-    """Decode the float that transformers writes as `{"__float__": "Infinity"}`, because standard
-    JSON has no infinity or NaN. Return any other object unchanged.
+    """Decode `{"__float__": "Infinity"}`, which transformers writes because JSON has no infinity.
+    Return any other object unchanged.
     """
     member = value.members.get("__float__")
     if member is None or len(value.members) > 1 or not isinstance(member.value, JsonScalar):

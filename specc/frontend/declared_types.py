@@ -183,8 +183,7 @@ for E0203. A block may have any function type.
 def resolve_input_type(type: ast.TypeName, env: LexicalScope, origin: str) -> Type:
     """Return the type of a graph input. Raise E0202 for undeclared dimensions."""
     assert type.dims is not None
-    # raise one error for all undeclared dimensions, because usually the whole `dims` line is
-    # missing
+    # raise one error for all undeclared dimensions, because usually the `dims` line is missing
     undeclared_dims = [
         d for d in type.dims if isinstance(d, ast.Name) and not _is_known_length(d, env)
     ]
@@ -340,8 +339,8 @@ class _TypeMatcher:
             env.dynamic_lengths[name] = length
 
     def _is_assumed_equal(self, declared: Dim, actual: Dim) -> bool:
-        """Return True if two sizes are equal provided that a division such as `image / 2` is exact,
-        so that the `image // 2` positions of `x[::2]` match `image / 2`. Dynamic dimensions are
+        """Return True if two sizes are equal under the assumption that quotients are exact. For
+        example, the `image // 2` positions of `x[::2]` match `image / 2`. Dynamic dimensions are
         excluded, because a remainder would not be detected at run time.
         """
         symbols = declared.symbols() | actual.symbols()

@@ -1,6 +1,4 @@
-"""The state of an elaboration (`ElaborationContext`), the names in scope (`LexicalScope`), the
-modules of spec files (`SpecNamespace`), and calls with unevaluated arguments (`UnevaluatedCall`).
-"""
+"""The state of an elaboration, lexical scopes, the modules of spec files, and unevaluated calls."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -293,9 +291,8 @@ class ElaborationContext:
                 self.errors.diagnostics.append(error)
 
     def _is_reported(self, error: Diagnostic) -> bool:
-        """Return True if an error with the same code has already been reported at the same
-        location, even if the numbers in its message differ. An exceeded step limit is reported only
-        once.
+        """Return True if an error with equal code and location has already been reported. The
+        messages may contain different numbers. An exceeded step limit is reported only once.
         """
         if error.primary is None:
             return False

@@ -1,6 +1,4 @@
-"""State and limits of an elaboration: steps and recursion depth (E0223, E0110), errors, symbols,
-weights, facts about values, and the values of names, which are recorded for hovers in editors.
-"""
+"""The parts of the state of an elaboration, and limits on steps and recursion (E0223, E0110)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,8 +85,7 @@ def count_value_items(value: SpecValue, limit: int) -> int:
     item_count = 0
     iterators: list[Iterator[SpecValue]] = [iter((value,))]
     while iterators and item_count <= limit:
-        # count in chunks, so that counting a list of millions stops soon after the limit is
-        # exceeded
+        # count in chunks, so that counting a list of millions of items stops soon after the limit
         items = list(islice(iterators[-1], 1000))
         if not items:
             iterators.pop()
@@ -116,8 +113,7 @@ def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
     exceeded.
     """
     with _RecursionState.lock:
-        # the recursion limit is global, so the first thread extends the limit, and the last thread
-        # restores the original limit
+        # the first thread extends the global recursion limit, and the last thread restores it
         if not _RecursionState.thread_count:
             _RecursionState.default_limit = getrecursionlimit()
         _RecursionState.thread_count += 1

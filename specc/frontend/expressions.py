@@ -167,8 +167,7 @@ def _evaluate_comparison_operand(
     expr: ast.Expr, operands: tuple[ast.Expr, ...], env: LexicalScope
 ) -> SpecValue:
     """Evaluate an operand of a comparison. A name compared with a choice is a choice value."""
-    # if the spec declares `kind: choice(gru | lstm)`, the name `gru` is a choice value in both
-    # `kind == gru` and `kind in [gru, lstm]`
+    # for a field `kind: choice(gru | lstm)`, the name `gru` in `kind == gru` is a choice value
     if isinstance(expr, ast.Name | ast.ListLiteral):
         names = (o for o in operands if isinstance(o, ast.Name) and o is not expr)
         for value in (resolve_name(name, env, is_quiet=True) for name in names):
@@ -331,8 +330,7 @@ def _evaluate_slice_end(end: ast.Expr, length: Dim, env: LexicalScope) -> Dim:
     if not isinstance(bound, Dim):
         title = f"a slice must have integer bounds, not {describe_value(bound)}"
         raise_error("E0208", title, end.span)
-    # as in Python, negative bounds count from the end; the sign of a symbolic `-n` is unknown, so
-    # the minus sign in the source decides
+    # the sign of a symbolic bound is unknown, so `-n` counts from the end due to its minus sign
     has_minus_sign = isinstance(end, ast.Unary) and (bound.number or 0) == 0
     is_negative = bound.number is not None and bound.number < 0
     return length + bound if has_minus_sign or is_negative else bound

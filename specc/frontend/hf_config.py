@@ -66,8 +66,7 @@ def _read_source(
             return read_rope_config(
                 source, entry, data, default if isinstance(default, Rope) else None
             )
-        # `len("id2label")` is the number of classes in `id2label`, and
-        # `repeated("attention_types")` expands a run-length encoded list
+        # `len("id2label")` counts classes, and `repeated("attention_types")` expands repetitions
         case (
             ast.TextLiteral(value=path)
             | ast.Call(

@@ -348,8 +348,7 @@ class _ScalingTable:
     def _read_original_length(self) -> int:
         """Return the original sequence length, which defaults to the maximum length."""
         defaults = self.reader.defaults
-        # in some files, such as Phi-3's, the original length is at the top level and takes
-        # precedence unless there are settings per layer type
+        # a top-level length, as in Phi-3's files, takes precedence if no layer type is set
         data = None if defaults.layer_type else self.reader.data
         member = data.find_non_null(ORIGINAL_LENGTH_KEY) if data else None
         if member is None and defaults.original_length is not None:

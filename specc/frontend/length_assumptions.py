@@ -1,6 +1,5 @@
-"""Constraints on symbolic dimensions: requirements (`a % b == 0` makes `a / b` exact, and `a == b`
-unifies both sides), equations (`where total = past + seq`), and errors for dimensions that no input
-determines (E0311).
+"""Apply requirements such as `d % heads == 0` and `where` equations to symbolic dimensions, and
+raise E0311 for dimensions that no input determines.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -30,8 +29,7 @@ def _assume_divisibility(
     config: dict[str, SpecValue], dividend: Dim, divisor: Dim
 ) -> dict[str, SpecValue]:
     """Replace the symbol `dividend` in a config with a multiple of `divisor`."""
-    # if `side % window == 0` and `side` is defined as `image / patch`, `image` becomes the product
-    # of `patch`, `window` and the quotient
+    # for `side = image / patch`, the condition `side % window == 0` replaces the symbol `image`
     symbol, factor = _split_quotient(dividend) or (dividend, Dim.from_value(1))
     # `d % d == 0` has no effect, because `d` would be replaced by an expression with `d`
     if not symbol.name or symbol.name in (factor * divisor).symbols():

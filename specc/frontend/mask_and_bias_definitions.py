@@ -79,8 +79,8 @@ def uses_index_variables(expr: ast.Index, env: LexicalScope) -> bool:
 
 
 def index_with_index_variables(base: Tensor, expr: ast.Index, env: LexicalScope) -> Tensor:
-    """Index a tensor with index variables: `keep[j]` of bool[b, k] is bool[b, 1, 1, k], or bool[b,
-    1, k] for scores without heads, and `size[b]` of int[b] is int[b, 1, 1, 1]. A tensor without a
+    """Index a tensor with index variables. `keep[j]` of bool[b, k] is bool[b, 1, 1, k], or bool[b,
+    1, k] if the scores have no heads. `size[b]` of int[b] is int[b, 1, 1, 1]. A tensor without a
     batch axis has the same values for all batch elements.
     """
     index_names = [item.path if isinstance(item, ast.Name) else "" for item in expr.items]
@@ -213,8 +213,7 @@ def enter_definition(context: ElaborationContext, function: DefinitionFunction) 
         raise_error("E0210", title, function.definition.name_span, helps=helps)
     context.call_stack.append(chain[-1])
     try:
-        # the weights of a definition belong to the call that bound it, so that two attention layers
-        # with the same bias use the same table without a `share` rule
+        # attention layers that use one bound bias share its weights without a `share` rule
         with (
             context.track_user_call(function.span, is_standard=function.module.is_standard),
             context.weights.sharing.enter_definition(function),
@@ -274,7 +273,7 @@ def _evaluate_definition(
     *,
     has_head_axis: bool = True,
 ) -> SpecValue:
-    """Evaluate the expression of a definition in a scope with the arguments of the definition,
+    """Evaluate the expression of a definition. The scope contains the arguments of the definition,
     `names` and the index variables. Raise E0211 if an argument is missing.
     """
     definition = function.definition

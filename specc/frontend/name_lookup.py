@@ -133,8 +133,7 @@ def _raise_no_query_position(span: Span | None) -> NoReturn:
 def resolve_function(name: str, env: LexicalScope, span: Span | None) -> Function | None:
     """Return the function `name`, which is looked up in the spec, std and the built-ins."""
     item_and_module = env.module.find_definition(name) or env.context.library.find_std_item(name)
-    # `topk` of std is a normalizer; where no normalizer is expected, `topk` is the built-in
-    # function
+    # `topk` of std is a normalizer; elsewhere, `topk` refers to the built-in function
     is_builtin_name = (
         item_and_module is not None and item_and_module[1].is_standard and name in BUILTINS
     )
@@ -173,8 +172,7 @@ def resolve_used_item(name: ast.Name, env: LexicalScope) -> Function | None:
             )
         case _:
             module = env.context.library.load_used_module(use.path, user, use.span)
-            # the config is empty, because a block of another file does not use the config of the
-            # caller
+            # the config is empty, because the used file cannot read the config of the caller
             inner_env = LexicalScope(context=env.context, module=module, config={})
     if item_name not in module.items:
         _raise_unknown_item(module, item_name, use, name.span)
@@ -226,8 +224,8 @@ def _get_raw_section(config: RawConfig, key: str) -> RawConfig:
 
 
 def _raise_unknown_name(name: ast.Name, env: LexicalScope) -> NoReturn:
-    """Raise E0202 for an undefined name, with help for index variables, foreign operations and
-    typos, or E0105 for a constant of another language.
+    """Raise E0202 for an undefined name, or E0105 for a constant of another language. Help messages
+    cover index variables, foreign operations and typos.
     """
     if name.path in MISSPELLED_CONSTANTS:
         suggestion = format_suggestion(MISSPELLED_CONSTANTS[name.path])

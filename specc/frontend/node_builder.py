@@ -157,8 +157,8 @@ def _record_value_facts(
 
 
 def _check_result(value: Value, name: str, span: Span | None, *, is_constant: bool) -> None:
-    """Raise E0303 if an axis size is negative, as in `x[:, 3:1]`, and E0224 if a value that is
-    computed only from constants is too large, because constant folding needs memory.
+    """Raise E0303 if an axis size is negative, as in `x[:, 3:1]`. Raise E0224 if a value that is
+    computed only from constants is too large for constant folding.
     """
     for dim in value.type.shape:
         if dim.number is not None and dim.number < 0:
@@ -245,8 +245,7 @@ def _explain_length_mismatch(
     for dim, operand in zip(dims, tensors, strict=True):
         text = _describe_axis(operand, dim)
         if operand.span and operand.span != operation.span:
-            # add a label if the span of the operand differs from the span of the call, otherwise a
-            # note
+            # add a label, or a note if the operand and the call have equal spans
             labels.setdefault(operand.span, Label(operand.span, text))
         else:
             notes.append(text)

@@ -79,8 +79,7 @@ def _compute_numbers(nodes: NodeBuilder, left: Number, right: Number, expr: ast.
     op = expr.op
     try:
         if isinstance(left, Dim) and isinstance(right, Dim):
-            # the result of two integers is an integer, unless the exponent is negative, large or
-            # symbolic
+            # the result is an integer, unless a power has a negative, large or symbolic exponent
             result = _compute_integers(op, left, right)
             if result is not None:
                 return result
@@ -356,8 +355,7 @@ def _compare_tensors(nodes: NodeBuilder, op: str, left: SpecValue, right: SpecVa
 def _compare_numbers(span: Span | None, op: str, left: Number, right: Number) -> bool:
     """Compare two numbers. Raise UnresolvedValueError if the result depends on symbols."""
     if isinstance(left, Dim) and isinstance(right, Dim):
-        # the sign of the difference decides comparisons such as `n + 1 > n`, which hold for every
-        # `n`
+        # compare the difference with 0, because `n + 1 > n` is true for every symbol `n`
         left, right = left - right, Dim.from_value(0)
     a, b = get_static_float(left), get_static_float(right)
     if a is None or b is None:

@@ -120,8 +120,8 @@ def compute_arithmetic(nodes: NodeBuilder, fn: str, left: Number, right: Number)
 def require_op_attribute(
     nodes: NodeBuilder, value: Number, description: str
 ) -> float | RuntimeNumber:
-    """Return a number for use as an op attribute, i.e. a float, or a RuntimeNumber if the number
-    depends on symbolic config values. Raise E0315 if the number depends on an input.
+    """Convert a number to an op attribute. Raise E0315 if the number depends on an input. The
+    result is a float, or a RuntimeNumber if the number depends on symbolic config values.
     """
     if nodes.context.has_dynamic_symbol(get_number_symbols(value)):
         names = ", ".join(f"`{s}`" for s in sorted(get_number_symbols(value)))
@@ -169,8 +169,7 @@ def _add_computed_number(nodes: NodeBuilder, op: Op, fn: str, args: list[Number]
         and nodes.context.symbols.is_symbolic
         and not nodes.context.has_dynamic_symbol(symbols)
     ):
-        # a power of integer config values is an integer; a negative exponent is an error as soon as
-        # the config values are concrete
+        # assume an integer result; a negative exponent is an error once config values are concrete
         is_integer = all(map(is_integer_number, args))
     return _make_symbol(
         nodes.context, RuntimeNumber(result.value, symbols, _format_formula(fn, args), is_integer)
@@ -213,8 +212,7 @@ def _multiply_atoms(nodes: NodeBuilder, coefficient: float, monomial: Monomial) 
     term = nodes.add_constant(coefficient, "f64")
     for atom, power in monomial:
         factor = _convert_atom_to_f64(nodes, atom)
-        # powers are computed as products, which are exact, while floating-point `pow` may be
-        # inexact
+        # compute a power as a product, because floating-point `pow` may be inexact
         for _ in range(power):
             term = nodes.add_op(ops.Arith("mul"), term, factor)
     return term

@@ -170,8 +170,8 @@ def elaborate_scan(statement: ast.ScanLoop, env: LexicalScope, run_body: RunBody
 
 
 def _get_state_scope(op: ops.Scan) -> str:
-    """Return the scope of a loop at the outermost level, which is the scope of the cell that
-    computes the loop-carried values, so that states are named after the cell.
+    """Return the weight scope after which the states of an outermost loop are named. The scope is
+    that of the cell that computes the loop-carried values.
     """
     for value in op.get_next_carries():
         origin = op.body.node_origins.get(value.node) if value.node else None

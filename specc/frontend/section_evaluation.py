@@ -48,8 +48,7 @@ def value_to_json(value: EvalResult, span: Span | None = None) -> object:
             return {"theta": theta, "kind": kind, **dict(parameters)}
         case BuiltinFunction(name=name):
             return name
-        # return spec syntax, e.g. `window(128)`, because the name alone does not contain the
-        # arguments
+        # return spec syntax, e.g. `window(128)`, because the name `window` lacks the arguments
         case BlockFunction() | DefinitionFunction() as function:
             return function.span.text if function.span else function.name
         case CombinedMask() as mask:
@@ -179,8 +178,7 @@ def evaluate_generate_section(
     """Return the `generate` section of the spec for the graph of `block`, and warnings."""
     for item, _ in program.iterate_items(ast.GenerateSection):
         graphs = list_graphs(program)
-        # in a spec with several task heads, one graph generates, and other graphs score, classify
-        # or embed
+        # in a spec with several task heads, one graph generates, and other graphs e.g. classify
         if not _is_generated_by(block, item) and any(_is_generated_by(g, item) for g in graphs):
             return None, ()
         _check_names(block, item)

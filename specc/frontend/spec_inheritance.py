@@ -60,8 +60,8 @@ def check_derived_spec_items(module: SpecNamespace) -> None:
 
 
 def check_derived_spec_names(module: SpecNamespace, base: SpecNamespace) -> None:
-    """Raise E0225 if the base spec already defines a name of a derived spec, because the name would
-    have different meanings in config values and in the graph.
+    """Raise E0225 if the base spec already defines a name of a derived spec. The name would have
+    different meanings in config values and in the graph.
     """
     spans_by_name: dict[str, Span | None] = {}
     ancestor: SpecNamespace | None = base
@@ -92,8 +92,9 @@ def check_derived_spec_names(module: SpecNamespace, base: SpecNamespace) -> None
 
 
 def override_inputs(chain: Sequence[SpecNamespace]) -> SpecNamespace:
-    """Return the base spec of a chain, in which the `inputs` sections of the derived specs replace
-    declarations with the same name. Raise E0201 for an input that the base spec does not declare.
+    """Return the base spec of a chain with the input declarations of the derived specs. A
+    declaration of a derived spec replaces a base declaration of the same name. Raise E0201 for an
+    input that the base spec does not declare.
     """
     *derived_modules, base = chain
     overrides = {

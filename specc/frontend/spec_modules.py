@@ -174,8 +174,8 @@ def build_module(file: ast.File, path: str, *, is_standard: bool = False) -> Spe
 def build_program(
     module: SpecNamespace, library: SpecLoader, users: tuple[SpecNamespace, ...] = ()
 ) -> Program:
-    """Build the program of a spec, including the base specs that it `extends` and the used specs
-    with separate configs. Raise E0218 for a cycle. `users` are the specs that use this spec.
+    """Build the program of a spec, its base specs, and its used specs with separate configs. Raise
+    E0218 for a cycle. `users` are the specs that use this spec.
     """
     chain = [module]
     # follow `extends` from the derived spec to the base spec with the graph
@@ -234,8 +234,8 @@ def _list_used_specs(
 
 
 def _reject_path_pattern(use: ast.UseStatement) -> None:
-    """Raise E0226 if the weight path after `under` contains placeholders, which are not allowed
-    because weight rules apply to names below this path.
+    """Raise E0226 if the weight path after `under` contains placeholders. Weight rules apply to
+    names below the path, so the path must be constant.
     """
     if use.under is not None and set("{}*") & set(use.under.text):
         raise_error(

@@ -156,8 +156,7 @@ def evaluate_and_check_config(
     """
     config = _evaluate_config_values(context, program, reader)
     assignment_spans = {path: value.span for path, value in program.assignments.items()}
-    # the base spec comes first, because a requirement of a derived spec may depend on values of the
-    # base spec
+    # the base spec comes first, because requirements of a derived spec may depend on its values
     for item, module in sorted(
         program.iterate_items(ast.RequireStatement), key=lambda pair: -program.chain.index(pair[1])
     ):
@@ -169,8 +168,7 @@ def evaluate_and_check_config(
         except UnresolvedValueError:
             _merge_values(config, substitute_requirement_equalities(item.condition, config, env))
     if context.errors.diagnostics:
-        # report only violated requirements, because other errors may be consequences of the
-        # violations
+        # report only violated requirements, because the violations may cause the other errors
         requirement_errors = [d for d in context.errors.diagnostics if d.code == "E0404"]
         raise SpeccError(*(requirement_errors or context.errors.diagnostics))
     return config

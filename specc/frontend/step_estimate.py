@@ -55,8 +55,8 @@ class StepEstimator:
         self.steps.check_estimate(estimate, span)
 
     def estimate_item(self, item: SpecItem, module: SpecNamespace, config: Config) -> int:
-        """Return the minimum number of steps to run a block or expand a definition with `config`,
-        or 0 for an item that is nested too deeply or recursive.
+        """Return the minimum number of steps to run a block or expand a definition with `config`.
+        The estimate for an item that is recursive or nested too deeply is 0.
         """
         key = id(item), id(config)
         if key in self.estimates:

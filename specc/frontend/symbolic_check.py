@@ -82,8 +82,7 @@ def _run_check(program: Program, graph: str, *, has_config_file: bool) -> list[S
     try:
         return _check_free_then_derived(program, graph)
     except SpeccError as failed:
-        # an assigned size may match the config file but not the defaults, so shape errors and
-        # violated requirements are possible
+        # an assigned size may match only the config file, so check again with default sizes
         is_size_error = all(
             _is_requirement_error(d) or d.code.startswith("E03") for d in failed.diagnostics
         )
@@ -96,9 +95,9 @@ def _run_check(program: Program, graph: str, *, has_config_file: bool) -> list[S
 def _check_without_overrides(
     program: Program, graph: str, error: SpeccError
 ) -> list[SymbolicTrial]:
-    """Repeat the check without assigned values that equal the computed default of their field, as
-    in `side = 8` with `image / patch` = 32 / 4. Raise the error `error` again if the repeated check
-    fails or a value differs.
+    """Repeat the check without assigned values that equal the computed default of their field. For
+    example, `side = 8` equals the default `image / patch` = 32 / 4. Raise the error `error` again
+    if the repeated check fails or an assigned value differs from the default.
     """
     default_texts = _map_derived_fields(program)
     overrides = {p: a for p, a in program.assignments.items() if p in default_texts}

@@ -1,6 +1,4 @@
-"""Warn about unused values, parameters, inputs, blocks and config fields (W0202), and report
-`share` rules without effect (E0527, W0505).
-"""
+"""Report unused names and config fields (W0202), and useless `share` rules (E0527, W0505)."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -313,8 +311,8 @@ def make_unused_warning(
 
 
 def check_share_rules(program: Program, models: Sequence[ModelDefinition]) -> list[Diagnostic]:
-    """Return E0527 for each `share` rule whose path matches no weights of any graph, and W0505 for
-    each `share` rule whose weights are used by only one call.
+    """Return E0527 for each `share` rule whose path matches no weights of any graph. Return W0505
+    for each `share` rule whose weights are used by only one call.
 
     `models` are the trials of one graph. Other graphs are elaborated only if needed.
     """

@@ -1,6 +1,4 @@
-"""Resolve weight paths such as `model.layers.{i}` (E0521), report calls that use the same weights
-without a `share` rule (E0526), and stack the weights of experts.
-"""
+"""Resolve weight paths (E0521), check `share` rules (E0526), and stack the weights of experts."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -146,9 +144,9 @@ CallStack: TypeAlias = tuple[CallFrame, ...]
 
 @dataclass(frozen=True, slots=True)
 class ShareRule:
-    """A `share PATH` rule: its path pattern, the weight scope of its file, and the length `depth`
-    of the call path at which it was declared. `is_from_used_spec` is True for a rule of a used
-    spec.
+    """A rule `share PATH`. `path` is the path pattern, `scope` is the weight scope of the spec
+    file, and `depth` is the length of the call path at which the rule was declared.
+    `is_from_used_spec` is True for a rule of a used spec.
     """
 
     path: NamePattern
@@ -215,12 +213,11 @@ class WeightSharing:
         divergence = _find_divergence(first_use, call_path)
         if divergence is None:
             return
-        # a rule applies to the weight itself, or to a scope that both call paths enter after they
-        # diverge
+        # a rule applies to the weight, or to a scope that both paths enter after the divergence
         scopes = _collect_scopes(first_use[divergence:]) & _collect_scopes(
             call_path[divergence:]
         ) | {name}
-        # a rule that is declared inside one of the branches applies only to this branch
+        # a rule that is declared after the divergence applies to only one of the two call paths
         rules = [
             r for r in self._rules if r.depth <= divergence and any(map(r.is_applicable_to, scopes))
         ]

@@ -222,8 +222,7 @@ class SpecLibrary:
     def load_module(self, path: Path, spec: str, span: Span | None = None) -> SpecNamespace:
         """Return the cached module of the file `path`. `spec` is the file name in messages."""
         key = _resolve_spec_path(path, spec, span)
-        # the key of the cache is the resolved path, because `./a.specc` and `a.specc` are the same
-        # module
+        # the cache key is the resolved path, because `./a.specc` and `a.specc` are one module
         if key not in self.modules:
             text = self.unsaved_texts.get(key)
             file = read_spec_file(path, spec, span) if text is None else _parse_cached(spec, text)
@@ -244,8 +243,7 @@ class SpecLibrary:
         if used_path.suffix not in SPEC_SUFFIXES:
             if path in models:
                 return self.load_module(models[path], models[path].name, span)
-            # if `path` has no suffix, use the first file that exists, in the order of
-            # `SPEC_SUFFIXES`
+            # for a path without a suffix, try the suffixes in the order of `SPEC_SUFFIXES`
             existing_paths = [
                 f"{path}{s}" for s in SPEC_SUFFIXES if (user.directory / f"{path}{s}").is_file()
             ]

@@ -1,5 +1,4 @@
-"""The standard library of blocks, loaded lazily from specs/std.json, which contains the syntax
-trees of the library as JSON.
+"""The standard library of blocks, loaded lazily from the JSON syntax trees in specs/std.json.
 
 `python -m specc.library.std_library specs` generates specs/std.json.
 """
@@ -150,8 +149,7 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
         # a node may have several parents, such as the shared empty `Comments`
         if id(node) in node_numbers:
             continue
-        # the table contains the field order of each class, and a table with a different order is
-        # rejected
+        # values are in the field order of the class, and a table with another order is rejected
         values = [getattr(node, name) for name in FIELD_NAMES[type(node)]]
         if is_visited:
             node_numbers[id(node)] = len(nodes)

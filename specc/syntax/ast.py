@@ -24,9 +24,10 @@ class SyntaxNode:
 
 
 class Comments(SyntaxNode):
-    """The comments of a syntax tree node: `leading` comments on the lines above the node, and a
-    `trailing` comment on its last line. Each comment is the text after `#`, without surrounding
-    whitespace. `has_blank_line_before` is set if a blank line precedes the node in the source.
+    """The comments of a syntax tree node. The `leading` comments are on the lines above the node,
+    and the `trailing` comment is on the last line of the node. Each comment is the text after `#`,
+    without surrounding whitespace. `has_blank_line_before` is set if a blank line precedes the node
+    in the source.
     """
 
     leading: tuple[str, ...] = ()
@@ -166,8 +167,8 @@ class ListComprehension(SpannedNode):
 
 
 class RecordLiteral(SpannedNode):
-    """A record of config values for a derived spec or a used spec, such as `{layers = 4 attention =
-    {mask = all}}` in the DSL or a nested map in YAML.
+    """A record of config values for a derived or used spec: `{layers = 4 attention = {mask =
+    all}}`. In YAML, a record is a nested map.
     """
 
     fields: tuple[Option, ...]

@@ -16,8 +16,8 @@ EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
 class CommentedBody(NamedTuple, Generic[T]):
-    """A body of child nodes: the `children` with their comments, the comments at the `end` of the
-    body, and the `trailing` comment after the opening brace or key.
+    """The child nodes and comments of a body. The comments `end` are at the end of the body, and
+    the comment `trailing` follows the opening brace or key.
     """
 
     children: tuple[T, ...]
@@ -77,8 +77,7 @@ class BodyBuilder(Generic[T]):
         leading: list[str] = []
         for comment in comments:
             if comment.start >= span.start:
-                # a comment inside the child follows its header, as in `repeat i in n { # this`, or
-                # is moved above the child
+                # a comment inside the child moves to the header line or above the child
                 if self._is_on_header_line(child, comment):
                     child = add_header_comment(child, comment.text)
                 else:

@@ -101,8 +101,7 @@ def decode_spec(data: bytes, name: str) -> Source:
     start_span = Span(Source(name, ""), 0, 0)
     if len(data) > dsl_lexer.MAX_SPEC_BYTES:
         raise_spec_too_long_error(f"{len(data)} bytes", start_span)
-    # check UTF-32 first, because the UTF-16 byte order mark is a prefix of the UTF-32 byte order
-    # mark
+    # check UTF-32 first, because the byte order mark of UTF-32 begins with the mark of UTF-16
     for mark, encoding in BYTE_ORDER_MARKS:
         if data.startswith(mark):
             raise_error(

@@ -272,8 +272,7 @@ def compute_attention_scores(
     site: CallSite, score: Score, q: Tensor, k: Tensor, pair_indices: IndexVariables
 ) -> Tensor:
     """Compute the scores [batch, (heads,) q, k] of all pairs of a query and a key."""
-    # the operands are [… q, 1, d] and [… 1, k, d], so that a score of two vectors broadcasts over
-    # all pairs
+    # a score of two vectors broadcasts over all pairs of queries [… q, 1, d] and keys [… 1, k, d]
     query = site.insert_axis(q, len(q.shape) - 1)
     key = site.insert_axis(k, len(k.shape) - 2)
     with raise_width_mismatch_error(site, score.name, q, k):

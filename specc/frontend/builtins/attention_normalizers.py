@@ -242,8 +242,8 @@ def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
 def evaluate_mask_option(
     site: CallSite, mask: SpecValue, pair_indices: IndexVariables, score_rank: int
 ) -> MaskValue:
-    """Evaluate the option `mask` to a mask tensor for scores with `score_rank` axes, or to a bool
-    if all keys or no keys are visible.
+    """Evaluate the option `mask` to a mask tensor, or to a bool if all keys or no keys are visible.
+    `score_rank` is the number of axes of the scores.
     """
     with _show_errors_at_option(site, "mask", "E0604"):
         return expand_mask(

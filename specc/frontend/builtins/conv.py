@@ -136,8 +136,7 @@ def average_pool(
     `count_include_pad` is required if there is padding.
     """
     window = WindowedInput(site, x).make_pool_window(kernel, stride, ONE, padding)
-    # the defaults of frameworks differ, and results differ only at the borders, so a wrong default
-    # would go unnoticed
+    # with padding, there is no default, because the defaults of PyTorch and ONNX differ
     if count_include_pad is None and any((*window.pad_before, *window.pad_after)):
         helps = ["write `count_include_pad=true`, PyTorch's default, or `count_include_pad=false`"]
         title = "missing option `count_include_pad` of `average_pool` (required with padding)"
@@ -159,8 +158,8 @@ def conv_keep(
     padding: PaddingOption = ZERO,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """Convert the padding mask `keep` [batch, time] of the input of a convolution or pooling to the
-    padding mask [batch, time] of its output positions.
+    """Compute the padding mask [batch, time] of the output of a convolution or pooling. `keep`
+    [batch, time] is the padding mask of the input.
 
     The number of valid output positions of a sequence does not depend on its padding. If windows
     extend past the end of a sequence, the values at padded positions must be zero, as in `conv(…,

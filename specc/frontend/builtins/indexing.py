@@ -67,8 +67,8 @@ def topk(
 
 @register_builtin()
 def roll(site: CallSite, x: Tensor, by: Dim, *, axis: Dim = SECOND_AXIS) -> Tensor:
-    """Shift an axis circularly by `by` positions: position t is position `t - by` of `x`, and
-    positions that are shifted past one end are inserted at the other end.
+    """Shift an axis circularly by `by` positions. Position t is position `t - by` of `x`. Positions
+    that are shifted past one end are inserted at the other end.
     """
     return site.add_op(ops.Roll(site.resolve_axis(x, axis), by), x)
 
@@ -84,9 +84,9 @@ def pad(
     mode: Literal["constant", "reflect", "edge"] = "constant",
     value: Anything = ZERO,
 ) -> Tensor:
-    """Pad an axis with `before` positions at its start and `after` at its end: with `value`, with
-    copies of the border (`mode=edge`), or with positions mirrored at the border, without repeating
-    the border (`mode=reflect`).
+    """Pad an axis with `before` positions at the start and `after` positions at the end. By
+    default, new positions have the value `value`. `mode=edge` repeats the border position, and
+    `mode=reflect` mirrors positions at the border without repeating the border position.
     """
     axis_index = site.resolve_axis(x, axis)
     number = get_fill_value(site, x, value, "value")

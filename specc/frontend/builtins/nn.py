@@ -67,8 +67,7 @@ def _record_index_bound(site: CallSite, ids: Tensor, size: Dim) -> None:
     """Record that the ids of a graph input are indices into a table of `size` entries."""
     builder = site.context.builder
     for name, value in builder.inputs.items():
-        # record a bound only for graph inputs, because the caller does not provide ids that the
-        # graph computes
+        # record bounds only for graph inputs, because the graph computes all other ids
         if value is ids.value:
             facts = builder.input_facts[name]
             builder.input_facts[name] = replace(facts, upper_bound=facts.upper_bound or size)
@@ -322,8 +321,7 @@ def dot(site: CallSite, a: Tensor, b: Tensor) -> Tensor:
     An attention score `dot` is computed for all queries and keys by one matrix multiplication.
     """
     if min(len(a.shape), len(b.shape)) >= 3 and a.shape[-2] == b.shape[-3] == 1:
-        # [… q, 1, d] · [… 1, k, d] is computed as a matrix product, not as an elementwise product
-        # and a sum
+        # compute the products of [… q, 1, d] and [… 1, k, d] by a single matrix product
         queries = site.squeeze_axis(a, len(a.shape) - 2)
         keys = site.squeeze_axis(b, len(b.shape) - 3)
         last_axis = len(keys.shape) - 1

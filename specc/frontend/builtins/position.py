@@ -201,8 +201,7 @@ def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head_width: Dim
     """Raise E0203 if the scaling kind does not support the width, and E0315 for a dynamic width."""
     if rope.kind == "default":
         return
-    # the model stores one frequency per feature pair, so the number of rotated features must be
-    # static
+    # the model stores one frequency per feature pair, so the number of pairs must be static
     description = f"the number of features that `{rope.kind}` rotates"
     require_op_attribute(site.get_argument_nodes("x"), width, description)
     # for a single feature pair, the exponent of the scaled theta is infinite

@@ -106,8 +106,7 @@ def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], 
     def register(function: F) -> F:
         builtin_name = name or function.__name__.rstrip("_")
         assert builtin_name not in BUILTINS, f"two built-in functions are called {builtin_name}"
-        # the first parameter of the Python function is the call site, which is not an argument in
-        # specs
+        # the first parameter of a Python function is the call site, which specs do not pass
         parameters = tuple(
             BuiltinParameter(
                 p.name,

@@ -30,9 +30,9 @@ from specc.syntax import ast
 def check_token_independence(
     site: CallSite, body: Graph, captured: Sequence[Value], length: str
 ) -> None:
-    """Raise E0331 if an expert's output for a token depends on other tokens or on their number, and
-    E0333 if the body contains a dynamic dimension. `length` is the symbolic number of tokens that
-    are routed to an expert.
+    """Raise E0331 if an expert's output for a token depends on other tokens or on their number.
+    Raise E0333 if the body of the expert contains a dynamic dimension. `length` is the symbolic
+    number of tokens that are routed to an expert.
     """
     origins: Mapping[Node, NodeOrigin] = {**site.context.builder.node_origins, **body.node_origins}
     for node in _find_token_count_readers(body, captured, length):
@@ -202,8 +202,8 @@ def _check_routed_operands(
 
 
 def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> None:
-    """Raise E0332 if the numbers of gates and ids per token differ, E0330 if a token has more ids
-    than there are experts, and E0333 if `experts` is a dynamic dimension.
+    """Raise E0332 if the numbers of gates and ids per token differ. Raise E0330 if a token has more
+    ids than there are experts, and E0333 if `experts` is a dynamic dimension.
     """
     gate_count = gates.shape[-1]
     if k != gate_count:

@@ -54,8 +54,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     """Parse a fragment as the start symbol `start`. Raise SpeccError (E01xx) for syntax errors."""
     table = load_lalr_table()
     lexer_result = tokenize_fragment(fragment, table.keywords)
-    # raise errors of the lexer first, because the parser would only report the token that replaces
-    # an invalid character
+    # raise lexer errors first, because the parser sees only substitutes for invalid characters
     if lexer_result.errors:
         raise SpeccError(*truncate_diagnostics(lexer_result.errors))
     builder = AstBuilder(fragment, lexer_result.tokens, lexer_result.comments)
@@ -94,8 +93,7 @@ def find_restart_points(fragment: Fragment, lexer_result: LexerResult) -> list[i
         for n, t in enumerate(tokens)
         if t.kind in ITEM_TERMINALS
         and (t.start == 0 or text[t.start - 1] == "\n")
-        # in `mask = …`, `mask: type` and `mask, x = …`, `mask` is a name, because most keywords are
-        # not reserved
+        # `mask` is a name in `mask = …` and `mask: type`, because most keywords are not reserved
         and tokens[n + 1].kind not in ("EQUAL", "COLON", "COMMA")
     ]
 
@@ -134,8 +132,8 @@ HEADER_TERMINALS = ("SPECC", "NUMBER", "MODEL", "NAME")
 
 @immutable_dataclass
 class ExpectedTokens:
-    """The terminals that may follow the tokens `preceding`, and the terminals among them that are
-    keywords at this position, such as `under` after `repeat i in n`.
+    """The terminals that may follow the tokens `preceding`. `keywords` contains the terminals that
+    are keywords in this context, such as `under` after `repeat i in n`.
     """
 
     preceding: tuple[Token, ...]

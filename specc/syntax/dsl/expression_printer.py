@@ -71,8 +71,7 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
     """Break pieces into lines of at most `width` columns, the first line indented by `indent`."""
     if indent + _measure_flat_width(pieces) <= width:
         return [" " * indent + join_pieces(pieces)]
-    # the algorithm is greedy: fill the line until the width is exceeded, then break the line at its
-    # candidate with the best score, i.e. the least nested line break
+    # fill a line up to the maximum width, then break the line at the best candidate
     chunk_widths = measure_unbreakable_widths(pieces)
     lines: list[str] = []
     line = [" " * indent]

@@ -232,8 +232,7 @@ RULE_CALLBACKS |= {
     "rounds": lambda b, span, name, values: ast.QuantizeEntry(
         name.value, values if isinstance(values, tuple) else (values,), span=span
     ),
-    # no setting allows a negative value, but negative values are parsed so that the error can list
-    # the valid values
+    # the grammar allows negative values, so that the error for a setting can list the valid values
     "below_zero": lambda b, span, minus, number: ast.TextLiteral(
         minus.text + number.text, span=span
     ),

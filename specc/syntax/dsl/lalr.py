@@ -72,8 +72,8 @@ class LalrTable:
         return row.get(origin)
 
     def reduce_unit_productions(self, state_below: int, action: int, kind: str) -> int:
-        """Return the state on top of `state_below` after a chain of unit reductions, e.g. from a
-        name to an atom, a power, a product and a sum.
+        """Return the state on top of `state_below` after a chain of unit reductions. For example, a
+        chain reduces a name to an atom, a power, a product and a sum.
         """
         key = state_below, action, kind
         if key not in self.chain_cache:
@@ -144,8 +144,8 @@ def load_lalr_table() -> LalrTable:
 
 
 class StackEntry(NamedTuple):
-    """A value on the parser stack, built from the tokens `first_token` to `last_token`
-    (`first_token` is -1 if there are none). `depth` is the nesting depth of the expression.
+    """A value on the parser stack, built from the tokens `first_token` to `last_token`. A value
+    without tokens has the `first_token` -1. `depth` is the nesting depth of the expression.
     """
 
     value: object
@@ -225,8 +225,7 @@ class LalrParser:
         if rule.is_unit_rule:
             entry = self.stack[-1]
             if entry.last_token - entry.first_token < dsl_lexer.MAX_EXPRESSION_TOKENS:
-                # two thirds of the reductions are unit productions, so a chain of unit reductions
-                # is cached
+                # cache chains of unit productions, which are two thirds of all reductions
                 self.states[-1] = self.table.reduce_unit_productions(self.states[-2], action, kind)
                 return
             self.states.pop()
@@ -235,8 +234,7 @@ class LalrParser:
             entry = self.build_value(rule, self.stack[first_index:])
             self.stack[first_index:] = [entry]
             del self.states[len(self.states) - rule.length :]
-        # traversing a long call is as expensive as traversing a long sum; the length of a call is
-        # checked when the call is complete
+        # limit the tokens of a complete expression or call, because a long call is slow to traverse
         is_expression = rule.origin == "expr" or rule.callback in CHAIN_RULES
         if (
             is_expression
@@ -276,8 +274,7 @@ def flatten_children(rule: LalrRule, entries: list[StackEntry]) -> list[object]:
     children: list[object] = []
     selectors = rule.children
     if rule.is_list and selectors[:1] == [~0]:
-        # in `items: items item`, the first child is the list of the previous items; this list has
-        # no other reference, so it is extended in place, because copies would take quadratic time
+        # extend the list of previous items in place, because copies would take quadratic time
         list_items = entries[0].value
         assert isinstance(list_items, list)
         children, selectors = list_items, selectors[1:]

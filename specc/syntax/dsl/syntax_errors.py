@@ -204,8 +204,7 @@ def explain_misplaced_docstring(error: UnexpectedToken) -> Diagnostic | None:
 
 def _find_open_definition(error: UnexpectedToken) -> str:
     """Return the keyword terminal of the definition that encloses an error, or ""."""
-    # tokens on the stack, such as the keyword of an enclosing definition, are not yet part of a
-    # rule
+    # a token on the stack, e.g. the keyword of an enclosing definition, has not been reduced yet
     kinds = [p.value.kind for p in error.parser.stack if isinstance(p.value, Token)]
     return next((k for k in reversed(kinds) if k in DEFINITION_TERMINALS), "")
 
@@ -309,8 +308,7 @@ def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnos
         title += "; expected an operator between them" if "PLUS" in expected else ""
     location, preposition = token, "here"
     previous = error.previous_token
-    # the label is at the end of the previous line, unless the unexpected token may begin a new
-    # statement or item
+    # put the label at the end of the previous line, unless a new statement or item may begin here
     may_begin = "BLOCK" in expected or "RETURN" in expected
     if previous and (is_at_end or (error.is_on_new_line(token, previous) and not may_begin)):
         location, preposition = previous.get_last_character(), "after this"

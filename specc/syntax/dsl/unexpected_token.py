@@ -1,6 +1,4 @@
-"""Unexpected tokens, descriptions of grammar terminals for messages, and diagnostics for the syntax
-of other languages, such as `for`, `if`, `x += 1` and `a and b`.
-"""
+"""Describe unexpected tokens, and diagnose syntax of other languages such as `x += 1`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -76,7 +74,7 @@ def describe_terminals(expected: frozenset[str]) -> str:
 
 def _group_terminals(expected: frozenset[str]) -> tuple[set[str], list[str]]:
     """Return the terminals that are described individually, and the descriptions of terminal
-    groups, e.g. "a value" for the terminals that can begin a value.
+    groups. For example, "a value" describes all terminals that can begin a value.
     """
     remaining = set(expected)
     descriptions = _remove_value_terminals(remaining)
@@ -262,8 +260,7 @@ def _find_called_name(tokens: Sequence[Token]) -> str:
 def _explain_foreign_statement(error: UnexpectedToken) -> Diagnostic | None:
     """Return E0101 for a statement of another language, e.g. `for i in range(3) { … }`, or None."""
     token, word = error.token, error.token
-    # `for` and `if` are keywords; other words are parsed as the name of a result, so that the token
-    # after the word is unexpected
+    # the grammar parses `while` as the name of a result, so the next token is unexpected
     if "RETURN" not in error.expected_terminals or token.kind not in ("FOR", "IF"):
         if error.previous_token is None or not error.expects_assignment:
             return None

@@ -1,6 +1,4 @@
-"""YAML maps, lists and scalars for output in flow or block style, and the conversion of expressions
-and `config` entries to YAML.
-"""
+"""Convert expressions and `config` entries to YAML, and print YAML in flow or block style."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -191,9 +189,9 @@ def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
 
 
 def is_printed_as_map(expr: ast.Expr) -> bool:
-    """Return True if an expression is printed as a YAML map, i.e. if it is a call with a weight
-    path or with an argument that is printed as a map. Calls that a map cannot represent are printed
-    as strings.
+    """Return True if an expression is printed as a YAML map. A call is printed as a map if the call
+    has a weight path or an argument that is printed as a map. Calls that a map cannot represent are
+    printed as strings.
     """
     if isinstance(expr, ast.ListLiteral):
         return any(is_printed_as_map(e) for e in expr.items)
@@ -248,8 +246,8 @@ TYPE_WORD = re.compile(r"(int|float|bool|text|list|pair|choice|mask|activation|n
 
 
 def is_field_declaration(keys: Iterable[str], type_text: str = "") -> bool:
-    """Return True if a map declares a config field: it has a key `type`, and either all keys are
-    keys of a declaration, or the value `type_text` of `type` is a type.
+    """Return True if a map with the keys `keys` declares a config field. A declaration has a key
+    `type`, and either no other keys than a field, or the name of a type as `type_text`.
     """
     names = set(keys)
     return "type" in names and (names <= set(FIELD_KEYS) or TYPE_WORD.match(type_text) is not None)

@@ -75,8 +75,8 @@ class Key:
 
 
 class MapLayout(Generic[T]):
-    """The layout of a statement or item as a YAML map: the class of its syntax tree node, and its
-    keys, of which the first is the keyword.
+    """The layout of a statement or item as a YAML map. `node` is the class of the syntax tree node,
+    and the first of the `keys` is the keyword.
 
     `required` are the required keys. With `is_multiline`, each key is printed on its own line.
     `description` names the statement or item in messages. `constants` are the values of node fields

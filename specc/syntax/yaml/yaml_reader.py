@@ -1,6 +1,4 @@
-"""Check the types and keys of YAML nodes, compute the spans of nodes including their comments, and
-convert scalars to DSL fragments.
-"""
+"""Check the types and keys of YAML nodes, compute spans, and convert scalars to DSL fragments."""
 
 import re
 from bisect import bisect_left
@@ -247,8 +245,8 @@ def find_node_end(reader: YamlReader, node: YamlNode) -> int:
 
 
 def find_comments_end(reader: YamlReader, end: int, column: int) -> int:
-    """Return the end offset of the comments after `end`, i.e. of a trailing comment, and of the
-    comments on the following lines that start at or after a 0-based column.
+    """Return the end offset of the comments after the offset `end`. The comments are a trailing
+    comment, and comments on the following lines that start at or after the column `column`.
     """
     text = reader.source.text
     position = end
@@ -289,8 +287,8 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
 
 
 def map_quoted_offsets(quoted_text: str, value: str) -> list[int] | None:
-    r"""Return the offset in a quoted scalar, such as `'it''s'` or `"a\tb"`, of each character of
-    its value and of the closing quote. Return None if a character has no single offset.
+    r"""Return the source offset of each character in a quoted scalar such as `'it''s'` or `"a\tb"`,
+    and of the closing quote. Return None if a character has no single offset.
     """
     offsets: list[int] = []
     for match in QUOTED_CHARACTERS[quoted_text[0]].finditer(quoted_text, 1, len(quoted_text) - 1):

@@ -148,8 +148,7 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
     weights = None
     example = f"`{{{entry.name}: {{in: x}}}}`"
     for argument in reader.read_mapping(entry.value, f"the arguments of `{entry.name}`", example):
-        # `in` and `weights` are reserved keys, so a call with an option of this name must be a
-        # string
+        # `in` and `weights` are reserved keys, so a call with an option `in` must be a string
         if argument.name == "in":
             args = parse_yaml_expressions(reader, argument.value)
         elif argument.name == "weights":
@@ -292,8 +291,8 @@ def parse_yaml_equations(
 
 
 def parse_yaml_inputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Parameters:
-    """Parse the inputs of a block: a map of types by name, or for a graph a list such as `[ids, {x:
-    'float[batch, n]'}]`, in which a name without a type is declared in `inputs`.
+    """Parse the inputs of a block, a map of types by name. A graph may also have a list of inputs,
+    as in `[ids, {x: 'float[batch, n]'}]`, and the section `inputs` declares names without a type.
     """
     if not isinstance(entry.value, YamlSequence):
         entries = reader.read_mapping(entry.value, subject, "`in: {x: 'float[batch, n]'}`")
