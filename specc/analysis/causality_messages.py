@@ -1,8 +1,8 @@
 """Build messages for causality errors, which state the positions that an op reads and the spec code
 to write instead.
 
-A message about a mask states that the mask includes later positions if comparisons of position ids
-show later positions; otherwise, the message states that causality could not be proved.
+If comparisons of position ids prove that a mask includes later positions, the message states this
+fact; otherwise, the message states that causality could not be proved.
 """
 
 from collections.abc import Mapping

@@ -182,7 +182,7 @@ def _compare_rounds(args: Namespace, model: InferenceModel, verify_results: Veri
         status = compute_exit_status(d.code for d in failed.diagnostics)
         verify_results.agrees = False if status == ErrorCategory.MISMATCH.value else None
         raise
-    # a model without a compared output is not reported as correct
+    # a model is not reported as correct if no output was compared
     verify_results.agrees = any(round.is_compared for round in verify_results.rounds) or None
 
 

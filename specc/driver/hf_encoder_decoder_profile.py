@@ -369,7 +369,7 @@ def _fill_decoder_masks(layout: EncoderDecoderLayout, copier: GraphCopy, step: G
 def _add_past_caches(
     layout: EncoderDecoderLayout, copier: GraphCopy, step: Graph, *, without_past: bool
 ) -> None:
-    """If `without_past` is true, replace the self-attention caches by empty constants, otherwise
+    """If `without_past` is true, replace the self-attention caches by empty constants; otherwise,
     declare the self-attention cache and then the cross-attention cache of each layer. Inference
     programs rely on the order of the caches.
     """

@@ -224,7 +224,7 @@ def _build_buffered_step(
     # no buffers are used if the target has no in-place updates or its kernel supports no attention
     # layer of the graph
     if not caches:
-        # calibration measured the scales on a package with default options, which has buffers
+        # calibration has measured the scales on a package with KV buffers (the default)
         if job.kv_cache_scales:
             reason = "no attention updates a KV buffer in place with these options"
             raise_no_int8_kv_cache(reason, job.quantize.kv_cache.span)

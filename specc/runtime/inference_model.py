@@ -86,7 +86,7 @@ class InferenceModel(Closeable):
     def default_model(self) -> LoadedModel:
         """The default graph as a loaded model. Raise E0832 if the default is ambiguous."""
         role = self.package.resolve_role(self.graph) if self.package else ""
-        # reuse an open graph, because two copies may not fit in device memory
+        # reuse an open graph, because two copies of the weights may not fit in device memory
         return (role == "score" and self.scoring_model) or self._load_model(role)
 
     @cached_property

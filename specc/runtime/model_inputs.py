@@ -338,7 +338,7 @@ class PerTokenInputs:
         assert defaults is not None, "a computed input has a default"
         values = {**self.constant_inputs, **self.arrays, tokens: self.tokens}
         graph = resolve_missing_inputs(defaults, (name,))
-        # an input without a consumer may lack the new positions
+        # an input that no node reads may lack the new positions
         sources = {*self.constant_inputs, tokens} | find_default_sources(graph, name)
         inputs = {n: values[n] for n in graph.inputs if n in sources and n in values}
         return np.array(backend.load_reference().evaluate_graph(graph, inputs, {})[name])

@@ -139,11 +139,11 @@ class InputStream:
         number of positions in a piece must be a multiple of the chunk size, except with `last`.
 
         Raise E0976 if a piece is not a multiple of the chunk size, E0979 if a remainder at the end
-        would have produced outputs, E0978 if inputs belong to another method, E0943 if a position
-        embedding is too short, and E09xx if an input is invalid.
+        would have produced outputs, E0978 if the stream has ended or an input is constant, E0943 if
+        a position embedding is too short, and E09xx if an input is invalid.
         """
-        # If two threads call `push` at the same time, the second waits until the first has
-        # finished.
+        # If two threads call `push` at the same time, the second thread waits until the first
+        # thread has finished.
         with self.lock:
             return self._push_chunk(pieces, last=last)
 

@@ -5,9 +5,9 @@
       logits = linear(h, w)                      logits = linear(h, w)
     }                                          }
 
-A body is matched against the cells of `specs/std/recurrent.specc`, whose graphs are built here as
-patterns. Other scan outputs may depend on the scanned values and the new state; the remaining loop
-has no loop-carried values and is therefore vectorized completely.
+A body is matched against patterns, which are the graphs of the cells in
+`specs/std/recurrent.specc`. Other scan outputs may depend on the scanned values and the new state;
+the remaining loop has no loop-carried values and is therefore vectorized completely.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -195,8 +195,8 @@ def _find_output_products(graph: Graph, output_dtypes: Mapping[str, str]) -> set
 
 def _find_unbounded_values(graph: Graph) -> set[Value]:
     """Return the quotients of values that are computed from the inputs alone, such as a time series
-    divided by its standard deviation, and the values computed from them up to a norm or another op
-    that bounds its result. With a divisor close to zero, the quotients overflow float16.
+    divided by its standard deviation, and the values computed from these quotients up to a norm or
+    another op that bounds its result. With a divisor close to zero, the quotients overflow float16.
     """
     input_values = {v for v in graph.inputs.values() if v.dtype == "f32"}
     weight_dependent = {*graph.parameters.values()}
