@@ -81,7 +81,7 @@ def _is_fill_number(result: PaddedResult, axis: int, number: float) -> bool:
 
 
 def _infer_axis_op_constants(result: PaddedResult) -> dict[int, float]:
-    """Return the constants at padded positions after an op along the padded axis, by axis."""
+    """Return the constants at padded positions of the result of an op along the padded axis."""
     node, operand_facts = result.node, result.operand_facts
     match node.op:
         case ops.Sort(axis) if result.value.index == 0:

@@ -1,4 +1,4 @@
-"""Find infinity and NaN at padded positions, which multiplication by zero does not remove.
+"""Find infinity and NaN at padded positions; multiplication by zero does not remove such values.
 
 For every finite `x`, `x * keep` is zero at padded positions. But zero times infinity is NaN, and
 NaN propagates through sums. A quotient is assumed to be finite only if bounds show that the divisor

@@ -135,7 +135,7 @@ def find_sort_index_axes(result: PaddedResult) -> frozenset[int]:
 
 
 def find_axes_in_sorted_order(result: PaddedResult) -> frozenset[int]:
-    """Return the axes of a result whose positions are ranks (indices in sorted order)."""
+    """Return the axes of a result whose positions are sort indices (ranks)."""
     node, operand_facts = result.node, result.operand_facts
     sorted_axes = {
         k.result_axis
@@ -156,7 +156,7 @@ def find_axes_in_sorted_order(result: PaddedResult) -> frozenset[int]:
 
 
 def combines_sorted_and_unsorted_axes(result: PaddedResult) -> bool:
-    """Return True if an elementwise op combines a sorted axis (ranks) with an unsorted axis."""
+    """Return True if an elementwise op combines a sorted axis with an unsorted axis."""
     return any(
         not _counts_sort_indices(result, k)
         for k in result.dependences
@@ -166,7 +166,7 @@ def combines_sorted_and_unsorted_axes(result: PaddedResult) -> bool:
 
 
 def find_sort_index_operands(result: PaddedResult) -> set[int]:
-    """Return the indices of operands that are position ids of a sorted axis, i.e. ranks."""
+    """Return the indices of operands that are position ids of a sorted axis, i.e. sort indices."""
     return {
         k.operand
         for k in result.dependences
@@ -347,7 +347,7 @@ def is_copying_padding(read: PaddedRead, op: ops.Pad) -> bool:
 
 
 def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[float]:
-    """Yield the number of dropped minus always-valid positions on each side, or `default`."""
+    """Yield, for each side, the number of dropped minus always-valid positions, or `default`."""
     op = read.op
     assert isinstance(op, ops.Slice), "only a slice drops positions"
     dropped = (op.start, read.read_length - op.stop)

@@ -332,7 +332,9 @@ def _limit_files(entries: dict[str, object], location: str) -> dict[str, object]
 
 
 def _check_roles(index: PackageIndex, location: str) -> None:
-    """Raise E0831 unless graphs (<= `MAX_GRAPHS`, distinct files) and extras are package files."""
+    """Raise E0831 for an unknown file, a duplicate graph, no graph, or more than `MAX_GRAPHS`
+    graphs.
+    """
     for role, name in (*index.graphs.items(), *index.extras.items()):
         if name not in index.files:
             _raise_invalid_index(

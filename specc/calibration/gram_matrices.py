@@ -296,8 +296,8 @@ def _run_stage(
     directory: Path,
     sums: "_GramMatrixSums",
 ) -> None:
-    """Run a stage on all samples: add the stage's activations to `sums`, and store the stage's
-    outputs for later stages in `directory`.
+    """Run a stage on all samples. Add the activations of the stage to `sums`, and store the outputs
+    that later stages read in `directory`.
     """
     with open_session(stage.graph) as session:
         for number, sample in enumerate(samples):

@@ -50,7 +50,7 @@ class Detokenizer:
         return self._emit_pending(new_text)
 
     def _trim_history(self) -> None:
-        """Drop old tokens, unless the boundary splits a character."""
+        """Drop old tokens, unless the cut would split a multi-byte character."""
         context = self._tokens[-CONTEXT:]
         text = self._decode(context)
         if text and REPLACEMENT_CHARACTER not in text:

@@ -57,7 +57,7 @@ def make_unknown_setting_error(
 def _suggest_owner(
     setting_name: str, valid_names: Sequence[str], is_strategy_option: bool
 ) -> tuple[str, ...]:
-    """Return help texts with the strategy that an option belongs to, or with the valid names."""
+    """Return help texts that name the strategies with an option and list the valid names."""
     strategies = [strategy for strategy in STRATEGIES if _has_option(strategy, setting_name)]
     if strategies and not is_strategy_option:
         return (
@@ -136,7 +136,7 @@ TOKEN_SETTINGS = ("stop", "begin", "forced_eos_token_id", *SUPPRESSING_SETTINGS)
 
 @dataclass(frozen=True, slots=True)
 class VocabularySizes:
-    """The vocabulary sizes of the input embedding and of the logits; None if unknown."""
+    """The vocabulary sizes of the input embedding and of the logits. None means unknown."""
 
     input_size: int | None = None
     output_size: int | None = None
@@ -267,7 +267,7 @@ def _find_option_error(
 
 
 def parse_strategy(setting: object) -> tuple[object, Mapping[str, object]]:
-    """Return the name and options of a strategy: a name, or a dict with the name as `kind`."""
+    """Return the name and options of a strategy, which is a name or a dict with the key `kind`."""
     if isinstance(setting, Mapping):
         return setting.get("kind"), {str(k): v for k, v in setting.items() if k != "kind"}
     return setting, {}

@@ -140,7 +140,9 @@ def mask_disallowed_tokens(
 
 
 def _mask_other_tokens(scores: Floats, tokens: Sequence[int]) -> Floats:
-    """Return `scores` with -inf for all tokens except `tokens`. A single token gets the score 0."""
+    """Return `scores` with -inf for all tokens except `tokens`. If `tokens` is a single token, its
+    score becomes 0.
+    """
     masked = np.full_like(scores, -np.inf)
     masked[:, tokens] = scores[:, tokens] if len(tokens) > 1 else 0
     return masked

@@ -177,7 +177,7 @@ def apply_generation_config(
 
 def _open_config_file(directories: Sequence[Path]) -> GenerationConfigFile | None:
     """Open generation_config.json or, without such a file, the generation settings in config.json,
-    as transformers does. Return None without generation settings.
+    as transformers does. Return None if config.json is missing or sets only token ids.
     """
     if path := find_repository_file(directories, GENERATION_CONFIG_FILE):
         return GenerationConfigFile(path, read_json_object(path))

@@ -157,8 +157,9 @@ def _build_rope_scaling(file: GGUFFile, fields: Fields, rope: Metadata) -> Field
 def _build_yarn_fields(
     rope: Metadata, scaling_type: object, factor: object, original: Fields
 ) -> Fields:
-    """Build the fields of YaRN except type and factor. Return {} for another scaling type.
-    llama.cpp multiplies the standard factor of cos and sin by `scaling.attn_factor`.
+    """Build the YaRN fields of `rope_scaling` except the type and factor. Return {} if the scaling
+    type is not YaRN. llama.cpp multiplies the standard factor of cos and sin by
+    `scaling.attn_factor`.
     """
     multiplier = rope.get("scaling.attn_factor", 1.0)
     if scaling_type != "yarn" or not isinstance(factor, float) or not isinstance(multiplier, float):

@@ -225,8 +225,8 @@ FIXED_SETTINGS: Mapping[str, Sequence[object]] = {
 
 
 def _read_dynamic_size_options(reader: ImageSettingsReader, spec: Options) -> Options:
-    """Read the options of the processor's rule for dynamic image sizes. `spec` are the options in
-    the spec. Raise E0422 if a setting is not supported.
+    """Read the options of the processor's rule for dynamic image sizes. `spec` contains the options
+    in the spec. Raise E0422 if a setting is not supported.
     """
     sizing, default = reader.kind.sizing, reader.kind.settings
     if spec.get("sizing", "") != sizing:

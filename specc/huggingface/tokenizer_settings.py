@@ -55,7 +55,7 @@ class TokenizerWithSettings:
 
 
 def read_tokenizer_settings(directory: Path, text: str) -> TokenizerWithSettings:
-    """Return a directory's tokenizer.json `text` with the settings in its config files applied."""
+    """Apply the tokenizer settings in `directory` to `text`, the content of a tokenizer.json."""
     path = find_first_file([directory], SENTENCE_CONFIGS)
     encoder_settings = read_optional_object(path) if path else {}
     settings = {

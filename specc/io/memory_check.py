@@ -18,7 +18,7 @@ _CGROUP_FILES = (
 
 
 def get_free_memory() -> int | None:
-    """Return the bytes available to this process, including swap, or None if unknown."""
+    """Return the memory in bytes, including swap, that is available to this process, or None."""
     free = _get_machine_memory()
     amounts = (free, *(_get_cgroup_memory(*files) for files in _CGROUP_FILES))
     return min((amount for amount in amounts if amount is not None), default=None)

@@ -179,7 +179,7 @@ def reject_input_overwrite(path: str | Path, inputs: Iterable[str | Path]) -> No
 
 
 def resolve_output_link(path: Path) -> Path:
-    """Return the regular file, existing or not, that a path refers to. Raise E0811 if invalid."""
+    """Resolve links to the path of a regular file, existing or not. Raise E0811 for other files."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):

@@ -150,7 +150,7 @@ def get_host_name() -> str:
 
 
 def get_free_disk_space(directory: str | Path) -> int | None:
-    """Return the free bytes of the disk that contains a directory, or None if unknown."""
+    """Return the number of free bytes on the disk that contains a directory, or None on failure."""
     try:
         usage = shutil.disk_usage(directory)
     except (OSError, ValueError):

@@ -99,7 +99,7 @@ def read_regular_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
 
 
 def compute_file_sha256(path: str | os.PathLike[str], max_bytes: int | None = None) -> str | None:
-    """Return the SHA-256 of a file or of its first `max_bytes` bytes, or None if unreadable."""
+    """Return the SHA-256 of a file or of its first `max_bytes` bytes, or None on failure."""
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
             if max_bytes is not None:

@@ -143,7 +143,7 @@ def _is_directory(path: Path) -> bool:
 
 
 def _find_weights_file(directory: Path) -> Path:
-    """Return the weights file or index in a directory. Raise E0514 (none) or E0518 (several)."""
+    """Return the weights file or index in a directory. Raise E0514 for none, E0518 for several."""
     names = _list_directory(directory)
     # The file names of transformers take precedence, in the order in which transformers searches
     # for them, because saving a small model over a large model leaves the old index in the
@@ -319,7 +319,8 @@ def _read_weight_map(path: Path) -> dict[str, str]:
         fields = parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
     except UnicodeDecodeError as error:
         _raise_bad_index(path, f"it is not UTF-8: invalid byte {error.start}")
-    except ValueError as error:  # invalid JSON, a duplicate key, or nesting that is too deep
+    # the index is invalid JSON, has a duplicate key, or is nested too deeply
+    except ValueError as error:
         _raise_bad_index(path, escape_text(error))
     return _select_files(path, fields)
 

@@ -217,7 +217,7 @@ class AdaptedCheckpoint(Checkpoint):
         return self.adapter.file if is_in_adapter else self.base.get_file(name)
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
-        """Return a copy of a tensor, with the change of the adapter, if any, added."""
+        """Return a copy of a tensor, after adding the change of the adapter, if any."""
         change = self.changes.get(name)
         if change is None:
             return self.base.read_tensor(name, rows)

@@ -28,7 +28,9 @@ from specc.weights.weight_value_checks import check_quantized_range
 
 @dataclass(frozen=True)
 class WeightsWithKVCacheScales(ParameterOverrides):
-    """Parameters with the scales of quantized KV caches added. Implements `ParameterSource`."""
+    """The parameters of a model, plus the scales of quantized KV caches. Implements
+    `ParameterSource`.
+    """
 
     scales: Mapping[str, Array]
 
@@ -68,7 +70,7 @@ MAX_THREADS = 2
 """Number of chunks that are quantized in parallel. More threads would only wait for I/O."""
 
 GetFactor: TypeAlias = Callable[[int], Array]
-"""A function that returns the GPTQ factor of the matrix with index n in a stacked weight."""
+"""A function that returns the GPTQ factor of a matrix in a stacked weight, by matrix index."""
 RowsAndFactor: TypeAlias = tuple[Array, Array | None]
 """Rows of a matrix, and the GPTQ factor of the matrix, the stored scales of the rows, or None."""
 

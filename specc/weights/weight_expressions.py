@@ -229,7 +229,7 @@ class SliceExpr(IndexRangeExpr):
     form = "slice({0.x}, axis={0.axis}, from={0.start}, to={0.stop})"
 
     def get_bounds(self, length: int) -> tuple[int, int]:
-        """Return `start` and `stop`. Raise WeightExpressionError if out of range."""
+        """Return `start` and `stop`. Raise WeightExpressionError if the range exceeds `length`."""
         if not 0 <= self.start <= self.stop <= length:
             raise WeightExpressionError(
                 f"slice {self.start}:{self.stop} is out of range for an axis of length {length}"

@@ -130,7 +130,7 @@ def check_quantized_range(
 
 
 MAX_QUANTIZATION_ERROR = 0.9
-"""Maximum relative quantization error. Typical weights have at most 0.3 with 4 bits."""
+"""Maximum relative quantization error. With 4 bits, the error of typical weights is at most 0.3."""
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 

@@ -301,8 +301,8 @@ def _decode_float16(raw: Array) -> Array:
 
 
 def _split_bit_fields(raw: Array, bits: int, width: int) -> Array:
-    """Split bytes into fields of `bits` bits. Of every `width` consecutive bytes, the lowest fields
-    of all bytes come first.
+    """Split bytes into fields of `bits` bits. The result contains, for each run of `width` bytes,
+    first the lowest fields of all bytes.
     """
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     parts = raw.reshape(*raw.shape[:-1], -1, 1, width)
