@@ -8,12 +8,12 @@ thread, which also runs kernels. This module sets the flush-to-zero mode through
 the platform has this header, and restores the previous mode after every run, so that NumPy on the
 same thread keeps its denormals.
 
-A decode step reads all packed weights once, so that a large part of its time is address
-translation. ONNX Runtime allocates each weight separately, so the operating system does not back
-weights with huge pages. With huge pages (Linux 6.1), the decode step of a Llama with 134 M
-parameters takes 0.76 to 0.80 times as long. Moving 100 MB takes 0.03 to 0.4 s, depending on memory
-fragmentation, so a background thread moves the memory after `RUNS_BEFORE_MOVE` runs. Only Linux
-supports moving the memory of a session to huge pages.
+A decode step reads all packed weights once, so that a large part of the time of a decode step is
+spent on address translation. ONNX Runtime allocates each weight separately, so the operating system
+does not back weights with huge pages. With huge pages (Linux 6.1), the decode step of a Llama with
+134 M parameters takes 0.76 to 0.80 times as long. Moving 100 MB takes 0.03 to 0.4 s, depending on
+memory fragmentation, so a background thread moves the memory after `RUNS_BEFORE_MOVE` runs. The
+memory of a session is moved to huge pages only on Linux.
 """
 
 import ctypes

@@ -79,7 +79,7 @@ def _find_largest_index(value: Value) -> Dim | None:
             return x.shape[axis] if keep.dtype == "bool" else None
         case Node(ops.Arith("add" | "sub" as fn), (Value() as x, Value() as y)):
             return _shift_largest_index(fn, _find_largest_index(x), y)
-        # `max(cumsum(keep) - 1, 0)`: padded positions have small indices
+        # in position ids such as `max(cumsum(keep) - 1, 0)`, padded positions have small indices
         case (
             Node(ops.Arith("max"), (Value() as x, Value(node=Node(ops.Constant()))))
             | Node(ops.Insert() | ops.Expand() | ops.Transpose() | ops.Squeeze(), (Value() as x,))

@@ -203,10 +203,10 @@ def _emit_finished_beams(
 def _emit_can_improve(
     step: BeamSearchStep, scores: OnnxValue, finished_scores: OnnxValue, is_finished: OnnxValue
 ) -> OnnxValue:
-    """Emit bool[s, 1], true for sequences whose finished hypotheses can still improve. With
-    `early_stopping`, a sequence can improve while it has a live beam and fewer than `num_beams`
-    finished hypotheses. Without `early_stopping`, a sequence can improve while its best live beam
-    has a higher score than its worst finished hypothesis.
+    """Emit bool[s, 1], true for sequences whose finished hypotheses can still improve. If
+    `early_stopping` is True, a sequence can improve while it has a live beam and fewer than
+    `num_beams` finished hypotheses. If `early_stopping` is not True, a sequence can improve while
+    its best live beam has a higher score than its worst finished hypothesis.
     """
     waits_for_limit = step.decoding.early_stopping == "never" and step.decoding.length_penalty > 0
     best_score = scores.slice(1, 0, 1)
@@ -215,7 +215,8 @@ def _emit_can_improve(
         can_improve = is_live & _emit_any(~is_finished)
         return step.state.can_improve & can_improve
     # Sums of log-probabilities only decrease, so the best reachable score is the sum divided by the
-    # maximum length divisor. early_stopping="never" compares with the best reachable score.
+    # maximum length divisor. With early_stopping="never", the worst finished score is compared with
+    # the best reachable score.
     best_score = _emit_normalized_scores(
         step, best_score, step.limit if waits_for_limit else step.length
     )

@@ -45,8 +45,8 @@ from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_matmul, emit_reduce
 
 ATTENTION_FORM = "how"
-"""Metadata key that maps each attention layer to the name of its lowering and the reason why the
-lowering was chosen.
+"""Metadata key of the attention lowerings: the name of the lowering of each attention layer, and
+the reason why the lowering was chosen.
 """
 
 

@@ -232,7 +232,7 @@ class Emitter:
 
     @contextmanager
     def open_body(self, *, is_isolated: bool = False) -> Iterator[GraphBody]:
-        """Open a subgraph for emitted nodes; an isolated subgraph does not reuse outer nodes."""
+        """Open a subgraph in a `with` block; an isolated subgraph does not reuse outer nodes."""
         site, bodies, body = self.site, self.bodies, GraphBody()
         isolated_index = len(bodies.open_bodies) if is_isolated else bodies.isolated_index
         open_bodies = (*bodies.open_bodies, body)
@@ -244,7 +244,7 @@ class Emitter:
 
     @contextmanager
     def enter_graph(self, lengths: DimResolver) -> Iterator[None]:
-        """Lower a separate graph, with its own `lengths`, into the innermost subgraph."""
+        """Lower a separate graph with the dimensions `lengths` into the innermost subgraph."""
         outer_lengths, bodies = self.lengths, self.bodies
         self.lengths, self.bodies = lengths, replace(bodies, root_index=len(bodies.open_bodies) - 1)
         try:

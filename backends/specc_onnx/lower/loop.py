@@ -188,7 +188,7 @@ def lower_scan_body(
 
 
 def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[OnnxValue]:
-    """Lower outputs of all iterations, and other outputs in an `If` for unfinished sequences."""
+    """Lower the loop body, with an `If` that skips conditional outputs after all sequences end."""
     values = list(op.body.outputs.values())
     conditional_outputs = values[: len(values) - op.unfrozen_output_count]
     unconditional_nodes = collect_required_nodes(values[len(conditional_outputs) :])
@@ -282,7 +282,7 @@ def _build_loop_body(
 
 
 def _has_early_exit(op: ops.Scan) -> bool:
-    """Return True if the loop ends early, once all sequences are finished."""
+    """Return True if the loop ends as soon as all sequences are finished."""
     return op.end_condition_index != -1 and not op.unfrozen_output_count
 
 

@@ -200,7 +200,8 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> OnnxValue:
     assert op.dim.number is not None, "the width is static"
     pair_count = op.dim.number // 2
     exponents = np.arange(pair_count, dtype=np.float64)
-    # fairseq divides by half - 1 instead of half, so the last frequency is 1 / base
+    # fairseq divides by `pair_count - 1` instead of `pair_count`, so that the last frequency is 1 /
+    # base
     if op.layout == "fairseq":
         frequencies = op.base ** (-exponents / max(pair_count - 1, 1))
     else:

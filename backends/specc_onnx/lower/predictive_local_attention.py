@@ -26,7 +26,7 @@ from specc_onnx.lower.query_key_slices import (
 from specc_onnx.lower.tensor_helpers import emit_matmul, emit_reduce
 
 WINDOW_KEYS_DIM = Dim.symbol("near.keys")
-"""The number of keys in the union of the windows of all batch elements."""
+"""The symbolic number of keys in the union of the windows of all batch elements."""
 
 MIN_KEYS = 1000
 """Maximum number of keys for which attention to all keys is as fast as slicing the window."""
@@ -121,8 +121,8 @@ def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> Wi
         end = end.floor().maximum(0.0)
         return end.minimum(length).cast("i64").unsqueeze(0)
 
-    # The placeholder is the opposite end of the key axis, so that an empty batch has a minimal
-    # window.
+    # The placeholder center is the opposite end of the key axis, so that an empty batch has a
+    # minimal window.
     first = emit_end(_emit_extreme(g, center, "ReduceMin", length) - margin)
     last = emit_end(_emit_extreme(g, center, "ReduceMax", 0.0) + margin)
     all_keys, one = g.emit_shape([keys]), [1]

@@ -174,7 +174,7 @@ class _ExpertEmitter:
         )
 
     def _select_tokens(self, is_chosen: OnnxValue) -> tuple[OnnxValue, OnnxValue]:
-        """Return the ids i64[m] of the tokens routed to an expert, and their gates [m, 1]."""
+        """Return the indices i64[m] of the tokens routed to an expert, and the gates [m, 1]."""
         any_chosen = emit_reduce("ReduceMax", is_chosen.cast("i64"), 1)
         token_ids = any_chosen.emit_node("NonZero").squeeze(0)
         gates = is_chosen.if_else(self.gates, 0)

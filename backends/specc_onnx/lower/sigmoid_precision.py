@@ -19,7 +19,7 @@ SUMMING_OPS = (
     *(ops.Linear, ops.QuantizedLinear, ops.Conv, ops.ConvTranspose, ops.MixtureOfExperts),
     *(ops.Softmax, ops.MaskedSoftmax, ops.Lstm, ops.Gru, ops.Rnn, ops.QuantizedLstm),
 )
-"""Ops in which operands are summed with other values or added to exponents."""
+"""Ops that add their operands to other values, or that use their operands as exponents."""
 ELEMENT_OPS = (
     *(ops.Where, ops.Cast, ops.Concat, ops.Slice, ops.StridedSlice, ops.Index, ops.Last),
     *(ops.Dropout, ops.Delay, ops.Pad, ops.MaxPool, ops.AveragePool, ops.Reduce),

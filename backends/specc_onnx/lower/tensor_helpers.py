@@ -259,11 +259,12 @@ class SignAnalysis:
                 bounds = self.lengths.lower_bounds
                 return is_never_negative(length.substitute(self.lengths.length_equations), bounds)
             case Node(ops.Cast(), (Value() as x,)):
-                # casts from floats are not analyzed: -0.5 becomes 0, but -1.5 becomes -1
+                # casts from floats are not analyzed, because truncation changes signs: -0.5 becomes
+                # 0
                 is_integer = x.type.dtype in MAX_INTEGERS
                 return x.type.dtype == "bool" or (is_integer and self.are_nonnegative(x))
             case Node(ops.Arith(fn="max"), (a, b)):
-                # one nonnegative operand suffices, as in `max(ids, 0)`
+                # a maximum is nonnegative if one operand is nonnegative, as in `max(ids, 0)`
                 return self.are_nonnegative(a) or self.are_nonnegative(b)
             case Node(ops.Delay(fill_value=first), args):
                 return first >= 0 and self.are_nonnegative(*args)
@@ -291,5 +292,5 @@ def is_position_id_source(value: Value) -> bool:
         case ops.Range() | ops.Extent() | ops.ArgMax():
             return True
         case ops.Sort() | ops.TopK():
-            return value.index == 1  # the second result contains the indices
+            return value.index == 1  # result 1 of both ops contains the indices
     return False

@@ -127,7 +127,7 @@ def _infer_by_schema(inferred_types: InferredTypes, node: NodeProto) -> list[Typ
     return [results.get(n, TypeProto()) for n in node.output if n]
 
 
-# each call copies the schema with its documentation
+# `get_schema` is cached, because each call copies the schema with the documentation
 _get_schema = cache(defs.get_schema)
 
 

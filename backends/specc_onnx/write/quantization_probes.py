@@ -66,7 +66,7 @@ def remove_activation_quantization(model: ModelProto) -> None:
         nodes = [replacement for node in graph.node for replacement in _make_exact_product(node)]
         del graph.node[:]
         graph.node.extend(nodes)
-        # Some values whose declared types are integers are now floats.
+        # Some values with declared integer types are floats after the replacement.
         unchanged_infos = [
             v for v in graph.value_info if v.type.tensor_type.elem_type in UNROUNDED_TYPES
         ]

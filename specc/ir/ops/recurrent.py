@@ -198,7 +198,7 @@ class LoopOperands(Generic[T]):
 
     @property
     def stacked(self) -> tuple[T, ...]:
-        """Stacked operands of which the body takes one slice, like the expert weights of a mixture
+        """Stacked operands of which the body reads one slice, like the expert weights of a mixture
         of experts. A loop has no stacked operands.
         """
         return ()
