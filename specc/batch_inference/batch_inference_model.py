@@ -213,7 +213,7 @@ class BatchInferenceModel:
 
 
 def find_text_inputs(model: InferenceModel) -> list[str]:
-    """Return the names of the model inputs that take text."""
+    """Return the names of the model inputs that accept text."""
     input_signature = model.input_signature
     return [
         n

@@ -255,7 +255,9 @@ class BlockInference:
     results: list[dict[str, object]]
 
     def compute_results(self, table: ColumnValues) -> None:
-        """Compute the results of all rows of the block. A row that fails gets an error message."""
+        """Compute the results of all rows of the block. The result of a failed row is an error
+        message.
+        """
         readable_rows: list[InputRow] = []
         for number, row in enumerate(
             self.model.row_reader.convert_rows(table, self.statistics.row_count)

@@ -114,7 +114,7 @@ class DataFile(ABC):
 
     @abstractmethod
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
-        """Split the rows into blocks of at most `max_rows` rows, with the given `file_index`."""
+        """Split the rows of file `file_index` into blocks of at most `max_rows` rows."""
 
     @abstractmethod
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:

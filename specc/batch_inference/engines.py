@@ -279,7 +279,7 @@ RAY_ENVIRONMENT = {
 """Environment variables that disable usage statistics and progress bars of Ray."""
 
 OBJECT_STORE_BYTES = 80 * 2**20
-"""Size in bytes of Ray's object store, which holds block numbers, not rows."""
+"""Size in bytes of Ray's object store, which stores block numbers, but no rows."""
 
 CONNECT_TIMEOUT = 5
 """Timeout in seconds for connecting to a Ray cluster."""

@@ -49,7 +49,7 @@ def format_json_lines(diagnostics: Iterable[Diagnostic]) -> str:
 
 
 def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str = "") -> str:
-    """Format diagnostics as SARIF 2.1.0. In `help_uri`, `{code}` stands for the error code."""
+    """Format diagnostics as SARIF 2.1.0. `{code}` in `help_uri` is replaced by the code."""
     diagnostics_list = list(diagnostics)
     codes = sorted({d.code for d in diagnostics_list})
     rules: list[dict[str, object]] = [

@@ -155,8 +155,8 @@ class SourceLineExcerpt:
 
     @classmethod
     def from_line(cls, line: str, anchors: Sequence[tuple[int, int, int]]) -> "SourceLineExcerpt":
-        """Return the complete line if it is short, or the part around its first label. `anchors`
-        are the results of `locate_underline` for the labels of the line.
+        """Return the excerpt of a line: the complete line if it is short, or the part around its
+        first label. `anchors` are the results of `locate_underline` for the labels of the line.
         """
         anchor = min(a[1] for a in anchors)
         offset = max(0, anchor - LONG_LINE_LENGTH // 2) if len(line) > LONG_LINE_LENGTH else 0

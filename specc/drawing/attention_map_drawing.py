@@ -161,7 +161,7 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
     ) + PANEL_GAP
     label_width = 16 + query_layout.measure_widest_label() + PANEL_GAP
     height, width = (length * cell_size for length in cells.shape[1:])
-    # a single head gets a title only if it was selected from several heads
+    # a single head has a title only if it was selected from several heads
     has_head_titles = len(attention.heads) > 1 or attention.heads[0] != 0
     panels: list[list[Mark]] = [
         [
@@ -220,7 +220,7 @@ def _draw_framed_heatmap(colors: Bytes, width: float, height: float) -> Iterator
 def _draw_query_labels(layout: _AxisLayout, x: float, y: float, height: float) -> Iterator[Mark]:
     """Draw the labels of the query axis to the left of a panel."""
     for n, label in layout.list_labels():
-        # a label that stands for several cells is centered
+        # the label of several cells is centered
         cell_position = n + layout.label_interval / 2
         center_y = y + cell_position * layout.cell_size
         baseline = min(center_y, y + height) + layout.size * 0.35

@@ -228,8 +228,8 @@ def _propose_call_edits(
 def _propose_placeholder_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str
 ) -> Iterator[QuickFixEdit]:
-    """Yield edits that insert code such as `last(x)`, where `x` stands for the text or an argument
-    at the error.
+    """Yield edits that insert code such as `last(x)`, where `x` is replaced by the text or an
+    argument at the error.
     """
     if not spans or not PLACEHOLDER_NAME.search(code):
         return

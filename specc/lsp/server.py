@@ -97,7 +97,7 @@ class RequestHandlers:
         # a document over the size limit has no completions, and E0109 as its only diagnostic
         if document is None or len(document.text) > dsl_lexer.MAX_SPEC_BYTES:
             return lsp.CompletionList(False, [])
-        # the names of the last valid version are known, so wait only for the first analysis of this
+        # the last valid version already has names, so wait only for the first analysis of the new
         # version
         if document.latest_analysis is None:
             await self._wait_for_document(params.text_document.uri)

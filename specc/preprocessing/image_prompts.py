@@ -57,7 +57,7 @@ def prepare_images(
 
 
 def has_several_images(graph: Graph, name: str, record: ImageConfig) -> bool:
-    """Return True if an image input takes several images per text."""
+    """Return True if an image input accepts several images per text."""
     values_rank = 2 if record.patch_lengths else 4 if is_tiled(record) else 3
     extra_axes = graph.inputs[name].rank - values_rank
     return extra_axes == 2 or (extra_axes == 1 and record.sizing in CONCATENATED_SIZINGS)
@@ -143,7 +143,7 @@ def _check_counts(graph: Graph, name: str, counts: Sequence[int]) -> None:
 
 
 def is_multi_image_input(graph: Graph, preprocessing: PreprocessingConfig, name: str) -> bool:
-    """Return True if an input takes arrays with several images per text."""
+    """Return True if an input accepts arrays with several images per text."""
     is_image_input = isinstance(preprocessing.get_input_config(name), ImageConfig)
     return is_image_input and graph.inputs[name].rank == BATCHED_RANK
 
@@ -276,9 +276,9 @@ def replace_placeholders(text: str, record: JsonTokenizer, grids: Sequence[tuple
 
 
 def format_image_grid(texts: Sequence[str], grid: tuple[int, int]) -> str:
-    """Format the replacement of an image placeholder. An image with a grid gets the texts of all
-    grid cells, with a separator between rows, and the end text. An image without a grid gets a
-    separate text.
+    """Format the replacement of an image placeholder. The replacement of an image with a grid
+    consists of the texts of all grid cells, with a separator between rows, and the end text. The
+    replacement of an image without a grid is a separate text.
     """
     _, cell, separator, end, single = texts
     rows, columns = grid

@@ -83,7 +83,7 @@ def check_inputs(
             checker.check_values(spec, array)
         else:
             checker.report_wrong_rank(spec, array)
-    # Check formulas last, when the sizes of all named dimensions are known.
+    # Check formulas last, after the sizes of all named dimensions have been determined.
     for spec in checked_specs:
         checker.check_computed_dims(spec, arrays[spec.name])
     checker.check_bounds(bounds)

@@ -49,7 +49,7 @@ MAX_TOKENS = 2**31 - 1
 
 @immutable_dataclass(slots=True)
 class TaskInput:
-    """An input of a task. A variadic input takes all remaining command-line arguments."""
+    """An input of a task. A variadic input consumes all remaining command-line arguments."""
 
     name: str
     is_variadic: bool = False
@@ -148,9 +148,9 @@ class Task(JsonRecord):
     """The task of a compiled model, stored in its metadata.
 
     `text_input` names the text input. `score_function` converts logits to scores. If
-    `uses_token_types`, the model takes token type ids. Every text is padded to `padded_length`
-    tokens. Texts longer than `max_length` are truncated, at the beginning if `truncates_left`.
-    `prompts` are text prefixes by name; `prompt` names the default prefix.
+    `uses_token_types`, the model has an input for token type ids. Every text is padded to
+    `padded_length` tokens. Texts longer than `max_length` are truncated, at the beginning if
+    `truncates_left`. `prompts` are text prefixes by name; `prompt` names the default prefix.
     """
 
     json_keys: ClassVar[Mapping[str, str]] = {
@@ -209,8 +209,8 @@ MAX_IMAGE_LABELS = 3  # maximum number of printed labels per image
 @immutable_dataclass(slots=True)
 class PreprocessingConfig:
     """The preprocessing of inputs and the postprocessing of outputs, in the order of the spec. An
-    input without an entry takes arrays. If no output has an entry, all outputs are returned. `task`
-    is the task of the model head.
+    input without an entry accepts only arrays. If no output has an entry, all outputs are returned.
+    `task` is the task of the model head.
     """
 
     inputs: tuple[tuple[str, InputConfig], ...] = ()

@@ -59,26 +59,27 @@ def _read_tuples(
 class ImageConfig(RenamedFieldRecord):
     """An image resized to `size` and normalized: `(pixel * scale - mean) / std`, pixels 0 to 255.
 
-    `size` is (height, width). `channels` is 1 (luminance) or 3 (RGB). `box` averages the area that
-    an output pixel covers; `bilinear` and `bicubic` widen their kernel when downscaling.
+    `size` is (height, width). `channels` is 1 (luminance) or 3 (RGB). The filter `box` averages the
+    area of an output pixel; `bilinear` and `bicubic` widen their kernel when downscaling.
     `do_center_crop` first crops the largest center region with the aspect ratio of `size`; by
     default the image is stretched. `resize_lengths` is the size before the center crop to `size`:
     height and width, or the shorter side; smaller images are padded with black. With
-    `resizes_to_uint8`, resizing rounds to 8-bit integers, like published processors. With
-    `shortest_longest_edge` the aspect ratio is kept: the shorter side gets the first length unless
-    the longer side would exceed the second, sides are multiples of `size_multiple`, and the image
-    is zero-padded at the bottom and right to `size`. With `pads_all_sides` the aspect ratio is
-    kept, and the image is padded with black on all sides to `size`. `do_align_long_axis` first
-    rotates an image by 90° clockwise if its orientation (portrait or landscape) differs from that
-    of `size`. `invert` replaces a pixel by 255 - pixel; `auto` inverts an image with a light
-    border, for models that were trained on light strokes over a dark background.
+    `resizes_to_uint8`, resizing rounds to 8-bit integers, as in Pillow. With
+    `shortest_longest_edge` the aspect ratio is kept: the shorter side is resized to the first
+    length unless the longer side would exceed the second length, sides are multiples of
+    `size_multiple`, and the image is zero-padded at the bottom and right to `size`. With
+    `pads_all_sides` the aspect ratio is kept, and the image is padded with black on all sides to
+    `size`. `do_align_long_axis` first rotates an image by 90° clockwise if its orientation
+    (portrait or landscape) differs from that of `size`. `invert` replaces a pixel by 255 - pixel;
+    `auto` inverts an image with a light border, for models that were trained on light strokes over
+    a dark background.
 
     With `sizing`, the output size depends on the image; it is within `size_bounds` and a multiple
     of `size_multiple`. For tiled images, `size` is the tile size. `patch_lengths` flattens patches:
     (side) with channels last, or (side, merge, frames) for blocks of merge × merge, repeated for
-    each frame. `shape_input` takes the image shapes. `overview_tokens` precede the tokens of tiles.
-    With `max_side`, a feature map of more than 1.21 · `max_side`² tiles is shrunk, and several
-    images in one prompt are not tiled.
+    each frame. `shape_input` is the input with image shapes. `overview_tokens` precede the tokens
+    of tiles. With `max_side`, a feature map of more than 1.21 · `max_side`² tiles is shrunk, and
+    several images in one prompt are not tiled.
     """
 
     tag = "image"
@@ -335,7 +336,7 @@ ShortText: TypeAlias = Annotated[str, _read_name]
 
 @immutable_dataclass(slots=True, kw_only=True)
 class CtcOutput(RenamedFieldRecord):
-    """CTC best-path decoding of scores [batch, positions, tokens]: take the best token at each
+    """CTC best-path decoding of scores [batch, positions, tokens]: select the best token at each
     position, merge repeated tokens, and remove blanks.
 
     `mask_output` names the output with the padding mask, or is "". `word_delimiter` is the token

@@ -318,8 +318,8 @@ def _format_class_maps(name: str, record: SegmentationOutput, value: Array) -> F
 
 
 def _read_class_ids(name: str, record: SegmentationOutput, value: Array) -> tuple[Array, int]:
-    """Return class ids [batch, height, width] and the number of classes, taken from the labels, the
-    scores or the largest id.
+    """Return class ids [batch, height, width] and the number of classes, determined by the labels,
+    the scores or the largest id.
     """
     declared_count = len(record.labels) or len(record.palette)
     if value.dtype.kind == "f":

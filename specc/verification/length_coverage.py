@@ -168,7 +168,7 @@ SHORT_AXIS_LENGTH = 2
 """Size of the axes that are short in a long round."""
 
 MAX_WORK = 2_000_000_000
-"""Maximum number of float64 multiply-adds of a long round, which take about a second."""
+"""Maximum number of float64 multiply-adds of a long round, i.e. about one second of compute."""
 MAX_CONSTANT = 8192
 """Maximum constant in a mask that is tested. Float32 sums over more than 8192 positions may differ
 by more than the tolerance.

@@ -50,8 +50,8 @@ def compute_position_error_bounds(
     """Return bounds of the absolute float32 rounding error of each result element.
 
     Bounds are equal along the last axis, and infinite if a perturbation makes the result NaN or
-    changes an integer. `expected` are the exact results; `make_perturbed_run` returns
-    `run_perturbed`.
+    changes an integer. `expected` are the exact results, and `run_perturbed` is a function from
+    `make_perturbed_run`.
     """
     bounds = compute_error_bounds(run_perturbed, expected)
     return {name: _take_max_per_position(bound) for name, bound in bounds.items()}

@@ -46,7 +46,7 @@ def _choose_inner_scope(node: Node, consumer_scope: str, node_scopes: Mapping[No
 
 
 def _find_consumers(graph: Graph) -> Mapping[Node, list[Node]]:
-    """Return the consumers of each node. A node that computes a graph output gets no consumers."""
+    """Return the consumers of each node. A node that computes a graph output has no consumers."""
     consumers: dict[Node, list[Node]] = {node: [] for node, _ in graph.nodes}
     for node, _ in graph.nodes:
         for arg in node.args:

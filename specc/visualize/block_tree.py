@@ -34,8 +34,8 @@ BLOCK_KINDS: Mapping[str, tuple[type, ...]] = {
     "linear": (ops.Linear, ops.QuantizedLinear, ops.MatMul, ops.Einsum),
     "activation": (ops.Pointwise, ops.Softmax, ops.MaskedSoftmax, ops.Rotate),
 }
-"""The op classes that determine each kind of block. A block with ops of several kinds gets the
-first matching kind in the order of `KIND_ORDER` and then of this table.
+"""The op classes that determine each kind of block. A block with ops of several kinds has the first
+matching kind in the order of `KIND_ORDER` and then of this table.
 """
 
 KIND_ORDER = ("attention", "experts", "recurrent", "convolution", "linear", "embedding", "norm")
@@ -177,7 +177,7 @@ def _get_description(op: str, nodes: list[Node]) -> str:
 
 
 def _find_user_span(span: Span) -> Span:
-    """Return the span of the user's call that leads to a span in the standard library."""
+    """Return the span of the user's call that causes a call at a span in the standard library."""
     while span.caller is not None:
         span = span.caller
     return span
