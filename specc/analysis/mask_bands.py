@@ -350,7 +350,7 @@ def _solve_logical(
             return (yield from _solve_comparison(comparison, *operands))
         case ops.Reduce("any" | "all" as fn, axis):
             # `any` can be true where one operand element can be true, and `not all` where one
-            # operand element can be false. Nothing is known about `all` and `not any`.
+            # operand element can be false. The intervals of `all` and `not any` are unknown.
             if fn == ("all" if is_negated else "any"):
                 operand = qk.view_unreduced(node.get_operand(), axis)
                 return (yield _NonZeroBandKey(operand, is_negated))

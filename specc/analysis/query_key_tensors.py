@@ -179,8 +179,9 @@ def _is_transparent_view(qk: QueryKeyTensor, op: Op, operand: Value) -> bool:
 def split_concat(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
     """Return the operands of a concatenation along the query or key axis, or None for other ops.
 
-    The positions of the operand with the time axis keep their times. Prefix operands get no query
-    or key axis, because their positions have no time; on the axis `side`, they are omitted.
+    The positions of the operand with the time axis keep their times. Prefix operands have no query
+    or key axis, because their positions have no time; prefix operands along the axis `side` are
+    omitted.
     """
     node = qk.value.node
     if node is None or not isinstance(node.op, ops.Concat) or qk.time_axis is None:

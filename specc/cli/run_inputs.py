@@ -220,7 +220,7 @@ def parse_input_arguments(model: ModelInputs, arguments: Sequence[str]) -> Parse
 
 def _fits_input(model: ModelInputs, target: str, argument: str) -> bool:
     """Return True if a positional argument can be the value of an input. Text is not assigned to
-    the generated input if the generated input has no tokenizer and an earlier input takes text.
+    the generated input if the generated input has no tokenizer and an earlier input accepts text.
     """
     if target != model.sequence_input or isinstance(
         model.preprocessing.get_input_config(target), TEXT_CONFIGS

@@ -113,9 +113,9 @@ def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Seque
 
 
 def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[ValuesByInput, list[Path]]:
-    """Parse the arguments of a task: `NAME=VALUE`, or values in the order of the task inputs. The
-    last input takes all remaining values. Return the values by input, and the files that were read.
-    Raise E0910 if there are too many arguments.
+    """Parse the arguments of a task: `NAME=VALUE`, or values in the order of the task inputs. All
+    remaining values belong to the last input. Return the values by input, and the files that were
+    read. Raise E0910 if there are too many arguments.
     """
     files: list[Path] = []
     values: ValuesByInput = {}

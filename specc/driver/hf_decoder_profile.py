@@ -137,7 +137,7 @@ class GraphCopy(GraphBuilder):
 def rename_symbolic_dimensions(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     """Return `graph` with the symbolic dimensions `lengths` replaced by other symbols or integers.
 
-    An existing symbol with the same name as a new symbol gets a trailing `_`.
+    An existing symbol with the same name as a new symbol is renamed with a trailing `_`.
     """
     symbols = collect_shape_symbols(graph.inputs.values())
     new_symbols = set().union(*(d.symbols() for d in lengths.values()))

@@ -204,8 +204,8 @@ def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
                     "unknown entry",
                     helps=suggest_similar_name(name, QUANTIZE_SETTINGS, choices),
                 )
-            # patterns of a derived spec come after the patterns of its base spec, because the last
-            # matching pattern wins
+            # patterns of a derived spec follow the patterns of its base spec, because the last
+            # matching pattern takes precedence
             entries.pop(entry.name, None)
             entries[entry.name] = entry
     return entries
@@ -219,7 +219,7 @@ def _read_section(
     head = parse_quantize_option(entries, "lm_head_bits", LM_HEAD_BITS)
     quantizes_all = parse_quantize_option(entries, "all", BOOLEAN_VALUES)
     excluded = entries["exclude"].values if "exclude" in entries else ()
-    # `entries` keep the source order, because the last matching pattern wins
+    # `entries` keep the source order, because the last matching pattern takes precedence
     kind_patterns = [
         (pattern, KINDS_BY_NAME[name])
         for name, entry in entries.items()

@@ -244,8 +244,8 @@ def _find_nearest_spec(
     directory: str, data: JsonObject, names: frozenset[str]
 ) -> tuple[LoadedSpec, ModelDefinition]:
     """Return the spec whose parameter names are most similar to the tensor names, among the specs
-    that read the largest number of config keys. In a tie, the spec for the class in `architectures`
-    wins. Raise E0948 if no spec is similar.
+    that read the largest number of config keys. If several specs are equally similar, return the
+    spec for the class in `architectures`. Raise E0948 if no spec is similar.
     """
     known_key_counts = count_known_keys(data)
     # two common keys are not significant, because most config.json files have keys such as

@@ -61,7 +61,7 @@ def pad_top_k_keys(b: GraphBuilder, op: ops.TopK, keys: Value) -> Value:
 def _add_node_with_enough_keys(
     b: GraphBuilder, node: Node, args: list[Value | None], symbol: str
 ) -> tuple[Value, ...]:
-    """Add a node whose operands have an empty time axis; `topk` gets at least k positions."""
+    """Add a node whose operands have an empty time axis; pad a `topk` operand to k positions."""
     op, x = node.op, node.first_operand
     if isinstance(op, ops.TopK) and x and args[0] and symbol in x.shape[op.axis].symbols():
         args = [pad_top_k_keys(b, op, args[0])]

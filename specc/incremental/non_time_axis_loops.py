@@ -239,7 +239,7 @@ def stack_loop_state(state: DecodeState, axis: int, scanned_operand: Value) -> D
 def _add_body_inputs(
     builder: "StepGraphBuilder", loop: NonTimeAxisLoop, operands: LoopOperands[Value]
 ) -> None:
-    """Add the inputs of the body: slices of scanned operands, carries, captures."""
+    """Add the inputs of the body: slices of scanned operands, loop-carried values, captures."""
     b, new_values = builder.draft.builder, builder.draft.new_values
     element_types = [remove_axis(x.type, loop.op.axis) for x in operands.scanned]
     types = [*element_types, *(x.type for x in operands.initial_carries)]

@@ -244,7 +244,7 @@ class ContinuousBatch(Generic[T]):
         assert self.session is not None, "there are unfinished sequences"
         active = self.active_slots
         self.session.inputs.is_finished = np.array([slot.is_finished for slot in self.slots])
-        # finished sequences also get tokens, which are discarded
+        # the tokens that the model generates for finished sequences are discarded
         tokens = np.array([[slot.tokens[-1]] for slot in self.slots], np.int64)
         slots = [self.slots[n] for n in active]
         try:

@@ -236,7 +236,7 @@ class StepInputSampler:
         """Sample inputs of the step graph for `sizes` of dimensions, including the past length."""
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new)
-        # A step graph without a state of the past length takes the past length as integer input.
+        # A step graph without a state of the past length has an integer input with the past length.
         default_past = (
             self.get_max_lengths(step).get(PAST_LENGTH_INPUT, 3)
             if PAST_LENGTH_INPUT in step.inputs
@@ -276,7 +276,7 @@ class StepInputSampler:
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new) or PAST_LENGTH_INPUT
         limit = self.metadata.max_context // self._chunk_size
-        # each length gets half of the position embedding, so that both lengths can vary
+        # limit each length to half of the position embedding, so that both lengths can vary
         return {**bounds, past: limit // 2, new: limit - limit // 2}
 
     def _find_new_symbol(self, step: Graph) -> str:
@@ -288,7 +288,7 @@ class StepInputSampler:
         """Return the symbolic dimension of the past length, or "" if there is none."""
         lengths = [s.type.shape[a] for s in self.metadata.states if (a := s.time_axis) is not None]
         lengths += [step.inputs[n].shape[1] for n in self.metadata.full_inputs]
-        # states may also contain positions of encoder outputs
+        # an axis of a state may also contain positions of encoder outputs
         encoder_inputs = self.encoder.inputs.values() if self.encoder else ()
         others = {new, *collect_shape_symbols(encoder_inputs)}
         symbols = [symbol for d in lengths for symbol in sorted(d.symbols())]

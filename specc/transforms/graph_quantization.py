@@ -260,7 +260,7 @@ class _WeightQuantizer:
         inputs = list(op.body.inputs.items())
         stacked_count = len(operands.stacked)
         # The inputs of a body are values that change in each iteration, followed by captures, which
-        # may be weights. The operands of the loop also end with the captures.
+        # may be weights. The last operands of the loop are the captures.
         changing_count = len(inputs) - len(operands.captured) - stacked_count
         values = node.operands
         outer_count = len(values) - (len(inputs) - changing_count)

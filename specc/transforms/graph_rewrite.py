@@ -1,8 +1,9 @@
 """Rewrite a graph with a list of rules.
 
-A rule takes the builder, the op and its operands in the new graph. The rule returns the values that
-replace the results of the node, or None if the rule does not apply. The builder merges equal nodes
-and drops unused nodes. Names, scopes and source spans are copied to the nodes that replace a node.
+The arguments of a rule are the builder, the op and its operands in the new graph. The rule returns
+the values that replace the results of the node, or None if the rule does not apply. The builder
+merges equal nodes and drops unused nodes. Names, scopes and source spans are copied to the nodes
+that replace a node.
 """
 
 from collections.abc import Callable, Sequence

@@ -6,7 +6,7 @@ Devices accumulate products and norms in 32 bits. Softmax, means, recurrences an
 are computed in fp32. Layers that read a standardized input are also computed in fp32, because the
 input is large if its standard deviation is close to zero. Each f32 value has a precision class:
 *thin* (computed in 16 bits), *wide* (computed in 32 bits) or *neutral* (a constant, position
-embedding or weight, which gets the dtype of the other operands). Inputs and outputs stay f32,
+embedding or weight, which is cast to the dtype of the other operands). Inputs and outputs stay f32,
 except between derived graphs.
 """
 
@@ -129,7 +129,7 @@ def _convert_graph(
     input_dtypes: Mapping[str, str],
     output_dtypes: Mapping[str, str],
 ) -> tuple[Graph, dict[str, str]]:
-    """Convert a graph. Float inputs in `input_dtypes` and outputs in `output_dtypes` get these
+    """Convert a graph. Float inputs in `input_dtypes` and outputs in `output_dtypes` have these
     dtypes; all other outputs keep the dtype in which they are computed. Return the graph, and the
     dtypes of outputs that are not in `output_dtypes`, by name.
     """

@@ -342,7 +342,7 @@ class _FormatChooser:
 def _needs_row_layout(kind: QuantizationKind, uses: WeightUses) -> bool:
     """Return True if the groups of a weight cannot be stored in the layout `columns`. A runtime
     converts the layout `columns` to `rows` for every MatMul that it does not fuse, which is slow
-    for embedding tables and in loops. Standard ONNX also cannot slice stacked 4-bit weights.
+    for embedding tables and in loops. Standard ONNX cannot slice stacked 4-bit weights.
     """
     has_slices = uses.is_in_experts or (uses.is_sliced and kind == "int4")
     return bool(uses.embedding_scopes or uses.is_in_loop or has_slices)
