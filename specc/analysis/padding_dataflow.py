@@ -299,8 +299,8 @@ class PaddingDataflow:
     def _find_earlier_source(
         self, node: Node, operand_facts: Sequence[PaddingFacts]
     ) -> PaddingSource | None:
-        """Return the source of the first operand that padded positions already affect, or of a
-        rolled axis whose positions `node` distinguishes.
+        """Return the source of the first operand that padded positions affect, or of a rolled axis
+        whose positions `node` distinguishes.
         """
         sources = (f.padding_source for f in operand_facts if f.padding_source)
         if source := next(sources, None):

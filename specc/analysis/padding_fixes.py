@@ -120,7 +120,7 @@ class PaddingViolation:
         return f"flip({self.mask_name}, axis=1)" if is_reversed else self.mask_name
 
     def format_broadcast_mask(self, value: Value | None) -> str:
-        """Format the padding mask, with axes inserted so that it broadcasts with `value`."""
+        """Format the padding mask, with axes inserted so that the mask broadcasts with `value`."""
         mask, axis = self.format_mask(value), self.get_padded_axis(value)
         for n in range(1, value.rank if value else 0):
             if n != axis:

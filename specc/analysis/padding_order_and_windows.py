@@ -22,7 +22,8 @@ from specc.ir.types import SAME_POSITION
 
 def is_output_order_changed(graph: Graph, name: str, value: Value, facts: PaddingFacts) -> bool:
     """Return True if the positions of the output `value` are in reverse order, or sorted along an
-    axis on which padding does not follow all valid positions. `name` is the padding mask.
+    axis on which padding does not follow all valid positions. `name` is the name of the padding
+    mask input.
     """
     length = graph.inputs[name].shape[-1:]
     is_right_padded = graph.input_facts[name].padding_side == "right"

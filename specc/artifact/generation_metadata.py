@@ -291,7 +291,7 @@ def _read_states(
 
 
 def _read_state(data: object, step: Graph, path: str) -> DecodeState:
-    """Parse a state. Raise E0831 if the step has no matching input and output."""
+    """Parse a decode state. Raise E0831 if the step has no matching input and output."""
     if not isinstance(data, dict):
         _raise_invalid_package(path, "a state is invalid")
     name, next_output = data.get("name"), data.get("next")

@@ -129,7 +129,7 @@ def _add_batch_axis(value: object, rank: int) -> object:
 
 
 def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Iterator[Sample]:
-    """Yield the inputs in batches of `FILE_BATCH_SIZE`, or all at once without a batch axis."""
+    """Yield the inputs in batches of `FILE_BATCH_SIZE`, or in one batch without a batch axis."""
     lengths = {len(a) for a in inputs.values() if a.ndim}
     shapes = [v.type.shape for v in input_signature.graph.inputs.values()]
     # None stands for a scalar, or for a first axis that is not symbolic

@@ -27,7 +27,7 @@ MAX_CODEBOOK_DELAY = 1024
 """Maximum delay of a codebook in steps."""
 MAX_GUIDANCE_SCALE = 1000
 """Maximum guidance scale. Larger values have almost no further effect, because the difference
-between conditional and unconditional logits already dominates."""
+between conditional and unconditional logits dominates."""
 PREFILL_CHUNK_SIZE = 512
 """Default prefill chunk size in tokens. Longer prompts are processed in chunks, which bounds the
 memory of activations. Larger chunks were not faster on a CPU."""

@@ -131,8 +131,8 @@ def _build_rope_fields(file: GGUFFile, model_type: str, config: Fields, rope: Me
 
 
 def _build_rope_scaling(file: GGUFFile, fields: Fields, rope: Metadata) -> Fields | None:
-    """Build `rope_scaling`. Return None if the model does not scale RoPE. GGUF stores factors in
-    tensors.
+    """Build `rope_scaling`. Return None if the model does not scale RoPE. GGUF files store RoPE
+    factors in tensors.
     """
     length = rope.get("scaling.original_context_length", fields.get("max_position_embeddings"))
     original: Fields = {"original_max_position_embeddings": length}

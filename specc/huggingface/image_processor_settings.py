@@ -210,7 +210,9 @@ class ImageSettingsReader:
         return float(value)
 
     def read_bool(self, key: str, default: bool) -> bool:
-        """Return the boolean under a key, or `default` if the key is absent. Null means false."""
+        """Return the boolean under a key, or `default` if the key is absent. A null value means
+        False.
+        """
         member = self.file.find_member(key)  # transformers treats null as False
         value = default if member is None else member.value.to_plain()
         if not isinstance(value, bool | None):

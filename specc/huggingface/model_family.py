@@ -89,7 +89,7 @@ def describe_config(path: str) -> str:
 
 
 def find_spec_for_checkpoint(directory: str) -> str:
-    """Return the built-in spec for a checkpoint's `model_type`. Raise E0419 if there is none."""
+    """Return the built-in spec for a checkpoint's `model_type`. Raise E0419 if no spec exists."""
     data = load_checkpoint_config(directory)
     member, value = data.find_non_null(MODEL_TYPE_KEY), read_model_type(data)
     path = escape_text(Path(directory) / CONFIG_FILE_NAME)

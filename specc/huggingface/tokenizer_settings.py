@@ -232,7 +232,9 @@ GENERATED_SETTINGS: Mapping[str, str] = {
 
 
 def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> Iterator[str]:
-    """Remove ids outside the vocabulary from `FILTERING_SETTINGS`. Yield a remark per key."""
+    """Remove ids outside the vocabulary from `FILTERING_SETTINGS`. Yield a remark for each affected
+    key.
+    """
     vocabulary = _read_vocabulary(model)
     for name, key in FILTERING_SETTINGS.items():
         value = settings.get(name)

@@ -73,7 +73,7 @@ def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
 
 
 def to_json_value(value: object) -> Json:
-    """Convert a value to JSON. Dataclasses become objects, and tuples become lists."""
+    """Convert a value to a JSON value. Dataclasses become objects, and tuples become lists."""
     match value:
         case None | bool() | int() | float() | str():
             return value

@@ -1,4 +1,4 @@
-"""Check output paths. Raise E0810 to E0816, E0833 or E0958 if a path must not be written."""
+"""Check paths of outputs. Raise E0810 to E0816, E0833 or E0958 if a path must not be written."""
 
 import errno
 import os

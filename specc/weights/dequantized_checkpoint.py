@@ -123,7 +123,7 @@ def _view_tensors(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> StoredT
 def _find_weights(
     base: Checkpoint, method: str, settings: QuantizationSettings
 ) -> Iterator[QuantizedWeight]:
-    """Yield the weights in the formats of a quantization method. Raise E0532 if one is invalid."""
+    """Yield the weights in the formats of a quantization method. Raise E0532 for an invalid one."""
     used_names: set[str] = set()
     for format in WEIGHT_FORMATS:
         if method not in format.methods:
@@ -140,7 +140,7 @@ def _find_weights(
 def _match_weight(
     base: Checkpoint, stem: str, format: WeightFormat, settings: QuantizationSettings
 ) -> QuantizedWeight:
-    """Return the weight whose tensor names begin with `stem`. Raise E0532 if it is invalid."""
+    """Return the weight whose tensor names begin with `stem`. Raise E0532 for an invalid weight."""
     name = stem + format.weight_suffix
     missing_names = [
         stem + suffix for suffix in format.required_tensors if stem + suffix not in base.tensors

@@ -241,7 +241,9 @@ class AdaptedCheckpoint(Checkpoint):
     def _merge_change(
         self, tensor: Array, change: AdapterChange, dtype: np.dtype[np.generic]
     ) -> Array:
-        """Compute W + s·B·A, rounded once. Process rows in chunks to bound the float64 copies."""
+        """Compute the merged weight W + s·B·A, rounded once. Process rows in chunks to bound the
+        float64 copies.
+        """
         left = self.adapter.read_float64(change.left_factor)
         right = self.adapter.read_float64(change.right_factor)
         rank = right.shape[0]

@@ -143,7 +143,7 @@ CheckedRange: TypeAlias = tuple[TensorView, str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointBinding:
-    """The parameters of a model, bound to a checkpoint by `bind_parameters`. Implements
+    """The parameters of a model, bound to a checkpoint by `bind_parameters`. The class implements
     `ParameterSource`. `head_weights` are the values of a new task head, whose parameters are not in
     the checkpoint.
     """
@@ -277,7 +277,7 @@ class CheckpointBinding:
 @dataclass(frozen=True)
 class RandomInitWeights:
     """Randomly initialized parameters, whose values depend on a seed and the parameter name.
-    Implements `ParameterSource`.
+    The class implements `ParameterSource`.
 
     `initializers` maps each name to the text of its initializer; `ties` maps tied parameters to the
     parameters that they are tied to.
@@ -353,7 +353,7 @@ def _iterate_blocks(array: Array) -> Iterator[Array]:
 
 @dataclass(frozen=True)
 class ParameterOverrides:
-    """The parameters of `base`, with the values of some parameters replaced. Implements
+    """The parameters of `base`, with the values of some parameters replaced. The class implements
     `ParameterSource`.
     """
 

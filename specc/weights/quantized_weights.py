@@ -28,7 +28,7 @@ from specc.weights.weight_value_checks import check_quantized_range
 
 @dataclass(frozen=True)
 class WeightsWithKVCacheScales(ParameterOverrides):
-    """The parameters of a model, plus the scales of quantized KV caches. Implements
+    """The parameters of a model, plus the scales of quantized KV caches. The class implements
     `ParameterSource`.
     """
 
@@ -139,7 +139,7 @@ def quantize_to_files(
 
 @dataclass(frozen=True)
 class QuantizedWeights(ParameterOverrides):
-    """Parameters whose weights in `plan` are quantized. Implements `ParameterSource`.
+    """Parameters whose weights in `plan` are quantized. The class implements `ParameterSource`.
 
     `prequantized` weights are read from files. `get_factor` returns the GPTQ factor of a weight, or
     of each matrix of a stacked weight; None means rounding to nearest. `stored_scales` are the

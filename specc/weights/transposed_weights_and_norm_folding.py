@@ -84,7 +84,7 @@ def iterate_weight_rows(
     *stack, _, in_channels = values.parameters[name].shape
     total = prod(stack) * out_channels * in_channels
     stored = values.get_stored_dtype(name)
-    # convert narrower dtypes here, because the values are copied anyway
+    # convert narrower dtypes in the copy, because every chunk is a copy
     dtype = stored if stored in HALF_PRECISION_TYPES else "f32"
     buffer, filled, total_read = np.empty(0, np.float32), 0, 0
     for chunk in values.iterate_chunks(name, dtype):
@@ -187,7 +187,7 @@ class ComputeDtypeLimit:
 @dataclass(frozen=True)
 class RangeCheckedWeights(ParameterOverrides):
     """Parameters whose values are range-checked if they are in `compute_dtype_limits`. Norm weights
-    are folded into the parameters in `folded_names`. Implements `ParameterSource`.
+    are folded into the parameters in `folded_names`. The class implements `ParameterSource`.
     """
 
     compute_dtype_limits: Mapping[str, ComputeDtypeLimit]

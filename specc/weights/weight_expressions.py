@@ -57,7 +57,7 @@ class UnaryExpr(Expr):
 
     @property
     def operands(self) -> tuple[Expr, ...]:
-        """The operand."""
+        """A 1-tuple of the operand `x`."""
         return (self.x,)
 
     def map_operands(self, transform: Callable[[Expr], Expr]) -> Expr:
@@ -79,7 +79,7 @@ class VariadicExpr(Expr):
 
     @property
     def operands(self) -> tuple[Expr, ...]:
-        """The operands."""
+        """The operands of the expression, `parts`."""
         return self.parts
 
     def map_operands(self, transform: Callable[[Expr], Expr]) -> Expr:

@@ -228,8 +228,8 @@ def open_fp4_weight(
 def open_mxfp4_weight(
     _: StoredTensors, lengths: Lengths, __: QuantizationSettings
 ) -> QuantizedLayout:
-    """Return the layout of MXFP4 expert weights, stored as `[out, in]` and used as `[in, out]`. The
-    scales are powers of two.
+    """Return the layout of MXFP4 expert weights, stored as `[out, in]` and used as `[in, out]`.
+    Scales of MXFP4 are powers of two.
     """
     group_size = lengths["bytes"] * 2
 
@@ -366,5 +366,5 @@ WEIGHT_FORMATS = (
         for block_type in QUANTIZED_TYPES
     ),
 )
-"""All storage formats. Formats with the same marker have different methods. Earlier formats take
-precedence, because a weight with `.weight_shape` also has `.weight_packed`."""
+"""All storage formats of quantized weights. Formats with the same marker have different methods.
+Earlier formats take precedence, because a weight with `.weight_shape` also has `.weight_packed`."""

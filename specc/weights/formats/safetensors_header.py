@@ -113,7 +113,7 @@ class _InvalidHeaderError(Exception):
 
 
 def read_header(fd: int, size: int, path: str) -> tuple[list[TensorEntry], dict[str, str], bytes]:
-    """Return the tensors in data order, the metadata and the raw header. Raise E0506 if invalid."""
+    """Return the tensors in data order, the metadata and the raw header. Raise E0506 on failure."""
     try:
         data = _read_header_bytes(fd, size)
         fields = _parse_fields(data)
