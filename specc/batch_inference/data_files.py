@@ -190,7 +190,7 @@ class CsvFile(DataFile):
         return tuple(TableColumn(name, ColumnType("text")) for name in names)
 
     def _read_header(self) -> tuple[list[str], int]:
-        """Return the column names and the offset of the first record. Raise E0872 without names."""
+        """Return the column names and the first data offset. Raise E0872 if no names are found."""
         record = next(_join_lines(read_lines(self.path)), None)
         try:
             text = "" if record is None else record.data.decode("utf-8")

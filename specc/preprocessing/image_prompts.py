@@ -175,7 +175,7 @@ def _belong_to_single_text(
 
 
 def _count_texts(graph: Graph, inputs: Mapping[str, object], name: str) -> int | None:
-    """Infer the number of texts from other inputs than images. Return None if it is unknown."""
+    """Infer the number of texts from inputs other than images. Return None on failure."""
     batch_size = graph.inputs[name].shape[:1]
     for other_name, value in inputs.items():
         other_input = graph.inputs.get(other_name)

@@ -193,7 +193,7 @@ def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
 
 
 def _compute_fitted_size(rows: int, columns: int, record: ImageConfig) -> ImageSize:
-    """Return the resized (height, width) as in DETR and YOLOS. Raise E0990 if it is too large."""
+    """Return the resized (height, width) as in DETR and YOLOS. Raise E0990 above `record.size`."""
     edge, max_edge = record.shortest_longest_edge
     short, long = min(rows, columns), max(rows, columns)
     exact_edge = float(edge)

@@ -42,7 +42,7 @@ def convert_input(value: object, name: str) -> object:
     if isinstance(value, str):
         return str(value)  # convert NumPy strings, which would be treated as arrays
     if isinstance(value, list | tuple):
-        # check one value per type, because checking each of a million numbers takes half a minute
+        # check one value per type, because a check of each value is slow for a million numbers
         value_by_type = {type(item): item for item in _iterate_elements(value, MAX_LIST_DEPTH)}
         has_arrays = any(map(_is_array_like, value_by_type.values()))
         return _convert_lists(value, name) if has_arrays else value

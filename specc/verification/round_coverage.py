@@ -273,7 +273,7 @@ class _RoundPlanner:
         return find_nearby_lengths(self.graph, preferred_lengths, other_length, self.max_lengths)
 
     def _iterate_candidate_lengths(self) -> Iterator[dict[str, int]]:
-        """Yield typical sizes, sizes with an empty axis, and sizes above constants in branches."""
+        """Yield typical sizes, sizes with an empty axis, then sizes above constants in branches."""
         symbols = choose_axis_sizes(self.graph, 2, self.max_lengths)
         yield symbols
         for symbol in symbols:
