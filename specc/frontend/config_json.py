@@ -54,7 +54,7 @@ class JsonMember:
 
     @property
     def is_null(self) -> bool:
-        """True if the value is null, which is treated like an absent member."""
+        """True if the value is null. A null member is treated like an absent member."""
         return isinstance(self.value, JsonScalar) and self.value.value is None
 
     def get_origin(self) -> Origin:
@@ -297,7 +297,7 @@ class _JsonParser:
             if next_character == bracket and is_first:
                 break
             if next_character == bracket:
-                # the location of the error is the comma, not the next character
+                # report a trailing comma at the comma, not at the next character
                 self.position = separator
                 self.raise_error_here("trailing comma", "remove the comma")
             if not next_character:

@@ -188,7 +188,7 @@ def resolve_input_type(type: ast.TypeName, env: LexicalScope, origin: str) -> Ty
         d for d in type.dims if isinstance(d, ast.Name) and not _is_known_length(d, env)
     ]
     if undeclared_dims:
-        # report the dimension only once for all inputs
+        # report an undeclared dimension only once for all inputs
         env.dims.update({name.path: Dim.symbol(name.path) for name in undeclared_dims})
         raise SpeccError(*(make_undeclared_dim_error(d, env) for d in undeclared_dims))
     shape = (_evaluate_input_length(dim, env, origin) for dim in type.dims)
@@ -262,7 +262,7 @@ def check_tensor_type(
         raise_error("E0301", title, span, helps=helps, related_labels=related_labels)
     dims = type.dims or ()
     ellipses = sum(isinstance(d, ast.EllipsisDims) for d in dims)
-    # the number of axes that `...` stands for
+    # compute the number of axes that `...` stands for
     ellipsis_rank = len(value.shape) - len(dims) + ellipses
     if ellipsis_rank < 0 or (ellipsis_rank and not ellipses):
         title = (

@@ -130,7 +130,7 @@ def _evaluate_binary(expr: ast.Binary, env: LexicalScope) -> SpecValue:
     leftmost, operations = flatten_binary_chain(expr)
     try:
         value = env.evaluate_value(leftmost)
-    except AlreadyReportedError:  # also report errors in the right operands
+    except AlreadyReportedError:  # evaluate the right operands to report further errors
         for operation in operations:
             env.evaluate_value(operation.right)
         raise

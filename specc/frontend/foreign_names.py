@@ -383,7 +383,7 @@ def resolve_hf_activation(name: str, env: LexicalScope, span: Span | None) -> Sp
     try:
         value = env.evaluate(spec_name)
     except SpeccError as failed:
-        # suggest names that config.json files use instead of names in specs
+        # suggest activation names that occur in config.json files
         if any(d.code != "E0202" for d in failed.diagnostics):
             raise
         activation_names = sorted(KNOWN_ACTIVATIONS)

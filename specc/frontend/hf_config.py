@@ -265,7 +265,7 @@ TRAINING_KEY_SUFFIXES = (
 
 
 def find_unread_config_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[Diagnostic]:
-    """Return a list with W0418 for the keys of a config.json that a spec does not read, or []."""
+    """Return a list with W0418 for the unread keys of a config.json, or [] for no unread keys."""
     known_keys = set(iterate_handled_config_keys(entries))
     unread_keys = dict(_iterate_unread_keys(known_keys, data, ""))
     return [_make_unread_warning(unread_keys, known_keys)] if unread_keys else []

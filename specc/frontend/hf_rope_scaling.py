@@ -300,7 +300,7 @@ class _ScalingTable:
             "beyond": long,
             "attention_factor": self._read_number(self.reader.defaults.attention_factor_key),
             "original": original,
-            # equal divisors apply to every length
+            # if both lists of divisors are equal, the divisors apply to every length
             **({} if short == long else {"longest": original}),
         }
 

@@ -381,7 +381,7 @@ def expand_bias(
     if isinstance(bias, DefinitionFunction) and bias.kind == "bias":
         bias_scope = scope
         if bias.weight_path:
-            # the weights of a bias belong to the call that bound the bias, not to its use
+            # the weights of a bias belong to the call that has bound the bias
             bias_env = bias.env
             assert bias_env is not None  # `bind_definition` sets `env`
             bias_scope = bias_env.append_scope(

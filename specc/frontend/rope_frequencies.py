@@ -48,7 +48,7 @@ def explain_invalid_rope(rope: Rope) -> str:
         return ""
     if reason := _explain_not_positive(rope):
         return reason
-    # YaRN's ramp divides by log(theta)
+    # YaRN requires `theta` > 1, because the ramp divides by log(theta)
     if rope.kind == "yarn" and rope.theta <= 1:
         return f"`yarn` needs `theta` > 1, got {rope.theta:g}"
     return _explain_invalid_factor(rope)

@@ -48,9 +48,7 @@ BINARY_OPERATORS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
 
 ROUNDING_FUNCTIONS = ("ceil", "floor", "round", "int")
 INTEGER_PRESERVING = ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg")
-"""`ROUNDING_FUNCTIONS` always return an integer. `INTEGER_PRESERVING` functions map integers to
-integers.
-"""
+"""The functions that always return an integer, and the functions that map integers to integers."""
 
 MAX_FORMULA_LENGTH = 60
 """Maximum length of a formula in messages. For a longer formula, messages show only the symbols."""
@@ -143,7 +141,7 @@ def convert_to_scalar_tensor(nodes: NodeBuilder, value: Number, dtype: str) -> T
     if number is not None:
         return nodes.add_constant(number, dtype)
     if isinstance(value, Dim) and not _has_quotient(value):
-        # convert the integer directly, because no quotient needs f64
+        # convert an integer without quotients directly, because only quotients need f64
         size = nodes.add_op(ops.Size(value))
         return nodes.add_op(ops.Cast(dtype), size)
     if isinstance(value, Dim):

@@ -210,7 +210,7 @@ def _build_scan_body(
         returned = run_body(statement.body, body_env)
     if returned is not None:
         raise_error("E0214", "`return` is not allowed inside `scan`", statement.span)
-    # at this point, names have their values at the end of an iteration
+    # after the last statement of the body, names have their values at the end of an iteration
     values_before = iter(carries.values())
     next_carries = [
         value

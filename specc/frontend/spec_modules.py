@@ -189,7 +189,7 @@ def build_program(
     assignments: dict[str, ConfigAssignment] = {}
     used_specs = _list_used_specs(chain[-1], library, (*users, chain[-1]))
     chain[-1] = override_inputs(chain)
-    # iterate from the base spec, so that the nearest file takes precedence
+    # iterate from the base spec, so that the config values of derived specs take precedence
     for derived_module, base in reversed(list(pairwise(chain))):
         check_derived_spec_items(derived_module)
         check_derived_spec_names(derived_module, base)

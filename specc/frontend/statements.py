@@ -146,7 +146,7 @@ def _list_iterations(statement: ast.RepeatLoop, env: LexicalScope) -> Sequence[S
         count = require_integer(iterable, "a count", span)
         if count < 0:
             raise_error("E0216", f"invalid number of repetitions: {count}", span)
-        # at most one item more than the limit, so that a trip count of millions needs no huge list
+        # create at most one item more than the limit, because a trip count may be in the millions
         items = [Dim.from_value(n) for n in range(min(count, MAX_LAYERS + 1))]
     if len(items) > MAX_LAYERS:
         raise_error("E0216", f"more than {MAX_LAYERS} iterations of a loop", span)
@@ -164,7 +164,7 @@ def _run_return(statement: ast.ReturnStatement, env: LexicalScope) -> Returned:
     for value in statement.values:
         with env.context.collect_errors():
             values.append(env.evaluate(value))
-    # errors in the missing values have already been reported, and the block ends here
+    # the errors of missing values have already been reported, so the block ends here
     if len(values) < len(statement.values):
         raise AlreadyReportedError
     return statement, tuple(values)

@@ -70,7 +70,7 @@ class StepEstimator:
             )
         finally:
             self.active_items.pop()
-        # the entry keeps the item and the config alive, so that their identities are not reused
+        # a cache entry keeps the item and the config alive, so that no object reuses the key
         self.estimates[key] = step_count, item, config
         return step_count
 

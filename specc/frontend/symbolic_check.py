@@ -308,7 +308,7 @@ def _find_free_fields(
     """Return the fields without a trial value on which the graph structure depends. Raise E0207 if
     there are no such fields, e.g. if the structure depends on a dynamic dimension.
     """
-    # the name of a symbol such as `d / heads` contains the names of several fields
+    # the name of a symbol may contain several field names, e.g. `d / heads`
     paths = [p for s in error.symbols for p in FIELD_PATH.findall(s)]
     free_fields = {p: fields[p] for p in paths if p in fields and p not in fixed_values}
     if not free_fields:

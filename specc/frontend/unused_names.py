@@ -319,7 +319,7 @@ def check_share_rules(program: Program, models: Sequence[ModelDefinition]) -> li
     useless_rules = _find_useless_rules(_list_share_rules(program), models)
     all_models = list(models)
     other_models = _iterate_other_graphs(program, models[0].graph.name)
-    # elaborating a graph is slow, so stop when no rule is left
+    # stop after the last useless rule, because elaborating a graph is slow
     while useless_rules and (new_models := next(other_models, None)) is not None:
         all_models += new_models
         useless_rules = _find_useless_rules(useless_rules, new_models)
@@ -360,7 +360,7 @@ def _explain_useless_rule(rule: ast.ShareRule, models: Iterable[ModelDefinition]
     """Return W0505 if weights match a `share` rule that no two calls need, otherwise E0527."""
     path = rule.name.text
     label = Label.from_span(rule.span, "named by this `share`")
-    # the path of each weight and its parents, e.g. `a.b.c`, `a.b` and `a`
+    # list the paths of all weights and of their parents, e.g. `a.b.c`, `a.b` and `a`
     names = {
         ".".join(parts[:n]): None
         for parts in (name.split(".") for m in models for name in m.graph.parameters)

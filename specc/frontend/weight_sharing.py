@@ -247,7 +247,7 @@ def _collect_scopes(path: CallStack) -> set[str]:
 
 
 def explain_unshared_weight(name: str, first: CallStack, second: CallStack) -> Diagnostic:
-    """Return E0526 for a weight that two calls use. The call paths begin where they diverge."""
+    """Return E0526 for a weight that two calls use. Both call paths begin at the divergence."""
     first_step, second_step = first[0], second[0]
     share_help = f"to share one set of weights write: {_suggest_share_rule(first, second)}"
     if isinstance(second_step.source, LOOP_NODES) and first_step.source is second_step.source:

@@ -96,7 +96,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
     @cached_property
     def _trees(self) -> dict[str, Any]:
         """The serialized syntax trees of std files that have not changed since serialization."""
-        # without the generated table, as in a checkout, the std files are parsed, which is slower
+        # a checkout has no generated table, so the std files are parsed
         if not self.table_path.is_file():
             return {}
         data = json.loads(self.table_path.read_text(encoding="utf-8"))
@@ -155,7 +155,7 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
             node_numbers[id(node)] = len(nodes)
             nodes.append([type(node).__name__, *(encode_field(v, node_numbers) for v in values)])
             continue
-        # child nodes are written before their parent
+        # write child nodes before the parent node
         stack.append((node, True))
         stack.extend((child, False) for child in _list_child_nodes(values))
     classes = sorted({row[0] for row in nodes})

@@ -308,7 +308,7 @@ def raise_width_mismatch_error(site: CallSite, score: str, q: Tensor, k: Tensor)
         yield
     except SpeccError as failed:
         if failed.diagnostics[0].code != "E0302" or q.shape[-1] == k.shape[-1]:
-            raise  # all other shape mismatches are reported at their own location
+            raise  # other shape mismatches keep the original location
         title = (
             f"`{score}` needs equal widths: queries have {q.shape[-1]} features, keys {k.shape[-1]}"
         )

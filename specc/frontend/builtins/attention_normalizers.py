@@ -86,7 +86,7 @@ def normalize_scores(
     normalizer_name = normalize.value if isinstance(normalize, ChoiceValue) else ""
     if normalizer_name == "queries":
         return _softmax_over_queries(site, scores, mask_tensor)
-    if normalizer_name == "uniform":  # all visible keys get the same attention weight
+    if normalizer_name == "uniform":  # all visible keys have equal attention weights
         is_visible = site.add_op(ops.Compare("ne"), scores, minus_infinity)
         scores = site.add_op(ops.Cast(scores.type.dtype), is_visible)
     return site.add_op(OPS_BY_NORMALIZER[normalizer_name](), scores, mask_tensor)

@@ -40,7 +40,7 @@ def positions(site: CallSite, x: Tensor, *, offset: Dim = ZERO, axis: Dim = SECO
     # an offset of 0, as in most models, needs no node
     if offset == 0:
         return ids
-    # the offset is a dynamic dimension, e.g. the number of past positions
+    # the offset may be a dynamic dimension, e.g. the number of past positions
     if offset.number is None:
         return site.add_arithmetic("add", ids, site.add_op(ops.Size(offset)))
     return site.add_arithmetic("add", ids, site.add_constant(offset.number, "i64"))

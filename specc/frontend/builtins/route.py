@@ -108,7 +108,7 @@ def drop_unused_weights(body: Graph, weights: Sequence[Value]) -> tuple[Graph, l
     """Remove unused weights from an expert body. Return the body and the remaining weights. The
     inputs of the body are the tokens, one input per weight, and the captures.
     """
-    # an unused weight that the checkpoint lacks would be an error when weights are loaded
+    # the weight loader would report an unused weight that the checkpoint lacks
     used_values = {a for n, _ in body.nodes for a in n.args} | {*body.outputs.values()}
     names = list(body.inputs)[1 : 1 + len(weights)]
     kept_names = body.inputs.keys() - {n for n in names if body.inputs[n] not in used_values}
@@ -266,7 +266,7 @@ def _elaborate_expert(
     """
     context, call = site.context, site.call
     names: dict[str, SpecValue] = {"to": expert, "x": Tensor(tokens, site.argument_spans.get("x"))}
-    # call the expert block as if the call were in place of `route` in the spec
+    # call the expert block in the scope in which the spec calls `route`
     function = ast.Name("to", span=call.function.span)
     inner_call = ast.Call(function, (ast.Name("x", span=call.span),), span=call.span)
     (length,) = tokens.type.shape[-2].symbols()

@@ -286,7 +286,7 @@ def _explain_invalid_number(word: str) -> tuple[str, str]:
 def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
     """Return the error title and fix for a number with a leading 0 or out of range, or None."""
     if len(text) > 1 and text[0] == "0" and text[1].isdecimal():
-        # other languages parse 010 as octal 8
+        # a leading 0 is an error, because other languages parse 010 as octal 8
         fix = f"write `{truncate_token_text(text.lstrip('0') or '0')}`"
         return f"the number `{truncate_token_text(text)}` starts with 0", fix
     if len(text) > MAX_NUMBER_LENGTH:

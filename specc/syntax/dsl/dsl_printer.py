@@ -73,7 +73,7 @@ def format_braced_body(
     """Format the lines between the braces of a body."""
     lines: list[str] = []
     for child in children:
-        # no blank line after the opening brace
+        # a body has no blank line after the opening brace
         if child.comments.has_blank_line_before and lines:
             lines.append("")
         lines += format_statement(child, indent)

@@ -320,7 +320,7 @@ def _drop_failed_item(parser: LalrParser, kind: str) -> bool:
     """Drop states until an item that begins with `kind` is accepted. Return False if no state
     accepts the item.
     """
-    # states in which a name is also accepted are inside an expression
+    # skip states that accept a name, because those states are inside an expression
     for depth in range(len(parser.states), 1, -1):
         states = parser.states[:depth]
         if parser.can_accept(states, kind) and not parser.can_accept(states, "NAME"):

@@ -177,7 +177,7 @@ def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
 def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
     """Return E0115 for a reserved word where a name is expected, or None."""
     token, expected = error.token, error.expected_terminals
-    # where a number is also allowed, the word is probably not meant as a name
+    # if a number is also allowed, the reserved word is probably not meant as a name
     if token.kind not in RESERVED_TERMINALS or "NAME" not in expected or "NUMBER" in expected:
         return None
     title, fix = (

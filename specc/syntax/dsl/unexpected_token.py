@@ -96,7 +96,7 @@ def _remove_value_terminals(terminals: set[str]) -> list[str]:
         terminals -= {"STRING", "NUMBER", "LPAR", "LSQB", "LBRACE", "MINUS", "NOT", "NAME"}
         return ["a value"]
     if OPERATOR_TERMINALS & terminals and terminals - OPERATOR_TERMINALS:
-        # any operator is allowed after a value, but a closing token is more relevant
+        # omit operators, which may follow any value, if a closing token is expected
         terminals -= OPERATOR_TERMINALS
     return []
 

@@ -274,7 +274,7 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
     """Return the value of a scalar as a DSL fragment, with the file offset of each character."""
     source, span = node.span.source, node.span
     raw = span.text
-    # in most scalars, the characters of the value equal those of the source
+    # in most scalars, the value consists of the same characters as the source
     if not node.style and raw == node.value:
         return Fragment(source, node.value, span.start, is_yaml_scalar=True)
     offsets = map_quoted_offsets(raw, node.value) if node.style in QUOTED_CHARACTERS else None
