@@ -187,8 +187,9 @@ def attend(
     f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? ->
     f[b h q e], f[b h q k]
     """
-    # Query heads of one group are adjacent: with 4 query heads and 2 key heads, query heads 0 and 1
-    # read key head 0. Without key heads, the divisor is 1.
+    # Query heads of one group are adjacent. For example, with 4 query heads and 2 key heads, query
+    # heads 0 and 1 read key head 0. Without key heads, the group size is computed with the divisor
+    # 1.
     heads_per_group = query.shape[1] // max(key.shape[1], 1)
     key, values = (
         np.repeat(key, heads_per_group, axis=1),
@@ -229,8 +230,8 @@ def sinusoid(op: ops.Sinusoid, env: LengthValues, positions: Array) -> Array:
     i[*s] -> f[*s d]
     """
     pairs = evaluate_length(op.dim, env) // 2
-    # fairseq divides by `pairs - 1`, so that its last frequency is 1 / base; in the paper
-    # (arXiv:1706.03762, sec. 3.5) the last frequency is one step larger.
+    # fairseq divides by `pairs - 1`, so that its last frequency is 1 / base; in arXiv:1706.03762,
+    # sec. 3.5, the last frequency is one step larger.
     steps = pairs - 1 if op.layout == "fairseq" else pairs
     step = math.log(op.base) / max(steps, 1)
     angles = positions[..., None] * np.exp(-step * np.arange(pairs))

@@ -93,9 +93,10 @@ def evaluate_graph(
     value_names: tuple[str, ...] | None = None,
     result_hook: ResultHook | None = None,
 ) -> dict[str, Array]:
-    """Run a graph on `inputs` and `parameters`, by name. Return the outputs and named values
-    `value_names` (default: all outputs), with floats in float64. `result_hook` may replace each
-    node result. Raise E0907 or one of E0910 to E0913 for invalid inputs.
+    """Run a graph on `inputs` and `parameters`, which are keyed by name. Return the outputs or
+    named values that `value_names` lists (default: all outputs), with floats in float64.
+    `result_hook` may replace each node result. Raise E0907 or one of E0910 to E0913 for invalid
+    inputs.
     """
     for name, array in inputs.items():
         dtype = np.asarray(array).dtype

@@ -191,7 +191,7 @@ def patch_embedding(
     p, r = w.shape[2:]
     rows, columns = evaluate_patch_counts(image.shape, w.shape)
     # Patches are in row-major order. Within a patch, the channel is the first axis, as in the
-    # weights.
+    # convolution weights.
     patches = image.reshape(*image.shape[:2], rows, p, columns, r).permute(0, 2, 4, 1, 3, 5)
     flat_patches = patches.reshape(image.shape[0], rows * columns, w[0].numel())
     return functional.linear(flat_patches, w.reshape(w.shape[0], -1), b)

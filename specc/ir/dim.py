@@ -225,7 +225,7 @@ class Dim:
         return f"Dim({self})"
 
 
-@lru_cache(maxsize=4096)  # a cache pays off, because only a few integers occur
+@lru_cache(maxsize=4096)  # the cache is effective, because few integers occur
 def _make_constant_dim(value: int) -> Dim:
     return Dim({(): value})
 

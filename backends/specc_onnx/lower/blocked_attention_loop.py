@@ -382,7 +382,7 @@ def _emit_global_queries(
             span = PositionSpan(indices, indices, GLOBAL_QUERIES_DIM, indices, has_range=False)
             updates = _emit_partial_attention(op, g, operands, span, None).result
         with _enter_blocks_scope(g):
-            # `ScatterElements` takes one index per element, not per position.
+            # `ScatterElements` requires one index per element, not one index per position.
             other_axes = [a for a in range(result.rank) if a != axis]
             scatter_indices = indices.unsqueeze(*other_axes)
             scatter_indices = scatter_indices.expand(updates.runtime_shape())

@@ -254,7 +254,7 @@ class Emitter:
 
     @contextmanager
     def hoist_nodes(self, scope: str, *, level: int | None = None) -> Iterator[None]:
-        """Emit into the subgraph that computes dynamic sizes, or the main graph if `level` is 0."""
+        """Emit nodes into the subgraph for dynamic sizes, or into the main graph for level 0."""
         bodies, site = self.bodies, self.site
         body_count = (bodies.root_index if level is None else level) + 1
         self.bodies = replace(bodies, open_bodies=bodies.open_bodies[:body_count], isolated_index=0)

@@ -124,7 +124,8 @@ def _emit_without_placeholder(
     length: Dim,
 ) -> tuple[OnnxValue, ...]:
     """Emit the results of a `Scan` over an axis of size `length`. If the axis was empty, a
-    placeholder position was added, and the results are the initial carries and empty scan outputs.
+    placeholder position was added, and the results are the initial loop-carried values and empty
+    scan outputs.
     """
     has_positions = g.emit_length(length) > 0
     final_carries = [

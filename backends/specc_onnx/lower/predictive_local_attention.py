@@ -34,7 +34,7 @@ MIN_KEYS = 1000
 
 @dataclass(frozen=True, slots=True)
 class WindowKeys:
-    """The span of keys in the window. If `reads_window_only`, bool[], no other keys are read."""
+    """The span of keys in a window; `reads_window_only`, bool[], is false if all keys are read."""
 
     keys: PositionSpan
     reads_window_only: OnnxValue

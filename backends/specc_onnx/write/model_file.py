@@ -46,8 +46,8 @@ from specc_onnx.write.quantization_probes import (
 
 def measure_weight_memory(model: ModelProto) -> WeightFootprint:
     """Return the number of weight elements, and the size of all weights in bytes on disk and in
-    memory. ONNX Runtime applies a `Cast` of a weight once, at load time, so such weights need more
-    memory.
+    memory. ONNX Runtime applies a `Cast` of a weight once, at load time, so a weight that is cast
+    to a wider type needs more memory than disk space.
     """
     widened_bits = _find_widened_bits(model)
     element_count = stored_bytes = memory_bytes = 0

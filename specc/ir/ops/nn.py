@@ -238,12 +238,12 @@ class MixtureOfExperts(
     et al. 2017, arXiv:1701.06538, eq. 1).
 
     Operands: tokens, expert indices, gate weights, `keep` if `has_mask` (bool [*s]: padded tokens
-    are not routed and give zeros), then `stacked_count` tensors with one slice per expert along
-    their first axis, then values captured by the body. An expert index out of range contributes
-    nothing. An expert that is selected twice counts twice. The body computes one expert. The inputs
-    of the body are the tokens routed to the expert, [1, …, tokens, d] with the rank of `x`, the
-    slice of each stacked tensor for the expert, and the captures. The output of the body has one
-    position per token and is computed for each token independently.
+    are not routed, and their outputs are zeros), then `stacked_count` tensors with one slice per
+    expert along their first axis, then values captured by the body. An expert index out of range
+    contributes nothing. An expert that is selected twice counts twice. The body computes one
+    expert. The inputs of the body are the tokens routed to the expert, [1, …, tokens, d] with the
+    rank of `x`, the slice of each stacked tensor for the expert, and the captures. The output of
+    the body has one position per token and is computed for each token independently.
     """
 
     body: "Graph"
