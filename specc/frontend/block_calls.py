@@ -85,7 +85,7 @@ def _get_batch_name(param: ast.BlockParameter, value: SpecValue, env: LexicalSco
 
 
 MAX_BLOCK_DEPTH = 64
-"""Maximum nesting depth of block calls."""
+"""The maximum nesting depth of block calls."""
 
 BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, LexicalScope]]
 """The argument of each parameter by name, and the scope in which the argument is evaluated."""

@@ -112,7 +112,7 @@ def _match_choice_value(
 def _require_known_number(
     nodes: NodeBuilder, value: SpecValue, kinds: ParameterKinds, description: str
 ) -> SpecValue:
-    """Return `value`. Raise an error for an op attribute that is known only at run time."""
+    """Return `value`, or raise an error if an op attribute is known only at run time."""
     if isinstance(value, tuple) and kinds[:1] == (ListParameterKind(FLOAT_KIND),):
         return tuple(_require_known_number(nodes, v, (FLOAT_KIND,), description) for v in value)
     if FLOAT_KIND in kinds and isinstance(value, Number):

@@ -41,7 +41,7 @@ KIND_PLURALS = {
     "score": "scores",
     "normalizer": "normalizers",
 }
-"""The plural noun for each kind of definition, for messages."""
+"""The plural noun of each kind of definition in messages."""
 
 
 def raise_unknown_name(kind: str, name: ast.Name, env: LexicalScope) -> NoReturn:

@@ -175,8 +175,8 @@ FUNCTION_TYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
         "write `sinusoid(layout=halves)`, `learned(size=512)` or `none`",
     ),
 }
-"""For each function type: the built-in functions of the type, a description of the type, and a help
-for E0203. A block may have any function type.
+"""The built-in functions, the description, and the help for E0203 of each function type. A block
+may have any function type.
 """
 
 
@@ -198,7 +198,7 @@ def resolve_input_type(type: ast.TypeName, env: LexicalScope, origin: str) -> Ty
 
 
 def _evaluate_input_length(dim: ast.Expr | ast.EllipsisDims, env: LexicalScope, origin: str) -> Dim:
-    """Evaluate a dimension of a graph input. Raise E0303 for `...`, and E0308 for 0."""
+    """Evaluate a dimension of a graph input. Raise E0303 for `...`, and E0308 for the size 0."""
     if isinstance(dim, ast.EllipsisDims):
         title = "`...` cannot be used in the type of a graph input"
         help_ = "write every dimension as a name from `dims` or a size"

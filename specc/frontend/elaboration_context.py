@@ -117,7 +117,7 @@ class SpecNamespace:
 
     @property
     def root(self) -> "SpecNamespace":
-        """The module with the graph: the root of the base spec, or the module itself."""
+        """The module that contains the graph, which is the root of the base spec or this module."""
         return self.extended.root if self.extended else self
 
     def find_definition(self, name: str) -> "tuple[SpecItem, SpecNamespace] | None":

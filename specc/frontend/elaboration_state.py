@@ -25,22 +25,22 @@ from specc.syntax import ast
 
 BUDGET_EXCEEDED = "E0223"
 MAX_STEPS = 600_000
-"""Maximum number of elaboration steps of a spec (E0223). The limit applies to the sum over all
+"""The maximum number of elaboration steps of a spec (E0223). The limit applies to the sum over all
 symbolic trials of `check`.
 """
 
 EXPANSION_COST = 10
-"""Number of steps for expanding a definition, excluding the steps of its body."""
+"""The number of steps for expanding a definition, excluding the steps of its body."""
 
 OPERATION_COST = 3
-"""Number of steps for an arithmetic operation, excluding the steps of its operands."""
+"""The number of steps for an arithmetic operation, excluding the steps of its operands."""
 
 MAX_CONSTANT_ELEMENTS = 1 << 26
-"""Maximum number of elements of a compile-time constant tensor, such as a mask of 8192 × 8192
+"""The maximum number of elements of a compile-time constant tensor, such as a mask of 8192 × 8192
 (E0224)."""
 
 EXTRA_FRAMES = 8000
-"""Number of Python stack frames for 64 nested blocks, each with expressions 64 levels deep."""
+"""The number of Python stack frames for 64 nested blocks with expressions 64 levels deep."""
 
 
 @dataclass
@@ -201,7 +201,7 @@ class WeightPathState:
 
 @dataclass(kw_only=True, slots=True)
 class ValueFacts:
-    """Facts about values of the graph under construction.
+    """The facts about values of the graph under construction.
 
     `constant_values` contains values that depend neither on inputs nor on weights. `position_ids`
     contains the position ids of masks, keyed by role and by the numbers of queries and keys.
@@ -214,7 +214,7 @@ class ValueFacts:
 
 
 MAX_VALUES_PER_SPAN = 4
-"""Maximum number of recorded values per name. A block may be called with many shapes."""
+"""The maximum number of recorded values per name. A block may be called with many shapes."""
 
 
 @dataclass

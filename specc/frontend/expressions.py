@@ -40,7 +40,7 @@ from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain
 
 NAMES_PER_STEP = 64
-"""Number of copied names that together count as one elaboration step."""
+"""The number of copied names that together count as one elaboration step."""
 
 
 def evaluate_expression(expr: ast.Expr, env: LexicalScope) -> EvalResult:

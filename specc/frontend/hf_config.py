@@ -91,7 +91,7 @@ def _read_source(
 
 
 MAX_EXPANDED_LAYERS = 4096
-"""Maximum length of an expanded list, which has one value per layer."""
+"""The maximum length of an expanded list, which has one value per layer."""
 
 
 def _split_layer_pattern(pattern: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
@@ -251,7 +251,7 @@ NO_EFFECT_VALUES: dict[str, object] = {
     "rope_type": "default",
     "tie_word_embeddings": True,
 }
-"""The value without effect of each key that transformers writes to every config.json."""
+"""The value that has no effect for each key that transformers writes to every config.json."""
 
 TRAINING_KEY_SUFFIXES = (
     "dropout",
@@ -265,7 +265,7 @@ TRAINING_KEY_SUFFIXES = (
 
 
 def find_unread_config_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[Diagnostic]:
-    """Return a list with W0418 for the unread keys of a config.json, or [] for no unread keys."""
+    """Return a list that contains W0418 if a spec does not read all keys of a config.json."""
     known_keys = set(iterate_handled_config_keys(entries))
     unread_keys = dict(_iterate_unread_keys(known_keys, data, ""))
     return [_make_unread_warning(unread_keys, known_keys)] if unread_keys else []

@@ -24,7 +24,7 @@ from specc.syntax import ast
 SCALING_ALIASES = {"su": "longrope", "mrope": "default"}
 """The scaling kind for each former `rope_type`. `mrope` means unscaled frequencies."""
 KINDS_BY_KEY = (("yarn", "short_factor", "longrope"), ("dynamic", "alpha", "ntk_alpha"))
-"""Tuples (name, key, kind): a table with the `rope_type` `name` and a key `key` has the scaling
+"""The tuples (name, key, kind). A table with the `rope_type` `name` and a key `key` has the scaling
 kind `kind`. The first Phi-3 files call `longrope` "yarn", and Hunyuan's files call `ntk_alpha`
 "dynamic".
 """

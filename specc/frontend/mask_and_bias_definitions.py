@@ -35,7 +35,7 @@ PAIR_INDEX_ORDER = ("h", "i", "j")
 """The index variables of the axes of a mask after the batch axis, in order."""
 
 BATCH_INDEX_NAME = "b"
-"""The index variable of the batch axis, for reading one value per batch element: `size[b]`."""
+"""The index variable of the batch axis. `size[b]` reads one value per batch element."""
 
 
 def make_score_indices(
@@ -69,7 +69,7 @@ def _make_position_ids(
 
 
 def uses_index_variables(expr: ast.Index, env: LexicalScope) -> bool:
-    """Return True if an index uses `h`, `i` or `j`, or uses `b` and no value is named `b`."""
+    """Return True if an index uses `h`, `i` or `j`, or a `b` that is not the name of a value."""
     if not env.pair_indices:
         return False
     index_names = {item.path for item in expr.items if isinstance(item, ast.Name)}
@@ -143,7 +143,7 @@ MaskValue: TypeAlias = Tensor | bool
 """A mask over queries and keys: a boolean tensor, or one bool for all pairs."""
 
 MAX_EXPANSION_DEPTH = 8
-"""Maximum nesting depth of expansions of a definition. Masks may take masks as arguments."""
+"""The maximum nesting depth of expansions of a definition. Masks may take masks as arguments."""
 
 
 def bind_definition(

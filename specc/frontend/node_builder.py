@@ -213,7 +213,7 @@ class ShapeMismatch:
 
 
 def explain_shape_mismatch(error: ShapeError, operation: ShapeMismatch) -> Diagnostic:
-    """Return the diagnostic of a shape error, which is E0302 for different sizes, or E0301."""
+    """Return the diagnostic of a shape error: E0302 for different sizes, otherwise E0301."""
     operands, span = operation.operands, operation.span
     tensors = [o for n in error.operands if n < len(operands) and (o := operands[n]) is not None]
     # usually, two dimensions should be equal; the message shows the origins of both dimensions
@@ -317,7 +317,7 @@ def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
 
 
 def _find_missing_axes(small: Sequence[Dim], large: Sequence[Dim]) -> list[int]:
-    """Return the indices at which `small` needs new axes to match `large`, or [] if impossible."""
+    """Return the indices of new axes that make `small` match `large`, or [] if no axes do."""
     index, axes = 0, []
     for axis, length in enumerate(large):
         if index < len(small) and small[index] == length:

@@ -217,9 +217,7 @@ def list_choice_values(kinds: ParameterKinds) -> tuple[str, ...]:
 def convert_to_kind(
     value: EvalResult, kinds: ParameterKinds, description: str, span: Span | None
 ) -> SpecValue:
-    """Convert `value` by the first kind in `kinds` that accepts `value`. Raise E0203 if none
-    does.
-    """
+    """Convert `value` by the first kind in `kinds` that accepts `value`, or raise E0203."""
     first = get_first_result(value)
     for kind in kinds:
         converted = kind.convert(first)

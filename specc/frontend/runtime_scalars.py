@@ -51,7 +51,7 @@ INTEGER_PRESERVING = ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg
 """The functions that always return an integer, and the functions that map integers to integers."""
 
 MAX_FORMULA_LENGTH = 60
-"""Maximum length of a formula in messages. For a longer formula, messages show only the symbols."""
+"""The maximum length of a formula in messages, which show only the symbols of longer formulas."""
 
 
 def get_static_float(value: Number) -> float | None:
@@ -131,7 +131,7 @@ def require_op_attribute(
 
 
 def cast_to_float_attribute(number: float | RuntimeNumber) -> float:
-    """Cast a number to the type of a float attribute, without converting a RuntimeNumber."""
+    """Cast a number to the static type of a float attribute. A RuntimeNumber is not converted."""
     return number  # type: ignore[return-value]  # a symbolic graph is never run
 
 

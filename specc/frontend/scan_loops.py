@@ -25,7 +25,7 @@ from specc.syntax import ast
 
 
 def evaluate_scan_inputs(statement: ast.ScanLoop, env: LexicalScope) -> tuple[list[Tensor], int]:
-    """Return the scanned tensors, or iteration indices without `along`, and the first scan axis."""
+    """Return the scanned tensors and the first scan axis. By default, scan iteration indices."""
     if statement.along is None:
         count = _evaluate_iteration_count(statement, env)
         return [NodeBuilder(env.context, statement.span).add_op(ops.Range(count))], 0
@@ -89,7 +89,7 @@ def _check_scanned_tensor(
 
 
 def format_scan_dimension(along: ast.Expr | None) -> str:
-    """Return the source text of the dimension after `along`, or a description without `along`."""
+    """Return the source text of the dimension after `along`."""
     if isinstance(along, ast.Name):
         return along.path
     return along.span.text if along is not None and along.span else str(along)
@@ -112,7 +112,7 @@ def evaluate_scan_mask(statement: ast.ScanLoop, env: LexicalScope, length: Dim) 
 
 
 NODES_PER_STEP = 16
-"""Number of visited graph nodes that together count as one elaboration step."""
+"""The number of visited graph nodes that together count as one elaboration step."""
 
 
 CarryValue: TypeAlias = Tensor | tuple["CarryValue", ...]

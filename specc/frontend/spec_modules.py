@@ -39,9 +39,10 @@ class ConfigAssignment:
 class Program:
     """A spec together with the specs that it extends.
 
-    `module` contains the graph. `chain` contains all modules, the derived spec first, whose
-    `reading`, `weights` and `generate` sections precede the sections of its base specs.
-    `used_specs` contains the used specs with separate configs. `library` loads std and used files.
+    `module` contains the graph. `chain` contains all modules, the derived spec first. The
+    `reading`, `weights` and `generate` sections of a derived spec precede the sections of its base
+    specs. `used_specs` contains the used specs with separate configs. `library` loads std and used
+    files.
     """
 
     module: SpecNamespace
@@ -102,8 +103,8 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class UsedSpec:
-    """A used spec with a config and weights of its own. `programs` are the alternative specs, and
-    `selected` is the index of the selected alternative (default 0).
+    """A used spec with a separate config and separate weights. `programs` are the alternative
+    specs, and `selected` is the index of the selected alternative (default 0).
     """
 
     use: ast.UseStatement

@@ -205,9 +205,7 @@ def _merge_values(config: dict[str, SpecValue], new_values: Mapping[str, SpecVal
 
 
 def _find_graph(program: Program, name: str) -> ast.Block:
-    """Return the graph `name`, or the first graph for "". Raise E0219 if the spec lacks this
-    graph.
-    """
+    """Return the graph `name`, or by default the first graph. Raise E0219 for an unknown graph."""
     graphs = list_graphs(program)
     # the first graph is the default
     for block in graphs:

@@ -213,7 +213,7 @@ POISON = Poison()
 
 
 class AlreadyReportedError(Exception):
-    """Raised if an expression depends on an error that has already been reported."""
+    """The exception for an expression that depends on an error that has already been reported."""
 
 
 MaskLike: TypeAlias = (
@@ -308,7 +308,7 @@ def _is_pair(items: tuple[SpecValue, ...]) -> bool:
 
 
 MAX_SHOWN_ITEMS = 12
-"""Maximum number of dimensions of a type that messages show."""
+"""The maximum number of dimensions of a type that messages show."""
 DTYPE_DESCRIPTIONS = {"f32": "float", "i64": "int", "bool": "bool"}
 
 

@@ -23,9 +23,7 @@ from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain, walk_tree
 
 MAX_NESTED_ITEMS = 64
-"""Maximum nesting depth of items in an estimate. The steps of deeper items are counted only during
-elaboration.
-"""
+"""The maximum nesting depth of items in an estimate. Steps of deeper items are not estimated."""
 STEP_LIMIT = MAX_STEPS + 1
 """The value at which estimates are capped."""
 
@@ -101,7 +99,7 @@ class _ItemStepEstimator:
         return self.estimator.estimate_item(item, module, config)
 
     def _count_iterations(self, iterable: ast.Expr) -> int:
-        """Return the trip count of a loop, or 0 for an unknown or too large trip count."""
+        """Return the trip count of a loop, or 0 if the trip count is unknown or too large."""
         match iterable:
             case ast.NumberLiteral(text=text) if text.isdigit():
                 return int(text) if int(text) <= MAX_LAYERS else 0
@@ -146,7 +144,7 @@ class _ItemStepEstimator:
     def _estimate_binary(
         self, expr: ast.Binary, estimate: Callable[[ast.Expr], int] | None = None
     ) -> int:
-        """Estimate the steps of a chain of operators, with `estimate` for its operands."""
+        """Estimate the steps of a chain of operators. `estimate` estimates steps of an operand."""
         leftmost, operations = flatten_binary_chain(expr)
         estimate = estimate or self._estimate_value
         return estimate(leftmost) + sum(OPERATION_COST + estimate(o.right) for o in operations)
@@ -172,7 +170,7 @@ class _ItemStepEstimator:
         return arguments + (self._estimate_used_item(item_and_module) if item_and_module else 0)
 
     def _estimate_argument(self, parameter: "AnyParameter", expr: ast.Expr) -> int:
-        """Estimate the steps of an argument, which are 0 for names and uncalled functions."""
+        """Estimate the steps of an argument. Names and uncalled functions need no steps."""
         if isinstance(parameter, BuiltinParameter):
             is_tensor = TENSOR_KIND in parameter.kinds
             is_function = FUNCTION_KIND in parameter.kinds

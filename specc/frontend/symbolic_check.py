@@ -151,7 +151,7 @@ def _get_value(values: Mapping[str, SpecValue], path: str) -> SpecValue:
 
 
 def _check_free_then_derived(program: Program, graph: str) -> list[SymbolicTrial]:
-    """Run the trials with all integers as symbols, and after shape errors with derived integers."""
+    """Run trials with all integers as symbols. After shape errors, repeat with derived integers."""
     try:
         return _run_trials(program, graph, derives_integers=False)
     except SpeccError as failed:
@@ -350,7 +350,7 @@ def _get_default_number(entry: ast.Field) -> Dim | float | None:
 
 
 def _get_trial_number(entry: ast.Field) -> Dim | float:
-    """Return 0.5 for a float field, otherwise the default if it is 0, 1 or 2, otherwise 2."""
+    """Return a trial number: 0.5 for a float field, a default of 0, 1 or 2 if set, otherwise 2."""
     if entry.type.name == "float":
         return 0.5
     value = _get_default_number(entry)
@@ -360,7 +360,7 @@ def _get_trial_number(entry: ast.Field) -> Dim | float:
 def iterate_trial_values(
     program: Program, fixed_values: dict[str, SpecValue]
 ) -> Iterator[tuple[str, SpecValue]]:
-    """Yield (path, value) for all values of bools and choices, and 1 and 2 for fixed integers."""
+    """Yield (path, value) for all values of bools and choices, and for 1 and 2 of fixed integers."""
     for path, entry in program.map_fields_by_path().items():
         # values for one alternative of a used spec do not apply to its other alternatives
         if any(p == path or p.startswith(f"{path}.") for p in program.assignments):

@@ -158,7 +158,7 @@ def _is_padding_mask(param: ast.BlockParameter | ast.DefinitionParameter) -> boo
 
 @dataclass
 class LivenessAnalysis:
-    """Liveness analysis of the values that a block assigns.
+    """The liveness analysis of the values that a block assigns.
 
     `unused_warnings` contains a warning for each assignment whose value no later statement reads,
     by the span of the assigned name.
@@ -299,7 +299,7 @@ def _is_field_read(path: str, used: set[str]) -> bool:
 def make_unused_warning(
     description: str, name: str, span: Span | None, candidates: Iterable[str], remedy: str
 ) -> Diagnostic:
-    """Return W0202 with help messages that suggest a similar name in `candidates`, and `remedy`."""
+    """Return W0202 with the help message `remedy`, and suggest a similar name in `candidates`."""
     helps = (*suggest_similar_name(name, sorted(set(candidates) - {name})), remedy)
     return Diagnostic(
         "W0202",

@@ -95,7 +95,7 @@ def _raise_missing_section(
 
 
 def select_used_spec_alternatives(program: Program, data: JsonObject) -> Program:
-    """Select an alternative of each used spec by the config file. Raise E0228 if none matches."""
+    """Select an alternative of each used spec by the config file, or raise E0228."""
     used_specs: list[UsedSpec] = []
     for used_spec in program.used_specs:
         section = get_config_section(used_spec, data)
@@ -114,7 +114,7 @@ def select_used_spec_alternatives(program: Program, data: JsonObject) -> Program
 
 
 def _choose_by_type(used_spec: UsedSpec, member: JsonMember | None) -> UsedSpec:
-    """Select the alternative for the model type of a config file, by default the first."""
+    """Select the alternative for the model type of a config file, or the first alternative."""
     if member is None:
         return replace(used_spec, selected=0)
     model_type = member.value.value if isinstance(member.value, JsonScalar) else None

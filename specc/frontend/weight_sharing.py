@@ -44,9 +44,9 @@ def register_share_rules(
 
 
 MAX_PATH_LENGTH = 10_000
-"""Maximum number of characters of a weight path with placeholders."""
+"""The maximum number of characters of a weight path with placeholders."""
 PARSE_COST = 20
-"""Number of elaboration steps for parsing a placeholder, in addition to one step per character."""
+"""The number of elaboration steps for a placeholder, in addition to one step per character."""
 PLACEHOLDER_PATTERN = re.compile(r"\{([^{}]*)\}")
 NAMED_PLACEHOLDER_PATTERN = re.compile(r"\{([A-Za-z_][^{}]*)\}")
 VALID_PATH = re.compile(r"[^\x00-\x20\x7f{}]*")
@@ -231,7 +231,7 @@ class WeightSharing:
 
 
 def _find_divergence(first: CallStack, second: CallStack) -> int | None:
-    """Return the index at which two call paths diverge, or None for the same definition."""
+    """Return the index at which two call paths diverge, or None if both expand one definition."""
     for n, (first_step, second_step) in enumerate(zip(first, second, strict=False)):
         if first_step is not second_step:
             is_same_definition = first_step.source is second_step.source and not isinstance(

@@ -79,7 +79,7 @@ def is_builtin_spec(spec: str) -> bool:
 
 
 def disambiguate_spec_path(name: str) -> str:
-    """Return `./llama` for a path `llama` that is the name of a built-in spec, else the path."""
+    """Return `./llama` for the name `llama` of a built-in spec, and any other path unchanged."""
     return os.path.join(".", name) if is_builtin_spec(name) else name
 
 

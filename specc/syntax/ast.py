@@ -17,7 +17,7 @@ def make_span_field() -> OptionalSpan:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class SyntaxNode:
-    """Base class of the classes of the syntax tree, which are value classes."""
+    """The base class of the classes of the syntax tree, which are value classes."""
 
     def __init_subclass__(cls, *, kw_only: bool = False) -> None:
         immutable_dataclass(slots=False, kw_only=kw_only)(cls)
@@ -390,8 +390,9 @@ class UseStatement(CommentedNode, kw_only=True):
     "vit.specc" as v`.
 
     `use "llama" | "mistral" as text from "text_config" under language_model` uses one of several
-    specs, with a config and weights of its own. The config of a used spec is under one of the
-    config.json keys `sources`, and the weights of a used spec are below the weight path `under`.
+    specs, with a separate config and separate weights. The config of a used spec is under one of
+    the config.json keys `sources`, and the weights of a used spec are below the weight path
+    `under`.
     """
 
     paths: tuple[str, ...]
@@ -401,7 +402,7 @@ class UseStatement(CommentedNode, kw_only=True):
 
     @property
     def has_own_config(self) -> bool:
-        """True if the used spec has a config and weights of its own."""
+        """True if the used spec has a separate config and separate weights."""
         return bool(self.paths[1:] or self.sources or self.under)
 
     @property

@@ -18,7 +18,7 @@ REVERSED_BY_DIRECTION: dict[str, tuple[bool, ...]] = {
     "backward": (True,),
     "both": (False, True),
 }
-"""For each value of `direction`, one bool per direction of a layer, True for backward in time."""
+"""The direction flags of a layer by value of `direction`. A flag is True for backward in time."""
 
 RNN_ACTIVATIONS: dict[str, Literal["tanh", "relu", "sigmoid"]] = {
     "tanh": "tanh",

@@ -12,7 +12,7 @@ SizeOption: TypeAlias = Dim | tuple[Dim, ...]
 """The value of a size option: one number for all axes, or one number per axis."""
 
 EndPadding: TypeAlias = Dim | tuple[Dim, ...] | tuple[tuple[Dim, ...], ...]
-"""Padding at both ends: one number, one number per axis, or a pair (start, end) per axis."""
+"""The padding at both ends: one number, one number per axis, or a pair (start, end) per axis."""
 
 PaddingOption: TypeAlias = EndPadding | Literal["same", "causal"]
 

@@ -21,7 +21,7 @@ FOREIGN_LITERALS = {
 }
 """The spec literals that are equivalent to literals of other languages, by foreign literal."""
 RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "False", "None"])
-"""Literals, and names that look like literals, which specs may not bind."""
+"""The literals, and the names that look like literals, which specs may not bind."""
 
 
 @dataclass
@@ -178,7 +178,7 @@ class TupleRule:
 
 
 FLAG_FIELDS = ("reverse", "optional")
-"""Boolean fields that are set by the presence of a keyword or of `?`."""
+"""The Boolean fields that are set by the presence of a keyword or of `?`."""
 
 
 class NodeRule(Generic[N]):

@@ -11,28 +11,28 @@ from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.syntax.dsl import dsl_lexer
 
 MAX_SPEC_BYTES = 1 << 20
-"""Maximum size of a spec file in bytes, and of the decoded text in characters (E0109)."""
+"""The maximum size of a spec file in bytes, and of the decoded text in characters (E0109)."""
 
 MAX_NESTING = 64
-"""Maximum nesting depth of brackets or YAML collections (E0110)."""
+"""The maximum nesting depth of brackets or YAML collections (E0110)."""
 
 MAX_EXPRESSION_DEPTH = 256
-"""Maximum nesting depth of operators without brackets, such as `- - - x` (E0110). A
+"""The maximum nesting depth of operators without brackets, such as `- - - x` (E0110). A
 left-associative chain such as `a + b + c` has depth 1: a tree walk must iterate over the left
 operands of a chain (`specc.syntax.ast.flatten_binary_chain`) and may recurse into all other nodes.
 """
 
 MAX_EXPRESSION_TOKENS = 10_000
-"""Maximum number of tokens of one expression (E0111)."""
+"""The maximum number of tokens of one expression (E0111)."""
 
 MAX_INTEGER = 1 << 53
-"""Maximum integer, so that float64 represents all integers exactly (E0108)."""
+"""The maximum integer in a spec (E0108). Float64 represents all smaller integers exactly."""
 
 MAX_REPORTED_ERRORS = 20
-"""Maximum number of errors reported per file."""
+"""The maximum number of errors reported per file."""
 
 MAX_COLLECTED_ERRORS = 40
-"""Number of errors after which parsing stops. Only `MAX_REPORTED_ERRORS` are shown."""
+"""The number of errors after which parsing stops. Only `MAX_REPORTED_ERRORS` are shown."""
 
 
 @immutable_dataclass
@@ -107,7 +107,7 @@ WORD_PATTERN = re.compile(r"[A-Za-z0-9_]+(?:\.[0-9][A-Za-z0-9_]*)?")
 OPENERS = {"(": ")", "[": "]", "{": "}"}
 CLOSERS = frozenset(OPENERS.values())
 MAX_NUMBER_LENGTH = 400
-"""Maximum number of characters of a number. The longest useful number has about 310 characters."""
+"""The maximum number of characters of a number. Useful numbers have at most 310 characters."""
 
 CHARACTER_HINTS = {
     "'": 'write strings in double quotes: "…"',
@@ -326,7 +326,7 @@ def truncate_token_text(text: str) -> str:
 
 
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
-"""Characters that specs may not contain. Control characters often indicate a binary file."""
+"""The characters that specs may not contain. Control characters often indicate a binary file."""
 
 
 def check_source_characters(source: Source) -> Source:

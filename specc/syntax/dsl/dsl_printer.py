@@ -22,7 +22,7 @@ from specc.syntax.dsl.expression_printer import (
 )
 
 INDENT_STEP = 2
-"""Indentation of each nesting level, in columns."""
+"""The indentation of each nesting level, in columns."""
 
 
 def format_dsl(file: ast.File) -> str:
@@ -57,7 +57,7 @@ def has_blank_lines_around(item: ast.Item) -> bool:
 COMPACT_ITEMS = (
     ast.UseStatement | ast.Dims | ast.RequireStatement | ast.Definition | ast.StreamSection
 )
-"""Items that are printed without blank lines around them."""
+"""The items that are printed without blank lines around them."""
 
 
 def append_comment(lines: list[str], comments: ast.Comments) -> list[str]:

@@ -9,12 +9,12 @@ from specc.syntax import ast
 
 MAX_LINE_WIDTH = 110
 CONTINUATION_INDENT = 4
-"""Indentation, in columns, of a continuation line that is not aligned with an opening bracket."""
+"""The indentation, in columns, of a continuation line that no opening bracket aligns."""
 
 BRACKET_DEPTH_PENALTY = 30
-"""Penalty of a line break per enclosing bracket, in unused columns."""
+"""The penalty of a line break for each enclosing bracket, in unused columns."""
 ITEM_PENALTY = 60
-"""Penalty of a line break inside a list item, in unused columns."""
+"""The penalty of a line break inside a list item, in unused columns."""
 
 
 @immutable_dataclass

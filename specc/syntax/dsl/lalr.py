@@ -17,11 +17,11 @@ LEFT_CHAIN_RULES = frozenset({"binary", "chain_more"})
 """The rules whose first child adds no nesting depth, so that a long sum has depth 1."""
 
 CHAIN_RULES = LEFT_CHAIN_RULES | {"power", "choice", "index", "unary"}
-"""Rules that lengthen an expression, after which MAX_EXPRESSION_TOKENS is checked."""
+"""The rules that lengthen an expression, after which MAX_EXPRESSION_TOKENS is checked."""
 NESTING_RULES = frozenset(
     {"unary", "power", "choice", "index", "call", "list_of", "list_for", "record_of", "chain_first"}
 )
-"""Rules that nest one expression in another."""
+"""The rules that nest one expression in another."""
 
 
 class LalrRule(NamedTuple):

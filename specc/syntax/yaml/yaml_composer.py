@@ -66,7 +66,7 @@ PYYAML_REASONS: tuple[tuple[tuple[str, ...], str, str], ...] = (
         "remove lines that start with `%`",
     ),
 )
-"""Phrases of PyYAML messages, each with the title and the fix of a diagnostic."""
+"""The phrases of PyYAML messages, each with the title and the fix of a diagnostic."""
 
 
 def explain_yaml_error(source: Source, error: yaml.YAMLError) -> Diagnostic:

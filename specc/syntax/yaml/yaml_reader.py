@@ -175,7 +175,7 @@ class YamlReader(ErrorCollector):
 
 
 REQUIRED_VALUES = {"specc": "1", "model": "my_model"}
-"""Example values of required top-level keys, for messages."""
+"""The example values of required top-level keys, for messages."""
 
 NODE_KIND_NAMES = {YamlScalar: "a string", YamlSequence: "a list", YamlMapping: "a map"}
 
