@@ -360,7 +360,7 @@ def _get_trial_number(entry: ast.Field) -> Dim | float:
 def iterate_trial_values(
     program: Program, fixed_values: dict[str, SpecValue]
 ) -> Iterator[tuple[str, SpecValue]]:
-    """Yield (path, value) for all values of bools and choices, and for 1 and 2 of fixed integers."""
+    """Yield (path, value) for all values of bools and choices, and 1 and 2 for fixed integers."""
     for path, entry in program.map_fields_by_path().items():
         # values for one alternative of a used spec do not apply to its other alternatives
         if any(p == path or p.startswith(f"{path}.") for p in program.assignments):

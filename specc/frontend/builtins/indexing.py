@@ -37,7 +37,7 @@ def sort(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS, descending: bool =
 
 @register_builtin()
 def argsort(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
-    """Return the indices that sort `x` along an axis in ascending order (stable)."""
+    """Return the indices of a stable sort of `x` along an axis in ascending order."""
     return site.add_node(ops.Sort(site.resolve_axis(x, axis)), x)[1]
 
 

@@ -245,7 +245,7 @@ def attach_target_types(
 
 
 def let_to_yaml(node: ast.Assignment) -> YamlMap:
-    """Convert an assignment to `a, b: f(x)`, or with types to `a, b: {type: …, is: f(x)}`."""
+    """Convert an assignment to `a: f(x)`, or with a type to `a: {type: …, is: f(x)}`."""
     name = ", ".join(t.name for t in node.targets)
     value = expression_to_yaml(node.value)
     if all(t.type is None for t in node.targets):

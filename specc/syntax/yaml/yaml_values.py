@@ -98,7 +98,7 @@ def parse_yaml_names(reader: YamlReader, node: YamlNode, subject: str) -> tuple[
 
 
 def list_yaml_nodes(node: YamlNode) -> list[YamlNode]:
-    """Return the entries of a list. A single node is one entry, and an empty value no entry."""
+    """Return the entries of a list. A single node is one entry. An empty value has no entries."""
     if isinstance(node, YamlSequence):
         return node.items
     return [] if is_empty_node(node) else [node]
@@ -306,7 +306,7 @@ def parse_yaml_inputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Par
 
 
 def parse_listed_inputs(reader: YamlReader, node: YamlNode) -> Parameters:
-    """Parse an entry of a list of inputs: a name, or a map from names to types."""
+    """Parse an entry of a list of inputs, which is a name or a map from names to types."""
     if isinstance(node, YamlMapping):
         return tuple(parse_yaml_parameter(reader, e) for e in node.entries)
     name = parse_yaml_name(reader, node, "an input")
@@ -314,14 +314,14 @@ def parse_listed_inputs(reader: YamlReader, node: YamlNode) -> Parameters:
 
 
 def inputs_to_yaml(params: Parameters) -> YamlValue:
-    """Convert the inputs of a block to a map, or to a list if `inputs` declares some of them."""
+    """Convert the inputs of a block to a map, or to a list if `inputs` declares some inputs."""
     if any(p.is_from_inputs for p in params):
         return make_yaml_list(map(input_to_yaml, params))
     return YamlMap(list(map(parameter_to_yaml, params)))
 
 
 def input_to_yaml(param: ast.BlockParameter) -> YamlValue:
-    """Convert an input in a list to its name if `inputs` declares it, otherwise to a map."""
+    """Convert a listed input to a name if `inputs` declares the input, otherwise to a map."""
     return param.name if param.is_from_inputs else YamlMap([parameter_to_yaml(param)])
 
 
