@@ -101,7 +101,7 @@ F = TypeVar("F", bound=Callable[..., EvalResult])
 
 
 def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], F]:
-    """Register the decorated function as a built-in function, by default with its Python name."""
+    """Register the decorated function as a built-in. `name` defaults to the Python name."""
 
     def register(function: F) -> F:
         builtin_name = name or function.__name__.rstrip("_")
@@ -278,8 +278,8 @@ class CallSite:
 
 
 def _check_weight_dim(site: CallSite, dim: Dim, name: str, option: str) -> Dim:
-    """Check a dimension of the weight `name`. Return `dim` with the option `option` as its origin,
-    if the call has this option.
+    """Check a dimension of the weight `name`. If the call has the option `option`, return `dim`
+    with the option as the origin.
     """
     span = site.argument_spans.get(option)
     check_weight_dim(site.context, dim, name, span or site.span)

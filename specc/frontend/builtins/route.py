@@ -47,8 +47,8 @@ def check_token_independence(
 def _find_token_count_readers(
     body: Graph, captured: Sequence[Value], length: str
 ) -> Iterator[Node]:
-    """Yield the nodes of an expert body that read the number of routed tokens. The number of routed
-    tokens depends on the whole batch, so an expert must not read it.
+    """Yield the nodes of an expert body that read the number of routed tokens. An expert must not
+    read the number of routed tokens, which depends on the whole batch.
     """
     yield from (node for node, _ in body.nodes if returns_dynamic_size(node))
     for node in collect_required_nodes(captured):

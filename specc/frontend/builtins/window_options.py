@@ -274,5 +274,5 @@ def _compute_causal_padding(site: CallSite, span: int, stride: int) -> tuple[int
 
 
 def add_tuples_elementwise(a: AxisNumbers, b: AxisNumbers) -> AxisNumbers:
-    """Add two tuples elementwise."""
+    """Return the sum of each pair of corresponding items of two tuples."""
     return tuple(m + n for m, n in zip(a, b, strict=True))

@@ -234,7 +234,7 @@ class NodeRule(Generic[N]):
     def _read_body(
         self, b: AstBuilder, children: Sequence[object]
     ) -> tuple[CommentedBody[ast.Commentable], str | None]:
-        """Return the body in braces, and the docstring at its start or None."""
+        """Return the body in braces, and the docstring at the start of the body, or None."""
         opener, *inner = children
         assert isinstance(opener, Token)
         doc = None

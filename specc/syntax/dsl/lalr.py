@@ -40,7 +40,7 @@ class LalrRule(NamedTuple):
 
     @property
     def is_unit_rule(self) -> bool:
-        """True if the rule is a unit production, which returns its single child unchanged."""
+        """True if the rule is a unit production, whose value is the value of the single child."""
         return self.passes_single_child and self.length == 1
 
 

@@ -163,8 +163,7 @@ def parse_yaml_field(
 def parse_yaml_field_type(
     reader: YamlReader, entry: YamlEntry
 ) -> tuple[ast.TypeName, tuple[str, ...]]:
-    """Parse a string or map `{record: {…}}` as a type. Return the type and the comments above it.
-    """
+    """Parse a type, a string or `{record: {…}}`. Return the type and its leading comments."""
     node = entry.value
     if not isinstance(node, YamlMapping):
         return parse_yaml_type(reader, node), ()
