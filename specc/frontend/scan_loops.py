@@ -25,7 +25,7 @@ from specc.syntax import ast
 
 
 def evaluate_scan_inputs(statement: ast.ScanLoop, env: LexicalScope) -> tuple[list[Tensor], int]:
-    """Return the scanned tensors and the first scan axis. By default, scan iteration indices."""
+    """Return the scanned tensors and the first scan axis. Without `along`, scan indices."""
     if statement.along is None:
         count = _evaluate_iteration_count(statement, env)
         return [NodeBuilder(env.context, statement.span).add_op(ops.Range(count))], 0

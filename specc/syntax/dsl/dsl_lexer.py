@@ -107,7 +107,7 @@ WORD_PATTERN = re.compile(r"[A-Za-z0-9_]+(?:\.[0-9][A-Za-z0-9_]*)?")
 OPENERS = {"(": ")", "[": "]", "{": "}"}
 CLOSERS = frozenset(OPENERS.values())
 MAX_NUMBER_LENGTH = 400
-"""The maximum number of characters of a number. Useful numbers have at most 310 characters."""
+"""The maximum number of characters of a number. Useful numbers have up to about 310 characters."""
 
 CHARACTER_HINTS = {
     "'": 'write strings in double quotes: "…"',
