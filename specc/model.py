@@ -104,7 +104,7 @@ class Model(InferenceModel):
         if self.scoring_model is not None and self.scoring_model.manifest.decoding is not None:
             raise_error(
                 "E0832",
-                "a standalone generator has only generated tokens as its output",
+                "a standalone generator returns only generated token ids",
                 helps=["use `generate`"],
             )
         # imported here, because generation does not need the decoders of task predictions

@@ -21,7 +21,7 @@ from fractions import Fraction
 from math import ceil, floor, inf, lcm
 from typing import TypeAlias
 
-from specc.analysis.query_key_tensors import QueryKeyTensor, align_operand, unwrap_view
+from specc.analysis.query_key_tensors import QueryKeyTensor, align_with_query_key_axes, unwrap_view
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
@@ -141,12 +141,15 @@ def find_affine_index(qk: QueryKeyTensor) -> AffineIndexSearch:
         case Node(ops.Cast(to), (Value() as x,)):
             # A narrower type rounds large position ids, which may change their order.
             is_exact = x.dtype in ("i64", "i32") and to in EXACT_INDEX_DTYPES
-            return (yield align_operand(qk, x)) if is_exact else None
+            return (yield align_with_query_key_axes(qk, x)) if is_exact else None
         case Node(ops.Pointwise("neg"), (Value() as x,)):
-            operand_index = yield align_operand(qk, x)
+            operand_index = yield align_with_query_key_axes(qk, x)
             return operand_index.multiply(-ONE) if operand_index else None
         case Node(ops.Arith(function), (Value() as a, Value() as b)):
-            left, right = (yield align_operand(qk, a)), (yield align_operand(qk, b))
+            left, right = (
+                (yield align_with_query_key_axes(qk, a)),
+                (yield align_with_query_key_axes(qk, b)),
+            )
             if left is None or right is None:
                 return None
             return _combine_affine_indices(function, left, right, qk.value.dtype)

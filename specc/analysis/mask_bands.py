@@ -57,7 +57,7 @@ from specc.analysis.query_key_constants import can_divisor_be_zero, solve_divisi
 from specc.analysis.query_key_tensors import (
     QueryKeyTensor,
     TraversalBudget,
-    align_operand,
+    align_with_query_key_axes,
     has_equal_chunk_rates,
     is_mirrored_pair,
     make_query_key_tensor,
@@ -239,17 +239,17 @@ class _BandSearch:
         # <= a and x <= b. Each conjunct is a separate comparison.
         match left.value.node:
             case Node(ops.Pointwise("abs"), (Value() as x,)):
-                argument = self.find_affine_function(align_operand(left, x))
+                argument = self.find_affine_function(align_with_query_key_axes(left, x))
                 upper = self.find_affine_function(right)
                 if argument and upper:
                     return _solve_absolute(argument, upper, is_strict, left)
             case Node(ops.Arith("max"), (Value() as a, Value() as b)):
-                sides = (align_operand(left, x) for x in (a, b))
+                sides = (align_with_query_key_axes(left, x) for x in (a, b))
                 keys = (_ComparisonBandKey(side, right, is_strict) for side in sides)
                 return (yield from _solve_all(keys))
         match right.value.node:
             case Node(ops.Arith("min"), (Value() as a, Value() as b)):
-                sides = (align_operand(right, x) for x in (a, b))
+                sides = (align_with_query_key_axes(right, x) for x in (a, b))
                 keys = (_ComparisonBandKey(left, side, is_strict) for side in sides)
                 return (yield from _solve_all(keys))
         left_index, right_index = self.find_affine_function(left), self.find_affine_function(right)

@@ -65,7 +65,7 @@ from specc.analysis.query_key_tensors import (
     AxisSide,
     QueryKeyTensor,
     TraversalBudget,
-    align_operand,
+    align_with_query_key_axes,
     has_equal_chunk_rates,
     make_query_key_tensor,
     solve_all_subproblems,
@@ -350,8 +350,8 @@ def _infer_weight_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRul
     if qk.key_axis is None or not has_last_two_axes(qk):
         return NO_MASKED_CONSTANTS
     scores, mask = node.operands
-    results = [{0.0: find_one_sided_band(align_operand(qk, mask))}]
-    score_constants = yield align_operand(qk, scores)
+    results = [{0.0: find_one_sided_band(align_with_query_key_axes(qk, mask))}]
+    score_constants = yield align_with_query_key_axes(qk, scores)
     if isinstance(node.op, ops.MaskedSoftmax) and -inf in score_constants:
         results.append({0.0: score_constants[-inf]})
     return intersect_masked_constants(results)

@@ -34,8 +34,8 @@ from specc.analysis.padding_order_and_windows import (
     find_reversed_axes,
     find_sort_index_operands,
     has_mixed_axis_order,
-    is_copying_padding,
     is_gather_in_sort_order,
+    is_padding_copied,
     is_padding_sorted_first,
 )
 from specc.analysis.padding_position_ids import (
@@ -251,7 +251,7 @@ class PaddingDataflow:
                     rolled_axes[axis] = PaddingSource(node)
             case (ops.Roll(axis) | ops.Pad(axis, mode="edge")) as op:
                 for read in (r for r in reads if r.dependence.operand_axis == axis):
-                    if isinstance(op, ops.Roll) or is_copying_padding(read, op):
+                    if isinstance(op, ops.Roll) or is_padding_copied(read, op):
                         rolled_axes[axis] = PaddingSource(node, read=read)
         return rolled_axes
 

@@ -256,8 +256,8 @@ class PaddedRead:
     If `has_interior_padding`, padding separates always-valid positions of the operand, with
     `valid_end_counts` positions before and after the padding. `result_has_interior_padding` is
     `has_interior_padding` of the result. If `is_merged`, the batch axis and the position axis were
-    merged, or the position axis was concatenated with itself. Each padded position corresponds to
-    `repeat_count` adjacent positions.
+    merged, or copies of a tensor were concatenated along the position axis. Each padded
+    position corresponds to `repeat_count` adjacent positions.
     """
 
     node: Node

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specc.analysis.causality import find_node_span
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddingFacts, PaddingSource
-from specc.analysis.value_ranges import find_splat_value, get_viewed_op
+from specc.analysis.value_ranges import find_op_behind_views, find_splat_value
 from specc.diagnostics.diagnostic import Span
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
@@ -129,7 +129,7 @@ class PaddingViolation:
 
     def is_axis_size_read(self) -> bool:
         """Return True if the op reads an axis size that includes padded positions."""
-        return any(isinstance(get_viewed_op(a, ops.Cast), ops.Size) for a in self.node.args)
+        return any(isinstance(find_op_behind_views(a, ops.Cast), ops.Size) for a in self.node.args)
 
     def is_read_in_reverse(self) -> bool:
         """Return True if the op reads an axis that `flip` reversed."""

@@ -15,7 +15,7 @@ from specc.analysis.padding_facts import PaddedResult
 from specc.analysis.query_key_tensors import (
     QueryKeyTensor,
     TraversalBudget,
-    align_operand,
+    align_with_query_key_axes,
     is_mirrored_pair,
     solve_all,
     solve_any,
@@ -24,9 +24,9 @@ from specc.analysis.query_key_tensors import (
 )
 from specc.analysis.value_ranges import (
     find_constant_value,
+    find_op_behind_views,
     find_splat_value,
     find_value_range,
-    get_viewed_op,
     skip_views,
 )
 from specc.ir import ops
@@ -200,7 +200,7 @@ def is_condition_always_true(result: PaddedResult) -> bool:
 
 def _is_condition_true(result: PaddedResult, query: int | None, key: int | None) -> bool:
     condition = ops.Where.condition(result.node)
-    qk = align_operand(QueryKeyTensor(result.value, query, key), condition)
+    qk = align_with_query_key_axes(QueryKeyTensor(result.value, query, key), condition)
     return is_true_at_valid_positions(result, qk)
 
 
@@ -219,7 +219,7 @@ def is_true_at_valid_positions(result: PaddedResult, qk: QueryKeyTensor) -> bool
             return constant == 1
         if (operand := unwrap_view(qk)) is not None:
             return (yield operand)
-        operands = [align_operand(qk, a) for a in node.operands]
+        operands = [align_with_query_key_axes(qk, a) for a in node.operands]
         if _is_repeated_mask(node):
             return (yield operands[0])
         if _keeps_truth(node.op):
@@ -255,7 +255,7 @@ def _is_repeated_mask(node: Node) -> bool:
     if not (isinstance(node.op, ops.Compare) and node.op.fn in ("gt", "ge")):
         return False
     bound = find_constant_value(ops.Compare.right(node))
-    source_op = get_viewed_op(ops.Compare.left(node))
+    source_op = find_op_behind_views(ops.Compare.left(node))
     return isinstance(source_op, ops.Resize) and bound is not None and bound < 1
 
 

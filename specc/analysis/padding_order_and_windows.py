@@ -329,7 +329,7 @@ def _is_fill_matching(read: PaddedRead) -> bool:
     if isinstance(op, ops.Pad) and op.mode != "constant":
         # Copied positions at the end of an axis are reported at the op that reads them
         # (`PaddingDataflow`).
-        return op.mode == "edge" or not is_copying_padding(read, op)
+        return op.mode == "edge" or not is_padding_copied(read, op)
     if isinstance(op, ops.Pad):
         left_end = (read.may_be_left_padded, op.padding_before)
         ends = (left_end, (read.may_be_right_padded, op.padding_after))
@@ -341,7 +341,7 @@ def _is_fill_matching(read: PaddedRead) -> bool:
     return all(n is not None and n == read.fill_constant for n in added_constants)
 
 
-def is_copying_padding(read: PaddedRead, op: ops.Pad) -> bool:
+def is_padding_copied(read: PaddedRead, op: ops.Pad) -> bool:
     """Return True if `pad` repeats positions at an end of the axis that may be padded."""
     copies_first = read.may_be_left_padded and op.padding_before != 0
     return copies_first or (read.may_be_right_padded and op.padding_after != 0)

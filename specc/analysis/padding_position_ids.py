@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TypeAlias
 
-from specc.analysis.value_ranges import find_constant_fraction, get_viewed_op, skip_views
+from specc.analysis.value_ranges import find_constant_fraction, find_op_behind_views, skip_views
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -202,12 +202,12 @@ def _infer_relative_count(node: Node, counts: Sequence[PaddingCount]) -> Padding
 
 def _are_position_ids(value: Value | None) -> bool:
     """Return True if a value contains position ids."""
-    return isinstance(get_viewed_op(value), ops.Extent | ops.Range)
+    return isinstance(find_op_behind_views(value), ops.Extent | ops.Range)
 
 
 def _find_constant_length(value: Value | None) -> Dim | None:
     """Return the axis size to which all elements of a value are equal, or None."""
-    match get_viewed_op(value):
+    match find_op_behind_views(value):
         case ops.Size(length):
             return length
         case ops.Constant(int() as number, "i64" | "i32"):

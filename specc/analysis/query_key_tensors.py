@@ -61,7 +61,7 @@ class QueryKeyTensor:
     def align_operands(self) -> list["QueryKeyTensor"]:
         """Return the operands of the op, with axes aligned from the right as in broadcasting."""
         node = self.value.node
-        return [align_operand(self, a) for a in node.operands] if node else []
+        return [align_with_query_key_axes(self, a) for a in node.operands] if node else []
 
     def get_prefix_length(self, axis: int) -> Dim | None:
         """Return the number of prefix positions along `axis`, or None if it is not a time axis."""
@@ -199,7 +199,7 @@ def split_concat(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
     return parts
 
 
-def align_operand(qk: QueryKeyTensor, operand: Value) -> QueryKeyTensor:
+def align_with_query_key_axes(qk: QueryKeyTensor, operand: Value) -> QueryKeyTensor:
     """Return an operand with its axes aligned from the right, as in broadcasting."""
     shift = qk.value.rank - operand.rank
     return qk.move_axes(operand, lambda a: a - shift)

@@ -101,7 +101,7 @@ class TimeAxis:
         return _find_layout(self, length)
 
     def has_prefix(self, length: Dim) -> bool:
-        """Return True if an axis of size `length` always has a prefix position."""
+        """Return True if an axis of size `length` always has at least one prefix position."""
         prefix_length = self.get_prefix_length(length)
         return prefix_length is not None and self.is_non_negative(prefix_length - 1)
 

@@ -271,8 +271,8 @@ def skip_views(value: Value | None, *skipped_ops: type[Op]) -> Value | None:
     return value
 
 
-def get_viewed_op(value: Value | None, *skipped_ops: type[Op]) -> Op | None:
-    """Return the op that computes the value that `value` views (`skip_views`), or None."""
+def find_op_behind_views(value: Value | None, *skipped_ops: type[Op]) -> Op | None:
+    """Return the op that computes `value`, without view ops (see `skip_views`), or None."""
     inner = skip_views(value, *skipped_ops)
     return inner.op if inner else None
 
@@ -308,7 +308,7 @@ def find_splat_value(value: Value | None) -> float | None:
 
 def is_zero_everywhere(value: Value | None) -> bool:
     """Return True if a value is constant zero or false."""
-    match get_viewed_op(value):
+    match find_op_behind_views(value):
         case ops.Constant(number):
             return not number
     return False

@@ -90,9 +90,9 @@ def warn_unread_keys(
             yield from warn_unread_keys(part.program, section, tuple(read_keys))
 
 
-def warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
+def warn_about_context_limits(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
     """Yield W0436 for each part of the config whose RoPE settings limit the context length."""
     yield from warn_about_rope_context_limits(list_config_entries(program), data)
     for part in program.used_specs:
         if (section := get_config_section(part, data)) is not None:
-            yield from warn_limited_contexts(part.program, section)
+            yield from warn_about_context_limits(part.program, section)

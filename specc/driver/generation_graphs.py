@@ -145,7 +145,7 @@ def derive_graphs(
     the positions before the first token (e.g. image embeddings), if the model has such positions.
     Raise E0711 to E0718 if the model cannot be decoded step by step.
     """
-    return pass_pipeline.run_derivation_passes(
+    return pass_pipeline.run_decode_step_passes(
         pass_pipeline.PassState(
             graph=graph,
             defaults=defaults,

@@ -78,7 +78,7 @@ def get_option_flag(name: str) -> str:
 
 @immutable_dataclass(slots=False, kw_only=True)
 class QuantizeOptions:
-    """The quantization options of a caller, with the parameter names of `specc.compile`. An empty
+    """The quantization options of a call, named like the parameters of `specc.compile`. An empty
     string, an empty tuple or None means that the option is not set.
     """
 

@@ -14,7 +14,7 @@ from specc.driver.config_compatibility import warn_unread_keys
 from specc.driver.python_spec_argument import open_spec_argument
 from specc.driver.spec_loader import LoadedSpec
 from specc.driver.weight_sources import WeightSources, load_parameters
-from specc.driver.weights_section import mark_ties
+from specc.driver.weights_section import mark_tied_weights
 from specc.frontend.config_json import JsonObject
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.section_evaluation import value_to_json
@@ -237,7 +237,7 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, Mod
         graph = find_graph_for_architecture(program, data)
     # skip the symbolic check, because all built-in specs pass the check
     model = elaborate_model(program, reader, graph)
-    return spec, mark_ties(program, reader, model), graph
+    return spec, mark_tied_weights(program, reader, model), graph
 
 
 def _find_nearest_spec(

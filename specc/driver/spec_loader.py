@@ -11,7 +11,7 @@ from specc.diagnostics.render import format_repr, render_html_table
 from specc.driver import preprocessing_section
 from specc.driver.config_compatibility import (
     check_model_type,
-    warn_limited_contexts,
+    warn_about_context_limits,
     warn_unread_keys,
 )
 from specc.driver.quantize_section import (
@@ -25,7 +25,7 @@ from specc.driver.sentence_transformers import (
     find_encoder_directory,
     nest_encoder_config,
 )
-from specc.driver.weights_section import check_weight_rules, mark_ties
+from specc.driver.weights_section import check_weight_rules, mark_tied_weights
 from specc.frontend.config_json import JsonObject
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import (
@@ -180,7 +180,11 @@ def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
         remarks=spec.remarks + (quantization.remarks if quantization else ()),
         warnings=(
             *(warn_unread_keys(spec.program, data) if family else ()),
-            *([] if spec.config_reader.max_length else warn_limited_contexts(spec.program, data)),
+            *(
+                []
+                if spec.config_reader.max_length
+                else warn_about_context_limits(spec.program, data)
+            ),
         ),
     )
 
@@ -254,7 +258,7 @@ def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
     _check_context_used(spec, model)
     unused = (*_check_shares(spec, trials, model), *find_unused_names(spec.program))
     warnings = (*spec.warnings, *unused, *model.warnings, *_warn_unreachable_tokens(spec, model))
-    tied_model = mark_ties(spec.program, spec.config_reader, model)
+    tied_model = mark_tied_weights(spec.program, spec.config_reader, model)
     return SpecCheckResult(trials, tied_model, (), warnings, spec.remarks)
 
 
@@ -332,7 +336,7 @@ def elaborate_spec(spec: LoadedSpec, graph: str = "") -> ModelDefinition:
         _check_shares(spec, trials, model)
     warnings_of_model = (*model.warnings, *_warn_unreachable_tokens(spec, model))
     model = replace(model, warnings=(*find_unused_names(spec.program), *warnings_of_model))
-    return mark_ties(spec.program, spec.config_reader, model)
+    return mark_tied_weights(spec.program, spec.config_reader, model)
 
 
 def _check_shares(

@@ -378,7 +378,9 @@ def count_untied_parameters(graph: Graph) -> Dim:
     return sum_dims(multiply_dims(f.type.shape) for f in facts if not f.tied_to)
 
 
-def mark_ties(program: Program, reader: ConfigReader, model: ModelDefinition) -> ModelDefinition:
+def mark_tied_weights(
+    program: Program, reader: ConfigReader, model: ModelDefinition
+) -> ModelDefinition:
     """Return the model with `tied_to` set on each tied parameter by the first matching tie rule.
 
     Tie rules for weights of other graphs are ignored.

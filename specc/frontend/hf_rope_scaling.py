@@ -322,7 +322,7 @@ class _ScalingTable:
 
     def _read_factor(self) -> float:
         """Return the scaling factor. For yarn and longrope, null means the ratio of the maximum
-        length to the original length. For longrope, a missing factor means the same ratio as null.
+        length to the original length. For longrope, a missing factor means this ratio, too.
         """
         member = self.table.find_member("factor")
         if member and not member.is_null:

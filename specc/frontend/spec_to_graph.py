@@ -135,7 +135,7 @@ def _elaborate_graph(program: Program, reader: ConfigReader, graph: str) -> Mode
         defaults=defaults,
         generation=generation,
         streaming=evaluate_stream_section(program, block, generation),
-        shared_scopes=context.weights.sharing.used_share_paths,
+        shared_scopes=context.weights.sharing.used_shared_weight_paths,
         warnings=warnings,
     )
     if reader.is_symbolic:  # the manifest contains only known numbers

@@ -198,7 +198,9 @@ Function: TypeAlias = BlockFunction | DefinitionFunction | BuiltinFunction
 
 @immutable_dataclass(slots=True)
 class CombinedMask:
-    """A combination of unexpanded masks with `&`, `|` or `not`. `a & b & c` has three operands."""
+    """A boolean expression over masks with `&`, `|` or `not`, which are not in the graph yet.
+    `a & b & c` has three operands.
+    """
 
     op: Literal["&", "|", "not"]
     parts: tuple["MaskLike", ...]

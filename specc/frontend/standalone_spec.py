@@ -181,7 +181,7 @@ def _reject_values_of_used_specs(program: Program) -> None:
         if path not in field_paths:
             raise_error(
                 "E0982",
-                f"`{path}` is a config value of a used spec with its own config",
+                f"`{path}` cannot be set here: the spec that `use` names has its own config",
                 assignment.span,
                 "only a derived spec can set it",
                 helps=["expand the spec without this value, and set the value in a derived spec"],

@@ -166,20 +166,20 @@ class WeightSharing:
     """A record of the calls that use each weight, and of the `share` paths that calls need."""
 
     call_path: CallStack = ()
-    used_share_paths: dict[str, bool] = field(default_factory=dict)
+    used_shared_weight_paths: dict[str, bool] = field(default_factory=dict)
     _rules: list[ShareRule] = field(default_factory=list)
     _first_uses: dict[str, CallStack] = field(default_factory=dict)
     _definition_paths: dict[int, CallStack] = field(default_factory=dict)
 
     def add_share_rule(self, path: str, scope: str, *, is_from_used_spec: bool = False) -> None:
         """Allow calls to share the weights that match `path` below `scope`, until the current call
-        or iteration ends. Rules of used specs are not recorded in `used_share_paths`.
+        or iteration ends. Rules of used specs are not recorded in `used_shared_weight_paths`.
         """
         self._rules.append(
             ShareRule(NamePattern(path), scope, len(self.call_path), is_from_used_spec)
         )
         if not self.call_path and not is_from_used_spec:
-            self.used_share_paths[path] = False
+            self.used_shared_weight_paths[path] = False
 
     @contextmanager
     def push_call(self, source: CallPathSource, scope: str = "") -> Iterator[None]:
@@ -225,7 +225,7 @@ class WeightSharing:
             raise SpeccError(
                 explain_unshared_weight(name, first_use[divergence:], call_path[divergence:])
             )
-        self.used_share_paths.update(
+        self.used_shared_weight_paths.update(
             {r.path.text: True for r in rules if not r.depth and not r.is_from_used_spec}
         )
 

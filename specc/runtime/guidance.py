@@ -46,7 +46,7 @@ def create_guided_session(
     model: GenerativeModel, settings: GenerationSettings, prepared: Arrays
 ) -> DecoderSession:
     """Create the decoder session for prepared inputs, with guidance unless the guidance scale is 1.
-    Raise E0733 if the model has no padding mask that could exclude the condition.
+    Raise E0733 if the model has no padding mask, which masks out the condition.
     """
     if settings.guidance_scale == 1:
         return model.create_decoder_session(prepared)
@@ -65,7 +65,7 @@ def create_guided_session(
 def _remove_condition(
     inputs: ModelInputs, settings: GenerationSettings, prepared: Arrays
 ) -> Arrays:
-    """Return the inputs with padding masks that exclude the condition."""
+    """Return the inputs with padding masks that mask out the condition."""
     masks, defaults = _mask_condition(inputs, settings, prepared), inputs.defaults
     if not masks:
         raise_error(
@@ -84,8 +84,8 @@ def _remove_condition(
 
 
 def _mask_condition(inputs: ModelInputs, settings: GenerationSettings, prepared: Arrays) -> Arrays:
-    """Return padding masks that exclude the condition: the whole encoder input if the decoder has a
-    start token, as in MusicGen (arXiv:2306.05284, sec. 2.3), otherwise the prompt, possibly with
+    """Return padding masks that mask out the condition: the whole encoder input if the decoder has
+    a start token, as in MusicGen (arXiv:2306.05284, sec. 2.3), otherwise the prompt, possibly with
     images, except its last token (Sanchez et al., 2023, arXiv:2306.17806, sec. 3.1).
     """
     facts, types = inputs.graph.input_facts, inputs.graph.inputs

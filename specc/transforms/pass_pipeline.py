@@ -313,7 +313,7 @@ def convert_derived_to_half_precision(
     return converted
 
 
-def run_derivation_passes(state: PassState) -> DerivedGraphs:
+def run_decode_step_passes(state: PassState) -> DerivedGraphs:
     """Derive the encoder and the decode step. Raise E0711 to E0718 if the model is not causal."""
     derived = run_passes(state, DERIVE_PASSES).derived
     assert derived is not None

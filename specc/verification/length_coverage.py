@@ -15,7 +15,7 @@ from specc.analysis.blocked_attention_plan import plan_local_attention
 from specc.analysis.length_limits import MAX_WINDOW_LENGTH, find_max_lengths, find_min_lengths
 from specc.analysis.linear_recurrence import match_linear_recurrence
 from specc.analysis.model_cost import count_multiply_adds
-from specc.analysis.value_ranges import get_viewed_op
+from specc.analysis.value_ranges import find_op_behind_views
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, sum_dims
 from specc.ir.graph import Graph, Node, Value
@@ -149,7 +149,7 @@ def _iterate_constants(node: Node) -> Iterator[int]:
     is_integer = isinstance(node.op, ops.Compare) or node.get_operand().dtype in ("i64", "i32")
     max_length = MAX_WINDOW_LENGTH if is_integer else MAX_FLOAT_THRESHOLD
     for value in node.args:
-        match get_viewed_op(value, ops.Cast):
+        match find_op_behind_views(value, ops.Cast):
             case ops.Constant(number) if _is_threshold(number, max_length):
                 yield ceil(abs(number))
 

@@ -10,7 +10,7 @@ from itertools import islice
 
 import numpy as np
 
-from specc.analysis.value_ranges import get_viewed_op
+from specc.analysis.value_ranges import find_op_behind_views
 from specc.backend import Computation, Session, Subgraphs, TensorSpec
 from specc.io.memory_check import get_free_memory
 from specc.ir import ops
@@ -357,7 +357,7 @@ def _find_largest_bound(graph: Graph) -> float:
         match node.op:
             case ops.Compare() | ops.Arith("min" | "max"):
                 for value in node.args:
-                    match get_viewed_op(value, ops.Cast):
+                    match find_op_behind_views(value, ops.Cast):
                         case ops.Constant(float(number)) if (
                             CLIPPING_CONSTANT_RANGE[0] < abs(number) <= CLIPPING_CONSTANT_RANGE[1]
                         ):

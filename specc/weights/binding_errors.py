@@ -17,7 +17,7 @@ from specc.weights.parameter_names import (
     format_name_groups,
     generalize_name_pairs,
     get_name_without_numbers,
-    group_names,
+    group_parameter_names,
     replace_numbers_with_placeholders,
 )
 from specc.weights.parameter_sources import RandomInitWeights
@@ -349,7 +349,7 @@ def _get_path(checkpoint: Checkpoint, tensor: str) -> Path:
 
 
 def _make_unused_tensor_error(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic:
-    name_groups = group_names(sorted(names))
+    name_groups = group_parameter_names(sorted(names))
     patterns = list(dict.fromkeys(replace_numbers_with_placeholders(n) for n in names))
     ignores = "  ".join(f'ignore "{escape_text(p)}"' for p in patterns[:4])
     remainder = f"  and {len(patterns) - 4} more" if len(patterns) > 4 else ""

@@ -217,14 +217,14 @@ class AdaptedCheckpoint(Checkpoint):
         return self.adapter.file if is_in_adapter else self.base.get_file(name)
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
-        """Return a copy of a tensor, after adding the change of the adapter, if any."""
+        """Return a copy of a tensor, merged with the delta of the adapter if there is one."""
         change = self.changes.get(name)
         if change is None:
             return self.base.read_tensor(name, rows)
         return self._apply_change(name, change)[rows]
 
     def _apply_change(self, name: str, change: AdapterChange) -> Array:
-        """Return the tensor `name` with `change`, a change of the adapter, applied."""
+        """Return the tensor `name` with a delta added or replaced by a tensor of the adapter."""
         if change.replacement:
             tensor = self.adapter.file.read_tensor(change.replacement)
             check_finite(tensor, f"`{escape_text(change.replacement)}`")

@@ -144,7 +144,7 @@ def _replace_layer_numbers(
     return texts
 
 
-def group_names(names: Iterable[str]) -> list[str]:
+def group_parameter_names(names: Iterable[str]) -> list[str]:
     """Merge names that differ only in numbers, e.g. into `h.{0..11}.attn.bias`, in order."""
     numbers_by_skeleton: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in names:
@@ -165,7 +165,7 @@ def group_names(names: Iterable[str]) -> list[str]:
 
 def format_name_groups(names: Sequence[str], max_names: int = 6) -> str:
     """Format at most `max_names` names as a list, followed by the number of omitted names."""
-    groups = group_names(names)
+    groups = group_parameter_names(names)
     remainder = f" and {len(groups) - max_names} more" if len(groups) > max_names else ""
     return ", ".join(groups[:max_names]) + remainder
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import ClassVar, Literal, TypeAlias
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
-from specc.weights.parameter_names import group_names
+from specc.weights.parameter_names import group_parameter_names
 
 
 class WeightExpressionError(Exception):
@@ -178,7 +178,7 @@ class StackExpr(VariadicExpr):
     """Tensors of equal shape stacked along a new first axis, such as the weights of experts."""
 
     def __str__(self) -> str:
-        return f"stack([{', '.join(group_names(map(str, self.parts)))}])"
+        return f"stack([{', '.join(group_parameter_names(map(str, self.parts)))}])"
 
     def infer_shape(self, shapes: Sequence[Shape]) -> Shape:
         """Return the shape of the result for parts of the shapes `shapes`."""

@@ -45,7 +45,7 @@ from specc_onnx.write.onnx_value_types import (
 from specc_onnx.write.onnx_verifier import (
     check_value_types,
     convert_weights_to_inputs,
-    infer_model_types,
+    infer_onnx_value_types,
     verify_without_runtime,
 )
 
@@ -95,7 +95,7 @@ def infer_types(one: BuiltModel) -> InferredTypes:
     model = convert_weights_to_inputs(one)
     env = check_value_types(one, model).lengths
     told = {name: env[symbol] for symbol, name in one.length_inputs.items() if symbol in env}
-    return infer_model_types(strip_declared_types(model), env, told)
+    return infer_onnx_value_types(strip_declared_types(model), env, told)
 
 
 def run_all_values(one: BuiltModel, found: InferredTypes) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -280,7 +280,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "padded copies are reported by no op": (
         padding_dataflow,
-        "is_copying_padding",
+        "is_padding_copied",
         lambda read, op: False,
     ),
     "every sum has the sign of zero": (

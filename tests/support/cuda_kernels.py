@@ -117,7 +117,7 @@ def build_spec_models(
     work = pass_pipeline.PassState(
         graph=graph, defaults=model.defaults, generation=model.generation
     )
-    derived: DerivedGraphs = pass_pipeline.run_derivation_passes(work)
+    derived: DerivedGraphs = pass_pipeline.run_decode_step_passes(work)
     if width != "f32":
         derived = convert_derived_to_half(derived, width)
     for role, part in (("encode", derived.encode), ("step", derived.step)):

@@ -95,7 +95,7 @@ class GenerativeModel:
         rng = np.random.default_rng(seed)
         facts = model.graph.parameter_facts.items()
         weights = {n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4 for n, f in facts}
-        return GenerativeModel(model, pass_pipeline.run_derivation_passes(work), weights)
+        return GenerativeModel(model, pass_pipeline.run_decode_step_passes(work), weights)
 
     def __post_init__(self) -> None:
         generation, graph = self.model.generation, self.model.graph

@@ -20,7 +20,7 @@ from support.generation_models import make_decoding
 def derive_graphs(model: ModelDefinition) -> DerivedGraphs:
     """Derive encoder and step of a model, as a specc package contains them."""
     assert model.generation
-    return pass_pipeline.run_derivation_passes(
+    return pass_pipeline.run_decode_step_passes(
         pass_pipeline.PassState(
             graph=pass_pipeline.simplify_graph(model.graph),
             defaults=model.defaults,

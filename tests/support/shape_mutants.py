@@ -13,7 +13,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
 
 from specc_onnx.write.onnx_value_types import InferredTypes, UnsoundModelError
-from specc_onnx.write.onnx_verifier import infer_model_types
+from specc_onnx.write.onnx_verifier import infer_onnx_value_types
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def strip_declared_types(model: ModelProto) -> ModelProto:
 def find_changed_types(mutant: ModelProto, before: InferredTypes) -> list[str]:
     """Return the values whose type changed; `[""]` if a node is invalid."""
     try:
-        after = infer_model_types(
+        after = infer_onnx_value_types(
             strip_declared_types(mutant),
             before.lengths,
             {n: int(v) for n, v in before.constants.items() if v.ndim == 0},

@@ -132,7 +132,7 @@ def test_kv_cache_is_half(name: str) -> None:
     graph = pass_pipeline.simplify_graph(found.model.graph)
     generation = found.model.generation
     assert generation is not None
-    whole = pass_pipeline.run_derivation_passes(
+    whole = pass_pipeline.run_decode_step_passes(
         pass_pipeline.PassState(graph=graph, defaults=found.model.defaults, generation=generation)
     )
     thin = convert_derived_to_half(whole, "f16")

@@ -11,7 +11,7 @@ from specc.weights.parameter_names import (
     find_nearest_name,
     format_name_groups,
     generalize_name_pairs,
-    group_names,
+    group_parameter_names,
     replace_numbers_with_placeholders,
 )
 
@@ -57,16 +57,16 @@ def test_placeholders_are_substituted() -> None:
 
 def test_names_are_grouped() -> None:
     names = [f"h.{i}.{n}.bias" for i in range(12) for n in ("a", "b")]
-    assert group_names(names) == ["h.{0..11}.a.bias", "h.{0..11}.b.bias"]
-    assert group_names(["h.1.w", "h.3.w"]) == ["h.{1,3}.w"]
-    assert group_names([f"s.{i}.b.{j}" for i in range(2) for j in range(3)]) == [
+    assert group_parameter_names(names) == ["h.{0..11}.a.bias", "h.{0..11}.b.bias"]
+    assert group_parameter_names(["h.1.w", "h.3.w"]) == ["h.{1,3}.w"]
+    assert group_parameter_names([f"s.{i}.b.{j}" for i in range(2) for j in range(3)]) == [
         "s.{0..1}.b.{0..2}"
     ]
-    assert group_names(["s.0.b.0", "s.1.b.1"]) == ["s.0.b.0", "s.1.b.1"]
-    assert group_names(["a", "b"]) == ["a", "b"]
+    assert group_parameter_names(["s.0.b.0", "s.1.b.1"]) == ["s.0.b.0", "s.1.b.1"]
+    assert group_parameter_names(["a", "b"]) == ["a", "b"]
     assert format_name_groups(list("abcdefgh")) == "a, b, c, d, e, f and 2 more"
     assert replace_numbers_with_placeholders("s.0.b.12.w") == "s.{i}.b.{j}.w"
-    assert group_names(["x{}1y", "x{}2y"]) == ["x{}{1..2}y"]
+    assert group_parameter_names(["x{}1y", "x{}2y"]) == ["x{}{1..2}y"]
 
 
 def test_nearest_name_keeps_the_layer() -> None:

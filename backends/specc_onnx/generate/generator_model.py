@@ -139,7 +139,7 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
     token_carries = [
         emit_prompt_carry(context),
         *(
-            emit_carry(context, name, context.main_tensors[name])
+            emit_loop_carried_values(context, name, context.main_tensors[name])
             for name in context.per_token_inputs
         ),
     ]
@@ -256,7 +256,7 @@ def emit_prompt_carry(context: GenerationContext) -> LoopCarry:
         if name in context.padding_masks and _is_lookup_index(context.derived.step, prompt_input):
             keep = context.main_tensors[name]
             ids = emit_zeroed_padding_indices(ids, keep).with_type(ids.type)
-    return emit_carry(context, prompt_input, ids)
+    return emit_loop_carried_values(context, prompt_input, ids)
 
 
 def _is_lookup_index(step: Graph, name: str) -> bool:
@@ -266,7 +266,9 @@ def _is_lookup_index(step: Graph, name: str) -> bool:
     return any(isinstance(op, ops.Embedding) for op in consumers)
 
 
-def emit_carry(context: GenerationContext, name: str, initial_tensor: Tensor) -> LoopCarry:
+def emit_loop_carried_values(
+    context: GenerationContext, name: str, initial_tensor: Tensor
+) -> LoopCarry:
     """Emit the loop-carried value of the step input `name`, whose value in the first iteration is
     `initial_tensor`, repeated for each beam.
     """

@@ -61,7 +61,7 @@ NODE_ERRORS = (
 """Exceptions that a type inference rule may raise for a node with invalid operands."""
 
 
-def infer_model_types(
+def infer_onnx_value_types(
     model: ModelProto, lengths: Mapping[str, int], scalars: Mapping[str, int]
 ) -> InferredTypes:
     """Infer the type of every value of a model. `lengths` are the sizes of symbolic dimensions, and
@@ -364,4 +364,4 @@ def _infer_at_lengths(
         for symbol, name in built_model.length_inputs.items()
         if symbol in lengths
     }
-    return infer_model_types(model, lengths, scalars)
+    return infer_onnx_value_types(model, lengths, scalars)

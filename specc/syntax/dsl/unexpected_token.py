@@ -61,9 +61,9 @@ KEYWORD_TERMINALS = frozenset(
 
 def describe_terminals(expected: frozenset[str]) -> str:
     """Describe a set of terminals. Brackets and punctuation come before token classes."""
-    remaining, group_names = _group_terminals(expected)
+    remaining, group_parameter_names = _group_terminals(expected)
     punctuation = [TERMINAL_PUNCTUATION[kind] for kind in TERMINAL_PUNCTUATION if kind in remaining]
-    descriptions = [*punctuation, *group_names]
+    descriptions = [*punctuation, *group_parameter_names]
     if not descriptions:
         descriptions = ["an operator" if "PLUS" in remaining else "the end of the file"]
     if len(descriptions) == 1:

@@ -28,7 +28,7 @@ from specc_onnx.lower.query_key_slices import PositionSpan
 from specc_onnx.write.instrumentation import add_attention_outputs
 from specc_onnx.write.onnx_verifier import (
     convert_weights_to_inputs,
-    infer_model_types,
+    infer_onnx_value_types,
     verify_built_model,
 )
 
@@ -178,7 +178,7 @@ def test_only_the_short_branch_has_square_values(opset: int, high: int | None) -
     )
     verify_built_model(built)
     model = convert_weights_to_inputs(built)
-    found = infer_model_types(model, {"batch": 3, "seq": 1009}, {})
+    found = infer_onnx_value_types(model, {"batch": 3, "seq": 1009}, {})
     kept = [n for name in found.types if (n := name) not in _list_short_branch_values(model.graph)]
     assert len(kept) > 20
     for name in kept:
