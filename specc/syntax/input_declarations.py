@@ -20,8 +20,7 @@ def iterate_declared_inputs(file: ast.File) -> Iterator[ast.InputDeclaration]:
 
 def resolve_declared_inputs(collector: ErrorCollector, file: ast.File) -> ast.File:
     """Copy the declarations of the `inputs` sections to graph inputs that have no type. Report
-    E0116 for a duplicate declaration, E0127 for an input without a declaration, and E0202 for a
-    default that reads an input that the graph does not have.
+    E0116 for a duplicate declaration and E0127 for an input without a declaration.
     """
     declarations: dict[str, ast.InputDeclaration] = {}
     for entry in iterate_declared_inputs(file):
@@ -68,7 +67,6 @@ def _resolve_parameter(
     if declaration is None:
         collector.add_errors(_make_missing_type_error(block, param, declarations))
         return param
-    collector.add_errors(*_iterate_default_errors(block, param, declarations))
     return replace(param, type=declaration.type, default=declaration.default)
 
 
@@ -85,21 +83,3 @@ def _make_missing_type_error(
     helps.append(f"declare the type of each input{place}: `{param.name}: float[batch, n, d]`")
     title = f"the input `{param.name}` of `{block.name}` has no type"
     return Diagnostic("E0127", title, Label.from_span(param.span, "no type"), helps=tuple(helps))
-
-
-def _iterate_default_errors(
-    block: ast.Block, param: ast.BlockParameter, declarations: Declarations
-) -> Iterator[Diagnostic]:
-    """Yield E0202 for each input that the default of a parameter reads but the graph lacks."""
-    missing_names = declarations.keys() - {p.name for p in block.params}
-    for node in ast.walk_tree(declarations[param.name]):
-        if isinstance(node, ast.Name) and node.path in missing_names:
-            name = node.path
-            yield Diagnostic(
-                "E0202",
-                f"the default of `{param.name}` reads `{name}`, which is not an input of "
-                f"`{block.name}`",
-                Label.from_span(param.span, f"`{name}` is missing"),
-                Label.labels_from_span(node.span, "read here"),
-                helps=(f"add the input `{name}`, or declare the type of `{param.name}` here",),
-            )

@@ -87,8 +87,8 @@ def test_overridden_default_needs_inputs_of_each_graph(tmp_path: Path) -> None:
     )
     path = tmp_path / "derived.specc"
     path.write_text(OVERRIDE.replace("ids > 3", "other > 3"))
-    with pytest.raises(SpeccError, match="the default of `keep` reads `other`"):
-        open_spec(str(path))
+    with pytest.raises(SpeccError, match="`other` is not defined"):
+        elaborate(str(path), "first")
 
 
 def test_unused_declaration_is_a_warning() -> None:
@@ -104,3 +104,37 @@ def test_inputs_is_also_a_name() -> None:
     assert parse_spec(Source("m.specc", text)) == parse_spec(
         Source("m.specc", format_dsl(parse_spec(Source("m.specc", text))))
     )
+
+
+def test_default_may_read_a_config_value_with_the_name_of_an_input() -> None:
+    text = """specc 1
+model m
+config { k: int = 3 }
+dims batch, n
+inputs {
+  k: int[batch, n]
+  ids: int[batch, n]
+  keep: keep[batch, n] right = ids != k
+}
+graph first(ids, keep) -> (y: int[batch, n]) { return where(keep, ids, 0) }
+graph second(k) -> (y: int[batch, n]) { return k }
+"""
+    assert "3" in elaborate(Source("m.specc", text), "first")
+    assert elaborate(Source("m.specc", text), "second")
+
+
+def test_default_that_reads_an_input_which_the_graph_lacks() -> None:
+    text = SHARED.replace("graph second(ids, keep: keep[batch, n])", "graph second(keep)")
+    text = text.replace("return where(keep, ids, 7)", "return positions(keep)")
+    elaborate(Source("m.specc", text), "first")
+    with pytest.raises(SpeccError) as failed:
+        elaborate(Source("m.specc", text), "second")
+    assert failed.value.diagnostics[0].code == "E0202"
+
+
+def test_resolution_takes_linear_time_in_the_number_of_inputs() -> None:
+    names = [f"x{i}" for i in range(20_000)]
+    entries = "".join(f"  {name}: int[batch]\n" for name in names)
+    text = f"specc 1\nmodel m\ndims batch\ninputs {{\n{entries}}}\ngraph g({', '.join(names)}) -> (y: int[batch]) {{ return x0 }}\n"
+    (graph,) = [i for i in parse_spec(Source("m.specc", text)).items if hasattr(i, "params")]
+    assert len(graph.params) == len(names)
