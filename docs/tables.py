@@ -316,7 +316,10 @@ def render_signature(node: ast.FunctionDef, name: str) -> list[str]:
         parts = render_arguments(given)
         plain = "\n".join([f"{name}(", *(f"    {part}," for part in parts), ")"])
     # a quoted return type is imported only for annotations
-    result = f" -> {ast.unparse(node.returns).strip(chr(39))}" if node.returns else ""
+    returns = ast.unparse(node.returns).strip(chr(39)) if node.returns else ""
+    result = f" -> {returns}" if returns else ""
+    if any(ast.unparse(d).endswith("property") for d in node.decorator_list):
+        plain, result = name, f": {returns}"
     return [f"### {name}", "", "```text", plain + result, "```", "", *render_docstring(node), ""]
 
 
