@@ -185,7 +185,7 @@ def test_several_layers_in_one_loop(tmp_path: Path) -> None:
         ("states = [row]", "a list of 1"),
         ("states = row", "float"),
         ("states = [row, row[:, 0:2]]", r"states\[1\].*changes"),
-        ("y = row", r"states\[0\].*does not set"),
+        ("y = row", r"states\[0\].*does not assign"),
     ],
 )
 def test_carried_list_keeps_its_structure(body: str, said: str, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_without_a_card_nothing_is_run(tmp_path: Path) -> None:
         env={"PATH": str(tmp_path)},
     )
     assert done.returncode == 0
-    assert "nothing was run" in done.stdout
+    assert "no check was run" in done.stdout
     assert not page.exists()
 
 
@@ -72,5 +72,5 @@ def test_make_runs_nothing_without_a_card() -> None:
         ["make", "gpu-check"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0
-    assert "nothing was run" in done.stdout
+    assert "no check was run" in done.stdout
     assert not (ROOT / ".gpu").exists()
