@@ -37,7 +37,7 @@ WeightStorage: TypeAlias = Literal["auto", "link", "copy", "inline"]
 Shape: TypeAlias = tuple[int, ...]
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class EmittedModel:
     """Information about an emitted model for its metadata. `initializer_names` maps each parameter
     to its initializer. `attention_weight_locations` locate the attention weights of each layer by
@@ -156,7 +156,7 @@ class CompilerBackend(Protocol):
 # ---- Models and sessions of runner backends
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class TensorSpec:
     """The type of an input or output. Dimensions are integers, symbolic expressions or None."""
 
@@ -165,7 +165,7 @@ class TensorSpec:
     shape: tuple[int | str | None, ...]
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class QuantizedMatMul:
     """A quantized MatMul of an open model, or the quantization of its activation: the operator, the
     value names by role (`x`, `w`, `scales`, `y`), and the integer attributes.
@@ -176,7 +176,7 @@ class QuantizedMatMul:
     attributes: Mapping[str, int]
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class Subgraphs:
     """The `If` branches and `Loop` bodies of a compiled model, and the name of the output that
     counts their executions.
@@ -259,7 +259,7 @@ class Session(Computation, Protocol):
         """Bind inputs and outputs to device tensors for repeated runs."""
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class WeightFootprint:
     """The number of weight elements of a model, and their size in bytes on disk and in memory."""
 

@@ -16,7 +16,7 @@ from specc.ir.graph import Graph, Node, Value
 from specc.ir.op import Op
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class PaddingSource:
     """The op through which padded positions affect valid positions. If `is_counted`, only the
     number of padded positions affects the result; if `is_shifted`, the only effect of padded

@@ -26,7 +26,7 @@ coefficients. None means that the amount differs between positions.
 """
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class InteriorPaddingCount:
     """The padding count of position ids of an axis with padding between valid positions. Position
     ids after the padding count padding, and position ids before the padding do not, so only the
@@ -41,7 +41,7 @@ class InteriorPaddingCount:
     padded."""
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class RelativePaddingCount:
     """The padding count of position ids relative to the start or end of the padding: relative ids
     are negative before the start or end; from there on, padding adds `padding_terms`.
@@ -55,7 +55,7 @@ class RelativePaddingCount:
         return dict(self.padding_terms)
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class PaddedLengthCount:
     """The padding count of an axis size that includes padded positions."""
 

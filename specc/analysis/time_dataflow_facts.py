@@ -21,7 +21,7 @@ from specc.ir.types import EMPTY_INTERVAL, Interval
 ViolationReason = Literal["ahead", "all", "newest", "length", "captured", "shape", "first"]
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class TimeState:
     """The lattice element of a value along the time axis. `axes` maps each time axis to its
     accumulated receptive field.
@@ -48,7 +48,7 @@ class TimeState:
         return not (self.axes or self.is_last_only or self.is_all or self.first_offsets.is_empty)
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class CausalityViolation:
     """A node that violates causality by reading positions after the position that it computes.
     `reason` is one of these strings: `ahead` (the node reads up to `-offsets.low` positions ahead),
@@ -240,7 +240,7 @@ UNSUPPORTED_NODE_HELPS = (
 STATE_SIZE_REASON = "the state of a running sum would need one entry per position"
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class UnsupportedNode:
     """A node without a decode step, the graph or loop body that contains it, and the reason."""
 

@@ -36,7 +36,7 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.version import __version__
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class RandomInitInfo:
     """The seed of randomly initialized weights. `count` is the number of random weights in a new
     task head, or 0 if all weights of the model are random.

@@ -34,7 +34,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class TokenSchedule:
     """The steps in which each sequence of a batch generates tokens: from `starts` to `ends`
     (exclusive), int64 [batch]. Before `starts`, the tokens of a sequence are those of

@@ -36,7 +36,7 @@ class DecoderSession(Protocol):
         ...
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class DecodeStepOutput:
     """The output of one decode step: `tokens` int64 [batch], `log_probs` float32 [batch] if
     requested, and `has_ended` bool [batch]. With several codebooks, the shapes are [batch,
@@ -238,7 +238,7 @@ SORTED_CANDIDATES = 1000
 nine times as long."""
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class TokenCandidates:
     """The tokens to sample from, most probable first: `tokens` int64 [batch, k], `probabilities`
     float64 [batch, k].

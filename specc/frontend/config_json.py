@@ -16,7 +16,7 @@ MAX_JSON_DEPTH, MAX_JSON_INTEGER = 64, 1 << 53
 MAX_JSON_VALUES = 1 << 16  # the limit allows id2label and label2id with 21 843 classes
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class JsonScalar:
     """A JSON number, string, boolean or null."""
 
@@ -28,7 +28,7 @@ class JsonScalar:
         return self.value
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class JsonList:
     """A JSON array."""
 
@@ -40,7 +40,7 @@ class JsonList:
         return [item.to_plain() for item in self.items]
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class JsonMember:
     """A member `"key": value` of a JSON object."""
 
@@ -62,7 +62,7 @@ class JsonMember:
         return Origin(self.span, f"{self.key.source.name}:{self.key.line} {self.key.text}")
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class JsonObject:
     """A JSON object with its members in file order."""
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from specc.diagnostics.diagnostic import ErrorCollector, Label, Span, SpeccError, raise_error
+from specc.diagnostics.diagnostic import ErrorCollector, Label, Span, raise_error
 from specc.diagnostics.suggest import format_name_list, suggest_similar_name
 from specc.frontend.elaboration_context import ErrorCollectorContext, SpecNamespace
 from specc.syntax import ast
@@ -105,11 +105,9 @@ def override_inputs(chain: Sequence[SpecNamespace]) -> SpecNamespace:
     if not overrides:
         return base
     _check_overridden_inputs(overrides.values(), base.file)
-    collector = ErrorCollector()
     items = tuple(_override_entries(item, overrides) for item in base.file.items)
-    file = resolve_declared_inputs(collector, replace(base.file, items=items))
-    if collector.errors:
-        raise SpeccError(*collector.errors)
+    # the parser has reported the errors of the base spec, and overrides add none
+    file = resolve_declared_inputs(ErrorCollector(), replace(base.file, items=items))
     blocks = [item for item in file.items if isinstance(item, ast.Block | ast.Definition)]
     return replace(base, file=file, items={block.name: block for block in blocks})
 
@@ -123,7 +121,7 @@ def _override_entries(item: ast.Item, overrides: Mapping[str, ast.InputDeclarati
 
 def _check_overridden_inputs(overrides: Iterable[ast.InputDeclaration], base: ast.File) -> None:
     """Raise E0201 for an overridden input that the base spec does not declare."""
-    names = [entry.name for entry in iterate_declared_inputs(base)]
+    names = {entry.name: None for entry in iterate_declared_inputs(base)}
     for entry in overrides:
         if entry.name not in names:
             title = f"`{base.model}` declares no input `{entry.name}` in `inputs`"

@@ -33,7 +33,7 @@ class UnresolvedValueError(Exception):
         self.span = span
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class Tensor:
     """A tensor: a value of the graph, and the span of the expression that last read the tensor."""
 
@@ -51,7 +51,7 @@ class Tensor:
         return self.value.type.shape
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class RuntimeNumber:
     """A scalar that depends on dynamic dimensions and is computed in the graph as float64.
 
@@ -73,7 +73,7 @@ class RuntimeNumber:
     )
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class Results:
     """The named results of a call. The first result is used where a single value is expected."""
 
@@ -81,7 +81,7 @@ class Results:
     names: tuple[str, ...] = ()
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class ChoiceValue:
     """A value of a type `choice(a | b)`."""
 
@@ -89,7 +89,7 @@ class ChoiceValue:
     allowed_values: tuple[str, ...]
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class Record:
     """A record of compile-time values, or the config of the used spec `used_spec`."""
 
@@ -98,7 +98,7 @@ class Record:
     used_spec: "UsedSpecConfig | None" = None
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class UsedSpecConfig:
     """The module and the config file section of a used spec with a separate config."""
 
@@ -110,7 +110,7 @@ RopeNumber: TypeAlias = float | bool | tuple[float, ...] | RuntimeNumber | None
 """A parameter of RoPE scaling: one number, one number per feature pair, a bool, or none."""
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class Rope:
     """The settings of RoPE frequencies: `theta`, the scaling kind and the scaling parameters."""
 
@@ -196,7 +196,7 @@ Function: TypeAlias = BlockFunction | DefinitionFunction | BuiltinFunction
 """A function value, i.e. a value that can be called."""
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class CombinedMask:
     """A boolean expression over masks with `&`, `|` or `not`, which are not in the graph yet.
     `a & b & c` has three operands.
@@ -206,7 +206,7 @@ class CombinedMask:
     parts: tuple["MaskLike", ...]
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class Poison:
     """The value of an expression whose error has already been reported."""
 
@@ -224,7 +224,7 @@ MaskLike: TypeAlias = (
 """A possible operand of a mask operator."""
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class RawConfig:
     """An unconverted section of the config file, such as `config.vision_config`."""
 

@@ -62,7 +62,7 @@ def check_spec_symbolically(
     return _run_check(program, graph, has_config_file=has_config_file)
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class _BuiltinCheckKey:
     """The arguments of a check of a built-in spec, hashed and compared only by `identity`."""
 
@@ -223,7 +223,7 @@ def _is_requirement_error(diagnostic: Diagnostic) -> bool:
     return diagnostic.code == "E0404"
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class _TrialRunner:
     """The arguments and the step budget of all trials of one check."""
 

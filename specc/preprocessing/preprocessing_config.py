@@ -47,7 +47,7 @@ MAX_PROMPT_LENGTH = 100_000
 MAX_TOKENS = 2**31 - 1
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class TaskInput:
     """An input of a task. A variadic input consumes all remaining command-line arguments."""
 
@@ -206,7 +206,7 @@ MAX_INPUTS_OR_OUTPUTS = 1000  # maximum number of preprocessing records for inpu
 MAX_IMAGE_LABELS = 3  # maximum number of printed labels per image
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class PreprocessingConfig:
     """The preprocessing of inputs and the postprocessing of outputs, in the order of the spec. An
     input without an entry accepts only arrays. If no output has an entry, all outputs are returned.

@@ -126,7 +126,7 @@ class ImageConfig(RenamedFieldRecord):
             fields.raise_invalid("scale", "is not positive")
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class VocabTokenizer(RenamedFieldRecord):
     """A tokenizer that maps text to ids of `vocab`, and unknown words to `unknown_token_id`."""
 
@@ -150,14 +150,14 @@ class VocabTokenizer(RenamedFieldRecord):
         _check_ids(fields, self.size, end=end, start=self.start_token_id, unknown=unknown)
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class CharTokenizer(VocabTokenizer):
     """A character-level tokenizer. Longer entries (`<pad>`, `<end>`) are special tokens."""
 
     tag = "characters"
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class WordTokenizer(VocabTokenizer):
     """A word-level tokenizer. `do_lower_case` lowercases words before the lookup."""
 
@@ -165,7 +165,7 @@ class WordTokenizer(VocabTokenizer):
     do_lower_case: bool = False
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class ByteTokenizer(RenamedFieldRecord):
     """A byte-level tokenizer. The id of a UTF-8 byte is `byte + offset`, and ids below `offset` are
     special tokens. ByT5 (arXiv:2105.13626) has offset 3: pad 0, eos 1, unk 2.
@@ -255,7 +255,7 @@ class FilterBanks(RenamedFieldRecord):
             fields.raise_invalid("std", "is not positive")
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class NumbersOutput(JsonRecord):
     """An output that is printed as an array (the default), with `digits` significant digits."""
 
@@ -280,7 +280,7 @@ def _read_image(fields: JsonFields, name: str) -> ImageConfig:
     return parse_tagged_record(fields.read_object(name), {ImageConfig.tag: ImageConfig})
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class LabelsOutput(RenamedFieldRecord):
     """Class scores along the last axis, printed as the `top_k` labels with their probabilities."""
 
@@ -289,7 +289,7 @@ class LabelsOutput(RenamedFieldRecord):
     top_k: Annotated[int, make_int_range_reader(1, MAX_LABELS)] = 1
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class TextOutput(JsonRecord):
     """Token ids, or logits along the last axis, that are decoded to text."""
 
@@ -297,7 +297,7 @@ class TextOutput(JsonRecord):
     vocabulary: Annotated[TextConfig, _read_vocabulary]
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class ImageOutput(JsonRecord):
     """Normalized pixels, converted to an image by inverting `image` (except `invert=auto`)."""
 
@@ -305,7 +305,7 @@ class ImageOutput(JsonRecord):
     image: Annotated[ImageConfig, _read_image]
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class SegmentationOutput(JsonRecord):
     """A segmentation map: scores `[batch, classes, height, width]` or class ids `[batch, height,
     width]`. `palette` contains the RGB values of each class; if it is empty, specc chooses colors.

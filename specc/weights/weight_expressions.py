@@ -37,7 +37,7 @@ class Expr:
         return self
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class TensorExpr(Expr):
     """A tensor of the weights file."""
 
@@ -46,7 +46,7 @@ class TensorExpr(Expr):
     form = "{0.name}"
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class UnaryExpr(Expr):
     """Base class of expressions with one operand, `x`. If `keeps_rows` is True, row n of the result
     depends only on row n of the operand.
@@ -71,7 +71,7 @@ class UnaryExpr(Expr):
         return shape
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class VariadicExpr(Expr):
     """Base class of expressions with any number of operands, `parts`."""
 
@@ -87,7 +87,7 @@ class VariadicExpr(Expr):
         return replace(self, parts=tuple(map(transform, self.parts)))
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class TransposeExpr(UnaryExpr):
     """A tensor transposed to the axis order `axes`, by default with its last two axes swapped. A
     tensor with the shape `exempt_shape` is not transposed.
@@ -123,7 +123,7 @@ class TransposeExpr(UnaryExpr):
         return tuple(shape[a] for a in self.get_permutation(shape))
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class ReshapeExpr(UnaryExpr):
     """A reshaped tensor. The size of one axis may be -1, which means inferred."""
 
@@ -151,7 +151,7 @@ class ReshapeExpr(UnaryExpr):
         return inferred
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class ConcatExpr(VariadicExpr):
     """Tensors concatenated along an axis."""
 
@@ -173,7 +173,7 @@ class ConcatExpr(VariadicExpr):
         return (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class StackExpr(VariadicExpr):
     """Tensors of equal shape stacked along a new first axis, such as the weights of experts."""
 
@@ -190,7 +190,7 @@ class StackExpr(VariadicExpr):
         return (len(shapes), *shapes[0])
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class FirstPresentExpr(VariadicExpr):
     """The first of the expressions `parts` whose tensors are all in the file."""
 
@@ -198,7 +198,7 @@ class FirstPresentExpr(VariadicExpr):
         return f"first_present({', '.join(map(str, self.parts))})"
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class IndexRangeExpr(UnaryExpr):
     """Base class of expressions that select a range of indices along an axis. Rows are kept unless
     `axis` is the first axis.
@@ -219,7 +219,7 @@ class IndexRangeExpr(UnaryExpr):
         return (*shape[: self.axis], stop - start, *shape[self.axis + 1 :])
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class SliceExpr(IndexRangeExpr):
     """A slice of a tensor: indices `start` to `stop` (exclusive) along an axis."""
 
@@ -237,7 +237,7 @@ class SliceExpr(IndexRangeExpr):
         return self.start, self.stop
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class SplitPartExpr(IndexRangeExpr):
     """Chunk `index` of a tensor that is split along an axis into equal `parts` or listed sizes."""
 
@@ -268,7 +268,7 @@ class SplitPartExpr(IndexRangeExpr):
         return start, start + sizes[self.index]
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class PermuteRopeExpr(UnaryExpr):
     """A query or key projection whose rows are permuted per head between RoPE layouts. `to="half"`
     converts interleaved pairs (0, 1), (2, 3), … to the half-split layout: all first elements, then
@@ -289,14 +289,14 @@ class PermuteRopeExpr(UnaryExpr):
         return shape
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class NegateExpr(UnaryExpr):
     """A tensor with all elements negated."""
 
     form, keeps_rows = "negate({0.x})", True
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class CastExpr(UnaryExpr):
     """A tensor cast to another dtype."""
 
@@ -305,7 +305,7 @@ class CastExpr(UnaryExpr):
     form, keeps_rows = "cast({0.x}, to={0.dtype})", True
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class AddNumberExpr(UnaryExpr):
     """A tensor plus a constant. 16-bit elements are first converted to f32 for accuracy."""
 
@@ -314,7 +314,7 @@ class AddNumberExpr(UnaryExpr):
     form = "add({0.x}, {0.number!r})"
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class ResizeGridExpr(UnaryExpr):
     """Position embeddings of a square grid, resized to `rows` by `columns`. The first `prefix`
     embeddings are unchanged.
@@ -342,7 +342,7 @@ class ResizeGridExpr(UnaryExpr):
         return (*shape[:-2], self.prefix + self.rows * self.columns, shape[-1])
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class RearrangeExpr(UnaryExpr):
     """A tensor whose axes are split, permuted and merged by an einops pattern."""
 

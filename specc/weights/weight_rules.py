@@ -34,7 +34,7 @@ ParameterMap: TypeAlias = Mapping[str, ModelParameter]
 """The parameters of a model by name."""
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class TieRule:
     """The rule `tie name = source`. `name` and `source` may be patterns with equal placeholders. A
     rule with `is_from_used_spec` is skipped if the model lacks the named parameters.
@@ -46,7 +46,7 @@ class TieRule:
     is_from_used_spec: bool = False
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class LoadRule:
     """The rule `load name = value`. `name` may be a pattern, whose captures fill placeholders in
     names of `value`. A rule with `is_from_used_spec` is skipped if the model lacks the named
@@ -59,7 +59,7 @@ class LoadRule:
     is_from_used_spec: bool = False
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class IgnoreRule:
     """The rule `ignore pattern`: checkpoint tensors that match may remain unused."""
 
@@ -67,7 +67,7 @@ class IgnoreRule:
     span: Span | None = None
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class WeightRules:
     """The rules in the `weights` section of a spec and of the specs that it uses. Weights of used
     specs are below the paths in `used_spec_paths`.
@@ -257,7 +257,7 @@ def _raise_unknown_weight(
     )
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class ParameterNaming:
     """The mapping from parameter names to tensor names: it strips `removed_prefix` or adds
     `added_prefix`. `part_namings` maps the path of each used spec to its naming, longest path

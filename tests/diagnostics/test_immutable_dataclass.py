@@ -68,7 +68,7 @@ def test_subclasses_compare_their_own_fields() -> None:
     class Base:
         a: int
 
-    @immutable_dataclass(slots=True)
+    @immutable_dataclass
     class Derived(Base):
         b: int
 

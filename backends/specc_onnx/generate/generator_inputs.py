@@ -48,7 +48,7 @@ def get_scalar_input_types(decoding: DecodingConfig) -> dict[str, str]:
     return scalars
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class LoopCarry:
     """A loop-carried value: its name and type inside the loop, and its initial value."""
 
@@ -57,7 +57,7 @@ class LoopCarry:
     initial_value: OnnxValue
 
 
-@immutable_dataclass(slots=True)
+@immutable_dataclass
 class TokenSelection:
     """The result of a decoding step: the next `tokens` i64[batch], their parent beams i64[batch]
     (None without beam search), `should_continue` bool[], and the loop-carried values after the
