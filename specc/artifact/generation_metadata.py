@@ -39,9 +39,9 @@ STATE_ROLES: tuple[StateRole, ...] = ("key", "value", "carry", "rows")
 @dataclass(frozen=True)
 class ChunkConfig:
     """The chunk size of a streaming model. The length of each chunk must be a multiple of
-    `step_length` time steps. `output_lengths` maps each output to the size of its time axis as a
-    function of the stream length. `per_step_inputs` are inputs whose default at a position depends
-    only on other inputs at the same position.
+    `step_length` time steps. `output_lengths` maps each output to the size of its time axis, a
+    function of the stream length. The default of `per_step_inputs` at a position depends only on
+    other inputs at this position.
     """
 
     step_length: int
@@ -56,13 +56,13 @@ class GenerationMetadata:
     `signature` is a graph with exactly the inputs of the spec, and `defaults` computes omitted
     inputs. `loop_invariant_inputs` are the inputs of the step that do not change between steps, and
     `full_inputs` are the inputs that contain all positions so far. `max_context` is the maximum
-    sequence length (None if unlimited), which the position embedding `length_limiting_table`
-    limits.
-    `length_bounds` are the bounds of other symbolic dimensions. `first_token_logits` names the
-    output of `encode` from which the first token is sampled if the prompt is empty.
+    sequence length (None if unlimited), which is the size of the position embedding
+    `length_limiting_table`. `length_bounds` are the bounds of other symbolic dimensions. If the
+    prompt is empty, the first token is sampled from the `encode` output `first_token_logits`.
     `in_place_states` are the states whose buffers a step updates in place
-    (`specc.runtime.decoder_sessions`). If `allows_mixed_lengths`, a batch may contain sequences of
-    different lengths (`specc.runtime.batch_slots`). `stream_chunks` is None for a generative model.
+    (`specc.runtime.decoder_sessions`). If `allows_mixed_lengths` is True, a batch may contain
+    sequences of different lengths (`specc.runtime.batch_slots`). `stream_chunks` is None for a
+    generative model.
     """
 
     generation: GenerateSection
@@ -82,7 +82,7 @@ class GenerationMetadata:
     stream_chunks: ChunkConfig | None = None
 
     def to_json(self) -> dict[str, Json]:
-        """Return the metadata as JSON, which `parse_generation_metadata` can parse."""
+        """Return the metadata as JSON for `parse_generation_metadata`."""
         graphs = [self.signature, *([self.defaults] if self.defaults else [])]
         chunks: Json = None
         if stream := self.stream_chunks:
@@ -208,7 +208,7 @@ def _read_chunks(metadata_fields: JsonFields, step: Graph, path: str) -> ChunkCo
 def _read_output_lengths(
     output_lengths: Mapping[str, object], step: Graph, path: str
 ) -> dict[str, Dim]:
-    """Parse the size of each output's time axis as a function of the stream length."""
+    """Parse the size of each output's time axis, which is a function of the stream length."""
     try:
         lengths = {str(n): parse_dim(str(text)) for n, text in output_lengths.items()}
     except DimError:
@@ -248,9 +248,9 @@ def check_encoder_outputs(
     encoder_outputs: Collection[str],
     path: str,
 ) -> None:
-    """Raise E0831 if a step needs a loop-invariant input or an initial state that is neither an
-    input of the spec nor an output of `encode`, or if `encode` has an input that the spec lacks.
-    `encoder_inputs` and `encoder_outputs` are empty without an `encode` graph.
+    """Raise E0831 if the step needs a loop-invariant input or an initial state that is neither an
+    input of the spec nor an output of `encode`. Also raise E0831 if `encode` has an input that the
+    spec lacks. `encoder_inputs` and `encoder_outputs` are empty without an `encode` graph.
     """
     inputs = metadata.signature.inputs.keys()
     loop_invariant_inputs = {name for name in metadata.loop_invariant_inputs if name not in inputs}
@@ -269,9 +269,8 @@ def check_encoder_outputs(
 def _read_states(
     data: JsonFields, signature: Graph, step: Graph, path: str
 ) -> tuple[DecodeState, ...]:
-    """Parse the states of a step. Raise E0831 unless each state is a separate pair of an input and
-    an output of the step, and either its initial shape follows from the inputs or `encode` outputs
-    it.
+    """Parse a step's states. Raise E0831 unless each state has its own input and output of the
+    step, and is either an output of `encode` or has an initial shape that follows from the inputs.
     """
     # Two states with the same name would share a buffer, and one state would overwrite the other.
     states = tuple(_read_state(state_data, step, path) for state_data in data.read_list("states"))
@@ -343,8 +342,8 @@ def _raise_invalid_package(path: str, reason: str) -> NoReturn:
 
 
 def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
-    """Return the bounds of each symbolic dimension by name, derived from the `dims` section, from
-    minimum sizes that ops require, and from the sizes of position embeddings. A position embedding
+    """Return the bounds of each symbolic dimension by name. They are derived from the `dims`
+    section, from minimum sizes that ops require, and from position embeddings. A position embedding
     may also limit a sum of dimensions, whose key is an expression such as `past + seq`.
     """
     max_lengths, min_lengths = find_length_limits(graph), find_min_lengths(graph)

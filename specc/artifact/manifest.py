@@ -85,27 +85,27 @@ FIXED_SETTINGS: Mapping[str, str] = {
 """Generation settings that are fixed at compile time, and their keys in the metadata."""
 
 UNSUPPORTED_SETTINGS = ("typical_p", "epsilon_cutoff", "eta_cutoff", "guidance_scale")
-"""Generation settings that a standalone generator does not support. The first three settings would
-sort the whole distribution, and `guidance_scale` would run the model twice per token."""
+"""Generation settings that a standalone generator does not support. The first three would have to
+sort the whole distribution, and `guidance_scale` would have to run the model twice per token."""
 
 RECORDED_SETTINGS: Mapping[str, str] = {
     **FIXED_SETTINGS,
     **{name: name for name in (*SCALAR_SETTINGS, "stop_strings", "max_length")},
 }
-"""Generation settings in the metadata: settings that are fixed at compile time, and default values
-of settings that are inputs."""
+"""Generation settings in the metadata: those that are fixed at compile time, and the default values
+of those that are inputs."""
 
 
 QUANTIZED_LAYOUTS: tuple[WeightLayout, ...] = ("rows", "columns")
 MAX_FLOAT32_ERROR = 1e39
-"""Upper bound of the absolute quantization error of a weight, above every float32 value."""
+"""Upper bound of a weight's absolute quantization error, above every float32 value."""
 ACTIVATION_ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", "tensor", "layer")
 
 
 @immutable_dataclass(slots=True, kw_only=True)
 class QuantizedWeight:
     """A quantized weight: its format, the initializers of its scales and zero points (`""` if
-    symmetric), the quantization method `recipe`, the relative error of the weight, and the maximum
+    symmetric), the quantization method `recipe`, the weight's relative error, and the maximum
     absolute error of an element.
     """
 
@@ -156,8 +156,8 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 class Manifest:
     """The manifest of a compiled model.
 
-    `sources` are the spec files by name. `weights` describes the origin of the weights (`seed`, or
-    metadata of the checkpoint, and `drawn` for a randomly initialized task head). `initializers`
+    `sources` are the spec files by name. `weights` describes where the weights come from (`seed`,
+    or the checkpoint's metadata, and `drawn` for a randomly initialized task head). `initializers`
     maps each parameter to its initializer in the model file. In a standalone generator, `decoding`
     contains the generation settings, `graph` has only the inputs of the spec, and `scoring_graph`
     computes the logits. `precision` describes quantized weights as JSON-compatible values, and
@@ -304,8 +304,8 @@ def parse_manifest(text: str, path: str) -> Manifest:
 
 
 def _mark_ties(graph: Graph, initializers: Mapping[str, str]) -> Graph:
-    """Return a copy of the graph in which weights are marked as tied only if they share an
-    initializer, because weights that are tied in the spec may have separate values in the model.
+    """Return a copy of the graph in which weights are tied only if they share an initializer,
+    because weights that are tied in the spec may have separate values in the model.
     """
     roots: dict[tuple[str, Type], str] = {}
     parameter_facts = {}
@@ -324,7 +324,7 @@ def _read_quantized_weights(
     if "precision" not in data.names() or not data.read_table("precision"):
         return {}
     fields = data.read_object("precision")
-    # only validated: reasons why matrices are not quantized
+    # the reasons why matrices are not quantized are validated but not stored
     fields.read_string_map("kept")
     weights = fields.read_object("rounded")
     for name in weights.names():
@@ -335,7 +335,7 @@ def _read_quantized_weights(
 
 
 def _read_attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
-    """Parse the metadata of all attention layers, which models of earlier versions lack."""
+    """Parse the metadata of all attention layers. Models that older versions compiled have none."""
     attentions = []
     for layer in data.read_list("attentions") if "attentions" in data.names() else ():
         if not isinstance(layer, dict) or not all(isinstance(t, str) for t in layer.values()):

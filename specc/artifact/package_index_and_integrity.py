@@ -36,7 +36,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 @dataclass(frozen=True, slots=True)
 class WeightFileMetadata:
     """Metadata of a weight file: its size in bytes, the SHA-256 of its content, and `head`, the
-    SHA-256 of its first `COMPARED_BYTES` bytes (`""` if it is not recorded).
+    SHA-256 of its first `COMPARED_BYTES` bytes (`""` if unknown).
     """
 
     bytes: int
@@ -80,7 +80,7 @@ def read_weight_file_metadata(path: Path, sha256: str) -> WeightFileMetadata:
 
 
 def _explain_irregular_file(directory: Path, location: str) -> str:
-    """Return the reason why the file `location` in a directory is unsuitable: its path contains a
+    """Return the reason why the file `location` in a directory is not allowed: its path contains a
     link, it has several hard links, or it cannot be read. Return "" for a regular file.
     """
     path = directory / location
@@ -167,11 +167,11 @@ class PackageIndex:
     """The index of a package.
 
     `graphs` and `extras` map roles to file names. `files` maps the name of each file of the package
-    to its size and hash. `preexisting` are files that existed with the same content before the
-    package was written; replacing the package does not delete them. `linked_files` maps relative
-    paths of checkpoints that the graphs read to metadata. `metadata` is JSON for the program that
-    opens the package. `sources` are the spec files by name. If `checks_hashes_on_open`, opening the
-    package verifies the hashes of the weight files.
+    to its size and hash. `preexisting` are files that already existed with the same content, so
+    replacing the package does not delete them. `linked_files` maps the relative paths of
+    checkpoints that the graphs read to metadata. `metadata` is JSON for the program that opens the
+    package. `sources` are the spec files by name. If `checks_hashes_on_open` is True, opening the
+    package verifies the weight files' hashes.
     """
 
     model: str
@@ -204,13 +204,14 @@ class PackageIndex:
             "sources": dict(self.sources),
             "seal": BLANK_HASH,
         }
-        # The index is sorted and has no timestamps, so compiling again produces the same bytes.
+        # The index is sorted and contains no timestamps, so a second compilation produces equal
+        # bytes.
         text = json.dumps(data, ensure_ascii=False, sort_keys=True, indent=1)
         return _add_index_hash(text.encode(errors="backslashreplace") + b"\n")
 
 
 def _add_index_hash(data: bytes) -> bytes:
-    """Replace `BLANK_HASH` in the bytes `data` of an index with the hash of `data`."""
+    """Replace `BLANK_HASH` in `data`, the bytes of an index, with the hash of `data`."""
     return data.replace(BLANK_HASH.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
 
 
@@ -297,7 +298,7 @@ def _read_files(data: JsonFields, location: str) -> dict[str, FileDigest]:
                 _raise_invalid_index(
                     location, f"`{escape_text(name)[:200]}` has no size or no hash"
                 )
-    # File names are joined to the package directory, so names must not refer to other directories.
+    # File names are relative to the package directory, and must not refer to other directories.
     for name in digests:
         if not is_plain_file_name(name):
             _raise_invalid_index(location, f"`{escape_text(name)[:200]}` is not a plain file name")
@@ -356,12 +357,12 @@ def read_previous_index(directory: Path) -> PackageIndex | None:
 
 
 def find_replaceable_files(directory: Path, index: PackageIndex) -> list[str]:
-    """Return the unmodified files of a previous package, which a new package may delete. Files
-    whose name contains their hash are identified by name and size, other files by their content.
+    """Return the unmodified files of a previous package, which a new package may delete. A file
+    whose name contains its hash is compared by name and size, any other file by its content.
     """
     superseded = []
     for name, digest in index.files.items():
-        # Keep files that existed before the package was written, and files that have changed since.
+        # Files that are older than the package, or were changed later, must not be deleted.
         if name in index.preexisting or get_regular_file_size(directory / name) != digest.bytes:
             continue
         match = re.fullmatch(r".*-([0-9a-f]{16})(\.[^-]*)?", name)

@@ -1,1 +1,1 @@
-"""Calibration of weight quantization with the activations on sample inputs."""
+"""Calibrate weight quantization with activations that the model computes for sample inputs."""

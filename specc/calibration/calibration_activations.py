@@ -15,7 +15,7 @@ from specc.transforms.graph_quantization import expand_recurrent_layers
 from specc.transforms.weight_uses import find_matrix_product, find_underlying_weight
 
 WeightPathState: TypeAlias = Mapping[Value, str]
-"""The names of weights by the value that represents each weight in a graph or loop body."""
+"""The weight names, keyed by the value that represents the weight in a graph or loop body."""
 
 
 class WeightMatrix(NamedTuple):
@@ -45,9 +45,9 @@ def add_activation_outputs(
 
 @dataclass
 class _GraphCopier:
-    """A copier of graph nodes that collects the activations that weights multiply. `copies` maps
-    values of the graph to their copies. `activations_of` maps each weight matrix to the copies of
-    its activations.
+    """A helper that copies graph nodes and collects the activations that weights multiply. `copies`
+    maps the graph's values to their copies. `activations_of` maps each weight matrix to the copies
+    of its activations.
     """
 
     builder: GraphBuilder
@@ -55,7 +55,7 @@ class _GraphCopier:
     activations_of: dict[WeightMatrix, list[Value]] = field(default_factory=dict)
 
     def copy_nodes(self, graph: Graph, names: WeightPathState) -> None:
-        """Copy the nodes of a graph; record the activations that weights in `names` multiply."""
+        """Copy a graph's nodes, and record the activations that the weights in `names` multiply."""
         for node, results in graph.nodes:
             for name, x in _find_product(node, names):
                 self._record_activation(WeightMatrix(name), self.copies[x])
@@ -78,7 +78,7 @@ class _GraphCopier:
             values.append(value)
 
     def _copy_loop(self, node: Node, op: ops.Scan, names: WeightPathState) -> tuple[Value, ...]:
-        """Copy a loop with scan outputs for activations added; return the original results."""
+        """Copy a loop with additional scan outputs for activations. Return the original results."""
         inner = _GraphCopier(builder := GraphBuilder(), builder.copy_inputs_and_parameters(op.body))
         inner.copy_nodes(op.body, _tap_body(node, op, names))
         args = [a and self.copies[a] for a in node.args]
@@ -121,7 +121,7 @@ class _GraphCopier:
         return [v for v in candidates if v.type.shape[0] == batch]
 
     def make_collecting_scan(self, op: ops.Scan, collected_values: list[Value]) -> ops.Scan:
-        """Return the loop with the copied body and with scan outputs for `collected_values`."""
+        """Return the loop with the copied body, whose scan outputs include `collected_values`."""
         body_outputs = {name: self.copies[v] for name, v in op.body.outputs.items()}
         outputs = dict(list(body_outputs.items())[: op.carry_count])
         outputs |= {f"met {n}": v for n, v in enumerate(collected_values)}
@@ -200,8 +200,8 @@ def _tap_expert(
 
 
 MAX_TAPPED_BITS = 4
-"""The bits per code of weights that are quantized with GPTQ. With more bits, the rounding error is
-small."""
+"""The number of bits of weights that are quantized with GPTQ. With more bits, GPTQ is not needed,
+because the rounding error is small."""
 MAX_INPUT_FEATURES = 16_384
 """Maximum number of input features of a weight for GPTQ. For a weight of maximum size, the Gram
 matrix takes 2 GB, and the factorization another 1.5 GB."""
@@ -234,9 +234,9 @@ class CalibrationTargets:
 def find_calibration_targets(
     graph: Graph, plan: QuantizationPlan, ties: Mapping[str, str]
 ) -> CalibrationTargets:
-    """Find the activations that the int4 weights of a plan multiply. `ties` maps each tied weight
-    to its source. Recurrent layers in the graph are replaced by loops, because otherwise their
-    activations cannot be graph outputs.
+    """Find the activations that a plan's int4 weights multiply. `ties` maps each tied weight to its
+    source. Recurrent layers are replaced by loops, because their activations could not become graph
+    outputs otherwise.
     """
     weight_names = [n for n, f in plan.items() if f.bits == MAX_TAPPED_BITS and n not in ties]
     graph = expand_recurrent_layers(graph, {n for n in plan if ties.get(n, n) in weight_names})
@@ -273,8 +273,8 @@ def count_input_features(activations: WeightInputs) -> int:
 
 
 def find_padding_mask(graph: Graph, value: Value) -> str:
-    """Return the name of the padding mask input whose shape equals the leading axes of `value`.
-    Return "" if there is no such input or more than one.
+    """Return the name of the padding mask input whose shape is the leading axes of `value`, or ""
+    if there is none or more than one.
     """
     mask_names = [
         name

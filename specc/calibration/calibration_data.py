@@ -1,5 +1,5 @@
-"""Read calibration samples from a file or generate them with the model; measure scales of int8 KV
-caches on the samples.
+"""Read calibration samples from a file or generate them with the model, and measure the scales of
+int8 KV caches on the samples.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,8 +44,8 @@ def read_calibration_samples(path: str, input_signature: ModelInputs) -> Iterato
 
 
 def _read_records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield the location of each record in a file, for error messages, and the inputs of the record
-    by name. An .npz file is a single record. In other files, each line is a record.
+    """Yield each record's location in the file, for error messages, and its inputs by name. An .npz
+    file is a single record. In other files, each line is a record.
     """
     if path.lower().endswith(".npz"):
         yield escape_text(path), dict(read_arrays(path))
@@ -83,8 +83,8 @@ def _read_object(line: bytes, location: str) -> Mapping[str, object]:
 def _prepare_sequences(
     record: Mapping[str, object], location: str, input_signature: ModelInputs
 ) -> dict[str, Array]:
-    """Return the arrays of all model inputs from one record. Raise E0854 if the inputs do not match
-    the model, or if they are empty, not finite or entirely padding.
+    """Return a record's arrays for all model inputs. Raise E0854 if the arrays do not match the
+    model, or if they are empty, not finite or only padding.
     """
     inputs = input_signature.graph.inputs
     values = {
@@ -106,7 +106,7 @@ def _prepare_sequences(
 
 
 def _explain_unusable_input(name: str, array: Array, is_padding_mask: bool) -> str:
-    """Return the reason why an input is not usable for calibration, or "" if it is usable."""
+    """Return the reason why an input cannot be used for calibration, or "" if it can be used."""
     if not array.size:
         return f"`{name}` is empty"
     nonfinite = np.argwhere(~np.isfinite(array))
@@ -118,8 +118,8 @@ def _explain_unusable_input(name: str, array: Array, is_padding_mask: bool) -> s
 
 
 def _add_batch_axis(value: object, rank: int) -> object:
-    """Add a batch axis to a nested list of numbers that has one axis less than `rank`, the rank of
-    the input. Return other values unchanged.
+    """Add a batch axis to a nested list of numbers that has one axis fewer than the input, whose
+    rank is `rank`. Return other values unchanged.
     """
     depth, inner = 0, value
     while isinstance(inner, list) and inner:
@@ -132,7 +132,7 @@ def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Ite
     """Yield the inputs in batches of `FILE_BATCH_SIZE`, or in one batch without a batch axis."""
     lengths = {len(a) for a in inputs.values() if a.ndim}
     shapes = [v.type.shape for v in input_signature.graph.inputs.values()]
-    # None stands for a scalar, or for a first axis that is not symbolic
+    # None represents a scalar, or a first axis that is not symbolic
     axes = {shape[0].name if shape else None for shape in shapes}
     if len(axes) != 1 or None in axes or len(lengths) != 1:
         yield inputs
@@ -154,16 +154,17 @@ def _raise_mismatch(location: str, reason: str, input_signature: ModelInputs) ->
 
 
 SAMPLE_TOKENS = 128
-"""Length of generated samples in tokens, unless the maximum context length is smaller."""
+"""Number of tokens of a generated sample, unless the maximum context length is smaller."""
 MAX_RANDOM_LENGTH = 24
-"""Maximum size of dynamic axes of random inputs, except the batch and sequence axes."""
+"""Maximum size of the dynamic axes of random inputs, except the batch axis and sequence axis."""
 GENERATED_BATCH_SIZE = 8
 """Number of calibration samples that the model generates at once."""
 
 
 def generate_samples(package: Path, input_signature: ModelInputs, count: int) -> Iterator[Sample]:
-    """Yield `count` sequences that the model in a package generates by sampling, as inputs with
-    batch size 1 of the full-forward graph. Raise E0859 if the package is not generative.
+    """Yield `count` sequences that a package's model generates by sampling. Each sequence is
+    returned as inputs of the full-forward graph, with batch size 1. Raise E0859 if the package is
+    not generative.
     """
     generator = open_compiled_model(str(package)).generator
     if generator is None:
@@ -233,7 +234,7 @@ def _collect_input_symbols(graph: Graph) -> set[str]:
 
 
 RANGE_MARGIN = 1.25
-"""Ratio of the largest representable value to the largest magnitude in the samples."""
+"""Ratio of the largest value that a cache represents to the largest value in the samples."""
 
 
 MAX_CODE = 127
@@ -241,8 +242,8 @@ MAX_CODE = 127
 
 
 def measure_kv_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, Array]:
-    """Run the step graph of a generative package on the samples. Return the scales, float32 [heads,
-    1, head_dim], of each KV cache by state name. Raise E0859 if a cache entry is not finite.
+    """Run the step graph of a generative package on the samples. Return each KV cache's scales,
+    float32 [heads, 1, head_dim], by state name. Raise E0859 if a cache entry is not finite.
     """
     max_by_state: dict[str, Array] = {}
     generator = open_compiled_model(str(package)).generator

@@ -1,6 +1,6 @@
-"""Accumulate the Gram matrices of activations on calibration samples, and quantize the weights that
-multiply the activations with GPTQ. The model is run in stages, so that the weights and Gram
-matrices of only one stage are in memory at a time.
+"""Accumulate the Gram matrices of activations on calibration samples. With these matrices, GPTQ
+quantizes the weights that multiply the activations. The model is run in stages, so that the weights
+and Gram matrices of only one stage are in memory at a time.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,10 +41,10 @@ NodeResults: TypeAlias = tuple[Node, tuple[Value, ...]]
 
 @dataclass(frozen=True)
 class CalibrationStage:
-    """A stage of the forward pass, which reads only a limited part of the model's weights.
+    """A stage of the forward pass, which reads only some of the model's weights.
 
     `graph` computes the outputs `stage_outputs`, which later stages read, from the model inputs and
-    from the outputs `stage_inputs` of earlier stages. `activations_of` maps the remaining outputs
+    from `stage_inputs`, the outputs of earlier stages. `activations_of` maps the remaining outputs
     of `graph` to the activations of the model that they contain. `released_values` are stage
     outputs that no later stage reads.
     """
@@ -84,8 +84,8 @@ def split_stages(targets: CalibrationTargets) -> Iterator[CalibrationStage]:
 def _find_lifetimes(
     staged_graph: "_StagedGraph", groups: list[list[NodeResults]]
 ) -> tuple[dict[Value, int], dict[Value, int]]:
-    """Return the index of the stage that computes each heavy value, and the index of the last stage
-    that reads the value.
+    """Map each heavy value to the index of the stage that computes the value, and to the index of
+    the last stage that reads the value.
     """
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
@@ -111,9 +111,9 @@ class _StagedGraph:
 
     @cached_property
     def _dependencies(self) -> dict[Value, frozenset[str]]:
-        """The set of weight names that each value depends on, with `""` if the value depends on
-        inputs. The set of a heavy value is `{"", "…"}`, because a stage loads the value instead of
-        the weights.
+        """The set of weight names that each value depends on. The set contains `""` if the value
+        depends on inputs. The set of a heavy value is `{"", "…"}`, because a stage loads the value
+        instead of the weights.
         """
         dependencies = {v: frozenset([""]) for v in self.graph.inputs.values()}
         dependencies |= {v: frozenset([n]) for n, v in self.graph.parameters.items()}
@@ -129,8 +129,9 @@ class _StagedGraph:
         return "" in names and len(names) > 1
 
     def iterate_groups(self) -> Iterator[list[NodeResults]]:
-        """Yield the heavy nodes that the activations of `targets` depend on, in topological order.
-        Each group is as large as `STAGE_WEIGHT_BYTES` and `STAGE_GRAM_BYTES` allow.
+        """Yield groups of the heavy nodes that the activations of `targets` depend on, in
+        topological order. Each group is as large as `STAGE_WEIGHT_BYTES` and `STAGE_GRAM_BYTES`
+        allow.
         """
         live_nodes = collect_required_nodes(self.targets.activations)
         # the float64 Gram matrix [inputs, inputs] is allocated at the first activation
@@ -160,7 +161,7 @@ class _StagedGraph:
             yield group
 
     def _collect_weights(self, node: Node) -> set[str]:
-        """Return the names of weights that a node depends on, except through heavy values."""
+        """Return the names of weights on which a node depends other than through heavy values."""
         light = [a for a in node.args if a and not self._is_heavy(a)]
         return {name for a in light for name in self._dependencies[a]} - {""}
 
@@ -180,7 +181,7 @@ class _StagedGraph:
         stage_inputs: Mapping[str, Value],
         group_results: Mapping[str, Value],
     ) -> Graph:
-        """Return the graph of a group of heavy nodes and the light nodes that they depend on. The
+        """Return a graph with a group of heavy nodes and the light nodes that they depend on. The
         graph has the additional inputs `stage_inputs` and the outputs `group_results`.
         """
         graph, builder = self.graph, GraphBuilder()
@@ -203,8 +204,8 @@ class _StagedGraph:
 
 
 class _FactorFiles:
-    """The Cholesky factors of the Gram matrices for `tap_points`. A stacked weight is quantized
-    when the factors of all its experts are available. Until then, the factors are stored in
+    """The Cholesky factors of the Gram matrices for `tap_points`. A stacked weight can be quantized
+    as soon as the factors of all its experts are available. Until then, the factors are stored in
     `directory`.
     """
 
@@ -223,8 +224,8 @@ class _FactorFiles:
     def add_factor(
         self, activations: WeightInputs, factor: Array
     ) -> Iterator[tuple[str, GetFactor]]:
-        """Add the factor for `activations`. Yield the names of weights whose factors are complete
-        now, each with a function that returns the factor of an expert. Raise E0810 to E0815 if
+        """Add the factor for `activations`. Yield the names of the weights whose factors are now
+        complete, each with a function that returns an expert's factor. Raise E0810 to E0815 if
         writing a file fails.
         """
         names = dict.fromkeys(matrix.name for matrix in self.tap_points[activations])
@@ -242,25 +243,25 @@ class _FactorFiles:
                 self._remove_files(set(activations_by_expert.values()))
 
     def _load_factor(self, activations_by_expert: Mapping[int, WeightInputs], expert: int) -> Array:
-        """Load the stored factor of one expert of a weight."""
+        """Load the stored factor of one of a weight's experts."""
         path = self.paths[activations_by_expert[expert]]
         factor: Array = np.load(path, allow_pickle=False)
         return factor
 
     def _remove_files(self, used: Iterable[WeightInputs]) -> None:
-        """Remove the files of the factors for `used` that no unquantized weight needs."""
+        """Remove the factor files for `used` that no unquantized weight needs."""
         for activations in used:
             if {matrix.name for matrix in self.tap_points[activations]} <= self.finished_names:
                 self.paths[activations].unlink()
 
 
 Sample: TypeAlias = Mapping[str, Array]
-"""The input arrays of one run of the model, by input name."""
+"""The input arrays of one model run, by input name."""
 RestartSamples: TypeAlias = Callable[[], Iterable[Sample]]
-"""A function that restarts the iteration over the calibration samples."""
+"""A function that returns a new iterator over the calibration samples."""
 OpenSession: TypeAlias = Callable[[Graph], AbstractContextManager[Computation]]
-"""A function that opens a session of a graph and loads the graph's weights. Leaving the context
-releases both."""
+"""A function that opens a session for a graph and loads the graph's weights. Both are released at
+the end of the `with` block."""
 QuantizeWeight: TypeAlias = Callable[[str, GetFactor, Path], PrequantizedWeight]
 """A function that quantizes a weight. The arguments are the weight's name, a function that returns
 the Cholesky factor for each expert, and the path prefix of the files to write."""
@@ -273,8 +274,8 @@ def quantize_with_calibration(
     directory: Path,
     quantize_weight: QuantizeWeight,
 ) -> dict[str, PrequantizedWeight]:
-    """Quantize the weights of `targets`, calibrated on their input activations for the samples, and
-    write the quantized weights to files in `directory`. Return the quantized weights by name. Raise
+    """Quantize the weights of `targets` with GPTQ, calibrated on their input activations for the
+    samples. Write the quantized weights to files in `directory` and return them by name. Raise
     E0859 if an activation is not finite, and E0810 to E0815 if writing a file fails.
     """
     quantized: dict[str, PrequantizedWeight] = {}

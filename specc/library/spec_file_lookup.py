@@ -84,7 +84,7 @@ def disambiguate_spec_path(name: str) -> str:
 
 
 def find_path_shadowed_by_builtin(spec: str) -> str:
-    """Return the path, such as `./llama`, of an existing file named like a built-in spec, or ""."""
+    """Return the path, such as `./llama`, of a file with the name of a built-in spec, or ""."""
     if is_builtin_spec(spec) and os.path.lexists(spec):
         return disambiguate_spec_path(spec)
     return ""
@@ -99,7 +99,7 @@ def format_shadowing_note(spec: str) -> str:
 
 
 def _suggest_gguf_file(directory: str) -> str:
-    """Suggest compiling a GGUF file of a directory, or return "" if the directory has none."""
+    """Suggest compiling a GGUF file in a directory, or return "" if the directory has none."""
     files = sorted(Path(directory).glob("*.gguf"))[:1]
     return "".join(f"compile the GGUF file: specc compile {escape_text(f)}" for f in files)
 
@@ -212,7 +212,9 @@ class SpecLibrary:
         return self.load_module(path, spec=spec)
 
     def _load_source(self, source: Source) -> SpecNamespace:
-        """Return the module of a source text, whose paths are relative to the working directory."""
+        """Return the module of a source text. Paths in the text are relative to the working
+        directory.
+        """
         module = build_module(parse_spec(source), source.name)
         module.directory = _resolve_spec_path(Path(), source.name, None)
         # "\0" cannot be a file name, so no file has this key
@@ -228,7 +230,7 @@ class SpecLibrary:
             file = read_spec_file(path, spec, span) if text is None else _parse_cached(spec, text)
             module = build_module(file, spec)
             module.directory = key.parent
-            # a built-in spec may use an unsaved document of an editor
+            # a built-in spec may be open as an unsaved document in an editor
             module.is_builtin = key == find_builtin_specs().get(key.stem) and not self.unsaved_texts
             self.modules[key] = module
         return self.modules[key]
@@ -236,7 +238,7 @@ class SpecLibrary:
     def load_used_module(self, path: str, user: SpecNamespace, span: Span | None) -> SpecNamespace:
         """Return the module that a `use` or `extends` statement names: a built-in spec, or a file
         relative to `user`. Raise E0222 for a file that does not exist, and E0803 for a file outside
-        the directory of `user`.
+        the directory that contains `user`.
         """
         models = find_builtin_specs()
         used_path = Path(path)
@@ -281,5 +283,5 @@ def find_error_pages() -> dict[str, Path]:
 
 
 def read_page_title(page: str) -> str:
-    """Return the title in the heading `# CODE: title` of the page of a diagnostic code."""
+    """Return the title in the heading `# CODE: title` of a diagnostic code's documentation page."""
     return page.partition("\n")[0].partition(": ")[2]

@@ -68,8 +68,7 @@ def read_std_sources(directory: Path) -> dict[str, Source]:
 @dataclass(eq=False)
 class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
     """The blocks and definitions of std by name, with their modules. A std file is parsed when one
-    of its names is first accessed. `table_path` is the path of the generated table of
-    syntax trees.
+    of its names is first accessed. `table_path` is the file with the generated syntax trees.
     """
 
     directory: Path
@@ -95,7 +94,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
 
     @cached_property
     def _trees(self) -> dict[str, Any]:
-        """The serialized syntax trees of std files that have not changed since serialization."""
+        """The serialized syntax trees of the std files that have not changed since then."""
         # a checkout has no generated table, so the std files are parsed
         if not self.table_path.is_file():
             return {}
@@ -146,10 +145,10 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
     # use a loop instead of recursion, because the tree of a long text can be deep
     while stack:
         node, is_visited = stack.pop()
-        # a node may have several parents, such as the shared empty `Comments`
+        # a node such as the shared empty `Comments` may have several parents
         if id(node) in node_numbers:
             continue
-        # values are in the field order of the class, and a table with another order is rejected
+        # values are in the field order of the class; a table with another order is rejected
         values = [getattr(node, name) for name in FIELD_NAMES[type(node)]]
         if is_visited:
             node_numbers[id(node)] = len(nodes)

@@ -1,4 +1,4 @@
-"""Make the errors and warnings for parameters that do not match the tensors of a checkpoint."""
+"""Make the errors and warnings for parameters that do not match the checkpoint's tensors."""
 
 import math
 import re
@@ -90,7 +90,7 @@ def make_binding_errors(
 
 def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
     """Add a note with `reason`, which explains why a missing parameter is not part of a new task
-    head. If `reason` is empty, add a help text on the initialization of the head.
+    head. If `reason` is empty, add a help text on how to initialize the head.
     """
     if reason:
         note = f"it is not part of a new head, which could be initialized: {reason}"
@@ -170,13 +170,13 @@ def _make_missing_tensor_error(
     similar_parameters: Sequence[MissingParameter],
     unused: Sequence[str],
 ) -> tuple[Diagnostic, set[str]]:
-    """Return the error for parameters without tensors, and the names of the unused tensors that the
-    error suggests.
+    """Return the error for parameters that have no tensors in the checkpoint, and the names of the
+    unused tensors that the error suggests.
     """
     parameter, tensor = similar_parameters[0]
     suggestion = _suggest_name(checkpoint, similar_parameters, unused)
     pairs = [*suggestion.items()] or [(w.name, w.name) for w, _ in similar_parameters]
-    # the pattern of a single `load` rule matches all parameters of the group
+    # all parameters of the group match the pattern of a single `load` rule
     name, source = map(escape_text, generalize_name_pairs(pairs))
     help = f'if the tensor has another name, write  load "{name}" = …  in `weights`'
     if suggestion:
@@ -225,7 +225,7 @@ def _find_last_layer(name: str, other_names: Iterable[str]) -> str:
 def _suggest_name(
     checkpoint: Checkpoint, similar_parameters: Sequence[MissingParameter], unused: Sequence[str]
 ) -> dict[str, str]:
-    """Map each parameter name to the unused tensor with the most similar name; tensors of equal
+    """Map each parameter name to the unused tensor with the most similar name. Tensors of the same
     shape take precedence. Parameters without a similar tensor are omitted.
     """
     suggestions: dict[str, str] = {}
@@ -313,7 +313,7 @@ def _suggest_shape_fix(group: Sequence[TensorMismatch]) -> str:
 
 
 def _suggest_axis_fix(shape: Shape, expected: Shape) -> str:
-    """Suggest a fix for a shape that differs in a single axis, or suggest other weight files."""
+    """Suggest a fix if the shape differs in a single axis, or suggest other weight files."""
     if len(shape) == len(expected):
         different_axes = [a for a in range(len(shape)) if shape[a] != expected[a]]
         if len(different_axes) == 1:
@@ -326,7 +326,7 @@ def _suggest_axis_fix(shape: Shape, expected: Shape) -> str:
 
 
 def _suggest_more_layers(checkpoint: Checkpoint, unused: Sequence[str]) -> Iterator[str]:
-    """Yield a help text if an unused tensor belongs to a layer after the last model layer."""
+    """Yield a help text if an unused tensor belongs to a layer after the model's last layer."""
     used_names = checkpoint.tensors.keys() - set(unused)
     # search only one name per pattern and a limited number of patterns, so that the run time is
     # linear in the number of tensors
@@ -338,7 +338,7 @@ def _suggest_more_layers(checkpoint: Checkpoint, unused: Sequence[str]) -> Itera
 
 
 def _list_numbers(name: str) -> list[int]:
-    """Return the layer and expert indices in the name of a tensor."""
+    """Return the layer and expert indices in a tensor name."""
     return [int(number) for number in re.findall(r"\.(\d{1,9})(?=\.)", name)]
 
 

@@ -46,8 +46,8 @@ class HeadInitialization:
     """Options of the random initialization of a new task head.
 
     If `seed` is None, no parameter is initialized. `initializers` maps parameters to the text of
-    their initializers. `find_base_parameters` returns the names of the parameters of the base
-    model, which are never initialized.
+    their initializers. `find_base_parameters` returns the names of the base model's parameters,
+    which are never initialized.
     """
 
     seed: int | None
@@ -61,9 +61,9 @@ def bind_parameters(
     checkpoint: Checkpoint,
     initialization: HeadInitialization | None = None,
 ) -> CheckpointBinding:
-    """Bind every parameter to an expression over tensors of the checkpoint, according to the weight
-    rules of the spec. `load` rules are skipped if the file metadata declares the tensor names and
-    shapes of the spec.
+    """Bind every parameter to an expression over checkpoint tensors, according to the spec's weight
+    rules. `load` rules are skipped if the file metadata says that tensor names and shapes are the
+    spec's own.
 
     If `initialization` has a seed, parameters of a new task head are initialized randomly and
     listed in a warning. Raise all errors at once: E0501, E0503, E0505, E0508, E0510, E0511 or
@@ -71,14 +71,14 @@ def bind_parameters(
     """
     by_name = {w.name: w for w in parameters}
     assert len(by_name) == len(parameters), "parameter names are unique"
-    # Map each parameter to an expression: first with tensor names of the spec, then of the file.
+    # Map each parameter to an expression, first with the spec's tensor names, then with the file's.
     ties = resolve_ties(by_name, rules)
     loads = () if checkpoint.has_spec_layout else rules.loads
     sources = {w.name: _find_rule(w.name, loads) for w in parameters}
     check_load_rules_used(by_name, rules)
     naming = _find_naming(sources, ties, rules.used_spec_paths, checkpoint)
     exprs = {name: _resolve_names(expr, naming, checkpoint) for name, (expr, _) in sources.items()}
-    # Find the parameters in the file. Among the missing parameters, find those of a new task head.
+    # Find the parameters in the file, and the missing parameters that belong to a new task head.
     bound, missing = _resolve_parameters(by_name, exprs, ties, checkpoint)
     head_weights, reasons = _initialize_head(initialization, bound, missing, exprs, checkpoint)
     initialized = head_weights.parameters if head_weights is not None else {}
@@ -114,9 +114,9 @@ def _initialize_head(
     exprs: Mapping[str, Expr],
     checkpoint: Checkpoint,
 ) -> tuple[RandomInitWeights | None, dict[str, str] | None]:
-    """Return the values of missing parameters that form a new task head, and a mapping from each
-    other missing parameter to the reason why it is not part of the head. The values are None if no
-    parameter belongs to a new task head or if there is no seed; both results are None if
+    """Return the values of the missing parameters that form a new task head, and a mapping from
+    every other missing parameter to the reason why it is not part of the head. The values are None
+    if no parameter belongs to a new task head or if there is no seed. Both results are None if
     initialization was not requested.
     """
     if initialization is None:
@@ -184,12 +184,12 @@ def _find_naming(
     parts: Sequence[str],
     checkpoint: Checkpoint,
 ) -> ParameterNaming:
-    """Infer the mapping from parameter names of the spec to tensor names of the file. Tied
-    parameters are not used for the inference, because the file may lack them.
+    """Infer the mapping from the spec's parameter names to the file's tensor names. Tied parameters
+    are not used for the inference, because the file may lack them.
     """
     exprs = [expr for name, (expr, _) in sources.items() if name not in ties]
-    # a `first_present` rule lists alternative names of which the file has only one, so names
-    # without alternatives are more reliable
+    # a `first_present` rule lists several names, only one of which is in the file, so names without
+    # alternatives are more reliable
     unambiguous = [expr for expr in exprs if not contains_first_present(expr)]
     names = [name for expr in unambiguous or exprs for name in iterate_tensor_names(expr)]
     return infer_naming(names, checkpoint.tensors.keys(), checkpoint.path, parts)
@@ -210,16 +210,16 @@ def _list_unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Check
 
 
 def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) -> Expr:
-    """Replace tensor names of an expression with names in the file; resolve alternatives."""
+    """Replace tensor names in an expression with names in the file, and resolve alternatives."""
     present = checkpoint.tensors.keys()
     renamed = rename_tensors(expr, lambda n: naming.resolve_name(n, present))
     return resolve_alternatives(renamed, present.__contains__)
 
 
 def _find_rule(name: str, loads: Sequence[LoadRule]) -> _ExpressionAndRule:
-    """Return the expression in the `load` rule for a parameter: the rule with the exact name, or
-    else the first rule whose pattern matches. By default, a parameter is read from the tensor of
-    the same name.
+    """Return the expression in a parameter's `load` rule. A rule with the exact name takes
+    precedence over rules with a pattern, of which the first match is used. Without a rule, the
+    parameter is read from the tensor of the same name.
     """
     for rule in loads:
         if rule.name == name:
@@ -292,8 +292,8 @@ def _list_mismatches(
 
 
 def get_dtype_family(dtype: str) -> str:
-    """Return the group of mutually convertible dtypes that `dtype` belongs to: floats or integers.
-    A dtype that is neither float nor integer forms its own group.
+    """Return the family of `dtype`, whose dtypes can be converted to each other: floats or
+    integers. A dtype that is neither float nor integer forms its own family.
     """
     if dtype in CONVERTIBLE_FLOATS:
         return "float"
@@ -303,7 +303,9 @@ def get_dtype_family(dtype: str) -> str:
 def _collect_ignored_tensors(
     rules: Sequence[IgnoreRule], naming: ParameterNaming, checkpoint: Checkpoint
 ) -> set[str]:
-    """Return the checkpoint tensors that `ignore` rules match under any possible name."""
+    """Return the checkpoint tensors that an `ignore` rule matches, by the tensor name or by a
+    parameter name that it may correspond to.
+    """
     patterns = [NamePattern(r.pattern) for r in rules]
 
     def is_named(name: str) -> bool:
@@ -319,8 +321,9 @@ def _choose_dtypes(
     rules: WeightRules,
     checkpoint: Checkpoint,
 ) -> tuple[dict[str, BoundParameter], list[Diagnostic]]:
-    """Return the bound parameters with their dtypes, and warnings. A tied parameter whose stored
-    values differ from those of its source keeps its own values, with a warning.
+    """Return the bound parameters with their dtypes, and warnings. If the stored values of a tied
+    parameter differ from those of its source, the parameter keeps its own values and a warning is
+    added.
     """
     dtypes = {n: e.dtype for n, e in checkpoint.tensors.items()}
     bound = {

@@ -49,8 +49,8 @@ class Checkpoint(Closeable):
     """A checkpoint in one or several files, with all tensors by name. `path` is the path that the
     user passed.
 
-    `adapted_tensors` are changed by an adapter. `decoded_tensors` are stored quantized or
-    transformed, and are decoded row by row. `optional_tensors` may remain unused.
+    `adapted_tensors` are changed by an adapter. `decoded_tensors` are stored in quantized or
+    transformed form, and are decoded row by row. `optional_tensors` may remain unused.
     """
 
     adapted_tensors: Set[str] = frozenset()
@@ -77,7 +77,7 @@ class Checkpoint(Closeable):
 
     @property
     def has_spec_layout(self) -> bool:
-        """Return True if the metadata declares tensor names and shapes of the spec."""
+        """Return True if the metadata says that tensor names and shapes are the spec's own."""
         return all(SPEC_LAYOUT_METADATA.items() <= file.metadata.items() for file in self.files)
 
     @property
@@ -90,7 +90,7 @@ class Checkpoint(Closeable):
         return self._file_by_tensor[name]
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
-        """Return a copy of a tensor or of the rows `rows` of a tensor."""
+        """Return a copy of a tensor, or only of its rows `rows`."""
         file = self._file_by_tensor[name]
         return file.read_tensor(name) if rows == ALL_ROWS else file.get_array(name)[rows]
 
@@ -143,7 +143,7 @@ def _is_directory(path: Path) -> bool:
 
 
 def _find_weights_file(directory: Path) -> Path:
-    """Return the weights file or index in a directory. Raise E0514 for none, E0518 for several."""
+    """Return a directory's weights file or index. Raise E0514 if none exists, E0518 if several."""
     names = _list_directory(directory)
     # The file names of transformers take precedence, in the order in which transformers searches
     # for them, because saving a small model over a large model leaves the old index in the
@@ -162,7 +162,7 @@ def _find_weights_file(directory: Path) -> Path:
 
 
 def _reject_pickles(directory: Path, names: list[str]) -> None:
-    """Raise E0514 if a directory contains pickle files that probably contain weights."""
+    """Raise E0514 if a directory has pickle files that are likely to contain weights."""
     # training scripts also write pickles without weights, e.g. optimizer.pt
     if pickles := _filter_by_suffix(names, _PICKLE_SUFFIXES):
         weight_files = [name for name in pickles if name.startswith("pytorch_model")]
@@ -223,7 +223,7 @@ def _raise_ambiguous_directory(
 
 
 def _describe_other_formats(names: list[str]) -> list[str]:
-    """Return descriptions of the files whose weights are in an unsupported format."""
+    """Return descriptions of the weight files whose format is not supported."""
     return [
         f"`{escape_text(name)}` {description}"
         for name in names

@@ -99,7 +99,7 @@ class DequantizedCheckpoint(Checkpoint):
 def _map_unquantized_tensors(
     base: Checkpoint, quantized_tensors: Set[str]
 ) -> dict[str, TensorEntry]:
-    """Return the tensors that are neither `quantized_tensors` of weights nor activation scales."""
+    """Return the tensors that are neither in `quantized_tensors` nor activation scales."""
     return {
         n: e
         for n, e in base.tensors.items()
@@ -114,7 +114,7 @@ def _find_zero_biases(base: Checkpoint, weight_names: Iterable[str]) -> frozense
 
 
 def _view_tensors(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> StoredTensors:
-    """Return the tensors of a quantized weight as views of their files."""
+    """Return a quantized weight's tensors as views of their files."""
     return {
         suffix: checkpoint.get_file(tensor).get_array(tensor) for suffix, tensor in tensors.items()
     }
@@ -123,7 +123,7 @@ def _view_tensors(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> StoredT
 def _find_weights(
     base: Checkpoint, method: str, settings: QuantizationSettings
 ) -> Iterator[QuantizedWeight]:
-    """Yield the weights in the formats of a quantization method. Raise E0532 for an invalid one."""
+    """Yield the weights in a quantization method's formats. Raise E0532 if a weight is invalid."""
     used_names: set[str] = set()
     for format in WEIGHT_FORMATS:
         if method not in format.methods:
@@ -167,8 +167,7 @@ def _check_weights_complete(
     formats = [format for format in WEIGHT_FORMATS if method in format.methods]
     for name, entry in unquantized.items():
         for format in formats:
-            # the suffix of the tensor is that of a quantized weight, but the marker tensor is
-            # missing
+            # the tensor has the suffix of a quantized weight, but the marker tensor is missing
             for suffix in format.required_tensors:
                 if suffix not in ("", format.weight_suffix) and name.endswith(suffix):
                     marker = name.removesuffix(suffix) + format.marker_suffix
@@ -212,8 +211,9 @@ class _ScaleView(DequantizedCheckpoint):
 
 
 def find_copyable_quantized_weights(values: ParameterSource) -> Mapping[str, PackedWeightFormat]:
-    """Map parameters to the packed format of their stored codes, if the codes can be copied
-    unchanged into the compiled model, i.e. are 4-bit integers in groups along the last axis.
+    """Map parameters to the packed format of their stored codes. Omit parameters whose codes cannot
+    be copied unchanged into the compiled model, because they are not 4-bit integers in groups along
+    the last axis.
     """
     if not isinstance(values, CheckpointBinding):
         return {}
@@ -236,8 +236,8 @@ def make_scale_source(values: ParameterSource) -> ParameterSource:
 
 
 def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> PackedWeightFormat | None:
-    """Return the packed format of the stored codes of the weight that `expr` computes. Return None
-    if `expr` does more than move complete rows, or combines weights with different group sizes.
+    """Return the packed format in which the weight that `expr` computes is stored. Return None if
+    `expr` does more than move complete rows, or combines weights with different group sizes.
     """
     if not isinstance(checkpoint, DequantizedCheckpoint):
         return None

@@ -72,8 +72,8 @@ def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
 
 
 def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Shape]) -> Expr | None:
-    """Return an expression for rows `start` to `stop` of axis 0, or None if the expression cannot
-    be sliced.
+    """Return an expression for the rows `start` to `stop` (axis 0) of `expr`, or None if `expr`
+    cannot be sliced.
     """
     match expr:
         case TensorExpr():
@@ -114,7 +114,7 @@ class TensorView:
 
 
 def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorView | None:
-    """Return the range of stored bytes that equals the value of an expression, or None if the value
+    """Return the range of stored bytes that is equal to an expression's value, or None if the value
     must be computed.
     """
     match expr:
@@ -168,8 +168,8 @@ def evaluate_weight_expression(
     read_tensor: Callable[[str], Array],
     read_rows: Callable[[str, slice], Array] | None = None,
 ) -> Array:
-    """Evaluate a weight expression. `read_tensor` reads a tensor by name, and `read_rows` reads a
-    range of rows of a tensor.
+    """Evaluate a weight expression. `read_tensor` reads a tensor by name, and `read_rows` reads
+    some of its rows.
 
     The caller must first check the shapes with `infer_expression_shape` and resolve alternatives
     with `resolve_alternatives`.
@@ -261,7 +261,7 @@ def plan_rearrange(expr: RearrangeExpr, shape: Shape) -> RearrangePlan:
 
 
 def _check_distinct(side: list[str]) -> None:
-    """Raise WeightExpressionError if one side of a pattern repeats an axis name."""
+    """Raise WeightExpressionError if an axis name occurs twice on one side of a pattern."""
     for name in side:
         if side.count(name) > 1:
             raise WeightExpressionError(f"duplicate `{name}` on one side of the pattern")
@@ -276,7 +276,7 @@ def _infer_group_lengths(
     known_sizes = {n: sizes[n] for n in group if n in sizes}
     unknown = [n for n in group if n not in known_sizes]
     product, text = math.prod(known_sizes.values()), " ".join(group)
-    # one unknown size can be computed, but of two unknown sizes only the product is known
+    # one unknown size can be computed, but if two sizes are unknown, only their product is known
     if len(unknown) > 1:
         raise WeightExpressionError(
             f"give the length of `{unknown[0]}` or `{unknown[1]}`: both are unknown in `({text})`"
@@ -315,7 +315,7 @@ def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
 
 
 def _make_resampling_matrix(old_length: int, new_length: int) -> NDArray[np.float64]:
-    """Return a float64 matrix [new, old]; row r has the weights of output sample r."""
+    """Return a float64 matrix [new, old] whose row r contains the weights for output sample r."""
     matrix = np.zeros((new_length, old_length))
     for r in range(new_length):
         center = (r + 0.5) * old_length / new_length - 0.5

@@ -42,7 +42,7 @@ class ExternalLocation:
 @dataclass(frozen=True)
 class ExternalDataPlan:
     """The location of each tensor. `linked_tensors` remain in their checkpoint files.
-    `copied_tensors` maps each other tensor to its offset and size in a new file of `copied_bytes`
+    `copied_tensors` maps all other tensors to their offset and size in a new file of `copied_bytes`
     bytes. `copy_reasons` maps a checkpoint file that cannot be linked to the reason.
     """
 
@@ -65,9 +65,9 @@ def plan_external_data(
 ) -> ExternalDataPlan:
     """Plan the location of each tensor in `pieces`; `directory` is the directory of the model.
 
-    If `link` is True, tensors remain in their checkpoint files where possible. `alignment` is an
-    offset alignment in bytes that the execution provider requires in addition to the element size.
-    Tensors that are not aligned are copied.
+    If `link` is True, tensors remain in their checkpoint files where possible. `alignment` is the
+    offset alignment in bytes that the execution provider requires, in addition to the element size.
+    Tensors that are not aligned in their checkpoint file are copied.
     """
     linked: dict[str, ExternalLocation] = {}
     copied: dict[str, tuple[int, int]] = {}
@@ -109,7 +109,7 @@ def find_linked_path(path: Path, directory: Path) -> str | tuple[str]:
     name = escape_text(path)
     if not stat.S_ISREG(status.st_mode):
         return f"`{name}` is not a regular file"
-    # ONNX rejects external data with several hard links, of which one could be outside the
+    # ONNX rejects external data with several hard links, because one of them could be outside the
     # directory
     if status.st_nlink != 1:
         return f"`{name}` is one of {status.st_nlink} links to its file, which ONNX refuses to read"

@@ -13,10 +13,10 @@ _INITIALIZER_PATTERN = re.compile(r"\s*([a-z_]+)\s*(?:\(\s*([-+0-9.eE]+)\s*\))?\
 
 @dataclass(frozen=True, slots=True)
 class Initializer:
-    """A parameter initializer: every element is 0 (`zeros`), 1 (`ones`) or `value` (`constant`);
-    normal with mean 0 and standard deviation `value` (`normal`); uniform within ±`value`
-    (`uniform`); or uniform within ±value * sqrt(3 / fan_in), so that the output of a linear layer
-    has variance value² (`fan_in`).
+    """A parameter initializer. `zeros`, `ones` and `constant` set every element to 0, 1 or `value`.
+    `normal` has mean 0 and standard deviation `value`. `uniform` is uniform within ±`value`.
+    `fan_in` is uniform within ±value * sqrt(3 / fan_in), so that the output of a linear layer has
+    variance value².
 
     LeCun et al. 1998, "Efficient BackProp", section 4.6. The fan-in is the product of all axis
     sizes except the first, because weights are stored as [out, in, …], and 1 for a vector.
@@ -30,7 +30,9 @@ class Initializer:
         return self.kind if self.kind in PLAIN_KINDS else f"{self.kind}({self.value!r})"
 
     def compute_bound(self, shape: tuple[int, ...]) -> float:
-        """Return the bound b of the uniform distribution on ±b for a parameter of shape `shape`."""
+        """Return the bound b of the uniform distribution within ±b for a parameter of shape
+        `shape`.
+        """
         if self.kind == "uniform":
             return self.value
         weight = shape[1:] if self.kind == "fan_in_each" else shape

@@ -13,11 +13,12 @@ from specc.ir.array import Array
 from specc.ir.ops.quantized import QuantizationFormat, count_groups
 
 CODE_OFFSETS = {4: 8, 8: 128}
-"""The offset, by bits per code, that makes packed codes non-negative."""
+"""The offset that makes packed codes non-negative, keyed by the number of bits per code."""
 MIN_SCALE = np.finfo(np.float32).tiny
 """The minimum scale. Smaller scales would be subnormal in float32 and imprecise, and kernels would
 flush their product with an activation scale to 0. A group with a smaller scale is stored as zeros
-with scale 0."""
+with the scale 0.
+"""
 MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(0))
 """The maximum scale for which 127 × scale is a finite float32."""
 
@@ -70,8 +71,8 @@ def replace_zero_scales(scales: Array) -> Array:
 
 
 def choose_zero_points(codes: Array, bits: int) -> Array:
-    """Return a zero point for each group of codes `[out, blocks, block]`, so that code plus zero
-    point is non-negative. The zero point is the middle of the code range if all codes fit.
+    """Return a zero point for each group of the codes `[out, blocks, block]`, so that code plus
+    zero point is non-negative. If all codes fit, the zero point is the middle of the code range.
     """
     middle, top = 1 << (bits - 1), (1 << bits) - 1
     low, high = codes.min(-1), codes.max(-1)
@@ -147,7 +148,7 @@ def pack_nibbles(values: Array) -> Array:
 
 
 BITS, LOW, HIGH = 4, -8, 7
-"""The number of bits, and the minimum and maximum code of GPTQ."""
+"""GPTQ's number of bits, and its minimum and maximum code."""
 MAX_DIRECT_INVERSE = 256
 """Maximum size of a matrix that is inverted without recursion."""
 BLOCK_COLUMNS = 8
@@ -158,8 +159,8 @@ DAMPING_FRACTION = 0.01
 
 def compute_cholesky_factor(gram: Array) -> Array:
     """Return the upper triangular U with `UᵀU = H⁻¹`, where H is the damped Gram matrix `XᵀX` of
-    the activations (float64). `gram` is overwritten. The three temporary arrays take a quarter of
-    the size of `gram` each.
+    the activations (float64). `gram` is overwritten. Each of the three temporary arrays is a
+    quarter as large as `gram`.
     """
     diagonal = np.einsum("ii->i", gram)
     # A weight column whose input channel is always 0 is rounded to nearest.
@@ -264,7 +265,7 @@ class QuantizationErrorStats:
 
     @property
     def relative_error(self) -> float:
-        """Return the norm of the error divided by the norm of the weight."""
+        """The error's norm divided by the weight's norm."""
         return (self.squared_error / self.squared_norm) ** 0.5 if self.squared_norm else 0.0
 
 
@@ -272,7 +273,7 @@ def _sum_squares(flat: Array) -> float:
     """Return the sum of squares of float32 values, in float64 if float32 overflows."""
     with np.errstate(over="ignore", under="ignore"):
         total = float(np.dot(flat, flat))
-    # sums below the bound are inaccurate, because squares may have underflowed
+    # sums below the minimum are inaccurate, because squares may have underflowed
     if MIN_ACCURATE_SUM < total < np.inf:
         return total
     flat64 = flat.astype(np.float64)

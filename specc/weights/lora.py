@@ -49,9 +49,9 @@ Float64Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterChange:
-    """The change of an adapter to one tensor. The tensor is first replaced by the adapter tensor
-    `replacement`, if any. Then `scale` × `vector`, or `scale` × the product of `left_factor` and
-    `right_factor` (transposed if `is_transposed`), is added to the tensor.
+    """An adapter's change to one tensor. The tensor is first replaced by the adapter tensor
+    `replacement`, if there is one. Then `scale` × `vector`, or `scale` × the product of
+    `left_factor` and `right_factor` (transposed if `is_transposed`), is added to the tensor.
     """
 
     replacement: str = ""
@@ -95,11 +95,11 @@ class LoraAdapter:
 
     @classmethod
     def make_language_adapter(cls, file: TensorFile) -> "LoraAdapter":
-        """Return a language adapter, whose tensors replace tensors of the checkpoint unscaled."""
+        """Return a language adapter, whose unscaled tensors replace checkpoint tensors."""
         return cls(file, LoraScaling(rank=1, alpha=1.0, ranks={}, alphas={}), replaces_tensors=True)
 
     def _read_changes(self) -> dict[str, AdapterChange]:
-        """Return the changes of the adapter by parameter name. Raise E0530 for unknown tensors."""
+        """Return the adapter's changes by parameter name. Raise E0530 for unknown tensors."""
         parts: dict[str, dict[str, str]] = {}
         deltas: dict[str, AdapterChange] = {}
         for name in self.file.tensors:
@@ -162,7 +162,7 @@ class LoraAdapter:
         return a, b
 
     def _check_rank(self, module: str, name: str) -> None:
-        """Raise E0530 if the rank of a LoRA A matrix differs from the rank in the config."""
+        """Raise E0530 if a LoRA A matrix has another rank than the config."""
         # The scale is alpha divided by the rank in the config, so a matrix of another rank would be
         # scaled wrongly.
         rank = self.file.tensors[name].shape[:1]
@@ -217,14 +217,14 @@ class AdaptedCheckpoint(Checkpoint):
         return self.adapter.file if is_in_adapter else self.base.get_file(name)
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
-        """Return a copy of a tensor, merged with the delta of the adapter if there is one."""
+        """Return a copy of a tensor, merged with the adapter's change if there is one."""
         change = self.changes.get(name)
         if change is None:
             return self.base.read_tensor(name, rows)
         return self._apply_change(name, change)[rows]
 
     def _apply_change(self, name: str, change: AdapterChange) -> Array:
-        """Return the tensor `name` with a delta added or replaced by a tensor of the adapter."""
+        """Return the tensor `name` with the change applied, i.e. replaced or added to."""
         if change.replacement:
             tensor = self.adapter.file.read_tensor(change.replacement)
             check_finite(tensor, f"`{escape_text(change.replacement)}`")
@@ -241,8 +241,8 @@ class AdaptedCheckpoint(Checkpoint):
     def _merge_change(
         self, tensor: Array, change: AdapterChange, dtype: np.dtype[np.generic]
     ) -> Array:
-        """Compute the merged weight W + s·B·A, rounded once. Process rows in chunks to bound the
-        float64 copies.
+        """Compute the merged weight W + s·B·A in float64 and round it once. Rows are processed in
+        chunks, so that the float64 copies stay small.
         """
         left = self.adapter.read_float64(change.left_factor)
         right = self.adapter.read_float64(change.right_factor)
@@ -273,8 +273,8 @@ class AdaptedCheckpoint(Checkpoint):
 
 
 def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterChange]:
-    """Return the changes of an adapter by tensor name in the checkpoint. Raise E0531 if the
-    checkpoint lacks a changed tensor, or if the adapter lacks a tensor that it must replace.
+    """Return an adapter's changes, keyed by the names of the checkpoint's tensors. Raise E0531 if
+    the checkpoint lacks a changed tensor, or if the adapter lacks a tensor that it must replace.
     """
     changed_names = [n for n, c in adapter.changes.items() if not c.replacement]
     naming = infer_naming(changed_names, base.tensors.keys(), base.path)
@@ -313,7 +313,7 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
 def _check_fully_trained(
     base: Checkpoint, adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterChange]
 ) -> None:
-    """Raise E0531 if the adapter lacks tensors of fully trained modules in its config."""
+    """Raise E0531 if the adapter lacks a tensor of a module that its config calls fully trained."""
     if adapter.targets is None:
         return
     missing_names = [

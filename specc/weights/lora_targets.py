@@ -1,5 +1,5 @@
-"""Define the target modules and the scaling of a LoRA adapter, and check that parameters read all
-weights that an adapter changes.
+"""Define a LoRA adapter's target modules and scaling, and check that parameters read all weights
+that an adapter changes.
 """
 
 import math
@@ -33,7 +33,7 @@ class LoraScaling:
         return int(_find_pattern_value(self.ranks, module, self.rank))
 
     def get_scale(self, module: str) -> float:
-        """Return the scale of the product B·A of a module (rsLoRA: Kalajdzievski, 2023)."""
+        """Return the factor of a module's product B·A (rsLoRA: Kalajdzievski, 2023)."""
         rank = self.get_rank(module)
         alpha = _find_pattern_value(self.alphas, module, self.alpha)
         return alpha / (math.sqrt(rank) if self.is_rank_stabilized else rank)
@@ -41,8 +41,8 @@ class LoraScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class LoraTargets:
-    """The target modules of a LoRA adapter, by name suffix, without the excluded modules. With
-    `layer_indices`, only modules in layers with these indices are targets.
+    """The target modules of a LoRA adapter, by name suffix, without the excluded modules. If
+    `layer_indices` is set, only modules in the layers with these indices are targets.
 
     An adapter must not contain LoRA matrices of other modules, because training did not use such
     matrices.
@@ -83,7 +83,7 @@ def _find_pattern_value(
 
 
 def check_adapter_tensors_used(binding: CheckpointBinding) -> CheckpointBinding:
-    """Check that the parameters of a binding read all tensors that its adapter changes. Return the
+    """Check that a model's parameters read all tensors that the adapter changes. Return the
     binding, with the warning W0534 if a tensor is not read. Raise E0531 if a changed weight is tied
     to another weight.
     """
@@ -93,8 +93,8 @@ def check_adapter_tensors_used(binding: CheckpointBinding) -> CheckpointBinding:
     for name, bound in binding.bound_parameters.items():
         root = bound.tied_to
         expr = binding.bound_parameters[root].expr if root is not None else None
-        # The adapter was trained on only one of the two modules with the tied weight, which a
-        # single tensor cannot represent.
+        # The adapter was trained on only one of the two modules that share the weight. A single
+        # tensor cannot represent both.
         for tensor in iterate_tensor_names(expr) if expr is not None else ():
             if tensor in changed_tensors:
                 _check_tied(binding, name, tensor)

@@ -92,7 +92,7 @@ class NameCaptures:
 
 
 def get_name_without_numbers(name: str) -> tuple[str, ...]:
-    """Return the parts of a name between numbers, which are equal for all layers of a model."""
+    """Return the parts of a name between its numbers. All layers of a model have the same parts."""
     return tuple(_LAYER_NUMBER.split(name))
 
 
@@ -107,11 +107,11 @@ def replace_numbers_with_placeholders(name: str) -> str:
 
 def generalize_name_pairs(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
     """Return one pattern for the parameter names and one for the tensor names of `pairs`, such as
-    `h.{i}.w` and `l.{i}.v` for `h.3.w` and `l.3.v`. Parameters may differ only in numbers.
+    `h.{i}.w` and `l.{i}.v` for `h.3.w` and `l.3.v`. The parameter names may differ only in numbers.
 
-    Numbers that are equal in all pairs, or that are not a whole component of a single name, are not
-    replaced. If the numbers of tensors do not follow from the numbers of parameters, return the
-    names of the first pair.
+    A number that is equal in all pairs is not replaced; a number in a single pair is replaced only
+    if it is a whole name component. If the parameters' numbers do not determine the tensors'
+    numbers, return the first pair.
     """
     literals, source_literals = map(get_name_without_numbers, pairs[0])
     columns = [*zip(*(find_name_numbers(name) for name, _ in pairs), strict=True)]
@@ -132,8 +132,9 @@ def generalize_name_pairs(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
 def _replace_layer_numbers(
     literals: Sequence[str], columns: Sequence[tuple[str, ...]]
 ) -> list[str]:
-    """Return a text for each number in a name: a placeholder if the number differs between names or
-    is a whole component of a single name, otherwise the number itself.
+    """Return a text for each number in the names: a placeholder if the number differs between
+    names, or if there is only one name and the number is a whole component, otherwise the number
+    itself.
     """
     letters = iter(_PLACEHOLDER_LETTERS)
     texts: list[str] = []
@@ -154,8 +155,8 @@ def group_parameter_names(names: Iterable[str]) -> list[str]:
     groups: list[str] = []
     for literals, rows in numbers_by_skeleton.items():
         columns = [sorted(set(c), key=int) for c in zip(*rows, strict=True)]
-        # `{0..2}.{0..1}` stands for six names, so list the names separately if one of the six is
-        # missing
+        # `{0..2}.{0..1}` stands for six names, so the names are listed separately if one of the six
+        # is missing
         if math.prod(map(len, columns)) == len(set(rows)):
             groups.append(_interleave_parts(literals, [_format_range(c) for c in columns]))
         else:

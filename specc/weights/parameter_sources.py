@@ -1,4 +1,4 @@
-"""Define `ParameterSource`, the interface that streams parameter values, and its implementations
+"""Define `ParameterSource`, an interface for streaming parameter values, and its implementations
 for checkpoints, random initialization and overridden parameters.
 """
 
@@ -128,7 +128,7 @@ def find_tied_parameters(values: ParameterSource) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class BoundParameter:
     """A parameter with either an expression over tensors or the name of the parameter that it is
-    `tied_to`. A randomly initialized parameter has neither an expression nor a source.
+    `tied_to`. A randomly initialized parameter has neither.
     """
 
     parameter: ModelParameter
@@ -138,7 +138,7 @@ class BoundParameter:
 
 
 CheckedRange: TypeAlias = tuple[TensorView, str, str]
-"""A byte range whose values are to be checked, the dtype of the values, and a description."""
+"""A byte range whose values must be checked, the dtype of the values, and a description."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,8 +208,8 @@ class CheckpointBinding:
 
     def _check_file(self, file: TensorFile, ranges: Mapping[str, list[CheckedRange]]) -> str:
         digest = hashlib.sha256()
-        # Hashing takes most of the time and releases the GIL, so a second thread hashes each chunk
-        # while the chunk is checked and the next chunk is read.
+        # Hashing takes most of the time and releases the GIL, so a second thread hashes a chunk
+        # while this thread checks the chunk and reads the next one.
         hash_task: Future[None] | None = None
         with ThreadPoolExecutor(1) as hashing:
             for name, position, chunk in file.read_all_bytes():
@@ -333,7 +333,7 @@ def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
 
 
 MAX_DECODED_ELEMENTS = 1 << 20
-"""Maximum number of elements of a decoded tensor in memory; a single row may have more."""
+"""Maximum number of elements of a decoded tensor in memory, unless a single row has more."""
 
 
 def _iterate_blocks(array: Array) -> Iterator[Array]:
@@ -383,7 +383,7 @@ class ParameterOverrides:
         return self.base.iterate_chunks(name, dtype)
 
     def is_overridden(self, name: str) -> bool:
-        """Return True if a parameter has other values than in `base`."""
+        """Return True if the values of a parameter differ from those in `base`."""
         return False
 
     def iterate_replacement_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:

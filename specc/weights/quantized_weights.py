@@ -65,21 +65,21 @@ CACHED_VALUES = 1 << 16
 GPTQ_CHUNK_ELEMENTS = 1 << 22
 """Number of weight elements that GPTQ, which quantizes column by column, processes at a time."""
 NO_ZERO_POINTS: Array = np.empty(0, np.uint8)
-"""The empty array of zero points of a weight without zero points."""
+"""The array of zero points, which is empty, for a weight without zero points."""
 MAX_THREADS = 2
-"""Number of chunks that are quantized in parallel. More threads would only wait for I/O."""
+"""Number of chunks that are quantized in parallel. Additional threads would only wait for I/O."""
 
 GetFactor: TypeAlias = Callable[[int], Array]
 """A function that returns the GPTQ factor of a matrix in a stacked weight, by matrix index."""
 RowsAndFactor: TypeAlias = tuple[Array, Array | None]
-"""Rows of a matrix, and the GPTQ factor of the matrix, the stored scales of the rows, or None."""
+"""Some rows of a matrix, with the matrix's GPTQ factor, the rows' stored scales, or None."""
 
 
 @dataclass(kw_only=True)
 class StreamingQuantizer:
     """The state of quantizing a weight or a stack of weights row by row. `finished_tensors` are the
-    scales and zero points, set after the last row and released by the first reader; `recipe` is
-    "nearest", "gptq" or "stored".
+    scales and zero points. They are set after the last row, and released by the first reader.
+    `recipe` is "nearest", "gptq" or "stored".
     """
 
     format: QuantizationFormat
@@ -106,7 +106,7 @@ class StreamingQuantizer:
 
 @dataclass(frozen=True)
 class PrequantizedWeight:
-    """A quantized weight: the files of its codes and scales, and its quantization error."""
+    """A quantized weight: the files with its codes and scales, and its quantization error."""
 
     codes: Path
     scales: Path
@@ -120,8 +120,8 @@ def quantize_to_files(
     get_factor: GetFactor,
     stem: Path,
 ) -> PrequantizedWeight:
-    """Quantize a weight with GPTQ, and write its codes and scales to files with the path `stem`
-    plus a suffix. Raise E0810 to E0815 on failure.
+    """Quantize a weight with GPTQ, and write its codes and scales to the files `stem` plus a
+    suffix. Raise E0810 to E0815 on failure.
     """
     quantized = QuantizedWeights(values, {name: format}, get_factor=get_factor)
     tensors = [format.format_tensor_name(name, role) for role in ("codes", "scales")]
@@ -160,7 +160,9 @@ class QuantizedWeights(ParameterOverrides):
 
     @cached_property
     def tensor_roles(self) -> Mapping[str, tuple[str, TensorRole]]:
-        """The weight and the role (codes, scales or zero points) of each stored tensor, by name."""
+        """The weight and the role (codes, scales or zero points) of each stored tensor, by tensor
+        name.
+        """
         return {
             format.format_tensor_name(name, role): (name, role)
             for name, format in self.plan.items()
@@ -169,7 +171,7 @@ class QuantizedWeights(ParameterOverrides):
 
     @cached_property
     def parameters(self) -> ParameterMap:
-        """All parameters by name; quantized weights as codes, scales and zero points."""
+        """All parameters by name, with codes, scales and zero points as separate parameters."""
         parameters = {n: w for n, w in self.base.parameters.items() if n not in self.plan}
         for tensor, (name, role) in self.tensor_roles.items():
             format, parameter = self.plan[name], self.base.parameters[name]
@@ -274,7 +276,7 @@ class QuantizedWeights(ParameterOverrides):
             for elements in (CHUNK_VALUES, GPTQ_CHUNK_ELEMENTS)
         )
         if self.get_factor is not None:
-            # GPTQ takes as long for few rows as for many rows
+            # GPTQ takes about as long for a few rows as for many
             chunk_rows *= -(-gptq_chunk_rows // chunk_rows)
         iterate = iterate_transposed_rows if stream.format.is_transposed else iterate_weight_rows
         yield from iterate(values or self.base, name, stream.out_channels, chunk_rows)
@@ -325,7 +327,7 @@ def _quantize_rows(rows_and_factor: RowsAndFactor, stream: StreamingQuantizer) -
                 chunk_scales = int_quantization.split_groups(factor[part], group_size)[..., 0]
             else:
                 chunk_scales = int_quantization.compute_group_scales(blocks, stream.format.bits)
-            # with zero points, codes may be in -15..15 before the zero point is added
+            # if there are zero points, codes may be in -15..15 before the zero point is added
             bits = 8 if stream.format.has_zero_points else stream.format.bits
             codes = int_quantization.round_to_integers(blocks, chunk_scales, bits)
         stored = codes.astype(np.int8)
@@ -346,8 +348,8 @@ def _quantize_rows(rows_and_factor: RowsAndFactor, stream: StreamingQuantizer) -
 def _map_in_order(
     function: Callable[[RowsAndFactor], _QuantizedRows], row_chunks: Iterator[RowsAndFactor]
 ) -> Iterator[_QuantizedRows]:
-    """Yield the results of `function` in order while the next rows are read; NumPy releases the
-    GIL. At most one chunk per thread is queued.
+    """Yield the results of `function` in order, while the next rows are read in parallel (NumPy
+    releases the GIL). At most one chunk per thread is queued.
     """
     pending: deque[Future[_QuantizedRows]] = deque()
     with ThreadPoolExecutor(MAX_THREADS) as pool:

@@ -14,7 +14,7 @@ SPLITMIX_MULTIPLIER_2 = 0x94D049BB133111EB
 UINT64_MASK = (1 << 64) - 1
 UNIFORMS_PER_NORMAL = 12
 BLOCK_WORDS = 1 << 14
-"""Number of words generated at a time, small enough to fit in the L2 cache."""
+"""Number of words that are generated at a time, which fit in the L2 cache."""
 
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float32]
@@ -42,7 +42,7 @@ def generate_word(key: int, n: int) -> int:
 
 def derive_substream_key(key: int, n: int) -> int:
     """Return the key of sub-stream `n` of the random stream `key`. Nested calls derive a key from
-    several integers, such as sequence and step.
+    several integers, such as the sequence and the step.
     """
     return mix_bits(generate_word(key, n))
 

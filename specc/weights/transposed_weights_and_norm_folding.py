@@ -26,8 +26,8 @@ from specc.weights.weight_value_checks import CHECKED_VALUES, convert_dtype
 
 
 def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
-    """Return the names of parameters that a file stores transposed, except sources of ties."""
-    # parameters that are tied to a source read the source in the layout of the spec
+    """Return the names of the parameters that a file stores transposed, except sources of ties."""
+    # tied parameters read their source in the spec's layout
     tie_sources = {b.tied_to for b in binding.bound_parameters.values() if b.tied_to is not None}
     return frozenset(
         name
@@ -37,7 +37,7 @@ def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
 
 
 def _find_transposed_operand(binding: CheckpointBinding, bound: BoundParameter) -> Expr | None:
-    """Return the operand of a transpose if a file stores the operand, or else None."""
+    """Return the operand of a transpose if it is stored in a file, or else None."""
     expr = bound.expr
     if not isinstance(expr, TransposeExpr) or len(bound.parameter.shape) != 2:
         return None
@@ -49,7 +49,7 @@ def _find_transposed_operand(binding: CheckpointBinding, bound: BoundParameter) 
 
 
 def bind_without_transpose(binding: CheckpointBinding, names: Collection[str]) -> CheckpointBinding:
-    """Return `binding` with the parameters `names` in the layout of the file, `[in, out]`."""
+    """Return `binding` with the parameters `names` in the file's layout, `[in, out]`."""
     bound = dict(binding.bound_parameters)
     for name in names:
         source = bound[name]
@@ -105,7 +105,7 @@ def iterate_weight_rows(
 
 
 MAX_EXPONENT = 40
-"""Maximum exponent of a folded power of two. The remaining factor stays in the norm weight."""
+"""Maximum exponent of a power of two that is folded. The norm weight keeps the remaining factor."""
 FOLDED_NORM_HELP = (
     "norm weights are folded into these weights, so they cannot be linked to a checkpoint: "
     "remove --fold-norms, or `fold_norms` in the spec"
@@ -135,8 +135,8 @@ class NormFoldedWeights(ParameterOverrides):
         return name in self.fold_by_parameter
 
     def iterate_replacement_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values of a parameter in `dtype`, multiplied (linear weights) or divided (norm
-        weights) by the powers of two of its fold.
+        """Yield the values of a parameter in `dtype`. Linear weights are multiplied, and norm
+        weights are divided, by the powers of two of their fold.
         """
         fold = self.fold_by_parameter[name]
         factors, position = self._compute_factors(fold), 0
@@ -155,7 +155,7 @@ class NormFoldedWeights(ParameterOverrides):
             position += block.size
 
     def _compute_factors(self, fold: FoldedNorm) -> Array:
-        """Return a power of two per channel, near the magnitude of the norm output. Normalized
+        """Return a power of two per channel that is near the norm output's magnitude. Normalized
         values have magnitude 1 before they are multiplied by the norm weight.
         """
         if fold.weight not in self.factor_cache:
@@ -169,7 +169,7 @@ class NormFoldedWeights(ParameterOverrides):
 
 
 CHECKED_SCALES = "scales checked, with values up to"
-"""Description of the checked values in error messages about scales of a quantized weight."""
+"""Description of the checked values in error messages about a quantized weight's scales."""
 
 
 @dataclass(frozen=True)
@@ -194,9 +194,9 @@ class RangeCheckedWeights(ParameterOverrides):
     folded_names: Container[str] = ()
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return a parameter's byte range in a file, or None if it needs a conversion. Raise E0517
-        if a value is out of the range of the compute dtype: linked values are not checked
-        elsewhere.
+        """Return a parameter's byte range in a file, or None if it needs a conversion. Linked
+        values are not checked elsewhere, so raise E0517 if a value is out of the compute dtype's
+        range.
         """
         byte_range = self.base.find_byte_range(name)
         if byte_range is not None and name in self.compute_dtype_limits:
@@ -205,8 +205,8 @@ class RangeCheckedWeights(ParameterOverrides):
         return byte_range
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the bytes of a parameter in `dtype`. Raise E0517 if a value is out of the range of
-        the compute dtype, or an error of the underlying parameters.
+        """Yield the bytes of a parameter in `dtype`. Raise E0517 if a value is out of the compute
+        dtype's range, or an error of the underlying parameters.
         """
         limit = self.compute_dtype_limits.get(name)
         for chunk in self.base.iterate_chunks(name, dtype):

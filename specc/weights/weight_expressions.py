@@ -17,9 +17,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class Expr:
-    """A weight expression. `form` is a `str.format` template whose argument `{0}` is the
-    expression.
-    """
+    """A weight expression. `form` is a `str.format` template that formats the expression, `{0}`."""
 
     __slots__ = ()
     form: ClassVar[str]
@@ -65,8 +63,8 @@ class UnaryExpr(Expr):
         return replace(self, x=transform(self.x))
 
     def infer_shape(self, shape: Shape) -> Shape:
-        """Return the shape of the result for an operand of the shape `shape`, by default `shape`.
-        Raise WeightExpressionError if the expression does not fit the operand.
+        """Return the shape of the result for an operand of shape `shape`. The default is `shape`
+        itself. Raise WeightExpressionError if the expression does not fit the operand.
         """
         return shape
 
@@ -125,7 +123,7 @@ class TransposeExpr(UnaryExpr):
 
 @immutable_dataclass
 class ReshapeExpr(UnaryExpr):
-    """A reshaped tensor. The size of one axis may be -1, which means inferred."""
+    """A reshaped tensor. The size of one axis may be -1, i.e. inferred from the other sizes."""
 
     shape: Shape
 
@@ -141,7 +139,7 @@ class ReshapeExpr(UnaryExpr):
         count, inferred = math.prod(shape), self.shape
         if -1 in self.shape:
             axis, known_count = self.shape.index(-1), -math.prod(self.shape)
-            # Use the inferred size: if another axis has size 0, any size would be valid.
+            # Use the inferred size, because if another axis has size 0, any size would be valid.
             inferred_length = count // known_count if known_count else -1
             inferred = (*self.shape[:axis], inferred_length, *self.shape[axis + 1 :])
         if -1 in inferred or math.prod(inferred) != count:
@@ -200,15 +198,15 @@ class FirstPresentExpr(VariadicExpr):
 
 @immutable_dataclass
 class IndexRangeExpr(UnaryExpr):
-    """Base class of expressions that select a range of indices along an axis. Rows are kept unless
-    `axis` is the first axis.
+    """Base class of expressions that select a range of indices along an axis. Unless `axis` is the
+    first axis, all rows are kept.
     """
 
     axis: int
     keeps_rows = True
 
     def get_bounds(self, length: int) -> tuple[int, int]:
-        """Return the range of indices, without the end, for an axis of size `length`. Raise
+        """Return the start and the end (exclusive) of the range for an axis of size `length`. Raise
         WeightExpressionError if the range does not fit.
         """
         raise NotImplementedError
@@ -249,7 +247,7 @@ class SplitPartExpr(IndexRangeExpr):
         return f"split({self.x}, axis={self.axis}, into={parts})[{self.index}]"
 
     def get_bounds(self, length: int) -> tuple[int, int]:
-        """Return the range of the chunk. Raise WeightExpressionError for a missing chunk."""
+        """Return the chunk's start and end. Raise WeightExpressionError for a missing chunk."""
         if isinstance(self.parts, int):
             if self.parts < 1 or length % self.parts:
                 raise WeightExpressionError(f"an axis of {length} has no {self.parts} equal parts")
@@ -281,7 +279,7 @@ class PermuteRopeExpr(UnaryExpr):
     form = "permute_pairs({0.x}, to={0.to}, heads={0.heads})"
 
     def infer_shape(self, shape: Shape) -> Shape:
-        """Return `shape` if each head has an even number of rows."""
+        """Return `shape`. Raise WeightExpressionError if a head has an odd number of rows."""
         rows = _get_length(shape, 0)
         if self.heads < 1 or rows % (2 * self.heads):
             reason = f"{rows} rows cannot be split into {self.heads} heads of pairs"

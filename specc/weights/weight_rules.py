@@ -1,4 +1,4 @@
-"""Apply the weight rules of a spec (tie, load, ignore); infer tensor names of parameters."""
+"""Apply a spec's weight rules (tie, load, ignore), and infer the tensor names of parameters."""
 
 import re
 from collections import Counter
@@ -18,8 +18,9 @@ from specc.weights.weight_expressions import Expr, Shape, rename_tensors
 
 @immutable_dataclass(slots=True, kw_only=True)
 class ModelParameter:
-    """A parameter of the model. In messages, `origin` describes its call and the source of its
-    shape. `config_names` are the config values that determine the axis sizes, or "".
+    """A parameter of the model. `origin` describes, for messages, the call that declares the
+    parameter and where its shape comes from. `config_names` are the config values that determine
+    the axis sizes, or "".
     """
 
     name: str
@@ -36,8 +37,8 @@ ParameterMap: TypeAlias = Mapping[str, ModelParameter]
 
 @immutable_dataclass
 class TieRule:
-    """The rule `tie name = source`. `name` and `source` may be patterns with equal placeholders. A
-    rule with `is_from_used_spec` is skipped if the model lacks the named parameters.
+    """The rule `tie name = source`. `name` and `source` may be patterns with equal placeholders. If
+    `is_from_used_spec` is True, the rule is skipped if the model lacks the named parameters.
     """
 
     name: str
@@ -48,8 +49,8 @@ class TieRule:
 
 @immutable_dataclass
 class LoadRule:
-    """The rule `load name = value`. `name` may be a pattern, whose captures fill placeholders in
-    names of `value`. A rule with `is_from_used_spec` is skipped if the model lacks the named
+    """The rule `load name = value`. `name` may be a pattern, whose captures fill the placeholders
+    in `value`. If `is_from_used_spec` is True, the rule is skipped if the model lacks the named
     parameters.
     """
 
@@ -69,8 +70,8 @@ class IgnoreRule:
 
 @immutable_dataclass
 class WeightRules:
-    """The rules in the `weights` section of a spec and of the specs that it uses. Weights of used
-    specs are below the paths in `used_spec_paths`.
+    """The rules in the `weights` sections of a spec and of the specs that it uses. The weight names
+    of a used spec have one of `used_spec_paths` as prefix.
     """
 
     ties: tuple[TieRule, ...] = ()
@@ -79,7 +80,7 @@ class WeightRules:
     used_spec_paths: tuple[str, ...] = ()
 
     def add_prefix(self, path: str) -> "WeightRules":
-        """Return the rules of a spec that is used at `path`, with the path as name prefix."""
+        """Return the rules of a spec that is used at `path`, with the path prepended to names."""
 
         def prefix_name(name: str) -> str:
             return f"{path}.{name}" if path else name
@@ -95,7 +96,7 @@ class WeightRules:
         return WeightRules(tuple(ties), tuple(loads), tuple(ignores), (path,) if path else ())
 
     def add_fallback_rules(self, fallback_rules: "WeightRules") -> "WeightRules":
-        """Return rules in which `fallback_rules` follow the rules of this object."""
+        """Return these rules, followed by `fallback_rules`."""
         return WeightRules(
             self.ties + fallback_rules.ties,
             self.loads + fallback_rules.loads,
@@ -120,7 +121,7 @@ def select_graph_rules(
     if not unused and all(_has_all_parameters(rule, parameters) for rule in rules.ties):
         return rules
     all_parameters = {**{w.name: w for w in list_other_parameters()}, **parameters}
-    # a rule that also names parameters of other graphs becomes one rule per tied pair in the graph
+    # a rule that also names other graphs' parameters becomes one rule per tied pair in this graph
     ties: list[TieRule] = []
     for rule in rules.ties:
         is_complete = _has_all_parameters(rule, parameters)
@@ -132,7 +133,7 @@ def select_graph_rules(
 
 
 def _drop_unused_spec_rules(parameters: ParameterMap, rules: WeightRules) -> WeightRules:
-    """Drop rules of used specs about parameters that the graph lacks, e.g. of task heads. Names in
+    """Drop rules of used specs whose parameters the graph lacks, e.g. of task heads. The names in
     the dropped rules were already checked with the used spec.
     """
     ties = [r for r in rules.ties if not r.is_from_used_spec]
@@ -160,9 +161,8 @@ def _has_all_parameters(rule: TieRule, parameters: ParameterMap) -> bool:
 def _expand_tie(
     rule: TieRule, parameters: ParameterMap, all_parameters: ParameterMap
 ) -> list[TieRule]:
-    """Return one `tie` rule per tied pair of one graph, without pairs that include a parameter of
-    another graph. A rule whose names are in no graph is returned unchanged. Raise E0510 if a source
-    is in no graph.
+    """Return one `tie` rule per tied pair whose parameters are both in one graph. A rule whose
+    names are in no graph is returned unchanged. Raise E0510 if a source is in no graph.
     """
     pairs = _map_tied_names(rule, all_parameters)
     if not pairs and not rule.is_from_used_spec:
@@ -259,7 +259,7 @@ def _raise_unknown_weight(
 
 @immutable_dataclass
 class ParameterNaming:
-    """The mapping from parameter names to tensor names: it strips `removed_prefix` or adds
+    """The mapping from parameter names to tensor names, which strips `removed_prefix` or adds
     `added_prefix`. `part_namings` maps the path of each used spec to its naming, longest path
     first.
     """
@@ -269,8 +269,8 @@ class ParameterNaming:
     part_namings: "tuple[tuple[str, ParameterNaming], ...]" = ()
 
     def resolve_name(self, declared: str, tensors: Set[str], prefix: str = "") -> str:
-        """Return the tensor name of the parameter `declared`. `prefix` is the path of a used spec,
-        which was removed from `declared`. `tensors` are the full tensor names of the file.
+        """Return the tensor name of the parameter `declared`. If `declared` is the name in a used
+        spec, `prefix` is the path of this spec. `tensors` are the full tensor names in the file.
         """
         for path, inner in self.part_namings:
             if declared.startswith(path):
@@ -309,9 +309,9 @@ class ParameterNaming:
 def infer_naming(
     names: Iterable[str], tensors: Set[str], path: Path, part_paths: Iterable[str] = ()
 ) -> ParameterNaming:
-    """Infer the naming of a checkpoint, and the naming below each path in `part_paths`, because a
-    used spec may have the names of its own checkpoint. Raise E0515 if two namings match the same
-    number of names.
+    """Infer the naming of a checkpoint. The naming below each path in `part_paths` is inferred
+    separately, because a used spec may have the names of its own checkpoint. Raise E0515 if two
+    namings match the same number of names.
     """
     remaining_names, remaining_tensors = set(names), set(tensors)
     part_namings: list[tuple[str, ParameterNaming]] = []
@@ -342,13 +342,13 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
     candidates = [
         naming
         for naming in _list_candidates(names, tensors)
-        # only a base model has a prefix; a task head may be next to a base model without a prefix
+        # next to a task head, the base model may have no prefix, so a prefix must match more names
         if not naming.added_prefix
         or sum(naming.added_prefix + n in tensors for n in names - tensors) > plain_count
     ]
     match_counts = {naming: len(resolve_names(naming) & tensors) for naming in candidates}
     best_count = max(match_counts.values(), default=0)
-    # ignore a naming that matches only a few names by coincidence
+    # ignore a naming that matches a few names by coincidence
     if best_count <= plain_count or 2 * best_count < len(names):
         return ParameterNaming()
     best_namings = [naming for naming, count in match_counts.items() if count == best_count]

@@ -14,7 +14,7 @@ _FIRST_NONFINITE = {
     "float8_e4m3fn": 0x7F,
     "float8_e5m2": 0x7C,
 }
-"""The smallest bit pattern, without sign bit, of a non-finite value of each dtype."""
+"""For each dtype, the smallest bit pattern (without the sign bit) of a non-finite value."""
 
 
 def check_finite(block: Array, location: str) -> None:
@@ -71,7 +71,7 @@ WIDENING_CASTS = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
 
 
 CHECKED_VALUES = "values checked, the largest"
-"""Default description of the checked values in error messages; the largest value follows."""
+"""Default description of the checked values in error messages, before the largest value."""
 
 
 def convert_dtype(
@@ -110,9 +110,9 @@ def convert_dtype(
 def check_quantized_range(
     name: str, error: float, form: QuantizationFormat, in_channels: int, scales: Array
 ) -> None:
-    """Raise E0517 if the relative quantization error `error` shows that the values of a weight
-    became zero, or if integer products of activations and weights, multiplied by their scales,
-    overflow float32.
+    """Raise E0517 if the relative quantization error `error` shows that quantization made a weight
+    zero, or if integer products of activations and weights, multiplied by their scales, overflow
+    float32.
     """
     largest = float(np.abs(scales).max(initial=0)) * 127
     reason = ""
@@ -130,7 +130,7 @@ def check_quantized_range(
 
 
 MAX_QUANTIZATION_ERROR = 0.9
-"""Maximum relative quantization error. With 4 bits, the error of typical weights is at most 0.3."""
+"""Maximum relative quantization error. At 4 bits, typical weights have an error of at most 0.3."""
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 

@@ -1,4 +1,4 @@
-"""Open GGUF files (llama.cpp), whose tensors are renamed as in Hugging Face checkpoints."""
+"""Open GGUF files (llama.cpp) and rename their tensors to the names in Hugging Face checkpoints."""
 
 import mmap
 import os
@@ -81,8 +81,8 @@ config.json."""
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A llama.cpp architecture. `model_type` is the architecture's name in Hugging Face configs.
-    `layer_names` maps tensor names in a layer, in which `{}` stands for the expert index.
-    `tensor_changes` lists the tensors that llama.cpp changed. If `has_offset_norms` is True,
+    `layer_names` maps the tensor names in a layer to Hugging Face names; `{}` stands for the expert
+    index. `tensor_changes` lists the tensors that llama.cpp changed. If `has_offset_norms` is True,
     llama.cpp added 1 to norm weights.
     """
 
@@ -184,7 +184,7 @@ class GGUFFile(TensorFile):
         return self._restore_tensor(name, super().read_tensor(name))
 
     def _restore_tensor(self, name: str, stored: Array) -> Array:
-        """Undo the changes of llama.cpp to a tensor: norm offsets and the order of RoPE rows."""
+        """Undo llama.cpp's changes to a tensor, i.e. its norm offset or its order of RoPE rows."""
         change = self.changes.get(name)
         if change is None:
             return stored

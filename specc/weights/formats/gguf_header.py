@@ -135,8 +135,8 @@ class _Reader:
         return list(struct.unpack_from(f"<{count}{code}", self.data, start))
 
     def make_range(self, count: int) -> range:
-        """Return `range(count)`. Raise an error if fewer than `count` bytes remain in the file,
-        because each item takes at least one byte.
+        """Return `range(count)` for a loop over `count` items. Raise an error if fewer than `count`
+        bytes remain in the file, because each item takes at least one byte.
         """
         if count > len(self.data) - self.offset:
             raise _InvalidHeaderError(

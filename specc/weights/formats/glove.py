@@ -88,7 +88,7 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
             f"expected {max(width, 1)} numbers after the word, got {len(fields) - 1}"
         )
     word = " ".join(fields[:-width])
-    # A number within the word means that the line has more values than expected.
+    # If the word contains a number, the line has more values than expected.
     extra = [f for f in fields[1:-width] if _parse_number(f) is not None]
     if extra or not word:
         message = f"expected a word and {width} numbers, got {len(fields)} fields"

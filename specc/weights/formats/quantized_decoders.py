@@ -42,10 +42,11 @@ class LayoutError(Exception):
 
 
 def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths) -> None:
-    """Check a tensor against a pattern and add the sizes of its axes to `lengths`.
+    """Check a tensor against a pattern and add its axis sizes to `lengths`.
 
-    `float|u8[groups, 16]` requires one of two types and two axes, the second of size 16. `any`
-    matches every type; a type without axes matches every shape. Raise LayoutError on a mismatch.
+    `float|u8[groups, 16]` requires one of two types, and two axes, of which the second has size 16.
+    `any` matches every type. A type without brackets matches every shape. Raise LayoutError on a
+    mismatch.
     """
     match = _TENSOR_PATTERN.fullmatch(pattern)
     assert match is not None, pattern
@@ -65,8 +66,8 @@ def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths
 
 
 def check_entry_count(name: str, count: int, expected: int) -> None:
-    """Raise LayoutError unless a tensor has the number of elements that follows from the shapes of
-    other tensors.
+    """Raise LayoutError unless a tensor has the number of elements that the shapes of the other
+    tensors imply.
     """
     if count != expected:
         raise LayoutError(f"{name}: {count} values, expected {expected}")
@@ -79,8 +80,8 @@ reads its values from the file.
 Codes: TypeAlias = tuple[Array, Array]
 """Two arrays that broadcast to the shape of the weight: codes minus zero points, and scales."""
 Decode: TypeAlias = Callable[[StoredTensors, slice], Codes]
-"""A function that decodes a slice of the rows of a weight. The caller opens the tensors again for
-each call, so that a changed file is detected.
+"""A function that decodes some rows of a weight. The caller opens the tensors again for each call,
+so that a changed file is detected.
 """
 
 
@@ -121,7 +122,7 @@ OpenWeight: TypeAlias = Callable[[StoredTensors, Lengths, QuantizationSettings],
 
 FP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)
 FP4_DOUBLED = np.concatenate([FP4_VALUES, -FP4_VALUES])
-"""The doubled values of all FP4 (E2M1) codes; doubling makes them integers."""
+"""The values of all FP4 (E2M1) codes, doubled to make them integers."""
 EXPONENT_BIAS = 127
 """The exponent bias of E8M0, a format without sign and mantissa."""
 
@@ -164,9 +165,9 @@ def reshape_scale_grid(scales: Array, rank: int) -> Array:
 
 
 def _infer_block_shape(shape: Shape, grid: Shape, block: tuple[int, int] | None) -> tuple[int, int]:
-    """Infer the shape of the blocks that share one scale, from the shape of a matrix and of its
-    scales, `grid`. `block` is the shape in the config, or None; with a config shape, blocks at the
-    edges may be smaller. Raise LayoutError if the shapes do not fit.
+    """Infer the shape of the blocks that share one scale from the matrix shape and `grid`, the
+    shape of the scales. `block` is the block shape in the config, or None. If the config has a
+    block shape, blocks at the edges may be smaller. Raise LayoutError if the shapes do not fit.
     """
     sizes = []
     for length, count, requested in zip(shape, grid, block or (0, 0), strict=True):
@@ -255,8 +256,8 @@ def _read_quant_state(tensors: StoredTensors) -> dict[str, Any]:
 def open_bnb4_weight(
     tensors: StoredTensors, lengths: Lengths, _: QuantizationSettings
 ) -> QuantizedLayout:
-    """Return the layout of an NF4 or FP4 weight of bitsandbytes, `table[q] * absmax`. The codes
-    form blocks of a flat array. Nested scales are quantized to 8 bits.
+    """Return the layout of an NF4 or FP4 weight of bitsandbytes, `table[q] * absmax`. The codes are
+    blocks of the flattened weight. Nested scales are quantized to 8 bits.
     """
     state = _read_quant_state(tensors)
     shape, block_size = tuple(map(int, state["shape"])), int(state["blocksize"])

@@ -1,5 +1,5 @@
-"""Define the storage formats of quantized weights (`WEIGHT_FORMATS`): the tensors of a weight by
-name suffix, and the function that opens a weight.
+"""Define the storage formats of quantized weights (`WEIGHT_FORMATS`). A format lists a weight's
+tensors by name suffix, and the function that opens the weight.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,8 +42,8 @@ def _subtract_zero_points(codes: Array, zero_points: Array | int) -> Array:
 
 def _infer_code_bits(code_count: int, word_count: int, candidates: Sequence[int], bits: int) -> int:
     """Return the first number of bits in `candidates` for which `code_count` codes take exactly
-    `word_count` 32-bit words. If `bits`, the config value, is not 0, `bits` is the only candidate.
-    Raise LayoutError if no candidate fits.
+    `word_count` 32-bit words. If `bits`, the number of bits in the config, is not 0, it is the only
+    candidate. Raise LayoutError if no candidate fits.
     """
     matching_bits = [
         b for b in candidates if -(-code_count * b // 32) == word_count and bits in (0, b)
@@ -248,7 +248,7 @@ class WeightFormat:
     """A storage format of quantized weights. `methods` lists the quantization methods
     (`quant_method` in the config) that use the format.
 
-    Every tensor `name + marker_suffix` indicates a weight `name + weight_suffix`.
+    If a tensor `name + marker_suffix` exists, there is a quantized weight `name + weight_suffix`.
     `required_tensors` and `optional_tensors` map suffixes of tensors to patterns (`match_tensor`).
     """
 
@@ -367,4 +367,6 @@ WEIGHT_FORMATS = (
     ),
 )
 """All storage formats of quantized weights. Formats with the same marker have different methods.
-Earlier formats take precedence, because a weight with `.weight_shape` also has `.weight_packed`."""
+Earlier formats take precedence, because a weight with the marker `.weight_shape` also has the
+tensor `.weight_packed`.
+"""

@@ -30,9 +30,9 @@ from specc.weights.formats.safetensors_header import (
 )
 
 FileIdentity: TypeAlias = tuple[int, int, int, int]
-"""The device, inode, size and modification time of a file."""
+"""A file's device, inode, size and modification time."""
 SPEC_LAYOUT_METADATA = {"specc.layout": "spec"}
-"""File metadata declaring that tensor names and shapes are those of the spec (no `load` rules)."""
+"""File metadata which says that tensor names and shapes are the spec's own (no `load` rules)."""
 
 CHUNK_BYTES = 1 << 20
 """Number of bytes read at once when a tensor is streamed: a multiple of every element size."""
@@ -40,7 +40,7 @@ CHUNK_BYTES = 1 << 20
 
 class TensorFile(Closeable):
     """An open, validated safetensors file. The values of `transformed_tensors` are changed when
-    read.
+    they are read.
     """
 
     transformed_tensors: Set[str] = frozenset()
@@ -108,7 +108,9 @@ class TensorFile(Closeable):
         self.check_unchanged()
 
     def read_all_bytes(self) -> Iterator[tuple[str, int, memoryview]]:
-        """Yield all bytes in order, with tensor name ("" between tensors) and tensor offset."""
+        """Yield all bytes in order, each chunk with its tensor ("" for bytes between tensors) and
+        offset.
+        """
         order = sorted(self.tensors.values(), key=lambda t: (t.offset, t.nbytes))
         # all tensors use the same pair of buffers, because allocating new memory is slow
         buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(2)]
@@ -216,9 +218,9 @@ def write_safetensors(
 ) -> None:
     """Write a safetensors file atomically. The order of `tensors` does not affect the output.
 
-    A file that specc did not write is replaced only with `force` (E0833). The name of the producer
-    is added to the metadata for `specc.io.file_type_detection`. Pass `SPEC_LAYOUT_METADATA` if the
-    tensor names and shapes are those of the spec.
+    A file that specc did not write is replaced only with `force` (E0833). The producer's name is
+    added to the metadata for `specc.io.file_type_detection`. Pass `SPEC_LAYOUT_METADATA` if the
+    tensor names and shapes are the spec's own.
 
     Tensors are sorted by decreasing element width, then by name, so that each tensor is aligned to
     its element width. The data section is aligned to 64 bytes.

@@ -58,7 +58,7 @@ DTYPES_BY_FILE_NAME: dict[str, str] = {ours.upper(): ours for ours in NUMPY_KIND
 FLOAT_DTYPES = frozenset(n for n in DTYPE_BITS if n.startswith(("f", "bf")))
 """Floating-point dtypes."""
 CONVERTIBLE_FLOATS = FLOAT_DTYPES & NUMPY_DTYPES.keys()
-"""Floating-point dtypes that can be converted to each other."""
+"""The floating-point dtypes that can be converted to each other."""
 
 NATIVE_ORDER_DTYPES = frozenset(
     ours for ours, kind in NUMPY_KINDS.items() if isinstance(kind, type)
@@ -113,7 +113,7 @@ class _InvalidHeaderError(Exception):
 
 
 def read_header(fd: int, size: int, path: str) -> tuple[list[TensorEntry], dict[str, str], bytes]:
-    """Return the tensors in data order, the metadata and the raw header. Raise E0506 on failure."""
+    """Return the tensors in file order, the metadata and the raw header. Raise E0506 on failure."""
     try:
         data = _read_header_bytes(fd, size)
         fields = _parse_fields(data)
@@ -257,8 +257,8 @@ def _parse_lengths(value: Json) -> list[int] | None:
 
 
 def _check_ranges(tensors: list[TensorEntry], start: int, size: int) -> None:
-    """Raise an error unless the tensors, in order, take all bytes from `start` to `size`, the size
-    of the file, without gaps.
+    """Raise an error unless the tensors, in order, fill the bytes from `start` to `size`, the file
+    size, without gaps.
     """
     position = start
     for t in tensors:
