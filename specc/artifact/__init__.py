@@ -1,5 +1,4 @@
-"""Metadata of compiled models: the manifest of a model, and the index and generation metadata of a
-package.
+"""Metadata of compiled models: a model's manifest, and a package's index and generation metadata.
 
-The compiler writes the metadata as JSON. Parsers of the metadata validate every field.
+The compiler writes the metadata as JSON. The parsers validate every field.
 """

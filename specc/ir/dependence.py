@@ -52,7 +52,7 @@ def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tupl
 
 
 def get_operand_axis_size(node: Node, dependence: Dependence) -> Dim:
-    """Return the size of the operand axis of `node` to which `dependence` belongs."""
+    """Return the size of the axis of `node`'s operand to which `dependence` belongs."""
     return node.get_operand(dependence.operand).shape[dependence.operand_axis]
 
 
@@ -117,8 +117,8 @@ def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, Ax
 
 
 def _extend_trace(dependence: Dependence, source: AxisTrace) -> AxisTrace:
-    """Compose the trace `source` with a dependence: add the window offsets of the dependence, or
-    for any other kind of dependence, return a trace of all positions.
+    """Compose the trace `source` with a dependence. For a window, add its offsets. For any other
+    kind of dependence, return a trace of all positions.
     """
     interval = source.axes.get(dependence.operand_axis)
     if interval is None:
@@ -133,7 +133,7 @@ def _extend_trace(dependence: Dependence, source: AxisTrace) -> AxisTrace:
 def _iterate_scan_dependences(
     op: Scan, args: Sequence[Type | None], results: Sequence[Type]
 ) -> Iterator[Dependence]:
-    """Yield the dependences of the results of a `Scan` on its operands."""
+    """Yield the dependences of a `Scan`'s results on its operands."""
     if op.has_mask:
         yield from _iterate_mask_dependences(op, len(results))
     for n in range(op.first_body_operand, len(args)):
@@ -166,8 +166,8 @@ def _iterate_scanned_axis(
     """Yield the dependences of all loop results on the scan axis `axis` of `operand`."""
     for result in range(result_count):
         if result < op.carry_count:
-            # the final loop-carried value depends on all positions; the final iteration is at the
-            # last position only in forward direction
+            # the final loop-carried value depends on all positions; only in forward direction is
+            # the final iteration at the last position
             if op.reverse:
                 yield make_dependence(operand, axis, result, None, "all")
             else:
@@ -181,8 +181,8 @@ def _iterate_scanned_axis(
 
 
 def _convert_to_outer_axis(op: Scan, axis: int, is_scan_output: bool) -> int:
-    """Convert an axis of a body output to the axis of the loop result. The result of a scan output
-    has an additional scan axis.
+    """Convert an axis of a body output to the corresponding axis of the loop result. The result of
+    a scan output has an additional axis, the scan axis.
     """
     return axis + (is_scan_output and axis >= op.axis)
 

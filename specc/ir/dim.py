@@ -48,8 +48,8 @@ DimLike: TypeAlias = Union["Dim", int]
 
 class Dim:
     """A dimension, such as `Dim.from_value(3)` or `Dim.symbol("batch") * 2`. `number` is the size
-    of a static dimension, or None. `origin` is the location where the user set the size. Messages
-    show the origin, and comparisons ignore it.
+    of a static dimension, or None. `origin` is the location where the user set the size. It is
+    shown in messages and ignored in comparisons.
     """
 
     __slots__ = ("_hash", "_symbols", "number", "origin", "terms")
@@ -116,7 +116,7 @@ class Dim:
         return self._symbols
 
     def iterate_opaque_functions(self) -> Iterator[DimFunction]:
-        """Yield the opaque functions in the terms, without nested opaque functions."""
+        """Yield the opaque functions in the terms, but not the opaque functions inside them."""
         atoms = (atom for monomial, _ in self.terms for atom, _ in monomial)
         return (atom for atom in atoms if isinstance(atom, DimFunction))
 
@@ -254,7 +254,7 @@ def floor_divide_dims(p: DimLike, q: DimLike) -> Dim:
                 rest = p - Dim({monomial: 1})
                 return floor_divide_dims(x + rest * m, m * q)
     # `(3 x + 4) // 6` becomes `(x + 1) // 2`: a common factor of the non-constant terms is
-    # cancelled, unless the constant is negative, because its remainder would be rounded differently
+    # cancelled, except if the constant is negative, because rounding would differ
     factors = (c for monomial, c in p.terms if monomial)
     if number and number > 0 and (divisor := gcd(number, *factors)) > 1:
         return floor_divide_dims(Dim({m: c // divisor for m, c in p.terms}), number // divisor)
@@ -324,7 +324,9 @@ def _make_function_dim(fn: str, evaluate: Callable[[int, int], int], p: DimLike,
 
 
 def _try_divide(p: Dim, q: Dim) -> Dim | None:
-    """Return `p / q` if `q` equals `p` or is a monomial that divides every term of `p`, or None."""
+    """Return `p / q` if `q` is equal to `p` or is a monomial that divides each term of `p`, else
+    None.
+    """
     if p == q and q.terms:
         return Dim.from_value(1)
     if len(q.terms) != 1:
@@ -374,7 +376,7 @@ def _cancel_quotient(monomial: Monomial, c: int) -> Dim | None:
 
 
 def _normalize_sum(terms: dict[Monomial, int]) -> Dim:
-    """Return the sum of `terms`, in which terms such as `3 · (a / 3)` are simplified to `a`."""
+    """Return the sum of `terms`. Terms such as `3 · (a / 3)` are simplified to `a`."""
     for monomial, c in terms.items():
         if abs(c) > 1 and (cancelled := _cancel_quotient(monomial, c)) is not None:
             return _normalize_sum({m: n for m, n in terms.items() if m != monomial}) + cancelled

@@ -19,7 +19,7 @@ from specc.ir.types import Type
 @dataclass(frozen=True, eq=False, slots=True)
 class Value:
     """A tensor of the graph. `node` is the node that computes the value (None for inputs and
-    parameters), and `index` is the index of the value among the results of this node.
+    parameters), and `index` is the value's index among the node's results.
     """
 
     type: Type
@@ -90,9 +90,9 @@ class Node:
 
 @immutable_dataclass(kw_only=True)
 class Parameter:
-    """A weight of the model: its full name, type, initializer and source location, and the built-in
-    function that declares it. `tied_to` is the name of the weight to which the parameter is tied,
-    or "".
+    """A weight of the model, with its full name, type, initializer and source location, and the
+    built-in function that declares it. `tied_to` is the weight to which the parameter is tied, or
+    "".
     """
 
     name: str
@@ -193,7 +193,7 @@ class GraphBuilder:
     node_indices: dict[Node, int] = field(default_factory=dict)
     """The index of each node, in insertion order."""
     nodes_by_free_length: dict[str, dict[Node, None]] = field(default_factory=dict)
-    """The nodes that depend on a symbolic dimension of an expert body, by name of the dimension."""
+    """The nodes that depend on a symbolic dimension of an expert body, by dimension name."""
 
     def add_input(self, name: str, facts: Input) -> Value:
         """Add an input and return its value. Input names must be unique."""
@@ -253,8 +253,8 @@ class GraphBuilder:
     def copy_node(
         self, graph: Graph, node: Node, new_values: Mapping[Value, Value], op: Op | None = None
     ) -> NodeResults:
-        """Add a copy of `node` with its operands mapped by `new_values`. If `op` is not None, `op`
-        replaces the op of the node. Return the new results.
+        """Add a copy of `node` whose operands are mapped by `new_values`. If `op` is not None, it
+        replaces the node's op. Return the new results.
         """
         results = self.add_node(op or node.op, *(a and new_values[a] for a in node.args))
         self.copy_origin(graph, node, results)
@@ -288,7 +288,7 @@ class GraphBuilder:
         outputs: Mapping[str, Value] | None = None,
     ) -> Graph:
         """Build the copy of `graph`, with the same names, length bounds and equations. `outputs`
-        are the outputs of the copy, by default the copied outputs of `graph`.
+        are the copy's outputs. By default, they are the copied outputs of `graph`.
         """
         self.names = {n: new_values[v] for n, v in graph.names.items() if v in new_values}
         if outputs is None:

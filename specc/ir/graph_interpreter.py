@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class HasShape(Protocol):
-    """The protocol of arrays and tensors, which have a shape."""
+    """The protocol of objects with a shape, i.e. arrays and tensors."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -135,8 +135,8 @@ def run_scan(
     is_all_true: Callable[[T], bool],
 ) -> tuple[list[T], list[list[T]]]:
     """Run a `Scan`. Return the final loop-carried values, and the scan outputs of each executed
-    iteration. `select_value` returns the new value at valid positions. At padded positions,
-    `select_value` returns the old value, or zeros if the old value is None.
+    iteration. `select_value` returns the new value at valid positions and the old value at padded
+    positions, or zeros if the old value is None.
     """
     roles, results = op.split_operands(operands), list(op.body.outputs.values())
     inputs = list(op.body.inputs.values())
@@ -219,7 +219,7 @@ def evaluate_split_shape(
 
 
 def compute_merged_shape(op: ops.Merge, shape: Sequence[int]) -> list[int]:
-    """Return the output shape of a merge of adjacent axes."""
+    """Return the output shape of an op that merges adjacent axes."""
     end = op.axis + op.count
     return [*shape[: op.axis], prod(shape[op.axis : end]), *shape[end:]]
 
@@ -322,13 +322,12 @@ def count_mask_positions(op: ops.DownsamplePaddingMask, size: int) -> int:
 def count_window_elements(
     op: ops.AveragePool, sizes: Sequence[int], counts: Sequence[int]
 ) -> list[list[int]]:
-    """Return the divisor of every window of an average pooling along each axis, i.e. the number of
-    averaged positions. `counts` are the numbers of windows.
+    """Return the divisors of an average pooling, i.e. the number of averaged positions for every
+    window along each axis. `counts` are the numbers of windows.
     """
     element_counts = []
     for n, (size, count) in enumerate(zip(sizes, counts, strict=True)):
-        # with `count_include_pad`, explicit padding is counted, but not positions added by ceil
-        # mode
+        # `count_include_pad` counts explicit padding, but not the positions that ceil mode adds
         first, end = 0, size
         if op.count_include_pad:
             first, end = -op.padding_before[n], size + op.padding_after[n]

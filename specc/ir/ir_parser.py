@@ -1,9 +1,8 @@
 """Parse graphs from the textual IR.
 
-The parser treats the text as untrusted: the parser limits the size and nesting of the text, builds
-only known ops with attributes of the declared types, checks all nodes with shape rules, and
-executes nothing. The parser raises E0927 if the version or the size is not supported, and E0928 if
-a line is invalid.
+The text is untrusted, so the parser limits its size and nesting, builds only known ops with
+attributes of the declared types, checks all nodes with shape rules, and executes nothing. It raises
+E0927 if the version or the size is not supported, and E0928 if a line is invalid.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,7 +38,7 @@ OP_BUILD_ERRORS = (
 
 
 def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
-    """Parse the textual IR. Return the graphs by name. `name` is the text's name in messages."""
+    """Parse the textual IR. Return the graphs by name. Messages call the text `name`."""
     if len(text) > MAX_IR_TEXT_LENGTH:
         raise_error("E0927", f"`{name}` has more than {MAX_IR_TEXT_LENGTH >> 20} MiB of textual IR")
     lines = IrLineReader(Source(name, text))
@@ -78,7 +77,7 @@ class _GraphParser:
         self.length_equations: dict[str, Dim] = {}
 
     def parse_graph(self) -> Graph:
-        """Parse the graph, whose lines are in the order in which `format_ir` prints them."""
+        """Parse the graph. Its lines are in the order in which `format_ir` prints them."""
         lines = self.lines
         # limit the nesting, because loop bodies are parsed recursively
         if self.depth > MAX_BODY_NESTING:
@@ -276,8 +275,8 @@ class _GraphParser:
             self.lines.expect_word(", ")
 
     def parse_attribute(self, depth: int) -> object:
-        """Parse the value of an attribute: a number, a string, `true`, `false`, a dimension
-        `<dim>`, or a tuple of these values. Tuples cannot be nested (`depth` 1 is inside a tuple).
+        """Parse an attribute value: a number, a string, `true`, `false`, a dimension `<dim>`, or a
+        tuple of these values. Tuples cannot be nested, and `depth` is 1 inside a tuple.
         """
         lines = self.lines
         if lines.skip_word("true"):
@@ -321,7 +320,7 @@ def build_op(name: str, attributes: dict[str, object], body: Graph | None = None
 def _check_attribute(field: Field[object], attributes: Mapping[str, object]) -> None:
     """Raise ShapeError if an attribute is missing or has the wrong type."""
     if field.name not in attributes:
-        # a text in an older format lacks newer attributes
+        # a text in an older format may lack attributes that were added later
         if field.default is MISSING:
             raise ShapeError(f"the attribute `{field.name}` is missing")
     elif not _has_type(attributes[field.name], field.type):

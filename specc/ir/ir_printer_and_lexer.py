@@ -286,7 +286,7 @@ class IrLineReader:
         return Span(self.source, self.start + self.column, self.start + len(self.line))
 
     def raise_error_here(self, expected: str, span: Span | None = None) -> NoReturn:
-        """Raise E0928 with the message `expected`, at `span` or the current position."""
+        """Raise E0928 with the message `expected` at `span` or at the current position."""
         span = span or self.get_rest_span()
         raise_error(
             "E0928", f"invalid textual IR: {expected}", span, helps=["compile the model again"]

@@ -41,7 +41,9 @@ def _iterate_errors(graph: Graph) -> Iterator[str]:
 def _iterate_undefined(
     value_kind: str, values: Mapping[str, Value], defined_values: set[Value]
 ) -> Iterator[str]:
-    """Yield an error for each undefined value. `value_kind` is "output" or "name" for messages."""
+    """Yield an error for each undefined value, which messages call `value_kind` ("output" or
+    "name").
+    """
     for name, value in values.items():
         if value not in defined_values:
             yield f"the {value_kind} `{name}` is not defined in the graph"
@@ -74,7 +76,7 @@ def returns_dynamic_size(node: Node) -> bool:
 def _iterate_node_errors(
     node: Node, results: NodeResults, defined_values: set[Value]
 ) -> Iterator[str]:
-    """Yield the errors of a node: undefined operands, invalid results, and errors of its body."""
+    """Yield a node's errors: undefined operands, invalid results, and errors in its body."""
     for n, a in enumerate(node.args):
         if a and a not in defined_values:
             yield f"operand {n + 1} is used before it is defined"
@@ -84,7 +86,7 @@ def _iterate_node_errors(
 
 
 def _iterate_result_errors(node: Node, results: NodeResults) -> Iterator[str]:
-    """Yield an error for each result of a node that differs from the inferred result."""
+    """Yield an error for each of a node's results that differs from the inferred result."""
     for n, r in enumerate(results):
         if r.node is not node and r.node != node:
             yield "a result belongs to another node"
@@ -105,7 +107,7 @@ def _iterate_result_errors(node: Node, results: NodeResults) -> Iterator[str]:
 
 
 def _iterate_body_errors(body: Graph) -> Iterator[str]:
-    """Yield the errors of the body of a loop or of a mixture of experts."""
+    """Yield the errors in the body of a loop or a mixture of experts."""
     if body.parameters:
         yield "the body of a loop has parameters"
     if any(returns_dynamic_size(n) for n, _ in body.nodes):

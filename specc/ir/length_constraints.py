@@ -1,8 +1,8 @@
 """Constraints on dynamic axis sizes (lower bounds, table sizes, slices, exact divisions), and a
 search for sizes that satisfy the constraints.
 
-Code that runs a model with axis sizes of its own choice needs valid sizes: `x[:, 0:30]` and
-`split(x, into=[n / 2, 2], axis=1)` are undefined for an axis of size 11.
+Code that chooses the axis sizes with which it runs a model needs valid sizes. For example, `x[:,
+0:30]` and `split(x, into=[n / 2, 2], axis=1)` are undefined for an axis of size 11.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -14,12 +14,14 @@ from specc.ir.dim import DIM_FUNCTIONS, Atom, Dim, DimError, DimFunction, min_di
 from specc.ir.graph import Graph, Node, Value
 
 ROPE_TABLE = "--context-length"
-"""The name of the RoPE length limit in messages: the option that sets this limit."""
+"""The name of the RoPE length limit in messages, which is the option that sets the limit."""
 
 
 @immutable_dataclass
 class PositionLimit:
-    """The limit `length <= max_positions` of a position embedding. `table` is None for RoPE."""
+    """The limit `length <= max_positions` that a position embedding imposes. `table` is None for
+    RoPE.
+    """
 
     node: Node
     length: Dim
@@ -39,7 +41,7 @@ def iterate_position_limits(graph: Graph) -> Iterator[PositionLimit]:
 
 
 def find_position_limit(node: Node) -> PositionLimit | None:
-    """Return the limit of a position embedding, or None for any other node."""
+    """Return the limit that a node imposes if it is a position embedding, otherwise None."""
     match node:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
             return _make_position_limit(node, ids, table.shape[0].number, table)
@@ -57,7 +59,7 @@ def find_position_limit(node: Node) -> PositionLimit | None:
 def _make_position_limit(
     node: Node, ids: Value, max_positions: int | None, table: Value | None
 ) -> PositionLimit | None:
-    """Return the limit of a lookup of `ids` in a position table, or None if it is unknown."""
+    """Return the limit that a lookup of `ids` in a position table imposes, or None if unknown."""
     maximum = _find_largest_index(ids)
     if max_positions is None or maximum is None:
         return None
@@ -107,7 +109,7 @@ def _shift_largest_index(fn: str, maximum: Dim | None, offset: Value) -> Dim | N
 
 
 SEARCH_RADII = (4, 16, 64, 600)
-"""Maximum distances from the preferred sizes, which the search tries in order."""
+"""The maximum distances from the preferred sizes, in the order in which the search tries them."""
 
 MAX_TRIES = 1_500
 """Maximum number of search steps per radius."""
@@ -115,7 +117,7 @@ MAX_TRIES = 1_500
 
 @immutable_dataclass
 class DimConstraint:
-    """A dimension that must have an integer value, and be non-negative if it counts positions."""
+    """A dimension whose value must be an integer, and non-negative if it counts positions."""
 
     length: Dim
     is_position_count: bool
@@ -134,9 +136,9 @@ def find_valid_dim_sizes(
     max_lengths: Mapping[str, int] | None = None,
     excluded: Collection[int] = (),
 ) -> dict[str, int] | None:
-    """Return sizes of the symbolic dimensions near `preferred_lengths` that satisfy all constraints
-    of `graph` and `max_lengths`, or None if the search fails. A size that differs from the
-    preferred size is not in `excluded`.
+    """Return sizes of the symbolic dimensions, near `preferred_lengths`, that satisfy `max_lengths`
+    and all constraints of `graph`. Return None if the search fails. A size that differs from its
+    preferred size is never one of `excluded`.
     """
     constraints = [
         d for d in collect_dim_constraints(graph) if d.length.symbols() <= preferred_lengths.keys()
@@ -163,7 +165,7 @@ def find_valid_dim_sizes(
 
 
 def find_total_strides(graph: Graph) -> dict[str, int]:
-    """Return the total stride of each symbol: the largest divisor of its floor divisions."""
+    """Return each symbol's total stride, which is the largest divisor of its floor divisions."""
     strides: dict[str, int] = {}
     for quotient in _iterate_quotients(graph):
         dividend, divisor = quotient.args
@@ -191,7 +193,7 @@ def collect_dim_constraints(graph: Graph) -> frozenset[DimConstraint]:
     """
     counts = {*graph.length_equations.values()}
     counts |= {limit.max_positions - limit.length for limit in iterate_position_limits(graph)}
-    # an attribute may be negative, but must have a value without division by zero or remainder
+    # an attribute may be negative, but must not contain a division by zero or with a remainder
     attributes: set[Dim] = set()
     for node, results in iterate_all_nodes(graph):
         counts.update(list_nonnegative_dims(node), *(r.shape for r in results))
@@ -214,7 +216,7 @@ def iterate_all_nodes(graph: Graph) -> Iterator[tuple[Node, tuple[Value, ...]]]:
 
 
 def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
-    """Return the dimensions that must be non-negative so that all reads of `node` are in range."""
+    """Return the dimensions that must be non-negative so that `node` reads no invalid position."""
     if not node.args or node.args[0] is None:
         return ()
     shape = node.args[0].shape
@@ -339,7 +341,7 @@ def _find_factor_bound(atom: Atom, min_lengths: Mapping[str, int]) -> int | None
 
 
 def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
-    """Yield lower bounds of a dimension, in which one opaque function is replaced with a bound."""
+    """Yield lower bounds of a dimension, made by replacing one opaque function with a bound."""
     for monomial, c in length.terms:
         # replace one function at a time, because the bound of a product requires bounds of all
         # factors
@@ -366,7 +368,7 @@ def _bound_function(function: DimFunction, count: int) -> tuple[Dim, ...]:
 
 
 def replace_exact_division(length: Dim) -> Dim:
-    """Replace each exact quotient `a / b` with `a // b`, which is equal if `a / b` is defined."""
+    """Replace each exact quotient `a / b` with `a // b`. Both are equal if `a / b` is defined."""
 
     def replace_atom(atom: Atom) -> Dim:
         if isinstance(atom, str):

@@ -12,8 +12,8 @@ from specc.ir.graph import Graph, GraphBuilder, Value, collect_required_nodes
 from specc.ir.types import Type
 
 DEFAULTS_GRAPH_NAME = "input defaults"
-"""The name of the graph that computes input defaults. Names of graphs in specs contain no
-spaces.
+"""The name of the graph that computes input defaults. A graph in a spec cannot have this name,
+because it contains a space.
 """
 
 
@@ -71,8 +71,8 @@ class StreamSection:
 
 @immutable_dataclass(kw_only=True)
 class ModelDefinition:
-    """The definition of a model. `graph` computes the outputs, and `defaults` computes omitted
-    inputs (None if no input has a default). `input_configs` (preprocessing), `output_formats`
+    """The definition of a model. `graph` computes the outputs. `defaults` computes omitted inputs
+    and is None if no input has a default. `input_configs` (preprocessing), `output_formats`
     (postprocessing) and `config` are JSON-compatible values for the manifest. `shared_scopes` maps
     each scope that matches a `share` rule to True if several calls share the weights of the scope.
     """
@@ -123,9 +123,9 @@ class DerivedGraphs:
     """The encoder graph and decode step of a generative model. `encode` runs once and is None if
     there is no encoder. The inputs of `step` are the new positions of `sequence_input`, the
     `loop_invariant_inputs` (outputs of `encode`, or inputs of the spec), other inputs along the
-    time axis (which include earlier positions if they are in `full_length_inputs`), and the states.
+    time axis, and the states. The inputs in `full_length_inputs` include earlier positions.
     `initial_logits_output` is the output of `encode` with the logits for an empty prompt, [batch,
-    vocab] or [batch, 1, vocab], or "" if a prompt has at least one token.
+    vocab] or [batch, 1, vocab]. It is "" if a prompt must have at least one token.
     """
 
     encode: Graph | None
@@ -139,8 +139,8 @@ class DerivedGraphs:
 
 PAST_LENGTH_INPUT = "past.rows"
 """The name of the input with the number of past positions. The input exists if no input shape
-determines the number of past positions. The input is a decode state, or, with in-place buffers, an
-argument that the caller passes.
+determines this number. It is a decode state or, if KV caches are in-place buffers, an argument that
+the caller passes.
 """
 
 
@@ -171,14 +171,14 @@ class KVBufferGraph:
 class DecodingConfig:
     """Generation settings that are compiled into a standalone generator.
 
-    Each sequence starts with `start_token_ids` (empty if the caller passes a prompt) and ends with
-    one of `stop_token_ids`, followed by `pad_token_id`. Beam search keeps `num_beams` hypotheses. A
-    finished hypothesis has the score `sum(log_probs) / length ** length_penalty`. If
+    Each sequence starts with `start_token_ids` (empty if the caller passes a prompt), ends with one
+    of `stop_token_ids`, and is padded with `pad_token_id`. Beam search keeps `num_beams`
+    hypotheses. A finished hypothesis has the score `sum(log_probs) / length ** length_penalty`. If
     `early_stopping` is True, the search stops as soon as `num_beams` hypotheses are finished. If
     `early_stopping` is "never", the search stops when no better hypothesis is possible.
     `min_length` includes the prompt, `min_tokens` does not. `first_token_choices` contains the
-    allowed tokens of each of the first positions. With `has_repetition_penalty`, the graph has an
-    input for the penalty. All other settings have the same meaning as in transformers.
+    allowed tokens of each of the first positions. If `has_repetition_penalty` is True, the penalty
+    is an input of the graph. All other settings have the same meaning as in transformers.
     """
 
     logits_output: str
@@ -216,9 +216,8 @@ class DecodingConfig:
 
 @immutable_dataclass
 class StandaloneGeneratorSource:
-    """The input for building a standalone generator: the graph of the spec, the derived graphs, and
-    the generation settings. `defaults` computes the graph inputs that are not inputs of the
-    generator.
+    """The source of a standalone generator: the spec's graph, the derived graphs, and the
+    generation settings. `defaults` computes the graph inputs that are not inputs of the generator.
     """
 
     graph: Graph
@@ -228,15 +227,15 @@ class StandaloneGeneratorSource:
 
 
 ModelSource: TypeAlias = Graph | KVBufferGraph | StandaloneGeneratorSource
-"""The input for writing a model file: a graph, a decode step with in-place KV caches, or a
-standalone generator.
+"""The source of a model file: a graph, a decode step with in-place KV caches, or a standalone
+generator.
 """
 
 
 def resolve_missing_inputs(defaults: Graph, missing_names: Collection[str]) -> Graph:
-    """Return a graph that computes the defaults of `missing_names` from all other inputs of the
-    model. If a default depends on another missing input, the default of that input is inlined. An
-    input with a circular default remains an input of the graph.
+    """Return a graph that computes the defaults of `missing_names` from the model's other inputs.
+    If a default depends on another missing input, that input's default is inlined. An input with a
+    circular default remains an input of the graph.
     """
     builder, new_values = GraphBuilder(), dict[Value, Value]()
     for name, facts in defaults.input_facts.items():
@@ -254,8 +253,8 @@ def resolve_missing_inputs(defaults: Graph, missing_names: Collection[str]) -> G
         value = defaults.outputs[name]
         builder.copy_nodes(defaults, new_values, collect_required_nodes([value]))
         outputs[name] = new_values[value]
-        # later defaults read the output `name` in place of the input, unless the input has been
-        # added
+        # unless the input has been added, later defaults read the output `name` instead of the
+        # input
         if name in defaults.inputs:
             new_values.setdefault(defaults.inputs[name], outputs[name])
     ordered_outputs = {n: outputs[n] for n in defaults.outputs if n in outputs}
@@ -280,8 +279,8 @@ def find_default_sources(defaults: Graph, name: str) -> set[str]:
 
 
 def extract_tokenwise_default(defaults: Graph, name: str, sequence_input: str) -> Graph | None:
-    """Return the graph of the default of `name` if it is token-wise (each position depends only on
-    the token at the same position), otherwise None.
+    """Return the graph of the default of `name` if each position depends only on the token at the
+    same position, otherwise None.
     """
     value = defaults.outputs[name]
     if find_default_sources(defaults, name) != {sequence_input}:
@@ -295,7 +294,7 @@ def extract_tokenwise_default(defaults: Graph, name: str, sequence_input: str) -
 
 
 def find_circular_default(defaults: Graph) -> str:
-    """Return the name of an input whose default depends on itself, or ""."""
+    """Return the name of an input whose default depends on the input itself, or ""."""
     pending_names = set(defaults.outputs)
     while ready_names := {
         n for n in pending_names if not find_default_sources(defaults, n) & pending_names

@@ -1,13 +1,13 @@
 """The base class of ops, named operands, and rule tables that dispatch on the op class.
 
-An op class declares names for the operands that passes use:
+An op class declares names for the operands that passes read, for example:
 
     class MaskedSoftmax(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
         scores, mask = Operand(0), Operand(1)
 
-`MaskedSoftmax.mask(node)` returns the mask of a node, `MaskedSoftmax.mask.get_entry(list)` returns
-the entry of the mask in a per-operand list, and `MaskedSoftmax.mask.index` is the operand index of
-the mask. A test compares the operand indices and kinds with the signature.
+`MaskedSoftmax.mask(node)` returns a node's mask, `MaskedSoftmax.mask.get_entry(list)` returns the
+mask's entry in a per-operand list, and `MaskedSoftmax.mask.index` is the mask's operand index. A
+test compares operand indices and kinds with the signature.
 """
 
 import re
@@ -31,11 +31,11 @@ OPS_BY_NAME: dict[str, type["Op"]] = {}
 
 @dataclass_transform(frozen_default=True)
 class Op:
-    """Base class of ops, which are immutable classes whose fields are compile-time attributes.
-    Derived graphs never recompute an op with `is_heavy`. An op with `is_view` moves no data.
-    Results of an op with `is_elementwise` depend only on the operands at the same position. Results
-    of an op with `is_selection` are elements of its first operand, and their indices. `spec_name`
-    is the name of the op in specs.
+    """Base class of ops, which are immutable classes whose fields are compile-time attributes. If
+    `is_heavy` is True, derived graphs never recompute the op. If `is_view` is True, the op moves no
+    data. If `is_elementwise` is True, results depend only on the operands at the same position. If
+    `is_selection` is True, results are elements of the first operand, and their indices.
+    `spec_name` is the name of the op in specs.
     """
 
     name: ClassVar[str]
@@ -87,7 +87,7 @@ class Op:
         return signature.build_results(axes)
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
-        """Set the sizes of result axes that the signature does not determine, and raise ShapeError
+        """Set the sizes of the result axes that the signature does not determine. Raise ShapeError
         if the operands violate a constraint that the signature cannot express.
         """
 
@@ -122,9 +122,7 @@ class OpRuleTable(Generic[F]):
     rules: dict[type[Op], F] = field(default_factory=dict)
 
     def __call__(self, rule: F) -> F:
-        """Register the decorated function for the op class that its parameter `op` is annotated
-        with.
-        """
+        """Register the decorated function for the op class that annotates its parameter `op`."""
         self.add_rules({get_annotations(rule)["op"]: rule})
         return rule
 
@@ -154,13 +152,13 @@ class Operand:
         return node.get_operand(self.index)
 
     def get_entry(self, per_operand: Sequence[T]) -> T:
-        """Return the entry of a per-operand list for this operand."""
+        """Return this operand's entry in a per-operand list."""
         return per_operand[self.index]
 
 
 @immutable_dataclass
 class OptionalOperand:
-    """An optional operand of an op class. An absent operand is None or after the last operand."""
+    """An optional operand of an op class. An absent operand is None, or omitted at the end."""
 
     index: int
 
@@ -169,5 +167,5 @@ class OptionalOperand:
         return self.get_entry(node.args)
 
     def get_entry(self, per_operand: Sequence[T | None]) -> T | None:
-        """Return the entry of a per-operand list for this operand, or None."""
+        """Return this operand's entry in a per-operand list, or None."""
         return per_operand[self.index] if self.index < len(per_operand) else None

@@ -1,4 +1,4 @@
-"""Derive the dependences of an op from the marks in the signature of the op.
+"""Derive an op's dependences from the marks in its signature.
 
 A signature such as `f[*s q k|q] -> f[*s q d]` assigns a name, and optionally a mark, to each
 operand axis. The name of an operand axis determines the corresponding result axis. The mark of an
@@ -37,8 +37,8 @@ DependenceKind = Literal["same", "window", "strided", "band", "newest", "extent"
 @immutable_dataclass
 class DependenceMask:
     """A mask operand that limits a dependence to positions where the mask may be true or nonzero.
-    The `query_axis` of the mask corresponds to `result_axis`, and its `key_axis` to the operand
-    axis of the dependence.
+    The mask's `query_axis` corresponds to `result_axis`, and its `key_axis` to the dependence's
+    operand axis.
     """
 
     operand: int
@@ -106,7 +106,7 @@ MASK_OPERANDS: Mapping[type[Op], Operand | OptionalOperand] = {
     WeightedSum: WeightedSum.weights,
     MatMul: MatMul.left,
 }
-"""The operand of each op that limits the keys of a query: a mask, or attention weights."""
+"""For each op, the operand that limits which keys a query reads: a mask, or attention weights."""
 
 
 AxisMarks: TypeAlias = Sequence[tuple[SignatureAxis, range]]
@@ -131,7 +131,7 @@ def iterate_op_dependences(
         assign_operand_axes(term, arg.rank, op.get_first_variadic_group_rank(), n) if arg else ()
         for n, (term, arg) in enumerate(signature.pair_operands(args))
     ]
-    # the operands determine the number of result axes that a variadic group covers
+    # the operands determine how many result axes a variadic group covers
     variadic_axes = [
         (m, dims)
         for p in operand_marks
@@ -173,8 +173,8 @@ def _iterate_operand_axes(
 @immutable_dataclass(kw_only=True)
 class _OperandAxis:
     """An axis of an operand, and a result whose dependence on this axis is derived. `mark` is the
-    name and mark of the axis in the signature, `named_axes` are all axes that the name covers,
-    `operand_marks` are the marks of all operands, and `result_axes` are the axes of the result.
+    axis's name and mark in the signature, `named_axes` are all axes that the name covers,
+    `operand_marks` are all operands' marks, and `result_axes` are the result's axes.
     """
 
     op: Op
@@ -210,8 +210,8 @@ class _OperandAxis:
 
 
 def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> Dependence:
-    """Return the dependence of a result on an operand axis. The signature of the op determines the
-    dependence by the mark of the axis. The default is `same` for an axis that the result has.
+    """Return the dependence of a result on an operand axis, which the mark of the axis in the op's
+    signature determines. The default is `same` for an axis that the result has.
     """
     result_axis, mark = operand_axis.find_result_axis(), operand_axis.mark
     is_repeated = mark.is_broadcastable and arg.shape[operand_axis.axis] == 1
@@ -271,7 +271,7 @@ def _interpret_window_mark(operand_axis: _OperandAxis, result_axis: int | None) 
 
 
 def _evaluate_bound(op: Op, text: str) -> int:
-    """Evaluate a bound in a mark, which is an integer or the name of an attribute of the op."""
+    """Evaluate a bound in a mark, which is an integer or the name of one of the op's attributes."""
     if text.lstrip("-").isdecimal():
         return int(text)
     value: object = getattr(op, text)
@@ -282,8 +282,8 @@ def _evaluate_bound(op: Op, text: str) -> int:
 def _find_masks(
     operand_axis: _OperandAxis, query: str, result_axis: int | None
 ) -> tuple[DependenceMask, ...]:
-    """Return the masks that restrict which positions of the operand axis a position of the axis
-    `query` depends on, or () if this position depends on all of them.
+    """Return the masks that limit the operand positions on which a position of the axis `query`
+    depends, or () if it depends on all positions.
     """
     mask_operand, key = MASK_OPERANDS[type(operand_axis.op)].index, operand_axis.mark.name
     # without a mask or a query axis in the result, all keys are read
@@ -296,7 +296,7 @@ def _find_masks(
 
 
 def _find_contraction_masks(operand_axis: _OperandAxis) -> tuple[DependenceMask, ...]:
-    """Return the operands of a contraction that may be zero outside a band of the operand axis."""
+    """Return a contraction's operands that may be zero outside a band of the operand axis."""
     key, result_axes = operand_axis.mark.name, operand_axis.result_axes
     gates = []
     for operand, axis_marks in enumerate(operand_axis.operand_marks):

@@ -76,7 +76,7 @@ class CellBuilder:
         return self.b.add_op(ops.Linear(), x, w, bias)
 
     def split_last_axis(self, x: Value, count: int) -> list[Value]:
-        """Split the last axis into `count` equal chunks. Shape inference ensures divisibility."""
+        """Split the last axis, which is divisible by `count`, into `count` equal chunks."""
         axis = x.rank - 1
         size = divide_dims_exactly(x.shape[axis], count)
         return [self.b.add_op(ops.Slice(axis, size * n, size * (n + 1)), x) for n in range(count)]
@@ -119,7 +119,7 @@ def _split_gru_weights(
     b: GraphBuilder, op: ops.Gru, u: Value | None, c: Value | None, h: Dim
 ) -> dict[str, Value | None]:
     """Return the recurrent weight `u` and bias `c` of a GRU by name. If the reset gate is applied
-    before the recurrent projection, the rows of the new state are separate entries `u new` and `c
+    before the recurrent projection, the rows for the new state are separate entries, `u new` and `c
     new`.
     """
     if op.reset == "after":
@@ -164,8 +164,8 @@ def _compute_lstm_cell(
     gated_input = f.add_op("mul", f.add_op("sigmoid", i), f.add_op("tanh", new))
     retained_cell = f.add_op("mul", f.add_op("sigmoid", forget), c)
     c = f.add_op("add", retained_cell, gated_input)
-    # the peephole of the output gate reads the new cell state, and all other peepholes read the old
-    # cell state (Gers and Schmidhuber, 2000)
+    # the output gate's peephole reads the new cell state, and the other peepholes read the old cell
+    # state (Gers and Schmidhuber, 2000)
     if "peep" in w:
         o = f.add_op("add", o, f.add_op("mul", from_o, c))
     hidden = f.add_op("mul", f.add_op("sigmoid", o), f.add_op("tanh", c))

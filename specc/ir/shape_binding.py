@@ -1,7 +1,7 @@
 """Infer the sizes of symbolic dimensions from the shapes of inputs, and find the input axis that
 determines each symbolic dimension at run time.
 
-Every axis of every input is an equation `dim = size`. An equation that is linear in its only
+Every axis of every input yields an equation `dim = size`. An equation that is linear in its only
 unknown symbol is solved. All equations are checked at the end.
 """
 
@@ -146,7 +146,7 @@ def _solve_equation(equation: _ShapeEquation, sizes: Mapping[str, int]) -> tuple
 def _check_equation(
     equation: _ShapeEquation, sizes: Mapping[str, int], sources: Mapping[str, _ShapeEquation]
 ) -> None:
-    """Raise E0912 if the size of an axis contradicts the sizes of other axes."""
+    """Raise E0912 if an axis size contradicts the sizes of other axes."""
     expected = _evaluate_dim(equation.dim, sizes)
     if expected is None or expected == equation.size:
         return
@@ -186,10 +186,10 @@ def find_length_sources(
     length_equations: Mapping[str, Dim] | None = None,
     known_symbols: Collection[str] = (),
 ) -> dict[str, LengthSource]:
-    """Return the sources of all symbolic dimensions that have a source. If a symbolic dimension is
-    the size of an input axis, its source is the first such axis. Other symbolic dimensions are
-    computed from `length_equations`, or from an axis such as `past + new` whose other terms are
-    known. `known_symbols` need no source.
+    """Return the source of each symbolic dimension that has one. If a symbolic dimension is the
+    size of an input axis, its source is the first such axis. Other symbolic dimensions are computed
+    from `length_equations`, or from an axis such as `past + new` whose other terms are known.
+    `known_symbols` need no source.
     """
     sources: dict[str, LengthSource] = {s: Dim.symbol(s) for s in known_symbols}
     axes = [(n, a, d) for n, t in inputs.items() for a, d in enumerate(t.shape)]
@@ -218,7 +218,9 @@ def _find_next_source(
 
 
 def _iterate_linear_terms(length: Dim) -> Iterator[tuple[str, int, Dim]]:
-    """Yield (symbol, factor, offset) for each symbol with `length = factor * symbol + offset`."""
+    """Yield (symbol, factor, offset) for each symbol that satisfies `length = factor * symbol +
+    offset`.
+    """
     for monomial, factor in length.terms:
         match monomial:
             case ((str() as symbol, 1),):

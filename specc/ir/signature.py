@@ -3,12 +3,11 @@
 The letter before the brackets is an element kind: `f` float, `i` int, `b` bool, `n` number, `q`
 bytes of quantized weights, `a` any. Terms with the same letter have the same element type. A name
 denotes an axis and its size, and `*s` denotes any number of axes. `#d` is an axis whose size may
-also be 1. `#*s` are axes that are aligned from the right, may have size 1 and may be missing. `?`
-after an operand makes the operand optional, and `...` allows any number of such operands. In a term
-with two variadic groups, `*a t *b`, the op's attribute `axis` is the number of axes of the first
-group.
+also be 1. The axes `#*s` are aligned from the right, and may have size 1 or be missing. `?` after
+an operand makes the operand optional, and `...` allows any number of such operands. In a term with
+two variadic groups, `*a t *b`, the op's attribute `axis` is the number of axes of the first group.
 
-Marks on the axes of operands declare which operand positions a result position reads
+Marks on operand axes declare which operand positions a result position reads
 (`specc.ir.dependence`). Without a mark, position t of a result reads position t. With `t[a:b]`, a
 result reads positions `t - b` to `t - a`. With `t[a:b:s:u]`, position u of the result axis `u`
 reads positions `s · u - b` to `s · u - a`. With `t>`, a result reads all positions up to t; with
@@ -31,7 +30,7 @@ from specc.ir.types import CAST_HINT, DTYPES_BY_KIND, ShapeError, Type
 _AXIS_GROUP_PATTERN = re.compile(r"\s*(?:\(([^()]*)\)|([A-Za-z_]\w*|1))")
 
 AxisGroup: TypeAlias = tuple[str, ...]
-"""The names of the axes that are merged into one axis, in row-major order, or () for `1`."""
+"""The names of the axes that are merged into one axis, in row-major order. `1` is ()."""
 
 
 class RearrangePatternError(Exception):
@@ -135,7 +134,7 @@ class AxisBindings:
         return dim
 
     def __setitem__(self, name: str, dims: Dim | tuple[Dim, ...]) -> None:
-        """Set the sizes of the result axis `name`, which no operand determines."""
+        """Set the sizes of the result axes `name`, which no operand determines."""
         assert name not in self.dims, f"`{name}` is already bound by the operands"
         self.dims[name] = dims if isinstance(dims, tuple) else (dims,), SOLVED_OPERAND
 
@@ -178,7 +177,7 @@ def _broadcast_variadic_axes(
     is_rank_fixed: bool = False,
 ) -> list[tuple[Dim, int]]:
     """Broadcast the axes of all operands. Return each axis size with the index of the operand that
-    determines the size. With `is_rank_fixed`, the operands cannot change `broadcast_lengths`.
+    determines it. If `is_rank_fixed` is True, the operands cannot change `broadcast_lengths`.
     """
     rank = len(broadcast_lengths)
     for dims, operand in operand_lengths:
@@ -198,8 +197,8 @@ def _broadcast_length(
     length_and_operand: tuple[Dim, int],
     is_rank_fixed: bool,
 ) -> None:
-    """Broadcast an axis size of one operand. Size 1 broadcasts to any other size. Raise ShapeError
-    if two sizes other than 1 differ, or with `is_rank_fixed` if the sizes differ.
+    """Broadcast an axis size of one operand. Size 1 broadcasts to any size. Raise ShapeError if two
+    sizes other than 1 differ, or if `is_rank_fixed` is True and the sizes differ.
     """
     length, first_operand = broadcast_lengths[index]
     if length != 1 or is_rank_fixed:
@@ -220,7 +219,7 @@ def make_length_mismatch_error(
 
 @immutable_dataclass
 class Signature:
-    """A parsed signature of an op, which is its shape rule."""
+    """A parsed op signature, which is the op's shape rule."""
 
     text: str
     operands: tuple[SignatureTerm, ...]
@@ -278,10 +277,10 @@ def _parse_signature(text: str) -> Signature:
 def assign_operand_axes(
     term: SignatureTerm, rank: int, axis: int | None, operand: int
 ) -> tuple[tuple[SignatureAxis, range], ...]:
-    """Return the range of axes that each axis of `term` covers in a tensor of rank `rank`."""
+    """Return the range of a tensor's axes that each axis of `term` covers. `rank` is its rank."""
     variadic_count = sum(a.is_variadic for a in term.axes)
     named_count = len(term.axes) - variadic_count
-    # total number of axes that the variadic groups cover
+    # the total number of axes that the variadic groups cover
     variadic_width = rank - named_count
     if variadic_width < 0 or (variadic_width and not variadic_count):
         minimum = "at least " if variadic_count else ""
@@ -329,8 +328,8 @@ def assign_result_axes(
 
 
 def _bind_dtype(axes: AxisBindings, term: SignatureTerm, operand_type: Type, operand: int) -> None:
-    """Bind the element kind of `term` to the element type of an operand. Raise ShapeError if the
-    type is of another kind or differs from the type of an earlier operand.
+    """Bind the element kind of `term` to an operand's element type. Raise ShapeError if the type is
+    of another kind or differs from an earlier operand's type.
     """
     if operand_type.dtype not in DTYPES_BY_KIND[term.kind]:
         kind_names = {"f": "floats", "i": "integers", "b": "booleans", "n": "numbers"}
@@ -354,7 +353,7 @@ def _build_type(term: SignatureTerm, axes: AxisBindings) -> Type:
 
 
 def _parse_terms(side: str) -> Iterator[SignatureTerm]:
-    """Parse the comma-separated terms of one side of a signature."""
+    """Parse the comma-separated terms on one side of a signature."""
     offset = 0
     while side[offset:].strip():
         match = TERM_PATTERN.match(side, offset)

@@ -9,13 +9,13 @@ from specc.diagnostics.immutable_dataclass import immutable_dataclass
 class Target:
     """A target runtime and its capabilities.
 
-    `linear_operator` is the lowering of linear layers: `gemm` flattens the leading axes for `Gemm`,
-    and `product` uses ONNX Runtime's `FusedMatMul` and a separate bias addition, which the
-    optimizer of ONNX Runtime fuses. With `uses_packed_heads`, the attention kernel reads `[b, t,
-    h·d]` without a transpose. `fused_operators` are ONNX operators that are used if the opset has
-    them. `recurrent_features` are supported features of the operators `RNN`, `GRU` and `LSTM`
-    beyond PyTorch's layers without padding. `alignment` is the alignment of weights in a file in
-    bytes. `provider` is the execution provider.
+    `linear_operator` is how linear layers are lowered. `gemm` flattens the leading axes for `Gemm`.
+    `product` uses ONNX Runtime's `FusedMatMul` and a separate bias addition, which ONNX Runtime's
+    optimizer fuses. If `uses_packed_heads` is True, the attention kernel reads `[b, t, h·d]`
+    without a transpose. `fused_operators` are ONNX operators that are used if the opset has them.
+    `recurrent_features` are supported features of the operators `RNN`, `GRU` and `LSTM` beyond
+    PyTorch's layers without padding. `alignment` is the alignment, in bytes, of weights in a file.
+    `provider` is the execution provider.
     """
 
     name: str
@@ -27,7 +27,9 @@ class Target:
     description: str
     alignment: int = 1
     attention_dtypes: frozenset[str] = frozenset({"f32", "f16", "weights"})
-    """The element types of the operator `Attention`, and `weights` if it returns weights."""
+    """The element types that the operator `Attention` supports, and `weights` if it returns
+    weights.
+    """
     missing_kernels: frozenset[str] = frozenset()
     """Operators without a kernel (such as `MaxPool`), or without a kernel for an element type (such
     as `Equal bf16`).
@@ -35,8 +37,8 @@ class Target:
     in_place_cache_dtypes: frozenset[str] = frozenset()
     """The supported element types of in-place KV buffers (`specc.ir.model.KVBufferGraph`)."""
     has_unmasked_kernel: bool = False
-    """True if attention without a mask has a faster kernel. A model with in-place KV caches uses
-    the faster kernel if the mask is only causal, which the model checks at run time.
+    """True if attention without a mask has a faster kernel. A model with in-place KV caches checks
+    at run time whether the mask is only causal, and then uses the faster kernel.
     """
     fuses_add_into_norm: bool = False
     """True if the runtime fuses an addition with a layer norm into a slower kernel."""
@@ -54,4 +56,4 @@ class Target:
     operators.
     """
     compute_dtypes: frozenset[str] = frozenset()
-    """The 16-bit element types in which the runtime computes if the weights have this type."""
+    """The 16-bit element types in which the runtime can compute if weights have this type."""

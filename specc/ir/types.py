@@ -17,8 +17,8 @@ DTYPES_BY_KIND: dict[str, tuple[str, ...]] = {
     "q": ("i8", "u8", "i4"),
     "a": ("f32", "f64", "f16", "bf16", "i64", "i32", "bool", "i8", "u8", "i4"),
 }
-"""The element types of each element kind in signatures: float, int, bool, number, quantized
-weights, any.
+"""The element types of each element kind in signatures (float, int, bool, number, quantized
+weights, any).
 """
 
 ALL_DTYPES = DTYPES_BY_KIND["a"]
@@ -76,7 +76,7 @@ class ShapeError(Exception):
 
 
 CAST_HINT = "`cast(x, to=float)` converts integers"
-"""The help message for an integer operand in place of a float operand."""
+"""The help message for an integer operand where a float operand is required."""
 
 
 @immutable_dataclass

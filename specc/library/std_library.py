@@ -94,7 +94,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
 
     @cached_property
     def _trees(self) -> dict[str, Any]:
-        """The serialized syntax trees of the std files that have not changed since then."""
+        """The serialized syntax trees of the std files whose source text has not changed."""
         # a checkout has no generated table, so the std files are parsed
         if not self.table_path.is_file():
             return {}

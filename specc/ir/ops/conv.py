@@ -14,10 +14,10 @@ from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError
 
 OPERAND_WINDOW_AXES = {1: ("t",), 2: ("y", "x")}
-"""Names of the window axes of an operand in signatures, by number of window axes."""
+"""Names of an operand's window axes in signatures, by number of window axes."""
 
 RESULT_WINDOW_AXES = {1: ("u",), 2: ("u", "v")}
-"""Names of the window axes of a result whose size may differ from that of the operand."""
+"""Names of a result's window axes whose size may differ from the operand's."""
 
 
 class PaddedWindow:
@@ -58,7 +58,7 @@ class SlidingWindowOp(PaddedWindow):
         return self.padding_after
 
     def get_window_extent(self, n: int) -> int:
-        """Return the distance between the first and last position of a window on axis `n`."""
+        """Return the distance between a window's first and last position on axis `n`."""
         return self.dilations[n] * (self.kernel[n] - 1)
 
     def get_output_lag(self, n: int) -> int:
@@ -66,8 +66,8 @@ class SlidingWindowOp(PaddedWindow):
         return self.get_window_extent(n) - self.padding_before[n] - self.end_padding[n]
 
     def get_offset_bounds(self, n: int) -> tuple[int, int]:
-        """Return the smallest and the largest offset of the positions that a window reads along
-        window axis `n`, relative to `t · stride` and counted backward.
+        """Return the smallest and the largest offset that a window reads along window axis `n`. The
+        offsets are relative to `t · stride` and counted backward.
         """
         return self.padding_before[n] - self.get_window_extent(n), self.padding_before[n]
 
@@ -77,15 +77,15 @@ class SlidingWindowOp(PaddedWindow):
 
     def compute_length(self, length: Dim, n: int) -> Dim:
         """Return the result size of window axis `n` for an operand axis of size `length`."""
-        # return an unchanged size as is, because a quotient would hide that operand and result
-        # sizes are equal
+        # do not return a quotient for an unchanged size, because it would hide that operand and
+        # result have equal sizes
         if self.is_position_preserving(n):
             return length
         return floor_divide_dims(length - (1 + self.get_output_lag(n)), self.stride[n]) + 1
 
     def compute_length_slack(self, length: Dim, n: int) -> Dim:
-        """Return a dimension that is negative if an operand axis of size `length` is invalid,
-        because it is shorter than a window or belongs to an empty image.
+        """Return a dimension that is negative if the operand axis of size `length` is shorter than
+        a window or belongs to an empty image, which is invalid.
         """
         # an empty image is an error; an empty time axis has an empty result
         if len(self.kernel) > 1:
@@ -98,8 +98,8 @@ class SlidingWindowOp(PaddedWindow):
         for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
             low, high = self.get_offset_bounds(n)
             is_preserving = self.is_position_preserving(n)
-            # a result axis with another size has another name, which is part of the mark of the
-            # operand axis
+            # a result axis with another size has another name, which the operand axis's mark
+            # contains
             marked_axes.append(
                 f"{operand_name}[{low}:{high}]"
                 if is_preserving
@@ -186,7 +186,7 @@ class Conv(
     def infer_result_axes(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
         check_channel_groups(axes["i"], axes["o"], self.groups)
-        # each group of output channels reads only the input channels of this group
+        # each group of output channels reads only its own input channels
         weight_channels, input_channels = axes["j"] * self.groups, axes["i"]
         if weight_channels != input_channels:
             title = (
@@ -317,8 +317,9 @@ class MaxPool(Pooling, Op, sig="f[b t[min_offset:max_offset] c] -> f[b t c]"):
 class AveragePool(Pooling, Op, sig="f[b t[min_offset:max_offset] c] -> f[b t c]"):
     """The mean of each window, per channel.
 
-    With `count_include_pad`, padding counts as zeros, otherwise padding is excluded from the mean.
-    Windows may extend past the padding by `end_overhang` positions (ceil mode), which are excluded.
+    If `count_include_pad` is True, padding counts as zeros, otherwise it is excluded from the mean.
+    In ceil mode, windows may extend past the padding by `end_overhang` positions, which are
+    excluded.
     """
 
     kernel: tuple[int, ...]
@@ -345,16 +346,20 @@ class DownsamplePaddingMask(Op, sig="b[b t[min_offset:max_offset:stride:u]] -> b
 
     @property
     def min_offset(self) -> int:
-        """The smallest offset that is read, relative to `t · stride` and counted backward."""
+        """The smallest offset of a position that is read, relative to `t · stride` and counted
+        backward.
+        """
         return -max(self.lag, 0)
 
     @property
     def max_offset(self) -> int:
-        """The largest offset that is read, relative to `t · stride` and counted backward."""
+        """The largest offset of a position that is read, relative to `t · stride` and counted
+        backward.
+        """
         return max(-self.lag, 0)
 
     def compute_length(self, length: Dim) -> Dim:
-        """Return the number of positions of the downsampled mask, for `length` positions."""
+        """Return the number of positions after `length` positions are downsampled."""
         return floor_divide_dims(length - (1 + self.lag), self.stride) + 1
 
     def infer_result_axes(self, axes: AxisBindings) -> None:

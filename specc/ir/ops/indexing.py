@@ -14,8 +14,8 @@ GRID_PADDING_MODES = ("zeros", "border", "reflection")
 
 
 class Sort(Op, sig="n[*a t~ *b] -> n[*a t *b], i[*a t *b]", is_selection=True):
-    """Sort along axis `axis`. Results: values in ascending or `descending` order, and their
-    indices.
+    """Sort along axis `axis`. The results are the values in ascending or `descending` order, and
+    their indices.
 
     Equal values are ordered by index.
     """
@@ -48,7 +48,7 @@ class StridedSlice(
     is_selection=True,
     spec_name="slice",
 ):
-    """Every `step`-th position of axis `axis`, from `start` to `stop` (exclusive)."""
+    """Select every `step`-th position of axis `axis`, from `start` to `stop` (exclusive)."""
 
     axis: int
     start: Dim
@@ -82,8 +82,8 @@ class StridedSlice(
 
 
 class Roll(Op, sig="a[*a t~ *b] -> a[*a t *b]", is_selection=True):
-    """Rotate axis `axis` by `shift` positions: position t of the result is position `(t - shift)
-    mod n` of the operand.
+    """Rotate axis `axis` by `shift` positions, so that position t of the result is position `(t -
+    shift) mod n` of the operand.
     """
 
     axis: int
@@ -128,11 +128,11 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
     """Resample `len(sizes)` adjacent axes, starting with `axis`, to `sizes`, like PyTorch's
     `interpolate`.
 
-    `bilinear` and `bicubic` (a = -0.75) place output pixel i of m at input position `(i + 0.5) · n
-    / m - 0.5` of n, or with `align_corners` at `i · (n - 1) / (m - 1)`. `nearest` selects input
-    pixel `⌊i · n / m⌋`, and `nearest_exact` selects input pixel `⌊(i + 0.5) · n / m⌋`, computed in
-    float32. `factors` override `m / n`. `antialias` widens the filter (triangle, or cubic with a =
-    -0.5) by the downsampling factor, and does not support `factors`.
+    For n input and m output pixels, `bilinear` and `bicubic` (a = -0.75) place output pixel i at
+    input position `(i + 0.5) · n / m - 0.5`, or with `align_corners` at `i · (n - 1) / (m - 1)`.
+    `nearest` selects input pixel `⌊i · n / m⌋`, and `nearest_exact` selects input pixel `⌊(i + 0.5)
+    · n / m⌋`, computed in float32. `factors` override `m / n`. `antialias` widens the filter
+    (triangle, or cubic with a = -0.5) by the downsampling factor, and does not support `factors`.
     """
 
     axis: int
@@ -170,9 +170,8 @@ class GridSample(Op, sig="f[b c h~ w~], f[b *u xy] -> f[b c *u]"):
     """Sample a feature map at points, like PyTorch's `grid_sample`.
 
     Points are (x, y) from -1 to 1. With `align_corners`, -1 and 1 are the centers of the first and
-    last pixel, otherwise the outer edges of these pixels. Beyond the border, the value is 0
-    (`zeros`), that of the nearest pixel (`border`), or that of the pixel mirrored at the border
-    (`reflection`).
+    last pixel, otherwise their outer edges. Points beyond the border get 0 (`zeros`), the nearest
+    pixel's value (`border`), or the value of the pixel mirrored at the border (`reflection`).
     """
 
     mode: str
@@ -189,10 +188,10 @@ class GridSample(Op, sig="f[b c h~ w~], f[b *u xy] -> f[b c *u]"):
 
 
 class GroupNorm(Op, sig="f[b *a~ c~ *s~], f[c]?, f[c]? -> f[b *a c *s]"):
-    """`(x - mean) / sqrt(var + eps) * g + b` with mean and variance over each of `groups` groups of
-    adjacent channels and all other axes except the first (arXiv:1803.08494, eq. 1 to 7).
+    """`(x - mean) / sqrt(var + eps) * g + b`, with mean and variance over a group of adjacent
+    channels and all other axes except the first (arXiv:1803.08494, eq. 1 to 7).
 
-    The channels are axis `axis`.
+    The channels are axis `axis`, and are split into `groups` groups of equal size.
     """
 
     axis: int

@@ -42,9 +42,9 @@ class RMSNorm(Op, sig="f[*s d~], f[d]? -> f[*s d]"):
 
 
 class Dropout(Op, sig="f[*s] -> f[*s]"):
-    """The identity at inference. In training, elements are set to zero with probability `p` and all
-    other elements are divided by `1 - p` (arXiv:1207.0580). `call` distinguishes several calls on
-    one tensor, which sample different masks.
+    """The identity at inference. In training, elements are set to zero with probability `p` and the
+    others are divided by `1 - p` (arXiv:1207.0580). `call` distinguishes several calls on the same
+    tensor, because each call samples a different mask.
     """
 
     p: float
@@ -70,14 +70,14 @@ class MaskedSoftmax(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s 
 
 
 class MaskedHardmax(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
-    """One-hot encoding of the largest unmasked score of each query (the first among equal scores).
-    The weights of a query are zero if all its keys are masked or have the score -inf.
+    """One-hot encoding of each query's largest unmasked score (the first among equal scores). The
+    weights of a query are zero if all its keys are masked or have the score -inf.
     """
 
 
 class MaskedNormalization(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
-    """Divide unmasked scores by their sum, as in kernel regression (Nadaraya 1964). Negative scores
-    are treated as zero. If the sum is zero, the weights are zero.
+    """Unmasked scores divided by their sum, as in kernel regression (Nadaraya 1964). Negative
+    scores are treated as zero. If the sum is zero, the weights are zero.
     """
 
 
@@ -202,7 +202,7 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
     34).
 
     `half` (half-split, "rotate_half") pairs feature n with feature n + r. `interleaved` pairs
-    feature 2n with feature 2n + 1. Features from 2r on are unchanged.
+    feature 2n with feature 2n + 1. The features from index 2r on are unchanged.
     """
 
     pairs: str
@@ -216,7 +216,7 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
 
 @immutable_dataclass(kw_only=True)
 class MixtureOfExpertsOperands(Generic[_T]):
-    """The operands of a `MixtureOfExperts`, or the entries of a per-operand list, by role."""
+    """The operands of a `MixtureOfExperts`, or their entries in a per-operand list, by role."""
 
     x: _T
     ids: _T
@@ -239,8 +239,8 @@ class MixtureOfExperts(
 
     Operands: tokens, expert indices, gate weights, `keep` if `has_mask` (bool [*s]: padded tokens
     are not routed, and their outputs are zeros), then `stacked_count` tensors with one slice per
-    expert along their first axis, then values captured by the body. An expert index out of range
-    contributes nothing. An expert that is selected twice counts twice. The body computes one
+    expert along their first axis, then values captured by the body. An expert index that is out of
+    range contributes nothing. An expert that is selected twice counts twice. The body computes one
     expert. The inputs of the body are the tokens routed to the expert, [1, …, tokens, d] with the
     rank of `x`, the slice of each stacked tensor for the expert, and the captures. The output of
     the body has one position per token and is computed for each token independently.
@@ -253,12 +253,12 @@ class MixtureOfExperts(
 
     @property
     def first_body_operand(self) -> int:
-        """The index of the first operand after the tokens that becomes an input of the body."""
+        """The index of the first operand, except the tokens, that becomes an input of the body."""
         return 4 if self.has_mask else 3
 
     @property
     def token_count_symbol(self) -> str:
-        """The symbolic dimension for the number of tokens that are routed to an expert."""
+        """The symbolic number of tokens that are routed to an expert."""
         name = self.get_body_inputs()[0].shape[-2].name
         if name is None:
             raise ShapeError("the body has no token axis")
@@ -274,7 +274,7 @@ class MixtureOfExperts(
         return value
 
     def split_operands(self, per_operand: Sequence[_T]) -> MixtureOfExpertsOperands[_T]:
-        """Group the entries of a per-operand list by role."""
+        """Group the entries of a per-operand list by the operands' roles."""
         stacked_end = self.first_body_operand + self.stacked_count
         return MixtureOfExpertsOperands(
             x=per_operand[0],
@@ -286,8 +286,8 @@ class MixtureOfExperts(
         )
 
     def get_signature(self) -> Signature:
-        """Build the signature. Stacked and captured operands have separate axis names, because
-        every token reads all their elements.
+        """Build the signature. The axes of stacked and captured operands have names that no other
+        operand has, because every token reads all elements along them.
         """
         x, *others = (v.type for v in self.get_body_inputs())
         terms = [f"{KIND_BY_DTYPE[x.dtype]}[*s d]", "i[*s k]", "f[*s k]"]

@@ -4,9 +4,9 @@ KV cache entries.
 Weights in the layout `rows` are `[out, in]` as in PyTorch. With a group size, each row is split
 into groups with one scale per group, and the last group is padded. Codes are packed into bytes: one
 8-bit code plus 128, or two 4-bit codes plus 8 each, with the first code in the low nibble. If there
-are zero points, codes are stored without an offset, and zero points are packed in the same way
-along the groups of a row. Weights in the layout `columns` are `[in, out]`, signed and not packed.
-Without a group size, there is one scale per channel.
+are zero points, codes are stored without an offset, and the zero points of a row's groups are
+packed like codes. Weights in the layout `columns` are `[in, out]`, signed and not packed. Without a
+group size, there is one scale per channel.
 """
 
 from collections.abc import Mapping
@@ -51,10 +51,10 @@ class QuantizedLinear(Op, sig="f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]"
     """Linear layer with quantized weights: `x' @ (w · scale).T + b`, or `(w - z) · scale` with zero
     points.
 
-    `rounding` is the quantization of activations `x` to `x'`: `none` is no quantization, `row` is
+    `rounding` is how activations `x` are quantized to `x'`. `none` does not quantize, `row` is
     per-token int8 with the scale absmax / 127, `block` is int8 per group of `group_size` values,
-    and `tensor` is per-tensor uint8 with a zero point, with 256 steps from the minimum to the
-    maximum, including 0, as in ONNX `DynamicQuantizeLinear`. Scales and quotients are float32.
+    and `tensor` is per-tensor uint8 with a zero point as in ONNX `DynamicQuantizeLinear`, whose 256
+    levels span the range of the values and 0. Scales and quotients are float32.
     """
 
     bits: int = 8
@@ -87,13 +87,13 @@ class QuantizedLstm(
     " f[b~ r~]?, f[p]? -> f[b t r], f[b r], f[b r]",
     is_heavy=True,
 ):
-    """LSTM with quantized weights, `[in, gates]`: results are all hidden states, the final hidden
-    state and the final cell state.
+    """LSTM with quantized weights, `[in, gates]`. The results are all hidden states, the final
+    hidden state and the final cell state.
 
     The equations are those of `lstm`. Inputs are quantized per tensor (the rounding `tensor` of
     `quantized_linear`), with one scale for all valid positions of the batch. In each iteration, the
-    hidden states of all batch elements are quantized with one scale, where the states of finished
-    sequences count as zeros. Results therefore depend on other batch elements. Operands: the
+    hidden states of all batch elements are quantized with one scale, and the states of finished
+    sequences count as zeros. Results therefore depend on other batch elements. The operands are the
     sequence, both weights, their scales, then the remaining operands of `lstm`.
     """
 
@@ -168,7 +168,7 @@ def count_packed_bytes(count: int, bits: int) -> int:
 
 
 def check_group_shape(axes: AxisBindings, width: Dim, bits: int, group_size: int) -> None:
-    """Raise ShapeError if the number or size of groups does not match a row of `width` values."""
+    """Raise ShapeError if the number or size of the groups does not fit a row of `width` values."""
     row_width, group_count = width.number, axes["k"].number
     if row_width is None or group_count is None:
         raise ShapeError("quantized weights need static shapes", (1,))
@@ -191,9 +191,10 @@ MIN_GROUP_SIZE, MAX_GROUP_SIZE = 16, 256
 class QuantizationFormat:
     """A format of quantized weights with `bits` bits and `group_size` (0: per-channel scales).
 
-    Weights with `is_transposed` are `[in, out]` in the checkpoint. `rounding` is the activation
-    quantization, where `layer` marks the weights of a `quantized_lstm`. With `has_zero_points`,
-    each group has a zero point. The docstring of `specc.ir.ops.quantized` describes the layouts.
+    If `is_transposed` is True, the checkpoint stores weights as `[in, out]`. `rounding` is the
+    activation quantization, or `layer` for the weights of a `quantized_lstm`. If `has_zero_points`
+    is True, each group has a zero point. The docstring of `specc.ir.ops.quantized` describes the
+    layouts.
     """
 
     bits: int
@@ -205,7 +206,7 @@ class QuantizationFormat:
 
     @property
     def tensor_roles(self) -> tuple[TensorRole, ...]:
-        """The roles of the tensors that store a weight: codes, scales, zero points if present."""
+        """The roles of the tensors that store a weight: codes, scales and any zero points."""
         return TENSOR_ROLES if self.has_zero_points else TENSOR_ROLES[:2]
 
     def format_tensor_name(self, name: str, role: TensorRole) -> str:
@@ -225,8 +226,8 @@ class QuantizationFormat:
         return "i4" if self.bits == 4 else "i8"
 
     def compute_tensor_shape(self, shape: tuple[int, ...], role: TensorRole) -> tuple[int, ...]:
-        """Return the shape of the codes, scales or zero points of a weight of the shape `shape`, or
-        of a stack of weights.
+        """Return the shape of the codes, scales or zero points of a weight, or of a stack of
+        weights, whose shape is `shape`.
         """
         *stack_sizes, out_features, in_features = shape
         if self.is_transposed:
@@ -256,8 +257,7 @@ class PackedWeightFormat:
 @immutable_dataclass
 class FoldedNorm:
     """A norm layer whose parameters `weight` and `bias` ("" if absent) are folded into the
-    following linear layers. Each linear weight is paired with True if the weight is stored as [in,
-    out].
+    following linear layers. Each linear weight is paired with True if it is stored as [in, out].
     """
 
     weight: str

@@ -28,7 +28,7 @@ RNN_ACTIVATIONS: tuple[RnnActivation, ...] = ("tanh", "relu", "sigmoid")
 
 
 class RecurrentLayer:
-    """Base class of recurrent layers, with their first seven operands and their direction."""
+    """Base class of recurrent layers. It defines their first seven operands and their direction."""
 
     signature: ClassVar[Signature]
     reverse: bool
@@ -87,7 +87,7 @@ class Rnn(
 ):
     """`h' = act(W x + b + U h + c)` (Elman 1990). Results: all hidden states, and the final state.
 
-    Operands: the sequence, `W`, `U`, `b`, `c`, the padding mask, the initial state.
+    The operands are the sequence, `W`, `U`, `b`, `c`, the padding mask and the initial state.
     """
 
     activation: RnnActivation = "tanh"
@@ -187,8 +187,8 @@ def reverse_signature(forward: Signature) -> Signature:
 
 @immutable_dataclass
 class LoopOperands(Generic[T]):
-    """The operands of a loop, or the entries of a per-operand list, by role. `keep` is the padding
-    mask, and the `captured` values are loop-invariant.
+    """The operands of a loop, or their entries in a per-operand list, by role. `keep` is the
+    padding mask, and the `captured` values are loop-invariant.
     """
 
     keep: T | None
@@ -198,8 +198,8 @@ class LoopOperands(Generic[T]):
 
     @property
     def stacked(self) -> tuple[T, ...]:
-        """Stacked operands of which the body reads one slice, like the expert weights of a mixture
-        of experts. A loop has no stacked operands.
+        """The stacked operands of which the body reads one slice, such as a mixture of experts'
+        weights. A loop has no stacked operands.
         """
         return ()
 
@@ -223,8 +223,8 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
     possibly before the first iteration, and scan outputs of the remaining iterations are zero. For
     a batch element whose end condition is true, the body must not change loop-carried values and
     must output zeros, so that no result depends on the number of iterations. The last
-    `unfrozen_output_count` scan outputs are computed in every iteration from unchanged loop-carried
-    values, because later positions read them.
+    `unfrozen_output_count` scan outputs are not zero but computed in every iteration, because later
+    positions read them.
     """
 
     body: "Graph"
@@ -323,7 +323,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
             )
 
     def _find_trip_count(self, scanned_types: Sequence[Type]) -> Dim:
-        """Return the trip count, i.e. the size of all scanned operands along the scan axis."""
+        """Return the trip count, i.e. the scan axis size, which all scanned operands share."""
         length = scanned_types[0].shape[self.axis]
         for n, scanned_type in enumerate(scanned_types):
             other_length = scanned_type.shape[self.axis]
@@ -337,8 +337,8 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
 def check_body_input_types(
     body: "Graph", operand_types: Sequence[Type], operands: Iterable[int]
 ) -> None:
-    """Raise ShapeError if the type of a body input differs from the type of its operand. `operands`
-    are the indices of the operands.
+    """Raise ShapeError if a body input and its operand have different types. `operands` are the
+    operand indices.
     """
     for value, operand_type, n in zip(body.inputs.values(), operand_types, operands, strict=True):
         if value.type != operand_type:
@@ -354,5 +354,5 @@ def _check_loop_carried_types(initial_types: Sequence[Type], next_types: Sequenc
 
 
 def remove_axis(type: Type, axis: int) -> Type:
-    """Return the type of a slice of `type` along `axis`, i.e. `type` without this axis."""
+    """Return `type` without the axis `axis`, which is the type of a slice along this axis."""
     return Type(type.dtype, (*type.shape[:axis], *type.shape[axis + 1 :]))

@@ -10,7 +10,7 @@ POINTWISE_FUNCTIONS = (
     *("log", "log1p", "neg", "quick_gelu", "reciprocal", "relu", "relu2", "round"),
     *("sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "tanh"),
 )
-"""The names of the functions of `Pointwise`, which `specc_numpy` implements."""
+"""The names of the `Pointwise` functions, which `specc_numpy` implements."""
 
 ARITH_FUNCTIONS = ("add", "sub", "mul", "div", "pow", "min", "max", "floordiv", "mod")
 COMPARE_FUNCTIONS = ("eq", "ne", "lt", "le", "gt", "ge", "same_group")
@@ -79,8 +79,7 @@ class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]", is_elementwise=True):
 
 class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]", is_elementwise=True):
     """Elementwise comparison `eq ne lt le gt ge`, or `same_group`, which is true if the group ids
-    are equal and positive. All positions of a group along the time axis must be processed in one
-    decode step.
+    are equal and positive. A decode step must process all positions of a group along the time axis.
     """
 
     left, right = Operand(0), Operand(1)
@@ -114,8 +113,8 @@ class Where(Op, sig="b[#*s], a[#*s], a[#*s] -> a[*s]", is_elementwise=True):
 
 
 class Cast(Op, sig="a[*s] -> n[*s]", is_elementwise=True):
-    """Convert to another element type. True becomes 1. Floats are truncated to integers, where NaN
-    becomes 0, and values out of range become the nearest integer that float32 represents.
+    """Convert to another element type. True becomes 1. Floats are truncated to integers: NaN
+    becomes 0, and a value out of range becomes the nearest integer that float32 represents.
     """
 
     to: str
@@ -206,7 +205,7 @@ class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
 
     def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
         lengths = [a.shape[self.axis] for a in args if a is not None]
-        # set the concatenated axis to size 0, so that only the remaining axes are compared
+        # set the concatenated axis to size 0, so that only the other axes are compared
         empty_types = (
             a
             and Type(a.dtype, (*a.shape[: self.axis], Dim.from_value(0), *a.shape[self.axis + 1 :]))
@@ -218,7 +217,7 @@ class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
 
 
 class Slice(Op, sig="a[*a t *b] -> a[*a u *b]", is_selection=True):
-    """Positions `start` to `stop` (exclusive) of axis `axis`."""
+    """Select the positions `start` to `stop` (exclusive) of axis `axis`."""
 
     axis: int
     start: Dim
@@ -289,8 +288,8 @@ class Flip(Op, sig="a[*a t~ *b] -> a[*a t *b]", is_selection=True):
 
 
 class Delay(Op, sig="a[*a t[steps:steps] *b] -> a[*a t *b]"):
-    """Shift right along axis `axis` by `steps` positions: position t of the result is position `t -
-    steps` of the operand, and the first `steps` positions are `fill_value`.
+    """Shift right along axis `axis` by `steps` positions, so that position t of the result is
+    position `t - steps` of the operand. The first `steps` positions are `fill_value`.
     """
 
     axis: int
