@@ -324,9 +324,7 @@ def _make_function_dim(fn: str, evaluate: Callable[[int, int], int], p: DimLike,
 
 
 def _try_divide(p: Dim, q: Dim) -> Dim | None:
-    """Return `p / q` if `q` is equal to `p` or is a monomial that divides each term of `p`, else
-    None.
-    """
+    """Return `p / q` if `q` is `p` or a monomial that divides every term of `p`, otherwise None."""
     if p == q and q.terms:
         return Dim.from_value(1)
     if len(q.terms) != 1:
