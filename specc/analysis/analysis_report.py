@@ -47,7 +47,7 @@ class AxisCausality:
         return f"not causal along {self.symbol}: {self.reason}"
 
 
-def iterate_axis_causality(
+def check_causality_of_dynamic_axes(
     graph: Graph, excluded: tuple[str | None, ...]
 ) -> Iterator[AxisCausality]:
     """Yield the causality along each dynamic axis of an input that is not in `excluded`."""
@@ -200,7 +200,9 @@ def analyze_graph(
         is_batch_independent=not batch_warnings if batch_symbol else None,
         padding_masks=_find_padding_masks(graph),
         has_same_group_mask=has_same_group_mask(graph),
-        other_axes=() if errors else tuple(iterate_axis_causality(graph, (symbol, batch_symbol))),
+        other_axes=()
+        if errors
+        else tuple(check_causality_of_dynamic_axes(graph, (symbol, batch_symbol))),
         errors=tuple(errors),
         warnings=(*batch_warnings, *check_padding(_inline_computed_inputs(graph, defaults))),
     )

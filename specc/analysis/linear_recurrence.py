@@ -3,7 +3,7 @@ outer product is added in each iteration.
 
     S = decay * S                                      one decay ≥ 0 per head
     S = S + k ⊗ v                                      linear attention, Mamba-2
-    S = S + k ⊗ (rate * (v - sum(S * read_key)))       delta rule
+    S = S + k ⊗ (beta * (v - sum(S * read_key)))       delta rule
     y = sum(S * q)                                     sums over the axis of the keys
 
 The positions of a chunk of a linear recurrence can be computed in parallel
@@ -140,25 +140,25 @@ def _match_delta_rule(
     queries: NodeResults,
     decay: Value | None,
 ) -> LinearRecurrence | None:
-    """Match the delta rule: an update vector `rate * (v - sum(state * read_key))`, with or without
+    """Match the delta rule: an update vector `beta * (v - sum(state * read_key))`, with or without
     an inserted key axis. Return the recurrence, or None if `value` does not match.
     """
     rank, difference = decayed.rank, value
     if value.node and value.op == ops.Insert(rank + key_axis):
         difference = value.node.get_operand()
-    for rate, inner in [(None, difference), *_list_operand_orders(difference, "mul")]:
+    for beta, inner in [(None, difference), *_list_operand_orders(difference, "mul")]:
         match inner.node:
             case Node(ops.Arith("sub"), (Value() as target, Value() as predicted)):
                 read = _match_read(predicted, decayed)
-                is_scalar_rate = rate is None or (rate.rank == rank - 1 and rate.shape[-1] == 1)
-                if read and read[0] == key_axis and is_scalar_rate:
+                is_scalar_beta = beta is None or (beta.rank == rank - 1 and beta.shape[-1] == 1)
+                if read and read[0] == key_axis and is_scalar_beta:
                     return LinearRecurrence(
                         key_axis=key_axis,
                         key=key,
                         value=target,
                         queries=queries,
                         decay=decay,
-                        rate=rate,
+                        delta_rule_beta=beta,
                         read_key=read[1],
                     )
     return None
@@ -177,7 +177,7 @@ def _is_vectorizable(op: ops.Scan, recurrence: LinearRecurrence, args: NodeOpera
     factors = (
         recurrence.key,
         recurrence.value,
-        recurrence.rate,
+        recurrence.delta_rule_beta,
         recurrence.read_key,
         *recurrence.queries,
     )

@@ -56,7 +56,7 @@ from specc.analysis.query_key_constants import (
     find_common_constants,
     has_no_key_dependent_infinities,
     intersect_masked_constants,
-    is_reduction_fixed_point,
+    is_preserved_by_reduction,
     propagate_constants_through_binary_op,
     propagate_unary_constants,
     split_product_factors,
@@ -170,7 +170,7 @@ def _infer_axis_op_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRu
             return {
                 n: interval
                 for n, interval in constants.items()
-                if is_reduction_fixed_point(function_name, n, length)
+                if is_preserved_by_reduction(function_name, n, length)
             }
         case ops.Gather(axis) if axis == qk.key_axis:
             return (yield from _infer_gathered_constants(qk, node))

@@ -41,7 +41,7 @@ from specc.analysis.padding_order_and_windows import (
 from specc.analysis.padding_position_ids import (
     EVERY_POSITION,
     NO_PADDING_COUNT,
-    InteriorPaddingCount,
+    MidSequencePaddingCount,
     PaddedLengthCount,
     PaddingCount,
     depends_on_absolute_position_ids,
@@ -172,9 +172,11 @@ class PaddingDataflow:
             operand_facts=operand_facts,
             padding_side=facts.get_padding_side(dependence.operand_axis, self.padding_side),
             is_merged=length in self.offsets.merged_lengths,
-            has_interior_padding=self.offsets.has_interior_padding(length),
+            has_mid_sequence_padding=self.offsets.has_mid_sequence_padding(length),
             valid_end_counts=(offset.number, self.offsets.count_positions_after(length).number),
-            result_has_interior_padding=self.offsets.result_has_interior_padding(value, dependence),
+            result_has_mid_sequence_padding=self.offsets.result_has_mid_sequence_padding(
+                value, dependence
+            ),
             repeat_count=self.offsets.count_repeats(length) or 1,
         )
 
@@ -372,10 +374,10 @@ class PaddingDataflow:
             return None
         is_right = self.padding_side == "right"
         if length in self.offsets.concatenated_lengths and (
-            not is_right or self.offsets.has_interior_padding(length)
+            not is_right or self.offsets.has_mid_sequence_padding(length)
         ):
             start, terms = self.offsets.offsets[length], () if is_right else EVERY_POSITION.items()
-            positions = InteriorPaddingCount(length, start, start + self.length, tuple(terms))
+            positions = MidSequencePaddingCount(length, start, start + self.length, tuple(terms))
             return {(positions,): Fraction(1)}
         if is_right:
             return {}  # right padding comes after all valid positions and does not shift them

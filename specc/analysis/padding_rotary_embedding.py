@@ -28,10 +28,10 @@ class RotationFact:
     @property
     def depends_on_absolute_angles(self) -> bool:
         """True if a result depends on the absolute angles."""
-        return self.key is EXPOSED_ROTATION.key
+        return self.key is ABSOLUTE_ROTATION.key
 
 
-EXPOSED_ROTATION = RotationFact("exposed", None)
+ABSOLUTE_ROTATION = RotationFact("absolute", None)
 
 
 FEATURE_PRESERVING_VIEWS = (
@@ -52,7 +52,7 @@ def infer_rotation(
     if not any(rotations) or isinstance(node.op, ops.Extent):
         return None
     if (is_cancelled := _match_cancelled_rotation(node, rotations)) is not None:
-        return None if is_cancelled else EXPOSED_ROTATION
+        return None if is_cancelled else ABSOLUTE_ROTATION
     match node.op:
         case ops.Rotate(pairs):
             return _infer_rotate(rotations, pairs)
@@ -64,19 +64,19 @@ def infer_rotation(
 
 
 def _infer_unary_rotation(node: Node, rotation: RotationFact | None) -> RotationFact:
-    """Return the rotation after a unary op, `EXPOSED_ROTATION` if the op does not preserve it."""
+    """Return the rotation after a unary op, `ABSOLUTE_ROTATION` if the op does not preserve it."""
     if rotation is None:
-        return EXPOSED_ROTATION
+        return ABSOLUTE_ROTATION
     match node.op:
         case ops.Cast(to):
             # Rounding to integers changes the rotation, so only casts to floats preserve it.
-            return rotation if to.startswith(("f", "b")) and to != "bool" else EXPOSED_ROTATION
+            return rotation if to.startswith(("f", "b")) and to != "bool" else ABSOLUTE_ROTATION
         case ops.Pointwise("neg"):
             # -x is x rotated by a further 180° at all positions
-            return rotation if rotation.feature_axis is not None else EXPOSED_ROTATION
+            return rotation if rotation.feature_axis is not None else ABSOLUTE_ROTATION
     if node.op.is_view or isinstance(node.op, ops.Slice | ops.StridedSlice):
         return _infer_view_rotation(node, rotation)
-    return EXPOSED_ROTATION
+    return ABSOLUTE_ROTATION
 
 
 def _match_cancelled_rotation(node: Node, rotations: Sequence[RotationFact | None]) -> bool | None:
@@ -103,7 +103,7 @@ def _infer_rotate(rotations: Sequence[RotationFact | None], pairs: str) -> Rotat
     """
     x, cosines, sines = rotations
     if x or cosines is None or cosines != sines or cosines.feature_axis is not None:
-        return EXPOSED_ROTATION
+        return ABSOLUTE_ROTATION
     return RotationFact((cosines, pairs), 3)
 
 
@@ -139,11 +139,11 @@ def _infer_concat_rotation(
     """
     feature_axes = {t.feature_axis for t in rotations if t}
     if len(feature_axes) != 1 or None in feature_axes:
-        return EXPOSED_ROTATION
+        return ABSOLUTE_ROTATION
     (feature_axis,) = feature_axes
     if axis != feature_axis:
         # the vectors of additional positions or heads are rotated by the same angles
-        return rotations[0] if rotations[0] and len(set(rotations)) == 1 else EXPOSED_ROTATION
+        return rotations[0] if rotations[0] and len(set(rotations)) == 1 else ABSOLUTE_ROTATION
     # Half of the features are rotated and half are not, as in GPT-J. Two vectors have the same
     # rotation only if the same features are rotated.
     parts = zip(rotations, node.args, strict=True)
@@ -165,7 +165,7 @@ def _infer_scaled_rotation(
         # A scalar divided by a rotated vector is not a rotated vector.
         case None, RotationFact(), "mul":
             return _infer_product_rotation(second, right, left)
-    return EXPOSED_ROTATION
+    return ABSOLUTE_ROTATION
 
 
 def _infer_product_rotation(rotation: RotationFact, rotated: Value, factor: Value) -> RotationFact:
@@ -173,15 +173,15 @@ def _infer_product_rotation(rotation: RotationFact, rotated: Value, factor: Valu
     vector, because per-feature weights do not commute with the rotation.
     """
     if rotation.feature_axis is None or rotated.rank < factor.rank:
-        return EXPOSED_ROTATION
+        return ABSOLUTE_ROTATION
     factor_axis = rotation.feature_axis - (rotated.rank - factor.rank)
-    return rotation if factor_axis < 0 or factor.shape[factor_axis] == 1 else EXPOSED_ROTATION
+    return rotation if factor_axis < 0 or factor.shape[factor_axis] == 1 else ABSOLUTE_ROTATION
 
 
 def _infer_view_rotation(node: Node, rotation: RotationFact) -> RotationFact:
     """Return the rotation after a view, which must not split or merge the feature axis."""
     if rotation.depends_on_absolute_angles:
-        return EXPOSED_ROTATION
+        return ABSOLUTE_ROTATION
     if rotation.feature_axis is None:
         # Different views of the same angles are different rotations, e.g. views of all positions
         # and of half of the positions.
@@ -190,4 +190,4 @@ def _infer_view_rotation(node: Node, rotation: RotationFact) -> RotationFact:
         is_kept = dependence.kind == "same" and isinstance(node.op, FEATURE_PRESERVING_VIEWS)
         if is_kept and dependence.operand_axis == rotation.feature_axis:
             return replace(rotation, feature_axis=dependence.result_axis)
-    return EXPOSED_ROTATION
+    return ABSOLUTE_ROTATION

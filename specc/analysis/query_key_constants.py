@@ -221,7 +221,7 @@ NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
 """The neutral element of each reduction except `mean`."""
 
 
-def is_reduction_fixed_point(function_name: str, number: float, length: int) -> bool:
+def is_preserved_by_reduction(function_name: str, number: float, length: int) -> bool:
     """Return True if a reduction of `length` elements, all equal to `number`, returns `number`.
     `length` 0 means that the number of elements is unknown and may be 0.
     """

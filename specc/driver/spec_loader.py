@@ -35,7 +35,7 @@ from specc.frontend.spec_modules import (
     parse_config_settings,
 )
 from specc.frontend.spec_to_graph import elaborate_model
-from specc.frontend.symbolic_check import SymbolicTrial, check_spec_symbolically
+from specc.frontend.symbolic_check import SymbolicElaboration, check_spec_symbolically
 from specc.frontend.unused_names import check_share_rules, find_unused_names
 from specc.frontend.used_specs import has_hf_config_fields, select_used_spec_alternatives
 from specc.huggingface import model_family
@@ -201,7 +201,7 @@ class SpecCheckResult:
     None if config values are missing, and `missing` are the errors about missing values.
     """
 
-    trials: list[SymbolicTrial]
+    trials: list[SymbolicElaboration]
     model: ModelDefinition | None
     missing: tuple[Diagnostic, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
@@ -262,7 +262,7 @@ def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
     return SpecCheckResult(trials, tied_model, (), warnings, spec.remarks)
 
 
-def _check_symbolically(spec: LoadedSpec, graph: str) -> list[SymbolicTrial]:
+def _check_symbolically(spec: LoadedSpec, graph: str) -> list[SymbolicElaboration]:
     """Elaborate the spec with symbolic dimensions and return the symbolic trials."""
     has_file = spec.config_reader.config_file is not None
     return check_spec_symbolically(spec.program, graph, has_config_file=has_file)
@@ -340,7 +340,7 @@ def elaborate_spec(spec: LoadedSpec, graph: str = "") -> ModelDefinition:
 
 
 def _check_shares(
-    spec: LoadedSpec, trials: Sequence[SymbolicTrial], *models: ModelDefinition
+    spec: LoadedSpec, trials: Sequence[SymbolicElaboration], *models: ModelDefinition
 ) -> tuple[Diagnostic, ...]:
     """Return warnings about unnecessary `share` rules. Raise E0527 if a rule has no match."""
     all_models = [*(trial.model for trial in trials), *models]

@@ -66,7 +66,7 @@ def _read_spec_rules(program: Program, env: LexicalScope) -> WeightRules:
     for item, _ in program.iterate_items(ast.WeightsSection):
         for rule in item.rules:
             match rule:
-                case ast.WeightsFile() | ast.ShareRule():
+                case ast.WeightsFile() | ast.WeightSharingRule():
                     continue
                 case _ if not _is_condition_true(rule.condition, env):
                     continue

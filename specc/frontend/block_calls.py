@@ -26,7 +26,7 @@ from specc.frontend.foreign_names import pair_options
 from specc.frontend.name_lookup import evaluate_with_expected_type
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import (
-    POISON,
+    ERROR_VALUE,
     BlockFunction,
     ChoiceValue,
     EvalResult,
@@ -300,7 +300,7 @@ def _bind_parameter(
         env.names[param.name] = None
     elif is_tensor_type(param.type):
         env.names[param.name] = check_tensor_type(param.type, value, env, value_context)
-    elif param.type.name == "choice" and value is POISON:
+    elif param.type.name == "choice" and value is ERROR_VALUE:
         raise_error(
             "E0203", f"{description} must be one of {', '.join(param.type.names)}", expr.span
         )

@@ -39,8 +39,8 @@ from specc.frontend.parameter_kinds import (
 )
 from specc.frontend.runtime_scalars import require_op_attribute
 from specc.frontend.spec_values import (
+    ERROR_VALUE,
     MISSING,
-    POISON,
     BlockFunction,
     BuiltinFunction,
     DefinitionFunction,
@@ -75,8 +75,8 @@ def evaluate_argument(
         value = get_first_result(evaluate_function_value(expr, env))
     else:
         value = env.evaluate_value(expr)
-    # the cause of POISON has already been reported, so the exception has no diagnostic
-    if value is POISON:
+    # the cause of ERROR_VALUE has already been reported, so the exception has no diagnostic
+    if value is ERROR_VALUE:
         raise SpeccError
     if isinstance(value, Tensor) and TENSOR_KIND in kinds:
         return value
@@ -101,7 +101,7 @@ def _match_choice_value(
     if name.path in choice_names and name.path not in env.names:
         return name.path
     # a parameter that accepts any string also accepts a misspelled choice value
-    if TEXT_KIND not in kinds and resolve_name(name, env, is_quiet=True) is POISON:
+    if TEXT_KIND not in kinds and resolve_name(name, env, is_quiet=True) is ERROR_VALUE:
         helps = suggest_similar_name(
             name.path, choice_names, f"expected one of {', '.join(choice_names)}"
         )

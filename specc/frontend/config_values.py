@@ -23,7 +23,7 @@ from specc.frontend.parameter_kinds import NORMALIZER_NAMES
 from specc.frontend.runtime_scalars import convert_to_float
 from specc.frontend.spec_modules import ConfigAssignment, Program
 from specc.frontend.spec_values import (
-    POISON,
+    ERROR_VALUE,
     ChoiceValue,
     MissingValue,
     Record,
@@ -121,7 +121,7 @@ def evaluate_config(
     user_spec = program.chain[0] if program.chain else program.module
     evaluation = _ConfigEvaluation(program.assignments, reader, user_spec)
     for entry in program.iterate_fields():
-        result: SpecValue = POISON
+        result: SpecValue = ERROR_VALUE
         with errors:
             value = _evaluate_field(evaluation, entry, entry.name, env)
             result = _limit_rope_length(reader.max_length, value)
@@ -280,7 +280,7 @@ def _convert_to_field_type(
     value_context = ValueDescription(f"`{path}`", span or expr.span)
     if entry.type.name == "choice" and isinstance(expr, ast.Name):
         is_choice = expr.path in entry.type.names
-        if is_choice or resolve_name(expr, env, is_quiet=True) is POISON:
+        if is_choice or resolve_name(expr, env, is_quiet=True) is ERROR_VALUE:
             # an unknown name raises E0203 with the allowed values
             return convert_to_declared_type(entry.type, expr.path, env, value_context)
     try:

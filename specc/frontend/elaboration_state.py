@@ -10,7 +10,7 @@ from threading import Lock
 
 from specc.diagnostics.diagnostic import Diagnostic, Span, raise_error
 from specc.frontend.spec_values import (
-    POISON,
+    ERROR_VALUE,
     EvalResult,
     Record,
     SpecValue,
@@ -254,5 +254,5 @@ def record_elaboration(*, is_symbolic: bool) -> Iterator[None]:
 def record_value(span: Span | None, value: EvalResult) -> None:
     """Record `value` for the name or call at `span`, if recording is enabled."""
     records = RECORDED_VALUES.get()
-    if records and span is not None and value is not POISON:
+    if records and span is not None and value is not ERROR_VALUE:
         records[-1].add_value(span, value)

@@ -22,7 +22,7 @@ from specc.frontend.operators import (
     apply_negation,
 )
 from specc.frontend.spec_values import (
-    POISON,
+    ERROR_VALUE,
     AlreadyReportedError,
     ChoiceValue,
     EvalResult,
@@ -48,7 +48,7 @@ def evaluate_expression(expr: ast.Expr, env: LexicalScope) -> EvalResult:
     env.context.count_steps(expr.span)
     # the parser creates only these node classes, so a KeyError is a bug in specc
     value = EXPRESSION_EVALUATORS[type(expr)](expr, env)
-    if value is POISON:
+    if value is ERROR_VALUE:
         raise AlreadyReportedError
     # messages show the expression that last read a tensor, e.g. `y` for `y = x; f(y)`
     if isinstance(value, Tensor) and expr.span:
@@ -182,7 +182,7 @@ def _evaluate_choice_value(expr: ast.Expr, choice: ChoiceValue, env: LexicalScop
             return tuple(_evaluate_choice_value(item, choice, env) for item in items)
         case ast.Name(path=path) if path in choice.allowed_values:
             return ChoiceValue(path, choice.allowed_values)
-        case ast.Name(path=path) if resolve_name(expr, env, is_quiet=True) is POISON:
+        case ast.Name(path=path) if resolve_name(expr, env, is_quiet=True) is ERROR_VALUE:
             title = f"`{path}` is not one of {', '.join(choice.allowed_values)}"
             raise_error("E0203", title, expr.span)
     return env.evaluate_value(expr)

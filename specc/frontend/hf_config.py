@@ -307,7 +307,7 @@ def warn_about_rope_context_limits(
                 case ast.Call(function=ast.Name(path="rope_config")):
                     rope = read_rope_config(source, entry, data, None)
                     if original := get_max_rope_length(rope):
-                        table = parse_rope_defaults(source).find_section(data)
+                        table = parse_rope_defaults(source).find_rope_settings(data)
                         yield _make_context_warning(rope.kind, original, table, entry)
 
 

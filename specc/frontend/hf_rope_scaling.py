@@ -55,11 +55,11 @@ class RopeDefaults:
     theta_key: str = "rope_theta"
     is_scaled: bool = True
     attention_factor_key: str = "attention_factor"
-    section: str = ""
+    subconfig_key: str = ""
 
-    def find_section(self, data: JsonObject) -> JsonObject:
+    def find_rope_settings(self, data: JsonObject) -> JsonObject:
         """Return the object in a config file that contains the RoPE settings."""
-        member = data.find_non_null(self.section)
+        member = data.find_non_null(self.subconfig_key)
         return member.value if member and isinstance(member.value, JsonObject) else data
 
 
@@ -103,7 +103,7 @@ FIELDS_BY_OPTION: Mapping[str, tuple[str, type]] = {
     "base": ("theta_key", str),
     "scaled": ("is_scaled", bool),
     "attention": ("attention_factor_key", str),
-    "section": ("section", str),
+    "section": ("subconfig_key", str),
 }
 """The field of `RopeDefaults` and the type of its value, by option of `rope_config`."""
 
@@ -118,7 +118,7 @@ def read_rope_config(
     scaling kind of `default` applies.
     """
     defaults = parse_rope_defaults(source)
-    return _RopeReader(entry, defaults.find_section(data), defaults).read_rope(default)
+    return _RopeReader(entry, defaults.find_rope_settings(data), defaults).read_rope(default)
 
 
 @immutable_dataclass()

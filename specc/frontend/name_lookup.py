@@ -21,8 +21,8 @@ from specc.frontend.foreign_names import (
 from specc.frontend.mask_and_bias_definitions import bind_definition
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES
 from specc.frontend.spec_values import (
+    ERROR_VALUE,
     MISSING,
-    POISON,
     BlockFunction,
     BuiltinFunction,
     ChoiceValue,
@@ -34,8 +34,8 @@ from specc.frontend.spec_values import (
     Record,
     Results,
     SpecValue,
+    SubmodelConfig,
     Tensor,
-    UsedSpecConfig,
     describe_value,
 )
 from specc.syntax import ast
@@ -70,7 +70,7 @@ QUERY_KEY_INDEX_NAMES = ("i", "j")
 
 
 def resolve_name(name: ast.Name, env: LexicalScope, is_quiet: bool = False) -> EvalResult:
-    """Return the value of a dotted name. Raise E0202, or return POISON if `is_quiet` is set."""
+    """Return the value of a dotted name. Raise E0202, or return ERROR_VALUE if `is_quiet` is set."""
     head, *rest = name.path.split(".")
     value: EvalResult | MissingValue = _resolve_first_part(head, env, name.span)
     if isinstance(value, MissingValue) and head == "config" and rest:
@@ -80,7 +80,7 @@ def resolve_name(name: ast.Name, env: LexicalScope, is_quiet: bool = False) -> E
         if rest and (item := resolve_used_item(name, env)) is not None:
             return item
         if is_quiet:
-            return POISON
+            return ERROR_VALUE
         _raise_unknown_name(name, env)
     if rest and _has_used_item(value, rest[0]):
         item = resolve_used_item(name, env)
@@ -161,7 +161,7 @@ def resolve_used_item(name: ast.Name, env: LexicalScope) -> Function | None:
         return None
     use, user = use_and_module
     match env.config.get(alias):
-        case Record(fields=config, used_spec=UsedSpecConfig(module=module, config_file=file)):
+        case Record(fields=config, used_spec=SubmodelConfig(module=module, config_file=file)):
             file_scope = join_weight_path(env.file_scope, use.under.text if use.under else "")
             inner_env = LexicalScope(
                 context=env.context,
@@ -201,7 +201,7 @@ def _get_member(value: EvalResult, member_name: str, name: ast.Name, is_quiet: b
             return fields[member_name]
         case Record(fields=fields):
             if is_quiet:
-                return POISON
+                return ERROR_VALUE
             expected = f"expected one of {', '.join(fields)}"
             helps = suggest_similar_name(member_name, fields, expected)
             title = f"`{name.path}`: the record has no field `{member_name}`"
@@ -296,9 +296,9 @@ def _resolve_member_callee(name: ast.Name, env: LexicalScope) -> Function:
     fix = suggest_builtin_for_qualified_name(name.path, _list_functions(env))
     helps, label = [fix or LIST_HELP], "operations are functions in specs"
     is_library = alias in FOREIGN_LIBRARIES
-    if is_library and (owner is POISON or (fix and not isinstance(owner, Tensor))):
+    if is_library and (owner is ERROR_VALUE or (fix and not isinstance(owner, Tensor))):
         title, label = f"`{name.path}` belongs to another library", "unknown operation"
-    elif owner is not POISON:
+    elif owner is not ERROR_VALUE:
         title = f"`{alias}` is {describe_value(owner)} and has no method `{member}`"
     else:
         title, use_text = f"no used file is called `{alias}`", f'`use "file.specc" as {alias}`'

@@ -9,7 +9,7 @@ from specc.frontend.body_extraction import EarlyExit, extract_body_graph, find_e
 from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import (
-    POISON,
+    ERROR_VALUE,
     AlreadyReportedError,
     SpecValue,
     Tensor,
@@ -252,7 +252,7 @@ def unflatten_loop_carried_value(value: CarryValue, tensors: Iterator[Tensor]) -
 def _get_initial_carry(statement: ast.ScanLoop, name: str, env: LexicalScope) -> CarryValue:
     """Return the initial value of a loop-carried name, which is a tensor or a list of tensors."""
     value = env.names.get(name)
-    if value is POISON:
+    if value is ERROR_VALUE:
         raise AlreadyReportedError
     carry = _convert_to_carry(value)
     if carry is None:
@@ -281,7 +281,7 @@ def _check_loop_carried_value(
     """Yield the tensors of a loop-carried value after an iteration. Raise E0305 for a changed
     type.
     """
-    if next_value is POISON:
+    if next_value is ERROR_VALUE:
         raise AlreadyReportedError
     if isinstance(initial, Tensor):
         yield _check_loop_carried_tensor(statement, name, next_value, next(values_before))
@@ -347,7 +347,7 @@ def _find_broadcast_axis(before: Type, after: Type) -> tuple[int, Dim] | None:
 def _get_scan_output(statement: ast.ScanLoop, name: str, env: LexicalScope) -> Value:
     """Return a scan output after an iteration. Raise E0305 for a value that is not a tensor."""
     value = env.names.get(name)
-    if value is POISON:
+    if value is ERROR_VALUE:
         raise AlreadyReportedError
     if not isinstance(value, Tensor):
         message = f"`{name}` is collected, but the loop body does not assign it"

@@ -11,7 +11,7 @@ from specc.frontend.expressions import require_integer
 from specc.frontend.name_lookup import NAMED_CONSTANTS, resolve_name
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_values import (
-    POISON,
+    ERROR_VALUE,
     BlockFunction,
     BuiltinFunction,
     ChoiceValue,
@@ -98,13 +98,13 @@ def _call_to_data(
 
 def _name_to_data(name: ast.Name, env: LexicalScope) -> object:
     """Convert a defined name to its value, and an undefined name to a string."""
-    value: EvalResult = env.names.get(name.path, env.config.get(name.path, POISON))
-    if value is POISON and name.path in NAMED_CONSTANTS:
+    value: EvalResult = env.names.get(name.path, env.config.get(name.path, ERROR_VALUE))
+    if value is ERROR_VALUE and name.path in NAMED_CONSTANTS:
         value = resolve_name(name, env)
     # `config.labels` is converted to its value, and an undefined name to a string
-    if value is POISON and "." in name.path:
+    if value is ERROR_VALUE and "." in name.path:
         value = resolve_name(name, env, is_quiet=True)
-    return name.path if value is POISON else value_to_json(value, name.span)
+    return name.path if value is ERROR_VALUE else value_to_json(value, name.span)
 
 
 def get_vocabulary_sizes(graph: Graph, input_name: str, output_name: str) -> VocabularySizes:

@@ -51,7 +51,7 @@ class Program:
     name: str = ""
     doc: str = ""
     chain: tuple[SpecNamespace, ...] = ()
-    used_specs: "tuple[UsedSpec, ...]" = ()
+    used_specs: "tuple[SubmodelSpec, ...]" = ()
 
     @property
     def is_builtin(self) -> bool:
@@ -102,7 +102,7 @@ class Program:
 
 
 @dataclass(frozen=True, eq=False)
-class UsedSpec:
+class SubmodelSpec:
     """A used spec with a separate config and separate weights. `programs` are the alternative
     specs, and `selected` is the index of the selected alternative (default 0).
     """
@@ -138,7 +138,7 @@ class UsedSpec:
         first = ast.Name(self.use.path)
         return ast.Field(name=self.name, type=kind, default=first, span=self.use.span)
 
-    def select_alternative(self, name: str) -> "UsedSpec | None":
+    def select_alternative(self, name: str) -> "SubmodelSpec | None":
         """Select the alternative with the path `name`, or with the file name `name` without suffix.
         Return None for an unknown alternative.
         """
@@ -217,9 +217,9 @@ def build_program(
 
 def _list_used_specs(
     module: SpecNamespace, library: SpecLoader, users: tuple[SpecNamespace, ...]
-) -> tuple[UsedSpec, ...]:
+) -> tuple[SubmodelSpec, ...]:
     """Return the used specs of a file that have separate configs."""
-    used_specs: list[UsedSpec] = []
+    used_specs: list[SubmodelSpec] = []
     for use in module.uses.values():
         if not use.has_own_config:
             continue
@@ -230,7 +230,7 @@ def _list_used_specs(
                 raise_error("E0218", f"this spec uses itself: {cycle}", use.span)
         _reject_path_pattern(use)
         programs = tuple(build_program(used_module, library, users) for used_module in modules)
-        used_specs.append(UsedSpec(use, programs))
+        used_specs.append(SubmodelSpec(use, programs))
     return tuple(used_specs)
 
 
@@ -250,13 +250,13 @@ def _reject_path_pattern(use: ast.UseStatement) -> None:
 
 def _select_used_specs(program: Program) -> Program:
     """Select alternatives of used specs by assigned values. Raise E0203 if a value is invalid."""
-    used_specs: list[UsedSpec] = []
+    used_specs: list[SubmodelSpec] = []
     assignments = dict(program.assignments)
     for used_spec in program.used_specs:
         assignment = assignments.pop(used_spec.name, None) if len(used_spec.programs) > 1 else None
         match assignment and assignment.value:
             case None:
-                selected: UsedSpec | None = used_spec
+                selected: SubmodelSpec | None = used_spec
             case ast.Name(path=text) | ast.TextLiteral(value=text):
                 selected = used_spec.select_alternative(text)
             case _:
@@ -269,7 +269,9 @@ def _select_used_specs(program: Program) -> Program:
     return replace(program, used_specs=tuple(used_specs), assignments=assignments)
 
 
-def _iterate_unresolved_paths(used_specs: tuple[UsedSpec, ...], prefix: str = "") -> Iterator[str]:
+def _iterate_unresolved_paths(
+    used_specs: tuple[SubmodelSpec, ...], prefix: str = ""
+) -> Iterator[str]:
     """Yield the paths of used specs with several alternatives."""
     for used_spec in used_specs:
         path = f"{prefix}{used_spec.name}"

@@ -49,9 +49,9 @@ from specc.frontend.spec_values import (
     Record,
     Results,
     SpecValue,
+    SubmodelConfig,
     Tensor,
     UnresolvedValueError,
-    UsedSpecConfig,
 )
 from specc.frontend.statements import check_requirement, run_statements
 from specc.frontend.step_estimate import StepEstimator
@@ -184,7 +184,7 @@ def _evaluate_config_values(
         with errors, label_use_statement_in_errors(used_spec.use):
             used_program, used_reader = prepare_used_spec(used_spec, program, reader)
             values = evaluate_and_check_config(context, used_program, used_reader)
-            used_config = UsedSpecConfig(used_program.module, used_reader.config_file)
+            used_config = SubmodelConfig(used_program.module, used_reader.config_file)
             configs[used_spec.name] = Record(values, used_reader.path, used_config)
     errors.raise_collected()
     return evaluate_config(context, program, reader, configs)

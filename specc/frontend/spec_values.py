@@ -95,11 +95,11 @@ class Record:
 
     fields: Mapping[str, "SpecValue"]
     path: str = ""
-    used_spec: "UsedSpecConfig | None" = None
+    used_spec: "SubmodelConfig | None" = None
 
 
 @immutable_dataclass
-class UsedSpecConfig:
+class SubmodelConfig:
     """The module and the config file section of a used spec with a separate config."""
 
     module: "SpecNamespace"
@@ -207,11 +207,11 @@ class CombinedMask:
 
 
 @immutable_dataclass
-class Poison:
+class ErrorValue:
     """The value of an expression whose error has already been reported."""
 
 
-POISON = Poison()
+ERROR_VALUE = ErrorValue()
 
 
 class AlreadyReportedError(Exception):
@@ -250,7 +250,7 @@ SpecValue: TypeAlias = (
     | DefinitionFunction
     | BuiltinFunction
     | CombinedMask
-    | Poison
+    | ErrorValue
     | tuple["SpecValue", ...]
     | None
 )
@@ -267,10 +267,10 @@ def get_first_result(value: EvalResult) -> SpecValue:
 
 def describe_value(value: EvalResult) -> str:
     """Describe a value for messages, as in `float[batch, 4]` or `the integer 3`. Raise
-    AlreadyReportedError for POISON, whose error has already been reported.
+    AlreadyReportedError for ERROR_VALUE, whose error has already been reported.
     """
     first_value = get_first_result(value)
-    if first_value is POISON:
+    if first_value is ERROR_VALUE:
         raise AlreadyReportedError
     return VALUE_DESCRIPTIONS[type(first_value)](first_value)
 

@@ -15,7 +15,7 @@ from specc.frontend.elaboration_state import record_value
 from specc.frontend.expressions import evaluate_condition, require_integer
 from specc.frontend.scan_loops import elaborate_scan
 from specc.frontend.spec_values import (
-    POISON,
+    ERROR_VALUE,
     AlreadyReportedError,
     EvalResult,
     Results,
@@ -36,7 +36,7 @@ Returned: TypeAlias = tuple[ast.ReturnStatement, tuple[EvalResult, ...]]
 def run_statements(body: Sequence[ast.Statement], env: LexicalScope) -> Returned | None:
     """Run statements in order. Return the executed `return` statement with its values, or None.
 
-    If a statement fails, the names that the statement should have bound get the value POISON, so
+    If a statement fails, the names that the statement should have bound get the value ERROR_VALUE, so
     that later statements can still be checked.
     """
     # a `return` inside `when` ends the whole body, not only the branch
@@ -56,7 +56,7 @@ def _run_let(statement: ast.Assignment, env: LexicalScope) -> None:
         return
     # after a caught error, names that depend on the error report no further errors
     for target in statement.targets:
-        env.names[target.name] = POISON
+        env.names[target.name] = ERROR_VALUE
 
 
 def _bind_targets(statement: ast.Assignment, value: EvalResult, env: LexicalScope) -> None:
@@ -248,7 +248,7 @@ def _run_scan(statement: ast.ScanLoop, env: LexicalScope) -> None:
         elaborate_scan(statement, env, run_statements)
         return
     for name in (*statement.carry, *statement.collect):
-        env.names[name] = POISON
+        env.names[name] = ERROR_VALUE
 
 
 StatementRunner: TypeAlias = Callable[[Any, LexicalScope], Returned | None]

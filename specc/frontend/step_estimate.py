@@ -242,7 +242,7 @@ def collect_bound_names(key: _ItemKey) -> set[str]:
     for node in walk_tree(key.item):
         match node:
             case (
-                ast.Target(name=name)
+                ast.AssignmentTarget(name=name)
                 | ast.RepeatLoop(variable=name)
                 | ast.ListComprehension(variable=name)
             ):

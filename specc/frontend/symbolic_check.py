@@ -31,7 +31,7 @@ MAX_TRIALS = 48
 
 
 @immutable_dataclass()
-class SymbolicTrial:
+class SymbolicElaboration:
     """A symbolic elaboration of a spec: the trial values and the resulting model."""
 
     trial_values: dict[str, str]
@@ -44,7 +44,7 @@ class SymbolicTrial:
 
 def check_spec_symbolically(
     program: Program, graph: str = "", *, has_config_file: bool = False
-) -> list[SymbolicTrial]:
+) -> list[SymbolicElaboration]:
     """Elaborate a spec with symbolic config values. Raise SpeccError with all errors. An error that
     occurs only in some trials has a note with the trial values.
 
@@ -73,12 +73,12 @@ class _BuiltinCheckKey:
 
 
 @lru_cache(maxsize=512)
-def _check_builtin_model(key: _BuiltinCheckKey) -> list[SymbolicTrial]:
+def _check_builtin_model(key: _BuiltinCheckKey) -> list[SymbolicElaboration]:
     """Check a built-in spec symbolically, and cache the result."""
     return _run_check(key.program, key.graph, has_config_file=key.has_config_file)
 
 
-def _run_check(program: Program, graph: str, *, has_config_file: bool) -> list[SymbolicTrial]:
+def _run_check(program: Program, graph: str, *, has_config_file: bool) -> list[SymbolicElaboration]:
     try:
         return _check_free_then_derived(program, graph)
     except SpeccError as failed:
@@ -94,7 +94,7 @@ def _run_check(program: Program, graph: str, *, has_config_file: bool) -> list[S
 
 def _check_without_overrides(
     program: Program, graph: str, error: SpeccError
-) -> list[SymbolicTrial]:
+) -> list[SymbolicElaboration]:
     """Repeat the check without assigned values that equal the computed default of their field. For
     example, `side = 8` equals the default `image / patch` = 32 / 4. Raise the error `error` again
     if the repeated check fails or an assigned value differs from the default.
@@ -150,7 +150,7 @@ def _get_value(values: Mapping[str, SpecValue], path: str) -> SpecValue:
     return _get_value(value.fields, rest) if rest and isinstance(value, Record) else value
 
 
-def _check_free_then_derived(program: Program, graph: str) -> list[SymbolicTrial]:
+def _check_free_then_derived(program: Program, graph: str) -> list[SymbolicElaboration]:
     """Run trials with all integers as symbols. After shape errors, repeat with derived integers."""
     try:
         return _run_trials(program, graph, derives_integers=False)
@@ -180,7 +180,9 @@ def _is_shape_error(error: SpeccError) -> bool:
     return all(d.code.startswith("E03") for d in error.diagnostics)
 
 
-def _run_trials(program: Program, graph: str, *, derives_integers: bool) -> list[SymbolicTrial]:
+def _run_trials(
+    program: Program, graph: str, *, derives_integers: bool
+) -> list[SymbolicElaboration]:
     """Run all trials. Derived integers are symbols unless `derives_integers` is set."""
     fixed_values: dict[str, SpecValue] = {}
     runner = _TrialRunner(program, graph, StepBudget(), derives_integers)
@@ -188,7 +190,7 @@ def _run_trials(program: Program, graph: str, *, derives_integers: bool) -> list
         model = runner.elaborate_with_trial_sizes(fixed_values)
     except SpeccError as failed:
         raise SpeccError(*_add_trial_sizes(failed, fixed_values)) from None
-    trials = [SymbolicTrial({k: format_value(v) for k, v in fixed_values.items()}, model)]
+    trials = [SymbolicElaboration({k: format_value(v) for k, v in fixed_values.items()}, model)]
     errors: list[Diagnostic] = []
     # skip the values that the first trial has used
     alternatives = [
@@ -204,7 +206,7 @@ def _run_trials(program: Program, graph: str, *, derives_integers: bool) -> list
             except SpeccError as failed:
                 errors += failed.diagnostics
                 continue
-        trials.append(SymbolicTrial({path: format_value(value)}, trial_model))
+        trials.append(SymbolicElaboration({path: format_value(value)}, trial_model))
     if errors := [d for d in errors if not _is_requirement_error(d)]:
         raise SpeccError(*errors[:20])
     return trials

@@ -211,7 +211,7 @@ class LivenessAnalysis:
         reads this operand, or return "".
         """
         params = {p.name for p in self.block.params or ()}
-        targets = {n.name for n in walk_tree(self.block) if isinstance(n, ast.Target)}
+        targets = {n.name for n in walk_tree(self.block) if isinstance(n, ast.AssignmentTarget)}
         names = (n.path for n in walk_tree(statement.value) if isinstance(n, ast.Name))
         operand = next((n for n in names if n in params | targets), "")
         return f"read `{name}` instead of `{operand}` below, " if operand in live else ""
@@ -328,19 +328,19 @@ def check_share_rules(program: Program, models: Sequence[ModelDefinition]) -> li
     return [_explain_useless_rule(r, all_models) for r in useless_rules if r.name.text in paths]
 
 
-def _list_share_rules(program: Program) -> list[ast.ShareRule]:
+def _list_share_rules(program: Program) -> list[ast.WeightSharingRule]:
     """Return the `share` rules of a spec."""
     return [
         rule
         for item, _ in program.iterate_items(ast.WeightsSection)
         for rule in item.rules
-        if isinstance(rule, ast.ShareRule)
+        if isinstance(rule, ast.WeightSharingRule)
     ]
 
 
 def _find_useless_rules(
-    rules: Iterable[ast.ShareRule], models: Sequence[ModelDefinition]
-) -> list[ast.ShareRule]:
+    rules: Iterable[ast.WeightSharingRule], models: Sequence[ModelDefinition]
+) -> list[ast.WeightSharingRule]:
     """Return the `share` rules that no model needs."""
     return [r for r in rules if not any(m.shared_scopes.get(r.name.text) for m in models)]
 
@@ -356,7 +356,9 @@ def _iterate_other_graphs(
                 yield [t.model for t in trials]
 
 
-def _explain_useless_rule(rule: ast.ShareRule, models: Iterable[ModelDefinition]) -> Diagnostic:
+def _explain_useless_rule(
+    rule: ast.WeightSharingRule, models: Iterable[ModelDefinition]
+) -> Diagnostic:
     """Return W0505 if weights match a `share` rule that no two calls need, otherwise E0527."""
     path = rule.name.text
     label = Label.from_span(rule.span, "named by this `share`")

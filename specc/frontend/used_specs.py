@@ -9,7 +9,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, ra
 from specc.frontend.config_json import JsonMember, JsonObject, JsonScalar
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.elaboration_context import ElaborationContext, LexicalScope, join_weight_path
-from specc.frontend.spec_modules import ConfigAssignment, Program, UsedSpec
+from specc.frontend.spec_modules import ConfigAssignment, Program, SubmodelSpec
 from specc.frontend.spec_values import ChoiceValue, Record, SpecValue
 from specc.syntax import ast
 
@@ -60,7 +60,7 @@ def list_config_entries(program: Program) -> list[ast.ConfigEntry]:
     return [e for item, _ in program.iterate_items(ast.ConfigSection) for e in item.entries]
 
 
-def get_config_section(used_spec: UsedSpec, data: JsonObject) -> JsonObject | None:
+def get_config_section(used_spec: SubmodelSpec, data: JsonObject) -> JsonObject | None:
     """Return the section of a config file that a used spec reads, or None if the used spec reads no
     section. Raise E0227 if the file does not contain the section.
     """
@@ -74,7 +74,7 @@ def get_config_section(used_spec: UsedSpec, data: JsonObject) -> JsonObject | No
 
 
 def _raise_missing_section(
-    used_spec: UsedSpec, data: JsonObject, member: JsonMember | None
+    used_spec: SubmodelSpec, data: JsonObject, member: JsonMember | None
 ) -> NoReturn:
     """Raise E0227 for a config section that is missing or is not an object."""
     keys, span = used_spec.use.sources, used_spec.use.span
@@ -96,7 +96,7 @@ def _raise_missing_section(
 
 def select_used_spec_alternatives(program: Program, data: JsonObject) -> Program:
     """Select an alternative of each used spec by the config file, or raise E0228."""
-    used_specs: list[UsedSpec] = []
+    used_specs: list[SubmodelSpec] = []
     for used_spec in program.used_specs:
         section = get_config_section(used_spec, data)
         selected_spec = used_spec
@@ -113,7 +113,7 @@ def select_used_spec_alternatives(program: Program, data: JsonObject) -> Program
     return replace(program, used_specs=tuple(used_specs))
 
 
-def _choose_by_type(used_spec: UsedSpec, member: JsonMember | None) -> UsedSpec:
+def _choose_by_type(used_spec: SubmodelSpec, member: JsonMember | None) -> SubmodelSpec:
     """Select the alternative for the model type of a config file, or the first alternative."""
     if member is None:
         return replace(used_spec, selected=0)
@@ -148,7 +148,7 @@ def select_alternatives_for_trials(
     program: Program, fixed_values: Mapping[str, SpecValue], path: str = ""
 ) -> Program:
     """Select the trial alternative of each used spec whose alternative is not selected yet."""
-    used_specs: list[UsedSpec] = []
+    used_specs: list[SubmodelSpec] = []
     for used_spec in program.used_specs:
         spec_path = f"{path}{used_spec.name}"
         choice = fixed_values.get(spec_path)
@@ -164,7 +164,7 @@ def select_alternatives_for_trials(
 
 
 def prepare_used_spec(
-    used_spec: UsedSpec, program: Program, reader: ConfigReader
+    used_spec: SubmodelSpec, program: Program, reader: ConfigReader
 ) -> tuple[Program, ConfigReader]:
     """Return the program of a used spec with the values that the using spec assigns, and the config
     reader of the used spec.
@@ -191,7 +191,7 @@ def prepare_used_spec(
 
 
 def _reject_unknown_paths(
-    used_spec: UsedSpec, values_by_path: Mapping[str, ConfigAssignment]
+    used_spec: SubmodelSpec, values_by_path: Mapping[str, ConfigAssignment]
 ) -> None:
     """Raise E0201 if a value is assigned to a config field that the used spec lacks."""
     field_paths = {

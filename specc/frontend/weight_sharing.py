@@ -34,7 +34,7 @@ def register_share_rules(
     """
     for item in items:
         for rule in item.rules if isinstance(item, ast.WeightsSection) else ():
-            if not isinstance(rule, ast.ShareRule):
+            if not isinstance(rule, ast.WeightSharingRule):
                 continue
             condition = rule.condition
             if condition is None or env.evaluate_value(condition) is True:
@@ -143,7 +143,7 @@ CallStack: TypeAlias = tuple[CallFrame, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ShareRule:
+class RegisteredSharingRule:
     """A rule `share PATH`. `path` is the path pattern, `scope` is the weight scope of the spec
     file, and `depth` is the length of the call path at which the rule was declared.
     `is_from_used_spec` is True for a rule of a used spec.
@@ -167,7 +167,7 @@ class WeightSharing:
 
     call_path: CallStack = ()
     used_shared_weight_paths: dict[str, bool] = field(default_factory=dict)
-    _rules: list[ShareRule] = field(default_factory=list)
+    _rules: list[RegisteredSharingRule] = field(default_factory=list)
     _first_uses: dict[str, CallStack] = field(default_factory=dict)
     _definition_paths: dict[int, CallStack] = field(default_factory=dict)
 
@@ -176,7 +176,7 @@ class WeightSharing:
         or iteration ends. Rules of used specs are not recorded in `used_shared_weight_paths`.
         """
         self._rules.append(
-            ShareRule(NamePattern(path), scope, len(self.call_path), is_from_used_spec)
+            RegisteredSharingRule(NamePattern(path), scope, len(self.call_path), is_from_used_spec)
         )
         if not self.call_path and not is_from_used_spec:
             self.used_shared_weight_paths[path] = False

@@ -68,7 +68,7 @@ from specc.incremental.position_demand_types import (
 from specc.incremental.state_selection import select_encoder_values
 from specc.incremental.step_plan import (
     OutputPositions,
-    StepDraft,
+    PartialStepGraph,
     StepPlan,
     make_unused_name,
     resize_op,
@@ -98,7 +98,7 @@ def add_position_ids(
 
 
 def build_concat_or_slice(
-    draft: StepDraft, node: Node, result: Value, demand: PositionDemand
+    draft: PartialStepGraph, node: Node, result: Value, demand: PositionDemand
 ) -> Value:
     """Build the result of an op that adds or removes positions at the start of the time axis. New
     positions are unchanged. If earlier positions are demanded, the prefix is added again.
@@ -133,7 +133,7 @@ class StepGraphBuilder:
     def __init__(self, plan: StepPlan, names: StateNames | None = None) -> None:
         self.plan = plan
         self.names = names or StateNames.from_graph(plan.graph, plan.flow.loop_body_dataflows)
-        self.draft = StepDraft(plan)
+        self.draft = PartialStepGraph(plan)
         self.states = StepStates(draft=self.draft, names=self.names)
         self.loop_invariant_inputs: dict[str, Value] = {}
 

@@ -1,5 +1,5 @@
 """Plan a decode step: choose the cached values, the number of positions per value, and the symbolic
-dimensions. `StepDraft` builds the step graph.
+dimensions. `PartialStepGraph` builds the step graph.
 
 The input is a graph that has been proved causal for the requested outputs. In the resulting plan,
 every live value has a need (a number of earlier positions) along each of its time axes, and every
@@ -290,7 +290,7 @@ def make_unused_name(name: str, taken_names: Collection[str]) -> str:
 
 
 @dataclass
-class StepDraft:
+class PartialStepGraph:
     """A step graph under construction. `new_values` maps values of the full graph to values of the
     step, which contain the earlier positions that `plan.needs` demands, followed by the new
     positions.

@@ -19,7 +19,7 @@ from specc.analysis.value_ranges import is_zero_everywhere
 from specc.incremental.encoder_graph import InitialStateValue
 from specc.incremental.graph_boundary import find_folded_batch_axis, split_folded_batch_axis
 from specc.incremental.position_demand_types import get_stateful_operand
-from specc.incremental.step_plan import StepDraft, resize_type
+from specc.incremental.step_plan import PartialStepGraph, resize_type
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Node, NodeOrigin, NodeResults, Value
@@ -135,7 +135,7 @@ class StepStates:
     of the step to the next states.
     """
 
-    draft: StepDraft
+    draft: PartialStepGraph
     names: StateNames
     states: list[DecodeState] = field(default_factory=list)
     initial_values: dict[str, InitialStateValue] = field(default_factory=dict)

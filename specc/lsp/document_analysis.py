@@ -260,7 +260,7 @@ def _iterate_bindings(node: ast.Node) -> Iterator[NameBinding]:
             yield NameBinding(name, "input", span, node)
         case ast.DefinitionParameter(name=name):
             yield NameBinding(name, "parameter", span, node)
-        case ast.Target(name=name) if name != "_":
+        case ast.AssignmentTarget(name=name) if name != "_":
             yield NameBinding(name, "value", span, node)
         case ast.RepeatLoop(variable=name):
             yield NameBinding(name, "iteration index", span, node)

@@ -45,7 +45,7 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
     "ignore": ast.IgnoreRule,
     "tie": ast.TieRule,
     "load": ast.LoadRule,
-    "share": ast.ShareRule,
+    "share": ast.WeightSharingRule,
 }
 """The AST class of each keyword. The docstring of the class is the hover text."""
 
@@ -96,7 +96,7 @@ def _find_node_hover(
                 span.end,
             )
         case (
-            ast.Target(name=name, span=span)
+            ast.AssignmentTarget(name=name, span=span)
             | ast.BlockParameter(name=name, span=span)
             | ast.InputDeclaration(name=name, span=span)
             | ast.DefinitionParameter(name=name, span=span)
@@ -133,7 +133,10 @@ def _find_declaration_hover(
             # `node.type` is in the declaration in `inputs`, which defines the name
             return replace(hover, definition=node.type.span)
         case (
-            ast.Target() | ast.BlockParameter() | ast.DefinitionParameter() | ast.InputDeclaration()
+            ast.AssignmentTarget()
+            | ast.BlockParameter()
+            | ast.DefinitionParameter()
+            | ast.InputDeclaration()
         ):
             type_text = f": {format_type_name(node.type)}" if node.type else ""
             return _make_binding_hover(analysis, node.name + type_text, span)

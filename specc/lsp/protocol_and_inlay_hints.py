@@ -266,7 +266,7 @@ def to_inlay_hints(
     start, end = lines.get_offset(visible_range.start.line, 0), lines.get_offsets(visible_range)[1]
     for node in walk_tree(analysis.file) if analysis.file else ():
         match node:
-            case ast.Target(type=None, span=Span() as span) if start <= span.start <= end:
+            case ast.AssignmentTarget(type=None, span=Span() as span) if start <= span.start <= end:
                 yield from _iterate_span_hints(analysis, lines, span)
 
 

@@ -232,7 +232,7 @@ class BlockParameter(SpannedNode):
 # --- statements -----------------------------------------------------------------------
 
 
-class Target(SpannedNode):
+class AssignmentTarget(SpannedNode):
     """A name on the left side of `=`, such as `x` or `x: float[batch, n]`. The target `_` ignores a
     result.
     """
@@ -244,7 +244,7 @@ class Target(SpannedNode):
 class Assignment(CommentedNode):
     """An assignment, such as `a, b = f(x)`."""
 
-    targets: tuple[Target, ...]
+    targets: tuple[AssignmentTarget, ...]
     value: Expr
 
 
@@ -524,7 +524,7 @@ class IgnoreRule(CommentedNode):
     condition: Expr | None = None
 
 
-class ShareRule(CommentedNode):
+class WeightSharingRule(CommentedNode):
     """A weight path whose weights are shared by all calls with this path: `share encoder.layer when
     tied`.
     """
@@ -533,7 +533,7 @@ class ShareRule(CommentedNode):
     condition: Expr | None = None
 
 
-WeightRule: TypeAlias = WeightsFile | TieRule | LoadRule | IgnoreRule | ShareRule
+WeightRule: TypeAlias = WeightsFile | TieRule | LoadRule | IgnoreRule | WeightSharingRule
 
 
 class WeightsSection(CommentedBlock):
@@ -632,7 +632,7 @@ Node: TypeAlias = (
     | TypeName
     | BlockParameter
     | Comments
-    | Target
+    | AssignmentTarget
     | Commentable
     | DimName
     | Equation

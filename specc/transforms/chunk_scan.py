@@ -6,7 +6,7 @@ D[t, s] = d[t] / d[s] for s ≤ t:
     y = (q kᵀ * D) u + d * (q S)          S ← d[last] * S + (k * D[last])ᵀ u
 
 where u = v or, with the delta rule, the solution of
-(I + strictly lower part of rate * (r kᵀ * D)) u = rate * (v - d * (r S)).
+(I + strictly lower part of beta * (r kᵀ * D)) u = beta * (v - d * (r S)).
 Source: arXiv:2405.21060, sec. 6; arXiv:2412.06464, eq. 9 and appendix A.
 """
 
@@ -43,7 +43,7 @@ class LinearRecurrence:
     value: Value
     queries: NodeResults
     decay: Value | None
-    rate: Value | None = None
+    delta_rule_beta: Value | None = None
     read_key: Value | None = None
 
     @property
@@ -124,8 +124,8 @@ class _ChunkedOperands:
             updates["log decay"] = self.b.add_op(ops.Pointwise("log"), decay)
         if recurrence.read_key is not None:
             updates["read key"] = self._get_vectors(full_values, recurrence.read_key, value_axis)
-        if recurrence.rate is not None:
-            updates["rate"] = full_values[recurrence.rate]
+        if recurrence.delta_rule_beta is not None:
+            updates["beta"] = full_values[recurrence.delta_rule_beta]
         masked = {n: zero_masked_positions(self.b, x, self.keep) for n, x in updates.items()}
         return queries | {name: self._split_into_chunks(x) for name, x in masked.items()}
 
@@ -247,15 +247,15 @@ class _ChunkBodyBuilder(CellBuilder):
         """Return the values `u` that the delta rule writes to the state (see module docstring)."""
         strict, identity, *levels = masks
         zero = self.b.add_op(ops.Constant(0.0, "f32"))
-        read_key, rate = chunk_operands["read key"], chunk_operands.get("rate")
+        read_key, beta = chunk_operands["read key"], chunk_operands.get("beta")
         pairs = self.add_op(
             "mul", self._multiply_positions(read_key, chunk_operands["key"]), decays.pairs
         )
         system = self.b.add_op(ops.Where(), strict, pairs, zero)
         from_state = decays.decay_state(self, self.add_matmul(read_key, state))
         targets = self.add_op("sub", chunk_operands["value"], from_state)
-        if rate is not None:
-            system, targets = (self.add_op("mul", rate, system), self.add_op("mul", rate, targets))
+        if beta is not None:
+            system, targets = (self.add_op("mul", beta, system), self.add_op("mul", beta, targets))
         # The inverse of [[A, 0], [B, C]] is [[A⁻¹, 0], [-C⁻¹ B A⁻¹, C⁻¹]]. A Neumann series would
         # cost as much, and would lose all precision if keys are similar.
         inverse = identity

@@ -5,7 +5,7 @@
 Devices accumulate products and norms in 32 bits. Softmax, means, recurrences and position encodings
 are computed in fp32. Layers that read a standardized input are also computed in fp32, because the
 input is large if its standard deviation is close to zero. Each f32 value has a precision class:
-*thin* (computed in 16 bits), *wide* (computed in 32 bits) or *neutral* (a constant, position
+*half* (computed in 16 bits), *float32* (computed in 32 bits) or *neutral* (a constant, position
 embedding or weight, which is cast to the dtype of the other operands). Inputs and outputs stay f32,
 except between derived graphs.
 """
@@ -74,7 +74,7 @@ def is_product_preserving(op: Op) -> bool:
 
 
 HalfDtype: TypeAlias = Literal["f16", "bf16"]
-PrecisionClass: TypeAlias = Literal["thin", "wide", "neutral"]
+PrecisionClass: TypeAlias = Literal["half", "float32", "neutral"]
 
 MIN_NORMAL: Mapping[HalfDtype, float] = {"f16": 6.104e-5, "bf16": 1.18e-38}
 """Minimum normal magnitude of each 16-bit type."""
@@ -239,11 +239,13 @@ class _HalfConverter:
     float32_values: dict[Value, Value] = field(default_factory=dict)
     half_values: dict[Value, Value] = field(default_factory=dict)
 
-    def register_value(self, value: Value, new: Value, precision: PrecisionClass = "wide") -> None:
+    def register_value(
+        self, value: Value, new: Value, precision: PrecisionClass = "float32"
+    ) -> None:
         """Register the converted value of an original value, with its precision class."""
         is_half = value.dtype == "f32" and new.dtype == self.half_dtype
         (self.half_values if is_half else self.float32_values)[value] = new
-        self.precision_classes[value] = "thin" if is_half else precision
+        self.precision_classes[value] = "half" if is_half else precision
 
     def convert_to_original_dtype(self, value: Value) -> Value:
         """Return the converted value in the original dtype, which is f32 for floats."""
@@ -272,7 +274,7 @@ class _HalfConverter:
         """Return the converted value in the dtype in which it is computed."""
         return (
             self.half_values[value]
-            if self.precision_classes[value] == "thin"
+            if self.precision_classes[value] == "half"
             else self.convert_to_original_dtype(value)
         )
 
@@ -282,12 +284,14 @@ class _HalfConverter:
             precision = self._choose_precision(node)
             new_results = self._convert_node(node, precision)
             for result, value in zip(results, new_results, strict=True):
-                self.register_value(result, value, "neutral" if precision == "neutral" else "wide")
+                self.register_value(
+                    result, value, "neutral" if precision == "neutral" else "float32"
+                )
             self.builder.copy_origin(graph, node, new_results)
 
     def _convert_node(self, node: Node, precision: PrecisionClass) -> tuple[Value, ...]:
         """Convert a node to `precision`, and cast its operands to the corresponding dtype."""
-        if precision != "thin":
+        if precision != "half":
             return self.builder.add_node(
                 node.op, *(a and self.convert_to_original_dtype(a) for a in node.args)
             )
@@ -309,19 +313,21 @@ class _HalfConverter:
             operands = self._list_float_operands(node)
             is_unbounded = any(a in self.unbounded_values for a in operands)
             return (
-                "wide" if node in self.output_products or is_unbounded or not operands else "thin"
+                "float32"
+                if node in self.output_products or is_unbounded or not operands
+                else "half"
             )
         if isinstance(op, ops.Constant):
-            return "neutral" if self._fits_half(op) else "wide"
+            return "neutral" if self._fits_half(op) else "float32"
         if isinstance(op, UNIT_TABLE_OPS):
             return "neutral"
         if not can_compute_in_operand_dtype(op):
-            return "wide"
+            return "float32"
         # If one operand is f32, the result is f32, because a 16-bit addition would lose precision.
         classes = {self.precision_classes[a] for a in self._list_float_operands(node)}
-        if "wide" in classes or not classes:
-            return "wide"
-        return "thin" if "thin" in classes else "neutral"
+        if "float32" in classes or not classes:
+            return "float32"
+        return "half" if "half" in classes else "neutral"
 
     def _list_float_operands(self, node: Node) -> list[Value]:
         return [a for a in node.operands if a.dtype == "f32"]

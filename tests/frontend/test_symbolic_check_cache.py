@@ -33,7 +33,7 @@ def test_compile_does_not_check_builtin_spec_symbolically(monkeypatch: pytest.Mo
     assert elaborate_spec(open_spec("gpt2")).graph.name == "decoder"
 
 
-def run_trials(spec: LoadedSpec, graph: str = "") -> list[symbolic_check.SymbolicTrial]:
+def run_trials(spec: LoadedSpec, graph: str = "") -> list[symbolic_check.SymbolicElaboration]:
     return symbolic_check.check_spec_symbolically(spec.program, graph)
 
 

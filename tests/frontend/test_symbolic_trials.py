@@ -10,7 +10,7 @@ from support.small_configs import SMALL_CONFIGS
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.frontend import symbolic_check
-from specc.frontend.symbolic_check import SymbolicTrial, check_spec_symbolically
+from specc.frontend.symbolic_check import SymbolicElaboration, check_spec_symbolically
 from specc.ir.graph import Graph, Value
 
 FEW = {
@@ -37,7 +37,7 @@ def lines(graph: Graph) -> list[str]:
     return [*found, str({k: known[v] for k, v in graph.outputs.items()})]
 
 
-def trials_of(spec: str) -> list[SymbolicTrial]:
+def trials_of(spec: str) -> list[SymbolicElaboration]:
     found = open_spec(spec)
     symbolic_check._check_builtin_model.cache_clear()
     return check_spec_symbolically(found.program)

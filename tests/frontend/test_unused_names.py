@@ -81,7 +81,7 @@ def rename_each_name(file: ast.File) -> Iterator[ast.File]:
     for item in file.items:
         for node in walk_tree(item):
             match node:
-                case ast.Target(name=name) if not name.startswith("_"):
+                case ast.AssignmentTarget(name=name) if not name.startswith("_"):
                     pass
                 case ast.Field() if isinstance(item, ast.ConfigSection) and not node.type.fields:
                     pass

@@ -22,7 +22,7 @@ import specc_numpy
 from specc.analysis.causality import check_causality
 from specc.incremental import non_time_axis_loops, position_demand, step_graph, step_plan
 from specc.incremental.state_selection import select_cached_values
-from specc.incremental.step_plan import StepDraft, StepPlan
+from specc.incremental.step_plan import PartialStepGraph, StepPlan
 from specc.incremental.step_states import StepStates
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -128,7 +128,7 @@ def _read_from_start(self: StepStates, need: float, head: Dim) -> Value:
 
 
 def _drop_newest_positions(
-    self: StepDraft, value: Value, axis: int, total_positions: Dim, positions: Dim
+    self: PartialStepGraph, value: Value, axis: int, total_positions: Dim, positions: Dim
 ) -> Value:
     """Mutation: drops the newest positions instead of the oldest."""
     unchanged = total_positions == positions
@@ -164,7 +164,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "build_first_position_id",
         _read_from_start,
     ),
-    "the wrong end is dropped": (StepDraft, "select_last_positions", _drop_newest_positions),
+    "the wrong end is dropped": (PartialStepGraph, "select_last_positions", _drop_newest_positions),
     "no loop goes on from its state": (step_graph, "_map_state_operands", _keep_no_states),
     "nothing is kept": (step_plan, "select_cached_values", lambda *_: []),
     "everything counts as free": (

@@ -269,7 +269,7 @@ types = st.recursive(plain, larger_type, max_leaves=4)
 sided = st.one_of(
     types, build_trees(ast.TypeName, st.just("keep"), dims, side=st.sampled_from(["left", "right"]))
 )
-target = build_trees(ast.Target, names, st.one_of(st.none(), types))
+target = build_trees(ast.AssignmentTarget, names, st.one_of(st.none(), types))
 targets = st.lists(target, min_size=1, max_size=3, unique_by=lambda t: t.name).map(tuple)
 requires = build_trees(ast.RequireStatement, values, texts, remarks)
 statements = st.deferred(
@@ -336,7 +336,7 @@ rules = st.one_of(
     build_trees(ast.TieRule, paths, paths, maybe, remarks),
     build_trees(ast.LoadRule, paths, values, maybe, remarks),
     build_trees(ast.IgnoreRule, paths, maybe, remarks),
-    build_trees(ast.ShareRule, paths, maybe, remarks),
+    build_trees(ast.WeightSharingRule, paths, maybe, remarks),
 )
 made = st.lists(
     build_trees(ast.Setting, names.filter(lambda n: n not in ("of", "from")), values, remarks),

@@ -9,7 +9,7 @@ from specc.frontend.body_extraction import extract_body_graph
 from specc.frontend.builtins.registry import ONE, CallSite, register_builtin
 from specc.frontend.parameter_kinds import FunctionValue
 from specc.frontend.spec_values import (
-    POISON,
+    ERROR_VALUE,
     AlreadyReportedError,
     SpecValue,
     Tensor,
@@ -285,7 +285,7 @@ def _elaborate_expert(
     finally:
         context.weights.expert_stacks.pop()
         context.symbols.dynamic_names = outer_names
-    if output is POISON:
+    if output is ERROR_VALUE:
         raise AlreadyReportedError
     if not isinstance(output, Tensor) or output.shape[:-1] != tokens.type.shape[:-1]:
         title = f"an expert must return one vector per token, got {describe_value(output)}"

@@ -46,7 +46,7 @@ DEFINITION_HEAD: StartSymbol[DefinitionHeader] = StartSymbol(
 )
 REPEAT_HEAD: StartSymbol[RepeatHeader] = StartSymbol("repeat_head", "`name in count`")
 SCAN_HEAD: StartSymbol[ScanHeader] = StartSymbol("scan_head", "`names in sequences`")
-TARGETS: StartSymbol[tuple[ast.Target, ...]] = StartSymbol("targets", "names")
+TARGETS: StartSymbol[tuple[ast.AssignmentTarget, ...]] = StartSymbol("targets", "names")
 DOTTED: StartSymbol[ast.Name] = StartSymbol("dotted", "a name")
 
 

@@ -257,7 +257,9 @@ SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
         "load ", n.name, " = ", n.value, format_clause("when", n.condition)
     ),
     ast.IgnoreRule: lambda n: concat_parts("ignore ", n.name, format_clause("when", n.condition)),
-    ast.ShareRule: lambda n: concat_parts("share ", n.name, format_clause("when", n.condition)),
+    ast.WeightSharingRule: lambda n: concat_parts(
+        "share ", n.name, format_clause("when", n.condition)
+    ),
 }
 """The formatters of statements, items and section entries without a body, by AST class."""
 

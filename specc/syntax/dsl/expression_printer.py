@@ -318,7 +318,10 @@ def format_field_suffix(field: ast.Field) -> Pieces:
 
 
 def format_parameter(
-    node: ast.BlockParameter | ast.DefinitionParameter | ast.InputDeclaration | ast.Target,
+    node: ast.BlockParameter
+    | ast.DefinitionParameter
+    | ast.InputDeclaration
+    | ast.AssignmentTarget,
 ) -> Pieces:
     """Format a parameter or a target, as in `x: float[batch, n] = 0`, `ahead=0` or `float`."""
     if not node.name:  # a single unnamed result is printed as its type
@@ -326,7 +329,7 @@ def format_parameter(
     if isinstance(node, ast.BlockParameter) and node.is_from_inputs:
         return [node.name]
     declared_type = node.type and concat_parts(": ", node.type)
-    default = None if isinstance(node, ast.Target) else node.default
+    default = None if isinstance(node, ast.AssignmentTarget) else node.default
     equal = " = " if node.type else "="
     return concat_parts(node.name, declared_type, default and concat_parts(equal, default))
 
@@ -361,7 +364,7 @@ NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     # a path of names and numbers is not quoted
     ast.WeightName: lambda e: [e.text if DOTTED_PATH.fullmatch(e.text) else quote_text(e.text)],
     ast.TypeName: format_type,
-    ast.Target: format_parameter,
+    ast.AssignmentTarget: format_parameter,
     ast.BlockParameter: format_parameter,
     ast.DefinitionParameter: format_parameter,
     ast.InputDeclaration: format_parameter,

@@ -208,13 +208,13 @@ RULE_CALLBACKS |= {
     "tie": NodeRule(ast.TieRule, "name source condition"),
     "load": NodeRule(ast.LoadRule, "name value condition"),
     "ignore": NodeRule(ast.IgnoreRule, "name condition"),
-    "share": NodeRule(ast.ShareRule, "name condition"),
+    "share": NodeRule(ast.WeightSharingRule, "name condition"),
     "stream": NodeRule(ast.StreamSection, "source input_name"),
     "setting": NodeRule(ast.Setting, "name value"),
     "quantize": NodeRule(ast.QuantizeSection, "{entries}", "the word"),
     "words": TupleRule(),
     # every result needs an entry in a list of types; `_` leaves a result untyped
-    "target": lambda b, span, name, kind: ast.Target(
+    "target": lambda b, span, name, kind: ast.AssignmentTarget(
         b.check_bound_name(name), None if kind == ast.MISSING_TYPE else kind, span=span
     ),
     "body": lambda b, span, opener, *rest: b.build_body(opener, rest),

@@ -189,7 +189,9 @@ def parse_yaml_assignment(reader: YamlReader, node: YamlMapping) -> ast.Assignme
         return None
     entry = node.entries[0]
     subject = "the name of a result"
-    targets = parse_yaml_fragment(reader, entry.key, TARGETS, subject) or (ast.Target("_"),)
+    targets = parse_yaml_fragment(reader, entry.key, TARGETS, subject) or (
+        ast.AssignmentTarget("_"),
+    )
     value = entry.value
     if isinstance(value, YamlMapping) and {e.name for e in value.entries} == {"type", "is"}:
         parts = {e.name: e.value for e in value.entries}
@@ -223,8 +225,8 @@ FOREIGN_STATEMENT_HINTS = {
 
 
 def attach_target_types(
-    reader: YamlReader, targets: tuple[ast.Target, ...], node: YamlNode
-) -> tuple[ast.Target, ...]:
+    reader: YamlReader, targets: tuple[ast.AssignmentTarget, ...], node: YamlNode
+) -> tuple[ast.AssignmentTarget, ...]:
     """Attach the types in `node`, such as `float[b], _`, to `targets`. `_` means no type. Report
     E0120 if the numbers of types and targets differ.
     """
@@ -330,7 +332,9 @@ WEIGHT_RULE_CONSTRUCTS: Mapping[str, MapLayout[ast.WeightRule]] = {
         ast.IgnoreRule, [Key("ignore", WEIGHT_NAME, "name"), CONDITION_KEY], is_multiline=False
     ),
     "share": MapLayout(
-        ast.ShareRule, [Key("share", WEIGHT_NAME, "name"), CONDITION_KEY], is_multiline=False
+        ast.WeightSharingRule,
+        [Key("share", WEIGHT_NAME, "name"), CONDITION_KEY],
+        is_multiline=False,
     ),
 }
 
