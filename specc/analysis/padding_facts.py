@@ -253,11 +253,11 @@ class PaddedRead:
     """One dependence through which a result may read padded positions, with the facts of the
     operands and the side of the padding.
 
-    If `has_mid_sequence_padding`, padding separates always-valid positions of the operand, with
-    `valid_end_counts` positions before and after the padding. `result_has_mid_sequence_padding` is
-    `has_mid_sequence_padding` of the result. If `is_merged`, the batch axis and the position axis were
-    merged, or copies of a tensor were concatenated along the position axis. Each padded
-    position corresponds to `repeat_count` adjacent positions.
+    If `has_mid_sequence_padding` is True, padding lies between always-valid positions of the
+    operand, with `valid_end_counts` positions before and after the padding;
+    `result_has_mid_sequence_padding` states the same about the result. If `is_merged`, the batch
+    axis and the position axis were merged, or copies of a tensor were concatenated along the
+    position axis. Each padded position corresponds to `repeat_count` adjacent positions.
     """
 
     node: Node

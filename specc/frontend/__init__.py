@@ -1,1 +1,1 @@
-"""The frontend, which elaborates a syntax tree with config values to an IR graph."""
+"""The frontend, which elaborates a spec's syntax tree and config values into an IR graph."""

@@ -43,14 +43,15 @@ from specc.ir.dim import Dim
 from specc.syntax import ast
 
 ParameterArgument: TypeAlias = tuple[ast.BlockParameter, SpecValue, ast.Expr]
-"""A parameter, the value of its argument, and the expression of the argument."""
+"""A parameter with its argument's value and source expression."""
 
 
 def broadcast_batch(
     arguments: Sequence[ParameterArgument], env: LexicalScope
 ) -> list[ParameterArgument]:
     """Expand tensor arguments with batch size 1 to the batch size of other arguments or `dims`.
-    Batch axes correspond if their declared names are equal. Return all arguments.
+    Only batch axes that are declared with the same name are expanded to each other. Return all
+    arguments.
     """
     lengths = _find_batch_lengths(arguments, env)
     expanded: list[ParameterArgument] = []
@@ -88,7 +89,7 @@ MAX_BLOCK_DEPTH = 64
 """The maximum nesting depth of block calls."""
 
 BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, LexicalScope]]
-"""The argument of each parameter by name, and the scope in which the argument is evaluated."""
+"""The arguments by parameter name, each with the scope in which it is evaluated."""
 
 
 def call_block(
@@ -139,7 +140,7 @@ def _make_block_env(
     elif not is_same_file and not module.is_standard:
         env.file_scope = definition_env.file_scope if definition_env else env.scope
     if not is_same_file:
-        # operands bind the dimensions of a used file, e.g. `batch` to `batch * 2` of the caller
+        # the operands determine the used file's dimensions: its `batch` may be `batch * 2` here
         env.dynamic_lengths = None if module.is_standard else {}
     return env
 
@@ -158,8 +159,8 @@ def _get_block_config(
     call: UnevaluatedCall,
     config_env: LexicalScope | None,
 ) -> Mapping[str, SpecValue]:
-    """Return the config of the block's file, which is the option `config` of a call if the option
-    is set, otherwise the config of the scope `config_env`.
+    """Return the config of the block's file: the call's option `config` if it is set, otherwise the
+    config of the scope `config_env`.
     """
     option = next((o for o in call.options if o.name == "config"), None)
     if option is None and config_env is not None:
@@ -358,7 +359,7 @@ def _record_result_names(results: Results, env: LexicalScope, caller: LexicalSco
     if env.scope == caller.scope or not env.scope:
         return
     for n, (value, name) in enumerate(zip(results.values, results.names, strict=True)):
-        # the tap name of the first result is the weight scope of the call without a suffix
+        # the first result's tap name is the call's weight scope, without a suffix
         if n == 0:
             env.context.builder.names[env.scope] = value.value
         if name:

@@ -62,7 +62,8 @@ def extract_body_graph(
     """Return the nodes between the loop inputs and outputs as a graph, and the captured values.
 
     Nodes with an axis of the symbolic size `length_symbol`, which exists only in the body, also
-    belong to the body. `start_index` is the number of nodes before the body was elaborated.
+    belong to the body. `start_index` is the number of nodes that existed before the body was
+    elaborated.
     """
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     outputs = hoist_position_ids(builder, body_nodes, outputs)
@@ -143,8 +144,8 @@ def _find_dependent_nodes(
 ) -> dict[Node, None]:
     """Return, in graph order, every node that depends on `leaves` or has an axis of size `length`.
 
-    The leaves are created with the body, so that only nodes after the first `start_index` nodes can
-    depend on them. Nodes that depend only on `length` may belong to an earlier body too, because
+    The leaves are created with the body, so only nodes after the first `start_index` nodes can
+    depend on them. A node that depends only on `length` may also belong to an earlier body, because
     equal nodes are merged.
     """
     dependent_values, length_values = set(leaves), set[Value]()
@@ -166,7 +167,7 @@ def _find_dependent_nodes(
 
 
 def _has_length(value: Value, length: str) -> bool:
-    """Return True if the size of any axis of the value contains the symbolic dimension `length`."""
+    """Return True if any axis size of the value contains the symbolic dimension `length`."""
     return bool(length) and any(length in d.symbols() for d in value.type.shape)
 
 
@@ -198,7 +199,7 @@ class EarlyExit:
     def zero_finished_outputs(
         self, nodes: NodeBuilder, previous_carries: Sequence[Value], collected: Mapping[str, Value]
     ) -> dict[str, Value]:
-        """Return the scan outputs, with zeros for batch elements that were finished before the
+        """Return the scan outputs, with zeros for batch elements that finished in an earlier
         iteration. Raise E0730 if a scan output lacks the leading axes of the flag.
         """
         finished_flags = previous_carries[self.carry_index]
@@ -215,7 +216,7 @@ class EarlyExit:
     def check_leading_axes(
         self, finished: Tensor, other_tensors: Mapping[str, Tensor], role: str
     ) -> None:
-        """Raise E0730 if a tensor lacks leading axes of `finished`. `role` is e.g. "carried"."""
+        """Raise E0730 if a tensor, described by `role`, lacks leading axes of `finished`."""
         rank = finished.type.rank
         for name, value in other_tensors.items():
             if value.shape[:rank] == finished.shape:
@@ -240,9 +241,9 @@ class EarlyExit:
 def _select_per_element(
     nodes: NodeBuilder, is_finished: Value, finished: Value, unfinished: Value
 ) -> Value:
-    """Select `finished` for batch elements whose flag is set, otherwise `unfinished`."""
+    """Select `finished` for batch elements whose flag is set, and `unfinished` for all others."""
     mask = Tensor(is_finished, nodes.span)
-    # broadcast the flag of each batch element over the features of the element
+    # broadcast each batch element's flag over its features
     for axis in range(is_finished.type.rank, unfinished.type.rank):
         mask = nodes.add_op(ops.Insert(axis), mask)
     return nodes.add_op(ops.Where(), mask, Tensor(finished), Tensor(unfinished)).value

@@ -61,7 +61,7 @@ from specc.syntax import ast
 def evaluate_argument(
     expr: ast.Expr, kinds: ParameterKinds, description: str, env: LexicalScope
 ) -> SpecValue:
-    """Evaluate an argument to a value of one of the kinds `kinds`, e.g. a number or a choice."""
+    """Evaluate an argument. Its value must have one of the kinds `kinds`, e.g. number or choice."""
     if list_choice_values(kinds):
         # the argument may be a conditional expression, e.g. `half if old else interleaved`
         expr = select_conditional_branch(expr, env)
@@ -75,7 +75,7 @@ def evaluate_argument(
         value = get_first_result(evaluate_function_value(expr, env))
     else:
         value = env.evaluate_value(expr)
-    # the cause of ERROR_VALUE has already been reported, so the exception has no diagnostic
+    # the error behind ERROR_VALUE has already been reported, so the exception has no diagnostic
     if value is ERROR_VALUE:
         raise SpeccError
     if isinstance(value, Tensor) and TENSOR_KIND in kinds:

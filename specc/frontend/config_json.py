@@ -170,7 +170,7 @@ _LITERAL_VALUES: dict[str, bool | float | None] = {
     "-Infinity": -math.inf,
 }
 _LITERAL_SPELLINGS = {"none": "null", "nil": "null", "nan": "NaN"}
-"""The JSON literals that correspond to literals of other languages, by lowercase literal."""
+"""The JSON literal for each literal of other languages, by lowercase spelling."""
 
 
 def decode_config_source(data: bytes, name: str) -> Source:

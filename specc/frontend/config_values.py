@@ -84,9 +84,9 @@ class ConfigReader:
 
     With `is_symbolic`, integers are symbols. With `derives_integers`, an integer whose default is
     computed from other fields, as in `side = image / patch`, has the value of this expression
-    instead of a new symbol. `trial_values` are the values of fields that determine the structure of
-    the graph. `steps` counts the steps of all elaborations. `path` is the path of this config in
-    the config of the using spec, or "". `max_length` is the maximum sequence length on which RoPE
+    instead of a new symbol. `trial_values` are values for fields on which the graph's structure
+    depends. `steps` counts the steps of all elaborations. `path` is the path of this config in the
+    config of the using spec, or "". `max_length` is the maximum sequence length on which RoPE
     frequencies depend, or 0 to use the length of the spec or file. With `is_training`, the graph
     contains the operations of training mode, such as dropout.
     """
@@ -252,7 +252,7 @@ def _evaluate_derived(
         return None
     try:
         value = _convert_to_field_type(entry.default, entry, path, env)
-    # a trial with numbers evaluates the default and reports errors in the default
+    # a trial with concrete numbers evaluates the default, and reports its errors
     except (UnresolvedValueError, SpeccError):
         return None
     return value if isinstance(value, Dim) and value.number is None else None
@@ -349,7 +349,7 @@ def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> N
     helps = [f"set it: `--set {path}=…`, or `{path}: …` in a spec that extends this one"]
     keys = [s.value for s in entry.sources if isinstance(s, ast.TextLiteral)]
     title, notes = f"`{path}` has no value", list[str]()
-    # a config file could provide the value, but the user did not pass a config file
+    # the user did not pass a config file, which could provide the value
     if entry.sources and reader.config_file is None:
         helps.append("a config file can provide it: `--config DIR`")
     elif keys and reader.config_file is not None:

@@ -50,7 +50,7 @@ def make_undeclared_dim_error(dim: ast.Name, env: LexicalScope) -> Diagnostic:
 
 
 def suggest_tensor_expression(value: SpecValue, type: ast.TypeName) -> list[str]:
-    """Suggest a tensor expression of a declared type in place of a value that is not a tensor."""
+    """Suggest a tensor of the declared type to replace a value that is not a tensor."""
     match value:
         case DefinitionFunction() | CombinedMask():
             return ["definitions such as masks are arguments of attention, not tensors"]

@@ -204,7 +204,7 @@ def _evaluate_input_length(dim: ast.Expr | ast.EllipsisDims, env: LexicalScope, 
         help_ = "write every dimension as a name from `dims` or a size"
         raise_error("E0303", title, dim.span, helps=[help_])
     length = _evaluate_length(dim, env)
-    # a size of 0 from the config is an error, but a size of 0 may be allowed at run time
+    # a config value must not make an axis empty, but an axis may be empty at run time
     if length == 0:
         title = f"{origin} would be empty: `{_format_type_source(dim)}` is 0"
         span = length.origin.span if length.origin else None

@@ -225,8 +225,8 @@ class ElaborationContext:
 
     @contextmanager
     def scope_position_ids(self) -> Iterator[None]:
-        """Enter a loop or expert body in a `with` block. The body can use cached position ids of
-        the outer graph. On exit, position ids that the body has cached are dropped.
+        """Enter a loop or expert body in a `with` block. The body can reuse the outer graph's
+        cached position ids. On exit, the position ids that the body has cached are dropped.
         """
         outer_ids, self.facts.position_ids = self.facts.position_ids, dict(self.facts.position_ids)
         try:
@@ -281,7 +281,7 @@ class ElaborationContext:
             )
 
     def report_errors(self, *errors: Diagnostic) -> None:
-        """Record errors, up to a limit. An error that loop iterations repeat is recorded once."""
+        """Record errors, up to a limit. Errors that recur in loop iterations are recorded once."""
         for error in map(self.relocate_error_to_user_call, errors):
             if self._is_reported(error):
                 continue
@@ -291,8 +291,8 @@ class ElaborationContext:
                 self.errors.diagnostics.append(error)
 
     def _is_reported(self, error: Diagnostic) -> bool:
-        """Return True if an error with equal code and location has already been reported. The
-        messages may contain different numbers. An exceeded step limit is reported only once.
+        """Return True if an error with the same code and location has already been reported. Only
+        the numbers in the two messages may differ. An exceeded step limit is reported only once.
         """
         if error.primary is None:
             return False
@@ -302,7 +302,7 @@ class ElaborationContext:
         return error.primary.span in spans or (bool(spans) and error.code == BUDGET_EXCEEDED)
 
     def raise_reported_errors(self) -> None:
-        """Raise all reported errors, with the number of errors that exceed the limit."""
+        """Raise all reported errors, and state how many more errors are not shown."""
         errors = self.errors
         if errors.diagnostics:
             overflow_note = Diagnostic("E0100", f"{errors.dropped_count} more errors are not shown")

@@ -1,4 +1,4 @@
-"""The parts of the state of an elaboration, and limits on steps and recursion (E0223, E0110)."""
+"""The parts of an elaboration's state, and limits on steps and recursion (E0223, E0110)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,22 +25,22 @@ from specc.syntax import ast
 
 BUDGET_EXCEEDED = "E0223"
 MAX_STEPS = 600_000
-"""The maximum number of elaboration steps of a spec (E0223). The limit applies to the sum over all
-symbolic trials of `check`.
+"""The maximum number of elaboration steps of a spec (E0223). The limit applies to all symbolic
+trials of one `check` together.
 """
 
 EXPANSION_COST = 10
-"""The number of steps for expanding a definition, excluding the steps of its body."""
+"""The number of steps that expanding a definition costs, excluding the steps of its body."""
 
 OPERATION_COST = 3
-"""The number of steps for an arithmetic operation, excluding the steps of its operands."""
+"""The number of steps that an arithmetic operation costs, excluding the steps of its operands."""
 
 MAX_CONSTANT_ELEMENTS = 1 << 26
 """The maximum number of elements of a compile-time constant tensor, such as a mask of 8192 × 8192
 (E0224)."""
 
 EXTRA_FRAMES = 8000
-"""The number of Python stack frames for 64 nested blocks with expressions 64 levels deep."""
+"""The number of Python stack frames that 64 nested blocks with 64-level expressions need."""
 
 
 @dataclass
@@ -236,7 +236,7 @@ class ElaborationRecord:
 
 
 RECORDED_VALUES: ContextVar[list[ElaborationRecord] | None] = ContextVar("records", default=None)
-"""The records of the elaborations of a check, or None if recording is disabled."""
+"""The records of all elaborations in the current check, or None if recording is disabled."""
 
 
 @contextmanager

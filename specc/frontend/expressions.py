@@ -130,7 +130,7 @@ def _evaluate_binary(expr: ast.Binary, env: LexicalScope) -> SpecValue:
     leftmost, operations = flatten_binary_chain(expr)
     try:
         value = env.evaluate_value(leftmost)
-    except AlreadyReportedError:  # evaluate the right operands to report further errors
+    except AlreadyReportedError:  # also report errors in the right operands
         for operation in operations:
             env.evaluate_value(operation.right)
         raise
@@ -300,7 +300,7 @@ def _select_position(
         raise_error("E0208", f"an index must be an integer, got {describe_value(index)}", item.span)
     length = value.shape[axis]
     if index.number is not None and index.number < 0:
-        # `Last` does not read the size of the axis, which changes during generation
+        # use `Last`, because it does not read the axis size, which changes during generation
         if index.number == -1:
             return nodes.add_op(ops.Last(axis), value)
         index = length + index

@@ -1,4 +1,4 @@
-"""The specc equivalents of operations, options and activations of other libraries."""
+"""The specc equivalents for other libraries' operations, options and activations."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import NoReturn, TypeVar
@@ -200,7 +200,7 @@ FOREIGN_OPTIONS = {
     "splitsizeorsections": "into",
     "dtype": "to",
 }
-"""The equivalent specc option of each option of other libraries, keyed by normalized name."""
+"""The specc option for each option of another library, keyed by normalized name."""
 
 RENAMED_STD_DEFINITIONS = {
     "around": "local_window",
@@ -249,7 +249,7 @@ RENAMED_STD_DEFINITIONS = {
     "unit_row": "l2_normalize",
     "upsampled": "upsample_bilinear",
 }
-"""The current names of renamed std definitions, by former name, kept for one release."""
+"""The current names of renamed std definitions, by former name. Kept for one release."""
 
 
 def suggest_for_foreign_operation(name: str, known_names: Collection[str]) -> str:

@@ -121,7 +121,7 @@ def _list_json_items(value: JsonNode, type: ast.TypeName) -> tuple[JsonNode, ...
 
 @dataclass(frozen=True, slots=True)
 class _MemberReader:
-    """A converter of a member of the config file to the declared type of a field."""
+    """A converter of config file members to a field's declared type."""
 
     entry: ast.Field
     member: JsonMember
@@ -241,7 +241,7 @@ IGNORED_KEY_GROUPS = {
     "task_specific_params temperature top_k top_p typical_p",
     "settings of other programs": "is_encoder_decoder tf_legacy_loss tie_encoder_decoder tpu_name",
 }
-"""The keys of published configs that do not affect the computation, by reason."""
+"""Keys in published configs that do not affect the computation, by reason."""
 IGNORED_BY_ALL = frozenset(key for keys in IGNORED_KEY_GROUPS.values() for key in keys.split())
 
 NO_EFFECT_VALUES: dict[str, object] = {
@@ -251,7 +251,7 @@ NO_EFFECT_VALUES: dict[str, object] = {
     "rope_type": "default",
     "tie_word_embeddings": True,
 }
-"""The value that has no effect for each key that transformers writes to every config.json."""
+"""The keys that transformers writes to every config.json, each with its value without effect."""
 
 TRAINING_KEY_SUFFIXES = (
     "dropout",
@@ -338,7 +338,7 @@ def _has_no_effect(key: str, member: JsonMember) -> bool:
     if key.endswith(TRAINING_KEY_SUFFIXES) or member.is_null:
         return True
     value, default = member.value.to_plain(), NO_EFFECT_VALUES.get(key)
-    # 0 is not treated as false, because 0 has another meaning in a config file
+    # 0 is not treated as false, because 0 and false have different meanings in a config file
     return key in NO_EFFECT_VALUES and value == default and type(value) is type(default)
 
 

@@ -44,8 +44,8 @@ class RopeDefaults:
     length, and `original_length` is the maximum length before scaling. `layer_type` selects a layer
     type in files with settings per layer type. `theta_key` is the key of theta in older files.
     `is_scaled` is True if `rope_scaling` applies to the layers of the field. `attention_factor_key`
-    is the key of the attention factor, and `section` is the sub-config with the settings, if the
-    file contains it.
+    is the key of the attention factor. If the file contains a sub-config with the key
+    `subconfig_key`, the RoPE settings are read from it.
     """
 
     theta: float | None = None

@@ -28,10 +28,10 @@ from specc.syntax import ast
 def _assume_divisibility(
     config: dict[str, SpecValue], dividend: Dim, divisor: Dim
 ) -> dict[str, SpecValue]:
-    """Replace the symbol `dividend` in a config with a multiple of `divisor`."""
+    """Replace the symbol `dividend` in a config by a multiple of `divisor`."""
     # for `side = image / patch`, the condition `side % window == 0` replaces the symbol `image`
     symbol, factor = _split_quotient(dividend) or (dividend, Dim.from_value(1))
-    # `d % d == 0` has no effect, because `d` would be replaced by an expression with `d`
+    # `d % d == 0` is ignored, because it would replace `d` by an expression that contains `d`
     if not symbol.name or symbol.name in (factor * divisor).symbols():
         return config
     quotient = Dim.symbol(str(DimFunction("/", (dividend, divisor))), symbol.origin)

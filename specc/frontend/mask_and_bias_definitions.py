@@ -32,7 +32,7 @@ PAIR_RANK = 4
 """The number of axes of a mask or bias: batch, head, query, key."""
 
 PAIR_INDEX_ORDER = ("h", "i", "j")
-"""The index variables of the axes of a mask after the batch axis, in order."""
+"""The index variables of a mask's axes after the batch axis, in order."""
 
 BATCH_INDEX_NAME = "b"
 """The index variable of the batch axis. `size[b]` reads one value per batch element."""
@@ -58,7 +58,7 @@ def make_score_indices(
 def _make_position_ids(
     nodes: NodeBuilder, x: Tensor, axis: int, role: tuple[str, Dim | None, Dim]
 ) -> Tensor:
-    """Return the position ids of an axis. Axes with the same role and lengths share nodes."""
+    """Return the position ids of an axis. Axes with the same role and lengths share one node."""
     length = x.shape[axis]
     if length.number is not None or length in nodes.context.facts.sorted_lengths:
         return nodes.add_op(ops.Extent(axis), x)
@@ -143,7 +143,7 @@ MaskValue: TypeAlias = Tensor | bool
 """A mask over queries and keys: a boolean tensor, or one bool for all pairs."""
 
 MAX_EXPANSION_DEPTH = 8
-"""The maximum nesting depth of expansions of a definition. Masks may take masks as arguments."""
+"""The maximum nesting depth when definitions are expanded. Masks may take masks as arguments."""
 
 
 def bind_definition(
@@ -153,7 +153,7 @@ def bind_definition(
     definition = target.definition
     params = definition.params or ()
     if target.kind == "normalizer":
-        params = params[1:]  # attention provides the first parameter, the scores
+        params = params[1:]  # attention passes the scores as the first argument
     # `m = window(back=4)` may be called again as `m(ahead=1)`, and keeps its bound options
     arguments = dict(target.bound_arguments)
     for n, value in enumerate(expr.args):
@@ -226,7 +226,7 @@ def enter_definition(context: ElaborationContext, function: DefinitionFunction) 
 
 
 def _move_error_to_definition(error: SpeccError, function: DefinitionFunction) -> SpeccError:
-    """Relocate E0417 in a definition to the call that bound the arguments of the definition."""
+    """Report E0417 in a definition at the call that bound the definition's arguments."""
     diagnostic, span = error.diagnostics[0], function.span
     if (
         diagnostic.code != "E0417"

@@ -70,7 +70,9 @@ QUERY_KEY_INDEX_NAMES = ("i", "j")
 
 
 def resolve_name(name: ast.Name, env: LexicalScope, is_quiet: bool = False) -> EvalResult:
-    """Return the value of a dotted name. Raise E0202, or return ERROR_VALUE if `is_quiet` is set."""
+    """Return the value of a dotted name. For an unknown name, raise E0202, or return ERROR_VALUE if
+    `is_quiet` is True.
+    """
     head, *rest = name.path.split(".")
     value: EvalResult | MissingValue = _resolve_first_part(head, env, name.span)
     if isinstance(value, MissingValue) and head == "config" and rest:
@@ -133,7 +135,7 @@ def _raise_no_query_position(span: Span | None) -> NoReturn:
 def resolve_function(name: str, env: LexicalScope, span: Span | None) -> Function | None:
     """Return the function `name`, which is looked up in the spec, std and the built-ins."""
     item_and_module = env.module.find_definition(name) or env.context.library.find_std_item(name)
-    # `topk` of std is a normalizer; elsewhere, `topk` refers to the built-in function
+    # std also defines a normalizer `topk`, but here the name `topk` means the built-in function
     is_builtin_name = (
         item_and_module is not None and item_and_module[1].is_standard and name in BUILTINS
     )

@@ -48,7 +48,7 @@ def check_weight_size(
     if any(d.number is None for d in shape):
         return
     count = prod(d.number or 0 for d in shape)
-    # a shared weight counts once, because sizes are recorded by weight name
+    # sizes are recorded by weight name, so a shared weight counts only once
     context.resources.weight_element_count += count - context.resources.weight_sizes.get(name, 0)
     context.resources.weight_sizes[name] = count
     if count >= MAX_DIM_INTEGER:
@@ -185,7 +185,7 @@ def add_log_sigmoid(nodes: NodeBuilder, operand: Tensor) -> Tensor | None:
 
 
 MAX_FLOAT32, MIN_FLOAT32 = 2.0**128 - 2.0**103, 2.0**-150
-"""The smallest float that becomes infinite, and the largest float that becomes 0, in float32."""
+"""The smallest float that float32 rounds to infinity, and the largest that it rounds to 0."""
 
 
 def check_float32_range(value: float, span: Span | None) -> None:
@@ -307,7 +307,7 @@ def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
     for small, large in ((left, right), (right, left)):
         if small.span and (axes := _find_missing_axes(small.shape, large.shape)):
             return _suggest_inserted_axes(small.span, axes, "broadcasts it over the other")
-    # return a suggestion for two vectors, e.g. position ids and one value per batch element
+    # for two vectors, e.g. position ids and one value per batch element, suggest one new axis
     if len(left.shape) == len(right.shape) == 1:
         is_range = left.value.node and isinstance(left.value.node.op, ops.Extent)
         vector = right if is_range else left

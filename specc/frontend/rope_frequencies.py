@@ -28,7 +28,7 @@ SCALING_DEFAULTS: Mapping[str, Mapping[str, float]] = {
 """The default parameters of each scaling kind, as in transformers."""
 
 MAX_STRETCH = 1e30
-"""The maximum factor by which theta is scaled. Beyond this factor, rotations are negligible."""
+"""The maximum factor by which theta is scaled. Larger factors would make rotations negligible."""
 
 
 def _explain_not_positive(rope: Rope) -> str:
@@ -120,8 +120,8 @@ def _scale_frequencies(
 
 
 def compute_axial_frequencies(rope: Rope, sections: tuple[int, ...]) -> tuple[float, ...]:
-    """Return the concatenated frequencies of all position axes. The frequencies of an axis are
-    those of a head that consists only of the feature pairs in the section of this axis.
+    """Return the concatenated frequencies of all position axes. Each axis has the frequencies of a
+    head that consists only of this axis's feature pairs.
     """
     if isinstance(rope.theta, RuntimeNumber):
         return ()

@@ -48,7 +48,7 @@ BINARY_OPERATORS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
 
 ROUNDING_FUNCTIONS = ("ceil", "floor", "round", "int")
 INTEGER_PRESERVING = ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg")
-"""The functions that always return an integer, and the functions that map integers to integers."""
+"""The functions that always return integers, and those that map integers to integers."""
 
 MAX_FORMULA_LENGTH = 60
 """The maximum length of a formula in messages, which show only the symbols of longer formulas."""
@@ -185,7 +185,7 @@ def _make_symbol(context: ElaborationContext, number: RuntimeNumber) -> Number:
         return number
     names = context.symbols.computed_names
     if number.value not in names:
-        # the formulas of two symbols may be equal after truncation, so a counter is added
+        # a counter keeps names unique, because two formulas may be equal after truncation
         is_ambiguous = "…" in number.text or number.text in names.values()
         names[number.value] = f"{number.text} {len(names)}" if is_ambiguous else number.text
     return Dim.symbol(names[number.value])

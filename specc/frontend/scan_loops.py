@@ -25,7 +25,7 @@ from specc.syntax import ast
 
 
 def evaluate_scan_inputs(statement: ast.ScanLoop, env: LexicalScope) -> tuple[list[Tensor], int]:
-    """Return the scanned tensors and the first scan axis. Without `along`, scan indices."""
+    """Return the scanned tensors and the first scan axis. A loop without `along` scans indices."""
     if statement.along is None:
         count = _evaluate_iteration_count(statement, env)
         return [NodeBuilder(env.context, statement.span).add_op(ops.Range(count))], 0
@@ -33,7 +33,7 @@ def evaluate_scan_inputs(statement: ast.ScanLoop, env: LexicalScope) -> tuple[li
     scanned_tensors = [
         _check_scanned_tensor(e, length, statement, env) for e in statement.sequences
     ]
-    # the scan axis is found by its symbolic size, because equal symbols are equal sizes
+    # find the scan axis by its symbolic size, because axes with the same symbol have the same size
     return scanned_tensors, next(n for n, d in enumerate(scanned_tensors[0].shape) if d == length)
 
 
@@ -170,8 +170,8 @@ def elaborate_scan(statement: ast.ScanLoop, env: LexicalScope, run_body: RunBody
 
 
 def _get_state_scope(op: ops.Scan) -> str:
-    """Return the weight scope after which the states of an outermost loop are named. The scope is
-    that of the cell that computes the loop-carried values.
+    """Return the weight scope that names the states of an outermost loop. It is the scope of the
+    cell that computes the loop-carried values.
     """
     for value in op.get_next_carries():
         origin = op.body.node_origins.get(value.node) if value.node else None
@@ -210,7 +210,7 @@ def _build_scan_body(
         returned = run_body(statement.body, body_env)
     if returned is not None:
         raise_error("E0214", "`return` is not allowed inside `scan`", statement.span)
-    # after the last statement of the body, names have their values at the end of an iteration
+    # after the body's last statement, names have the values of the end of an iteration
     values_before = iter(carries.values())
     next_carries = [
         value

@@ -266,7 +266,7 @@ def list_graphs(program: Program) -> list[ast.Block]:
 
 
 def _is_generated_by(block: ast.Block, item: ast.GenerateSection) -> bool:
-    """Return True if a graph has the generated input, and the output along the same time axis."""
+    """Return True if a graph has the generated input and an output with its time axis."""
     dims = next((p.type.dims or () for p in block.params if p.name == item.input_name), ())
     result = next((r for r in block.results if r.name == item.source), None)
     if result is None or len(dims) < 2:
@@ -322,7 +322,7 @@ def evaluate_reading_section(
     }
     for item, module in program.iterate_items(ast.ReadingSection):
         for entry in item.entries:
-            # `other_names` are inputs or results of the other graphs of the spec
+            # `other_names` are inputs or results of the spec's other graphs
             if not isinstance(entry, kind) or entry.name in data or entry.name in other_names:
                 continue
             _check_name(block, kind_name, entry.name, block_names, entry.span)

@@ -60,8 +60,8 @@ def check_derived_spec_items(module: SpecNamespace) -> None:
 
 
 def check_derived_spec_names(module: SpecNamespace, base: SpecNamespace) -> None:
-    """Raise E0225 if the base spec already defines a name of a derived spec. The name would have
-    different meanings in config values and in the graph.
+    """Raise E0225 if the base spec already defines a name of a derived spec. Otherwise, the name
+    would mean one thing in config values and another in the graph.
     """
     spans_by_name: dict[str, Span | None] = {}
     ancestor: SpecNamespace | None = base

@@ -55,7 +55,7 @@ class Program:
 
     @property
     def is_builtin(self) -> bool:
-        """True if all files of the program are built-in. The config values may differ."""
+        """True if all files of the program are built-in, regardless of the config values."""
         return all(m.is_builtin for m in self.chain) and all(
             program.is_builtin for used_spec in self.used_specs for program in used_spec.programs
         )
@@ -103,8 +103,8 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class SubmodelSpec:
-    """A used spec with a separate config and separate weights. `programs` are the alternative
-    specs, and `selected` is the index of the selected alternative (default 0).
+    """A used spec with a separate config and separate weights, such as an image encoder. `programs`
+    are the alternative specs, and `selected` is the index of the selected alternative (default 0).
     """
 
     use: ast.UseStatement

@@ -71,7 +71,7 @@ PADDING_SIDES: Mapping[str, Literal["left", "right", "any"]] = {
     "left": "left",
     "right": "right",
 }
-"""The padding side of a mask, by the keyword after `keep[…]`."""
+"""The padding sides of masks, by the keyword after `keep[…]`."""
 
 
 def create_context(program: Program, *, reader: ConfigReader | None = None) -> ElaborationContext:
@@ -168,7 +168,7 @@ def evaluate_and_check_config(
         except UnresolvedValueError:
             _merge_values(config, substitute_requirement_equalities(item.condition, config, env))
     if context.errors.diagnostics:
-        # report only violated requirements, because the violations may cause the other errors
+        # report only the violated requirements, because they may have caused the other errors
         requirement_errors = [d for d in context.errors.diagnostics if d.code == "E0404"]
         raise SpeccError(*(requirement_errors or context.errors.diagnostics))
     return config
@@ -307,7 +307,7 @@ def _reject_circular_default(defaults: Graph, params: Sequence[ast.BlockParamete
 
 
 def _find_defaults_inputs(defaults: Graph) -> dict[str, Value]:
-    """Return the inputs whose elements or shapes the defaults read."""
+    """Return the inputs that the defaults read, or whose shapes the defaults read."""
     used_values = {a for n, _ in defaults.nodes for a in n.args} | set(defaults.outputs.values())
     unknown_symbols = collect_shape_symbols(r for _, results in defaults.nodes for r in results)
     unknown_symbols -= collect_shape_symbols(

@@ -25,7 +25,7 @@ MISSING = MissingValue()
 
 
 class UnresolvedValueError(Exception):
-    """The exception for a graph structure that depends on symbolic config values."""
+    """The exception that is raised if the graph structure depends on symbolic config values."""
 
     def __init__(self, symbols: frozenset[str], span: Span | None) -> None:
         super().__init__(", ".join(sorted(symbols)))
@@ -129,7 +129,7 @@ class Rope:
 
 
 UnevaluatedOption: TypeAlias = tuple[ast.Option, "LexicalScope"]
-"""An option of a block, and the scope in which the option is evaluated when the block is called."""
+"""A block's option, and the scope in which the option is evaluated when the block is called."""
 
 
 @immutable_dataclass(slots=True, kw_only=True)
@@ -310,7 +310,7 @@ def _is_pair(items: tuple[SpecValue, ...]) -> bool:
 
 
 MAX_SHOWN_ITEMS = 12
-"""The maximum number of dimensions of a type that messages show."""
+"""The maximum number of dimensions that messages show of a type."""
 DTYPE_DESCRIPTIONS = {"f32": "float", "i64": "int", "bool": "bool"}
 
 

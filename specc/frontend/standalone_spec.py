@@ -113,8 +113,8 @@ def _list_inlinable_names(library: SpecLoader) -> set[str]:
 def _list_std_items(
     file: ast.File, library: SpecLoader, hidden_names: Collection[str] = ()
 ) -> list[ast.Block | ast.Definition]:
-    """Return the std items that a file uses, directly or through other items, except items whose
-    names are in `hidden_names`.
+    """Return the std items that a file uses, directly or indirectly, except those in
+    `hidden_names`.
     """
     std_names = _list_inlinable_names(library).difference(hidden_names)
     worklist = _list_foreign_names(file)
@@ -202,7 +202,7 @@ def _assign_config(
 def _assign_field(
     field: ast.Field, assignments: Mapping[str, ConfigAssignment], prefix: str, keeps_sources: bool
 ) -> ast.Field:
-    """Set the defaults of a field, or of the fields of its record type, to the assigned values."""
+    """Set the default of a field, or the defaults of its record fields, to the assigned values."""
     path = f"{prefix}{field.name}"
     fields = tuple(
         _assign_field(f, assignments, f"{path}.", keeps_sources) for f in field.type.fields

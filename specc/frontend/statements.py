@@ -36,8 +36,8 @@ Returned: TypeAlias = tuple[ast.ReturnStatement, tuple[EvalResult, ...]]
 def run_statements(body: Sequence[ast.Statement], env: LexicalScope) -> Returned | None:
     """Run statements in order. Return the executed `return` statement with its values, or None.
 
-    If a statement fails, the names that the statement should have bound get the value ERROR_VALUE, so
-    that later statements can still be checked.
+    If a statement fails, the names that it should have bound get the value ERROR_VALUE, so that
+    later statements can still be checked.
     """
     # a `return` inside `when` ends the whole body, not only the branch
     for statement in body:
@@ -78,9 +78,9 @@ def _bind_targets(statement: ast.Assignment, value: EvalResult, env: LexicalScop
 
 
 def _split_values(statement: ast.Assignment, value: EvalResult) -> tuple[SpecValue, ...]:
-    """Return the values of the targets of an assignment. A single target takes the first result.
-    Several targets take the results of a call or the items of a list. An assignment may have more
-    values than targets. Raise E0215 for fewer values than targets.
+    """Return one value per target of an assignment. A single target takes the first result. Several
+    targets take the results of a call or the items of a list. An assignment may have more values
+    than targets. Raise E0215 for fewer values than targets.
     """
     count = len(statement.targets)
     if count == 1:
@@ -164,7 +164,7 @@ def _run_return(statement: ast.ReturnStatement, env: LexicalScope) -> Returned:
     for value in statement.values:
         with env.context.collect_errors():
             values.append(env.evaluate(value))
-    # the errors of missing values have already been reported, so the block ends here
+    # end the block here, because the errors of the missing values have already been reported
     if len(values) < len(statement.values):
         raise AlreadyReportedError
     return statement, tuple(values)
@@ -207,7 +207,7 @@ def _make_requirement_labels(
     spec, and the user has set a value.
     """
     labels = [*_label_values(values, assignment_spans)]
-    if condition.span is None:  # a syntax tree that a program created has no spans
+    if condition.span is None:  # a syntax tree has no spans if it was created by a program
         return None, labels
     condition_label = Label(condition.span, "this is false")
     other_file_label = next(

@@ -125,7 +125,7 @@ class _ItemStepEstimator:
         return max(self.item.body, key=self._estimate_statement).span
 
     def _estimate_body(self, body: Iterable[ast.Statement]) -> int:
-        """Return the minimum number of steps of the statements of a body."""
+        """Return the minimum number of steps for a body's statements."""
         count = 0
         for statement in body:
             count += self._estimate_statement(statement)
@@ -144,7 +144,7 @@ class _ItemStepEstimator:
     def _estimate_binary(
         self, expr: ast.Binary, estimate: Callable[[ast.Expr], int] | None = None
     ) -> int:
-        """Estimate the steps of a chain of operators. `estimate` estimates steps of an operand."""
+        """Estimate the steps of a chain of operators. `estimate` is a function for its operands."""
         leftmost, operations = flatten_binary_chain(expr)
         estimate = estimate or self._estimate_value
         return estimate(leftmost) + sum(OPERATION_COST + estimate(o.right) for o in operations)

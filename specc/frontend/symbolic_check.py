@@ -32,7 +32,7 @@ MAX_TRIALS = 48
 
 @immutable_dataclass()
 class SymbolicElaboration:
-    """A symbolic elaboration of a spec: the trial values and the resulting model."""
+    """The result of elaborating a spec symbolically: the trial values and the model."""
 
     trial_values: dict[str, str]
     model: ModelDefinition
@@ -167,7 +167,7 @@ def _check_free_then_derived(program: Program, graph: str) -> list[SymbolicElabo
 
 
 def _map_derived_fields(program: Program) -> dict[str, str]:
-    """Return the source text of the expression of each derived field, by config path."""
+    """Return the source text of each derived field's expression, by config path."""
     return {
         path: entry.default.span.text
         for path, entry in program.map_fields_by_path().items()
@@ -227,7 +227,7 @@ def _is_requirement_error(diagnostic: Diagnostic) -> bool:
 
 @immutable_dataclass
 class _TrialRunner:
-    """The arguments and the step budget of all trials of one check."""
+    """The arguments and the step budget that all trials of one check share."""
 
     program: Program
     graph: str
@@ -284,7 +284,7 @@ class _TrialRunner:
                     raise failed from None
                 # if all sizes are rejected, raise the first error, which has the simplest numbers
                 first_violation = first_violation or failed
-                # fields that no violated requirement names keep small sizes, e.g. few layers
+                # keep small sizes, e.g. few layers, for fields that no violated requirement names
                 required_sizes = {
                     p: defaults.pop(p)
                     for p in _find_fields_of_violated_requirements(failed, defaults)
@@ -352,7 +352,7 @@ def _get_default_number(entry: ast.Field) -> Dim | float | None:
 
 
 def _get_trial_number(entry: ast.Field) -> Dim | float:
-    """Return a trial number: 0.5 for a float field, a default of 0, 1 or 2 if set, otherwise 2."""
+    """Return a trial number for a field: 0.5 for a float, its default if 0, 1 or 2, otherwise 2."""
     if entry.type.name == "float":
         return 0.5
     value = _get_default_number(entry)

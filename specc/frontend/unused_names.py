@@ -245,7 +245,7 @@ def _find_reachable_items(
     """Return the items that graphs and other sections use, directly or through other items."""
     graphs = [n for n, i in items.items() if isinstance(i, ast.Block) and i.kind == "graph"]
     roots = {p.partition(".")[0] for p in section_names}
-    # other files may use a file without a graph, so all its items count as reachable
+    # all items of a file without a graph count as reachable, because other files may use them
     stack = [*graphs, *(roots & items.keys())] if graphs else [*items]
     reachable: set[str] = set()
     while stack:
@@ -273,7 +273,7 @@ def _find_unused_inputs(file: ast.File) -> Iterator[Diagnostic]:
     params = [node for node in walk_tree(file) if isinstance(node, ast.BlockParameter)]
     used_names = {p.name for p in params if p.is_from_inputs}
     for entry in iterate_declared_inputs(file):
-        # a derived spec declares inputs of the graphs of its base spec
+        # a derived spec declares inputs of its base spec's graphs
         if not (file.extends or _is_read(entry.name, used_names)):
             yield make_unused_warning(
                 f"input `{entry.name}` of `inputs`",
@@ -348,7 +348,7 @@ def _find_useless_rules(
 def _iterate_other_graphs(
     program: Program, elaborated_graph: str
 ) -> Iterator[list[ModelDefinition]]:
-    """Yield the trials of each other graph of a spec, except graphs with errors."""
+    """Yield the trials of the spec's other graphs, except graphs with errors."""
     for item in program.module.items.values():
         if isinstance(item, ast.Block) and item.kind == "graph" and item.name != elaborated_graph:
             with suppress(SpeccError):
@@ -362,7 +362,7 @@ def _explain_useless_rule(
     """Return W0505 if weights match a `share` rule that no two calls need, otherwise E0527."""
     path = rule.name.text
     label = Label.from_span(rule.span, "named by this `share`")
-    # list the paths of all weights and of their parents, e.g. `a.b.c`, `a.b` and `a`
+    # list the paths of all weights and their parents, e.g. `a.b.c`, `a.b` and `a`
     names = {
         ".".join(parts[:n]): None
         for parts in (name.split(".") for m in models for name in m.graph.parameters)

@@ -1,4 +1,4 @@
-"""Used specs with separate configs: selection of alternatives, config sections, labels."""
+"""Select alternatives, config sections and error labels for used specs with separate configs."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -56,7 +56,7 @@ MODEL_TYPE_KEY = "model_type"
 
 
 def list_config_entries(program: Program) -> list[ast.ConfigEntry]:
-    """Return the `config` entries of a spec and of its base specs."""
+    """Return the `config` entries of a spec and its base specs."""
     return [e for item, _ in program.iterate_items(ast.ConfigSection) for e in item.entries]
 
 

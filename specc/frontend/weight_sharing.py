@@ -44,7 +44,7 @@ def register_share_rules(
 
 
 MAX_PATH_LENGTH = 10_000
-"""The maximum number of characters of a weight path with placeholders."""
+"""The maximum length in characters of a weight path with placeholders."""
 PARSE_COST = 20
 """The number of elaboration steps for a placeholder, in addition to one step per character."""
 PLACEHOLDER_PATTERN = re.compile(r"\{([^{}]*)\}")
@@ -111,7 +111,7 @@ def _make_placeholder_fragment(expression: str, span: Span | None) -> Fragment:
     start = span.text.find(f"{{{expression}}}") + 1
     if start > 0:
         return Fragment(span.source, expression, span.start + start)
-    # in a literal with escaped characters or line breaks, every span covers the whole literal
+    # in a literal with escapes or line breaks, use the span of the whole literal everywhere
     offsets = (*[span.start] * len(expression), span.end)
     return Fragment(span.source, expression, offsets=offsets)
 
@@ -144,9 +144,9 @@ CallStack: TypeAlias = tuple[CallFrame, ...]
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSharingRule:
-    """A rule `share PATH`. `path` is the path pattern, `scope` is the weight scope of the spec
-    file, and `depth` is the length of the call path at which the rule was declared.
-    `is_from_used_spec` is True for a rule of a used spec.
+    """A `share PATH` rule that is in effect. `path` is the path pattern, `scope` is the weight
+    scope of the spec file, and `depth` is the length of the call path at which the rule was
+    declared. `is_from_used_spec` is True for a rule of a used spec.
     """
 
     path: NamePattern
@@ -193,7 +193,7 @@ class WeightSharing:
             del self._rules[rule_count:]
 
     def record_definition(self, definition: DefinitionFunction, scope: str) -> None:
-        """Record the current call path as the owner of the weights of a definition."""
+        """Record the current call path as the owner of a definition's weights."""
         self._definition_paths[id(definition)] = (*self.call_path, CallFrame(definition, scope))
 
     @contextmanager
@@ -313,7 +313,7 @@ def get_expert_weight(
     builder: GraphBuilder, stacks: Sequence[ExpertStack], parameter: Parameter
 ) -> Value:
     """Return the weight of one expert of the innermost stack. Add the stacked weight of all experts
-    to the graph. Without a stack, add and return an ordinary parameter.
+    to the graph. If there is no stack, add and return an ordinary parameter.
     """
     if not stacks:
         return builder.add_parameter(parameter)

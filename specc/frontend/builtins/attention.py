@@ -67,10 +67,11 @@ def attend(
     """Compute scaled dot-product attention over [batch, heads, length, head_dim]. Returns (out,
     weights).
 
-    Without a heads axis, there is a single head. For a query [batch, d] without a length axis, the
-    results have no length axis either. Fewer key heads than query heads mean grouped-query
-    attention. `scale` defaults to 1/sqrt(d). `cap` is the limit of logit soft-capping, which
-    precedes the bias `add` and the mask. `sinks` [heads] are attention-sink logits.
+    If the inputs have no heads axis, there is a single head. For a query [batch, d] without a
+    length axis, the results have no length axis either. If there are fewer key heads than query
+    heads, the function computes grouped-query attention. `scale` defaults to 1/sqrt(d). `cap` is
+    the limit of logit soft-capping, which precedes the bias `add` and the mask. `sinks` [heads] are
+    the logits of attention sinks.
     """
     site.check_range(cap, "cap", 0.0)
     site.check_range(scale, "scale", -math.inf)
@@ -96,7 +97,7 @@ def attend(
 def _fold_scale(
     site: CallSite, q: Tensor, scale: Scalar | None
 ) -> tuple[Tensor, float | RuntimeNumber]:
-    """Return the query and the scale. A run-time scale is folded into the query."""
+    """Return the query and the scale. A scale known only at run time is folded into the query."""
     if scale is None:
         try:
             scale = compute_arithmetic(site.nodes, "pow", q.shape[-1], -0.5)
@@ -271,7 +272,7 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
 def compute_attention_scores(
     site: CallSite, score: Score, q: Tensor, k: Tensor, pair_indices: IndexVariables
 ) -> Tensor:
-    """Compute the scores [batch, (heads,) q, k] of all pairs of a query and a key."""
+    """Compute the scores [batch, (heads,) q, k] of all query-key pairs."""
     # a score of two vectors broadcasts over all pairs of queries [… q, 1, d] and keys [… 1, k, d]
     query = site.insert_axis(q, len(q.shape) - 1)
     key = site.insert_axis(k, len(k.shape) - 2)
@@ -303,7 +304,7 @@ def compute_attention_scores(
 
 @contextmanager
 def raise_width_mismatch_error(site: CallSite, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
-    """Raise E0607 if an error in the `with` block is due to different query and key widths."""
+    """Raise E0607 if an error in the `with` block occurs because query and key widths differ."""
     try:
         yield
     except SpeccError as failed:

@@ -31,7 +31,7 @@ from specc.ir.op import Op
 
 @contextmanager
 def _show_errors_at_option(site: CallSite, option: str, code: str) -> Iterator[None]:
-    """Relocate errors with the code `code` in a `with` block to the option `option`."""
+    """Report errors with the code `code` in a `with` block at the option `option`."""
     try:
         yield
     except SpeccError as failed:
@@ -54,7 +54,7 @@ OPS_BY_NORMALIZER: Mapping[str, type[Op]] = {
     "kernel": ops.MaskedNormalization,
     "uniform": ops.MaskedNormalization,
 }
-"""The op of each normalizer that normalizes scores along the keys, by name of the normalizer."""
+"""The ops that normalize scores along the keys, by normalizer name."""
 
 SOFTMAX_NORMALIZER = ChoiceValue("softmax", NORMALIZER_NAMES)
 

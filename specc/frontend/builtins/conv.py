@@ -185,7 +185,7 @@ def _mask_input(site: CallSite, operand: WindowedInput, keep: Tensor) -> Tensor:
 
 def _compute_output_mask(site: CallSite, op: ops.SlidingWindowOp, keep: Tensor) -> Tensor:
     """Return the padding mask of the output positions of the sliding-window op `op`."""
-    # a position-preserving op has one output position per input position
+    # an op that preserves positions has one output position per input position
     if op.is_position_preserving(0):
         return keep
     return site.add_op(ops.DownsamplePaddingMask(op.stride[0], op.get_output_lag(0)), keep)

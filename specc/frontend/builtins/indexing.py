@@ -67,8 +67,8 @@ def topk(
 
 @register_builtin()
 def roll(site: CallSite, x: Tensor, by: Dim, *, axis: Dim = SECOND_AXIS) -> Tensor:
-    """Shift an axis circularly by `by` positions. Position t is position `t - by` of `x`. Positions
-    that are shifted past one end are inserted at the other end.
+    """Shift an axis circularly by `by` positions. Position t of the result is position `t - by` of
+    `x`. Positions that are shifted past one end are inserted at the other end.
     """
     return site.add_op(ops.Roll(site.resolve_axis(x, axis), by), x)
 
@@ -160,9 +160,9 @@ def grid_sample(
     like PyTorch's `grid_sample`. Returns [batch, channels, ...].
 
     Points are (x, y) from -1 to 1. The range from -1 to 1 spans the outer edges of the border
-    pixels, or with `align_corners` the centers of the border pixels. The value at a point outside
-    the feature map is 0, that of the nearest pixel (`padding_mode=border`), or that of the feature
-    map mirrored at its border (`reflection`).
+    pixels, or with `align_corners` the centers of the border pixels. Outside the feature map, the
+    value is 0 by default, the value of the nearest pixel with `padding_mode=border`, and the value
+    of the feature map mirrored at its border with `padding_mode=reflection`.
     """
     return site.add_op(ops.GridSample(mode, padding_mode, align_corners), x, grid)
 

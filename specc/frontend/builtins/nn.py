@@ -86,8 +86,8 @@ def layer_norm(
     """Apply layer normalization over the last axis (arXiv:1607.06450). Weights: `weight`, `bias`
     [d].
 
-    With `offset=1.0`, 1 is added to the stored weight, so that a stored weight of zero means no
-    scaling.
+    With `offset=1.0`, the layer adds 1 to the stored weight, so that a stored weight of zero means
+    no scaling.
     """
     _check_float_tensor(site, x)
     site.check_range(eps, "eps", 0.0)
@@ -103,7 +103,7 @@ def rms_norm(
     """Apply root-mean-square normalization over the last axis (arXiv:1910.07467). Weight: `weight`
     [d].
 
-    With `offset=1.0`, 1 is added to the stored weight, as in Gemma.
+    With `offset=1.0`, the layer adds 1 to the stored weight, as in Gemma.
     """
     _check_float_tensor(site, x)
     site.check_range(eps, "eps", 0.0)

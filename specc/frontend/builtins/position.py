@@ -80,15 +80,15 @@ OPTIONS_BY_SCALING: Mapping[str, tuple[str, ...]] = {
     "proportional": ("part", "factor"),
     "axial": (),
 }
-"""The options of each RoPE scaling kind."""
+"""The options of RoPE scaling, by scaling kind."""
 LENGTH_OPTIONS = ("original", "longest")
-"""The options of RoPE scaling that are sequence lengths."""
+"""The RoPE scaling options that are sequence lengths."""
 NUMBER_OPTIONS = sorted(
     {n for options in OPTIONS_BY_SCALING.values() for n in options} - {*LENGTH_OPTIONS}
 )
-"""The options of RoPE scaling that are one number, or one number per feature pair."""
+"""The RoPE scaling options that are one number, or one number per feature pair."""
 REQUIRED_OPTIONS = ("factor", "original", "divisors", "part", "alpha")
-"""The options of RoPE scaling without a default. Only `proportional` has a default `factor`."""
+"""The RoPE scaling options that have no default. Only `proportional` has a default `factor`."""
 
 
 @register_builtin()
@@ -207,14 +207,14 @@ def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head_width: Dim
     # for a single feature pair, the exponent of the scaled theta is infinite
     if rope.kind in ("dynamic", "ntk_alpha") and width == 2:
         site.raise_error("E0203", f"`{rope.kind}` needs more than 2 rotated features, got 2", "dim")
-    # `part` of `proportional` is a fraction of the whole head
+    # for `proportional`, the option `part` is a fraction of the whole head
     if rope.kind == "proportional" and width != head_width:
         title = "`proportional` computes the number of rotated features, so `dim` must not be set"
         site.raise_error("E0203", title, "dim", helps=["remove `dim`"])
 
 
 PairOrder: TypeAlias = Literal["contiguous", "interleaved"]
-"""The order of the feature pairs of several position axes."""
+"""The order in which several position axes share the feature pairs."""
 
 
 @register_builtin()

@@ -18,7 +18,7 @@ REVERSED_BY_DIRECTION: dict[str, tuple[bool, ...]] = {
     "backward": (True,),
     "both": (False, True),
 }
-"""The direction flags of a layer by value of `direction`. A flag is True for backward in time."""
+"""The directions in which a layer runs, by value of `direction`: True means backward in time."""
 
 RNN_ACTIVATIONS: dict[str, Literal["tanh", "relu", "sigmoid"]] = {
     "tanh": "tanh",

@@ -1,4 +1,4 @@
-"""The registry of built-in functions, call sites, and functions of compile-time values."""
+"""The registry of built-in functions, their calls, and functions of compile-time values."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -212,7 +212,7 @@ class CallSite:
             declared_by=self.call.function.path,
         )
         existing_weight = self.context.builder.parameter_facts.get(name)
-        # check the shape first, because two calls can share a weight only if the shapes are equal
+        # check the shape first, because two calls can share a weight only if its shape is the same
         if existing_weight and existing_weight.type.shape != stored_shape:
             _raise_shape_conflict(existing_weight, replace(weight, type=Type("f32", stored_shape)))
         self.context.weights.sharing.register_weight(name)
@@ -233,7 +233,7 @@ class CallSite:
     def check_range(
         self, value: Number | None, option: str, minimum: float, maximum: float = math.inf
     ) -> None:
-        """Raise E0417 if `value` is known at compile time, and is not finite or is out of range."""
+        """Raise E0417 if `value` is known at compile time but is not finite or is out of range."""
         if value is None:
             return
         number = get_static_float(value)
@@ -253,7 +253,8 @@ class CallSite:
 
     def resolve_axis(self, x: Tensor, axis: Dim, *, extra_axes: int = 0) -> int:
         """Return the non-negative index of an axis. Negative axes count from the end. Raise E0208
-        if `x` has no such axis. `extra_axes=1` allows the axis after the last axis, for insertions.
+        if `x` has no such axis. `extra_axes=1` also allows the index after the last axis, where an
+        axis can be inserted.
         """
         rank = len(x.shape) + extra_axes
         n = axis.number
@@ -327,7 +328,7 @@ def int_(site: CallSite, x: Anything) -> EvalResult:
 
 @register_builtin()
 def at_least(site: CallSite, x: Anything, least: Anything) -> EvalResult:
-    """Return `x`, or raise E0417 if `x` is below `least`, to check arguments of definitions."""
+    """Return `x`, or raise E0417 if `x` is below `least`, e.g. to check an argument."""
     if not isinstance(x, Number) or not isinstance(least, Number):
         site.raise_error("E0203", f"`at_least`: expected two numbers, got {describe_value(x)}", "x")
     number, minimum = get_static_float(x), get_static_float(least)

@@ -47,8 +47,8 @@ def check_token_independence(
 def _find_token_count_readers(
     body: Graph, captured: Sequence[Value], length: str
 ) -> Iterator[Node]:
-    """Yield the nodes of an expert body that read the number of routed tokens. An expert must not
-    read the number of routed tokens, which depends on the whole batch.
+    """Yield the nodes of an expert body that read the number of routed tokens. An expert that reads
+    this number is invalid, because the number depends on the whole batch.
     """
     yield from (node for node, _ in body.nodes if returns_dynamic_size(node))
     for node in collect_required_nodes(captured):
@@ -108,7 +108,7 @@ def drop_unused_weights(body: Graph, weights: Sequence[Value]) -> tuple[Graph, l
     """Remove unused weights from an expert body. Return the body and the remaining weights. The
     inputs of the body are the tokens, one input per weight, and the captures.
     """
-    # the weight loader would report an unused weight that the checkpoint lacks
+    # otherwise, the weight loader would report an unused weight as missing from the checkpoint
     used_values = {a for n, _ in body.nodes for a in n.args} | {*body.outputs.values()}
     names = list(body.inputs)[1 : 1 + len(weights)]
     kept_names = body.inputs.keys() - {n for n in names if body.inputs[n] not in used_values}
@@ -136,9 +136,9 @@ def route(
     """Compute a mixture of experts (MoE): for each token, the sum of the outputs of the experts
     `ids`, weighted by `gates` (arXiv:1701.06538, eq. 1). `x` is [… d], `ids` and `gates` are [… k].
 
-    `to` is the block of one expert. The weights of the experts are stored with a leading axis of
-    length `experts`. Tokens masked out by `keep` […] are not routed, and their output is zeros.
-    Experts without tokens do not run.
+    `to` is the block of one expert. The experts' weights are stored with a leading axis of length
+    `experts`. Tokens masked out by `keep` […] are not routed, and their output is zeros. Experts
+    without tokens do not run.
     """
     _check_routed_operands(site, x, ids, gates, keep)
     _check_expert_count(site, ids.shape[-1], gates, experts)

@@ -78,8 +78,8 @@ def _parse_rearrange(site: CallSite, x: Tensor, text: str) -> RearrangePattern:
 def _make_splits(
     site: CallSite, x: Tensor, pattern: RearrangePattern, sizes: tuple[Dim, ...]
 ) -> Iterator[Op]:
-    """Yield a split for each axis with several names. `sizes` are the sizes of the names from left
-    to right. The last size of each axis is inferred.
+    """Yield a split for each axis with several names. `sizes` are the sizes of these names from
+    left to right. The last size of each axis is inferred.
     """
     remaining_sizes = iter(sizes)
     lengths = [
@@ -211,7 +211,7 @@ def _require_tensors(
     """Return the items of a list. Raise E0203 if the list is empty or an item is not a tensor."""
     tensors = [item for item in items if isinstance(item, Tensor)]
     if not tensors or len(tensors) < len(items):
-        # an empty list has no invalid item, so the message describes the list `()`
+        # if the list is empty, no item is invalid, so the message describes the list `()` itself
         invalid = next((item for item in items if not isinstance(item, Tensor)), ())
         title = (
             f"`{function_name}` expects a list of tensors, got {describe_value(invalid)} in "
@@ -260,8 +260,8 @@ def flip(site: CallSite, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
 def delay(
     site: CallSite, x: Tensor, *, by: Dim = ONE, first: Anything = ZERO, axis: Dim = SECOND_AXIS
 ) -> Tensor:
-    """Shift positions to the right: position t is position `t - by` of `x`, and the first `by`
-    positions have the value `first`.
+    """Shift positions to the right: position t of the result is position `t - by` of `x`, and the
+    first `by` positions have the value `first`.
     """
     if by.number is None:
         site.raise_error("E0203", "`by` must be known at compile time", "by")

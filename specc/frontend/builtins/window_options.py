@@ -1,4 +1,4 @@
-"""Evaluate the options of convolutions and pooling: kernel, stride, dilation and padding."""
+"""Evaluate the window options of convolutions and pooling, such as kernel, stride and padding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ class SlidingWindow:
 
     @property
     def op_attributes(self) -> tuple[AxisNumbers, AxisNumbers, AxisNumbers, AxisNumbers]:
-        """The parameters of the window in the order of the attributes of convolution ops."""
+        """The window's parameters, in the order of a convolution op's attributes."""
         pads = (*self.pad_before, *self.pad_after)
         return self.kernel, self.stride, self.dilation, pads
 
@@ -274,5 +274,5 @@ def _compute_causal_padding(site: CallSite, span: int, stride: int) -> tuple[int
 
 
 def add_tuples_elementwise(a: AxisNumbers, b: AxisNumbers) -> AxisNumbers:
-    """Return the sum of each pair of corresponding items of two tuples."""
+    """Return the elementwise sum of two tuples."""
     return tuple(m + n for m, n in zip(a, b, strict=True))
