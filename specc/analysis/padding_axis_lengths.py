@@ -54,7 +54,7 @@ class PaddingOffsets:
             length: length - self.padded_length - offset for length, offset in self.offsets.items()
         }
 
-    def has_mid_sequence_padding(self, length: Dim) -> bool:
+    def has_middle_padding(self, length: Dim) -> bool:
         """Return True if padding may be between always-valid positions and valid positions."""
         if length in self.merged_lengths:
             return True
@@ -64,11 +64,11 @@ class PaddingOffsets:
             has_positions_after and self.padding_side != "left"
         )
 
-    def result_has_mid_sequence_padding(self, value: Value, dependence: Dependence) -> bool:
+    def result_has_middle_padding(self, value: Value, dependence: Dependence) -> bool:
         """Return True if the result axis may have padding between valid positions."""
         if dependence.result_axis is None or dependence.kind == "all":
             return False
-        return self.has_mid_sequence_padding(value.shape[dependence.result_axis])
+        return self.has_middle_padding(value.shape[dependence.result_axis])
 
     def restrict_dependence(self, node: Node, dependence: Dependence) -> Dependence | None:
         """Restrict a dependence to padded positions. Return None if no padded position is read."""
@@ -343,7 +343,7 @@ def _is_right_padded_table(node: Node, axis: int, length: Dim, offsets: PaddingO
     """Return True if padding follows all valid positions, and the size of the axis determines only
     where the table ends.
     """
-    is_last = offsets.padding_side == "right" and not offsets.has_mid_sequence_padding(length)
+    is_last = offsets.padding_side == "right" and not offsets.has_middle_padding(length)
     return is_last and _has_static_start(node, axis, length)
 
 

@@ -182,7 +182,7 @@ def _is_side_clean(leak: PaddingViolation, side: PaddingSide) -> bool:
 
 def _label_added_positions(leak: PaddingViolation, node: Node) -> tuple[Label, ...]:
     """Return a label for the op that added always-valid positions next to padding, if any."""
-    if leak.is_nonfinite or not leak.has_mid_sequence_padding():
+    if leak.is_nonfinite or not leak.has_middle_padding():
         return ()
     op_span = leak.get_span(node)
     joining_span = leak.get_span(leak.find_position_adding_op() or node)
@@ -238,6 +238,6 @@ def _describe_position(leak: PaddingViolation, padded_read: PaddedRead) -> str:
     if padded_read.dependence.kind == "window":
         is_before = padded_read.dependence.min_offset >= 0
         return f" {'before' if is_before else 'next to'} each position"
-    if leak.has_mid_sequence_padding():
+    if leak.has_middle_padding():
         return " next to positions that `pad` or `concat` added"
     return ""

@@ -41,7 +41,7 @@ from specc.analysis.padding_order_and_windows import (
 from specc.analysis.padding_position_ids import (
     EVERY_POSITION,
     NO_PADDING_COUNT,
-    MidSequencePaddingCount,
+    MiddlePaddingCount,
     PaddedLengthCount,
     PaddingCount,
     depends_on_absolute_position_ids,
@@ -101,7 +101,7 @@ class PaddingDataflow:
     def infer_values(
         self, graph: Graph, input_facts: Mapping[Value, PaddingFacts]
     ) -> Mapping[Value, PaddingFacts]:
-        """Infer the padding properties of all values of a graph from those of its inputs."""
+        """Infer the padding properties of all values in a graph from those of its inputs."""
         states = dict(input_facts)
         for node, results in graph.nodes:
             operand_facts = _list_operand_facts(node, states)
@@ -137,7 +137,7 @@ class PaddingDataflow:
         return [attach_loop_body(r, body, outer_sources) for r in (*carries, *stacked_facts)]
 
     def _make_body_inference(self, outside_body: Mapping[Value, PaddingFacts]) -> InferBody:
-        """Return a function that infers the padding properties of the values of a loop body."""
+        """Return a function that infers the padding properties of a loop body's values."""
         body_flow = replace(self, is_in_loop=True)
         return lambda body, facts: body_flow.infer_values(body, {**outside_body, **facts})
 
@@ -148,7 +148,7 @@ class PaddingDataflow:
 
     @property
     def _has_equal_sort_order(self) -> bool:
-        """True if padding is last, so that sorting padding last keeps indices of valid elements."""
+        """True if padding is last, so a sort that puts it last keeps indices of valid elements."""
         return self.padding_side == "right" and not self.offsets.concatenated_lengths
 
     def is_reading_padded_axis(self, node: Node, dependence: Dependence) -> bool:
@@ -172,11 +172,9 @@ class PaddingDataflow:
             operand_facts=operand_facts,
             padding_side=facts.get_padding_side(dependence.operand_axis, self.padding_side),
             is_merged=length in self.offsets.merged_lengths,
-            has_mid_sequence_padding=self.offsets.has_mid_sequence_padding(length),
+            has_middle_padding=self.offsets.has_middle_padding(length),
             valid_end_counts=(offset.number, self.offsets.count_positions_after(length).number),
-            result_has_mid_sequence_padding=self.offsets.result_has_mid_sequence_padding(
-                value, dependence
-            ),
+            result_has_middle_padding=self.offsets.result_has_middle_padding(value, dependence),
             repeat_count=self.offsets.count_repeats(length) or 1,
         )
 
@@ -187,7 +185,7 @@ class PaddingDataflow:
         dependences: Sequence[Dependence],
         operand_facts: Sequence[PaddingFacts],
     ) -> list[PaddedRead]:
-        """Return the dependences by which a node's result `value` reads padded positions."""
+        """Return the dependences through which a node's result `value` reads padded positions."""
         if isinstance(node.op, ops.Flip | ops.Roll):
             dependences = [replace(k, result_axis=k.operand_axis) for k in dependences]
         padded = [k for k in dependences if self.is_reading_padded_axis(node, k)]
@@ -200,7 +198,7 @@ class PaddingDataflow:
         dependences: list[Dependence],
         known_facts: Mapping[Value, PaddingFacts],
     ) -> PaddingFacts:
-        """Return the padding properties of a result, for `dependences` on padded positions."""
+        """Return the padding properties of a result, given `dependences` on padded positions."""
         operand_facts = _list_operand_facts(node, known_facts)
         all_reads = self._list_padded_reads(node, value, dependences, operand_facts)
         reads = [read for read in all_reads if read.dependence.result_axis is not None]
@@ -258,8 +256,8 @@ class PaddingDataflow:
         return rolled_axes
 
     def _is_valid_index(self, node: Node, count: PaddingCount) -> bool:
-        """Return True if the result of a node is the index of a valid position: an argmax that
-        ignores padding, or `sum(keep) - 1` with right padding.
+        """Return True if a node computes the index of a valid position, by an argmax that ignores
+        padding or, with right padding, by `sum(keep) - 1`.
         """
         if self.padding_side == "right" and is_last_valid_index(node, self.padding_mask):
             return True
@@ -276,7 +274,7 @@ class PaddingDataflow:
         counts: list[PaddingCount],
         rotation: RotationFact | None,
     ) -> PaddingSource | None:
-        """Return the op (the current op or an earlier op) through which padding has an effect."""
+        """Return the op, which may be an earlier op, through which padding affects a result."""
         node, operand_facts = result.node, result.operand_facts
         if (earlier := self._find_earlier_source(node, operand_facts)) is not None:
             return earlier
@@ -286,7 +284,7 @@ class PaddingDataflow:
             lengths = self.padded_lengths
             if not is_masked_loop_unaffected(node, operand_facts, lengths, infer_body):
                 return PaddingSource(node, is_counted=True)
-            affecting_reads = [*filter(is_loop_axis_read, reads)]  # reads in the body were checked
+            affecting_reads = [*filter(is_loop_axis_read, reads)]  # the body is checked above
         is_counted = self._is_counted(node, operand_facts, counts)
         if is_counted or (rotation and rotation.depends_on_absolute_angles):
             return PaddingSource(node, is_counted=True)
@@ -301,8 +299,8 @@ class PaddingDataflow:
     def _find_earlier_source(
         self, node: Node, operand_facts: Sequence[PaddingFacts]
     ) -> PaddingSource | None:
-        """Return the source of the first operand that padded positions affect, or of a rolled axis
-        whose positions `node` distinguishes.
+        """Return the padding source of the first affected operand, or of a rolled axis whose
+        positions `node` distinguishes.
         """
         sources = (f.padding_source for f in operand_facts if f.padding_source)
         if source := next(sources, None):
@@ -315,8 +313,8 @@ class PaddingDataflow:
     def _is_counted(
         self, node: Node, operand_facts: Sequence[PaddingFacts], counts: list[PaddingCount]
     ) -> bool:
-        """Return True if the result of a node depends on the number of padded positions. `counts`
-        are the padding counts of the operands.
+        """Return True if a node's result depends on the number of padded positions. `counts` are
+        the padding counts of the operands.
         """
         match node.op:
             case ops.Gather(axis) if operand_facts[1].is_valid_index or is_gather_in_sort_order(
@@ -328,9 +326,8 @@ class PaddingDataflow:
         return depends_on_absolute_position_ids(node, counts, self.length)
 
     def _is_indexed_by_position(self, length: Dim, count: PaddingCount) -> bool:
-        """Return True if a valid position, used as an index into an axis of size `length`, selects
-        an element that does not depend on the amount of preceding padding. `count` is the padding
-        count of the index.
+        """Return True if indexing an axis of size `length` by a valid position selects an element
+        that does not depend on the preceding padding. `count` is the index's padding count.
         """
         if length not in self.padded_lengths or self.padding_side == "right":
             return length in self.padded_lengths
@@ -338,7 +335,7 @@ class PaddingDataflow:
         return not is_after_others and bool(count) and count == self._count_axis_padding(length)
 
     def _has_padded_body(self, node: Node) -> bool:
-        """Return True for a loop along the padded axis whose body values also have this axis."""
+        """Return True for a loop along the padded axis if its body's values also have this axis."""
         if not isinstance(node.op, ops.Scan) or not self._is_padded_loop(node, node.op):
             return False
         shapes = (r.shape for _, results in node.op.body.nodes for r in results)
@@ -367,17 +364,17 @@ class PaddingDataflow:
         return self._count_axis_padding(length)
 
     def _count_axis_padding(self, length: Dim) -> PaddingCount:
-        """Return the padding count of the position ids of an axis of size `length`."""
+        """Return the padding count of an axis's position ids, for an axis of size `length`."""
         if length not in self.padded_lengths:
             return {}
         if length in self.offsets.merged_lengths:
             return None
         is_right = self.padding_side == "right"
         if length in self.offsets.concatenated_lengths and (
-            not is_right or self.offsets.has_mid_sequence_padding(length)
+            not is_right or self.offsets.has_middle_padding(length)
         ):
             start, terms = self.offsets.offsets[length], () if is_right else EVERY_POSITION.items()
-            positions = MidSequencePaddingCount(length, start, start + self.length, tuple(terms))
+            positions = MiddlePaddingCount(length, start, start + self.length, tuple(terms))
             return {(positions,): Fraction(1)}
         if is_right:
             return {}  # right padding comes after all valid positions and does not shift them
@@ -392,7 +389,7 @@ def _list_operand_facts(
 
 
 def _collect_padding_counts(result: PaddedResult) -> list[PaddingCount]:
-    """Return the padding count that each operand contributes to the result."""
+    """Return the padding count that each operand contributes to the result's count."""
     counts = [s.padding_count for s in result.operand_facts]
     if is_condition_always_true(result):
         counts[2] = counts[1]  # valid positions depend only on the branch `then`

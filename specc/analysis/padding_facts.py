@@ -253,9 +253,9 @@ class PaddedRead:
     """One dependence through which a result may read padded positions, with the facts of the
     operands and the side of the padding.
 
-    If `has_mid_sequence_padding` is True, padding lies between always-valid positions of the
+    If `has_middle_padding` is True, padding lies between always-valid positions of the
     operand, with `valid_end_counts` positions before and after the padding;
-    `result_has_mid_sequence_padding` states the same about the result. If `is_merged`, the batch
+    `result_has_middle_padding` states the same about the result. If `is_merged`, the batch
     axis and the position axis were merged, or copies of a tensor were concatenated along the
     position axis. Each padded position corresponds to `repeat_count` adjacent positions.
     """
@@ -265,9 +265,9 @@ class PaddedRead:
     operand_facts: Sequence[PaddingFacts]
     padding_side: str
     is_merged: bool = False
-    has_mid_sequence_padding: bool = False
+    has_middle_padding: bool = False
     valid_end_counts: tuple[int | None, int | None] = (0, 0)
-    result_has_mid_sequence_padding: bool = False
+    result_has_middle_padding: bool = False
     repeat_count: int = 1
 
     @property
@@ -298,12 +298,12 @@ class PaddedRead:
     @property
     def is_padding_last(self) -> bool:
         """True if padding comes after all valid positions."""
-        return self.padding_side == "right" and not self.has_mid_sequence_padding
+        return self.padding_side == "right" and not self.has_middle_padding
 
     @property
     def is_padding_first(self) -> bool:
         """True if padding comes before all valid positions."""
-        return self.padding_side == "left" and not self.has_mid_sequence_padding
+        return self.padding_side == "left" and not self.has_middle_padding
 
     @property
     def may_be_left_padded(self) -> bool:

@@ -51,11 +51,11 @@ class PaddingViolation:
         facts = self.get_facts(value)
         return "sorted" if facts.sorted_axes else "reverse" if facts.reversed_axes else ""
 
-    def has_mid_sequence_padding(self) -> bool:
+    def has_middle_padding(self) -> bool:
         """Return True if padding is between always-valid positions and other valid positions."""
         padded_read = self.padding_source.read
         return padded_read is not None and (
-            padded_read.has_mid_sequence_padding or padded_read.result_has_mid_sequence_padding
+            padded_read.has_middle_padding or padded_read.result_has_middle_padding
         )
 
     def is_padded(self, value: Value) -> bool:
@@ -256,7 +256,7 @@ def _suggest_mask(leak: PaddingViolation, value: Value | None) -> str:
 def _get_mask_argument_help(leak: PaddingViolation) -> str:
     """Return the help for an op that takes a mask argument, with a placeholder for the mask."""
     op = leak.node.op
-    takes_mask = not (isinstance(op, ops.Conv) and leak.has_mid_sequence_padding())
+    takes_mask = not (isinstance(op, ops.Conv) and leak.has_middle_padding())
     fixes = (fix for kind, fix in MASK_ARGUMENTS.items() if isinstance(op, kind) and takes_mask)
     mean_help = "use `masked_mean_pool(x, {})`" if op.get_attributes().get("fn") == "mean" else ""
     return next(fixes, mean_help)
@@ -277,7 +277,7 @@ def suggest_finite_padding(leak: PaddingViolation, node: Node) -> str:
 
 def _suggest_number(leak: PaddingViolation, value: Value | None) -> str:
     """Suggest filling padding with the neutral element of the op; return "" if the op has none."""
-    if leak.has_mid_sequence_padding():
+    if leak.has_middle_padding():
         return _suggest_added_number(leak)
     if not (fill := _get_neutral_number(leak)):
         return ""

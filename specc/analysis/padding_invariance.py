@@ -136,7 +136,7 @@ def _is_state_unaffected(read: PaddedRead, *, is_sorted: bool) -> bool:
 def _is_state_zero(read: PaddedRead) -> bool:
     """Return True if a layer without bias keeps its zero state over leading padding."""
     op = read.op
-    if not isinstance(op, ops.RecurrentLayer) or not read.is_zero or read.has_mid_sequence_padding:
+    if not isinstance(op, ops.RecurrentLayer) or not read.is_zero or read.has_middle_padding:
         return False
     nonzero_operands = [*op.initial_states, op.input_bias, op.recurrent_bias]
     keeps_zero = read.op.get_attributes().get("activation") != "sigmoid"

@@ -110,7 +110,7 @@ def is_loop_state_unaffected(read: PaddedRead) -> bool:
         return True
     initial_numbers = map(find_splat_value, op.split_operands(read.node.args).initial_carries)
     numbers = [n for n in initial_numbers if n is not None]
-    if len(numbers) < len(carries) or read.has_mid_sequence_padding:
+    if len(numbers) < len(carries) or read.has_middle_padding:
         return False
     is_final = read.dependence.result < op.carry_count
     is_before_valid = read.padding_side == ("right" if op.reverse else "left")

@@ -260,7 +260,7 @@ def is_window_unaffected(read: PaddedRead) -> bool:
             return read.fill_constant == float(fill_value)
         case ops.CumSum():
             return read.is_zero
-    return not read.has_mid_sequence_padding and _is_same_at_ends(read)
+    return not read.has_middle_padding and _is_same_at_ends(read)
 
 
 def _is_same_at_ends(read: PaddedRead) -> bool:
@@ -268,7 +268,7 @@ def _is_same_at_ends(read: PaddedRead) -> bool:
     match read.op:
         case ops.Conv() | ops.ConvTranspose() | ops.AveragePool(count_include_pad=True):
             return read.fill_constant == 0
-        case ops.MaxPool(dilation=dilation) if read.has_mid_sequence_padding:
+        case ops.MaxPool(dilation=dilation) if read.has_middle_padding:
             return read.fill_constant == -inf and max(dilation) == 1
         case ops.MaxPool(dilation=dilation) if max(dilation) == 1:
             # A window that produces a valid output position contains a valid input position.
@@ -279,15 +279,15 @@ def _is_same_at_ends(read: PaddedRead) -> bool:
 def is_shift_unaffected(read: PaddedRead) -> bool:
     """Return True if padding does not affect an op (a window, `pad`, …) that resizes an axis."""
     op = read.op
-    if read.is_shifted or read.result_has_mid_sequence_padding:
+    if read.is_shifted or read.result_has_middle_padding:
         return False
     if isinstance(op, ops.Slice):
         return read.fill_constant is not None or _is_one_sided_slice(read)
-    if read.has_mid_sequence_padding and read.fill_constant is None:
+    if read.has_middle_padding and read.fill_constant is None:
         return False
     match op:
         case ops.DownsamplePaddingMask():
-            return not read.has_mid_sequence_padding or read.fill_constant == 0
+            return not read.has_middle_padding or read.fill_constant == 0
         case ops.StridedSlice(start=start):
             # Left padding changes which positions a strided slice selects.
             is_first = start.number in range(read.dependence.stride)
@@ -300,7 +300,7 @@ def is_shift_unaffected(read: PaddedRead) -> bool:
 def _is_one_sided_slice(read: PaddedRead) -> bool:
     """Return True if a slice keeps no always-valid position after the padding."""
     dropped = _iterate_dropped_counts(read, inf)
-    return not read.has_mid_sequence_padding or all(excess >= 0 for excess in dropped)
+    return not read.has_middle_padding or all(excess >= 0 for excess in dropped)
 
 
 def _is_reading_ends(read: PaddedRead, op: ops.SlidingWindowOp | ops.ConvTranspose) -> bool:

@@ -27,7 +27,7 @@ coefficients. None means that the amount differs between positions.
 
 
 @immutable_dataclass
-class MidSequencePaddingCount:
+class MiddlePaddingCount:
     """The padding count of position ids of an axis with padding between valid positions. Position
     ids after the padding count padding, and position ids before the padding do not, so only the
     order of position ids does not depend on padding.
@@ -167,7 +167,7 @@ def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
         if isinstance(factor, RelativePaddingCount) and counts[1 - n] == factor.count:
             # Relative ids before the padding are negative, and the compared value is not negative.
             return _are_position_ids(right)
-        if isinstance(factor, MidSequencePaddingCount) and bound is not None:
+        if isinstance(factor, MiddlePaddingCount) and bound is not None:
             return bound == factor.padding_end or (
                 bound == factor.padding_start and _is_excluding_start(node, n)
             )
@@ -191,7 +191,7 @@ def _get_only_factor(count: PaddingCount) -> object:
 def _infer_relative_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
     """Return the padding count of position ids minus the start or end of the padding, or None."""
     factor, bound = _get_only_factor(counts[0]), _find_constant_length(node.args[-1])
-    if node.op != ops.Arith("sub") or not isinstance(factor, MidSequencePaddingCount):
+    if node.op != ops.Arith("sub") or not isinstance(factor, MiddlePaddingCount):
         return None
     if bound == factor.padding_end:
         return {(RelativePaddingCount(()),): Fraction(1)}
@@ -228,7 +228,7 @@ def _infer_order_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCou
 def _is_order_only(count: PaddingCount) -> bool:
     """Return True if padding preserves only the order of values with the padding count `count`."""
     return any(
-        isinstance(f, MidSequencePaddingCount | PaddedLengthCount | RelativePaddingCount)
+        isinstance(f, MiddlePaddingCount | PaddedLengthCount | RelativePaddingCount)
         for product in count or ()
         for f in product
     )

@@ -67,7 +67,7 @@ def test_a_padding_mask_does_not_skip_sorted_positions() -> None:
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "added positions stay beside those that exist": (
         padding_axis_lengths.PaddingOffsets,
-        "has_mid_sequence_padding",
+        "has_middle_padding",
         lambda self, length: False,
     ),
     "a slice loses nothing that is known": (

@@ -253,8 +253,7 @@ class CallSite:
 
     def resolve_axis(self, x: Tensor, axis: Dim, *, extra_axes: int = 0) -> int:
         """Return the non-negative index of an axis. Negative axes count from the end. Raise E0208
-        if `x` has no such axis. `extra_axes=1` also allows the index after the last axis, where an
-        axis can be inserted.
+        if `x` has no such axis. `extra_axes=1` allows one more index, to insert an axis at the end.
         """
         rank = len(x.shape) + extra_axes
         n = axis.number
