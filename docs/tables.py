@@ -51,7 +51,7 @@ MODEL_GROUPS = (
     ),
     (
         "Encoder-decoders",
-        "bart blenderbot encoder_decoder fsmt led m2m_100 marian mbart numbers pegasus "
+        "bart blenderbot encoder_decoder fsmt led m2m_100 marian mbart mvp numbers pegasus "
         "small_translator switch_transformers t5 transformer",
     ),
     (

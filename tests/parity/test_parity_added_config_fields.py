@@ -175,6 +175,7 @@ FAMILIES = {
     ),
     "plbart": of_seq2seq("bart", "PLBart"),
     "blenderbot_small": of_seq2seq("bart", "BlenderbotSmall"),
+    "mvp": of_seq2seq("mvp", "Mvp"),
     "ctrl": of_decoder(
         "ctrl", "CTRL", {"vocab_size": 31, "n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 40}, {}, "CTRLLMHeadModel"
     ),

@@ -100,7 +100,8 @@ def test_led_generates(tmp_path: Path) -> None:
     check_translation(led("ForConditionalGeneration", {"logits": "tgt"}, False), tmp_path)
 
 
-ALONE = ["Bart", "MBart", "Marian", "Pegasus", "Blenderbot", "PLBart", "BlenderbotSmall"]
+ALONE = ["Bart", "MBart", "Marian", "Pegasus", "Blenderbot", "PLBart", "BlenderbotSmall", "Mvp"]
+MVP_PROMPTS: dict[str, Any] = {"use_prompt": True, "prompt_length": 5, "prompt_mid_dim": 14}
 CASES = {
     "bart": case("Bart"),
     "bart, scaled": case("Bart", scale_embedding=True, activation_function="relu"),
@@ -120,6 +121,10 @@ CASES = {
     "blenderbot_small": case("BlenderbotSmall"),
     "blenderbot_small, scaled": case("BlenderbotSmall", scale_embedding=True),
     "m2m_100": case("M2M100"),
+    "mvp": case("Mvp"),
+    "mvp, scaled": case("Mvp", scale_embedding=True, activation_function="relu"),
+    "mvp, prompts": case("Mvp", **MVP_PROMPTS),
+    "mvp, prompts, untied": case("Mvp", tie_word_embeddings=False, **MVP_PROMPTS),
     **{
         f"{family}, untied": case(
             family,
@@ -135,6 +140,7 @@ CASES = {
             "M2M100",
             "PLBart",
             "BlenderbotSmall",
+            "Mvp",
         )
     },
     "marian, two vocabularies, untied": case(
@@ -173,7 +179,7 @@ HEADS = {
     f"{family}{head}": make_source_head_case(
         f"{family}Config", f"{family}{head}", SMALL, STOP, seed=1
     )
-    for family in ("Bart", "MBart")
+    for family in ("Bart", "MBart", "Mvp")
     for head in ("ForSequenceClassification", "ForQuestionAnswering")
 }
 HEADS |= {
@@ -186,6 +192,12 @@ HEADS |= {
         lengths=(7, 2, 4),
     )
     for pad in (PAD, STOP)
+}
+HEADS |= {
+    f"Mvp{head}, prompts": make_source_head_case(
+        "MvpConfig", f"Mvp{head}", SMALL | MVP_PROMPTS, STOP, seed=1
+    )
+    for head in ("ForSequenceClassification", "ForQuestionAnswering")
 }
 HEADS["LEDForQuestionAnswering"] = make_source_head_case(
     "LEDConfig",
@@ -205,7 +217,7 @@ HEADS |= {
         seed=1,
         lengths=(7, 2, 4),
     )
-    for family in ("Bart", "MBart")
+    for family in ("Bart", "MBart", "Mvp")
     for head in ("ForSequenceClassification", "ForQuestionAnswering")
 }
 

@@ -68,6 +68,9 @@ TRANSLATORS = {
     "blenderbot": make_translation_case("Blenderbot"),
     "blenderbot-small": make_translation_case("BlenderbotSmall"),
     "m2m_100": make_translation_case("M2M100"),
+    "mvp": make_translation_case(
+        "Mvp", **ENCODER_DECODER_SIZES, use_prompt=True, prompt_length=3, prompt_mid_dim=6
+    ),
     "fsmt": replace(
         make_translation_case("FSMT", **ENCODER_DECODER_SIZES, use_cache=False, num_beams=1),
         computed="embed_positions",

@@ -56,6 +56,7 @@ MECHANISM_SPECS = frozenset(
         "mobilenet_v2",
         "mixtral",
         "moonshine",
+        "mvp",
         "nemotron_h",
         "ntm_read",
         "mobilevit",

@@ -616,6 +616,14 @@ FAMILIES: dict[str, dict[str, object]] = {
     "modernbert": TRANSFORMER_SIZES | {"local_attention": 4},
     "mpnet": CONTEXT_SIZES,
     "mpt": {"vocab": 17, "d": 16, "heads": 2, "layers": 2},
+    "mvp": SEQ2SEQ_SIZES
+    | {
+        "context": 32,
+        "use_prompt": True,
+        "encoder_prompt": True,
+        "prompt_length": 3,
+        "prompt_hidden": 6,
+    },
     "nemotron": GQA_SIZES | {"stop": [2]},
     "nomic_bert": TRANSFORMER_SIZES,
     "olmo": GQA_SIZES | {"stop": [2]},
