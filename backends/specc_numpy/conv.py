@@ -34,7 +34,7 @@ def conv(
     padded = _pad_window_axes(op, x, 0.0)
     padded = padded.reshape(batch, groups, channels, *padded.shape[2:])
     y: Array = np.zeros((batch, groups, group_outputs, window_count))
-    # Sum over kernel offsets: one matrix multiplication per offset computes all windows.
+    # Sum over the kernel offsets. One matrix multiplication per offset computes all windows.
     for offset in np.ndindex(*op.kernel):
         window_inputs = _select_window_offset(op, padded, offset, window_counts)
         window_inputs = window_inputs.reshape(batch, groups, channels, window_count)
@@ -63,7 +63,7 @@ def conv_transpose(
         _count_scattered_positions(op, n, sizes[n], count) for n, count in enumerate(output_sizes)
     ]
     y: Array = np.zeros((batch, output_channels, *scattered_sizes))
-    # Scatter all input positions at once for each kernel offset.
+    # For each kernel offset, scatter all input positions at once.
     for offset in np.ndindex(*op.kernel):
         products = kernels[(..., *offset)].swapaxes(1, 2) @ grouped_input
         steps = zip(offset, op.dilation, op.stride, sizes, strict=True)
@@ -74,7 +74,7 @@ def conv_transpose(
 
 
 def _count_scattered_positions(op: ops.ConvTranspose, axis: int, size: int, count: int) -> int:
-    """Return the output size of a transposed convolution along an axis before cropping."""
+    """Return a transposed convolution's output size along an axis before cropping."""
     last_start = max(size - 1, 0) * op.stride[axis]
     kernel_span = op.dilation[axis] * (op.kernel[axis] - 1)
     return max(count + op.padding_before[axis], last_start + kernel_span + 1)
@@ -110,8 +110,8 @@ def _combine_windows(
     initial_value: float,
     combine: Callable[[Array, Array], Array],
 ) -> Array:
-    """Reduce each window of `x` (NCHW) to one element with `combine`, beginning with
-    `initial_value`, which is also the value of the padding.
+    """Reduce each window of `x` (NCHW) to one element with `combine`. The reduction begins with
+    `initial_value`, which is also the padding value.
     """
     window_counts = count_windows(op, x.shape[2:])
     padded = _pad_window_axes(op, x, initial_value)
@@ -131,7 +131,7 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, env: LengthValues, ke
     output_length = count_mask_positions(op, length)
     result: Array = np.zeros((keep.shape[0], output_length), bool)
     for t in range(output_length):
-        # The window ends `lag` positions later or, if the lag is negative, begins `-lag` positions
+        # The window ends `lag` positions later. If the lag is negative, it begins `-lag` positions
         # earlier.
         position = t * op.stride
         window_start, window_end = sorted((position, position + op.lag))

@@ -181,7 +181,7 @@ interpolation weights.
 
 @evaluate
 def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) -> Array:
-    """Sample a feature map at points of the range [-1, 1], like PyTorch's `grid_sample`.
+    """Sample a feature map at points with coordinates in [-1, 1], like PyTorch's `grid_sample`.
 
     f[b c h w], f[b *u xy] -> f[b c *u]
     """
@@ -200,8 +200,8 @@ def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) ->
 def _compute_pixel_weights(
     op: ops.GridSample, coordinates: Array, size: int
 ) -> list[tuple[Array, Array]]:
-    """Return the indices of the two pixels next to each point of an axis, and their weights. Points
-    are in [-1, 1]; NaN is treated as -1.
+    """Return the indices and weights of the two pixels next to each point on an axis. Points are in
+    [-1, 1]; NaN is treated as -1.
     """
     coordinates = np.where(np.isnan(coordinates), -1.0, coordinates)
     coordinates = (

@@ -104,8 +104,8 @@ def _softmax(scores: Array, mask: Array | bool, axis: int, sinks: Array | None =
     """Return the softmax of unmasked `scores` along `axis`, or zeros if all scores are masked;
     `sinks` (attention sinks) has size 1 along `axis`.
     """
-    # Masked scores are set to -inf before the maximum is computed: a masked score may exceed all
-    # unmasked scores, and then all exponentials would underflow to 0.
+    # Masked scores are set to -inf before the maximum is computed. Otherwise, if a masked score
+    # exceeded all unmasked scores, all exponentials would underflow to 0.
     visible_scores = np.where(mask, scores, -np.inf)
     maximum = visible_scores.max(axis, keepdims=True, initial=-np.inf)
     if sinks is not None:
@@ -138,12 +138,12 @@ def softmax(op: ops.Softmax, env: LengthValues, x: Array) -> Array:
 
 @evaluate
 def masked_hardmax(op: ops.MaskedHardmax, env: LengthValues, scores: Array, mask: Array) -> Array:
-    """Compute one-hot attention weights (hard attention): 1 for the first maximum of the unmasked
-    scores, 0 for all other keys.
+    """Compute one-hot attention weights (hard attention), which are 1 for the first maximum of the
+    unmasked scores and 0 for all other keys.
 
     f[*s q k], b[#*s #q #k] -> f[*s q k]
     """
-    # `argmax` is applied to unmasked keys only, so that ties and NaN at masked keys have no effect.
+    # `argmax` is applied only to unmasked keys, so that ties and NaN at masked keys have no effect.
     # If several scores are equal, `argmax` selects the first index.
     is_visible = np.broadcast_to(mask, scores.shape) & ~np.isneginf(scores)
     one_hot: Array = np.zeros_like(scores)
@@ -187,16 +187,15 @@ def attend(
     f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? ->
     f[b h q e], f[b h q k]
     """
-    # Query heads of one group are adjacent. For example, with 4 query heads and 2 key heads, query
-    # heads 0 and 1 read key head 0. Without key heads, the group size is computed with the divisor
-    # 1.
+    # Query heads of one group are adjacent. For example, if there are 4 query heads and 2 key
+    # heads, query heads 0 and 1 read key head 0. If there are no key heads, the divisor is 1.
     heads_per_group = query.shape[1] // max(key.shape[1], 1)
     key, values = (
         np.repeat(key, heads_per_group, axis=1),
         np.repeat(values, heads_per_group, axis=1),
     )
     scores = op.scale * (query @ key.swapaxes(-1, -2))
-    # Soft-capping applies to the query-key products, before bias and mask.
+    # Soft-capping is applied to the query-key products, before bias and mask.
     if op.cap > 0:
         scores = op.cap * np.tanh(scores / op.cap)
     if bias is not None:
@@ -279,8 +278,8 @@ def apply_rope(op: ops.Rotate, env: LengthValues, x: Array, cos: Array, sin: Arr
 
 @evaluate
 def mixture_of_experts(op: ops.MixtureOfExperts, env: LengthValues, *operands: Array) -> Array:
-    """Compute a mixture of experts (MoE): the sum of the outputs of the experts to which each token
-    is routed, weighted by its gates.
+    """Compute a mixture of experts (MoE). For each token, the outputs of the experts to which it is
+    routed are weighted by its gates and summed.
 
     f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]
     """
@@ -306,7 +305,6 @@ def mixture_of_experts(op: ops.MixtureOfExperts, env: LengthValues, *operands: A
         weighted_output = np.where(is_chosen, inputs.gates, 0).sum(
             -1, keepdims=True
         ) * output.reshape(result.shape)
-        # outputs of tokens that are not routed to the expert may be NaN, so the sum excludes these
-        # outputs
+        # the outputs for tokens that are not routed to the expert may be NaN, so they are excluded
         result += np.where(is_chosen.any(-1, keepdims=True), weighted_output, 0)
     return result

@@ -1,6 +1,6 @@
-"""Evaluate a graph: check inputs, bind dimensions, run the rule of each op in order. A rule is
-called as `rule(op, env, *operands)`. `env` maps each symbolic dimension to its size; an absent
-operand is None. All floats are computed in float64; integers and booleans keep their type.
+"""Evaluate a graph: check the inputs, bind dimensions, and run the rule of each op in order. A rule
+is called as `rule(op, env, *operands)`. `env` maps each symbolic dimension to its size. An absent
+operand is None. All floats are computed in float64. Integers and booleans keep their type.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -36,12 +36,10 @@ def get_numpy_dtype(dtype: str) -> type[np.generic]:
 
 
 ResultHook: TypeAlias = Callable[[Value, Array], Array]
-"""A function that maps the IR value and the array of a node result to the array that replaces
-it.
-"""
+"""A function that maps a node result's IR value and array to the array that replaces it."""
 
 _CURRENT_HOOK: ContextVar[ResultHook | None] = ContextVar("result_hook", default=None)
-"""The result hook of the current evaluation, which also applies in loop bodies."""
+"""The result hook of the current evaluation, which is also called in loop bodies."""
 
 
 def evaluate_nodes(
@@ -82,7 +80,7 @@ def evaluate_nodes(
 
 
 NUMERIC_KINDS = {"u": "i", "V": "f"}
-"""The IR element kind of each NumPy dtype kind with a different letter; `V` is bfloat16."""
+"""The IR element kind of each NumPy dtype kind that has another letter. `V` is bfloat16."""
 
 
 def evaluate_graph(
@@ -94,9 +92,8 @@ def evaluate_graph(
     result_hook: ResultHook | None = None,
 ) -> dict[str, Array]:
     """Run a graph on `inputs` and `parameters`, which are keyed by name. Return the outputs or
-    named values that `value_names` lists (default: all outputs), with floats in float64.
-    `result_hook` may replace each node result. Raise E0907 or one of E0910 to E0913 for invalid
-    inputs.
+    named values in `value_names` (default: all outputs). Floats are float64. `result_hook` may
+    replace each node result. Raise E0907 or one of E0910 to E0913 for invalid inputs.
     """
     for name, array in inputs.items():
         dtype = np.asarray(array).dtype

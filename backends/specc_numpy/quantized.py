@@ -10,7 +10,7 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate
 from specc_numpy.recurrent import apply_lstm_gates
 
 MIN_TOKEN_MAXIMUM = np.float32(1e-30)
-"""Lower bound of a token's absolute maximum, so that the scale of an all-zero token is not 0."""
+"""Lower bound of a token's absolute maximum, which prevents the scale 0 for an all-zero token."""
 
 
 @evaluate
@@ -140,8 +140,8 @@ def _unpack_rows(packed_codes: Array, bits: int) -> Array:
 
 
 def _fake_quantize_per_tensor(x: Array) -> Array:
-    """Quantize a tensor to 256 levels with one scale and one zero point, in float32, and dequantize
-    it (like ONNX's `DynamicQuantizeLinear`).
+    """Quantize a tensor in float32 to 256 levels with one scale and one zero point, like ONNX's
+    `DynamicQuantizeLinear`, and dequantize it.
     """
     x32 = x.astype(np.float32)
     low, high = x32.min(initial=0.0), x32.max(initial=0.0)
@@ -154,8 +154,8 @@ def _fake_quantize_per_tensor(x: Array) -> Array:
 
 def _fake_quantize_groups(x: Array, group_size: int, rounding: str) -> Array:
     """Quantize and dequantize groups of `group_size` elements with one scale per group, computed in
-    float32. If `rounding` is "row", elements are divided by the scale; otherwise, they are
-    multiplied by `127 / absmax`, like in the `MatMulNBits` kernel of ONNX Runtime.
+    float32. If `rounding` is "row", elements are divided by the scale. Otherwise, they are
+    multiplied by `127 / absmax`, as in ONNX Runtime's `MatMulNBits` kernel.
     """
     width = x.shape[-1]
     groups = [

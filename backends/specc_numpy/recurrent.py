@@ -13,8 +13,8 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes
 from specc_numpy.tensor import POINTWISE_FUNCTIONS, sigmoid
 
 CellStep = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
-"""A function that computes the states after one time step from the input of the step and the
-previous states. The first of the computed states is the output of the time step.
+"""A function that computes the states after a time step from the step's input and the previous
+states. The first state is also the output of the time step.
 """
 
 
@@ -49,8 +49,8 @@ def gru(op: ops.Gru, env: LengthValues, *args: Array | None) -> tuple[Array, ...
         r_x, z_x, n_x = np.split(apply_linear(inputs, x.input_weights, x.input_bias), 3, axis=1)
         r_h, z_h, n_h = np.split(apply_linear(h, x.recurrent_weights, x.recurrent_bias), 3, axis=1)
         r, z = sigmoid(r_x + r_h), sigmoid(z_x + z_h)
-        # Implementations differ in the position of the reset gate: before the product in
-        # arXiv:1406.1078, after the product in cuDNN.
+        # In arXiv:1406.1078, the reset gate is applied before the product; in cuDNN, after the
+        # product.
         resets_after = op.reset == "after"
         state_term = (
             r * n_h if resets_after else apply_linear(r * h, x.recurrent_weights[2 * size :], b_n)
@@ -92,11 +92,11 @@ def _project_inputs_and_state(
 
 
 def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
-    """Return output and cell state of an LSTM from its gate pre-activations i, f, g, o `[b 4h]`."""
+    """Return an LSTM's output and cell state for its gate pre-activations i, f, g, o `[b 4h]`."""
     i, f, g, o = np.split(gates, 4, axis=1)
     p_i, p_f, p_o = np.split(np.zeros(3 * cell.shape[1]) if peepholes is None else peepholes, 3)
-    # Peepholes: the input gate and the forget gate use the previous cell state; the output gate
-    # uses the new cell state (Gers and Schmidhuber, 2000).
+    # The peepholes of the input and forget gates use the previous cell state, and the output gate's
+    # peephole uses the new cell state (Gers and Schmidhuber, 2000).
     new_cell = sigmoid(f + p_f * cell) * cell + sigmoid(i + p_i * cell) * np.tanh(g)
     return sigmoid(o + p_o * new_cell) * np.tanh(new_cell), new_cell
 
@@ -104,8 +104,8 @@ def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tupl
 def _run_cell(
     step: CellStep, x: ops.RecurrentOperands[Array], sizes: Sequence[int], reverse: bool
 ) -> tuple[Array, ...]:
-    """Run a recurrent cell over all time steps. Return all outputs and the final states; `sizes`
-    are the state sizes. Masked positions do not change the states.
+    """Run a recurrent cell over all time steps. Return all outputs and the final states, whose
+    sizes are `sizes`. Masked positions do not change the states.
     """
     batch, steps, _ = x.sequence.shape
     states = tuple(

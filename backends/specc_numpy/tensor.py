@@ -57,9 +57,7 @@ POINTWISE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def _power(a: Array, b: Array) -> Array:
-    """Compute `a ** b`; broadcast `b`, because NumPy treats -inf differently for scalar
-    exponents.
-    """
+    """Compute `a ** b`. Broadcast `b`, because NumPy treats -inf differently for a scalar `b`."""
     shape = np.broadcast_shapes(a.shape, b.shape)
     result: Array = np.power(a, np.broadcast_to(b, shape).copy())
     return result
@@ -165,7 +163,7 @@ def delay(op: ops.Delay, env: LengthValues, x: Array) -> Array:
 
 
 def _get_dtype_bounds(x: Array) -> tuple[float, float]:
-    """Return the lowest and highest value of the dtype of `x`, which are infinite for floats."""
+    """Return the lowest and highest value of `x.dtype`, which are infinite for floats."""
     if x.dtype.kind == "f":
         return -np.inf, np.inf
     return np.iinfo(x.dtype).min, np.iinfo(x.dtype).max

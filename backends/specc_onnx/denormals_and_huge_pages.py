@@ -1,19 +1,19 @@
-"""Speed up runs on the CPU: flush denormals to zero on the calling thread, and move the memory of a
-session to huge pages.
+"""Speed up runs on the CPU by flushing denormals to zero on the calling thread, and by moving a
+session's memory to huge pages.
 
-A softmax over masked scores produces denormals, which are up to 100 times slower on CPUs; flushing
+A softmax over masked scores produces denormals, which are up to 100 times slower on CPUs. Flushing
 denormals does not change results, because every softmax sum also contains a term of 1. ONNX
 Runtime's option `session.set_denormal_as_zero` applies to its thread pool but not to the calling
 thread, which also runs kernels. This module sets the flush-to-zero mode through C's `fenv.h`, if
 the platform has this header, and restores the previous mode after every run, so that NumPy on the
 same thread keeps its denormals.
 
-A decode step reads all packed weights once, so that a large part of the time of a decode step is
-spent on address translation. ONNX Runtime allocates each weight separately, so the operating system
-does not back weights with huge pages. With huge pages (Linux 6.1), the decode step of a Llama with
-134 M parameters takes 0.76 to 0.80 times as long. Moving 100 MB takes 0.03 to 0.4 s, depending on
-memory fragmentation, so a background thread moves the memory after `RUNS_BEFORE_MOVE` runs. The
-memory of a session is moved to huge pages only on Linux.
+A decode step reads all packed weights once, so a large part of its time is spent on address
+translation. ONNX Runtime allocates each weight separately, so the operating system does not back
+weights with huge pages. With huge pages (Linux 6.1), a decode step of a Llama with 134 M parameters
+takes 0.76 to 0.80 times as long. Moving 100 MB takes 0.03 to 0.4 s, depending on memory
+fragmentation, so a background thread moves the memory after `RUNS_BEFORE_MOVE` runs. On other
+systems than Linux, no memory is moved.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 FENV_BYTES = 256
-"""Buffer size in bytes for C's `fenv_t`, which has at most 32 bytes on all platforms."""
+"""Size in bytes of a buffer for C's `fenv_t`, which has at most 32 bytes on all platforms."""
 
 FLUSH_CONTROL_BITS = {"x86_64": (28, 0x8040), "aarch64": (0, 1 << 24)}
 """For each CPU architecture, the offset of the floating-point control register (MXCSR or FPCR) in
@@ -40,7 +40,7 @@ FLUSH_DENORMALS_OPTION = "session.set_denormal_as_zero"
 
 
 class DenormalMode:
-    """Controls the flush-to-zero mode of the calling thread through C's `fenv_t`."""
+    """A switch for the calling thread's flush-to-zero mode, which uses C's `fenv_t`."""
 
     def __init__(self, offset: int, bits: int) -> None:
         library = ctypes.PyDLL(None)
@@ -80,7 +80,7 @@ def get_denormal_mode() -> DenormalMode | None:
 
 
 def compute_denormal() -> float:
-    """Compute half of the smallest normal float; the result is 0 if denormals are flushed."""
+    """Compute half of the smallest normal float, which is 0 if denormals are flushed."""
     return sys.float_info.min * float("0.5")
 
 
@@ -124,18 +124,19 @@ class SessionMemory:
         )
 
     def count_run(self) -> None:
-        """Count a run; after `RUNS_BEFORE_MOVE` runs, start a thread that moves memory to huge
+        """Count a run. After `RUNS_BEFORE_MOVE` runs, start a thread that moves memory to huge
         pages.
         """
         if self.intervals and next(self._runs) == RUNS_BEFORE_MOVE:
             threading.Thread(target=self.move_to_huge_pages, daemon=True).start()
 
     def move_to_huge_pages(self) -> None:
-        """Ask the kernel to move the memory of the session to huge pages."""
+        """Ask the kernel to move the session's memory to huge pages."""
         library = ctypes.CDLL(None)
         for start, end in self.intervals:
             for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
-                # an older kernel rejects MADV_COLLAPSE, and moves the memory later by itself
+                # a kernel that rejects MADV_COLLAPSE because it is too old moves the memory later
+                # by itself
                 library.madvise(
                     ctypes.c_size_t(start), ctypes.c_size_t(end - start), ctypes.c_int(advice)
                 )

@@ -1,5 +1,5 @@
-"""Execution providers of ONNX Runtime: their names, options and availability, tensors on their
-devices, and the check that no compute node fell back to the CPU.
+"""ONNX Runtime's execution providers: their names, options and availability, tensors on their
+devices, and a check that no compute node fell back to the CPU.
 
 ONNX Runtime computes shapes on the CPU with every provider, so its session option
 `disable_cpu_ep_fallback` rejects nearly every model with dynamic dimensions. The check allows nodes
@@ -58,8 +58,8 @@ def copy_to_host(tensor: onnxruntime.OrtValue, provider: str) -> Array:
 def _run_operator(
     operator: str, inputs: Sequence[onnxruntime.OrtValue], provider: str, **attributes: Any
 ) -> onnxruntime.OrtValue:
-    """Run a single ONNX operator on an execution provider and return its result, which is on the
-    host for `Cast` and on the device for other operators.
+    """Run a single ONNX operator on an execution provider and return its result. The result of
+    `Cast` is on the host, and that of any other operator on the device.
     """
     types = tuple((x.element_type(), len(x.shape())) for x in inputs)
     session = _make_operator_session(operator, types, provider, **attributes)
@@ -76,7 +76,7 @@ def _run_operator(
 def _make_operator_session(
     operator: str, types: tuple[tuple[int, int], ...], provider: str, **attributes: Any
 ) -> onnxruntime.InferenceSession:
-    """Open a session of one node; `types` are the (element type, rank) pairs of its operands."""
+    """Open a session for one node. `types` are the (element type, rank) pairs of its operands."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL
     names = [f"x{n}" for n in range(len(types))]
@@ -110,7 +110,7 @@ NodeKey = tuple[str, str]
 
 
 def find_compute_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> list[NodeKey]:
-    """Return the distinct nodes among `cpu_nodes` that are not shape computations, in graph order.
+    """Return the distinct nodes in `cpu_nodes` that are not shape computations, in graph order.
     Nodes that ONNX Runtime inserted are included.
     """
     is_shape_node: dict[NodeKey, bool] = {}
@@ -123,8 +123,8 @@ def _classify_nodes(
     graph: GraphProto, outer_scalars: Mapping[str, bool]
 ) -> Iterator[tuple[NodeKey, bool]]:
     """Yield every node, including nodes in subgraphs, with True if the node computes only
-    dimensions and one-element tensors. `outer_scalars` maps each outer value to True if it is a
-    dimension, a constant, or computed from dimensions and constants.
+    dimensions and one-element tensors. `outer_scalars` maps a value outside the subgraph to True if
+    it is a dimension, a constant, or computed from dimensions and constants.
     """
     is_scalar = {**outer_scalars, **_find_scalar_sources(graph)}
     for node in graph.node:
@@ -167,7 +167,7 @@ ORT_PROVIDER_NAMES: dict[str, str] = {
     "qnn": "QNNExecutionProvider",
     "xnnpack": "XnnpackExecutionProvider",
 }
-"""ONNX Runtime's provider names, keyed by the provider names of the command line."""
+"""ONNX Runtime's provider names, keyed by our command line's provider names."""
 
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cuda": {"use_tf32": "0"}}
 """Options of each provider. TF32 is disabled, so that f32 MatMuls agree with the reference."""
@@ -219,7 +219,7 @@ def get_ort_provider(provider: str) -> str:
 
 
 def raise_missing_provider(provider: str, notes: list[str]) -> NoReturn:
-    """Raise E0922 for an execution provider that is missing or cannot be loaded, with `notes`."""
+    """Raise E0922 with `notes`, because an execution provider is missing or cannot be loaded."""
     page = "docs/gpu.md" if provider in ("cuda", "tensorrt") else "docs/providers.md"
     raise_error(
         "E0922",

@@ -1,11 +1,11 @@
 """Exact int8 products on x86 CPUs without VNNI.
 
-On x86 CPUs without VNNI, ONNX Runtime multiplies uint8 activations by int8 weights with
-`pmaddubsw`, which saturates the sum of two products at 16 bits. Measured errors were up to 0.3
-times the largest result. The kernels for uint8 weights are exact, so int8 weights are converted to
-uint8 before a session is created. ONNX Runtime's own option against saturation,
-`session.x64quantprecision`, rejects models that share weights or zero points between nodes, and
-ignores weights in subgraphs and computed weights.
+On these CPUs, ONNX Runtime multiplies uint8 activations by int8 weights with `pmaddubsw`, which
+saturates the sum of two products at 16 bits. Measured errors were up to 0.3 times the largest
+result. The kernels for uint8 weights are exact, so int8 weights are converted to uint8 before a
+session is created. ONNX Runtime's own option against saturation, `session.x64quantprecision`,
+rejects models that share weights or zero points between nodes, and ignores weights in subgraphs and
+computed weights.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,16 +34,16 @@ WEIGHT_OPERANDS = {
     "QGemm": ((3, 5, OFFSET_NAME),),
 }
 """For each operator, tuples of the operand index of int8 weights, the operand index of their zero
-point, and the initializer that becomes the zero point of the uint8 weights.
+point, and the initializer with the uint8 weights' zero point.
 """
 
 
 def avoid_int8_saturation(
     model: str | bytes, provider: str, directory: str, options: onnxruntime.SessionOptions
 ) -> tuple[str | bytes, Sequence[onnxruntime.OrtValue]]:
-    """Return the model (a path or serialized bytes), with uint8 instead of int8 weights in integer
-    products if products saturate on this CPU, and the converted external weights, which are added
-    to `options` and must outlive the session. Return an unreadable model unchanged, so that ONNX
+    """Return the model (a path or serialized bytes) and its converted external weights, which are
+    added to `options` and must outlive the session. If products saturate on this CPU, uint8 weights
+    replace int8 weights in integer products. Return an unreadable model unchanged, so that ONNX
     Runtime reports the error. `directory` contains the external weights.
     """
     if isinstance(model, bytes) and not any(op.encode() in model for op in WEIGHT_OPERANDS):
@@ -64,7 +64,7 @@ def avoid_int8_saturation(
 
 
 def read_model_proto(model: str | bytes) -> ModelProto | None:
-    """Parse a model without its external data; return None if it cannot be read."""
+    """Parse a model without its external data. Return None if it cannot be read."""
     try:
         proto: ModelProto = (
             ModelProto.FromString(model)
@@ -136,8 +136,8 @@ def _add_uint8_constants(
     model: ModelProto, directory: str, names: dict[str, str]
 ) -> dict[str, Array]:
     """Add uint8 copies of int8 initializers (`names` maps their names to new names), and the
-    constants of the conversion. Return, by new name, the values of the copies whose originals are
-    external data.
+    constants of the conversion. For originals that are external data, return the copies' values by
+    new name.
     """
     constants = {t.name: t for t in model.graph.initializer}
     external_weights = {}
@@ -191,6 +191,6 @@ def _make_uint8_nodes(name: str, result: str) -> list[NodeProto]:
 
 
 def _set_operand(node: NodeProto, index: int, name: str) -> None:
-    """Set an operand of a node, appending empty names if trailing operands are omitted."""
+    """Set an operand of a node. If it has fewer operands, append empty names first."""
     node.input.extend([""] * (index + 1 - len(node.input)))
     node.input[index] = name

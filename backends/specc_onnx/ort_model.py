@@ -1,7 +1,7 @@
-"""Run a model with ONNX Runtime: on checked arrays, on device tensors, or with static shapes and
+"""Run a model with ONNX Runtime on checked arrays, on device tensors, or with static shapes and
 preallocated buffers.
 
-Errors of input checks name the input; errors of ONNX Runtime are converted to diagnostics. A CUDA
+Errors of input checks name the input. Errors of ONNX Runtime are converted to diagnostics. A CUDA
 graph, which ONNX Runtime captures for models without subgraphs, requires static shapes and
 preallocated buffers. With static shapes, ONNX Runtime also constant-folds shape computations.
 """
@@ -68,7 +68,7 @@ class OrtModel:
 
     @contextmanager
     def guard_run(self) -> Iterator[None]:
-        """Flush denormals and convert exceptions of a run to E0924 inside a `with` block."""
+        """Flush denormals and convert exceptions to E0924 in a `with` block that runs the model."""
         try:
             with flush_denormals():
                 yield
@@ -78,7 +78,7 @@ class OrtModel:
 
     def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the model on a separate thread, so that Ctrl-C, which ONNX Runtime ignores, stops the
-        run; return all outputs. Raise the errors of `run`.
+        run. Return all outputs. Raise the errors of `run`.
         """
         arrays = self.prepare_inputs(inputs)
         options = onnxruntime.RunOptions()
@@ -127,9 +127,9 @@ class OrtModel:
         inputs: Mapping[str, Array | DeviceTensor],
         output_buffers: Mapping[str, DeviceTensor] | None = None,
     ) -> dict[str, DeviceTensor]:
-        """Run the model on device tensors or arrays, without input checks; return device tensors.
-        Outputs in `output_buffers` are written to these buffers, which may also be inputs. Raise
-        E0924 on failure.
+        """Run the model on device tensors or arrays, without input checks, and return device
+        tensors. Outputs in `output_buffers` are written to these buffers, which may also be inputs.
+        Raise E0924 on failure.
         """
         return self.bind({}, output_buffers or {}).run(inputs)
 
@@ -147,7 +147,7 @@ class OrtModel:
     def _run_session(
         self, arrays: Mapping[str, Array], options: onnxruntime.RunOptions
     ) -> list[Array]:
-        """Run the session on the calling thread; return the values of all outputs."""
+        """Run the session on the calling thread and return all outputs."""
         with self.guard_run():
             results: list[Array] = self.session.run(list(self.outputs), arrays, options)
         return results
@@ -165,14 +165,14 @@ class OrtModel:
 
 @dataclass(frozen=True)
 class OrtBoundModel:
-    """A runner whose `bound_outputs` and some of whose inputs are bound to device buffers."""
+    """A runner that has bound `bound_outputs` and some inputs to device buffers."""
 
     model: OrtModel
     binding: onnxruntime.IOBinding
     bound_outputs: Mapping[str, DeviceTensor]
 
     def run(self, inputs: Mapping[str, Array | DeviceTensor]) -> dict[str, DeviceTensor]:
-        """Run the model on `inputs` and the bound inputs; return device tensors. Raise E0924."""
+        """Run the model on `inputs` and the bound inputs. Return device tensors. Raise E0924."""
         model, binding = self.model, self.binding
         for name, value in inputs.items():
             if isinstance(value, np.ndarray):
@@ -193,11 +193,11 @@ class OrtBoundModel:
 UNCHANGED_HELP = "run `specc verify` to check that the model is unchanged"
 """Help text for ONNX Runtime errors without a more specific help text."""
 INDEX_HELP = "check that computed indices are at least 0 and less than the axis length"
-"""Help text for a failed `GatherND` node, to which indexing such as `x[:, t]` is lowered."""
+"""Help text for a failed `GatherND` node, which indexing such as `x[:, t]` is lowered to."""
 
 
 def raise_ort_error(code: str, title: str, error: Exception) -> NoReturn:
-    """Raise the error `code` with the message of the ONNX Runtime exception `error` as a note."""
+    """Raise the error `code`, with the message of ONNX Runtime's exception `error` as a note."""
     message = escape_text(" ".join(str(error).split()))[:600]
     raise_error(
         code,
@@ -214,8 +214,8 @@ def prepare_ort_input(
     inputs: Mapping[str, Array],
 ) -> Array:
     """Return the input `name` of `inputs` as a contiguous array in native byte order. `spec` is the
-    declared type of the input, or None if the model has no such input; `required_inputs` are listed
-    in messages. Raise E0907 for a wrong element type, and E0910 for an unknown or missing input.
+    input's declared type, or None if the model has no such input. Messages list `required_inputs`.
+    Raise E0907 for a wrong element type, and E0910 for an unknown or missing input.
     """
     if spec is None:
         helps = suggest_similar_name(
@@ -241,8 +241,8 @@ def prepare_ort_input(
 
 
 def check_input_lengths(specs: Mapping[str, TensorSpec], arrays: Mapping[str, Array]) -> None:
-    """Raise E0911 if the rank of an array differs from its declared rank, and E0912 if an axis size
-    differs from the declared size or from that of another axis with the same symbolic dimension.
+    """Raise E0911 if an array does not have its declared rank. Raise E0912 if an axis size differs
+    from the declared size, or from another axis with the same symbolic dimension.
     """
     lengths_by_symbol: dict[str, tuple[int, str, int]] = {}
     for name, spec in specs.items():
@@ -293,7 +293,7 @@ def can_capture_cuda_graph(model: ModelProto, provider: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class StaticShapeModel:
-    """A model with preallocated input and output buffers; `lock` serializes its runs."""
+    """A model with preallocated input and output buffers. `lock` serializes its runs."""
 
     model: OrtModel
     binding: onnxruntime.IOBinding
@@ -303,7 +303,7 @@ class StaticShapeModel:
 
     @classmethod
     def allocate(cls, model: OrtModel, shapes: Mapping[str, tuple[int, ...]]) -> "StaticShapeModel":
-        """Allocate and bind buffers for all inputs and outputs; `shapes` maps names to shapes."""
+        """Allocate and bind buffers for all inputs and outputs. `shapes` maps names to shapes."""
         input_buffers = {n: _allocate_buffer(model, s, shapes[n]) for n, s in model.inputs.items()}
         output_buffers = {
             n: _allocate_buffer(model, s, shapes[n]) for n, s in model.outputs.items()
@@ -319,7 +319,7 @@ class StaticShapeModel:
         return self.model.outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the model; return outputs by name. Raise E0907, E0910 to E0912, E0924 on failure."""
+        """Run the model. Return outputs by name. Raise E0907, E0910 to E0912, E0924 on failure."""
         arrays = self.model.prepare_inputs(inputs)
         with self.lock, self.model.guard_run():
             for name, array in arrays.items():

@@ -48,8 +48,8 @@ NUMPY_DTYPES_BY_ORT_TYPE: dict[str, np.dtype[np.generic]] = {
 
 SPIN_DURATION_OPTION = ("session.intra_op.spin_duration_us", "1000")
 """The session option for the spin time of idle threads in microseconds, which is longer than the
-time between two decode steps. By default, threads spin for tens of milliseconds and slow down the
-other graphs of a package: an encoder run after a decode step took 40 ms instead of 21 ms.
+time between two decode steps. By default, threads spin for tens of milliseconds and slow down a
+package's other graphs. For example, an encoder run after a decode step took 40 ms instead of 21 ms.
 """
 CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
 """The CUDA provider's option that captures a run as a CUDA graph and replays it."""
@@ -77,9 +77,9 @@ def open_ort_model_bytes(
     as_cuda_graph: bool = False,
 ) -> OrtModel:
     """Open a serialized model, whose external weights are in `directory`. If
-    `without_activation_quantization`, `MatMulNBits` does not quantize activations. `lengths` maps
-    symbolic dimensions to static sizes. If `as_cuda_graph`, runs are captured as a CUDA graph.
-    Raise one of E0921 to E0923 on failure.
+    `without_activation_quantization` is True, `MatMulNBits` does not quantize activations.
+    `lengths` maps symbolic dimensions to static sizes. If `as_cuda_graph` is True, runs are
+    captured as a CUDA graph. Raise one of E0921 to E0923 on failure.
     """
     weight_directory = _format_directory(directory, name) if directory else ""
     options = _make_session_options(
@@ -135,8 +135,8 @@ def _create_session(
 
 
 def _raise_load_error(model: str | bytes, name: str, provider: str, error: Exception) -> NoReturn:
-    """Raise E0923 with the exception `error` of ONNX Runtime as a note, or, for a bf16 model on the
-    CPU, with the explanation that the CPU does not support bf16.
+    """Raise E0923 with ONNX Runtime's exception `error` as a note. For a bf16 model on the CPU, the
+    note explains instead that the CPU does not support bf16.
     """
     title = f"ONNX Runtime cannot load `{escape_text(name)}` for {provider}"
     if provider == "cpu" and _has_bf16_values(model):

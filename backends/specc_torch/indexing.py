@@ -126,7 +126,7 @@ def _find_nearest_indices(mode: str, length: int, size: int, step: float | None)
 
 @evaluate
 def grid_sample(op: ops.GridSample, context: ForwardContext, x: Tensor, grid: Tensor) -> Tensor:
-    """Sample a feature map at points of the range [-1, 1], like PyTorch's `grid_sample`.
+    """Sample a feature map at points with coordinates in [-1, 1], like PyTorch's `grid_sample`.
 
     f[b c h w], f[b *u xy] -> f[b c *u]
     """
@@ -138,8 +138,8 @@ def grid_sample(op: ops.GridSample, context: ForwardContext, x: Tensor, grid: Te
 
 
 def make_full(x: Tensor, axis: int, lengths: Sequence[int], value: float) -> Tensor:
-    """Return a tensor filled with `value`, shaped like `x` but with `axis` replaced by axes of the
-    sizes `lengths`.
+    """Return a tensor filled with `value`. It has the shape of `x`, in which axes of the sizes
+    `lengths` replace `axis`.
     """
     return x.new_full((*x.shape[:axis], *lengths, *x.shape[axis + 1 :]), value)
 

@@ -107,8 +107,8 @@ def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | Non
     normalizer = exponentials.sum(axis, keepdim=True)
     if sinks is not None:
         normalizer = normalizer + torch.exp(sinks - maximum)
-    # Divide by 1 instead of replacing the result of 0 / 0, because `torch.where` does not stop the
-    # NaN gradient of 0 / 0.
+    # Divide by 1 instead of replacing the result of 0 / 0, whose NaN gradient would pass through
+    # `torch.where`.
     return exponentials / torch.where(normalizer == 0, 1.0, normalizer)
 
 
@@ -116,16 +116,16 @@ def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | Non
 def masked_hardmax(
     op: ops.MaskedHardmax, context: ForwardContext, scores: Tensor, mask: Tensor
 ) -> Tensor:
-    """Compute one-hot attention weights (hard attention): 1 for the first maximum of the unmasked
-    scores, 0 for all other keys.
+    """Compute one-hot attention weights (hard attention), which are 1 for the first maximum of the
+    unmasked scores and 0 for all other keys.
 
     f[*s q k], b[#*s #q #k] -> f[*s q k]
     """
     if not scores.shape[-1]:
         return scores
     is_visible = mask & ~torch.isneginf(scores)
-    # If several scores are equal, the first index is selected, so `argmax` is applied to the mask
-    # of maxima, not to the scores.
+    # `argmax` is applied to the mask of maxima, not to the scores, so that the first of several
+    # equal scores is selected.
     maximum = scores.masked_fill(~is_visible, -torch.inf).amax(-1, keepdim=True)
     is_maximum = is_visible & (scores == maximum)
     one_hot = functional.one_hot(is_maximum.to(torch.int8).argmax(-1), scores.shape[-1])
@@ -264,8 +264,8 @@ def apply_rope(
 def mixture_of_experts(
     op: ops.MixtureOfExperts, context: ForwardContext, *operands: Tensor
 ) -> Tensor:
-    """Compute a mixture of experts (MoE): the sum of the outputs of the experts to which each token
-    is routed, weighted by its gates.
+    """Compute a mixture of experts (MoE). For each token, the outputs of the experts to which it is
+    routed are weighted by its gates and summed.
 
     f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]
     """
@@ -278,7 +278,7 @@ def mixture_of_experts(
         inputs.gates.reshape(-1, experts_per_token),
     )
     if inputs.keep is not None:
-        # index -1 selects no expert
+        # the index -1 selects no expert
         ids = torch.where(inputs.keep.reshape(-1, 1), ids, -1)
     width = context.evaluate_length(op.get_body_output().type.shape[-1])
     result = torch.zeros(tokens.shape[0], width, dtype=context.float_dtype, device=context.device)
@@ -312,8 +312,8 @@ def _run_expert(
     other_inputs: list[Tensor],
     leading_axes: int,
 ) -> Tensor:
-    """Return the output of one expert for `tokens`. The body of an expert expects `leading_axes`
-    leading axes of size 1.
+    """Return one expert's output for `tokens`. The expert's body expects `leading_axes` leading
+    axes of size 1.
     """
     lengths = {**context.lengths, op.token_count_symbol: tokens.shape[0]}
     body_context = replace(context, lengths=lengths)

@@ -1,6 +1,6 @@
 """Layers with quantized weights in PyTorch, for measuring the effect of quantization.
 
-The rounding of activations has no gradient, and integer weights are not trained.
+Quantization of activations has no gradient, and integer weights are not trained.
 """
 
 import torch
@@ -140,8 +140,8 @@ def _unpack_rows(packed_codes: Tensor, bits: int) -> Tensor:
 
 
 def _fake_quantize_per_tensor(x: Tensor) -> Tensor:
-    """Quantize a tensor to 256 levels with one scale and one zero point, in float32, and dequantize
-    it (like ONNX's `DynamicQuantizeLinear`).
+    """Quantize a tensor in float32 to 256 levels with one scale and one zero point, like ONNX's
+    `DynamicQuantizeLinear`, and dequantize it.
     """
     if not x.numel():
         return x
@@ -155,7 +155,7 @@ def _fake_quantize_per_tensor(x: Tensor) -> Tensor:
 
 def _fake_quantize_groups(group: Tensor, rounding: str) -> Tensor:
     """Quantize each group (last axis) with its own scale, in float32, and dequantize it. If
-    `rounding` is "row", elements are divided by the scale; otherwise, they are multiplied by `127 /
+    `rounding` is "row", elements are divided by the scale. Otherwise, they are multiplied by `127 /
     absmax`.
     """
     if not group.shape[-1]:

@@ -1,4 +1,4 @@
-"""`Scan`, RNN, GRU and LSTM in PyTorch: fused layers if they are equivalent, or a loop."""
+"""`Scan`, RNN, GRU and LSTM in PyTorch, with PyTorch's fused layers where they are equivalent."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,8 +12,8 @@ from specc.ir.types import Type
 from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_nodes
 
 CellStep = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
-"""A function that computes the states after one time step from the input projection `W x + b` and
-the previous states. The first of the computed states is the output of the time step.
+"""A function that computes the states after a time step from the input projection `W x + b` and the
+previous states. The first state is also the output of the time step.
 """
 
 ACTIVATION_FUNCTIONS = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid}
@@ -84,7 +84,7 @@ def lstm(op: ops.Lstm, context: ForwardContext, *args: Tensor | None) -> tuple[T
         return output if x.projection is None else linear(output, x.projection), c
 
     states = _list_initial_states(x, [x.recurrent_weights.shape[1], len(x.input_weights) // 4])
-    # PyTorch's layer has no peepholes; layers with a projection also run step by step.
+    # PyTorch's layer has no peepholes. Layers with a projection also run step by step.
     if _can_use_torch_layer(x) and x.peepholes is None and x.projection is None:
         return _run_torch_layer(torch.lstm, x, states, op.reverse)
     return _run_cell(compute_step, x, states, op.reverse)
@@ -93,7 +93,7 @@ def lstm(op: ops.Lstm, context: ForwardContext, *args: Tensor | None) -> tuple[T
 def apply_lstm_gates(
     gates: Tensor, cell: Tensor, peepholes: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return output and cell state of an LSTM from its gate pre-activations i, f, g, o `[b 4h]`."""
+    """Return an LSTM's output and cell state for its gate pre-activations i, f, g, o `[b 4h]`."""
     i, f, g, o = gates.chunk(4, dim=1)
     if peepholes is not None:
         p_i, p_f, p_o = peepholes.chunk(3)
@@ -115,7 +115,7 @@ def _run_torch_layer(
     states: tuple[Tensor, ...],
     reverse: bool,
 ) -> tuple[Tensor, ...]:
-    """Run a fused PyTorch layer. If `reverse`, flip the input sequence and the output sequence."""
+    """Run a fused PyTorch layer. If `reverse` is True, flip the input and the output sequence."""
     parameters = [x.input_weights, x.recurrent_weights]
     biases = x.input_bias, x.recurrent_bias
     if any(b is not None for b in biases):

@@ -29,11 +29,11 @@ class ParameterScope(nn.Module):
 
 class SpecModule(nn.Module):
     """A graph with trainable parameters. The keys of `state_dict()` are the spec's parameter names.
-    `values` maps parameter names to initial values; all other parameters are initialized by the
-    spec's initializers with `seed`. Tied parameters are one `nn.Parameter`; `ties` maps the name of
-    each tied parameter to the name of the parameter that it shares, and replaces the ties of the
-    spec. `defaults` computes optional inputs. `training_batches` preprocesses training examples if
-    the spec is known.
+    `values` maps parameter names to initial values. All other parameters are initialized by the
+    spec's initializers with `seed`. Tied parameters share one `nn.Parameter`. `ties` maps each tied
+    parameter's name to the name of the parameter that it shares, and replaces the spec's ties.
+    `defaults` computes optional inputs. `training_batches` preprocesses training examples, and is
+    None if there is no spec.
     """
 
     def __init__(
@@ -98,7 +98,9 @@ class SpecModule(nn.Module):
         )
 
     def named_spec_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield each parameter with its name in the spec; yield tied parameters once per name."""
+        """Yield each parameter with its name in the spec. A tied parameter is yielded once per
+        name.
+        """
         for name in self.graph.parameters:
             scope, parameter_name = self._get_scope(name)
             parameter = scope._parameters[parameter_name]
@@ -108,10 +110,10 @@ class SpecModule(nn.Module):
     def save(
         self, path: str | Path, metadata: Mapping[str, str] | None = None, *, force: bool = False
     ) -> None:
-        """Write the parameters to a safetensors file atomically; tied parameters are written once.
-        Raise E0833 if `path` is a file that specc did not write, unless `force`.
+        """Write the parameters to a safetensors file atomically. Tied parameters are written once.
+        Raise E0833 if specc did not write an existing file `path` and `force` is False.
 
-        The metadata marks names and shapes as the spec's own, so that the `load` rules for
+        The metadata says that names and shapes are the spec's own, so that the `load` rules for
         published checkpoints are not applied to the file.
         """
         tensors = {n: _to_numpy(p) for n, p in self.named_spec_parameters() if n not in self.ties}
@@ -186,8 +188,8 @@ def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
 def _merge_tied_values(
     root: str, ties: Mapping[str, str], values: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return `values` with a value for `root`. If `values` has no value for `root`, the value of a
-    parameter that is tied to `root` is used.
+    """Return `values` with a value for `root`. If there is none, use the value of a parameter that
+    is tied to `root`.
     """
     if root in values:
         return values
@@ -198,8 +200,8 @@ def _merge_tied_values(
 def _make_initial_parameter(
     graph: Graph, name: str, values: Mapping[str, Array | Tensor], seed: int
 ) -> Tensor:
-    """Return the initial value of the parameter `name` as float32: its value in `values`, or else a
-    sample from its initializer. Raise E0503 if the value has the wrong shape.
+    """Return the initial value of the parameter `name` as float32, which is its value in `values`
+    or a sample from its initializer. Raise E0503 if the value has the wrong shape.
     """
     parameter_facts = graph.parameter_facts[name]
     shape = tuple(d.evaluate({}) for d in parameter_facts.type.shape)

@@ -35,7 +35,7 @@ POINTWISE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu2": lambda x: functional.relu(x) ** 2,  # squared ReLU of arXiv:2109.08668
     "sign": lambda x: torch.where(torch.isnan(x), x, torch.sign(x)),
     "silu": functional.silu,
-    # `functional.softplus` is not used, because `functional.softplus` is linear above 20
+    # `functional.softplus` is not used, because it is linear above 20
     "softplus": lambda x: torch.logaddexp(x, torch.zeros((), dtype=x.dtype, device=x.device)),
 }
 
@@ -43,7 +43,7 @@ POINTWISE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 def _make_integer_division(
     divide: Callable[[Tensor, Tensor], Tensor],
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a division function in which integer division by zero is defined as zero. Division by
+    """Return a division function whose result is zero for an integer division by zero. Division by
     -1 is computed as a product, because dividing the minimum integer by -1 crashes the process.
     """
 

@@ -1,8 +1,7 @@
-"""Run a graph in PyTorch: the rule table, the forward context and the evaluation of nodes.
+"""Run a graph in PyTorch, with a rule for each op and a context for each forward pass.
 
-A rule is called as `rule(op, context, *operands)`. A rule is differentiable if its op is
-differentiable. An absent operand is None. All floats have the dtype of the parameters of the
-module.
+A rule is called as `rule(op, context, *operands)`. A rule is differentiable if its op is. An absent
+operand is None. All floats have the dtype of the module's parameters.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +34,7 @@ TORCH_DTYPES: Mapping[str, torch.dtype] = {
 @dataclass(frozen=True)
 class ForwardContext:
     """The context of one forward pass: the size of each symbolic dimension, the dtype of floats,
-    the device, and the training mode of the module.
+    the device, and the module's training mode.
     """
 
     lengths: Mapping[str, int]
@@ -56,8 +55,8 @@ class ForwardContext:
         return torch.arange(count, dtype=torch.int64, device=self.device)
 
     def make_scalar(self, value: float, dtype: torch.dtype) -> Tensor:
-        """Return a scalar tensor that is filled on the device, because a copy to a GPU would
-        synchronize.
+        """Return a scalar tensor. It is filled on the device, because copying to a GPU
+        synchronizes.
         """
         return torch.full((), value, dtype=dtype, device=self.device)
 

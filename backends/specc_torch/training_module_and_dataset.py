@@ -51,8 +51,8 @@ def module(
     weights.
 
     Calling the module, e.g. `model(pixel_values=x)`, returns the outputs by name. The arguments of
-    `module` are arguments of `specc.compile`. Initial values come from `weights`, from the seed
-    `init`, or from the weights that the spec names; otherwise from the seed 0. Raise the errors of
+    `module` are those of `specc.compile`. Initial values come from `weights`, from the seed `init`,
+    or from the weights that the spec names. If there are none, the seed is 0. Raise the errors of
     `specc.compile`.
     """
     check_argument_kinds(ARGUMENT_KINDS, locals())  # `locals()` contains only arguments here
@@ -81,7 +81,7 @@ def module(
 
 
 def batch(model: nn.Module, examples: Sequence[TrainingExample]) -> tuple[Tensors, Tensors]:
-    """Return inputs and targets of training examples, on the device of the model (see `Dataset`).
+    """Return the inputs and targets of training examples on the model's device (see `Dataset`).
 
     Raise E0946, E0947 or another E09xx error for invalid examples.
     """
@@ -96,9 +96,9 @@ class Dataset(TorchDataset[TrainingExample]):
 
     An example is a mapping from input names to values that `Model.run` accepts (arrays, texts,
     images or their paths) and from output names to targets: a label, a string or numbers. For a
-    generative model, the complete sequence under the name of the generated input is sufficient: the
-    decoder input is the start token followed by the sequence (shifted right), and the targets are
-    the next tokens followed by a stop token. Invalid examples raise E0946 or E0947.
+    generative model, an example needs only the complete sequence, under the name of the generated
+    input. The decoder input is then the start token followed by the sequence (shifted right), and
+    the targets are the next tokens followed by a stop token. Invalid examples raise E0946 or E0947.
     """
 
     def __init__(self, model: nn.Module, examples: Sequence[TrainingExample]) -> None:
@@ -146,9 +146,9 @@ def save(
     """Write the parameters to a safetensors file, for `specc compile --weights` and `weights: -
     from: …`.
 
-    Tied parameters are stored once. The file is written atomically; a file that specc did not
-    write is overwritten only with `force` (E0833). Wrappers (`torch.compile`, `DataParallel`)
-    are unwrapped.
+    Tied parameters are stored once. The file is written atomically. A file that specc did not write
+    is overwritten only if `force` is True (E0833). Wrappers (`torch.compile`, `DataParallel`) are
+    removed.
     """
     unwrap_spec_module(model).save(path, metadata, force=force)
 

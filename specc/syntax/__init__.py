@@ -1,1 +1,1 @@
-"""The spec language: its syntax tree, and the parsers and printers of its DSL and YAML syntaxes."""
+"""The spec language: its syntax tree, and parsers and printers for its DSL and YAML syntaxes."""

@@ -17,7 +17,7 @@ def make_span_field() -> OptionalSpan:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class SyntaxNode:
-    """The base class of the classes of the syntax tree, which are value classes."""
+    """The base class of all syntax tree nodes, which are immutable and compared by value."""
 
     def __init_subclass__(cls, *, kw_only: bool = False) -> None:
         immutable_dataclass(slots=False, kw_only=kw_only)(cls)
@@ -25,9 +25,9 @@ class SyntaxNode:
 
 class Comments(SyntaxNode):
     """The comments of a syntax tree node. The `leading` comments are on the lines above the node,
-    and the `trailing` comment is on the last line of the node. Each comment is the text after `#`,
-    without surrounding whitespace. `has_blank_line_before` is set if a blank line precedes the node
-    in the source.
+    and the `trailing` comment is on the node's last line. Each comment is the text after `#`,
+    without surrounding whitespace. `has_blank_line_before` is True if a blank line precedes the
+    node in the source.
     """
 
     leading: tuple[str, ...] = ()
@@ -200,9 +200,9 @@ class TypeName(SpannedNode, kw_only=True):
     """A declared type, such as `float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?` or
     `list[int]`.
 
-    `element_type` is the type of the elements of `list[…]` or `pair[…]`. `dims` is None for a type
-    without brackets. `side` is the padding side after `keep[…]`: `left`, `right` or "". `names` are
-    the alternatives of `choice(a | b)`, and `fields` are the fields of `record { … }`.
+    `element_type` is the element type of `list[…]` or `pair[…]`. `dims` is None for a type without
+    brackets. `side` is the padding side after `keep[…]`: `left`, `right` or "". `names` are the
+    alternatives of `choice(a | b)`, and `fields` are the fields of `record { … }`.
     """
 
     name: str
@@ -220,7 +220,7 @@ MISSING_TYPE = TypeName(name="_")
 
 class BlockParameter(SpannedNode):
     """A parameter or result of a block or graph, such as `source_keep: keep[batch, src] = source !=
-    pad`. With `is_from_inputs`, the type and the default are those of the `inputs` section.
+    pad`. If `is_from_inputs` is True, the type and the default come from the `inputs` section.
     """
 
     name: str
@@ -265,8 +265,8 @@ class ScanLoop(CommentedBlock, kw_only=True):
     all(d) { … }`.
 
     Each variable iterates over one sequence. `along` is the symbolic size of the scanned axis.
-    Without `along`, the only sequence is the trip count. `keep` is a padding mask [batch, along],
-    and `until` is the early-exit condition of each batch element.
+    Without `along`, there is one sequence, which is the trip count. `keep` is a padding mask
+    [batch, along], and `until` is each batch element's early-exit condition.
     """
 
     variables: tuple[str, ...] = ()
@@ -296,7 +296,7 @@ class ReturnStatement(CommentedNode):
 
 
 class RequireStatement(CommentedNode):
-    """A condition on config values: `require d % heads == 0, "heads must divide the width"`."""
+    """A condition for config values: `require d % heads == 0, "heads must divide the width"`."""
 
     condition: Expr
     because: str = ""
@@ -341,7 +341,7 @@ class IgnoredKeys(CommentedNode):
 
 
 class ConfigOverride(CommentedNode):
-    """A value for a field of the base spec, in the `config` of a derived spec: `heads = 4`."""
+    """A value that a derived spec's `config` sets for a field of the base spec: `heads = 4`."""
 
     name: str
     value: Expr
@@ -378,7 +378,7 @@ class InputDeclaration(CommentedNode):
 
 
 class InputsSection(CommentedBlock):
-    """The types and defaults of inputs that several graphs have: `inputs { … }`. The parsers copy
+    """The types and defaults of inputs that several graphs share: `inputs { … }`. The parsers copy
     types and defaults to graph parameters that have no type.
     """
 
@@ -390,9 +390,8 @@ class UseStatement(CommentedNode, kw_only=True):
     "vit.specc" as v`.
 
     `use "llama" | "mistral" as text from "text_config" under language_model` uses one of several
-    specs, with a separate config and separate weights. The config of a used spec is under one of
-    the config.json keys `sources`, and the weights of a used spec are below the weight path
-    `under`.
+    specs, with a separate config and separate weights. The used spec's config is the value of one
+    of the config.json keys `sources`, and its weights are below the weight path `under`.
     """
 
     paths: tuple[str, ...]
@@ -407,12 +406,12 @@ class UseStatement(CommentedNode, kw_only=True):
 
     @property
     def path(self) -> str:
-        """The path of the used file, or of the first alternative."""
+        """The path of the used file or, if there are alternatives, of the first one."""
         return self.paths[0]
 
 
 class Equation(SpannedNode):
-    """An equation of dimensions after `where`, such as `total = past + seq`."""
+    """An equation between dimensions after `where`, such as `total = past + seq`."""
 
     name: str
     value: Expr
@@ -422,8 +421,8 @@ class Block(CommentedBlock, kw_only=True):
     """A block or graph definition: `block name(params) -> results "doc" { … }`.
 
     `kind` is `block` or `graph`. Only a graph may have `where` equations. A single unnamed result
-    has the name "". `architectures` are the values of `architectures` in config.json for which this
-    graph is selected.
+    has the name "". The graph is selected if config.json's `architectures` contains one of
+    `architectures`.
     """
 
     kind: str
@@ -444,8 +443,7 @@ class Definition(CommentedNode, kw_only=True):
     """A mask, score, bias or normalizer: `mask window(back, ahead=0) = 0 <= i - j < back`.
 
     `kind` is one of `DEFINITION_KINDS`. `params` is None for a definition without parentheses. A
-    parameter may have a type and a default value, as in `score general(dim: int)`. The `type` of an
-    untyped parameter is None.
+    parameter may have a type and a default value, as in `score general(dim: int)`.
     """
 
     kind: str
@@ -516,7 +514,7 @@ class LoadRule(CommentedNode):
 
 
 class IgnoreRule(CommentedNode):
-    """A pattern of tensors in the weights file that the model does not use: `ignore
+    """A name pattern of tensors in the weights file that the model does not use: `ignore
     "layers.{i}.attn.bias"`. `*` matches any characters.
     """
 
@@ -525,9 +523,7 @@ class IgnoreRule(CommentedNode):
 
 
 class WeightSharingRule(CommentedNode):
-    """A weight path whose weights are shared by all calls with this path: `share encoder.layer when
-    tied`.
-    """
+    """A weight path whose calls all share the same weights: `share encoder.layer when tied`."""
 
     name: WeightName
     condition: Expr | None = None
@@ -610,8 +606,8 @@ Commentable: TypeAlias = (
 
 
 class File(CommentedNode, kw_only=True):
-    """A spec file. `comments.leading` are the comments above the first line, and `end` are the
-    comments below the last item.
+    """A spec file. `comments.leading` are the comments above the first line, and `end` are those
+    below the last item.
     """
 
     version: int

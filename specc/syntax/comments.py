@@ -16,8 +16,8 @@ EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
 class CommentedBody(NamedTuple, Generic[T]):
-    """The child nodes and comments of a body. The comments `end` are at the end of the body, and
-    the comment `trailing` follows the opening brace or key.
+    """The child nodes and comments of a body. The comments `end` are after the last child, and the
+    comment `trailing` follows the opening brace or key.
     """
 
     children: tuple[T, ...]
@@ -26,7 +26,7 @@ class CommentedBody(NamedTuple, Generic[T]):
 
 
 class CommentAttacher:
-    """The comments of a file in source order, each of which is attached to one node of the tree."""
+    """The comments of a file in source order. Each comment is attached to one node of the tree."""
 
     def __init__(self, text: str, comments: Sequence[Comment]) -> None:
         self.text = text
@@ -39,8 +39,8 @@ class CommentAttacher:
         return tuple(c.text for c in self._take_unattached(start, stop))
 
     def attach_comments(self, children: Sequence[T], start: int, stop: int) -> CommentedBody[T]:
-        """Attach the comments between `start` and `stop` to `children`. The comments in inner
-        bodies are already attached, because inner bodies are built before outer bodies.
+        """Attach the comments between `start` and `stop` to `children`. Inner bodies are built
+        before outer bodies, so the comments in inner bodies are already attached.
         """
         remaining = deque(self._take_unattached(start, stop))
         builder = BodyBuilder[T](self.text, start)
@@ -128,10 +128,10 @@ class BodyBuilder(Generic[T]):
 def attach_file_comments(
     attacher: CommentAttacher, file: ast.File, start: int, header_end: int
 ) -> ast.File:
-    """Attach the comments of the items of a file, and of the header at `start` to `header_end`.
+    """Attach the comments of a file's items, and of its header at `start` to `header_end`.
 
-    The syntax tree represents comments above the header and after the first line of the header.
-    Comments after other lines of the header are moved above the header.
+    The syntax tree represents comments above the header and at the end of its first line. Comments
+    on other lines of the header are moved above the header.
     """
     leading = attacher.pop_comments(0, start)
     newline_offset = attacher.text.find("\n", start, header_end)
@@ -200,7 +200,7 @@ def add_trailing_comment(node: T, text: str) -> T:
             return replace(node, else_end=(*node.else_end, text))
         return replace(node, end=(*node.end, text))
     if node.comments.trailing:
-        # the node already has a trailing comment, so the new comment moves above the node
+        # the node already has a trailing comment, so the new comment is moved above the node
         comments = replace(node.comments, leading=(*node.comments.leading, text))
         return replace(node, comments=comments)
     return add_header_comment(node, text)

@@ -1,4 +1,4 @@
-"""Resolve the inputs of graphs whose types and defaults an `inputs` section declares."""
+"""Resolve graph inputs whose types and defaults are declared in an `inputs` section."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -8,11 +8,11 @@ from specc.diagnostics.suggest import suggest_similar_name
 from specc.syntax import ast
 
 Declarations = Mapping[str, ast.InputDeclaration]
-"""The entries of the `inputs` sections of a file, by name."""
+"""The entries of a file's `inputs` sections, by name."""
 
 
 def iterate_declared_inputs(file: ast.File) -> Iterator[ast.InputDeclaration]:
-    """Yield the entries of the `inputs` sections of a file."""
+    """Yield the entries of a file's `inputs` sections."""
     for item in file.items:
         if isinstance(item, ast.InputsSection):
             yield from item.entries
@@ -47,7 +47,7 @@ def _make_duplicate_error(
 def _resolve_block(
     collector: ErrorCollector, block: ast.Block, declarations: Declarations
 ) -> ast.Block:
-    """Copy declarations to those parameters of a block or graph that have no type."""
+    """Copy declarations to the untyped parameters of a block or graph."""
     params = tuple(
         _resolve_parameter(collector, block, p, declarations) if p.is_from_inputs else p
         for p in block.params
@@ -61,7 +61,7 @@ def _resolve_parameter(
     param: ast.BlockParameter,
     declarations: Declarations,
 ) -> ast.BlockParameter:
-    """Copy a declaration to a parameter that has no type."""
+    """Copy a declaration to an untyped parameter."""
     # the dimensions of blocks are local names, so blocks cannot share declarations
     declaration = declarations.get(param.name) if block.kind == "graph" else None
     if declaration is None:

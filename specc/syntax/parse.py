@@ -38,15 +38,15 @@ def parse_spec(source: Source) -> ast.File:
 
 
 def detect_syntax(source: Source) -> Syntax:
-    """Detect the syntax of a spec by its file suffix or first word. Raise E0114 if the suffix and
-    the first word contradict each other.
+    """Detect a spec's syntax by its file suffix or first word. Raise E0114 if the suffix and the
+    first word contradict each other.
     """
     suffix = PurePath(source.name).suffix.lower()
     leading_blanks = LEADING_BLANKS.match(source.text)
     start = leading_blanks.end() if leading_blanks else 0
     by_name = SYNTAX_BY_SUFFIX.get(suffix)
     by_content = _detect_syntax_of_start(source.text, start)
-    # for `model: x` in a .specc file, the parser would report only the colon
+    # if a .specc file begins with `model: x`, the DSL parser would only report the colon
     if by_name and by_content and by_name != by_content:
         end = source.text.find("\n", start)
         span = Span(source, start, end if end >= 0 else len(source.text))
@@ -79,7 +79,7 @@ def _raise_syntax_conflict(syntax: Syntax, suffix: str, span: Span) -> NoReturn:
 
 
 def convert_help_snippets_to_yaml(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Translate DSL code in help messages about YAML files to YAML. Return all diagnostics."""
+    """Return the diagnostics with DSL code in help messages about YAML files translated to YAML."""
     results = list(diagnostics)
     if not any(map(_is_about_yaml, results)):
         return results

@@ -1,7 +1,7 @@
-"""Emit the decoding strategies of a standalone generator: greedy decoding, sampling, beam search.
+"""Emit a standalone generator's decoding strategies: greedy decoding, sampling, beam search.
 
-The constructor of a strategy emits loop-invariant nodes into the main graph; `emit_step` emits one
-step into the loop body. `map_outputs` computes the outputs from the final loop-carried values.
+A strategy's constructor emits loop-invariant nodes into the main graph. `emit_step` emits one step
+into the loop body. `map_outputs` computes the outputs from the final loop-carried values.
 
 Sampling applies temperature, top-k, softmax, top-p (arXiv:1904.09751, sec. 3.1) and min-p
 (arXiv:2407.01082, sec. 3) in this order. A uniform random number then selects a token by inverse
@@ -42,13 +42,13 @@ from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.tensor_helpers import emit_count_nonzero, emit_reduce, emit_top_k
 
 GENERATED_COUNT_DIM = Dim.symbol("generated_tokens")
-"""The dimension of the model outputs whose size is the number of generated tokens."""
+"""The dimension of the model's outputs whose size is the number of generated tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyInputs:
-    """Inputs of a decoding strategy: the batch size, the vocabulary size, the number of sequences
-    in a step (`step_batch_size`), the scalar inputs by role, the prompt i64[step_batch_size, n] and
+    """A decoding strategy's inputs: the batch size, the vocabulary size, the number of sequences in
+    a step (`step_batch_size`), the scalar inputs by role, the prompt i64[step_batch_size, n] and
     its padding mask.
     """
 
@@ -93,7 +93,9 @@ class DecodingStrategy(Protocol):
 
 
 def make_decoding_strategy(inputs: StrategyInputs) -> DecodingStrategy:
-    """Create the strategy of the decoding settings; its constructor emits loop-invariant nodes."""
+    """Create the strategy that the decoding settings select. Its constructor emits loop-invariant
+    nodes.
+    """
     is_beam_search = inputs.decoding.strategy == "beam"
     return BeamSearchStrategy(inputs) if is_beam_search else SingleSequenceStrategy(inputs)
 
@@ -135,7 +137,7 @@ class SingleSequenceStrategy:
         if self.sampler:
             sampled = emit_sampled_tokens(self.sampler, allowed_scores, iteration)
         else:
-            # if several tokens are equally likely, the token with the lowest id is selected
+            # if several tokens are equally likely, the one with the lowest id is selected
             sampled = allowed_scores.emit_node("ArgMax", axis=1, keepdims=False)
         score = emit_log_probability(logits, sampled)
         score = is_finished.if_else(0.0, score)
@@ -237,20 +239,22 @@ def emit_stream_key(seed: OnnxValue, name: str) -> OnnxValue:
 
 
 def emit_substream_key(key: OnnxValue, stream_index: OnnxValue) -> OnnxValue:
-    """Emit the key of a sub-stream from the broadcastable u64 tensors `key` and `stream_index`."""
+    """Emit a sub-stream's key, computed from the broadcastable u64 tensors `key` and
+    `stream_index`.
+    """
     return _emit_mixed_bits(_emit_random_word(key, stream_index))
 
 
 def emit_uniform_sample(key: OnnxValue) -> OnnxValue:
     """Emit the first uniform random number of each stream: f32 in [0, 1), a multiple of 2**-24."""
     first_word = _emit_random_word(key, key.g.emit_constant(0, "u64"))
-    # An f32 represents the 24 most significant bits exactly.
+    # f32 represents the 24 most significant bits exactly.
     high_bits = _emit_right_shift(first_word, 40).cast("i64")
     return high_bits.cast("f32") * 2.0**-24
 
 
 def _emit_random_word(key: OnnxValue, word_index: OnnxValue) -> OnnxValue:
-    """Emit word `word_index` of a stream (SplitMix64): `mix(key + n · GAMMA + GAMMA)`."""
+    """Emit a stream's word `word_index`, n, by SplitMix64: `mix(key + n · GAMMA + GAMMA)`."""
     steps = word_index * SPLITMIX_GAMMA
     return _emit_mixed_bits(key + SPLITMIX_GAMMA + steps)
 
@@ -308,9 +312,8 @@ def emit_sampler_state(
 
 
 def _emit_candidate_count(vocabulary: int, settings: Mapping[str, OnnxValue]) -> OnnxValue:
-    """Emit the number i64[] of most likely tokens from which a token is sampled. The number of
-    candidates is top-k if top-k is used, else `MAX_SAMPLED_CANDIDATES` if top-p or min-p is used,
-    else the vocabulary size.
+    """Emit the number i64[] of most likely tokens from which a token is sampled: top-k if it is
+    used, else `MAX_SAMPLED_CANDIDATES` if top-p or min-p is used, else the vocabulary size.
     """
     top_k = settings["top_k"]
     has_cutoff = (settings["top_p"] < 1.0) | (settings["min_p"] > 0.0)
@@ -352,7 +355,7 @@ def _emit_top_p_filter(sampler: SamplerState, probabilities: OnnxValue) -> OnnxV
 
 
 def emit_invalid_logits_mask(logits: OnnxValue) -> OnnxValue:
-    """Emit a bool[batch] mask of logits `[batch, vocab]` with NaN or without a finite maximum."""
+    """Emit a bool[batch] mask, true where logits `[batch, vocab]` have NaN or no finite maximum."""
     # Not every `ReduceMax` kernel propagates NaN.
     is_nan = logits.emit_node("IsNaN").cast("f32")
     has_nan = emit_reduce("ReduceMax", is_nan, 1) > 0.0
@@ -361,7 +364,7 @@ def emit_invalid_logits_mask(logits: OnnxValue) -> OnnxValue:
 
 
 def emit_log_probability(logits: OnnxValue, tokens: OnnxValue) -> OnnxValue:
-    """Emit the log-probability of the token of each batch element under `logits`, f32[batch]."""
+    """Emit the log-probability f32[batch] of each batch element's token under `logits`."""
     token_columns = tokens.unsqueeze(1)
     all_log_probs = logits.emit_node("LogSoftmax", axis=1)
     log_probs = all_log_probs.gather_elements(token_columns, 1)

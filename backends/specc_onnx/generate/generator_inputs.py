@@ -1,4 +1,4 @@
-"""Define the inputs of a standalone generator and the state of the functions that build it."""
+"""Define a standalone generator's inputs and the state of the functions that build it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,8 +27,8 @@ PENALTY_INPUT = "repetition_penalty"
 """Name of the input f32[] with the repetition penalty; 1 has no effect."""
 
 SAMPLING_INPUTS = {"temperature": "f32", "top_k": "i64", "top_p": "f32", "min_p": "f32"}
-"""The scalar inputs of a sampling model. The values 0 of `top_k` and `min_p` and 1 of `temperature`
-and `top_p` have no effect.
+"""The scalar inputs of a sampling model. `top_k` and `min_p` have no effect if they are 0, and
+`temperature` and `top_p` have none if they are 1.
 """
 
 GENERATED_DIM = Dim.symbol("generated")
@@ -88,7 +88,7 @@ class GeneratorDefinition(StandaloneGeneratorSource):
 
     @property
     def weight_graph(self) -> Graph:
-        """Return a graph that contains all used parameters, for planning the storage of weights."""
+        """Return a graph with all used parameters, from which the weight placement is planned."""
         return replace(self.graph, parameters=self.parameters)
 
     @property
@@ -121,14 +121,14 @@ class GeneratorDefinition(StandaloneGeneratorSource):
 
     @property
     def starts_from_prefix(self) -> bool:
-        """Return True if the first token of an empty sequence is predicted at the last prefix
-        position (a position before the first token).
+        """Return True if the last prefix position (a position before the first token) predicts the
+        first token of an empty sequence.
         """
         return not self.decoding.start_token_ids and bool(self.derived.initial_logits_output)
 
     @property
     def inputs(self) -> dict[str, Type]:
-        """Return the inputs of the spec that are inputs of the model, in the order of the spec."""
+        """Return the spec's inputs that are inputs of the model, in the spec's order."""
         return {
             n: v.type
             for n, v in self.graph.inputs.items()
@@ -147,7 +147,7 @@ class GeneratorDefinition(StandaloneGeneratorSource):
 
     @property
     def padding_masks(self) -> tuple[str, ...]:
-        """Return the names of the inputs that are padding masks of the prompt."""
+        """Return the names of the inputs that are the prompt's padding masks."""
         graph, shape = self.graph, self.graph.inputs[self.derived.sequence_input].type.shape
         return tuple(
             n
@@ -176,18 +176,18 @@ class GeneratorDefinition(StandaloneGeneratorSource):
 
     @property
     def _defaulted_inputs(self) -> list[str]:
-        """Return the inputs of the spec that the model computes from their defaults."""
+        """Return the spec's inputs that the model computes from their defaults."""
         outputs = self.defaults.outputs if self.defaults else ()
         return [n for n in outputs if n in self._read_inputs and n != self.derived.sequence_input]
 
 
 @immutable_dataclass(kw_only=True)
 class GenerationContext(GeneratorDefinition):
-    """A standalone generator under construction: the `types` of the inputs of the spec, the scalar
-    inputs by role, and the `main_tensors` of the main graph by name, including encoder outputs.
-    Each sequence is repeated `repeat_count` times. If an encoder output has a batch axis, whose
-    size is fixed, `repeat_count` is the number of beams; otherwise, `repeat_count` is 1, and the
-    first step expands each sequence to several beams.
+    """A standalone generator under construction: the `types` of the spec's inputs, the scalar
+    inputs by role, and the main graph's `main_tensors` by name, including encoder outputs. Each
+    sequence is repeated `repeat_count` times. If an encoder output has a batch axis, its size is
+    fixed, so `repeat_count` is the number of beams. Otherwise, `repeat_count` is 1, and the first
+    step expands each sequence to several beams.
     """
 
     g: Emitter
@@ -222,7 +222,7 @@ class GenerationContext(GeneratorDefinition):
         used_values = {a for node, _ in graph.nodes for a in node.args if a}
         used_values |= set(graph.outputs.values())
         for name, value in graph.inputs.items():
-            # `encode` has all inputs of the spec; unused inputs may be unbound.
+            # `encode` has all inputs of the spec. Its unused inputs need not be bound.
             if name in tensors or value in used_values:
                 g.values.tensors[value] = tensors[name].with_type(value.type, value)
                 g.facts.padding_sides[value] = graph.input_facts[name].padding_side
@@ -231,7 +231,8 @@ class GenerationContext(GeneratorDefinition):
 
     def repeat_for_beams(self, x: Tensor, axis: int | None = None) -> OnnxValue:
         """Emit `x` with each entry along its batch axis repeated `repeat_count` times. `axis` is
-        the batch axis; None means the axis whose size is the batch size, if any.
+        the batch axis. If it is None, the axis whose size is the batch size is used, if there is
+        one.
         """
         if axis is None:
             axis = self.find_batch_axis(x.type)
@@ -240,6 +241,7 @@ class GenerationContext(GeneratorDefinition):
         g = self.g
         g.site = LoweringSite(("beams",))
         beam_ids = g.emit_node("Range", 0, g.emit_length(self.step_batch_size), 1)
-        # Beams of one sequence are adjacent (0 0 0 1 1 1), unlike after `Tile` (0 1 0 1 0 1).
+        # Beams of one sequence must be adjacent (0 0 0 1 1 1), but `Tile` interleaves (0 1 0 1 0
+        # 1).
         sequence_ids = beam_ids / self.repeat_count
         return x.gather(sequence_ids, axis)

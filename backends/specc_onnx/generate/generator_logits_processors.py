@@ -26,9 +26,9 @@ FORBIDDEN_SCORE = float("-inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitsProcessors:
-    """An emitter of the logits processors of `decoding` for a vocabulary of `vocabulary` tokens.
-    The inputs are the maximum number of steps `max_tokens` i64[] and, if used, the repetition
-    `penalty` f32[].
+    """An emitter of the logits processors that the decoding settings select, for `vocabulary`
+    tokens. Its inputs are the maximum number of steps `max_tokens` i64[] and, if used, the
+    repetition `penalty` f32[].
     """
 
     g: Emitter
@@ -147,8 +147,8 @@ class LogitsProcessors:
     def _emit_completed_sequences(
         self, history: OnnxValue, length: int, sequences: Sequence[Sequence[int]]
     ) -> OnnxValue:
-        """Emit a bool[batch, vocabulary] mask of the tokens that would complete one of `sequences`
-        at the end of the history i64[batch, m]. Each of `sequences` has `length` tokens.
+        """Emit a bool[batch, vocabulary] mask of the tokens that, appended to the history
+        i64[batch, m], would complete one of `sequences`, which have `length` tokens each.
         """
         g = self.g
         if length == 1:
@@ -164,7 +164,7 @@ class LogitsProcessors:
     def _emit_suppressed_scores(
         self, scores: OnnxValue, tokens: Collection[int], condition: OnnxValue | None = None
     ) -> OnnxValue:
-        """Emit `scores` with -inf for `tokens` if `condition`, bool[], is true (None: always)."""
+        """Emit `scores` with -inf for `tokens` if `condition`, bool[], is true or is None."""
         banned_tokens = self._emit_token_set(tokens)
         if condition is not None:
             banned_tokens = banned_tokens & condition
@@ -195,8 +195,8 @@ def _emit_updated_seen_tokens(seen_tokens: OnnxValue, tokens: OnnxValue) -> Onnx
 def emit_repetition_penalty(
     logits: OnnxValue, seen_tokens: OnnxValue, penalty: OnnxValue
 ) -> OnnxValue:
-    """Emit the logits `[batch, vocab]` with the logits of seen tokens divided by the penalty if
-    they are positive, or multiplied if they are negative (arXiv:1909.05858, sec. 4.1, only
+    """Emit logits `[batch, vocab]`, in which logits of seen tokens are divided by the penalty if
+    they are positive, and multiplied if they are negative (arXiv:1909.05858, sec. 4.1, only
     divides).
     """
     divided, multiplied = logits / penalty, logits * penalty

@@ -1,8 +1,8 @@
 """Build the body of the generation loop, which runs the decode step, selects the next tokens and
 updates the loop-carried values.
 
-Loop-invariant nodes, such as the nodes that compute keys and values of encoder outputs, are hoisted
-into the main graph, because ONNX Runtime does not move nodes out of a loop body.
+ONNX Runtime does not move nodes out of a loop body, so loop-invariant nodes, e.g. for keys and
+values of encoder outputs, are hoisted into the main graph.
 """
 
 import math
@@ -35,7 +35,7 @@ from specc_onnx.lower.tensor_helpers import emit_axis_length
 def hoist_invariant_nodes(
     context: GenerationContext, loop_invariant_inputs: Mapping[str, Tensor]
 ) -> set[Node]:
-    """Lower the loop-invariant nodes of the decode step into the main graph; return these nodes.
+    """Lower the decode step's loop-invariant nodes into the main graph and return these nodes.
     `loop_invariant_inputs` are the step inputs that do not change between iterations.
     """
     step, g = context.derived.step, context.g
@@ -44,8 +44,8 @@ def hoist_invariant_nodes(
     # Only loop-invariant inputs of the decode step have tensors outside the loop body.
     hoisted_inputs = {n: step.inputs[n] for n in loop_invariant_inputs}
     context.bind_inputs(replace(step, inputs=hoisted_inputs, outputs={}), loop_invariant_inputs)
-    # The dimension `batch` is the number of beams of all sequences in the decode step, but the
-    # number of sequences in the graph of the spec.
+    # In the decode step, the dimension `batch` is the number of beams of all sequences; in the
+    # spec's graph, it is the number of sequences.
     outer_lengths = g.lengths
     g.lengths = DimResolver(inputs, step.length_equations, context.graph.min_lengths)
     types, previous_names = g.bodies.open_bodies[0].types, set(g.bodies.open_bodies[0].types)
@@ -67,7 +67,8 @@ def find_invariant_nodes(step: Graph, loop_invariant_inputs: Iterable[str]) -> l
     invariant_values |= set(step.parameters.values())
     invariant_nodes = []
     for node, results in step.nodes:
-        # Captured values of a `Scan` body are not analyzed, so a `Scan` may vary between steps.
+        # The values that a `Scan` body captures are not analyzed, so any `Scan` may vary between
+        # steps.
         if isinstance(node.op, ops.Scan) or not _has_fixed_lengths(node, results, fixed_symbols):
             continue
         if all(a is None or a in invariant_values for a in node.args):
@@ -86,7 +87,7 @@ def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[
 
 def find_token_mask_default(context: GenerationContext, name: str) -> Graph | None:
     """Return the input default that computes whether a generated token is valid, or None if all
-    generated tokens are valid. Raise E0944 if the default depends on inputs other than the token.
+    generated tokens are valid. Raise E0944 if the default depends on other inputs than the token.
     """
     defaults, prompt_input = context.defaults, context.derived.sequence_input
     # If padding is allowed on one side only, all generated positions are valid.
@@ -118,8 +119,8 @@ class LoopIteration:
     """One iteration of the generation loop: the loop-carried values `token_carries` (tokens and
     masks) and `state_carries` (caches), the `strategy`, the encoder outputs
     `loop_invariant_inputs`, and the `hoisted_nodes`, which depend only on weights and encoder
-    outputs. `first_logits` are the logits of sequences without a prompt; `empty_prompt_mask` is
-    true for sequences without a prompt.
+    outputs. `empty_prompt_mask` is true for sequences without a prompt, whose logits are
+    `first_logits`.
     """
 
     token_carries: Sequence[LoopCarry]
@@ -172,14 +173,14 @@ def build_generation_body(context: GenerationContext, loop: LoopIteration) -> Gr
 
 
 def _emit_step(context: GenerationContext, loop: LoopIteration) -> OnnxValue:
-    """Emit the decode step; return the logits of the last position, f32[batch, vocabulary]."""
+    """Emit the decode step and return the last position's logits, f32[batch, vocabulary]."""
     g, step = context.g, context.derived.step
     lower_nodes(g, step, {node for node, _ in step.nodes} - loop.hoisted_nodes)
     g.site = LoweringSite(("select_token",))
     logits = g.values.tensors[step.outputs[context.decoding.logits_output]]
     # The logits may have no position axis.
     last_logits = logits if logits.rank == 2 else logits.squeeze(1)
-    # Scores are sums over many steps, so they are f32 also in 16-bit models.
+    # Scores are sums over many steps, so they are f32 even in 16-bit models.
     return last_logits.cast("f32")
 
 
@@ -190,8 +191,8 @@ def emit_iteration_logits(
     body_tensors: Mapping[str, Tensor],
     iteration: OnnxValue,
 ) -> OnnxValue:
-    """Emit the logits f32[batch, vocabulary] of an iteration: `first_logits` in the first iteration
-    of sequences without a prompt, otherwise the logits of the decode step.
+    """Emit an iteration's logits f32[batch, vocabulary]. In the first iteration of sequences
+    without a prompt, they are `first_logits`, otherwise the logits of the decode step.
     """
     g, state_carries = context.g, context.derived.states
     next_states = [context.derived.step.outputs[s.next_output] for s in state_carries]
@@ -265,7 +266,7 @@ def _emit_next_mask(
     else:
         value = default.inputs[context.derived.sequence_input]
         g.values.tensors[value] = token.with_type(value.type)
-        # The IR types are not recorded, because their dimension `batch` is the number of sequences,
+        # The IR types are not recorded, because `batch` in these types is the number of sequences,
         # but the loop body runs with all beams.
         types, g.innermost_body.types = g.innermost_body.types, {}
         lower_nodes(g, default)
@@ -280,17 +281,17 @@ def _emit_next_mask(
 def _emit_next_state(
     context: GenerationContext, state: DecodeState, selection: TokenSelection
 ) -> OnnxValue:
-    """Emit the value of a decode state for the next iteration, gathered by parent beams."""
+    """Emit a decode state's value for the next iteration, gathered by parent beam."""
     value = context.g.values.tensors[context.derived.step.outputs[state.next_output]]
-    # A beam continues with the cache of its parent beam. All beams share a state without a batch
-    # axis.
+    # A beam continues with its parent beam's cache. A state without a batch axis is shared by all
+    # beams.
     if selection.parents is None or state.batch_axis is None:
         return value
     return value.gather(selection.parents, state.batch_axis)
 
 
 def _get_carry_type_after(carry: LoopCarry) -> Type:
-    """Return the type of a loop-carried value after a step, with new symbols for changed sizes."""
+    """Return a loop-carried value's type after a step, with new symbols for sizes that change."""
     # ONNX's shape inference assumes equal sizes for equal symbols.
     shape = tuple(
         d if d.number else Dim.symbol(f"{carry.name}.{n}") for n, d in enumerate(carry.type.shape)

@@ -2,8 +2,8 @@
 step.
 
 The first iteration of the loop processes the complete prompt; later iterations process one token
-per sequence. KV caches are loop-carried values whose time axis grows: a loop body cannot update a
-buffer in place, so fixed-size buffers would be copied for every token. The loop body captures
+per sequence. KV caches are loop-carried values whose time axis grows. Fixed-size buffers would be
+copied for every token, because a loop body cannot update a buffer in place. The loop body captures
 weights and encoder outputs from the main graph.
 """
 
@@ -101,7 +101,7 @@ def _make_generation_context(
     used_names = set(types)
     # If the spec has an input `seed`, the scalar input gets a name with a numeric suffix.
     scalar_names = {n: make_unique_name(n, used_names) for n in get_scalar_input_types(decoding)}
-    # No dimension is computed from an optional input, because an absent input is empty.
+    # No dimension is computed from an optional input, because the input is empty if it is omitted.
     input_types = {n: t for n, t in types.items() if n not in definition.optional_inputs}
     lengths = DimResolver(input_types, graph.length_equations, graph.min_lengths)
     shape = graph.inputs[derived.sequence_input].type.shape
@@ -134,7 +134,7 @@ def _make_generation_context(
 
 
 def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
-    """Emit the initial loop-carried values into the main graph; return the iteration."""
+    """Emit the initial loop-carried values into the main graph and return the iteration."""
     g = context.g
     token_carries = [
         emit_prompt_carry(context),
@@ -196,8 +196,8 @@ def lower_encoder(context: GenerationContext) -> None:
 
 
 def _emit_begin_token(context: GenerationContext) -> OnnxValue | None:
-    """Emit the start (BOS) tokens for an absent prompt, and their padding mask. Return a bool[1]
-    that is true if the prompt is absent, or None if generation starts without a start token.
+    """Emit the start (BOS) tokens for an omitted prompt, and their padding mask. Return a bool[1]
+    that is true if the prompt is omitted, or None if generation needs no start token.
     """
     g, start_ids = context.g, context.decoding.start_token_ids
     g.site = LoweringSite(("start",))
@@ -224,8 +224,8 @@ def _emit_begin_token(context: GenerationContext) -> OnnxValue | None:
 
 
 def _emit_extended_mask(context: GenerationContext, name: str, tokens: OnnxValue) -> Tensor:
-    """Emit the padding mask input `name`, with true values prepended up to the length of `tokens`
-    i64[batch, n] for start tokens and for an absent mask.
+    """Emit the padding mask input `name`. For start tokens, or if the mask is omitted, true values
+    are prepended up to the length of `tokens` i64[batch, n].
     """
     g = context.g
     mask = _emit_optional_input(context, name)
@@ -236,10 +236,9 @@ def _emit_extended_mask(context: GenerationContext, name: str, tokens: OnnxValue
 
 
 def _emit_optional_input(context: GenerationContext, name: str) -> OnnxValue:
-    """Emit the optional input `name`, `[batch, n]`; `n` is 0 if the caller omits the input."""
+    """Emit the optional input `name`, `[batch, n]`. If the caller omits the input, `n` is 0."""
     g, type = context.g, context.types[name]
-    # An initializer with the name of an input is the default of the input; its batch size of 1 is
-    # expanded.
+    # An initializer with an input's name is the input's default. Its batch size of 1 is expanded.
     code = ONNX_TYPE_CODES[type.dtype]
     g.values.constants[name] = TensorProto(name=name, data_type=code, dims=[1, 0])
     shape = g.emit_shape([context.batch]).emit_node("Concat", [1], axis=0)
@@ -260,7 +259,7 @@ def emit_prompt_carry(context: GenerationContext) -> LoopCarry:
 
 
 def _is_lookup_index(step: Graph, name: str) -> bool:
-    """Return True if an embedding layer of `step` uses the input `name` as its token ids."""
+    """Return True if an embedding layer of `step` looks up the input `name`."""
     ids = step.inputs[name]
     consumers = [node.op for node, _ in step.nodes if ids in node.args]
     return any(isinstance(op, ops.Embedding) for op in consumers)
@@ -269,7 +268,7 @@ def _is_lookup_index(step: Graph, name: str) -> bool:
 def emit_loop_carried_values(
     context: GenerationContext, name: str, initial_tensor: Tensor
 ) -> LoopCarry:
-    """Emit the loop-carried value of the step input `name`, whose value in the first iteration is
+    """Emit the loop-carried value for the step input `name`. In the first iteration, it is
     `initial_tensor`, repeated for each beam.
     """
     type = context.derived.step.inputs[name].type
@@ -277,8 +276,8 @@ def emit_loop_carried_values(
 
 
 def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarry:
-    """Emit the loop-carried value of a decode state, which is initially an output of `encode`,
-    empty or zeros.
+    """Emit a decode state's loop-carried value, which is initially an output of `encode`, empty or
+    zeros.
     """
     if state.initial_output:
         initial_value = context.repeat_for_beams(
@@ -307,8 +306,8 @@ def emit_prompt_mask(context: GenerationContext) -> OnnxValue | None:
 
 
 def emit_empty_prompt_logits(context: GenerationContext) -> Tensor | None:
-    """Emit the logits of the first token of a sequence without a prompt, f32[batch, vocabulary].
-    Return None if every sequence needs a start token.
+    """Emit logits f32[batch, vocabulary] for the first token of sequences without a prompt. Return
+    None if every sequence needs a start token.
     """
     name, g = context.derived.initial_logits_output, context.g
     if not context.starts_from_prefix:
@@ -323,8 +322,6 @@ def emit_empty_prompt_logits(context: GenerationContext) -> Tensor | None:
 
 
 def emit_empty_prompt_mask(context: GenerationContext) -> OnnxValue | None:
-    """Emit a bool[batch, 1] mask of prompts with only padding; return None without a padding
-    mask.
-    """
+    """Emit a bool[batch, 1] mask of all-padding prompts. Return None without a padding mask."""
     mask = emit_prompt_mask(context)
     return None if mask is None else emit_count_nonzero(mask, 1, keepdims=True).equals(0)

@@ -1,9 +1,8 @@
 """Emit one step of beam search as ONNX nodes (Wu et al. 2016, arXiv:1609.08144, sec. 7).
 
 As in transformers, a step keeps more candidates than beams, so that enough unfinished candidates
-remain when other candidates finish. Finished hypotheses are stored with length-normalized scores.
-In shapes, `s`, `n`, `c` and `t` are the numbers of sequences, beams, candidates and previous
-tokens.
+remain if some finish. Finished hypotheses are stored with length-normalized scores. In shapes, `s`,
+`n`, `c` and `t` are the numbers of sequences, beams, candidates and previous tokens.
 """
 
 from dataclasses import dataclass
@@ -107,9 +106,8 @@ class BeamSearchStep:
 def emit_beam_step(
     step: BeamSearchStep, log_probs: OnnxValue, is_invalid_logits: OnnxValue
 ) -> TokenSelection:
-    """Emit a step from log-probabilities `[s·n, vocabulary]`; in the first step, they may be `[s,
-    vocabulary]`. If a live beam has invalid logits, the search ends with `NO_TOKEN` and a NaN
-    score.
+    """Emit a step for log-probabilities `[s·n, vocabulary]`, which may be `[s, vocabulary]` in the
+    first step. If a live beam has invalid logits, the search ends with `NO_TOKEN` and a NaN score.
     """
     n = step.decoding.num_beams
     batch = emit_axis_length(step.state.scores, 0)
@@ -171,8 +169,8 @@ def _emit_candidates(step: BeamSearchStep, log_probs: OnnxValue) -> BeamCandidat
 def _emit_finished_beams(
     step: BeamSearchStep, candidates: BeamCandidates
 ) -> tuple[OnnxValue, OnnxValue, OnnxValue]:
-    """Emit the `n` best finished hypotheses of the current and all previous steps: scores f32[s,
-    n], sequences i64[s, n, t + 1], and bool[s, n], true for slots that contain a hypothesis.
+    """Emit the `n` best finished hypotheses so far as scores f32[s, n], sequences i64[s, n, t + 1],
+    and bool[s, n], which is true for slots that contain a hypothesis.
     """
     g, n = step.g, step.decoding.num_beams
     # As in transformers, only the first `num_beams` candidates may finish.
@@ -215,8 +213,8 @@ def _emit_can_improve(
         can_improve = is_live & _emit_any(~is_finished)
         return step.state.can_improve & can_improve
     # Sums of log-probabilities only decrease, so the best reachable score is the sum divided by the
-    # maximum length divisor. With early_stopping="never", the worst finished score is compared with
-    # the best reachable score.
+    # divisor of the maximum length. If early_stopping="never", the worst finished score is compared
+    # with this score.
     best_score = _emit_normalized_scores(
         step, best_score, step.limit if waits_for_limit else step.length
     )
@@ -227,11 +225,11 @@ def _emit_can_improve(
 
 
 def _emit_normalized_scores(step: BeamSearchStep, scores: OnnxValue, count: OnnxValue) -> OnnxValue:
-    """Emit `scores / count ** length_penalty` in f32, which is at least `MIN_SCORE`, or `NO_SCORE`
-    for unused beams.
+    """Emit `scores / count ** length_penalty` in f32, clipped to at least `MIN_SCORE`. The score of
+    an unused beam is `NO_SCORE`.
     """
-    # The score is computed in f64 and rounded once, as in the Python implementation, so that both
-    # implementations have the same ties.
+    # As in the Python implementation, the score is computed in f64 and rounded once, so that ties
+    # are equal in both.
     divisor = count.cast("f64").emit_node("Pow", step.decoding.length_penalty)
     normalized_scores = (scores.cast("f64") / divisor).cast("f32")
     normalized_scores = normalized_scores.maximum(MIN_SCORE)

@@ -45,9 +45,7 @@ from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_matmul, emit_reduce
 
 ATTENTION_FORM = "how"
-"""Metadata key of the attention lowerings: the name of the lowering of each attention layer, and
-the reason why the lowering was chosen.
-"""
+"""Metadata key for each attention layer's lowering and the reason why the lowering was chosen."""
 
 
 @lower
@@ -92,7 +90,7 @@ def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> LocalAtte
     plan = plan_mask_blocks(mask, queries, keys, padding_masks)
     if plan is None:
         return "the mask has no local window"
-    # A position embedding may limit the sequence length.
+    # A position embedding limits the sequence length.
     max_length = g.facts.max_lengths.get(queries.name or "", inf)
     if max_length <= plan.length_threshold:
         threshold = plan.length_threshold
@@ -104,7 +102,7 @@ def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> LocalAtte
 
 def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> OnnxValue | None:
     """Emit the product of attention weights `[…, q, k]` and values `[…, k, e]` in blocks of
-    queries. Return None, without emitting nodes, if the weights cannot be recomputed per block.
+    queries. If the weights cannot be recomputed per block, emit no nodes and return None.
     """
     plan = _plan_attention_weight_blocks(g, weights, values)
     if plan is None:
@@ -143,7 +141,7 @@ def _plan_attention_weight_blocks(
     value, width = weights.value, values.shape[-1].number
     if value is None or width is None or not g.target.uses_blocked_attention:
         return None
-    # Leading axes may differ if one of them has size 1 and is broadcast.
+    # Leading axes may differ if one of them has size 1, because it is broadcast.
     if g.facts.use_counts.get(value, 0) != 1 or weights.shape[:-2] != values.shape[:-2]:
         return None
     plan = plan_attention_weight_blocks(value)
@@ -161,8 +159,8 @@ def _get_weight_axes(x: Tensor) -> QueryKeyAxes:
 
 @lower
 def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tensor) -> OnnxValue:
-    """Lower a softmax over unmasked keys. For local-p attention, compute only the scores of keys in
-    the window.
+    """Lower a softmax over unmasked keys. In local-p attention, compute scores only for keys in the
+    window.
     """
     if center := find_window_center(g, mask):
         return emit_window_weights(g, center, (scores, mask))
@@ -187,7 +185,7 @@ def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tens
 def masked_normalization(
     op: ops.MaskedNormalization, g: Emitter, scores: Tensor, mask: Tensor
 ) -> OnnxValue:
-    """Emit the ReLU of the unmasked scores divided by their sum, or by 1 if the sum is 0."""
+    """Apply ReLU to the unmasked scores and divide them by their sum, or by 1 if the sum is 0."""
     visible_scores = mask.if_else(scores.emit_node("Relu"), 0)
     score_sum = emit_reduce("ReduceSum", visible_scores, scores.rank - 1, keepdims=True)
     return visible_scores / score_sum.equals(0).if_else(1, score_sum)
@@ -203,7 +201,7 @@ def weighted_sum(op: ops.WeightedSum, g: Emitter, weights: Tensor, values: Tenso
 
 
 def _record_attention_note(g: Emitter, dtype: str, facts: Mapping[str, str]) -> None:
-    """Record the names of values from which the attention weights of a layer can be computed, in
+    """Record the names of the values from which a layer's attention weights can be computed, for
     `BuiltModel.attention_weight_locations`. Layers inside loops are not recorded.
     """
     if len(g.bodies.open_bodies) == 1:

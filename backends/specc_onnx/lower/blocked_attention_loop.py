@@ -3,10 +3,10 @@
     If(long)  a Loop over blocks: keys and mask of a block are sliced in its body
     else      one dense attention
 
-Masks are computed inside the body, or inside an `If` for dense attention, so that no tensor of
-`n · n` elements is computed for a long sequence. Blocks have equal size; the last block overlaps
-the previous block. Global keys are prepended to the keys of each block; global queries are computed
-separately and scattered into the result.
+Masks are computed inside the body, or inside an `If` for dense attention, so that no tensor of `n ·
+n` elements is computed for a long sequence. All blocks have the same size, and the last block
+overlaps the previous block. Global keys are prepended to the keys of each block. Global queries are
+computed separately, and their results are scattered into the output.
 """
 
 from collections.abc import Callable, Iterator
@@ -88,8 +88,7 @@ def emit_local_attention(
     def emit_blocks() -> list[OnnxValue]:
         with assume_nonempty(g, b, n):
             if plan.band.is_empty:
-                # Without a band, the result is zeros into which the outputs of global queries are
-                # scattered.
+                # If there is no band, the outputs of global queries are scattered into zeros.
                 result = emit_full(g, 0, result_type.dtype, result_type.shape)
             else:
                 result = _emit_attention_blocks(op, g, operands, plan, global_tokens)
@@ -109,8 +108,7 @@ def prepare_dense_operands(
     op: ops.Attend, g: Emitter, operands: AttentionOperands, is_long: OnnxValue
 ) -> tuple[AttentionOperands, dict[str, str]]:
     """Emit the mask and bias of dense attention inside an `If`, so that they are computed only if
-    `is_long` is false. Return the operands with the new mask and bias, and attention notes with the
-    names of the new mask and bias.
+    `is_long` is false. Return the operands with the new mask and bias, and the names of both.
     """
     mask, bias = operands.mask, operands.bias
 
@@ -145,9 +143,9 @@ def _emit_short_operand(
     key: tuple[Value | None, ...],
     emit_operand: Callable[[], Tensor],
 ) -> Tensor:
-    """Emit an `If` outside the loop over blocks. For a short sequence, the `If` returns the result
-    of `emit_operand`; for a long sequence, the `If` returns an unused one-element tensor. Attention
-    layers with the same mask share the `If`.
+    """Emit an `If` outside the loop over blocks. It returns the result of `emit_operand` for a
+    short sequence, and an unused one-element tensor for a long one. Attention layers with the same
+    mask share the `If`.
     """
     if (is_long.name, *key) in g.layouts.hoisted_masks:
         return g.layouts.hoisted_masks[is_long.name, *key]
@@ -168,7 +166,7 @@ def _emit_short_operand(
 
 @contextmanager
 def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
-    """Emit nodes under `BLOCKS_SCOPE` instead of the layer's scope inside a `with` block."""
+    """Emit the nodes in a `with` block under `BLOCKS_SCOPE` instead of the layer's scope."""
     site, g.site = g.site, replace(g.site, scopes=(BLOCKS_SCOPE,))
     try:
         yield
@@ -179,8 +177,8 @@ def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
 def emit_blocking_condition(
     g: Emitter, batch: Dim, queries: Dim, plan: LocalAttentionPlan, global_tokens: GlobalTokens
 ) -> OnnxValue:
-    """Emit a bool[] condition that is true if blocked attention applies: the sequence is long,
-    there are few global tokens, and the batch is not empty.
+    """Emit a bool[] condition that is true if blocked attention is used, i.e. if the sequence is
+    long, there are few global tokens, and the batch is not empty.
     """
     g.facts.add_branch_length_threshold(queries, plan.length_threshold)
     with g.hoist_nodes("lengths"):
@@ -199,8 +197,8 @@ def emit_blocking_condition(
 def _emit_true_indices(
     g: Emitter, conditions: tuple[GlobalTokenCondition, ...]
 ) -> OnnxValue | None:
-    """Emit the positions, i64[n], where any of the conditions holds for any batch element or head.
-    Return None if there are no conditions.
+    """Emit the positions, i64[n], where one of the conditions is true for any batch element or
+    head. Return None if there are no conditions.
     """
     any_condition: OnnxValue | None = None
     for condition in conditions:
@@ -218,7 +216,7 @@ def _emit_true_indices(
 
 @contextmanager
 def assume_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
-    """Assume that the dimensions `lengths` are nonzero inside a `with` block."""
+    """Assume inside a `with` block that the dimensions `lengths` are nonzero."""
     outer_lengths = g.lengths
     g.lengths = replace(outer_lengths, nonzero=outer_lengths.nonzero | {*lengths})
     try:
@@ -262,7 +260,7 @@ def emit_block_loop(
     emit_block: Callable[[PositionSpan, PositionSpan], Tensor],
     global_keys: OnnxValue | None = None,
 ) -> OnnxValue:
-    """Emit a loop that computes `[…, n, e]` in blocks; `emit_block` computes a block from a span of
+    """Emit a loop that computes `[…, n, e]` in blocks. `emit_block` emits a block for a span of
     queries and a span of keys.
     """
     length, block_size, max_overlap = g.emit_shape([n]), [plan.block_size], [plan.block_size - 1]
@@ -292,19 +290,19 @@ def _emit_key_span(
 ) -> PositionSpan:
     """Emit the nonempty span of keys that the queries of a block attend to."""
     zero, one = g.emit_shape([0]), [1]
-    # The band is the interval of q - k: its upper end is the look-back, and its negated lower end
+    # The band is the interval of q - k. Its upper end is the look-back, and its negated lower end
     # is the look-ahead.
     look_back, look_ahead = plan.band.high, -plan.band.low
     start, stop = zero, length
     if look_back != inf:
         start = (queries.start - [int(look_back)]).maximum(zero)
     if plan.keys_per_block is not None:
-        # All blocks have key spans of equal size: near the end of the sequence the span starts
-        # earlier, and the mask excludes more keys.
+        # The key spans of all blocks have equal size, so near the end of the sequence, a span
+        # starts earlier and the mask excludes more keys.
         key_count = [plan.keys_per_block]
         start = start.minimum(length - key_count)
         return PositionSpan(start, start + key_count, Dim.from_value(plan.keys_per_block))
-    # If the band excludes a query's own position, the first or the last block may have no unmasked
+    # If the band excludes the query's own position, the first or the last block may have no visible
     # keys.
     if look_back < 0:
         start = start.minimum(length - one)
@@ -336,7 +334,7 @@ def _emit_partial_attention(
     queries: PositionSpan,
     keys: PositionSpan | None,
 ) -> AttentionResult:
-    """Emit dense attention of a span of queries to a span of keys (None: to all keys)."""
+    """Emit dense attention of a span of queries to a span of keys. If it is None, use all keys."""
     with _enter_blocks_scope(g):
         block_operands = slice_attention_operands(op, g, operands, queries, keys)
     return emit_dense_attention(op, g, block_operands)
@@ -345,9 +343,9 @@ def _emit_partial_attention(
 def _emit_concatenated_blocks(
     g: Emitter, blocks: Tensor, block_count: OnnxValue, plan: LocalAttentionPlan, n: Dim
 ) -> OnnxValue:
-    """Concatenate the `block_count` stacked blocks of `n` positions without the overlap; `blocks`
+    """Concatenate the `block_count` stacked blocks of `n` positions without the overlap. `blocks`
     has the type of one block. For example, if 10 positions are split into blocks of 4 that start at
-    positions 0, 4 and 6, only the last two positions of the third block are new.
+    positions 0, 4 and 6, only the third block's last two positions are new.
     """
     leading_axes = blocks.rank - 2
     width = blocks.shape[-1].number
@@ -356,10 +354,9 @@ def _emit_concatenated_blocks(
     batch_first = blocks.transpose(order)
     all_blocks = batch_first.reshape([*[0] * leading_axes, -1, width])
     block_length, axis = [plan.block_size], [leading_axes]
-    # The last block starts at position `overlap_start` of the sequence, but at index
-    # `leading_count` of the concatenation, where the previous blocks end. The first new position of
-    # the last block is position `leading_count` of the sequence, at index `last_start` of the
-    # concatenation.
+    # The last block starts at sequence position `overlap_start`, but at index `leading_count` of
+    # the concatenation, where the previous blocks end. Its first new position is sequence position
+    # `leading_count`, at index `last_start` of the concatenation.
     leading_count = (block_count - [1]) * block_length
     overlap_start = g.emit_shape([n]) - block_length
     last_start = leading_count + leading_count - overlap_start

@@ -1,8 +1,8 @@
 """Lower convolutions and pooling.
 
 ONNX's operators are channels-first, so inputs and results are transposed. A runtime removes the
-transposes between consecutive layers. The operators reject an empty axis, so an axis that may be
-empty is padded with one window of zeros, whose results are sliced off.
+transposes between consecutive layers. The operators reject an empty axis, so if an axis may be
+empty, it is padded with one window of zeros, whose results are sliced off.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,8 +19,8 @@ from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_min_length_padding, emit_nonnegative_size
 
 MIN_2D_KERNEL_LENGTH = 7
-"""Minimum kernel size at which a depthwise 1-D convolution is emitted as a 2-D convolution of
-height 1. ONNX Runtime's 2-D kernels are 3 times faster at size 31 and equally fast at size 3.
+"""Minimum kernel size of depthwise 1-D convolutions that are emitted as 2-D convolutions of height
+1. ONNX Runtime's 2-D kernels are 3 times faster at size 31 and equally fast at size 3.
 """
 
 
@@ -67,7 +67,7 @@ def emit_convolution(
 def conv_transpose(
     op: ops.ConvTranspose, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> OnnxValue:
-    """Emit `ConvTranspose`, in which negative padding at the end becomes `output_padding`."""
+    """Emit `ConvTranspose`. Negative padding at the end becomes `output_padding`."""
     first_axis = len(op.kernel)
     axes = range(first_axis, 2 * first_axis)
     may_be_empty = [a for a in axes if not g.lengths.is_positive(x.shape[a])]
@@ -133,16 +133,16 @@ def _emit_max_pool(op: ops.MaxPool, x: OnnxValue) -> OnnxValue:
 def _emit_window_padding(
     op: ops.MaxPool | ops.AveragePool, x: OnnxValue, value: float
 ) -> OnnxValue:
-    """Emit a Pad node that pads a feature map (NCHW) with `value`; return its output."""
+    """Emit a Pad node that pads a feature map (NCHW) with `value`, and return its output."""
     sides = [0, 0, *op.padding_before, 0, 0, *op.padding_after]
     return x.emit_node("Pad", sides, x.g.emit_constant(value, x.dtype))
 
 
 @lower
 def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower average pooling to `AveragePool` with explicit padding instead of `ceil_mode`, because
-    older opsets count the windows of `ceil_mode` differently. Padding that is included in the
-    average is added explicitly as zeros.
+    """Lower average pooling to `AveragePool` with explicit padding. `ceil_mode` is not used,
+    because older opsets count its windows differently. Padding that is included in the average is
+    added as zeros.
     """
 
     def emit_windows(x: OnnxValue) -> OnnxValue:
@@ -172,8 +172,7 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> OnnxValue:
 @lower
 def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Tensor) -> OnnxValue:
     """Downsample a padding mask by a `MaxPool` over the mask as floats. For a positive lag, a
-    result is true if all mask values in the window are true, so the inverted mask is pooled and the
-    result is inverted.
+    result is true if all mask values in its window are true, so mask and result are inverted.
     """
     is_any, pad = op.lag < 0, max(-op.lag, 0)
     pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))
@@ -238,12 +237,14 @@ class _EmptyWindowGuard:
         return result
 
     def _require_positions(self, length: OnnxValue, x: Tensor, n: int) -> OnnxValue:
-        """Emit `length`, i64[1]; the model fails if window axis `n` of `x` has no window."""
+        """Emit `length`, i64[1]. The model fails at run time if window axis `n` of `x` has no
+        window.
+        """
         surplus = self.op.compute_length_slack(x.shape[self.first_window_axis + n], n)
         return self.g.lengths.emit_length_check(self.g, length, surplus)
 
     def _list_empty_axes(self, x: Tensor) -> list[int]:
-        """Return the window axes that may be empty; return [] if the op requires nonempty axes."""
+        """Return the window axes that may be empty, or [] if the op requires nonempty axes."""
         zero = Dim.from_value(0)
         return [
             n

@@ -41,15 +41,15 @@ class AttentionOperands:
 
     @property
     def kv_heads(self) -> Dim:
-        """Return the number of key/value heads, which may be less than that of query heads."""
+        """Return the number of key/value heads, which may be smaller than that of query heads."""
         return self.k.shape[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionResult:
     """The output of an attention layer, `[b, t, h·e]` if `is_packed`, otherwise `[b, h, t, e]`.
-    `weights` is None if the attention weights are not computed; `notes` name the values from which
-    instrumentation can compute the attention weights.
+    `weights` is None if the attention weights are not computed. `notes` contains the names of the
+    values from which instrumentation can compute them.
     """
 
     result: OnnxValue
@@ -69,9 +69,8 @@ def emit_dense_attention(
 
 def can_fuse_attention(op: ops.Attend, g: Emitter, operands: AttentionOperands) -> bool:
     """Return True if the standard operator `Attention` can compute `op` on `operands`."""
-    # `Attention` has no operand for sinks, and it multiplies queries and keys by the square root of
-    # the scale. The f64 CPU kernel of `Attention` returns NaN for a query whose keys are all
-    # masked.
+    # `Attention` has no operand for sinks, and multiplies queries and keys by the square root of
+    # the scale. Its f64 CPU kernel returns NaN for a query whose keys are all masked.
     dtypes = {operands.q.dtype, *(["weights"] if g.site.used_mask[1] else [])}
     return (
         g.has_operator("Attention")
@@ -174,8 +173,7 @@ def emit_fused_attention(
     # Packed heads need no transposes before and after the operator.
     if packed_inputs is not None:
         options |= {"q_num_heads": h.number, "kv_num_heads": operands.kv_heads.number}
-    # If the attention weights (the fourth output) are unused, the kernel does not need to
-    # materialize them.
+    # If the attention weights (the fourth output) are unused, the kernel need not materialize them.
     result_count, output_count = (2, 4) if g.site.used_mask[1] else (1, 1)
     if result_count == 2:
         options["qk_matmul_output_mode"] = PROBABILITIES_OUTPUT_MODE
@@ -206,8 +204,8 @@ def _emit_nonempty_branch(
     types: Sequence[Type],
     emit_attention: Callable[[], list[OnnxValue]],
 ) -> tuple[list[OnnxValue], dict[str, str]]:
-    """Emit an `If` that computes the attention, or zeros if one of `lengths` is 0. Return the
-    results of the `If`, and attention notes on the values inside the `If`.
+    """Emit an `If` that computes the attention, or zeros if one of `lengths` is 0. Return its
+    results, and the names of values inside the `If` for the attention weights.
     """
     # The product of the sizes is 0 if any size is 0.
     with g.hoist_nodes("lengths"):
@@ -237,9 +235,9 @@ def find_packed_heads(g: Emitter, operands: AttentionOperands) -> list[OnnxValue
 def emit_combined_mask(
     mask: Tensor | None, bias: Tensor | None, lengths: tuple[Dim, Dim]
 ) -> Tensor | None:
-    """Emit the mask input `[…, q, k]` of `Attention`: the bias with -inf at masked keys, or only
-    the mask or bias if the other operand is absent. Return None if no key is masked and there is no
-    bias.
+    """Emit the mask input `[…, q, k]` of `Attention`, which is the bias with -inf at masked keys,
+    or only the mask or bias if the other one is absent. Return None if no key is masked and there
+    is no bias.
     """
     mask = None if mask is None or is_always_true(mask) else mask
     combined_mask = mask or bias

@@ -1,7 +1,7 @@
-"""Emit nodes that compute the sizes of dynamic dimensions from input shapes. The size of a symbolic
-dimension is read from an axis of the first input whose type contains it; if the axis is a sum such
-as `past + new`, the known terms are subtracted. Sizes are computed once in the main graph, as
-i64[1] tensors, which are concatenated to shapes.
+"""Emit nodes that compute the sizes of dynamic dimensions from input shapes. A symbolic dimension
+is read from an axis of the first input whose type contains it. If the axis is a sum such as `past +
+new`, the known terms are subtracted. Sizes are computed once in the main graph, as i64[1] tensors,
+which are concatenated to shapes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class DimResolver:
-    """A resolver that computes the dimensions of a graph from input shapes and dimension equations.
-    `length_inputs` are scalar inputs that contain the size of a symbolic dimension; `nonzero`
+    """A resolver that computes a graph's dimensions from input shapes and dimension equations.
+    `length_inputs` are scalar inputs that contain the size of a symbolic dimension. `nonzero`
     dimensions are known to be nonzero in the current context.
     """
 
@@ -51,7 +51,7 @@ class DimResolver:
 
     def emit_dim_vector(self, g: "Emitter", dims: Sequence[DimLike]) -> OnnxValue:
         """Emit several dimensions as a vector, i64[n]."""
-        # Adjacent constants become one vector, which ONNX's shape inference can evaluate.
+        # Adjacent constants are merged into one vector, which ONNX's shape inference can evaluate.
         parts: list[OnnxValue] = []
         for is_static, group in groupby(map(Dim.from_value, dims), lambda d: d.number is not None):
             if is_static:
@@ -95,15 +95,15 @@ class DimResolver:
         )
 
     def emit_length_check(self, g: "Emitter", size: OnnxValue, *lengths: Dim) -> OnnxValue:
-        """Emit the value `size`, i64[1], so that the model fails at run time if one of
-        `lengths` is negative. ONNX has no assertions, so the failure is an index out of range.
+        """Emit `size`, i64[1], so that the model fails at run time if one of `lengths` is negative.
+        ONNX has no assertions, so an index that is out of range causes the failure.
         """
         with g.hoist_nodes("lengths"):
             for length in lengths:
                 if not is_never_negative(
                     length.substitute(self.length_equations), self.lower_bounds
                 ):
-                    # Every runtime fails for index 1 of a vector of size 1.
+                    # Index 1 of a vector of size 1 fails in every runtime.
                     is_negative = self.emit_length(g, length) < [0]
                     index = is_negative.emit_node("Cast", to=ONNX_TYPE_CODES["i64"])
                     size = size.gather(index, 0)
@@ -130,9 +130,8 @@ class DimResolver:
         return product
 
     def _emit_length_function(self, g: "Emitter", function: DimFunction) -> OnnxValue:
-        """Emit a minimum, maximum, quotient or remainder of dimensions, i64[1]. A divisor of 0 is
-        replaced by 1, because a division by 0 crashes; no result depends on the quotient in this
-        case.
+        """Emit a minimum, maximum, quotient or remainder of dimensions, i64[1]. Division by 0
+        crashes, so a divisor of 0 is replaced by 1. No result depends on the quotient in this case.
         """
         left, right = (self.emit_length(g, d) for d in function.args)
         # `Min` and `Max` are exact up to 2**53, which is larger than any dimension.
@@ -161,8 +160,8 @@ class DimResolver:
         return emit_exact_quotient(axis_length, [source.factor])
 
     def _emit_dim_from_axis(self, g: "Emitter", length: Dim) -> OnnxValue:
-        """Emit a size such as `a * b`, whose factors are not known separately, from an axis of an
-        input, as i64[1].
+        """Emit a size such as `a * b`, whose factors are not known, by reading it from an input
+        axis, as i64[1].
         """
         for name, type in self.inputs.items():
             if length in type.shape:

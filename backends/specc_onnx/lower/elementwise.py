@@ -48,7 +48,7 @@ def emit_integer_sign(x: Tensor) -> OnnxValue:
 
 
 def emit_integer_mod(x: Tensor, y: Tensor) -> OnnxValue:
-    """Emit the integer remainder `x % y`, which has the sign of `y`; it is 0 if `y` is 0."""
+    """Emit the integer remainder `x % y`, which has the sign of `y` and is 0 if `y` is 0."""
     # A product with 0 has the broadcast shape of the result, unlike a constant 0.
     if find_tensor_constant(y) in (0, -1):
         return x * 0
@@ -60,7 +60,7 @@ def emit_integer_floordiv(x: Tensor, y: Tensor) -> OnnxValue:
     is subtracted where the remainder of `Div` differs from the result of `Mod`.
     """
     divisor_value = find_tensor_constant(y)
-    # Division by 0 returns 0, and division by -1 returns the negation; both are emitted as
+    # Division by 0 returns 0, and division by -1 returns the negated dividend. Both are emitted as
     # products.
     if divisor_value in (0, -1):
         return x * y
@@ -93,7 +93,7 @@ def _emit_safe_divisor(y: Tensor) -> tuple[OnnxValue, OnnxValue | None]:
 
 
 def emit_integer_power(x: Tensor, y: Tensor) -> OnnxValue:
-    """Emit integer `x ** y` for a constant `y` by repeated squaring: `Pow` computes in floats."""
+    """Emit integer `x ** y` for a constant `y` by repeated squaring, because `Pow` uses floats."""
     exponent = find_tensor_constant(y)
     assert isinstance(exponent, int), "the exponent of an integer is static"
     assert exponent >= 0, "the exponent of an integer is not negative"
@@ -148,11 +148,11 @@ def emit_float_to_integer(x: OnnxValue, dtype: str) -> OnnxValue:
 
 
 def emit_integer_sum(x: Tensor, axis: int) -> OnnxValue:
-    """Emit an exact sum of 64-bit integers along an axis; `ReduceSum` adds them as floats."""
+    """Emit an exact sum of 64-bit integers along an axis. `ReduceSum` would add them as floats."""
     if x.value is not None and has_exact_float_sum(x.value):
         return emit_reduce("ReduceSum", x, axis)
-    # The sum is the last element of `CumSum`, which is exact for integers. A zero is appended to
-    # the axis, because the axis may be empty.
+    # The sum is the last element of `CumSum`, which is exact for integers. The axis may be empty,
+    # so a zero is appended to it.
     sums = emit_min_length_padding(x, axis).emit_node("CumSum", axis)
     return sums.gather(-1, axis)
 
@@ -196,7 +196,7 @@ FLOAT32_ONLY_FUNCTIONS = frozenset({"erf", "gelu", "softplus"})
 
 @lower
 def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower a unary function to a single ONNX operator if one exists, otherwise to a formula."""
+    """Lower a unary function to an ONNX operator if one exists, otherwise to its formula."""
     if op.fn == "sign" and x.dtype in INTEGER_DTYPES:
         return emit_integer_sign(x)
     needs_f32 = x.dtype == "f64" and op.fn in FLOAT32_ONLY_FUNCTIONS
@@ -237,7 +237,7 @@ def _emit_near_zero(
     x: OnnxValue, value_near_zero: OnnxValue, value_elsewhere: OnnxValue
 ) -> OnnxValue:
     """Emit `value_near_zero` for `|x| < 0.5`, otherwise `value_elsewhere`. For `|x| >= 0.5`, the
-    direct formula has no cancellation, whereas `u` in the accurate formula may be infinite or 0.
+    direct formula has no cancellation, but `u` in the accurate formula may be infinite or 0.
     """
     is_near_zero = x.abs() < 0.5
     return is_near_zero.if_else(value_near_zero, value_elsewhere)
@@ -254,7 +254,7 @@ def emit_log1p(x: OnnxValue) -> OnnxValue:
 
 
 def emit_sigmoid(x: OnnxValue) -> OnnxValue:
-    """Emit `Sigmoid`, or `1 / (1 + exp(-x))` if the lowered node needs a small relative error."""
+    """Emit `Sigmoid`, or `1 / (1 + exp(-x))` if the IR node needs a small relative error."""
     if not x.g.site.needs_accurate_sigmoid:
         return x.emit_node("Sigmoid")
     return _emit_sigmoid_divisor(x).emit_node("Reciprocal")

@@ -1,7 +1,7 @@
 """Build an ONNX graph: nodes, constants, names and nested bodies.
 
 Equal nodes are emitted once, so layers share masks, shapes and position embeddings. Nodes are added
-to the innermost open `GraphBody`; nodes that compute dynamic dimensions are hoisted
+to the innermost open `GraphBody`, except that nodes for dynamic dimensions are hoisted
 (`specc_onnx.lower.dynamic_shapes`).
 """
 
@@ -46,8 +46,8 @@ CONTRIB_DOMAIN = "com.microsoft"
 
 @dataclass(frozen=True, slots=True)
 class LoweringSite:
-    """The IR node that is being lowered: its scope paths, its result types, which of its results
-    are used, and whether a sigmoid must have a small relative error.
+    """The IR node that is being lowered, with its scope paths, its result types, which of its
+    results are used, and whether its sigmoid must have a small relative error.
     """
 
     scopes: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class LoweringSite:
 
 @dataclass(slots=True)
 class GraphBody:
-    """Nodes of a graph or subgraph, their results by node hash key, and the IR types of results."""
+    """A graph's or subgraph's nodes, their results by node hash key, and the results' IR types."""
 
     nodes: list[NodeProto] = field(default_factory=list)
     results_by_key: dict[Hashable, tuple[OnnxValue, ...]] = field(default_factory=dict)
@@ -84,8 +84,8 @@ class NameTable:
 @dataclass(slots=True, kw_only=True)
 class ValueTable:
     """Emitted values. `tensors` maps IR values to ONNX tensors. `stored_types` are the types of
-    weights before a cast. `narrow_weights` maps the name of a weight that is cast to a wider
-    type to the initializer. `kv_buffers` are the values to which attention appends.
+    weights before a cast. If a weight is cast to a wider type, `narrow_weights` maps its name to
+    the initializer. `kv_buffers` are the values to which attention appends.
     """
 
     tensors: dict[Value, Tensor] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class ValueTable:
 
 @dataclass(frozen=True, slots=True)
 class BodyStack:
-    """The open graph bodies, the innermost last. Dimensions are computed in the body at
+    """The open graph bodies. The last one is the innermost. Dimensions are computed in the body at
     `root_index` (0, or a loop around a whole graph). Nodes in bodies before `isolated_index` are
     not reused.
     """
@@ -111,7 +111,7 @@ class BodyStack:
 @dataclass(slots=True)
 class LayoutCache:
     """Emitted values that later nodes may reuse: the packed heads `[b, t, h*d]` of values `[b, h,
-    t, d]`, the padding mask and time-major output of recurrent layers, masks outside loops, and the
+    t, d]`, recurrent layers' padding mask and time-major output, masks outside loops, and the
     `window_keys` outside of which local-p attention weights are zero.
     """
 
@@ -175,13 +175,13 @@ class Emitter:
     def emit_node(
         self, kind: str, *inputs: Operand, domain: str = "", **attributes: Any
     ) -> OnnxValue:
-        """Emit an ONNX node, or reuse an equal node; return its result."""
+        """Emit an ONNX node, or reuse an equal node, and return its result."""
         return self.emit_nodes(kind, 1, *inputs, domain=domain, **attributes)[0]
 
     def emit_nodes(
         self, kind: str, result_count: int, *inputs: Operand, domain: str = "", **attributes: Any
     ) -> tuple[OnnxValue, ...]:
-        """Emit an ONNX node, or reuse an equal node; return its first `result_count` results."""
+        """Emit an ONNX node, or reuse an equal node. Return its first `result_count` results."""
         operands = _emit_operands(self, kind, inputs)
         input_names = tuple(x.name if x else "" for x in operands)
         attributes = {k: v for k, v in attributes.items() if v is not None}
@@ -216,7 +216,7 @@ class Emitter:
         return NodeResult(self, name, value.dtype)
 
     def reserve_name(self, preferred_name: str) -> str:
-        """Reserve a unique name: the preferred name, with a numeric suffix if necessary."""
+        """Reserve a unique name, which is the preferred name with a numeric suffix if necessary."""
         name = make_unique_name(preferred_name, self.names.used)
         self.names.preferred[name] = preferred_name
         return name
@@ -226,13 +226,13 @@ class Emitter:
         return Tensor(self, self.reserve_name(self.make_scoped_name(suffix)), type, value)
 
     def new_loop_inputs(self) -> tuple[Tensor, Tensor]:
-        """Return the first two inputs of a `Loop` body: iteration i64[] and condition bool[]."""
+        """Return a `Loop` body's first two inputs: iteration i64[] and condition bool[]."""
         i64, boolean = Type("i64", ()), Type("bool", ())
         return self.new_tensor("iteration", i64), self.new_tensor("condition", boolean)
 
     @contextmanager
     def open_body(self, *, is_isolated: bool = False) -> Iterator[GraphBody]:
-        """Open a subgraph in a `with` block; an isolated subgraph does not reuse outer nodes."""
+        """Open a subgraph in a `with` block. An isolated subgraph does not reuse outer nodes."""
         site, bodies, body = self.site, self.bodies, GraphBody()
         isolated_index = len(bodies.open_bodies) if is_isolated else bodies.isolated_index
         open_bodies = (*bodies.open_bodies, body)
@@ -295,7 +295,7 @@ class Emitter:
 
 
 def _emit_operands(g: Emitter, kind: str, operands: Sequence[Operand]) -> list[OnnxValue | None]:
-    """Return the operands of the operator `kind` up to the last present one; emit constants."""
+    """Return an operator's operands up to the last one that is present. Emit constants."""
     values = [
         x
         if isinstance(x, OnnxValue | None)

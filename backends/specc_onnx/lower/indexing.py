@@ -114,8 +114,8 @@ def resize(op: ops.Resize, g: Emitter, x: Tensor) -> OnnxValue:
 
 
 def _order_resized_axes(op: ops.Resize, x: Tensor) -> list[int]:
-    """Return the axes in the order of resizing: downsampled axes first, then upsampled axes; within
-    each group, from the last axis to the first.
+    """Return the axes in the order in which they are resized: downsampled axes before upsampled
+    axes, each group from the last axis to the first.
     """
 
     def get_axis_order(n: int) -> tuple[bool, int]:
@@ -130,7 +130,7 @@ def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
     """Return True if every sampled coordinate is exact in float32."""
     if op.align_corners:
         return False
-    # the scale is computed from the axis sizes, because an odd size times 0.5 is rounded
+    # compute the scale from the axis sizes, because an odd size times 0.5 is rounded
     lengths = zip(x.shape[op.axis :], op.sizes, strict=False)
     factors = op.factors or (None,) * len(op.sizes)
     return all(
@@ -183,7 +183,7 @@ LINEAR_GRID_SINCE = 20
 
 @lower
 def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> OnnxValue:
-    """Emit a `GridSample` over a grid of width 1; 16-bit floats are computed in f32."""
+    """Emit a `GridSample` with a grid of width 1. 16-bit floats are computed in f32."""
     batch, channels = x.shape[:2]
     count = multiply_dims(grid.shape[1:-1])
     points = (batch, count, 1, 2)
@@ -205,7 +205,7 @@ def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> Onnx
 def compute_antialias_weights(
     mode: str, length: int, target_length: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Return (source positions, weights) of the `target_length` outputs for each filter tap."""
+    """Return each filter tap's source positions and weights for `target_length` outputs."""
     step = length / target_length
     filter_scale = max(step, 1.0)
     radius = filter_scale if mode == "bilinear" else 2 * filter_scale
@@ -239,8 +239,8 @@ output position, divided by the filter scale, to filter weights.
 
 @dataclass(frozen=True)
 class _AxisSampler:
-    """An emitter of nodes that resize one axis to `target_length`; `index` is the index of the axis
-    in `op.factors`.
+    """An emitter of nodes that resize one axis to `target_length`. `index` is the axis's index in
+    `op.factors`.
     """
 
     g: Emitter
@@ -285,8 +285,8 @@ class _AxisSampler:
                 self._emit_neighbor(x, axis, lower_index, step) for step in (0, 1)
             )
             left_weight = 1.0 - fraction
-            # Multiply both neighbors by weights instead of interpolating with their difference,
-            # because a difference of two infinities is NaN.
+            # Multiply both neighbors by weights. Do not interpolate with their difference, because
+            # the difference of two infinities is NaN.
             return left_values * left_weight + right_values * fraction
         terms = [
             self._emit_neighbor(x, axis, lower_index, step) * self._emit_weight(fraction, step)
@@ -299,7 +299,7 @@ class _AxisSampler:
         g = self.g
         points = emit_arange(g, self.target_length).cast("f64")
         if self.op.align_corners:
-            # avoid a division by 0 for an output axis of size 1
+            # if the output axis has size 1, avoid a division by 0
             last_index = g.emit_length(self.target_length - 1).maximum(1)
             last_source = g.emit_length(self.length - 1).cast("f64")
             return points * (last_source / last_index.cast("f64"))

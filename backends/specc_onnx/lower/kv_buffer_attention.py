@@ -1,11 +1,11 @@
 """Lower attention over in-place KV buffers, whose capacity the caller chooses, to
 `GroupQueryAttention`.
 
-`Attention` copies the whole cache at each step; ONNX Runtime's `GroupQueryAttention` appends to its
-buffer operand. `GroupQueryAttention` is used if the attention layer is the only user of its keys
-and values, all heads share one mask (the kernel is causal; other conditions of the mask become a
-bias), the attention weights are unused, and the kernel supports the head size. The runtime splits
-steps that are too long for the kernel.
+`Attention` copies the whole cache at each step, but ONNX Runtime's `GroupQueryAttention` appends to
+its buffer operand. `GroupQueryAttention` is used if the attention layer is the only user of its
+keys and values, all heads share one mask, the attention weights are unused, and the kernel supports
+the head size. The kernel is causal, so other conditions of the mask become a bias. The runtime
+splits steps that are too long for the kernel.
 """
 
 from collections import Counter
@@ -90,7 +90,7 @@ def emit_kv_buffer_attention(
     mask: Tensor | None,
     bias: Tensor | None,
 ) -> OnnxValue:
-    """Emit a `GroupQueryAttention` whose updated buffers replace `k` and `v`; return its output
+    """Emit a `GroupQueryAttention` whose updated buffers replace `k` and `v`. Return its output
     `[b, h, t, d]`. For example, if the buffers contain 5 positions and 2 new positions are
     appended, the capacity is at least 7, and the operands `seqlens_k` and `total_sequence_length`
     are 6 and 7.
@@ -99,8 +99,8 @@ def emit_kv_buffer_attention(
     keys, values = _AppendedBuffer.from_value(g, k), _AppendedBuffer.from_value(g, v)
     new_count, total_length = keys.new_positions.shape[2], k.shape[2]
     query = _emit_packed_heads(q)
-    # The kernel requires one query per new key. A step that returns only the last position has
-    # fewer queries, so placeholder queries are prepended, and their results are sliced off.
+    # The kernel requires one query per new key. If a step returns only the last position, it has
+    # fewer queries, so placeholder queries are prepended and their results are sliced off.
     needs_placeholders = query_count != new_count
     if needs_placeholders:
         placeholders = emit_full(g, 0, q.dtype, (b, new_count - query_count, h * d))
@@ -143,8 +143,8 @@ def _emit_sequence_lengths(
 
 @dataclass(frozen=True, kw_only=True)
 class _GroupQueryCall:
-    """Operands of a `GroupQueryAttention` node: `heads` (the numbers of query heads and key/value
-    heads), the `buffers`, `packed_operands` (queries, new keys and values), and `sequence_lengths`.
+    """A `GroupQueryAttention` node's operands: `heads` (the numbers of query heads and key/value
+    heads), `buffers`, `packed_operands` (queries, new keys and values), and `sequence_lengths`.
     """
 
     op: ops.Attend
@@ -175,8 +175,8 @@ class _GroupQueryCall:
 def _emit_unbiased_if_causal(
     g: Emitter, call: _GroupQueryCall, is_causal: OnnxValue, mask: Tensor
 ) -> tuple[OnnxValue, ...]:
-    """Emit an `If` that calls the kernel without a bias, which is faster, if `is_causal`, and with
-    the mask as bias otherwise. Return the attention output and the updated buffers.
+    """Emit an `If` that calls the kernel without a bias, which is faster, if `is_causal` is true,
+    and otherwise with the mask as bias. Return the attention output and the updated buffers.
     """
     types = (call.result, *(get_buffer_type(x.past.type) for x in call.buffers))
     lengths = call.result.shape[1], call.buffers[0].concatenated.type.shape[2]
@@ -189,9 +189,8 @@ def _emit_unbiased_if_causal(
 
 
 def _emit_is_causal_mask(g: Emitter, mask: Tensor, lengths: tuple[Dim, Dim]) -> OnnxValue:
-    """Emit a bool[] condition that is true if no key at or before the position of a query is
-    masked. `lengths` is the shape `[q, k]` of the mask. The queries are the last positions of the
-    sequence.
+    """Emit a bool[] condition that is true if no key at or before a query's position is masked.
+    `lengths` is the mask's shape `[q, k]`. The queries are the last positions of the sequence.
     """
     queries, keys = lengths
     with g.hoist_nodes("lengths"):
@@ -227,8 +226,8 @@ def _emit_packed_heads(x: Tensor) -> OnnxValue:
 def _emit_attention_bias(
     g: Emitter, dtype: str, lengths: tuple[Dim, Dim], mask: Tensor | None, bias: Tensor | None
 ) -> Tensor | None:
-    """Combine mask and bias into one bias `[…, *lengths]`, or return None if a causal kernel needs
-    no bias.
+    """Combine mask and bias into one bias `[…, *lengths]`. Return None if a causal kernel needs no
+    bias.
     """
     if bias is None and mask is not None and not is_always_true(mask):
         bias = g.emit_constant(0.0, dtype).with_shape((1, 1, 1, 1))
@@ -236,7 +235,7 @@ def _emit_attention_bias(
 
 
 def _emit_zeros_for_masked(result: OnnxValue, mask: Tensor) -> OnnxValue:
-    """Emit `result` `[b, t, h·d]` with zeros for fully masked queries; all heads share `mask`."""
+    """Emit `result` `[b, t, h·d]` with zeros for fully masked queries. All heads share `mask`."""
     visibility = mask.cast("f32").emit_node("ReduceMax", [3], keepdims=0)
     has_visible_key = visibility.transpose([0, 2, 1])
     return has_visible_key.cast("bool").if_else(result, 0)
@@ -252,7 +251,7 @@ HEAD_WIDTH_MULTIPLE = 8
 def find_kv_buffers(
     graph: Graph, states: Sequence[DecodeState], target: Target, opset: int
 ) -> tuple[KVCache, ...]:
-    """Return the KV caches of a decode step graph that can be updated in place."""
+    """Return the KV caches that a decode step graph can update in place."""
     if not target.in_place_cache_dtypes or opset < MIN_KV_BUFFER_OPSET:
         return ()
     states_by_input = {graph.inputs[s.name]: s for s in states if _is_bufferable(s)}
@@ -271,8 +270,8 @@ def find_kv_buffers(
 
 
 def _is_bufferable(state: DecodeState) -> bool:
-    """Return True if a state can be an in-place buffer. Return False for a sliding window, whose
-    oldest positions are evicted, and for a cache with prefix positions, whose size exceeds `past`.
+    """Return True if a state can be an in-place buffer. A sliding window cannot, because its oldest
+    positions are evicted, nor can a cache with prefix positions, because it is larger than `past`.
     """
     return state.time_axis == 2 and state.max_positions == inf and not state.initial_output
 
@@ -288,7 +287,7 @@ def _find_attention_cache(
     """
     key = _find_appended_state(op.key(node), states_by_input, use_counts)
     value = _find_appended_state(op.values(node), states_by_input, use_counts)
-    # a state that contains both keys and values would be written twice
+    # a state that contains both keys and values would be updated twice
     if key is None or value is None or key is value:
         return None
     return KVCache(key.name, value.name, key.next_output, value.next_output)

@@ -1,7 +1,7 @@
 """Lower `Scan` to ONNX `Scan` or `Loop`; a linear recurrence over many positions runs in chunks.
 
 A loop body refers to captured values of the outer graph by name. ONNX Runtime's `Scan` rejects an
-empty axis, so an axis that may be empty is padded with one position, whose results are removed.
+empty axis, so if an axis may be empty, it is padded with one position, whose results are removed.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def _emit_chunks(
 
 
 def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
-    """Emit a `Scan`, or a `Loop` for an early exit or a target that requires `Loop`."""
+    """Emit a `Scan`, or a `Loop` if the loop has an early exit or the target requires `Loop`."""
     if op.end_condition_index != -1 or g.target.loop_operator == "loop":
         return emit_loop_node(op, g, *args)
     operands = op.split_operands(args)
@@ -95,7 +95,7 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
 def _emit_scanned_operands(
     op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]
 ) -> tuple[list[OnnxValue], list[int]]:
-    """Emit scanned inputs, padded to at least one position; return them with their scan axes."""
+    """Emit scanned inputs, padded to at least one position. Return them with their scan axes."""
     tensors, axes = [*operands.scanned], [op.axis] * op.scanned_count
     # The time axis of the padding mask `keep` `[b, t]` is always 1.
     if operands.keep is not None:
@@ -103,8 +103,8 @@ def _emit_scanned_operands(
     inputs = [emit_min_length_padding(t, axis) for t, axis in zip(tensors, axes, strict=True)]
     for n, (x, axis) in enumerate(zip(tensors, axes, strict=True)):
         if any(not g.lengths.is_positive(d) for d in x.shape[axis + 1 :]):
-            # with `scan_input_axes` ONNX Runtime 1.31 crashes if a later axis is empty, e.g. the
-            # time axis of an empty cache
+            # ONNX Runtime 1.31 crashes with `scan_input_axes` if a later axis is empty, e.g. an
+            # empty cache's time axis
             inputs[n], axes[n] = _emit_moved_axis(inputs[n], axis, 0, x.rank), 0
     return inputs, axes
 
@@ -124,8 +124,8 @@ def _emit_without_placeholder(
     length: Dim,
 ) -> tuple[OnnxValue, ...]:
     """Emit the results of a `Scan` over an axis of size `length`. If the axis was empty, a
-    placeholder position was added, and the results are the initial loop-carried values and empty
-    scan outputs.
+    placeholder position was added, so return the initial loop-carried values and empty scan
+    outputs.
     """
     has_positions = g.emit_length(length) > 0
     final_carries = [
@@ -156,9 +156,7 @@ def _build_scan_body(op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]) -
 
 
 def add_body_input(g: Emitter, name: str, value: Value) -> Tensor:
-    """Bind `value` to a new subgraph input, whose unique name begins with `name`; return the
-    input.
-    """
+    """Bind `value` to a new subgraph input and return it. Its unique name begins with `name`."""
     g.values.tensors[value] = g.new_tensor(name, value.type, value)
     return g.values.tensors[value]
 
@@ -166,8 +164,8 @@ def add_body_input(g: Emitter, name: str, value: Value) -> Tensor:
 def lower_scan_body(
     op: ops.Scan, g: Emitter, captured: Sequence[Tensor], position_mask: Tensor | None
 ) -> list[OnnxValue]:
-    """Lower the body of one iteration; return its outputs. At masked positions, the
-    loop-carried values are unchanged and the scan outputs are zeros.
+    """Lower the body of one iteration and return its outputs. At masked positions, the loop-carried
+    values are unchanged and the scan outputs are zeros.
     """
     values, body_inputs = list(op.body.outputs.values()), op.split_body_inputs()
     g.values.tensors.update(zip(body_inputs.captured, captured, strict=True))
@@ -189,7 +187,7 @@ def lower_scan_body(
 
 
 def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[OnnxValue]:
-    """Lower the loop body, with an `If` that skips conditional outputs after all sequences end."""
+    """Lower the loop body. An `If` skips conditional outputs after all sequences have ended."""
     values = list(op.body.outputs.values())
     conditional_outputs = values[: len(values) - op.unfrozen_output_count]
     unconditional_nodes = collect_required_nodes(values[len(conditional_outputs) :])
@@ -231,7 +229,7 @@ def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, 
         condition = _emit_any_unfinished(operands.initial_carries[op.end_condition_index])
     loop_inputs = (iterations, condition, *operands.initial_carries)
     results = g.emit_nodes("Loop", len(op.body.outputs), *loop_inputs, body=body)
-    # scan outputs are complete if all iterations run and there is at least one iteration
+    # scan outputs are complete if all iterations run and there is at least one
     has_all_iterations = not has_early_exit and g.lengths.is_positive(length)
     scan_outputs = []
     for scan_output, type in zip(
@@ -288,7 +286,7 @@ def _has_early_exit(op: ops.Scan) -> bool:
 
 
 def _emit_any_unfinished(is_finished: OnnxValue) -> OnnxValue:
-    """Emit a bool[] that is true if a sequence is unfinished; a sum allows empty batches."""
+    """Emit a bool[] that is true if a sequence is unfinished. A sum supports an empty batch."""
     return emit_count_nonzero(~is_finished, dtype="i32") > 0
 
 
@@ -296,7 +294,7 @@ def _emit_zero_filled(
     op: ops.Scan, g: Emitter, scan_outputs: OnnxValue, type: Type, iterations: OnnxValue
 ) -> OnnxValue:
     """Extend `scan_outputs`, which has an entry for each iteration that ran, to `iterations`
-    entries with zeros; `type` is the type of the result.
+    entries with zeros. `type` is the type of the result.
     """
     element_shape = remove_axis(type, op.axis).shape
     run_count = emit_axis_length(scan_outputs, 0)

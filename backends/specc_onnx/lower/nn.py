@@ -29,7 +29,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 @lower
 def linear(op: ops.Linear, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None) -> OnnxValue:
-    """Lower a linear layer to `Gemm`, `FusedMatMul` or `MatMul` by target and weight layout."""
+    """Lower a linear layer to `Gemm`, `FusedMatMul` or `MatMul`, depending on target and layout."""
     weight, is_transposed = _find_stored_weight(g, weight)
     result_type = g.site.types[0]
     # `MatMul` accepts any leading axes; `Gemm` needs two reshapes.
@@ -58,7 +58,7 @@ def _find_stored_weight(g: Emitter, w: Tensor) -> tuple[Tensor, bool]:
 
 def emit_unflatten(x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
     """Reshape `[n, d]` to `shape`, the inverse of `emit_flatten`."""
-    # No graph contains the symbol `flattened tokens`, so `Reshape` never copies the first axis.
+    # The symbol `flattened tokens` is in no graph, so `Reshape` never copies the first axis.
     flat_shape = (Dim.symbol("flattened tokens"), shape[-1])
     return emit_reshape(x, shape, source_shape=flat_shape)
 
@@ -67,7 +67,7 @@ def emit_unflatten(x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
 def layer_norm(
     op: ops.LayerNorm, g: Emitter, x: Tensor, scale: Tensor | None, bias: Tensor | None
 ) -> OnnxValue:
-    """Emit a `LayerNormalization` over the last axis; ones replace an absent scale."""
+    """Emit a `LayerNormalization` over the last axis. Ones replace an absent scale."""
     return _emit_norm_input(g, x).emit_node(
         "LayerNormalization", _emit_norm_scale(g, x, scale), bias, axis=-1, epsilon=op.eps
     )
@@ -123,8 +123,8 @@ def emit_masked_softmax(
     scores: OnnxValue, mask: Tensor | None, *, is_finite: bool = False
 ) -> OnnxValue:
     """Emit a softmax of `scores` over the unmasked keys of the last axis. The attention weights are
-    zero if all keys are masked or all scores are -inf. If `is_finite`, all scores are known to be
-    finite.
+    zero if all keys are masked or all scores are -inf. `is_finite` is True if all scores are known
+    to be finite.
     """
     g, dtype = scores.g, scores.dtype
     mask = None if mask is None or is_always_true(mask) else mask
@@ -144,7 +144,7 @@ def emit_masked_softmax(
 def patch_embedding(
     op: ops.PatchEmbedding, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> OnnxValue:
-    """Emit a convolution whose stride is the kernel size; flatten the result in row-major order."""
+    """Emit a convolution whose stride is the kernel size. Flatten the result in row-major order."""
     height, width = weight.shape[2:]
     assert None not in (height.number, width.number), "patch sizes are static"
     size = [height.number, width.number]
@@ -200,8 +200,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> OnnxValue:
     assert op.dim.number is not None, "the width is static"
     pair_count = op.dim.number // 2
     exponents = np.arange(pair_count, dtype=np.float64)
-    # fairseq divides by `pair_count - 1` instead of `pair_count`, so that the last frequency is 1 /
-    # base
+    # fairseq divides by `pair_count - 1` instead of `pair_count`, so its last frequency is 1 / base
     if op.layout == "fairseq":
         frequencies = op.base ** (-exponents / max(pair_count - 1, 1))
     else:
@@ -212,7 +211,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> OnnxValue:
         rank = positions.rank
         columns = [x.unsqueeze(rank + 1) for x in (sines, cosines)]
         pairs = g.emit_node("Concat", *columns, axis=rank + 1)
-        # in the shape operand of `Reshape`, 0 copies the size of the input axis at the same index
+        # 0 in the shape operand of `Reshape` copies the size of the input axis at the same index
         table = pairs.reshape([*[0] * rank, op.dim.number])
     else:
         table = sines.emit_node("Concat", cosines, axis=positions.rank)
@@ -221,7 +220,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> OnnxValue:
 
 @lower
 def rope_angles(op: ops.RopeAngles, g: Emitter, *positions: Tensor) -> tuple[OnnxValue, OnnxValue]:
-    """Emit the cosines and sines of RoPE angles; each M-RoPE feature pair has a position axis."""
+    """Emit the cosines and sines of RoPE angles. Each M-RoPE feature pair has a position axis."""
     assert op.dim.number is not None, "the width is static"
     frequencies: Sequence[float] = op.frequencies
     if not frequencies:
@@ -253,7 +252,7 @@ def apply_rope(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Te
     """
     if g.has_operator("RotaryEmbedding") and x.dtype in ("f32", "f16"):
         return _emit_rotary_embedding(op, g, x, cosines, sines)
-    # Features after the rotated features are unchanged (partial rotary embedding).
+    # The features after the rotated features are unchanged (partial rotary embedding).
     rotated_width, width = 2 * cosines.shape[-1], x.shape[-1]
     c, s = cosines.unsqueeze(1), sines.unsqueeze(1)
     features = x if rotated_width == width else x.slice(3, 0, rotated_width)
@@ -287,8 +286,8 @@ def _emit_rotary_embedding(
         "rotary_embedding_dim": None if 2 * pairs == width else (2 * pairs).number,
     }
     result = x.emit_node("RotaryEmbedding", *tables, **options)
-    # Attention may use packed heads `[b, t, h·d]`, so RoPE is also applied to packed heads; then
-    # the transposes are unused.
+    # Attention may use packed heads `[b, t, h·d]`, so RoPE is also applied to packed heads. If they
+    # are used, the transposes are dead nodes.
     packed = g.layouts.packed_heads.get(x.name)
     if packed is not None and heads.number is not None:
         options["num_heads"] = heads.number

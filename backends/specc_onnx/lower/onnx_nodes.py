@@ -13,7 +13,7 @@ PROBABILITIES_OUTPUT_MODE = 3
 """The `qk_matmul_output_mode` that returns attention weights after softcap, mask and softmax."""
 
 EXPERT_LOOP_NAME = "experts"
-"""The last component of the scoped name of the loop body over experts."""
+"""The last component of the scoped name of the loop body that runs experts."""
 
 
 def iterate_node_bodies(node: NodeProto) -> Iterator[GraphProto]:
@@ -44,7 +44,7 @@ def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
 
 def make_unique_name(preferred_name: str, used_names: set[str]) -> str:
     """Return the preferred name, with a numeric suffix from 2 if it is in `used_names`, and add the
-    name to `used_names`. The suffix is found by binary search.
+    name to `used_names`. Binary search finds the suffix.
     """
     name = preferred_name
     if name in used_names:
@@ -94,8 +94,8 @@ def _make_attribute(key: str, value: Any) -> AttributeProto:
 
 
 def make_tensor_proto(array: Array, dtype: str) -> TensorProto:
-    """Build a TensorProto from `array`. The name of the TensorProto consists of `dtype` and the
-    values of the array (up to 8 elements) or its shape, e.g. `i64:[0,1]` or `f32:512x512`.
+    """Build a TensorProto from `array`. Its name consists of `dtype` and the array's values (up to
+    8 elements) or shape, e.g. `i64:[0,1]` or `f32:512x512`.
     """
     little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
     is_small = array.size <= 8
@@ -109,14 +109,14 @@ def make_tensor_proto(array: Array, dtype: str) -> TensorProto:
 
 
 def make_value_info(name: str, type: Type) -> ValueInfoProto:
-    """Return a ValueInfoProto, in which the `dim_param` of a dynamic dimension is its formula."""
+    """Return a ValueInfoProto, in which a dynamic dimension's `dim_param` is its formula."""
     dims = [d.number if d.number is not None else str(d) for d in type.shape]
     info: ValueInfoProto = helper.make_tensor_value_info(name, ONNX_TYPE_CODES[type.dtype], dims)
     return info
 
 
 def find_live_nodes(nodes: list[NodeProto], required_names: Iterable[str]) -> list[NodeProto]:
-    """Return the nodes that are needed to compute the values `required_names`, in graph order."""
+    """Return the nodes that compute the values `required_names`, in graph order."""
     used_names, live_nodes = set(required_names), []
     for node in reversed(nodes):
         if not used_names.isdisjoint(node.output):
@@ -126,7 +126,7 @@ def find_live_nodes(nodes: list[NodeProto], required_names: Iterable[str]) -> li
 
 
 class _IdentityKey:
-    """A hash key that compares graphs by identity and keeps its graph alive, so ids are unique."""
+    """A hash key that compares graphs by identity. It keeps its graph alive, so ids are unique."""
 
     def __init__(self, graph: GraphProto) -> None:
         self.graph = graph
@@ -139,7 +139,7 @@ class _IdentityKey:
 
 
 def make_hashable(value: Any) -> Hashable:
-    """Return a hash key for the value of a node attribute; graphs are compared by identity."""
+    """Return a hash key for a node attribute's value. Graphs are compared by identity."""
     if isinstance(value, GraphProto):
         return _IdentityKey(value)
     return tuple(value) if isinstance(value, list) else value

@@ -1,8 +1,8 @@
 """The compile targets, and the ONNX opsets and types that they support.
 
-The lowest supported opset is 17, so `OPERATOR_SINCE` lists only operators of later opsets; a test
-compares the table with ONNX's schemas. `Swish` is not used: ONNX Runtime 1.31 has no kernel for it
-from opset 25 on.
+The lowest supported opset is 17, so `OPERATOR_SINCE` lists only operators of later opsets. A test
+compares the table with ONNX's schemas. `Swish` is not used, because ONNX Runtime 1.31 has no kernel
+for it from opset 25 on.
 
 Measured with ONNX Runtime 1.31: the linear layer of `ort-cpu` (`FusedMatMul`) was 2 to 7 % faster
 than `Gemm` on BERT-base. Additions are not fused with norms: 24 additions and norms of 128 tokens
@@ -51,7 +51,7 @@ HALF_DTYPES = frozenset({"f16", "bf16"})
 
 
 MIN_OPSET, MAX_OPSET, DEFAULT_OPSET = 17, 26, 23
-"""The range of supported opsets, and the default."""
+"""The range of supported opsets, and the default opset."""
 
 OPERATOR_SINCE: dict[str, int] = {
     "Attention": 23,
@@ -109,11 +109,11 @@ CUDA_MISSING_KERNELS = frozenset(
         *("Pad i64", "TopK inf f32", "stable TopK"),
     }
 )
-"""Operators, with an element type or condition, that have no usable kernel in the CUDA provider of
-ONNX Runtime 1.31. `MaxPool` has kernels up to opset 21. Measured on an H200: `MatMulInteger` fails
-for many shapes with 521 rows, because cuBLAS does not support them; `TopK` returns indices out of
-range for -inf (`TopK inf`), and orders equal elements arbitrarily on axes longer than 256 (`stable
-TopK`).
+"""Operators, some with an element type or condition, that have no usable kernel in the CUDA
+provider of ONNX Runtime 1.31. `MaxPool` has kernels up to opset 21. Measured on an H200:
+`MatMulInteger` fails for many shapes with 521 rows, because cuBLAS does not support them; `TopK`
+returns indices out of range for -inf (`TopK inf`), and orders equal elements arbitrarily on axes
+longer than 256 (`stable TopK`).
 """
 
 TARGETS: Mapping[str, Target] = {

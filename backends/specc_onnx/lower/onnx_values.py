@@ -1,5 +1,5 @@
-"""Values of the ONNX graph under construction. Operators and methods of values emit nodes: `x * 2 +
-y` emits a `Mul` and an `Add`.
+"""Values of the ONNX graph under construction. Operators and methods of values emit nodes. For
+example, `x * 2 + y` emits a `Mul` and an `Add`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ SAME_DTYPE_OPERATORS = frozenset(
         *("GreaterOrEqual", "LessOrEqual", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Where"),
     }
 )
-"""Operators whose operands, except for the condition of `Where`, have the same element type."""
+"""Operators whose operands, except the condition of `Where`, have the same element type."""
 
 RESULT_DTYPES: Mapping[str, Sequence[str | int]] = {
     **dict.fromkeys(("And", "Equal", "Greater", "GreaterOrEqual", "IsNaN"), ("bool",)),
@@ -46,8 +46,8 @@ results of all other operators have the element type of the first operand.
 
 
 class OnnxValue:
-    """A value of the ONNX graph: its unique name and its element type. Operators and methods emit
-    nodes. A Python number on the other side of an operator gets the element type of the value.
+    """A value of the ONNX graph, with its unique name and element type. Operators and methods emit
+    nodes. A Python number as the other operand gets the value's element type.
     """
 
     __slots__ = ("dtype", "g", "name")
@@ -56,11 +56,11 @@ class OnnxValue:
         self.g, self.name, self.dtype = g, name, dtype
 
     def with_type(self, type: Type, value: Value | None = None) -> "Tensor":
-        """Return the value as a tensor of type `type` that corresponds to the IR value `value`."""
+        """Return this value as a tensor of type `type`, which represents the IR value `value`."""
         return Tensor(self.g, self.name, type, value)
 
     def with_shape(self, shape: Sequence[DimLike]) -> "Tensor":
-        """Return the value as a tensor of shape `shape`, without a corresponding IR value."""
+        """Return this value as a tensor of shape `shape` that represents no IR value."""
         return self.with_type(Type.of(self.dtype, *shape))
 
     def emit_node(self, kind: str, *operands: "Operand", **attributes: Any) -> "OnnxValue":
@@ -116,7 +116,7 @@ class OnnxValue:
         return self.g.emit_node("GreaterOrEqual", self, other)
 
     def equals(self, other: "Operand") -> "OnnxValue":
-        """Emit an elementwise comparison; `==` compares Python objects."""
+        """Emit an elementwise comparison. `==` compares Python objects."""
         return self.g.emit_node("Equal", self, other)
 
     def maximum(self, other: "Operand") -> "OnnxValue":
@@ -156,7 +156,7 @@ class OnnxValue:
         return self.emit_node("Round")
 
     def reshape(self, shape: "Operand") -> "OnnxValue":
-        """Emit the value in the shape i64[n]; a size of 0 copies the axis, -1 is computed."""
+        """Emit the value in the shape i64[n]. 0 copies an axis size, and -1 is inferred."""
         return self.emit_node("Reshape", shape)
 
     def expand(self, shape: "Operand") -> "OnnxValue":
@@ -188,7 +188,7 @@ class OnnxValue:
         return self.g.emit_node("Gather", self, indices, axis=axis)
 
     def gather_elements(self, indices: "Operand", axis: int) -> "OnnxValue":
-        """Emit the elements at `indices`, which are indices along an axis."""
+        """Emit the elements at `indices` along an axis (one index per result element)."""
         return self.g.emit_node("GatherElements", self, indices, axis=axis)
 
     def slice(self, axis: int, start: DimLike, stop: DimLike) -> "OnnxValue":
@@ -206,7 +206,7 @@ class NodeResult(OnnxValue):
 
 
 class Tensor(OnnxValue):
-    """A value of the ONNX graph with its type and the corresponding IR `value`, if any."""
+    """A value of the ONNX graph, with its type and the IR `value` that it represents, if any."""
 
     __slots__ = ("type", "value")
 
@@ -226,13 +226,13 @@ class Tensor(OnnxValue):
 
 
 Operand: TypeAlias = OnnxValue | bool | int | float | Sequence[float] | None
-"""An operand of a node: a value, a constant or None if it is absent. A constant has the element
-type of the other operands in `SAME_DTYPE_OPERATORS`; otherwise, integers are i64, floats f32.
+"""An operand of a node: a value, a constant or None if it is absent. In `SAME_DTYPE_OPERATORS`, a
+constant gets the element type of the other operands. Otherwise, integers are i64 and floats f32.
 """
 
 
 def choose_constant_dtype(kind: str, operands: Sequence[Operand], constant: Operand) -> str:
-    """Return the element type of a Python constant among the `operands` of the operator `kind`."""
+    """Return the element type that a Python constant in `operands` of the operator `kind` gets."""
     if kind in SAME_DTYPE_OPERATORS:
         for operand in operands[1:] if kind == "Where" else operands:
             if isinstance(operand, OnnxValue):

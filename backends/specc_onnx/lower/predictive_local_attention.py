@@ -3,7 +3,7 @@
     abs(float(j) - center[i]) <= radius
 
 Each decode step has one query per sequence. If less than half of all keys are between the minimum
-and the maximum center, extended by the radius, only these keys are scored and summed; the weights
+and the maximum center, extended by the radius, only these keys are scored and summed. The weights
 of all other keys are zeros.
 """
 
@@ -26,7 +26,7 @@ from specc_onnx.lower.query_key_slices import (
 from specc_onnx.lower.tensor_helpers import emit_matmul, emit_reduce
 
 WINDOW_KEYS_DIM = Dim.symbol("near.keys")
-"""The symbolic number of keys in the union of the windows of all batch elements."""
+"""The symbolic number of keys in the union of all batch elements' windows."""
 
 MIN_KEYS = 1000
 """Maximum number of keys for which attention to all keys is as fast as slicing the window."""
@@ -34,14 +34,14 @@ MIN_KEYS = 1000
 
 @dataclass(frozen=True, slots=True)
 class WindowKeys:
-    """The span of keys in a window; `reads_window_only`, bool[], is false if all keys are read."""
+    """The span of keys in a window. `reads_window_only`, bool[], is false if all keys are read."""
 
     keys: PositionSpan
     reads_window_only: OnnxValue
 
 
 def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
-    """Return the center and radius of the window of a mask `[…, 1, k]`, or None for other masks."""
+    """Return the window center and radius of a mask `[…, 1, k]`, or None if it has no window."""
     shape = mask.shape
     if not g.target.uses_blocked_attention or len(shape) < 2 or shape[-2] != 1 or shape[-1].number:
         return None
@@ -50,7 +50,7 @@ def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
 
 def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Value] | None:
     """Match a mask `abs(j - center) <= radius` over `keys` positions `j`, or its conjunction with
-    other masks; return the center and the radius.
+    other masks. Return the center and the radius.
     """
     conditions = [mask]
     # The comparison may be an operand of a logical AND.
@@ -75,9 +75,7 @@ def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Val
 
 
 def _match_center(g: Emitter, difference: Node, keys: Dim) -> Value | None:
-    """Match a difference of key positions and center, in either order; return the center or
-    None.
-    """
+    """Match a difference of key positions and center, in any order. Return the center or None."""
     match difference:
         case Node(ops.Arith(fn="sub"), (Value() as left, Value() as right)):
             for positions, center in ((left, right), (right, left)):
@@ -143,9 +141,8 @@ def _emit_extreme(g: Emitter, value: Value, kind: str, placeholder: Operand) -> 
 def emit_window_weights(
     g: Emitter, center: tuple[Value, Value], operands: tuple[Tensor, Tensor]
 ) -> OnnxValue:
-    """Emit attention weights `[…, 1, k]`, the masked softmax of `operands` (scores and mask). The
-    weights of keys outside the window around `center` (center and radius) are zeros, and their
-    scores are not computed.
+    """Emit attention weights `[…, 1, k]`, the masked softmax of `operands` (scores and mask). Keys
+    outside the window `center` (center and radius) get zeros, and their scores are not computed.
     """
     type = g.site.types[0]
     keys = type.shape[-1]
@@ -194,8 +191,8 @@ def _emit_window_or_all_weights(
 def _emit_key_weights(
     g: Emitter, operands: tuple[Tensor, Tensor], keys: PositionSpan | None
 ) -> OnnxValue:
-    """Emit the attention weights of a span of keys (None: all keys), computed from scores and mask
-    that are recomputed in the innermost body.
+    """Emit the attention weights of a span of keys (None: all keys). Scores and mask are recomputed
+    in the innermost body.
     """
     scores, mask = (
         emit_recomputed_slice(g, x, (None, x.rank - 1), (None, keys), recomputes_single_axis=True)
@@ -224,7 +221,7 @@ def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> OnnxValue | 
 
 
 def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
-    """Return the window of the attention weights `value` or of a factor of `value`, if any."""
+    """Return the window of the attention weights `value`, or of a factor of `value`, or None."""
     pending = [value]
     while pending:
         value = pending.pop()

@@ -3,9 +3,9 @@
 `int8` is W8A8 with per-token activation scales. For `ort-cpu`, `MatMulIntegerToFloat` applies both
 scales to weights stored `[in, out]`; its bias operand is not used, because ONNX Runtime 1.31 also
 multiplies the bias by per-token scales. Embedding tables and expert weights stay `[out, in]` and
-use `QGemm`. Other targets use `MatMulInteger` (CUDA: a float MatMul of the int8 codes) and a
-separate `Mul` node for each scale, so that ONNX Runtime does not fuse the scales with the bias.
-Group-wise weights use `MatMulNBits`, or are dequantized first.
+use `QGemm`. Other targets use `MatMulInteger` (on CUDA, a float MatMul of the int8 codes) and a
+`Mul` node for each scale. The nodes are separate, so that ONNX Runtime does not fuse the scales
+with the bias. Group-wise weights use `MatMulNBits`, or are dequantized first.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 MIN_TOKEN_MAXIMUM = 1e-30
-"""Lower bound of the absolute maximum of a token, so that a token of zeros has a nonzero scale."""
+"""Lower bound of a token's absolute maximum, which gives a token of zeros a nonzero scale."""
 BLOCK_DEQUANTIZE_SINCE = 21
 """The first opset with block-wise `DequantizeLinear` and int4."""
 INT8_ACCURACY_LEVEL = 4
@@ -43,7 +43,7 @@ def quantized_linear(
     bias: Tensor | None,
     zero_points: Tensor | None = None,
 ) -> OnnxValue:
-    """Lower `x @ w.T + b` with quantized weights to the fastest kernel of the target for the
+    """Lower `x @ w.T + b` with quantized weights to the target's fastest kernel for the
     quantization format.
     """
     dtype, target = x.dtype, g.target
@@ -96,12 +96,13 @@ def _emit_integer_product(
     """Emit an integer MatMul, then multiply by the per-channel scales and the per-token scales."""
     g = x.g
     token_scales, scaled_tokens = _emit_token_scales(x)
-    # `QuantizeLinear` has no per-token scales, so it quantizes scaled tokens with the scale 1.
+    # `QuantizeLinear` has no per-token scales, so it is applied to scaled tokens with the scale 1.
     is_float = g.lacks_kernel("MatMulInteger", "i8")
     zero_point = g.emit_constant(0, "i8") if is_float else g.emit_constant(128, "u8")
     codes = scaled_tokens.emit_node("QuantizeLinear", 1.0, zero_point)
     if g.target.quantized_operators == "rows" and op.layout == "columns":
-        # omit the weight zero point: ONNX Runtime 1.32 fails to convert a shared zero point to u8
+        # omit the weight zero point, because ONNX Runtime 1.32 cannot convert a shared zero point
+        # to u8
         operands = (codes, w, token_scales, scales, zero_point)
         product = g.emit_node("MatMulIntegerToFloat", *operands, domain=CONTRIB_DOMAIN)
         g.innermost_body.types[product.name] = Type.of("f32", *result_shape)
@@ -114,8 +115,8 @@ def _emit_integer_product(
         g.innermost_body.types[product.name] = flat_type
         sums = product if len(result_shape) == 2 else emit_unflatten(product, result_shape)
     elif is_float:
-        # the float MatMul is exact up to 1040 inputs; ONNX Runtime casts the weights once, at load
-        # time
+        # the float MatMul is exact for up to 1040 inputs; ONNX Runtime casts the weights once, at
+        # load time
         matrix = _emit_columns(op, w.cast("f32"))
         sums = codes.cast("f32").emit_node("MatMul", matrix)
     else:
@@ -148,7 +149,7 @@ def _emit_token_maximum(x: Tensor) -> OnnxValue:
     """Emit the absolute maximum of each token, at least `MIN_TOKEN_MAXIMUM`."""
     last_axis = x.rank - 1
     magnitude = emit_reduce("ReduceMax", x.abs(), last_axis, keepdims=True)
-    # ONNX Runtime's `ReduceMax` over an empty axis returns an empty axis instead of an axis of size
+    # For an empty axis, ONNX Runtime's `ReduceMax` returns an empty axis instead of an axis of size
     # 1.
     if not all(x.g.lengths.is_positive(d) for d in x.shape):
         magnitude = magnitude.slice(last_axis, 0, 1)
@@ -180,8 +181,8 @@ def _emit_fake_quantized_groups(x: Tensor, group_size: int) -> Tensor:
     groups = emit_reshape(padded, shape, source_shape=padded_shape)
     maximum = _emit_token_maximum(groups)
     scale = maximum / 127
-    # The kernel of `MatMulNBits` multiplies by the reciprocal of the scale, which rounds
-    # differently from a division by the scale.
+    # The kernel of `MatMulNBits` multiplies by the reciprocal of the scale. A division by the scale
+    # would be rounded differently.
     inverse_scale = 127 / maximum
     values = (groups * inverse_scale).round() * scale
     values = emit_reshape(values, padded_shape, source_shape=shape)
@@ -193,8 +194,8 @@ def _emit_fake_quantized_groups(x: Tensor, group_size: int) -> Tensor:
 def _emit_dequantized_product(
     op: ops.QuantizedLinear, x: Tensor, w: Tensor, scales: Tensor, zero_points: Tensor | None
 ) -> OnnxValue:
-    """Emit `x @ w.T` as a float MatMul with dequantized weights, and with activations that are
-    quantized and dequantized if the format quantizes activations.
+    """Emit `x @ w.T` as a float MatMul with dequantized weights. If the format quantizes
+    activations, they are quantized and dequantized first.
     """
     if op.rounding == "row":
         x = _emit_fake_quantized_tokens(x)
@@ -216,7 +217,7 @@ def quantized_embedding(
     flat_ids = emit_reshape(indices, (count,), source_shape=ids.shape) if rank != 1 else indices
     is_transposed = op.layout == "columns"
     codes = _emit_gathered_groups(table, flat_ids, count, axis=int(is_transposed))
-    # Each token has one scale, or one scale per group if the layout of the table is `columns`.
+    # A token has one scale, or one scale per group if the table's layout is `columns`.
     has_block_scales = is_transposed and scales.rank > 1
     token_scales = _emit_gathered_groups(scales, flat_ids, count, axis=int(has_block_scales))
     values = _emit_dequantized_matrix(op, codes, token_scales, op.width)
@@ -272,8 +273,8 @@ def _emit_dequantized_matrix(
     """Dequantize a weight matrix in its stored layout."""
     dtype, block = scales.dtype, op.group_size
     if not block:
-        # per-channel scales are along the last axis in the layout `columns`, otherwise along the
-        # first axis
+        # in the layout `columns`, per-channel scales are along the last axis, otherwise along the
+        # first
         is_transposed = op.layout == "columns"
         return w.cast(dtype) * (scales if is_transposed else scales.unsqueeze(1))
     if op.layout == "columns":
@@ -281,8 +282,8 @@ def _emit_dequantized_matrix(
     w = _emit_unpacked_int4(w) if op.bits == 4 else w
     row_count, group_count = scales.shape
     shape = (row_count, group_count, Dim.from_value(block))
-    # Without zero points, group-wise codes are stored as unsigned integers with the zero point in
-    # the middle of the range.
+    # If there are no zero points, group-wise codes are unsigned integers whose zero point is the
+    # middle of the range.
     if zero_points is None:
         offset = w.g.emit_constant(float(2 ** (op.bits - 1)), dtype)
     else:
@@ -301,7 +302,7 @@ def _emit_dequantized_columns(w: Tensor, scales: Tensor, width: Dim, group_size:
         with g.hoist_nodes(g.site.scope, level=0):
             return w.emit_node("DequantizeLinear", scales, axis=0, block_size=group_size)
     # If the opset has no block-wise `DequantizeLinear`, each scale is repeated for all input
-    # features of its group.
+    # features in its group.
     repeated_scales = scales.unsqueeze(1).expand([1, group_size, 1])
     group_count, column_count = scales.shape
     padded_width = group_count * group_size

@@ -1,7 +1,8 @@
-"""Slice query-key masks, scores and attention operands by recomputing them per block. Ops that are
-elementwise along queries and keys commute with slicing. For example, for a block of 32 queries and
-95 keys, `j <= i` compares 32 query positions with 95 key positions. Values with only one of the two
-axes and results of all other ops are leaves, which the caller slices.
+"""Slice query-key masks, scores and attention operands by recomputing them per block. If an op is
+elementwise along queries and keys, its operands are sliced instead of its result. For example, for
+a block of 32 queries and 95 keys, `j <= i` compares 32 query positions with 95 key positions.
+Values with only one of the two axes, and results of all other ops, are leaves, which the caller
+slices.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,10 +36,10 @@ LeafFunction: TypeAlias = Callable[[Value, QueryKeyAxes], Value]
 @dataclass(kw_only=True)
 class QueryKeySlicer:
     """A builder that recomputes slices of query-key tensors `[…, q, k]` for the spans `queries` and
-    `keys`. `slice_leaf` slices leaves; `query_key_leaves` collects the leaves with both axes. With
-    `recomputes_single_axis`, values with only one of the two axes are also recomputed, except
-    results of expensive ops other than MatMul. Attention weights are recomputed only if their mask
-    excludes all keys outside `visible_band`.
+    `keys`. `slice_leaf` slices leaves. `query_key_leaves` collects the leaves with both axes. If
+    `recomputes_single_axis` is True, values with only one of the two axes are also recomputed,
+    except results of expensive ops other than MatMul. Attention weights are recomputed only if
+    their mask excludes all keys outside `visible_band`.
     """
 
     queries: Dim
@@ -52,7 +53,7 @@ class QueryKeySlicer:
     _slices: dict[tuple[Value, QueryKeyAxes], Value] = field(default_factory=dict)
 
     def slice_value(self, value: Value, axes: QueryKeyAxes) -> Value:
-        """Add nodes that compute the slice of `value` along `axes`; return their result."""
+        """Add nodes that compute the slice of `value` along `axes`, and return their result."""
         stack = [(value, axes)]
         # The traversal uses an explicit stack, because masks may be computed by thousands of nodes.
         while stack:
@@ -79,7 +80,7 @@ class QueryKeySlicer:
     def _slice_all_operands(
         self, value: Value, axes: QueryKeyAxes
     ) -> list[tuple[Value, QueryKeyAxes] | None] | None:
-        """Return the operands of `value` with their query and key axes, or None for a leaf."""
+        """Return the operands of `value` with their query and key axes, or None if it is a leaf."""
         node = value.node
         present_axes = [axis for axis in axes if axis is not None]
         if node is None or not self._should_recompute(node.op, len(present_axes)):
@@ -95,8 +96,8 @@ class QueryKeySlicer:
         ]
 
     def _should_recompute(self, op: Op, axis_count: int) -> bool:
-        """Return True if results of `op` that have one or both (`axis_count`) of the query axis and
-        the key axis are recomputed instead of sliced.
+        """Return True if results of `op` are recomputed instead of sliced. `axis_count` is 1 if
+        they have one of the query axis and the key axis, and 2 if they have both.
         """
         if isinstance(op, ops.Scan):
             return False
@@ -142,7 +143,7 @@ class QueryKeySlicer:
 
 
 def _find_result_dependences(node: Node, result_index: int) -> list[Dependence]:
-    """Return the dependences of one result of a node on its operands."""
+    """Return the dependences of one of a node's results on the operands."""
     types = tuple(a.type if a else None for a in node.args)
     dependences = find_op_dependences(node.op, types, node.op.infer_result_types(*types))
     return [dependence for dependence in dependences if dependence.result == result_index]
@@ -197,8 +198,8 @@ def slice_attention_operands(
     queries: PositionSpan,
     keys: PositionSpan | None,
 ) -> AttentionOperands:
-    """Emit the operands of the attention of a span of queries to a span of keys (None: all keys).
-    Mask and bias are recomputed; queries, keys and values are sliced.
+    """Emit the operands for attention of a span of queries to a span of keys (None: all keys). Mask
+    and bias are recomputed. Queries, keys and values are sliced.
     """
     mask, bias = (
         emit_recomputed_mask(g, x, queries, keys) if x and x.value else x
@@ -229,8 +230,8 @@ def emit_recomputed_slice(
     recomputes_single_axis: bool = False,
     visible_band: Interval = EMPTY_INTERVAL,
 ) -> Tensor:
-    """Emit `x`, recomputed in the innermost body for a span of queries and a span of keys (None
-    means all positions); `axes` are its query and key axes. The keyword arguments are those of
+    """Emit `x`, recomputed in the innermost body for a span of queries and a span of keys (None:
+    all positions). `axes` are its query and key axes. The keyword arguments are those of
     `QueryKeySlicer`.
     """
     assert x.value is not None, "an operand of the graph has a value"
@@ -271,8 +272,8 @@ def emit_recomputed_mask(
 
 
 def _emit_not_duplicated(keys: PositionSpan, global_positions: OnnxValue) -> OnnxValue:
-    """Emit a mask that is false for global keys inside the window, which would otherwise be counted
-    twice.
+    """Emit a mask that is false for global keys inside the window, which would be counted twice
+    otherwise.
     """
     g, is_before = keys.start.g, global_positions < keys.start
     is_after = global_positions >= keys.stop
@@ -296,7 +297,7 @@ def _emit_head_slice(
 def emit_position_slice(
     g: Emitter, x: Tensor, axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
 ) -> Tensor:
-    """Emit `x` sliced to `spans` along `axes`; an axis or a span of None is skipped."""
+    """Emit `x` sliced to `spans` along `axes`. An axis or span that is None is skipped."""
     axis_spans = [
         (axis, span)
         for axis, span in zip(axes, spans, strict=True)
@@ -319,9 +320,7 @@ def emit_position_slice(
 
 
 def _emit_gathered_positions(x: OnnxValue, axis: int, span: PositionSpan) -> OnnxValue:
-    """Emit the positions of a span with global positions, which are first; for another span, return
-    `x`.
-    """
+    """Emit the positions of a span, global positions first. If it has none, return `x`."""
     if span.global_positions is None:
         return x
     positions = x.gather(span.global_positions, axis)

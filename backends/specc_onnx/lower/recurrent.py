@@ -1,8 +1,8 @@
 """Lower RNN, GRU and LSTM to ONNX operators, or to a loop.
 
-ONNX's recurrent operators need time-major input, ONNX's gate order and right padding. The nodes
-that reorder weights have only constant inputs, so a runtime constant-folds them when it loads the
-model.
+ONNX's recurrent operators need time-major input, another gate order than the IR, and right padding.
+The nodes that reorder weights have only constant inputs, so a runtime constant-folds them when it
+loads the model.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from specc_onnx.lower.tensor_helpers import emit_arange, emit_count_nonzero, emi
 
 
 def _find_time_major_operand(layer: "_RecurrentLayer", x: Tensor) -> OnnxValue | None:
-    """Return `x` as `[t, b, d]` if `x` is the output of a recurrent layer, or the
-    concatenation of the outputs of its two directions, with the same padding mask; otherwise None.
+    """Return `x` as `[t, b, d]` if it is the output of a recurrent layer with the same padding
+    mask, or the concatenation of such a layer's two directions. Otherwise, return None.
     """
     g, operands = layer.g, [x]
     node = x.value.node if x.value else None
@@ -40,7 +40,7 @@ def _find_time_major_operand(layer: "_RecurrentLayer", x: Tensor) -> OnnxValue |
 
 
 def _emit_placeholder_count(g: Emitter, length: Dim) -> OnnxValue:
-    """Emit the number of placeholder positions, i64[1]: 1 if a dimension is 0, otherwise 0."""
+    """Emit the number of placeholder positions, i64[1], which is 1 if a dimension is 0, else 0."""
     return ([1] - g.emit_shape([length])).maximum([0])
 
 
@@ -75,7 +75,7 @@ def _emit_gathered_positions(x: OnnxValue, positions: OnnxValue) -> OnnxValue:
 
 @dataclass(frozen=True, slots=True)
 class GateOrder:
-    """The order of gates in ONNX, and the index of the gate whose weights are negated, if any."""
+    """The order of the gates in ONNX, and the index of the gate with negated weights, if any."""
 
     order: Sequence[int]
     negated_index: int | None = None
@@ -88,12 +88,12 @@ def emit_reordered_weights(
     biases: tuple[Tensor | None, Tensor | None],
     axis: int = 0,
 ) -> list[OnnxValue | None]:
-    """Emit input weights, recurrent weights and the concatenated biases (None without biases) in
+    """Emit input weights, recurrent weights and the concatenated biases (None if there are none) in
     ONNX's gate order. Parameters are reordered outside loops.
     """
     parameter_names = {t.name for t in g.values.parameters.values()}
     is_static = all(w.name in parameter_names for w in (*weights, *biases) if w)
-    # Weights that are computed inside a loop body are not visible outside it.
+    # Weights that a loop body computes are not visible outside the body.
     with g.hoist_nodes(g.site.scope, level=0) if is_static else nullcontext():
         bias = _emit_joined_bias(g, gate_order, biases, weights[0].shape[axis].number or 0)
         ordered_weights = (emit_reordered_gates(g, w, gate_order, axis) for w in weights)
@@ -103,7 +103,7 @@ def emit_reordered_weights(
 def _emit_joined_bias(
     g: Emitter, gate_order: GateOrder, biases: tuple[Tensor | None, Tensor | None], length: int
 ) -> OnnxValue | None:
-    """Emit the concatenation of both biases, as ONNX requires. Zeros replace a missing bias."""
+    """Emit both biases concatenated, as ONNX requires. Zeros replace a missing bias."""
     if not any(biases):
         return None
     zeros = g.emit_constant([0.0] * length, next(b.dtype for b in biases if b))
@@ -130,9 +130,9 @@ FUSED_LAYER_DTYPES = ("f32", "f16")
 """The element types for which ONNX Runtime implements the recurrent operators."""
 
 LSTM_GATE_ORDER, GRU_GATE_ORDER, PEEPHOLE_ORDER = (0, 3, 1, 2), (1, 0, 2), (0, 2, 1)
-"""For each gate in ONNX's order, its index in specc's order; `PEEPHOLE_ORDER` contains the indices
-of peephole weights. The order of specc is input, forget, cell, output for LSTM, and reset, update,
-new for GRU.
+"""specc's index of each gate, in ONNX's gate order. `PEEPHOLE_ORDER` contains the indices of
+peephole weights. specc's order is input, forget, cell, output for LSTM, and reset, update, new for
+GRU.
 """
 
 
@@ -147,8 +147,8 @@ def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[OnnxValue, ...]:
 
 @lower
 def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[OnnxValue, ...]:
-    """Emit `GRU`, with negated update gate weights if an update gate of 1 selects the new state."""
-    # sigmoid(-x) = 1 - sigmoid(x): the gate is inverted without an additional operator
+    """Emit `GRU`. Negate the update gate's weights if an update gate of 1 selects the new state."""
+    # sigmoid(-x) = 1 - sigmoid(x), so the gate is inverted without an additional operator
     gates = GateOrder(GRU_GATE_ORDER, negated_index=1 if op.update == "new" else None)
     feature = "" if op.reset == "after" else "reset before"
     layer = _RecurrentLayer(g, op, args, gates)
@@ -214,7 +214,7 @@ class _RecurrentLayer:
         return self.keep.name if self.keep else "."
 
     def convert_to_time_major(self, x: Tensor, *, zero_padding: bool = False) -> OnnxValue:
-        """Emit `x` `[b, t, d]` as right-padded `[t, b, d]`, with zeros if `zero_padding`."""
+        """Emit `x` `[b, t, d]` as right-padded `[t, b, d]`. If `zero_padding`, padding is zeros."""
         if (time_major := _find_time_major_operand(self, x)) is not None:
             return time_major
         sequence: OnnxValue = x
@@ -226,8 +226,8 @@ class _RecurrentLayer:
         return padded.transpose([1, 0, 2])
 
     def convert_from_time_major(self, output: OnnxValue) -> OnnxValue:
-        """Emit the `[b, t, h]` results of an operator over right-padded sequences with each result
-        at its original position; results at padded positions are zeros.
+        """Emit an operator's results for right-padded sequences as `[b, t, h]`, each at its
+        original position. Results at padded positions are zeros.
         """
         output = self.remove_placeholder(output, self.batch_and_length)
         if self.is_right_padded:
@@ -235,8 +235,8 @@ class _RecurrentLayer:
         return _emit_gathered_positions(output, _emit_target_positions(self))
 
     def pad_empty_axes(self, x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
-        """Emit `x`, of shape `shape`, with an empty batch or time axis padded to one position,
-        because ONNX Runtime 1.31 crashes on empty axes.
+        """Emit `x`, of shape `shape`. ONNX Runtime 1.31 crashes on empty axes, so an empty batch or
+        time axis is padded to one position.
         """
         g = self.g
         # A feature axis is never padded, even if its size is the symbolic batch size.
@@ -253,7 +253,7 @@ class _RecurrentLayer:
         return x.emit_node("Pad", g.emit_node("Concat", *[[0]] * len(shape), *ends, axis=0))
 
     def remove_placeholder(self, x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
-        """Remove the positions that `pad_empty_axes` added to `x` of the original `shape`."""
+        """Remove the positions that `pad_empty_axes` added to `x`, whose shape was `shape`."""
         g = self.g
         if all(g.lengths.is_positive(d) for d in shape):
             return x
@@ -273,12 +273,12 @@ class _RecurrentLayer:
     def select_final_state(
         self, final_state: OnnxValue, initial_state: Tensor | None, lengths: OnnxValue | None
     ) -> OnnxValue:
-        """Emit the final state `[b, h]`: `final_state`, or for sequences of length 0
-        `initial_state` (None: zeros). `lengths` is None without padding.
+        """Emit the final state `[b, h]`, which is `final_state`, or `initial_state` (None: zeros)
+        for sequences of length 0. `lengths` is None if there is no padding.
         """
         g = self.g
         # The recurrent operator has processed the placeholder position of `pad_empty_axes`, and
-        # ONNX does not define the final state of a sequence of length 0.
+        # ONNX does not define the final state after 0 positions.
         if lengths is not None:
             has_positions = lengths.unsqueeze(1) > 0
         elif not g.lengths.is_positive(self.batch_and_length[1]):
@@ -317,7 +317,7 @@ def _emit_fused_layer(
     lengths = emit_count_nonzero(x.keep, 1, dtype="i32") if x.keep else None
     padded_lengths = lengths and layer.pad_lengths(lengths)
     initial_states = x.initial_state, x.initial_cell
-    # ONNX states have a num_directions axis, which has size 1, because each direction is a separate
+    # ONNX states have a num_directions axis, whose size is 1, because each direction is a separate
     # layer.
     states = [s and layer.pad_empty_axes(s, s.shape).unsqueeze(0) for s in initial_states]
     time_major_input = layer.convert_to_time_major(x.sequence, zero_padding=x.scales is not None)
@@ -343,7 +343,7 @@ def _emit_fused_layer(
     )
     time_major_output = hidden_states.squeeze(1)
     output = layer.convert_from_time_major(time_major_output.transpose([1, 0, 2]))
-    # The next layer reads the time-major output and needs no transposes.
+    # If the next layer is recurrent, it reads the time-major output and needs no transposes.
     g.layouts.time_major_outputs[output.name] = layer.padding_mask, time_major_output
     results = [output]
     for final_state, initial_state in zip(final_states, initial_states, strict=False):

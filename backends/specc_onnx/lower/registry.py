@@ -1,7 +1,7 @@
 """The table of lowering rules, and the function that lowers all nodes of a graph.
 
-A rule takes the op, the emitter and one `Tensor` per operand (None for an absent optional operand).
-The rule returns the results, whose types are in `g.site`; an unused result may be None.
+A rule's arguments are the op, the emitter and one `Tensor` per operand (None for an absent optional
+operand). The rule returns the results, whose types are in `g.site`. An unused result may be None.
 """
 
 from collections import Counter, defaultdict
@@ -26,10 +26,10 @@ lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
 
 
 def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | None = None) -> None:
-    """Lower the nodes of `graph`, or only `selected_nodes`; add results to `g.values.tensors`."""
+    """Lower the nodes of `graph`, or only `selected_nodes`. Add results to `g.values.tensors`."""
     outer_site = g.site
     use_counts = count_users(graph)
-    # Values that are recomputed in blocks keep their use counts in the whole graph.
+    # If values are recomputed in blocks, their use counts in the whole graph are kept.
     g.facts.use_counts.update({v: n for v, n in use_counts.items() if v not in g.facts.use_counts})
     g.facts.split_ends.update(_find_tilings(graph))
     accurate_sigmoids = find_accurate_sigmoids(graph)
@@ -46,7 +46,7 @@ def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | Non
 
 
 def _lower_node(g: Emitter, node: Node, results: Sequence[Value]) -> None:
-    """Lower a node by the rule of its op; record the tensors and types of its results."""
+    """Lower a node by its op's rule, and record the tensors and types of its results."""
     nodes = g.innermost_body.nodes
     node_count = len(nodes)
     operands = (None if a is None else g.values.tensors[a] for a in node.args)
@@ -66,7 +66,7 @@ def lower_expansion(
     args: Sequence[Tensor | None],
     add_nodes: Callable[[GraphBuilder, Sequence[Value | None]], Sequence[Value]],
 ) -> tuple[OnnxValue, ...]:
-    """Lower the IR nodes that `add_nodes` builds as the expansion of an op with operands `args`."""
+    """Lower the IR nodes into which `add_nodes` expands an op with the operands `args`."""
     b = GraphBuilder()
     inputs = [b.add_input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(args)]
     results = add_nodes(b, inputs)
@@ -76,7 +76,7 @@ def lower_expansion(
 
 
 def count_users(graph: Graph) -> Counter[Value]:
-    """Count the users of each value; a graph output counts as a user."""
+    """Count the users of each value. A graph output counts as a user."""
     counts = Counter(a for node, _ in graph.nodes for a in node.args if a is not None)
     counts.update(graph.outputs.values())
     return counts

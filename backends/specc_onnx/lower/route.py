@@ -1,13 +1,13 @@
-"""Lower mixture-of-experts (MoE) layers: run each expert once on the tokens routed to it.
+"""Lower mixture-of-experts (MoE) layers. Each expert is run once, on the tokens routed to it.
 
     tokens routed to the expert ─► Gather ─► body of the expert ─► ScatterND (add)
 
-Expert activations are never materialized for all tokens × experts, and only the weights of experts
-that have tokens are read. The expert id of a padded token is out of range. If there are few
-experts, each expert is unrolled into an `If`, for which a runtime packs the slices of stacked
-weights at load time. Many experts become a `Loop`, which copies the slices. With 8 experts of 512 ×
-1 024, one token took 1.4 ms in the loop and 0.7 ms unrolled; 512 tokens took 31 and 25 ms (ONNX
-Runtime 1.31, one core).
+Activations are never materialized for all pairs of token and expert, and weights are read only for
+experts that have tokens. The expert id of a padded token is out of range. If there are few experts,
+each expert is unrolled into an `If`, for which a runtime packs the slices of stacked weights at
+load time. Many experts become a `Loop`, which copies the slices. With 8 experts of 512 × 1 024, one
+token took 1.4 ms in the loop and 0.7 ms unrolled; 512 tokens took 31 and 25 ms (ONNX Runtime 1.31,
+one core).
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from specc_onnx.lower.tensor_helpers import emit_flatten, emit_full, emit_reduce
 
 MAX_INLINE_ELEMENTS = 1 << 26
 """Maximum total number of elements of unrolled expert weights (256 MiB in f32). Unrolled weights
-are in memory twice during loading, whereas a loop reads weights from the file.
+are in memory twice during loading, but a loop reads weights from the file.
 """
 
 MAX_INLINE_NODES = 24
@@ -103,7 +103,7 @@ def _emit_expert_ids(
 
 @dataclass(frozen=True, kw_only=True)
 class _ExpertEmitter:
-    """An emitter of the experts of a layer for `tokens` [n, d], `gates` and `expert_ids` [n, k]."""
+    """An emitter of a layer's experts for `tokens` [n, d], `gates` and `expert_ids` [n, k]."""
 
     op: ops.MixtureOfExperts
     g: Emitter
@@ -116,8 +116,8 @@ class _ExpertEmitter:
     def emit_expert_loop(self, initial_sums: OnnxValue) -> OnnxValue:
         """Emit a `Loop` that adds outputs of experts with tokens to `initial_sums`."""
         used_mask = self._emit_used_experts().slice(0, 0, self.op.num_experts)
-        # The loop visits experts in ascending order, so that the summation order of a token does
-        # not depend on other tokens.
+        # The loop runs experts in ascending order, so that a token's summation order does not
+        # depend on other tokens.
         used_experts = used_mask.emit_node("NonZero").squeeze(0)
         iterations = used_experts.element_count()
         return iterations.emit_node(
@@ -138,7 +138,7 @@ class _ExpertEmitter:
         return make_body_graph(name, body, results, types, [iteration, condition, sums])
 
     def emit_unrolled_experts(self, initial_sums: OnnxValue) -> OnnxValue:
-        """Emit an `If` for each expert, which adds the outputs of the expert to `initial_sums`."""
+        """Emit an `If` for each expert, which adds the expert's outputs to `initial_sums`."""
         g, sums, count = self.g, initial_sums, self.op.num_experts.number or 0
         parts = [self._split_expert_weights(t, count) for t in self.operands.stacked]
         for index in range(count):
@@ -151,7 +151,7 @@ class _ExpertEmitter:
         return sums
 
     def _emit_used_experts(self) -> OnnxValue:
-        """Emit a bool[experts + 1] mask of experts with tokens; the last entry is "no expert"."""
+        """Emit a bool[experts + 1] mask of experts with tokens. The last entry is "no expert"."""
         g, count = self.g, self.op.num_experts + 1
         flat_ids = self.expert_ids.reshape([-1])
         ones = g.emit_node("Expand", True, flat_ids.runtime_shape())
@@ -161,8 +161,8 @@ class _ExpertEmitter:
     def _add_expert_output(
         self, sums: OnnxValue, expert: OnnxValue, expert_weights: Sequence[Tensor]
     ) -> tuple[OnnxValue, ...]:
-        """Add the outputs of one expert to the `sums` of the tokens that are routed to the expert.
-        Return the name of the new sums as a tuple, like a branch of an `If`.
+        """Add one expert's outputs to the `sums` of the tokens that are routed to it. Like a branch
+        of an `If`, return a tuple, which contains the new sums.
         """
         g = self.g
         token_ids, token_gates = self._select_tokens(self.expert_ids.equals(expert))
@@ -182,7 +182,7 @@ class _ExpertEmitter:
         return token_ids, token_gates.gather(token_ids, 0)
 
     def _lower_expert(self, token_ids: OnnxValue, expert_weights: Sequence[Tensor]) -> OnnxValue:
-        """Lower the body of an expert for the tokens at `token_ids`; return its output [m, o]."""
+        """Lower an expert's body for the tokens at `token_ids`, and return its output [m, o]."""
         op, g = self.op, self.g
         value, *captures = op.get_body_inputs()
         lead_axes = value.type.rank - 2
@@ -201,7 +201,9 @@ class _ExpertEmitter:
         return output.squeeze(*range(lead_axes))
 
     def _split_expert_weights(self, stacked: Tensor, count: int) -> list[Tensor]:
-        """Split `stacked` into the weights of `count` experts, outside loops to allow folding."""
+        """Split `stacked` into the weights of `count` experts, outside loops so that it can be
+        folded.
+        """
         g = self.g
         stored = g.values.narrow_weights.get(stacked.name, stacked)
         with g.hoist_nodes(g.site.scope, level=0):

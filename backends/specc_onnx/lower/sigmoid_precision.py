@@ -1,11 +1,11 @@
 """Find the sigmoids that must have a small relative error.
 
-The `Sigmoid` kernel of ONNX Runtime has an absolute error of about 1e-7: at -10 the relative error
-is up to 24 %, and below -18 the result is 0. A gate of an MLP or of a convolution may use the
+ONNX Runtime's `Sigmoid` kernel has an absolute error of about 1e-7, so the relative error is up to
+24 % at -10, and the result is 0 below -18. A gate of an MLP or of a convolution may use the
 `Sigmoid` kernel, because the gated values are added to values of moderate magnitude. A sigmoid
 whose result is normalized, returned, used as a divisor, broadcast over several elements, or
-multiplied by the result of a loop or of attention, which may have any magnitude, is computed as
-`1 / (1 + exp(-x))` with a small relative error.
+multiplied by the result of a loop or of attention, which may have any magnitude, is computed as `1
+/ (1 + exp(-x))` with a small relative error.
 """
 
 from collections.abc import Collection, Mapping
@@ -19,7 +19,7 @@ SUMMING_OPS = (
     *(ops.Linear, ops.QuantizedLinear, ops.Conv, ops.ConvTranspose, ops.MixtureOfExperts),
     *(ops.Softmax, ops.MaskedSoftmax, ops.Lstm, ops.Gru, ops.Rnn, ops.QuantizedLstm),
 )
-"""Ops that add their operands to other values, or that use their operands as exponents."""
+"""Ops that add their operands to other values, or use their operands as exponents."""
 ELEMENT_OPS = (
     *(ops.Where, ops.Cast, ops.Concat, ops.Slice, ops.StridedSlice, ops.Index, ops.Last),
     *(ops.Dropout, ops.Delay, ops.Pad, ops.MaxPool, ops.AveragePool, ops.Reduce),
@@ -51,9 +51,8 @@ def find_accurate_sigmoids(graph: Graph) -> set[Value]:
 
 def _is_concat_buffer(graph: Graph, value: Value) -> bool:
     """Return True for a state that appends to an input of the graph. The state is not treated as an
-    output, because the ops that read the state in the next step are the ops that read the
-    concatenation in the current step. Therefore, a step and the full graph compute the same
-    sigmoids accurately.
+    output, because in the next step, it is read by the ops that read the concatenation in the
+    current step. Therefore, a step and the full graph compute the same sigmoids accurately.
     """
     node = value.node
     while node and isinstance(node.op, (ops.Slice, ops.StridedSlice)):
@@ -103,7 +102,7 @@ def _is_error_small(
 
 def _is_broadcast(gate: Value | None, gated_value: Value | None) -> bool:
     """Return True if one element of `gate` multiplies several elements of `gated_value`. An error
-    of a broadcast gate element affects many elements, whereas an accurate gate costs little.
+    of such an element affects many results, and computing it accurately costs little.
     """
     if gate is None or gated_value is None:
         return False

@@ -82,7 +82,7 @@ def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> OnnxValue:
-    """Emit `Transpose`; record the packed layout `[b, t, h·d]` of split heads for kernels."""
+    """Emit `Transpose`. Record the packed layout `[b, t, h·d]` of split heads for kernels."""
     result = x.transpose(list(op.order))
     match x.value and x.value.node:
         case Node(ops.Split(axis=2), (Value() as packed,)) if (
@@ -108,7 +108,7 @@ def merge(op: ops.Merge, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> OnnxValue:
-    """Emit `Expand`; the entries of the target shape for unchanged axes are 1."""
+    """Emit `Expand`, whose target shape has 1 for unchanged axes."""
     target = [Dim.from_value(1)] * x.rank
     target[op.axis] = op.length
     return x if op.length == 1 else x.expand(g.emit_shape(target))
@@ -185,7 +185,7 @@ def delay(op: ops.Delay, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> OnnxValue:
-    """Emit a reduction; `any` and `all` compare a count with 0, because the axis may be empty."""
+    """Emit a reduction. `any` and `all` compare a count with 0, because the axis may be empty."""
     kinds = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin"}
     if op.fn == "sum" and x.dtype in INTEGER_DTYPES:
         return emit_integer_sum(x, op.axis)
@@ -207,7 +207,7 @@ def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def onehot(op: ops.OneHot, g: Emitter, x: Tensor) -> OnnxValue:
-    """Emit a comparison of indices with class ids; an index out of range is encoded as zeros."""
+    """Emit a comparison of indices with class ids. An index out of range is encoded as zeros."""
     classes = emit_arange(g, op.size).cast(x.dtype)
     is_class = x.unsqueeze(x.rank).equals(classes)
     return is_class.cast(g.site.types[0].dtype)
@@ -244,7 +244,7 @@ class EinsumTerm:
         return emit_reshape(transposed, shape)
 
     def emit_unshared_axes_sum(self, used_axes: set[str]) -> "EinsumTerm":
-        """Emit the tensor summed over the axes that are not in `used_axes`."""
+        """Emit the sum of the tensor over the axes that are not in `used_axes`."""
         term = self
         # Axes are summed from last to first, so that the indices of earlier axes stay valid.
         for axis in reversed(range(len(self.axes))):
@@ -267,7 +267,7 @@ def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> OnnxValue:
     terms = [EinsumTerm(a, n) for a, n in zip(args, operand_axes, strict=True)]
     product = terms[0]
     for n, term in enumerate(terms[1:], start=1):
-        # An axis is summed as soon as neither a later operand nor the result has it.
+        # An axis is summed as soon as no later operand and no result has it.
         later_axes = {*result_axes, *(name for t in terms[n + 1 :] for name in t.axes)}
         product = _emit_term_product(product, term, later_axes)
     return product.emit_unshared_axes_sum(set(result_axes)).emit_transposed(result_axes)

@@ -1,6 +1,6 @@
 """Emit reshapes, reductions, MatMuls and checked indices.
 
-In ONNX, negative indices count from the end of the axis; in the IR, they are out of range.
+Negative indices count from the end of the axis in ONNX, but are out of range in the IR.
 """
 
 from collections.abc import Sequence
@@ -41,14 +41,14 @@ def emit_reshape(
 def _find_constant_target(
     source_shape: Sequence[DimLike], shape: Sequence[DimLike]
 ) -> Sequence[int] | None:
-    """Return a constant shape operand for `Reshape`, or None for a shape known only at run time."""
+    """Return a constant shape operand for `Reshape`, or None if it is known only at run time."""
     # In the shape operand of `Reshape`, 0 copies an axis. All other dynamic axes are None.
     target: list[int | None] = []
     for axis, length in enumerate(map(Dim.from_value, shape)):
         is_unchanged = axis < len(source_shape) and source_shape[axis] == length
         target.append(0 if is_unchanged and length.number is None else length.number)
     static_sizes = [n for n in target if n is not None]
-    # An axis that actually has size 0 cannot be expressed, because 0 copies an axis.
+    # A target axis of size 0 cannot be expressed, because 0 copies an axis.
     if None not in target and 0 not in shape:
         return static_sizes
     # ONNX cannot infer -1 if another dimension is 0, and a copied axis may be empty.
@@ -58,7 +58,7 @@ def _find_constant_target(
 
 
 def emit_flatten(x: Tensor) -> OnnxValue:
-    """Merge all axes of `x` except the last; the result is `[n, d]`."""
+    """Merge all axes of `x` except the last. The result is `[n, d]`."""
     return emit_reshape(x, (multiply_dims(x.shape[:-1]), x.shape[-1]))
 
 
@@ -78,7 +78,7 @@ def emit_full(
 
 
 def emit_nonnegative_size(g: Emitter, length: Dim, *nonnegative: Dim) -> OnnxValue:
-    """Emit `length`, i64[1]; the model fails at run time if a size in `nonnegative` is negative."""
+    """Emit `length`, i64[1]. The model fails at run time if a size in `nonnegative` is negative."""
     return g.lengths.emit_length_check(g, g.emit_shape([length]), *nonnegative)
 
 
@@ -102,7 +102,7 @@ def emit_count_nonzero(
 
 
 def emit_matmul(x: Tensor, y: Tensor) -> OnnxValue:
-    """Emit `MatMul`. Operands are broadcast explicitly first if a broadcast axis may be empty."""
+    """Emit `MatMul`. If a broadcast axis may be empty, operands are broadcast explicitly first."""
     g, operands = x.g, []
     for operand, other in ((x, y), (y, x)):
         leading_shape, other_shape = operand.shape[-3::-1], other.shape[-3::-1]
@@ -129,7 +129,7 @@ STABLE_TOP_K_LENGTH = 256
 def emit_top_k(
     x: OnnxValue, count: Operand, *, axis: int, largest: bool = True
 ) -> tuple[OnnxValue, ...]:
-    """Emit a `TopK`; return the `count` largest or smallest elements, sorted, and their indices.
+    """Emit a `TopK`. Return the `count` largest or smallest elements, sorted, and their indices.
     Equal elements are ordered by index, as ONNX defines, except by some kernels on long axes
     (`emit_stable_top_k`).
     """
@@ -146,7 +146,7 @@ def emit_top_k(
 def emit_stable_top_k(
     x: Tensor, count: Operand, *, axis: int, largest: bool
 ) -> tuple[OnnxValue, ...]:
-    """Emit a `TopK` that orders equal elements by index, also on long axes."""
+    """Emit a `TopK` that orders equal elements by index even on long axes."""
     g, length = x.g, x.shape[axis]
     is_short = length.number is not None and length.number <= STABLE_TOP_K_LENGTH
     if is_short or not g.lacks_kernel("stable TopK", x.dtype):
@@ -226,7 +226,7 @@ def is_nonnegative_value(value: Value, g: Emitter) -> bool:
 
 @dataclass
 class SignAnalysis:
-    """An analysis that proves integer values nonnegative by following the ops that compute them;
+    """An analysis that proves integer values nonnegative by following the ops that compute them.
     `known_signs` memoizes its results (True if nonnegative).
     """
 
@@ -272,7 +272,7 @@ class SignAnalysis:
 
 
 def _list_sign_sources(node: Node) -> Sequence[Value | None]:
-    """Return the operands whose signs imply nonnegative results, or [None] for other ops."""
+    """Return the operands that, if nonnegative, make results nonnegative; [None] if unknown."""
     match node:
         case Node(ops.Arith(fn="mod"), (_, divisor)):
             # a remainder has the sign of the divisor

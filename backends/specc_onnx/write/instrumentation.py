@@ -1,9 +1,9 @@
 """Copy a compiled model with additional outputs: attention weights, or execution counts.
 
 The `Attention` operator returns the attention weights only as its fourth output, with
-`qk_matmul_output_mode=3`. An `If` that guards an `Attention` against empty inputs is replaced by
-its branch with the `Attention`, so the copy needs nonempty inputs. Blocked attention is replaced by
-dense attention.
+`qk_matmul_output_mode=3`. In the copy, an `If` that guards an `Attention` against empty inputs is
+replaced by its branch with the `Attention`, so the copy needs nonempty inputs. Blocked attention is
+replaced by dense attention.
 
 A copy with execution counts also returns i64[n], the number of executions of each branch of an `If`
 and each body of a `Loop` or `Scan`. Branches get an additional output, and loop bodies get an
@@ -61,8 +61,8 @@ _Producers = dict[str, NodeProto | TensorProto]
 def _iterate_graph_scopes(
     graph: GraphProto, outer_producers: _Producers
 ) -> Iterator[tuple[GraphProto, _Producers]]:
-    """Yield each graph with the nodes and initializers of all values that are visible in the graph,
-    by value name.
+    """Yield each graph with the nodes and initializers of all values that it can read, by value
+    name.
     """
     producers: _Producers = {**outer_producers, **{t.name: t for t in graph.initializer}}
     producers |= {name: node for node in graph.node for name in node.output}
@@ -113,7 +113,7 @@ def _iterate_subgraph_names(graph: GraphProto) -> Iterator[str]:
 
 @dataclass
 class _ExecutionCounter:
-    """A helper that adds nodes to a model to count the executions of its `size` subgraphs."""
+    """A helper that adds nodes to a model that count the executions of its `size` subgraphs."""
 
     size: int
     subgraph_index: int = 0
@@ -124,7 +124,7 @@ class _ExecutionCounter:
         return helper.make_tensor_value_info(name, TensorProto.INT64, [self.size])
 
     def add_counts(self, graph: GraphProto, terms: list[str]) -> str:
-        """Add nodes that sum `terms` and the counts of all subgraphs; return the sum's name."""
+        """Add nodes that sum `terms` and the counts of all subgraphs. Return the sum's name."""
         nodes = list[NodeProto]()
         for node in graph.node:
             if any(True for _ in iterate_node_bodies(node)):
@@ -140,7 +140,9 @@ class _ExecutionCounter:
         return sum_name
 
     def _add_node_counts(self, node: NodeProto, nodes: list[NodeProto]) -> str:
-        """Add an output to `node` with the counts of its subgraphs; append constants to `nodes`."""
+        """Add an output with the counts of its subgraphs to `node`, and append constants to
+        `nodes`.
+        """
         result = self._make_name()
         if node.op_type == "If":
             for body in iterate_node_bodies(node):
@@ -170,7 +172,7 @@ class _ExecutionCounter:
         return result
 
     def _add_body_counts(self, body: GraphProto, terms: list[str]) -> str:
-        """Add nodes that sum `terms` and all counts inside `body`; return the name of the sum."""
+        """Add nodes that sum `terms` and all counts inside `body`. Return the sum's name."""
         new_nodes = list[NodeProto]()
         execution_count = self._make_constant(self.subgraph_index, new_nodes)
         self.subgraph_index += 1
@@ -194,7 +196,7 @@ class _ExecutionCounter:
 
 
 def _replace_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
-    """Replace the nodes of a graph by copies of `nodes`, because deleting a node clears it."""
+    """Replace a graph's nodes by copies of `nodes`, because deleting a node clears it."""
     copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
     del graph.node[:]
     graph.node.extend(copies)
@@ -213,7 +215,7 @@ PROVIDERS_WITHOUT_WEIGHTS = frozenset({"cuda"})
 
 def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Add an output with attention weights `[b, h, q, k]` for each attention layer in `notes` that
-    the model contains. Return the output names by scope; repeated scopes are numbered.
+    the model contains. Return the output names by scope. Repeated scopes are numbered.
     """
     names: dict[str, str] = {}
     for note in notes:
@@ -233,10 +235,10 @@ def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]])
 
 
 def _expose_weights_output(model: ModelProto, note: Mapping[str, str]) -> str | None:
-    """Make the attention weights of a layer a value of the model. Return the name of the value, or
-    None if the model does not contain the layer.
+    """Make a layer's attention weights a value of the model. Return the value's name, or None if
+    the model does not contain the layer.
     """
-    # The value of an inlined branch has the name of the `If` result.
+    # If a branch was inlined, its value has the name of the `If` result.
     value = note.get("blocks") or note.get("guard") or note.get("node", "")
     if "guard" in note:
         _inline_branch(model, value, "then_branch")

@@ -1,6 +1,6 @@
 """Read a model file: its metadata, weights and memory usage, and copies with additional outputs.
 
-Model files are untrusted: their size is limited before they are read, and external weights are
+Model files are untrusted, so their size is limited before they are read, and external weights are
 read only from regular files in or below the model's directory.
 """
 
@@ -45,9 +45,9 @@ from specc_onnx.write.quantization_probes import (
 
 
 def measure_weight_memory(model: ModelProto) -> WeightFootprint:
-    """Return the number of weight elements, and the size of all weights in bytes on disk and in
-    memory. ONNX Runtime applies a `Cast` of a weight once, at load time, so a weight that is cast
-    to a wider type needs more memory than disk space.
+    """Return the number of weight elements, and the weights' size in bytes on disk and in memory.
+    ONNX Runtime applies a `Cast` of a weight once, at load time, so a weight that is cast to a
+    wider type takes more memory than disk space.
     """
     widened_bits = _find_widened_bits(model)
     element_count = stored_bytes = memory_bytes = 0
@@ -62,9 +62,7 @@ def measure_weight_memory(model: ModelProto) -> WeightFootprint:
 
 
 def _find_widened_bits(model: ModelProto) -> dict[str, int]:
-    """Return the maximum number of bits after a cast for each value that is an operand of a
-    cast.
-    """
+    """Map each value that is cast to the maximum number of bits after a cast."""
     widened_bits: dict[str, int] = {}
     nodes = (node for graph in iterate_nested_graphs(model.graph) for node in graph.node)
     for node in nodes:
@@ -98,7 +96,7 @@ class OnnxModelFile:
     pending_sessions: dict[int, "Future[OrtModel]"] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """CPU sessions that background threads are creating, by number of ONNX Runtime threads."""
+    """The CPU sessions that background threads create, by number of ONNX Runtime threads."""
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -106,7 +104,7 @@ class OnnxModelFile:
         return {p.key: p.value for p in self.model.metadata_props}
 
     def list_external_files(self) -> list[tuple[str, int]]:
-        """Return the path and minimum size in bytes (-1 if invalid) of each external file."""
+        """Return each external file's path and minimum size in bytes (-1 if invalid)."""
         return _list_external_files(self.model)
 
     def is_unchanged(self) -> bool:
@@ -118,8 +116,8 @@ class OnnxModelFile:
         return measure_weight_memory(self.model)
 
     def read_weights(self, initializer_names: Mapping[str, str]) -> dict[str, Array]:
-        """Read the value of each parameter from its initializer; `initializer_names` maps
-        parameters to initializers. Raise E0925 if an initializer is unreadable.
+        """Read each parameter's value from its initializer. `initializer_names` maps parameters to
+        initializers. Raise E0925 if an initializer is unreadable.
         """
         initializers = {t.name: t for t in self.model.graph.initializer}
         weights = {}
@@ -153,7 +151,7 @@ class OnnxModelFile:
         return self._open_model(self.model, provider, threads)
 
     def open_in_background(self, threads: int = 0) -> None:
-        """Load the model for the CPU on a background thread; the next `open` returns the result."""
+        """Load the model for the CPU on a background thread. The next `open` returns the result."""
         executor = ThreadPoolExecutor(1)
         future = executor.submit(self._open_model, self.model, "cpu", threads)
         self.pending_sessions[threads] = future
@@ -196,7 +194,8 @@ class OnnxModelFile:
         """Load a model copy that also outputs the operands and results of quantized MatMuls."""
         copy = _copy_model(self.model)
         products = expose_quantized_matmuls(copy)
-        # use one thread, because activation scales depend on how the kernel splits a tensor
+        # use one thread, because with more threads, activation scales depend on how the kernel
+        # splits a tensor
         return self._open_model(copy, provider, threads=1), products
 
     def collect_subgraphs(self) -> Subgraphs:
@@ -204,9 +203,7 @@ class OnnxModelFile:
         return collect_subgraphs(self.model)
 
     def open_with_execution_counts(self, provider: str) -> OrtModel:
-        """Load a model copy that counts executions of subgraphs, without activation
-        quantization.
-        """
+        """Load a model copy that counts subgraph executions and does not quantize activations."""
         copy = _copy_model(self.model)
         remove_activation_quantization(copy)
         add_execution_counts(copy)
@@ -243,7 +240,7 @@ class OnnxModelFile:
 
 
 def _list_external_files(model: ModelProto) -> list[tuple[str, int]]:
-    """Return the path and the minimum size in bytes (-1 if invalid) of each external file."""
+    """Return each external file's path and minimum size in bytes (-1 if invalid)."""
     ends: dict[str, int] = {}
     tensors = [*_iterate_tensors(model.graph)]
     for function in model.functions:
@@ -280,7 +277,7 @@ def read_model(path: Path) -> OnnxModelFile:
 
 
 def _resolve_model_link(file: OnnxModelFile) -> OnnxModelFile:
-    """Return the model that a link points to, unless the external files are next to the link."""
+    """Return the model that a link points to, or the link if the external files are next to it."""
     locations = [location for location, _ in file.list_external_files() if "\0" not in location]
     if not file.path.is_symlink() or (
         locations and all((file.path.parent / name).exists() for name in locations)
@@ -362,15 +359,13 @@ def _parse_byte_count(text: str) -> int:
 
 HASH_KEY = "specc.seal"
 BLANK_HASH = "0" * 64
-"""The metadata key of the content hash, and the placeholder for the hash while it is computed."""
+"""The content hash's metadata key, and the placeholder for the hash while it is computed."""
 _HASH_PREFIX = bytes([0x0A, len(HASH_KEY)]) + HASH_KEY.encode() + bytes([0x12, len(BLANK_HASH)])
-"""The protobuf encoding of the metadata key of the hash and of the size of its value."""
+"""The protobuf encoding of the hash's metadata key and of its value's size."""
 
 
 def insert_model_hash(data: bytes) -> list[bytes | memoryview]:
-    """Replace the placeholder hash in model bytes by the model's hash, without copying the
-    bytes.
-    """
+    """Replace the placeholder hash in a model's bytes in place by the model's hash."""
     offset = data.rindex(_HASH_PREFIX + BLANK_HASH.encode()) + len(_HASH_PREFIX)
     view = memoryview(data)
     return [

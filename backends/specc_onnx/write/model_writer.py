@@ -1,6 +1,6 @@
 """Lower, verify and write graphs, and write their weights tensor by tensor.
 
-Output is deterministic. Files are renamed to their final names after all files have been written,
+Output is deterministic. After all files have been written, they are renamed to their final names,
 the `.onnx` file last. `specc_onnx.write.package_writer` writes several graphs as a package.
 """
 
@@ -44,8 +44,8 @@ def write_model(
 ) -> WrittenModel:
     """Write `graph` as the model `path`. `metadata` returns the metadata of the built model;
     `load=False` skips the load check in ONNX Runtime. The names of `side_files` (suffix, content)
-    contain a content hash; these files replace the side files of the previous model. Raise one of
-    E0810 to E0815, E0821, E0823, E0824 or E0923, or an error of `values`.
+    contain a content hash. These files replace the previous model's side files. Raise one of E0810
+    to E0815, E0821, E0823, E0824 or E0923, or an error of `values`.
     """
     prepared = prepare_graphs(
         [graph],
@@ -70,7 +70,7 @@ def write_model(
 
 @dataclass(frozen=True)
 class PreparedGraphs:
-    """Verified graphs and the placement of their weights, ready to be written."""
+    """Verified graphs that are ready to be written, and the placement of their weights."""
 
     models: tuple[BuiltModel, ...]
     placement: WeightPlacement
@@ -114,7 +114,7 @@ def prepare_graphs(
 def _record_linked_checkpoints(
     placement: WeightPlacement, values: ParameterSource
 ) -> dict[str, WeightFileMetadata]:
-    """Return metadata of checkpoint files with linked weights. Raise E0507 for weights with NaN."""
+    """Return the metadata of checkpoint files with linked weights. Raise E0507 for NaN weights."""
     file_metadata = {}
     hashes = (
         values.validate_and_hash_files(placement.plan.linked_tensors)
@@ -182,7 +182,7 @@ def write_prepared_graphs(
 
 
 def _describe_built_model(built_model: BuiltModel, placement: WeightPlacement) -> EmittedModel:
-    """Return the properties of a built model that are written to its metadata."""
+    """Return the properties of a built model that its metadata records."""
     initializer_names = {}
     for name in built_model.graph.parameters:
         stored_name = placement.ties.get(name, name)
@@ -218,6 +218,6 @@ def add_metadata(model: ModelProto, metadata: Mapping[str, str]) -> None:
 
 
 def serialize_model(model: ModelProto) -> list[bytes | memoryview]:
-    """Serialize a model deterministically; its metadata contains a hash of the other bytes."""
+    """Serialize a model deterministically. Its metadata contains a hash of the other bytes."""
     add_metadata(model, {HASH_KEY: BLANK_HASH})
     return insert_model_hash(model.SerializeToString(deterministic=True))

@@ -1,9 +1,9 @@
 """Build an ONNX model from an IR graph: lower the graph, remove unused nodes, name values and add
 doc strings.
 
-Nodes get their final names after unused nodes are removed, so that the first attention node of a
-scope is named `h/3/attn/Attention`. Weights are written as initializers without
-data; `specc_onnx.write.model_writer` adds the data.
+Nodes get their final names after unused nodes are removed, so that a scope's first attention node
+is named e.g. `h/3/attn/Attention`. Weights are initializers without data, which
+`specc_onnx.write.model_writer` adds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,7 +53,7 @@ from specc_onnx.lower.onnx_values import NodeResult, OnnxValue, Tensor
 from specc_onnx.lower.registry import lower_nodes
 
 PADDING_SIDE_TEXT = {"left": " on the left", "right": " on the right", "any": ""}
-"""Descriptions of the padding side for the doc strings of inputs."""
+"""Descriptions of the padding side for input doc strings."""
 
 
 def add_model_docs(model: ModelProto, graph: Graph, doc: str) -> None:
@@ -121,7 +121,7 @@ def _rename_list(field: Any, names: Mapping[str, str]) -> None:
 
 
 NAMED_NOTE_FIELDS = frozenset({"node", "guard", "weights", "blocks", "mask", "added"})
-"""Fields of an attention note whose values are names of ONNX values."""
+"""The fields of an attention weight location whose values are names of ONNX values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,12 +129,12 @@ class BuiltModel:
     """A built ONNX model without the data of its weights.
 
     `weights` maps each stored parameter to its initializer (dtype and shape, no data).
-    `attention_weight_locations` list the values from which attention weights can be computed:
-    `scope` and `dtype`, then `weights` (a value) or `node` (the result of an `Attention`), with
-    `guard` if the node is inside an `If`. `types` are the IR types of inputs, outputs and stored
-    weights by name; `length_inputs` maps symbolic dimensions to scalar inputs that contain their
-    sizes. `branch_length_thresholds` maps symbolic dimensions to the sizes above which the model
-    takes a different branch.
+    `attention_weight_locations` describe from which values each layer's attention weights can be
+    computed: `scope` and `dtype`, then `weights` (a value) or `node` (the result of an
+    `Attention`), and `guard` if the node is inside an `If`. `types` are the IR types of inputs,
+    outputs and stored weights by name. `length_inputs` maps symbolic dimensions to scalar inputs
+    that contain their sizes. `branch_length_thresholds` maps symbolic dimensions to the sizes above
+    which the model takes a different branch.
     """
 
     model: ModelProto
@@ -156,7 +156,7 @@ def build_model(
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
     """Build the ONNX model of `graph`. The input `PAST_LENGTH_INPUT` is the number of positions
-    that KV buffers contain. `storage_dtypes` maps parameters to a different storage dtype; `ties`
+    that KV buffers contain. `storage_dtypes` maps parameters to a different storage dtype. `ties`
     maps tied parameters to the parameter that stores their values.
     """
     onnx_targets.check_opset(opset)
@@ -198,7 +198,7 @@ def _list_model_inputs(
 
 
 def _map_model_outputs(g: Emitter, graph: Graph, caches: Sequence[KVCache]) -> dict[str, Tensor]:
-    """Return the output tensors by name; the time axis of a KV buffer is its capacity."""
+    """Return the output tensors by name. The time axis of a KV buffer is its capacity."""
     outputs = {n: g.values.tensors[v] for n, v in graph.outputs.items()}
     for name in (n for cache in caches for n in (cache.present_key, cache.present_value)):
         outputs[name] = outputs[name].with_type(get_buffer_type(outputs[name].type))
@@ -213,8 +213,8 @@ def finish_model(
     weights: Mapping[str, TensorProto],
 ) -> BuiltModel:
     """Remove unused nodes, assign final names and build the model of a lowered graph. `inputs` are
-    the input types, `outputs` the tensors that are returned, by name; `weights` are the
-    initializers from `add_parameters`.
+    the input types and `outputs` the returned tensors, by name. `weights` are the initializers from
+    `add_parameters`.
     """
     output_names = _name_outputs(g, inputs, outputs)
     used_names = {*inputs, *outputs, *g.values.constants, *(t.name for t in weights.values())}
@@ -270,7 +270,7 @@ def _make_graph_proto(
 def _list_attention_notes(
     g: Emitter, final_names: Mapping[str, str]
 ) -> tuple[Mapping[str, str], ...]:
-    """Return the attention notes whose values exist in the final model, with final names."""
+    """Return the attention weight locations that exist in the final model, with final names."""
     return tuple(
         {k: final_names[v] if k in NAMED_NOTE_FIELDS else v for k, v in note.items()}
         for note in g.attention_weight_locations
@@ -285,7 +285,7 @@ def add_parameters(
     ties: Mapping[str, str],
 ) -> dict[str, TensorProto]:
     """Add an initializer for each stored parameter, and a cast if its storage dtype differs from
-    its type; return the initializers by parameter name. The docstring of `build_model` describes
+    its type. Return the initializers by parameter name. The docstring of `build_model` describes
     `storage_dtypes` and `ties`.
     """
     weights: dict[str, TensorProto] = {}
@@ -330,7 +330,7 @@ def _name_outputs(
 
 
 def _rename_values(g: Emitter, outputs: Mapping[str, str], used_names: set[str]) -> dict[str, str]:
-    """Remove unused nodes and rename all values; return the final names by old name."""
+    """Remove unused nodes and rename all values. Return the final names by old name."""
     main = g.bodies.open_bodies[0]
     main.nodes = find_live_nodes(main.nodes, outputs)
     names = dict(outputs)

@@ -30,10 +30,10 @@ ShapeRule: TypeAlias = Callable[[InferredTypes, NodeProto], list[TypeProto]]
 ShapeCheck: TypeAlias = Callable[[InferredTypes, NodeProto, Sequence[TypeProto]], object]
 
 DATA_DEPENDENT_OPS = {
-    # the result shapes of the following operators depend on operand values
+    # the result shapes of these operators depend on operand values
     *("ConstantOfShape", "Expand", "If", "Loop", "NonZero", "OneHot", "Pad", "Range", "Reshape"),
     *("Scan", "Slice", "Split", "Tile", "TopK"),
-    # older versions of the onnx package lack shape inference for attention and recent operators
+    # older versions of the onnx package cannot infer shapes for attention and recent operators
     *("Attention", "Gelu", "RMSNormalization", "RotaryEmbedding", "Swish"),
 }
 """Operators whose result shape may be unknown even if all operand shapes are known."""
@@ -46,11 +46,11 @@ def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorSignature:
-    """The signature of an operator: the axis names of its operands and results. `compute_lengths`
-    computes the sizes of named axes from attributes and known sizes. `result_types` are the element
-    types of results, as operand indices or, unless `uses_operand_types`, type codes.
-    `operand_types` are required element types by operand index; `required_attributes` are attribute
-    values that a node must have for the signature to apply.
+    """The signature of an operator, i.e. the axis names of its operands and results.
+    `compute_lengths` computes the sizes of named axes from attributes and known sizes. If
+    `uses_operand_types` is True, `result_types` are indices of operands with the same element type,
+    otherwise type codes. `operand_types` are required element types by operand index.
+    `required_attributes` are attribute values that a node must have for the signature to apply.
     """
 
     signature: str
@@ -63,8 +63,8 @@ class OperatorSignature:
     def bind_lengths(
         self, inferred_types: InferredTypes, node: NodeProto
     ) -> dict[str, tuple[int, ...]]:
-        """Map each axis name of the signature to axis sizes (several for `*r`), computed from the
-        operands and attributes of a node. Raise OperandMismatchError if two operands disagree.
+        """Map each axis name of the signature to axis sizes (several for `*r`), which are computed
+        from a node's operands and attributes. Raise OperandMismatchError if two operands disagree.
         """
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self._check_form(inferred_types, node, attributes)
@@ -92,7 +92,7 @@ class OperatorSignature:
                 raise OperandMismatchError(f"operand {index} is not of element type {type_code}")
 
     def infer_types(self, inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-        """Return the result types of a node; dimensions that cannot be computed are unknown."""
+        """Return the result types of a node. Dimensions that cannot be computed are unknown."""
         axis_lengths = self.bind_lengths(inferred_types, node)
         types = []
         results = Signature.parse(self.signature).results[: len(node.output)]
@@ -125,8 +125,8 @@ def _compute_block_lengths(a: Attributes, lengths: Mapping[str, int]) -> dict[st
 
 
 def _compute_table_lengths(a: Attributes, lengths: Mapping[str, int]) -> dict[str, int]:
-    """Return the dimensions of the quantized table of `GatherBlockQuantized`. Raise
-    OperandMismatchError unless the row size is a multiple of `block_size`.
+    """Return the dimensions of `GatherBlockQuantized`'s quantized table. Raise OperandMismatchError
+    unless the row size is a multiple of `block_size`.
     """
     if "w" not in lengths:
         raise OperandMismatchError("the shape of its table is not static")
@@ -222,7 +222,7 @@ ONNX's shape inference checks only the input.
 
 
 def _infer_top_k(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer the result types of `TopK`; its `k` may be data-dependent."""
+    """Infer the result types of `TopK`, whose `k` may be data-dependent."""
     x, k = node.input
     shape, count = inferred_types.get_shape(x), inferred_types.constants.get(k)
     element = inferred_types.get_element_type(x)
@@ -273,9 +273,8 @@ ArithmeticRule: TypeAlias = Callable[[list[Array], Attributes], Array | None]
 def fold_node(
     node: NodeProto, operands: Sequence[Array | None], shape: Sequence[int] | None
 ) -> Array | None:
-    """Return the value of the first result of `node`, computed from the values of its operands
-    (None if unknown) or from the `shape` of its first operand. Return None if the node cannot be
-    folded.
+    """Return the value of the first result of `node`, computed from operand values (None if
+    unknown) or from the `shape` of the first operand. Return None if the node cannot be folded.
     """
     rule = ARITHMETIC_RULES.get(node.op_type)
     if node.domain or (rule is None and node.op_type not in SHAPE_READERS):
@@ -313,7 +312,7 @@ def _fold_slice(x: list[Array], _: Attributes) -> Array:
     steps = x[4] if len(x) > 4 else np.ones(len(starts), int)
     slices = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        # To include index 0, a reversed slice ends at a large negative index in ONNX, but at None
+        # If a reversed slice includes index 0, its end is a large negative index in ONNX, but None
         # in NumPy.
         includes_start = step < 0 and end < -data.shape[axis]
         slices[axis] = slice(int(start), None if includes_start else int(end), int(step))
@@ -322,7 +321,7 @@ def _fold_slice(x: list[Array], _: Attributes) -> Array:
 
 def _fold_reshape(x: list[Array], _: Attributes) -> Array:
     data, target = x
-    # in the shape operand of `Reshape`, 0 copies the size of the data operand at the same index
+    # 0 in the shape operand of `Reshape` copies the size of the data operand at the same index
     shape = [data.shape[n] if d == 0 else int(d) for n, d in enumerate(target)]
     return data.reshape(shape)
 

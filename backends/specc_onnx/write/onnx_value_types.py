@@ -26,19 +26,19 @@ PartialShape: TypeAlias = tuple[int | None, ...]
 
 
 class UnsoundModelError(Exception):
-    """An error for an invalid model, i.e. a bug of specc. The message names the value or node."""
+    """The error for an invalid model, i.e. a bug in specc. The message names the value or node."""
 
 
 class OperandMismatchError(Exception):
-    """An error for a node whose operands have incompatible types or shapes."""
+    """The error for a node whose operands have incompatible types or shapes."""
 
 
 @dataclass(kw_only=True)
 class InferredTypes:
-    """The inferred types of the values of a model at concrete sizes (`lengths`), and the values of
-    small integer `constants`. The inferred types must agree with `declared_types`.
-    `unknown_lengths` are declared dimensions (value, axis, formula) whose symbols have no size in
-    `lengths`. `is_reached` is False in a branch that may not run.
+    """The inferred types of a model's values at concrete sizes (`lengths`), and small integer
+    `constants`. The inferred types must agree with `declared_types`. `unknown_lengths` are declared
+    dimensions (value, axis, formula) whose symbols have no size in `lengths`. `is_reached` is False
+    in a branch that may not run.
     """
 
     lengths: Mapping[str, int]
@@ -89,7 +89,7 @@ class InferredTypes:
             else:
                 formulas.append((name, axis, text, length))
         for name, axis, text, length in formulas:
-            # a symbol with a dot is an axis of one loop-carried value and occurs in no formula
+            # a symbol with a dot is an axis of a loop-carried value, and is in no formula
             is_carried_axis = "." in text
             if not is_carried_axis:
                 _solve_formula(text, length, lengths)
@@ -165,7 +165,7 @@ def _choose_primes(
         min_length = max(last_prime + 1, min_length, graph.min_lengths.get(symbol, 0))
         prime = _find_prime(min_length, excluded_lengths | {*primes.values()})
         primes[symbol] = min(prime, upper_limits.get(symbol, prime))
-        # A size is large only if its lower limit is large.
+        # A high lower limit of one symbol must not raise the sizes of the others.
         last_prime = last_prime if has_limit else primes[symbol]
     return primes
 
@@ -178,7 +178,7 @@ def _find_prime(number: int, excluded_numbers: Collection[int]) -> int:
 
 
 def make_tensor_type(element: int, shape: Sequence[int | None] | None) -> TypeProto:
-    """Return a tensor type; None represents an unknown axis size or an unknown shape."""
+    """Return a tensor type. None represents an unknown axis size or an unknown shape."""
     type_proto: TypeProto = helper.make_tensor_type_proto(element, shape)
     return type_proto
 
@@ -231,7 +231,7 @@ def _check_equal_length(
 
 
 def _solve_formula(text: str, length: int, lengths: dict[str, int]) -> None:
-    """Solve a formula for its only symbolic dimension of unknown size, and add the size to
+    """Solve a formula for its only symbolic dimension of unknown size, and add this size to
     `lengths`. For example, if `new` is 5 and `new + past` is 5, `past` is 0.
     """
     unknown_symbols = _collect_formula_symbols(text) - lengths.keys()
@@ -259,13 +259,13 @@ def _collect_formula_symbols(text: str) -> frozenset[str]:
 
 _parse_formula = lru_cache(maxsize=1024)(parse_dim)
 _NAME_PATTERN = re.compile(r"[A-Za-z_][\w.]*")
-"""The regular expression for a symbolic dimension. Axes of loop-carried values that change their
-size have a name with a dot, such as `state.2`.
+"""The regular expression for a symbolic dimension. If an axis of a loop-carried value changes its
+size, it has a name with a dot, such as `state.2`.
 """
 
 
 def find_type_conflict(declared_type: TypeProto, inferred_type: TypeProto) -> str:
-    """Describe the conflict between a declared and an inferred type; return "" without conflict."""
+    """Describe the conflict between a declared and an inferred type, or return ""."""
     declared_element, inferred_element = (
         declared_type.tensor_type.elem_type,
         inferred_type.tensor_type.elem_type,
@@ -284,7 +284,7 @@ def find_type_conflict(declared_type: TypeProto, inferred_type: TypeProto) -> st
 
 
 def merge_types(a: TypeProto, b: TypeProto) -> TypeProto:
-    """Merge two compatible types; an axis size is known if it is known in at least one type."""
+    """Merge two compatible types. An axis size is known if it is known in at least one type."""
     a_shape, b_shape = read_shape(a), read_shape(b)
     if a_shape is None or b_shape is None:
         return a if b_shape is None else b
@@ -295,8 +295,8 @@ def merge_types(a: TypeProto, b: TypeProto) -> TypeProto:
 
 
 def join_types(a: TypeProto, b: TypeProto) -> TypeProto:
-    """Return the type of a result of an `If` from its types in both branches; axis sizes that
-    differ are unknown. Raise OperandMismatchError if the element types differ.
+    """Return the type of an `If` result, given its types in both branches. Axis sizes that differ
+    are unknown. Raise OperandMismatchError if the element types differ.
     """
     element, a_shape, b_shape = a.tensor_type.elem_type, read_shape(a), read_shape(b)
     if element != b.tensor_type.elem_type:

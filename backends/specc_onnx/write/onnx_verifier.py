@@ -1,9 +1,9 @@
 """Verify a built ONNX model with ONNX's checker, with type inference for every value, and by
 loading it in ONNX Runtime.
 
-The verifier checks a copy in which weights are inputs, so models of any size can be checked. A
-model fails verification because of a bug of specc, or because the runtime is too old for the
-requested opset.
+The verifier checks a copy in which weights are inputs, so models of any size can be checked.
+Verification fails because of a bug in specc, or because the runtime is too old for the requested
+opset.
 
 ONNX's shape rules are applied node by node with concrete axis sizes and folded integer constants,
 because whole-graph shape inference loses symbolic dimensions at the first `Reshape`. Rules that
@@ -64,7 +64,7 @@ NODE_ERRORS = (
 def infer_onnx_value_types(
     model: ModelProto, lengths: Mapping[str, int], scalars: Mapping[str, int]
 ) -> InferredTypes:
-    """Infer the type of every value of a model. `lengths` are the sizes of symbolic dimensions, and
+    """Infer the type of every value in a model. `lengths` are the sizes of symbolic dimensions, and
     `scalars` the values of scalar inputs, by name. Raise UnsoundModelError if a node has invalid
     operands or a declared type is wrong.
     """
@@ -80,7 +80,7 @@ def infer_onnx_value_types(
 
 
 def infer_graph_types(inferred_types: InferredTypes, graph: GraphProto) -> None:
-    """Infer the types of the initializers and nodes of a graph from the types of its inputs."""
+    """Infer the types of a graph's initializers and node results from its input types."""
     input_names = {value.name for value in graph.input}
     for tensor in (t for t in graph.initializer if t.name not in input_names):
         inferred_types.add_value(
@@ -113,7 +113,7 @@ def _infer_node(inferred_types: InferredTypes, node: NodeProto) -> None:
 
 
 def _infer_by_schema(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Return the result types of a node, inferred by the ONNX schema of its operator."""
+    """Return a node's result types, inferred by the ONNX schema of its operator."""
     schema = _get_schema(node.op_type, inferred_types.opsets[node.domain], node.domain)
     types = {n: inferred_types.types[n] for n in node.input if n}
     data = {
@@ -134,7 +134,7 @@ _get_schema = cache(defs.get_schema)
 def _infer_body(
     inferred_types: InferredTypes, body: GraphProto, types: Sequence[TypeProto]
 ) -> list[TypeProto]:
-    """Infer the types in a subgraph whose inputs have `types`; return the types of its outputs."""
+    """Infer the types in a subgraph whose inputs have `types`. Return its output types."""
     inferred_types.add_declared_types((*body.input, *body.value_info, *body.output))
     for value, type in zip(body.input, types, strict=True):
         inferred_types.add_value(value.name, type)
@@ -143,8 +143,8 @@ def _infer_body(
 
 
 def _infer_if(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer the result types of an `If`: the types of the selected branch, or the joined types of
-    both branches if the condition is unknown.
+    """Infer the result types of an `If`, which are those of the selected branch or, if the
+    condition is unknown, the joined types of both branches.
     """
     condition = inferred_types.constants.get(node.input[0])
     is_then_branch = None if condition is None else bool(condition.all())
@@ -211,8 +211,8 @@ def _infer_loop(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProt
     )[1:]
     inferred_types.check_unknown_lengths()
     inferred_types.lengths, inferred_types.unknown_lengths = outer_lengths, outer_unknown
-    # The results of the first iteration are the inputs of the second iteration, in which
-    # loop-carried values with a common symbolic dimension must still agree.
+    # The first iteration's results are the second iteration's inputs, in which loop-carried values
+    # with a common symbolic dimension must still agree.
     next_lengths = _read_symbol_lengths(body.input[2:], final_types)
     _check_carries(
         [substitute_type_lengths(v.type, next_lengths) for v in body.input[2:]], final_types
@@ -246,7 +246,7 @@ def _count_iterations(
 def _read_symbol_lengths(
     values: Iterable[ValueInfoProto], types: Iterable[TypeProto]
 ) -> dict[str, int]:
-    """Return the sizes of symbolic dimensions, by comparing declared types with inferred types."""
+    """Return the sizes of symbolic dimensions, found by comparing declared and inferred types."""
     lengths_by_symbol: dict[str, int] = {}
     for value, type in zip(values, types, strict=False):
         dims = value.type.tensor_type.shape.dim
@@ -278,8 +278,8 @@ CONTROL_FLOW_RULES: Mapping[str, Callable[[InferredTypes, NodeProto], list[TypeP
 
 
 def verify_built_model(built_model: BuiltModel, *, load: bool = True) -> None:
-    """Verify a model; if `load`, also load a model for a CPU target in ONNX Runtime. Raise E0923 if
-    ONNX Runtime cannot load the model, and UnsoundModelError if another check fails.
+    """Verify a model. If `load` is True and the target is a CPU, also load it in ONNX Runtime.
+    Raise E0923 if ONNX Runtime cannot load the model, and UnsoundModelError if another check fails.
     """
     model = convert_weights_to_inputs(built_model)
     verify_without_runtime(built_model, model)
@@ -288,8 +288,8 @@ def verify_built_model(built_model: BuiltModel, *, load: bool = True) -> None:
 
 
 def verify_without_runtime(built_model: BuiltModel, model: ModelProto) -> InferredTypes:
-    """Run ONNX's checker and `check_value_types` on `model`, which `convert_weights_to_inputs`
-    returned; return the inferred types of its values.
+    """Run ONNX's checker and `check_value_types` on `model`, a result of
+    `convert_weights_to_inputs`. Return the inferred types of its values.
     """
     try:
         onnx.checker.check_model(model, full_check=True)
@@ -339,7 +339,7 @@ def check_value_types(built_model: BuiltModel, model: ModelProto) -> InferredTyp
             )
     inferred_types = _infer_at_lengths(built_model, model, _choose_lengths(built_model, {}))
     long_lengths = _choose_lengths(built_model, built_model.branch_length_thresholds)
-    # Long inputs may take different branches, so types are also inferred for long inputs.
+    # Long inputs may take other branches, so types are also inferred for long inputs.
     if built_model.branch_length_thresholds and all(
         long_lengths.get(s, 0) > n for s, n in built_model.branch_length_thresholds.items()
     ):

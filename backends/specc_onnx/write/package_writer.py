@@ -1,6 +1,6 @@
 """Write a package, which consists of several graphs with shared weights and the index `specc.json`.
 
-Names of weight files and some extra files contain a content hash; entry files have fixed names.
+Names of weight files and some extra files contain a content hash, but entry files have fixed names.
 Entry files are written after all other files, and `specc.json` is written last, so that a
 concurrent reader sees the old package, the new package, or a hash mismatch.
 """
@@ -53,10 +53,10 @@ def write_package(
     force: bool = False,
     hash_on_every_load: bool = False,
 ) -> WrittenModel:
-    """Write `graphs` by role into `directory`, replacing an existing package. With
-    `hash_on_every_load`, content hashes are compared on every load. Raise E0833 if a file that
-    specc did not write would be overwritten (unless `force`), E0814 if one of the `input_paths`
-    would be overwritten, or an error of `write_model`.
+    """Write `graphs` by role into `directory`, replacing an existing package. If
+    `hash_on_every_load` is True, content hashes are compared on every load. Raise E0833 if a file
+    that specc did not write would be overwritten (unless `force` is True), E0814 if one of the
+    `input_paths` would be overwritten, or an error of `write_model`.
     """
     directory = normalize_output_path(directory)
     reject_unportable_name(directory)
@@ -100,7 +100,7 @@ def write_package(
 
 
 def _find_superseded_files(directory: Path, previous_index: PackageIndex | None) -> Sequence[str]:
-    """Return the names of files of the previous package that are no longer referenced."""
+    """Return the names of the previous package's files that are no longer referenced."""
     if previous_index is None:
         return []
     return filter_unreferenced_files(
@@ -227,7 +227,7 @@ def _write_extras(
     extra_files: Sequence[ExtraFile],
     unchanged_extras: Mapping[str, FileDigest],
 ) -> dict[str, str]:
-    """Write the extra files; return their names by role."""
+    """Write the extra files and return their names by role."""
     names = {}
     for extra_file in extra_files:
         name = extra_file.name

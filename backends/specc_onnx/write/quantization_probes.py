@@ -1,5 +1,5 @@
-"""Modify a copy of a model to measure its quantization error: remove activation quantization, or
-add the operands and results of quantized MatMuls as outputs.
+"""Modify a copy of a model to measure its quantization error, by removing activation quantization,
+or by adding the operands and results of quantized MatMuls as outputs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from specc_onnx.lower.onnx_nodes import EXPERT_LOOP_NAME, iterate_nested_graphs,
 EXACT_ACCURACY_LEVEL = 1
 """The accuracy level of `MatMulNBits` at which activations are not quantized."""
 FIRST_SCALE_OPERAND = 8
-"""Index of the first operand that `DynamicQuantizeLSTM` has in addition to those of `LSTM`."""
+"""Index of the first operand of `DynamicQuantizeLSTM` that `LSTM` lacks."""
 QUANTIZED_OPERANDS = {
     "DynamicQuantizeLSTM": {
         "x": (0, TensorProto.FLOAT),
@@ -40,7 +40,7 @@ QUANTIZED_OPERANDS = {
         "zero points": (3, TensorProto.UINT8),
     },
 }
-"""Operand index and element type of the quantized operands of an operator, by operand role."""
+"""Operand index and element type of an operator's quantized operands, by operand role."""
 PER_TENSOR_ACTIVATION_OPS = frozenset(
     {"DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "QAttention"}
 )
@@ -59,14 +59,14 @@ def has_per_tensor_activation_scales(model: ModelProto) -> bool:
 
 
 def remove_activation_quantization(model: ModelProto) -> None:
-    """Replace the quantization of activations in a model, in place, with identities, and integer
+    """In place, replace the quantization of activations in a model with identities, and integer
     MatMuls with float MatMuls of the weight codes. Weight scales are still applied.
     """
     for graph in iterate_nested_graphs(model.graph):
         nodes = [replacement for node in graph.node for replacement in _make_exact_product(node)]
         del graph.node[:]
         graph.node.extend(nodes)
-        # Some values with declared integer types are floats after the replacement.
+        # After the replacement, some values with declared integer types are floats.
         unchanged_infos = [
             v for v in graph.value_info if v.type.tensor_type.elem_type in UNROUNDED_TYPES
         ]
@@ -137,9 +137,8 @@ def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
 
 
 def expose_quantized_matmuls(model: ModelProto) -> tuple[QuantizedMatMul, ...]:
-    """Add the operands and results of quantized MatMuls as graph outputs, except MatMuls in
-    branches and experts. Return each MatMul with the output names of its operands and results by
-    role.
+    """Add the operands and results of quantized MatMuls, except those in branches and experts, as
+    graph outputs. Return each MatMul with the output names of its operands and results by role.
     """
     matmuls: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
     probe_types: dict[str, int] = {}
@@ -170,7 +169,7 @@ def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
 def _find_operand_roles(
     node: NodeProto, constant_types: Mapping[str, int]
 ) -> dict[str, tuple[str, int]] | None:
-    """Map the role of each operand and result of a quantized node to its name and element type."""
+    """Map the role of a quantized node's operands and results to their name and element type."""
     result, inputs = node.output[0] if node.output else "", node.input
     match node.op_type:
         case "QuantizeLinear":
@@ -204,8 +203,8 @@ def _find_operand_roles(
 
 
 def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dict[str, str]:
-    """Add the values in `probe_types` as graph outputs; loops return values of their bodies as scan
-    outputs. Return the output names by value name.
+    """Add the values in `probe_types` as graph outputs. Values in a loop body become scan outputs
+    of the loop. Return the output names by value name.
     """
     graph_values = _collect_defined_names(graph)
     probes: dict[str, str] = {}

@@ -1,9 +1,9 @@
 """Decide where each weight is stored: in the ONNX file (inline), in an external data file, or in
 the checkpoint.
 
-Graphs written together share one plan and store each parameter once. The plan is computed from
-checkpoint headers before lowering, because a weight that stays in the checkpoint keeps its element
-type and needs a cast in the graph, while a copied weight is converted.
+Graphs that are written together share one plan and store each parameter once. The plan is computed
+from checkpoint headers before lowering. A weight that stays in the checkpoint keeps its element
+type and needs a cast in the graph, but a copied weight is converted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
 from specc_onnx.write.onnx_graph import BuiltModel
 
 MAX_INLINE_BYTES = 1 << 20
-"""Total size in bytes below which weights are stored in the ONNX file by default."""
+"""Weights whose total size in bytes is below this limit are stored in the ONNX file by default."""
 
 WIDENING_SINCE = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
 """The first opset that can cast each storage type to a wider type."""
@@ -40,8 +40,8 @@ WIDENING_SINCE = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
 @dataclass(frozen=True)
 class WeightPlacement:
     """The storage location of each weight. `pieces` are the tensors in storage order. `ties` maps
-    tied parameters to stored parameters. If `is_inline`, weights that are not linked are stored in
-    each ONNX file. `weight_files` are the external files after they have been written.
+    tied parameters to stored parameters. If `is_inline` is True, weights that are not linked are
+    stored in each ONNX file. `weight_files` are the external files, once they have been written.
     """
 
     pieces: Mapping[str, ExternalTensor]
@@ -66,7 +66,7 @@ def plan_weight_placement(
     alignment: int = 1,
     matrix_dtype: str = "",
 ) -> WeightPlacement:
-    """Plan where the weights of all graphs are stored under `directory`; `matrix_dtype` is the
+    """Plan where the weights of all graphs are stored under `directory`. `matrix_dtype` is the
     storage dtype of f32 matrices. Raise E0823 if inline weights are too large.
     """
     types = collect_parameters(graphs)
@@ -143,9 +143,9 @@ def _make_piece(
     opset: int,
     reasons: dict[Path, str],
 ) -> ExternalTensor:
-    """Return a weight in its storage dtype. The storage dtype is the dtype in the checkpoint file
-    only if a model in the output `directory` can link the file. `reasons` collects the reasons why
-    files cannot be linked.
+    """Return a weight in its storage dtype, which is the dtype in the checkpoint file only if a
+    model in the output `directory` can link the file. `reasons` collects why files cannot be
+    linked.
     """
     shape = values.parameters[name].shape
     file_dtype = values.get_stored_dtype(name)
@@ -180,9 +180,9 @@ def _check_all_linked(plan: ExternalDataPlan, pieces: list[ExternalTensor]) -> N
 def store_weights(
     built_model: BuiltModel, placement: WeightPlacement, values: ParameterSource, data: str | None
 ) -> None:
-    """Add the weights to the initializers of a model: the values of inline weights, and the
-    locations of all other weights in the weight file `data` or in the checkpoint, as ONNX external
-    data.
+    """Add the weights to a model's initializers. For inline weights, add their values. For all
+    other weights, add their location in the weight file `data` or in the checkpoint as ONNX
+    external data.
     """
     plan = placement.plan
     locations = plan.linked_tensors if placement.is_inline else plan.get_locations(data or "")

@@ -1,4 +1,4 @@
-"""Build syntax trees: `AstBuilder` runs the callbacks of grammar rules, such as `NodeRule`."""
+"""Build syntax trees. `AstBuilder` runs the callbacks of grammar rules, such as `NodeRule`."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,9 +19,9 @@ FOREIGN_LITERALS = {
     **dict.fromkeys(("no", "off"), "false"),
     **dict.fromkeys(("null", "nil"), "none"),
 }
-"""The spec literals that are equivalent to literals of other languages, by foreign literal."""
+"""The spec literals that correspond to literals of other languages, keyed by the other literal."""
 RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "False", "None"])
-"""The literals, and the names that look like literals, which specs may not bind."""
+"""The names that specs may not bind: literals, and names that look like literals."""
 
 
 @dataclass
@@ -69,8 +69,8 @@ class AstBuilder(ErrorCollector):
         return ESCAPE_SEQUENCE.sub(unescape_character, token.text[1:-1])
 
     def convert_child(self, child: object) -> object:
-        """Convert a child to a field value. Tokens become strings. Report E0115 for a literal in
-        place of a name.
+        """Convert a child to a field value. Tokens become strings. Report E0115 if a literal is
+        used as a name.
         """
         if not isinstance(child, Token):
             return child
@@ -105,7 +105,7 @@ class AstBuilder(ErrorCollector):
     def report_duplicates(
         self, description: str, children: Iterable[object], help: str = "remove one of the two"
     ) -> None:
-        """Report E0116 for duplicate names of children. `description` is e.g. "the option"."""
+        """Report E0116 if children have equal names. `description` is e.g. "the option"."""
         spans_by_name: dict[str, Span | None] = {}
         for child in children:
             get_name_and_span = NAMES_AND_SPANS.get(type(child)) or NAMES_AND_SPANS[object]
@@ -134,7 +134,7 @@ NAMES_AND_SPANS: Mapping[type[object], NameAndSpan] = {
     ast.Option: lambda node, _: (node.name, node.name_span),
     object: lambda node, _: (node.name, node.span),
 }
-"""The functions that return the name and the span of a child, by class."""
+"""The functions that return a child's name and span, by class."""
 
 
 RuleCallback = Callable[..., object]
@@ -163,8 +163,8 @@ def drop_absent_symbols(children: Iterable[T | None]) -> tuple[T, ...]:
 
 @immutable_dataclass
 class TupleRule:
-    """A callback that returns the children of a rule as a tuple. If `unique` is set, duplicate
-    names are reported, and `unique` describes a child in the message.
+    """A callback that returns a rule's children as a tuple. If `unique` is set, duplicate names are
+    reported, and the message describes a child as `unique`.
     """
 
     unique: str = ""
@@ -178,11 +178,11 @@ class TupleRule:
 
 
 FLAG_FIELDS = ("reverse", "optional")
-"""The Boolean fields that are set by the presence of a keyword or of `?`."""
+"""The Boolean fields that are True if a keyword or `?` is present."""
 
 
 class NodeRule(Generic[N]):
-    """A callback that builds a node from its children, in the order of `fields`.
+    """A callback that builds a node, whose fields `fields` are set by the children in order.
 
     In `fields`, `a+b` are the fields of a child that is a tuple, `*name` collects all further
     children, and `{name}` is a body in braces, which may begin with a docstring (field `doc`). The

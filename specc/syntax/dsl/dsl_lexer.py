@@ -18,8 +18,9 @@ MAX_NESTING = 64
 
 MAX_EXPRESSION_DEPTH = 256
 """The maximum nesting depth of operators without brackets, such as `- - - x` (E0110). A
-left-associative chain such as `a + b + c` has depth 1: a tree walk must iterate over the left
-operands of a chain (`specc.syntax.ast.flatten_binary_chain`) and may recurse into all other nodes.
+left-associative chain such as `a + b + c` has depth 1, because a tree walk must iterate over its
+left operands (`specc.syntax.ast.flatten_binary_chain`). A tree walk may recurse into all other
+nodes.
 """
 
 MAX_EXPRESSION_TOKENS = 10_000
@@ -107,7 +108,7 @@ WORD_PATTERN = re.compile(r"[A-Za-z0-9_]+(?:\.[0-9][A-Za-z0-9_]*)?")
 OPENERS = {"(": ")", "[": "]", "{": "}"}
 CLOSERS = frozenset(OPENERS.values())
 MAX_NUMBER_LENGTH = 400
-"""The maximum number of characters of a number. Useful numbers have up to about 310 characters."""
+"""The maximum number of characters of a number. Useful numbers have at most about 310."""
 
 CHARACTER_HINTS = {
     "'": 'write strings in double quotes: "…"',
@@ -121,7 +122,7 @@ CHARACTER_HINTS = {
     "−": "write minus as `-`",
     "×": "write a product as `*`",
 }
-"""The spec equivalents of characters of other languages and of word processors."""
+"""The characters in specs that replace characters of other languages and word processors."""
 
 
 def tokenize_fragment(fragment: Fragment, keywords: Mapping[str, str]) -> LexerResult:
@@ -191,7 +192,7 @@ class Lexer:
         """Consume a number, report an invalid number, and return the next offset."""
         word = WORD_PATTERN.match(self.fragment.text, start)
         assert word is not None
-        # the pattern of a number matches `1_000` and `3d` only up to the `_` and the `d`
+        # in `1_000` and `3d`, the number pattern matches only the text before `_` and `d`
         first_digits = self._find_first_digits(text, start)
         explanation = (
             _explain_invalid_number(word.group())
@@ -209,7 +210,9 @@ class Lexer:
         return end
 
     def _find_first_digits(self, text: str, start: int) -> str:
-        """Return the digits `1` before the digits `text` of a number such as `1,024`, or ""."""
+        """Return the digits before the comma (`1` in `1,024`) if `text` are the digits after it, or
+        "".
+        """
         before = re.search(r"\b([1-9][0-9]{0,2}),\Z", self.fragment.text[max(0, start - 5) : start])
         is_group = len(text) == 3 and text[0] == "0" and text.isdecimal()
         return before[1] if before and is_group else ""
@@ -265,7 +268,7 @@ class Lexer:
 
 
 def _explain_thousands_separator(first_digits: str, digits: str) -> tuple[str, str] | None:
-    """Return the title and the fix for a number such as `1,024`, or None without `first_digits`."""
+    """Return the title and the fix for a number such as `1,024`, or None if there is no comma."""
     if not first_digits:
         return None
     title = f"the number `{first_digits},{digits}` has a thousands separator"

@@ -28,7 +28,7 @@ T = TypeVar("T", covariant=True)
 
 @immutable_dataclass
 class StartSymbol(Generic[T]):
-    """A start symbol of the grammar, with its description in messages. T is the result type."""
+    """A start symbol of the grammar, and its description for messages. T is the result type."""
 
     symbol: str
     description: str
@@ -54,7 +54,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     """Parse a fragment as the start symbol `start`. Raise SpeccError (E01xx) for syntax errors."""
     table = load_lalr_table()
     lexer_result = tokenize_fragment(fragment, table.keywords)
-    # raise lexer errors first, because the parser sees only substitutes for invalid characters
+    # raise lexer errors first, because invalid characters were replaced before parsing
     if lexer_result.errors:
         raise SpeccError(*truncate_diagnostics(lexer_result.errors))
     builder = AstBuilder(fragment, lexer_result.tokens, lexer_result.comments)
@@ -99,7 +99,7 @@ def find_restart_points(fragment: Fragment, lexer_result: LexerResult) -> list[i
 
 
 def truncate_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Return the first 20 errors by position, with the number of omitted errors as a note."""
+    """Return the first 20 errors by position. A note states the number of omitted errors."""
     sorted_errors = sorted(
         errors, key=lambda error: error.primary.span.start if error.primary else 0
     )
@@ -132,8 +132,8 @@ HEADER_TERMINALS = ("SPECC", "NUMBER", "MODEL", "NAME")
 
 @immutable_dataclass
 class ExpectedTokens:
-    """The terminals that may follow the tokens `preceding`. `keywords` contains the terminals that
-    are keywords in this context, such as `under` after `repeat i in n`.
+    """The terminals that may follow the tokens `preceding`. `keywords` are the terminals that are
+    keywords in this context, such as `under` after `repeat i in n`.
     """
 
     preceding: tuple[Token, ...]
@@ -165,8 +165,8 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
 def _find_expected_keywords(
     table: LalrTable, states: Sequence[int], terminals: frozenset[str], end: int
 ) -> frozenset[str]:
-    """Return the terminals that are keywords in the parser states `states`. If a name is also
-    allowed, a word is a keyword only if it can be followed by a token that cannot follow a name.
+    """Return the terminals that are keywords in the parser states `states`. Where a name is also
+    allowed, a word is a keyword only if a token can follow it that cannot follow a name.
     """
     keywords = terminals & {kind for text, kind in table.keywords.items() if text.isalpha()}
     if (name_states := table.simulate_shift(states, "NAME", end)) is None:

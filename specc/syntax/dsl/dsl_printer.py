@@ -70,7 +70,7 @@ def append_comment(lines: list[str], comments: ast.Comments) -> list[str]:
 def format_braced_body(
     children: Sequence[ast.Commentable], end: Iterable[str], indent: int
 ) -> list[str]:
-    """Format the lines between the braces of a body."""
+    """Format the lines of a body between its braces."""
     lines: list[str] = []
     for child in children:
         # a body has no blank line after the opening brace
@@ -111,7 +111,7 @@ def format_body_with_header(
 
 
 def format_section(node: ast.Commentable, indent: int) -> list[str]:
-    """Format a section. A section with few entries and no comments fits on one line."""
+    """Format a section. A section with few entries and no comments is printed on one line."""
     layout_head, max_on_line, list_entries = SECTION_LAYOUTS[type(node)]
     head, (children, end) = layout_head(node), list_entries(node)
     if not children and not end:
@@ -185,12 +185,12 @@ def format_node_without_body(node: ast.Commentable) -> Pieces:
 
 
 def format_clause(keyword: str, value: ast.Expr | ast.WeightName | None) -> Pieces:
-    """Format a clause such as `along n`, or return no pieces if `value` is None."""
+    """Format a clause such as `along n`. Return no pieces if `value` is None."""
     return concat_parts(SPACE_BREAK, f"{keyword} ", value) if value is not None else []
 
 
 def format_keyword_list(keyword: str, names: Iterable[str]) -> Pieces:
-    """Format a clause such as `carry s, c`, or return no pieces if `names` is empty."""
+    """Format a clause such as `carry s, c`. Return no pieces if `names` is empty."""
     return concat_parts(SPACE_BREAK, f"{keyword} ", join_with_commas(names)) if names else []
 
 
@@ -304,4 +304,4 @@ BODY_HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ),
     ast.Block: format_block_header,
 }
-"""The formatters of the headers of statements and blocks, by AST class."""
+"""The formatters of statement and block headers, by AST class."""

@@ -9,7 +9,7 @@ from specc.syntax import ast
 
 MAX_LINE_WIDTH = 110
 CONTINUATION_INDENT = 4
-"""The indentation, in columns, of a continuation line that no opening bracket aligns."""
+"""The indentation, in columns, of a continuation line that is not aligned with a bracket."""
 
 BRACKET_DEPTH_PENALTY = 30
 """The penalty of a line break for each enclosing bracket, in unused columns."""
@@ -19,8 +19,8 @@ ITEM_PENALTY = 60
 
 @immutable_dataclass
 class LineBreak:
-    """A possible line break, which is printed as the text `flat` if the line is not broken there.
-    Line breaks with a higher `bonus` (in unused columns) are preferred.
+    """A possible line break. If the line is not broken there, the text `flat` is printed. Line
+    breaks with a higher `bonus` (in unused columns) are preferred.
     """
 
     flat: str = " "
@@ -92,7 +92,7 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
                     if column <= width * 0.6
                     else indent + CONTINUATION_INDENT * len(open_columns),
                 )
-            # the bracket that a `}` on the first line closes is on an earlier line
+            # if `}` is on the first line, its opening bracket is on an earlier line
             elif piece in (")", "]", "}") and len(open_columns) > 1:
                 open_columns = open_columns[:-1]
         else:
@@ -129,7 +129,7 @@ def format_comment_lines(texts: Iterable[str], indent: int) -> list[str]:
 
 
 def measure_unbreakable_widths(pieces: Pieces) -> list[int]:
-    """Return, for each index in `pieces`, the number of columns up to the next line break."""
+    """Return the number of columns from each piece to the next line break."""
     widths = [0] * (len(pieces) + 1)
     for n in range(len(pieces) - 1, -1, -1):
         piece = pieces[n]
@@ -209,7 +209,7 @@ def get_precedence(expr: ast.Expr) -> int:
 
 
 def format_operand(expr: ast.Expr, min_precedence: int) -> Pieces:
-    """Format an operand, in parentheses if its precedence is below `min_precedence`."""
+    """Format an operand. Add parentheses if its precedence is below `min_precedence`."""
     # the parentheses in `(f(x) @ name) + y` are for readability; the grammar does not need them
     has_weights = isinstance(expr, ast.Call) and expr.weights is not None
     if get_precedence(expr) < min_precedence or has_weights:
@@ -241,7 +241,7 @@ def format_call(expr: ast.Call) -> Pieces:
 
 
 def format_binary(expr: ast.Binary) -> Pieces:
-    """Format a chain such as `a + b - c`, iteratively because a long sum is deeply nested."""
+    """Format a chain such as `a + b - c` in a loop, because a long sum is deeply nested."""
     # powers are right-associative, so they do not form chains
     if expr.op == "**":
         left, right = format_operand(expr.left, POSTFIX), format_operand(expr.right, SIGN)

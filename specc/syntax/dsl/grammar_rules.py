@@ -52,7 +52,7 @@ RULE_CALLBACKS |= {
     "dotted_path": lambda b, span, *parts: ast.WeightName(
         ".".join(t.text for t in parts), span=span
     ),
-    # parentheses are not a node of the tree, but belong to the span that messages underline
+    # parentheses are not nodes of the tree, but messages underline them
     "group": lambda b, span, inner: replace(inner, span=span),
     "weighted": lambda b, span, call, weights: replace(call, weights=weights, span=span),
     **dict.fromkeys(
@@ -213,7 +213,7 @@ RULE_CALLBACKS |= {
     "setting": NodeRule(ast.Setting, "name value"),
     "quantize": NodeRule(ast.QuantizeSection, "{entries}", "the word"),
     "words": TupleRule(),
-    # every result needs an entry in a list of types; `_` leaves a result untyped
+    # a list of types needs an entry for every result, and `_` leaves a result untyped
     "target": lambda b, span, name, kind: ast.AssignmentTarget(
         b.check_bound_name(name), None if kind == ast.MISSING_TYPE else kind, span=span
     ),
@@ -232,7 +232,7 @@ RULE_CALLBACKS |= {
     "rounds": lambda b, span, name, values: ast.QuantizeEntry(
         name.value, values if isinstance(values, tuple) else (values,), span=span
     ),
-    # the grammar allows negative values, so that the error for a setting can list the valid values
+    # the grammar allows negative values, so that the setting's error can list the valid values
     "below_zero": lambda b, span, minus, number: ast.TextLiteral(
         minus.text + number.text, span=span
     ),
@@ -317,7 +317,8 @@ def _build_field(
         and not declared_type.optional
         and declared_type.element_type is None
     ):
-        # the fields of a record keep their comments, and all other comments move above the record
+        # the fields of a record keep their comments, and all other comments are moved above the
+        # record
         start = (
             b.fragment.source.text.find("{", declared_type.span.start, declared_type.span.end) + 1
         )

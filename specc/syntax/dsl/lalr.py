@@ -14,10 +14,10 @@ from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_lexer import Token
 
 LEFT_CHAIN_RULES = frozenset({"binary", "chain_more"})
-"""The rules whose first child adds no nesting depth, so that a long sum has depth 1."""
+"""The rules whose first child does not increase the depth, so that a long sum has depth 1."""
 
 CHAIN_RULES = LEFT_CHAIN_RULES | {"power", "choice", "index", "unary"}
-"""The rules that lengthen an expression, after which MAX_EXPRESSION_TOKENS is checked."""
+"""The rules that make an expression longer, after which MAX_EXPRESSION_TOKENS is checked."""
 NESTING_RULES = frozenset(
     {"unary", "power", "choice", "index", "call", "list_of", "list_for", "record_of", "chain_first"}
 )
@@ -40,7 +40,7 @@ class LalrRule(NamedTuple):
 
     @property
     def is_unit_rule(self) -> bool:
-        """True if the rule is a unit production, whose value is the value of the single child."""
+        """True if the rule is a unit production, whose value is its only child's value."""
         return self.passes_single_child and self.length == 1
 
 
@@ -95,8 +95,8 @@ class LalrTable:
         """Return the states after the parser reduces rules and shifts a token `kind`, or None for
         an unexpected token. For $END, return the states after the reductions to the state `end`.
 
-        LALR tables merge states, so the table may allow a reduction after which the token is
-        unexpected. Therefore `simulate_shift` simulates the reductions without building nodes.
+        No nodes are built. The simulation is needed because LALR tables merge states, so that a
+        table may allow a reduction after which the token is unexpected.
         """
         stack = list(states)
         while (action := self.get_action(stack[-1], kind)) is not None:
@@ -162,8 +162,8 @@ RuleBuilder = Callable[[str, list[object], int, int], object]
 class LalrParser:
     """The parser of one token sequence.
 
-    `explain` builds the diagnostic of an unexpected token, and `build_limit_error` the diagnostic
-    of an exceeded limit. `restart_points` are the ascending token indices at which parsing may
+    `explain` builds the diagnostic for an unexpected token, and `build_limit_error` the diagnostic
+    for an exceeded limit. `restart_points` are the ascending token indices at which parsing may
     resume after an error. `keywords_as_names` are the restart points whose token was parsed as a
     name.
     """
@@ -220,7 +220,7 @@ class LalrParser:
         return self.table.find_expected_terminals(self.states, self.table.end_terminals[self.start])
 
     def apply_reduction(self, action: int, kind: str) -> None:
-        """Apply the reduction `action`: replace children of a rule with the value of the rule."""
+        """Apply the reduction `action`, which replaces a rule's children with the rule's value."""
         rule = self.table.rules[~action]
         if rule.is_unit_rule:
             entry = self.stack[-1]
@@ -246,7 +246,7 @@ class LalrParser:
         self.states.append(state)
 
     def build_value(self, rule: LalrRule, entries: list[StackEntry]) -> StackEntry:
-        """Build the value of a rule from the stack entries of its children."""
+        """Build a rule's value from the stack entries of its children."""
         present_entries = [entry for entry in entries if entry.first_token >= 0]
         first, last = (
             (present_entries[0].first_token, present_entries[-1].last_token)
@@ -270,7 +270,7 @@ class LalrParser:
 
 
 def flatten_children(rule: LalrRule, entries: list[StackEntry]) -> list[object]:
-    """Return the children of a rule, with repetitions flattened and None for absent symbols."""
+    """Return a rule's children, with repetitions flattened and None for absent symbols."""
     children: list[object] = []
     selectors = rule.children
     if rule.is_list and selectors[:1] == [~0]:
@@ -300,7 +300,7 @@ def compute_expression_depth(rule: LalrRule, entries: list[StackEntry]) -> int:
 def recover_from_error(parser: LalrParser, index: int) -> int | None:
     """Drop the item with an error at token `index`. Return the next restart point, or None.
 
-    The restart point may be the token before `index` if this token was parsed as a name: in
+    The restart point may be the token before `index` if this token was parsed as a name. In
 
         x = a +
         block f()

@@ -33,7 +33,9 @@ class UnbalancedBrackets:
 def find_unbalanced_brackets(
     tokens: Sequence[Token], restart_points: Sequence[int]
 ) -> UnbalancedBrackets:
-    """Find unbalanced brackets. The keyword of a new item reveals that brackets are unclosed."""
+    """Find unbalanced brackets. A keyword that begins a new item reveals that brackets are
+    unclosed.
+    """
     brackets = UnbalancedBrackets()
     stack: list[int] = []
     new_items = set(restart_points)
@@ -122,7 +124,9 @@ def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int)
 
 
 class SyntaxErrorExplainer:
-    """A builder of syntax error diagnostics. `description` of the text is e.g. `an expression`."""
+    """A builder of syntax error diagnostics. `description` is the kind of text, e.g. `an
+    expression`.
+    """
 
     def __init__(self, fragment: Fragment, description: str) -> None:
         self.fragment = fragment
@@ -163,7 +167,7 @@ def explain_weights_without_call(error: UnexpectedToken) -> Diagnostic | None:
 
 def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
     """Return E0113 for a file that does not begin with `specc 1` and `model name`, or None."""
-    # only `specc` and the version may be on the stack above the start state
+    # the stack may contain only `specc` and the version above the start state
     if error.parser.start != "file" or error.index > 2 or len(error.parser.states) > 3:
         return None
     title = "a spec starts with `specc 1` and `model NAME`"
@@ -204,7 +208,8 @@ def explain_misplaced_docstring(error: UnexpectedToken) -> Diagnostic | None:
 
 def _find_open_definition(error: UnexpectedToken) -> str:
     """Return the keyword terminal of the definition that encloses an error, or ""."""
-    # a token on the stack, e.g. the keyword of an enclosing definition, has not been reduced yet
+    # a token that is still on the stack, e.g. the enclosing definition's keyword, is not reduced
+    # yet
     kinds = [p.value.kind for p in error.parser.stack if isinstance(p.value, Token)]
     return next((k for k in reversed(kinds) if k in DEFINITION_TERMINALS), "")
 
@@ -215,7 +220,7 @@ def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
         x = a +
         y = b
 
-    The unexpected token of this example is the `=`, but the error is the `+`.
+    In this example, the unexpected token is the `=`, but the error is the `+`.
     """
     if error.index < 2:
         return None
@@ -286,7 +291,7 @@ UNNAMED_STATEMENT_HELPS = {
     "pass": "remove it",
     "global": "remove it: a body can use all names outside it",
 }
-"""The help messages for statements of other languages without a result, by first word or method."""
+"""The help messages for other languages' statements without a result, by first word or method."""
 
 
 def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnostic:
@@ -308,7 +313,7 @@ def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnos
         title += "; expected an operator between them" if "PLUS" in expected else ""
     location, preposition = token, "here"
     previous = error.previous_token
-    # put the label at the end of the previous line, unless a new statement or item may begin here
+    # put the label at the end of the previous line if no new statement or item may begin here
     may_begin = "BLOCK" in expected or "RETURN" in expected
     if previous and (is_at_end or (error.is_on_new_line(token, previous) and not may_begin)):
         location, preposition = previous.get_last_character(), "after this"

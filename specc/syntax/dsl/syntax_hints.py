@@ -25,7 +25,7 @@ def collect_syntax_hints(error: UnexpectedToken) -> Iterator[str]:
 
 
 def _join_hyphenated_name(error: UnexpectedToken) -> str:
-    """Join the unexpected token with its neighbors to a hyphenated name such as `int8-weights`."""
+    """Join the unexpected token and its neighbors into a hyphenated name such as `int8-weights`."""
     return "".join(t.text for t in error.tokens[max(error.index - 1, 0) : error.index + 2])
 
 
@@ -213,4 +213,4 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
         "a function is a block, outside graphs: `block f(x: float[...]) -> float[...] {{ … }}`",
     ),
 )
-"""The hints, each with a condition on the error, the unexpected token and the previous token."""
+"""The hints. Each has a condition on the error, the unexpected token and the previous token."""

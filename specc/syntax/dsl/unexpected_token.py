@@ -47,7 +47,7 @@ TERMINAL_PUNCTUATION = {
     "NUMBER": "a number",
     "QUESTION": "`?`",
 }
-"""The descriptions of punctuation in messages. The most frequently missing tokens come first."""
+"""The descriptions of punctuation for messages. The most frequently missing tokens come first."""
 KEYWORD_TERMINALS = frozenset(
     {
         *ITEM_TERMINALS,
@@ -73,8 +73,8 @@ def describe_terminals(expected: frozenset[str]) -> str:
 
 
 def _group_terminals(expected: frozenset[str]) -> tuple[set[str], list[str]]:
-    """Return the terminals that are described individually, and the descriptions of terminal
-    groups. For example, "a value" describes all terminals that can begin a value.
+    """Return the terminals that are described individually, and the descriptions of groups of
+    terminals. For example, "a value" describes all terminals that can begin a value.
     """
     remaining = set(expected)
     descriptions = _remove_value_terminals(remaining)
@@ -103,7 +103,7 @@ def _remove_value_terminals(terminals: set[str]) -> list[str]:
 
 @immutable_dataclass(slots=False)
 class UnexpectedToken:
-    """The unexpected token of a parse. `index` is the index of the token."""
+    """The unexpected token at which a parse failed. `index` is its index."""
 
     fragment: Fragment
     parser: LalrParser
@@ -194,7 +194,7 @@ FOREIGN_VALUE_WORDS = {
     "FOR": ("a list is `[f(i) for i in 3]`", *LOOP_HELP),
     "REPEAT": ("an axis of length 1 is repeated by `expand(x, axis=1, length=3)`", *LOOP_HELP[:1]),
 }
-"""The help messages for keywords in place of a value."""
+"""The help messages for keywords where a value is expected."""
 
 VALUE_END_TERMINALS = frozenset({"NAME", "NUMBER", "STRING", "RPAR", "RSQB"})
 """The terminals that can end a value."""
@@ -229,7 +229,7 @@ MODULE_CALLS: Mapping[str, str] = {
     "Sigmoid": "sigmoid(x)",
     "Tanh": "tanh(x)",
 }
-"""The call in a spec that replaces the call of a PyTorch module, by module name."""
+"""The call that replaces a PyTorch module in a spec, by module name."""
 
 
 def _explain_module_call(error: UnexpectedToken) -> Diagnostic | None:
@@ -248,7 +248,7 @@ def _explain_module_call(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _find_called_name(tokens: Sequence[Token]) -> str:
-    """Return the last component of the function name if `tokens` end with a call, or ""."""
+    """Return the last component of the called name if `tokens` end with a call, or ""."""
     depth = 0
     for n in range(len(tokens) - 1, 0, -1):
         depth += {")": 1, "(": -1}.get(tokens[n].text, 0)
@@ -260,7 +260,7 @@ def _find_called_name(tokens: Sequence[Token]) -> str:
 def _explain_foreign_statement(error: UnexpectedToken) -> Diagnostic | None:
     """Return E0101 for a statement of another language, e.g. `for i in range(3) { … }`, or None."""
     token, word = error.token, error.token
-    # the grammar parses `while` as the name of a result, so the next token is unexpected
+    # the grammar parses `while` as a result name, so the next token is unexpected
     if "RETURN" not in error.expected_terminals or token.kind not in ("FOR", "IF"):
         if error.previous_token is None or not error.expects_assignment:
             return None
@@ -272,7 +272,7 @@ def _explain_foreign_statement(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_foreign_value(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for a keyword in place of a value, or None. Examples are `y = if c: a`, a
+    """Return E0101 for a keyword where a value is expected, or None. Examples are `y = if c: a`, a
     reversed `[f(i) for …]`, and `repeat(x, 2)` as an operation.
     """
     token = error.token
@@ -284,8 +284,7 @@ def _explain_foreign_value(error: UnexpectedToken) -> Diagnostic | None:
 
 def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
     """Return E0101 for a logical operator that is a word, as in `a and b`, or None. The unexpected
-    token is the logical operator, or the next token if the operator was parsed as the name of a new
-    result.
+    token is the logical operator or, if the operator was parsed as a result name, the next token.
     """
     word, previous = error.token, error.previous_token
     if word.text not in FOREIGN_LOGICAL_OPERATORS:

@@ -66,7 +66,7 @@ PYYAML_REASONS: tuple[tuple[tuple[str, ...], str, str], ...] = (
         "remove lines that start with `%`",
     ),
 )
-"""The phrases of PyYAML messages, each with the title and the fix of a diagnostic."""
+"""The phrases in PyYAML messages, each with the title and the fix of our diagnostic."""
 
 
 def explain_yaml_error(source: Source, error: yaml.YAMLError) -> Diagnostic:
@@ -104,7 +104,7 @@ def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[
 
 
 def _get_mark_span(source: Source, mark: yaml.Mark | None) -> Span:
-    """Return the span of the character at a PyYAML mark, by default the end of the text."""
+    """Return the span of the character at a PyYAML mark, or the text's end if there is no mark."""
     size = len(source.text)
     offset = min(mark.index, size) if mark else size
     return Span(source, offset, min(offset + 1, size))
@@ -112,7 +112,7 @@ def _get_mark_span(source: Source, mark: yaml.Mark | None) -> Span:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class YamlScalar:
-    """A YAML scalar. `style` is its quote or block indicator `'`, `"`, `|` or `>`, or ""."""
+    """A YAML scalar. `style` is its quote or block indicator (`'`, `"`, `|` or `>`), or ""."""
 
     value: str
     style: str
@@ -205,8 +205,9 @@ class YamlComposer:
     def compose_node(
         self, event: yaml.NodeEvent, depth: int, *, is_list_item: bool = False
     ) -> YamlNode:
-        """Return the node that starts with `event` inside of `depth` collections. Raise E0110 for
-        a collection that is nested too deeply, and E0122 for an alias, an anchor or a tag.
+        """Return the node that starts with `event` and is nested in `depth` collections. Raise
+        E0110 for a collection that is nested too deeply, and E0122 for an alias, an anchor or a
+        tag.
         """
         span = self._get_event_span(event)
         if not isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent):
@@ -256,7 +257,7 @@ class YamlComposer:
     def _make_extent(
         self, start: int, is_flow: bool, children: Sequence[YamlNode | YamlEntry]
     ) -> Span:
-        """Return the span of the collection whose end was read last."""
+        """Return the span of the last collection that was read."""
         # the PyYAML span of a block includes the comments and empty lines after its last entry
         end = (
             self.collection_end if is_flow else max((c.span.end for c in children[-1:]), default=0)
@@ -264,8 +265,8 @@ class YamlComposer:
         return Span(self.source, start, max(start, end))
 
     def _compose_entries(self, depth: int, *, can_repeat: bool) -> list[YamlEntry]:
-        """Return the entries of a map inside of `depth - 1` collections. Report E0116 for duplicate
-        keys. `can_repeat` is set if the map is an entry of a list in block style.
+        """Return the entries of a map that is nested in `depth - 1` collections. Report E0116 for
+        duplicate keys. `can_repeat` is True if the map is an entry of a list in block style.
         """
         entries: list[YamlEntry] = []
         first_entries: dict[str, YamlEntry] = {}
@@ -291,7 +292,7 @@ class YamlComposer:
                 "here",
                 helps=["a key is one word; quote a string that starts with `[` or `{`"],
             )
-        # only the PyYAML constructor, which is not used here, merges keys
+        # PyYAML merges keys only in its constructor, which is not used here
         if node.value == "<<":
             reject_yaml_feature(node.span, "a merge key")
         return node
@@ -308,7 +309,7 @@ class YamlComposer:
 
 
 def _suggest_fix(first_entry: YamlEntry, depth: int, *, can_repeat: bool) -> str:
-    """Return the help for a second entry with the key of `first_entry`."""
+    """Return the help message for a second entry with the key of `first_entry`."""
     key, first_value = first_entry.name, first_entry.value
     is_section = isinstance(first_value, YamlMapping) and depth == 1
     if is_section or isinstance(first_value, YamlSequence):

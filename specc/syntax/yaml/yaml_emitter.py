@@ -20,8 +20,8 @@ from specc.syntax.dsl.expression_printer import (
 
 @immutable_dataclass
 class YamlPair:
-    """A `key: value` pair with its comments. The trailing comment is on the first line if
-    `is_comment_on_first_line` is set, otherwise on the last line.
+    """A `key: value` pair with its comments. If `is_comment_on_first_line` is True, the trailing
+    comment is on the first line, otherwise on the last line.
     """
 
     key: str
@@ -32,7 +32,7 @@ class YamlPair:
 
 @immutable_dataclass
 class YamlMap:
-    """A YAML map with final comments `end`. With `is_multiline`, each entry is on its own line."""
+    """A YAML map. `end` are final comments. If `is_multiline`, each entry is on its own line."""
 
     entries: list[YamlPair]
     end: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ def format_yaml_scalar(text: str, is_flow: bool) -> str:
         return f'"{"".join(map(escape_yaml_character, text))}"'
     if _is_plain_scalar(text) and not (is_flow and re.search(r"[\[\]{},?:]", text)):
         return text
-    # in single quotes, only the quote itself needs an escape, so the string stays readable
+    # single quotes are more readable, because only the quote itself must be escaped
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -97,8 +97,8 @@ def escape_yaml_character(character: str) -> str:
 
 
 def format_yaml_flow(value: YamlValue, *, is_forced: bool = False) -> str | None:
-    """Format a YAML value in flow style on one line, or return None if the value has comments or
-    `is_multiline`. With `is_forced`, omit comments and ignore `is_multiline`.
+    """Format a YAML value in flow style on one line. Return None if the value has comments or is
+    multiline. If `is_forced` is True, omit comments and ignore `is_multiline`.
     """
     if isinstance(value, str):
         return format_yaml_scalar(value, is_flow=True)
@@ -180,8 +180,8 @@ def add_yaml_comments(lines: list[str], entry: YamlPair | YamlItem, indent: int)
 
 
 def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
-    """Convert the values of `return` or the inputs of a call to a YAML list. A single value is
-    returned without an enclosing list, unless it is itself a list.
+    """Convert the values of `return` or the inputs of a call to a YAML list. A single value is not
+    enclosed in a list, unless it is itself a list.
     """
     if len(values) == 1 and not isinstance(values[0], ast.ListLiteral):
         return expression_to_yaml(values[0])
@@ -189,8 +189,8 @@ def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
 
 
 def is_printed_as_map(expr: ast.Expr) -> bool:
-    """Return True if an expression is printed as a YAML map. A call is printed as a map if the call
-    has a weight path or an argument that is printed as a map. Calls that a map cannot represent are
+    """Return True if an expression is printed as a YAML map. A call is printed as a map if it has a
+    weight path or an argument that is printed as a map. Calls that a map cannot represent are
     printed as strings.
     """
     if isinstance(expr, ast.ListLiteral):
@@ -239,7 +239,7 @@ FIELD_KEYS = ("type", "from", "default", "doc")
 
 
 IGNORED_KEYS = "ignore keys"
-"""The YAML key of ignored config keys, which contains a space to differ from config fields."""
+"""The YAML key of ignored config keys. It contains a space, so that it is not a config field."""
 
 
 TYPE_WORD = re.compile(r"(int|float|bool|text|list|pair|choice|mask|activation|norm)\b")
@@ -247,7 +247,7 @@ TYPE_WORD = re.compile(r"(int|float|bool|text|list|pair|choice|mask|activation|n
 
 def is_field_declaration(keys: Iterable[str], type_text: str = "") -> bool:
     """Return True if a map with the keys `keys` declares a config field. A declaration has a key
-    `type`, and either no other keys than a field, or the name of a type as `type_text`.
+    `type`, and either only keys of a field, or a type name as `type_text`.
     """
     names = set(keys)
     return "type" in names and (names <= set(FIELD_KEYS) or TYPE_WORD.match(type_text) is not None)
@@ -302,7 +302,7 @@ def static_value_to_yaml(expr: ast.Expr) -> YamlValue:
 def assignment_to_yaml(entry: ast.ConfigOverride) -> YamlPair:
     """Convert a config value of a derived spec to YAML."""
     value = static_value_to_yaml(entry.value)
-    # a record with the keys of a declaration would be parsed as a declaration
+    # a record with the same keys as a declaration would be parsed as a declaration
     if isinstance(value, YamlMap) and is_field_declaration(p.key for p in value.entries):
         value = format_expression(entry.value)
     return YamlPair(entry.name, value, entry.comments)

@@ -1,5 +1,5 @@
 """The YAML keys of statements, weight rules, `use`, blocks and definitions. The parser, the printer
-and the JSON schema use the same tables.
+and the JSON schema all use these tables.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,8 +59,8 @@ Statements = tuple[tuple[ast.Statement, ...], tuple[str, ...]]
 
 @immutable_dataclass
 class Key:
-    """A key of a YAML map. The value of the key sets the fields `fields` of the syntax tree node.
-    `description` names the value in messages.
+    """A key of a YAML map. The key's value sets the fields `fields` of the syntax tree node.
+    Messages call the value `description`.
     """
 
     name: str
@@ -75,12 +75,12 @@ class Key:
 
 
 class MapLayout(Generic[T]):
-    """The layout of a statement or item as a YAML map. `node` is the class of the syntax tree node,
-    and the first of the `keys` is the keyword.
+    """The layout of a statement or item as a YAML map. `node` is the syntax tree node's class, and
+    the first of the `keys` is the keyword.
 
-    `required` are the required keys. With `is_multiline`, each key is printed on its own line.
-    `description` names the statement or item in messages. `constants` are the values of node fields
-    that no key sets.
+    `required` are the required keys. If `is_multiline` is True, each key is printed on its own
+    line. Messages call the statement or item `description`. `constants` are the values of node
+    fields that no key sets.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | 
 
 
 def _report_unbounded_loop(reader: YamlReader, span: Span) -> None:
-    """Report E0728 for a loop with `until` but without a maximum number of iterations."""
+    """Report E0728 for a loop that has `until` but no maximum number of iterations."""
     label = "the maximum number of iterations is missing"
     fix = "add the maximum: `- scan: step in 8`, and `until` below it"
     reader.report_error("E0728", "this loop has no bound", span, label, fix)
@@ -310,7 +310,7 @@ STATEMENT_CONSTRUCTS: Mapping[str, MapLayout[ast.Statement]] = {
     "return": MapLayout(ast.ReturnStatement, [Key("return", EXPRESSIONS, "values")]),
     "require": REQUIRE_CONSTRUCT,
 }
-"""The layouts of the statements that begin with a keyword. All other statements are assignments."""
+"""The layouts of statements that begin with a keyword. All other statements are assignments."""
 
 CONDITION_KEY = Key("when", EXPRESSION, "condition")
 TIE_SOURCE_KEY, LOAD_VALUE_KEY = Key("to", WEIGHT_NAME, "source"), Key("as", EXPRESSION, "value")

@@ -124,12 +124,12 @@ def get_item_key(item: ast.Item) -> str:
 def partition_items(
     items: Sequence[ast.Item],
 ) -> tuple[list[ItemGroup], ItemGroup, list[ItemGroup]]:
-    """Partition items into groups under top-level keys, below `items:`, and under further keys."""
+    """Partition items into groups under top-level keys, below `items:`, and under later keys."""
     remaining = group_adjacent_items(items)
     used_keys = {"items"}
     first_groups: list[ItemGroup] = []
     last_groups: list[ItemGroup] = []
-    # a top-level key can occur only once, so repeated items are printed below `items:`
+    # a top-level key can occur only once, so other items of its kind are printed below `items:`
     while remaining and get_top_level_key(remaining[0][0]) not in used_keys:
         used_keys.add(get_top_level_key(remaining[0][0]))
         first_groups.append(remaining.pop(0))
@@ -192,7 +192,7 @@ def reading_entry_to_yaml(entry: ast.ReadingEntry) -> YamlPair:
 
 
 def section_to_yaml(item: ast.Item) -> YamlPair:
-    """Convert an item that has a top-level key of its own to a YAML pair."""
+    """Convert an item that has its own top-level key to a YAML pair."""
     value = SECTION_CONVERTERS[type(item)](item)
     return YamlPair(
         get_top_level_key(item),
@@ -239,7 +239,7 @@ SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] =
         item.end,
     ),
 }
-"""The functions that convert items with a top-level key of their own to YAML, by AST class."""
+"""The functions that convert items with their own top-level key to YAML, by AST class."""
 
 
 def items_to_yaml(items: ItemGroup) -> YamlPair:
@@ -281,7 +281,7 @@ YAML_PIECE = re.compile(r"\s*[{-]|\w+:\s")
 
 
 def translate_help_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
-    """Translate the DSL code in the notes and help messages of a diagnostic to YAML."""
+    """Translate the DSL code in a diagnostic's notes and help messages to YAML."""
     text = diagnostic.primary.span.text if diagnostic.primary else ""
     is_in_map = YAML_PIECE.match(text) is not None
 
@@ -299,9 +299,9 @@ def translate_help_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
 
 @lru_cache(maxsize=256)
 def rewrite_as_yaml(code: str, *, is_in_map: bool = True) -> str:
-    """Rewrite a DSL fragment of a help message in YAML. Return a fragment unchanged if it is not
-    DSL code. With `is_in_map`, the erroneous code is a map such as `{linear: {in: x}}`, so options
-    and weight paths become entries of a map.
+    """Rewrite a DSL fragment in a help message as YAML. Return the fragment unchanged if it is not
+    DSL code. If `is_in_map` is True, the erroneous code is a map such as `{linear: {in: x}}`, so
+    options and weight paths become map entries.
     """
     if option := OPTION_PIECE.fullmatch(code):
         return f"{option[1]}: {option[2]}" if is_in_map else code
@@ -319,7 +319,7 @@ def rewrite_as_yaml(code: str, *, is_in_map: bool = True) -> str:
 
 
 def _has_only_docstring(file: ast.File) -> bool:
-    """Return True if a fragment is only a string, which is parsed as a docstring."""
+    """Return True if a fragment consists of a string, which would be parsed as a docstring."""
     if any(isinstance(item, ast.Block) and not item.body for item in file.items):
         return True
     return not (file.items or file.extends)
@@ -329,7 +329,7 @@ FileConverter = Callable[[ast.File], YamlMap | YamlList]
 
 
 def _embed_in_specs(code: str) -> Iterator[tuple[str, FileConverter]]:
-    """Yield spec texts that embed a fragment, each with a function that extracts it as YAML."""
+    """Yield spec texts that contain a fragment, each with a function that extracts it as YAML."""
     text = code.replace("{ … }", EMPTY_BODY).replace("…", PLACEHOLDER)
     # the header contains a docstring, so that `code` is not parsed as the docstring
     head = 'specc 1\nmodel m "d"\n'

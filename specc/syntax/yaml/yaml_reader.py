@@ -40,11 +40,11 @@ KEY_SYNONYMS = {
     "otherwise": "else",
     "name": "model",
 }
-"""The YAML keys of specs that correspond to words of other formats, by word."""
+"""The YAML keys in specs that correspond to words in other formats, by word."""
 
 
 class YamlReader(ErrorCollector):
-    """A checker of YAML nodes that reports errors. `subject` names a node in messages."""
+    """A reader that checks YAML nodes and reports errors. Messages call a node `subject`."""
 
     def __init__(self, source: Source, comments: list[Comment]) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class YamlReader(ErrorCollector):
         return []
 
     def report_wrong_kind(self, node: YamlNode, subject: str, expected: str, example: str) -> None:
-        """Report E0125 for a node of the wrong type, e.g. a list in place of a map."""
+        """Report E0125 for a node of the wrong type, e.g. a list where a map is expected."""
         kind_name = NODE_KIND_NAMES[type(node)]
         self.report_error(
             "E0125",
@@ -122,7 +122,7 @@ class YamlReader(ErrorCollector):
         missing_keys = [n for n in required if n not in entries_by_key]
         for entry in entries:
             if entry.name not in allowed_keys:
-                # a missing key is not reported if another key is probably a misspelling of it
+                # a missing key is not reported if another key is likely to be its misspelling
                 similar_name = self.report_unknown_key(entry, allowed_keys, subject)
                 if similar_name in missing_keys:
                     missing_keys.remove(similar_name)
@@ -181,7 +181,7 @@ NODE_KIND_NAMES = {YamlScalar: "a string", YamlSequence: "a list", YamlMapping: 
 
 
 def get_first_line_span(span: Span) -> Span:
-    """Return the part of a span on its first line."""
+    """Return the part of a span that is on its first line."""
     newline_offset = span.text.find("\n")
     return (
         Span(span.source, span.start, span.start + newline_offset) if newline_offset >= 0 else span
@@ -206,7 +206,7 @@ def build_section_node(
     children: Children[T],
     **other_fields: object,
 ) -> N:
-    """Build the node of a top-level key, whose field `field` contains `children` with comments."""
+    """Build a top-level key's node, whose field `field` contains `children` with comments."""
     body = collect_yaml_body(reader, entry, children)
     end = max(entry.span.end, find_value_end(reader, entry))
     return node(
@@ -225,7 +225,7 @@ def compute_node_span_with_comments(reader: YamlReader, node: YamlNode) -> Span:
 
 
 def find_value_end(reader: YamlReader, entry: YamlEntry) -> int:
-    """Return the end offset of the value of an entry, including comments."""
+    """Return the end offset of an entry's value, including comments."""
     if not is_empty_node(entry.value):
         return find_node_end(reader, entry.value)
     # the comments of an empty value are indented more than the key
@@ -274,7 +274,7 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
     """Return the value of a scalar as a DSL fragment, with the file offset of each character."""
     source, span = node.span.source, node.span
     raw = span.text
-    # in most scalars, the value consists of the same characters as the source
+    # most scalars have the same characters in the value as in the source
     if not node.style and raw == node.value:
         return Fragment(source, node.value, span.start, is_yaml_scalar=True)
     offsets = map_quoted_offsets(raw, node.value) if node.style in QUOTED_CHARACTERS else None
@@ -299,7 +299,7 @@ def map_quoted_offsets(quoted_text: str, value: str) -> list[int] | None:
 
 
 def _unescape_quoted(match: re.Match[str]) -> str:
-    """Return the character that a match represents, or "" for an escaped line break."""
+    """Return the character that a match stands for, or "" for an escaped line break."""
     groups = match.groupdict()
     if letter := groups.get("letter"):
         return str(yaml.scanner.Scanner.ESCAPE_REPLACEMENTS.get(letter, ""))

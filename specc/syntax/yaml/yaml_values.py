@@ -160,7 +160,7 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
 
 
 def _report_invalid_call_keys(reader: YamlReader, node: YamlMapping) -> None:
-    """Report E0125 for a map of a call that does not have exactly one key."""
+    """Report E0125 for a call whose map does not have exactly one key."""
     keys = ", ".join(f"`{e.name}`" for e in node.entries[:4])
     reader.report_error(
         "E0125",
@@ -202,7 +202,7 @@ Parameters = tuple[ast.BlockParameter, ...]
 
 
 class FieldValues(tuple[object, ...]):
-    """The values of the node fields that one YAML key sets, if the key sets several fields."""
+    """The field values that a YAML key sets if it sets several node fields."""
 
 
 @immutable_dataclass
@@ -306,7 +306,7 @@ def parse_yaml_inputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Par
 
 
 def parse_listed_inputs(reader: YamlReader, node: YamlNode) -> Parameters:
-    """Parse an entry of a list of inputs, which is a name or a map from names to types."""
+    """Parse an entry in a list of inputs, which is a name or a map from names to types."""
     if isinstance(node, YamlMapping):
         return tuple(parse_yaml_parameter(reader, e) for e in node.entries)
     name = parse_yaml_name(reader, node, "an input")
@@ -314,14 +314,14 @@ def parse_listed_inputs(reader: YamlReader, node: YamlNode) -> Parameters:
 
 
 def inputs_to_yaml(params: Parameters) -> YamlValue:
-    """Convert the inputs of a block to a map, or to a list if `inputs` declares some inputs."""
+    """Convert a block's inputs to a map, or to a list if `inputs` declares some of them."""
     if any(p.is_from_inputs for p in params):
         return make_yaml_list(map(input_to_yaml, params))
     return YamlMap(list(map(parameter_to_yaml, params)))
 
 
 def input_to_yaml(param: ast.BlockParameter) -> YamlValue:
-    """Convert a listed input to a name if `inputs` declares the input, otherwise to a map."""
+    """Convert a listed input to a name if `inputs` declares it, otherwise to a map."""
     return param.name if param.is_from_inputs else YamlMap([parameter_to_yaml(param)])
 
 
