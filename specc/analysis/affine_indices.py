@@ -158,7 +158,7 @@ def find_affine_index(qk: QueryKeyTensor) -> AffineIndexSearch:
 
 
 def _is_constant_length(length: Dim, qk: QueryKeyTensor) -> bool:
-    """Return True if the axis size is the same in every decode step."""
+    """Return True if an axis has the same size in every decode step."""
     return qk.time_axis is None or not length.symbols() & qk.time_axis.dependent_symbols
 
 

@@ -27,7 +27,7 @@ from specc.ir.types import Interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisCausality:
-    """Causality along the axis with the symbolic dimension `symbol`.
+    """The result of a causality check along the axis with the symbolic dimension `symbol`.
 
     `is_causal` is None if no output has the axis. `reason` describes the op that reads later
     positions. `receptive_fields` maps each output to its receptive field along the axis.
@@ -50,7 +50,7 @@ class AxisCausality:
 def check_causality_of_dynamic_axes(
     graph: Graph, excluded: tuple[str | None, ...]
 ) -> Iterator[AxisCausality]:
-    """Yield the causality along each dynamic axis of an input that is not in `excluded`."""
+    """Check causality along each dynamic axis of the inputs, except the axes in `excluded`."""
     lengths = [
         dim.name
         for value in graph.inputs.values()
@@ -68,12 +68,12 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
     if not fields:
         return AxisCausality(symbol=symbol, is_causal=None, receptive_fields={})
     live = collect_required_nodes(graph.outputs[name] for name in fields)
-    leak = next((candidate for candidate in flow.violations if candidate.node in live), None)
-    if leak is not None:
+    violation = next((candidate for candidate in flow.violations if candidate.node in live), None)
+    if violation is not None:
         return AxisCausality(
             symbol=symbol,
             is_causal=False,
-            reason=_format_violation_reason(graph, leak, flow),
+            reason=_format_violation_reason(graph, violation, flow),
             receptive_fields=fields,
         )
     acausal_output = next((n for n, interval in fields.items() if interval.low < 0), "")
@@ -91,18 +91,20 @@ def compute_receptive_fields(graph: Graph, flow: TimeDataflow) -> dict[str, Inte
     return {name: intervals[min(intervals)] for name, intervals in axes.items() if intervals}
 
 
-def _format_violation_reason(graph: Graph, leak: CausalityViolation, flow: TimeDataflow) -> str:
+def _format_violation_reason(
+    graph: Graph, violation: CausalityViolation, flow: TimeDataflow
+) -> str:
     """Format a causality violation: "`attend` (bert.specc:88:9): the mask is not proved …"."""
-    primary, _ = make_violation_labels(graph, leak, flow)
-    span = primary.span if primary else find_node_span(graph, leak.node)
+    primary, _ = make_violation_labels(graph, violation, flow)
+    span = primary.span if primary else find_node_span(graph, violation.node)
     # an error inside std is reported at the call in the user's spec
     location = f" ({span.caller or span})" if span else ""
-    description = describe_causality_violation(graph, leak, flow).text
-    return f"`{format_op_name(leak.node.op)}`{location}: {description}"
+    description = describe_causality_violation(graph, violation, flow).text
+    return f"`{format_op_name(violation.node.op)}`{location}: {description}"
 
 
 FINITE_VALUES_CONDITION = "if padded values are finite and cause no overflow"
-"""The assumption under which the padding analysis holds, for messages."""
+"""The assumption of the padding analysis, as messages state it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +211,7 @@ def analyze_graph(
 
 
 def _find_padding_masks(graph: Graph) -> dict[str, str]:
-    """Return the padding side of each padding mask of a dynamic axis, by input name."""
+    """Return the padding side of every padding mask over a dynamic axis, by input name."""
     return {
         name: facts.padding_side
         for name, facts in graph.input_facts.items()

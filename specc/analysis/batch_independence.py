@@ -33,7 +33,7 @@ def find_batch_symbol(graph: Graph) -> str | None:
 
 
 def check_batch_independence(graph: Graph, symbol: str) -> list[Diagnostic]:
-    """Return W0602 for each op that mixes batch elements (axis `symbol`), in graph order."""
+    """Return W0602 for each op that mixes elements of the batch axis `symbol`, in graph order."""
     batch = _BatchAxis(Dim.symbol(symbol), collect_related_symbols(graph.length_equations, symbol))
     mixed_values = {v for v in graph.inputs.values() if not batch.is_batched_input(v)}
     return [
@@ -44,7 +44,7 @@ def check_batch_independence(graph: Graph, symbol: str) -> list[Diagnostic]:
 
 @dataclass(frozen=True)
 class _BatchAxis:
-    """The symbolic dimension of the batch axis, and all symbolic dimensions derived from it."""
+    """The batch axis's symbolic dimension, and all symbolic dimensions derived from it."""
 
     length: Dim
     dependent_symbols: frozenset[str]
@@ -88,8 +88,8 @@ class _BatchAxis:
                 yield inner_node or (graph, node)
 
     def _is_mixing_elements(self, node: Node, results: NodeResults) -> bool:
-        """Return True if a node passes values from one batch element to a different batch element,
-        or if the result depends on the batch size.
+        """Return True if a node passes values between different batch elements, or if its result
+        depends on the batch size.
         """
         if any(map(self._has_mixed_axes, results)):
             return True
@@ -129,9 +129,9 @@ class _BatchAxis:
         )
 
     def _is_mixing_scan(self, node: Node, op: ops.Scan, results: NodeResults) -> bool:
-        """Return True if a loop runs along the batch axis, skips batch elements that other batch
-        elements need, or stops early for all batch elements although this changes results. The loop
-        body is checked separately.
+        """Return True if a loop mixes batch elements: it runs along the batch axis, the batch axis
+        of its mask differs from that of a result, or it stops early for all batch elements although
+        this changes results. The loop body is checked separately.
         """
         if self.is_batch_dependent(
             op.get_first_scanned(node).shape[op.axis]

@@ -68,7 +68,7 @@ class MaskDecomposition:
 
     @property
     def condition_count(self) -> int:
-        """The number of conditions that select global tokens."""
+        """The number of conditions that select global keys or global queries."""
         return len(self.key_conditions) + len(self.query_conditions)
 
     @property
@@ -184,8 +184,7 @@ MIN_CAUSAL_LENGTH = 512
 unbounded on one side (causal)."""
 
 MAX_FIXED_WINDOW = 256
-"""Maximum window size for which all blocks read the same number of keys if the window extends to
-only one side of the query."""
+"""Maximum size of a one-sided window for which all blocks read the same number of keys."""
 
 
 EMPTY_MASK = MaskDecomposition(EMPTY_INTERVAL)
@@ -217,7 +216,7 @@ class LocalAttentionPlan:
         return None if span == inf else int(span)
 
     def count_keys_per_query(self, length: Dim) -> Dim:
-        """Return the mean key count per query for `length` positions, without global tokens."""
+        """Return the mean number of keys per query at a sequence length, without global tokens."""
         if self.band.is_empty:
             return Dim.from_value(0)
         if self.window_size is None:
@@ -295,7 +294,7 @@ def _plan_decomposed_mask(parts: MaskDecomposition) -> LocalAttentionPlan | None
         # only global queries, which are computed separately, have visible keys
         return LocalAttentionPlan(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, parts)
     plan = _plan_band(parts.band)
-    # the number of keys of a block depends on the number of global keys
+    # how many keys a block reads depends on the number of global keys
     return None if plan is None else replace(plan, keys_per_block=None, parts=parts)
 
 

@@ -57,8 +57,8 @@ from specc.ir.op import Op
 def check_causality(
     graph: Graph, symbol: str, time_input: str, outputs: Sequence[str], chunk_size: int = 1
 ) -> list[Diagnostic]:
-    """Return the errors E0711 to E0717 for ops that prevent generation of `outputs`, one per op, in
-    graph order. The returned list is empty if a decode step can be derived.
+    """Return one error (E0711 to E0717) for each op that prevents the generation of `outputs`, in
+    graph order. If there are none, a decode step can be derived.
 
     `symbol` is the symbolic dimension of the time axis of the input `time_input`; each step
     receives `chunk_size` positions of this input.
@@ -72,13 +72,13 @@ def check_causality(
         *_check_parameters(graph, flow, used_inputs, output),
         *_check_inputs(graph, flow, used_inputs, output),
     ]
-    for leak in flow.violations:
-        if leak.node in live_nodes:
+    for violation in flow.violations:
+        if violation.node in live_nodes:
             # the error names the first output that depends on the violating node
             name = next(
-                n for n in outputs if leak.node in collect_required_nodes([graph.outputs[n]])
+                n for n in outputs if violation.node in collect_required_nodes([graph.outputs[n]])
             )
-            errors.append(_make_diagnostic(graph, flow, leak, name, time_input))
+            errors.append(_make_diagnostic(graph, flow, violation, name, time_input))
     if not errors:
         errors += [
             _make_unsupported_node_error(flow, unsupported)
@@ -92,7 +92,7 @@ def check_causality(
 def check_streaming_causality(
     graph: Graph, symbol: str, time_input: str, outputs: Sequence[str], chunk_size: int
 ) -> list[Diagnostic]:
-    """Return the errors E0711 to E0717 for ops that prevent streaming inference of `outputs`.
+    """Return one error (E0711 to E0717) for each op that prevents streaming inference of `outputs`.
     Unlike `check_causality`, also reject `same_group` masks, because a chunk may end within a
     group.
     """
@@ -111,12 +111,12 @@ CANNOT_STREAM = "cannot be streamed along"
 
 
 def has_same_group_mask(graph: Graph) -> bool:
-    """Return True if the graph has a `same_group` mask; a step then gets all tokens of a group."""
+    """Return True if the graph has a `same_group` mask, so that steps must receive whole groups."""
     return any(node.op == ops.Compare("same_group") for node, _ in graph.nodes)
 
 
 def _deduplicate_errors(errors: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Merge errors with equal code, title and location, which unrolled loops repeat."""
+    """Drop errors that repeat a code, title and location, e.g. in iterations of unrolled loops."""
     first_errors: dict[tuple[str, str, Label | None], Diagnostic] = {}
     for error in errors:
         key = (error.code, error.title, error.primary)
@@ -126,7 +126,7 @@ def _deduplicate_errors(errors: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def find_node_span(graph: Graph, node: Node | None) -> Span | None:
-    """Return the source span of a node, or of the nearest node upstream, or None."""
+    """Return the source span of a node or of the nearest upstream node that has one, or None."""
     worklist, visited = [node], set()
     while worklist:
         candidate = worklist.pop(0)
@@ -225,17 +225,17 @@ def _check_output(
 
 
 def _make_diagnostic(
-    graph: Graph, flow: TimeDataflow, leak: CausalityViolation, output: str, time_input: str
+    graph: Graph, flow: TimeDataflow, violation: CausalityViolation, output: str, time_input: str
 ) -> Diagnostic:
-    message = describe_causality_violation(graph, leak, flow)
-    primary, secondary = make_violation_labels(graph, leak, flow)
+    message = describe_causality_violation(graph, violation, flow)
+    primary, secondary = make_violation_labels(graph, violation, flow)
     message = convert_to_normalizer_message(message, primary)
     title = f"`{output}` cannot be generated along `{flow.symbol}`: {message.text}"
     secondary += _make_time_axis_labels(graph.input_facts.get(time_input), flow.symbol)
     notes = message.notes
     if (
-        leak.reason == "ahead"
-        and leak.offsets.low > -inf
+        violation.reason == "ahead"
+        and violation.offsets.low > -inf
         and _is_compensated_later(flow, graph.outputs.get(output))
     ):
         notes = (*notes, LATER_DELAY_NOTE)
@@ -243,18 +243,18 @@ def _make_diagnostic(
 
 
 def make_violation_labels(
-    graph: Graph, leak: CausalityViolation, flow: TimeDataflow
+    graph: Graph, violation: CausalityViolation, flow: TimeDataflow
 ) -> tuple[Label | None, tuple[Label, ...]]:
     """Return a label for the op that violates causality (None without a source location), and the
     labels of the operand that the op reads. For a loop, label the violating op of the loop body.
     """
-    containing_graph, violation = graph, leak
-    while violation.body_violation:
-        containing_graph, violation = violation.body_violation
-    span = find_node_span(containing_graph, violation.node) or find_node_span(graph, leak.node)
-    text = describe_causality_violation(containing_graph, violation, flow).text
-    primary = Label.from_span(span, f"`{format_op_name(violation.node.op)}`: {text}")
-    operand = violation.node.args[violation.operand] if violation.operand is not None else None
+    containing_graph, cause = graph, violation
+    while cause.body_violation:
+        containing_graph, cause = cause.body_violation
+    span = find_node_span(containing_graph, cause.node) or find_node_span(graph, violation.node)
+    text = describe_causality_violation(containing_graph, cause, flow).text
+    primary = Label.from_span(span, f"`{format_op_name(cause.node.op)}`: {text}")
+    operand = cause.node.args[cause.operand] if cause.operand is not None else None
     read_span = find_node_span(containing_graph, operand.node) if operand else None
     labels = (
         (Label(read_span, f"the positions that are read along `{flow.symbol}`"),)
@@ -330,14 +330,14 @@ def _iterate_default_errors(
     for name in used_inputs:
         value = defaults.outputs[name]
         live_nodes, state = collect_required_nodes([value]), flow.get_state(value)
-        leak = next((k for k in flow.violations if k.node in live_nodes), None)
-        if leak is None and (state.axes or not state.is_time_dependent):
+        violation = next((k for k in flow.violations if k.node in live_nodes), None)
+        if violation is None and (state.axes or not state.is_time_dependent):
             continue
         node: Node | None
-        if leak:
-            message = describe_causality_violation(defaults, leak, flow)
-            node, reason, notes = leak.node, message.text, message.notes
-            primary, secondary = make_violation_labels(defaults, leak, flow)
+        if violation:
+            message = describe_causality_violation(defaults, violation, flow)
+            node, reason, notes = violation.node, message.text, message.notes
+            primary, secondary = make_violation_labels(defaults, violation, flow)
         else:
             reason = f"the default is computed from `{time_input}`, which grows during generation"
             node = value.node

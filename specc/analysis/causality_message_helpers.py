@@ -71,7 +71,7 @@ def format_zero_keys_help(rank: int, keys: int) -> str:
 def convert_to_normalizer_message(
     message: CausalityMessage, label: Label | None
 ) -> CausalityMessage:
-    """Convert the message for an op inside a normalizer to E0723, which names the normalizer."""
+    """Convert the message for an op inside a normalizer into E0723, which names the normalizer."""
     name = label.span.normalizer if label else ""
     if not name:
         return message
@@ -96,8 +96,8 @@ def describe_window_violation(
     chunk_size: int,
 ) -> tuple[str, tuple[str, ...]]:
     """Return the error text and the fixes for a convolution or pooling window that reads later
-    positions, which `later_text` describes. If `is_all`, the output does not have the size of the
-    time axis. `chunk_size` exceeds 1 only in streaming inference.
+    positions, which `later_text` describes. If `is_all` is True, the result has another number of
+    positions than the time axis. `chunk_size` exceeds 1 only in streaming inference.
     """
     help_text = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
     op_name = "convolution" if isinstance(op, ops.Conv | ops.ConvTranspose) else "pool"
@@ -117,13 +117,18 @@ def describe_window_violation(
 
 
 def describe_reduction_violation(
-    leak: CausalityViolation, flow: TimeDataflow
+    violation: CausalityViolation, flow: TimeDataflow
 ) -> CausalityMessage | None:
     """Return the message for a reduction that includes later keys, or None for other ops."""
-    node = leak.node
-    value = node.args[leak.operand] if leak.operand is not None else None
+    node = violation.node
+    value = node.args[violation.operand] if violation.operand is not None else None
     op_name, neutral_element = _get_neutral_element(node)
-    if value is None or leak.reason != "all" or not op_name or len(flow.get_state(value).axes) < 2:
+    if (
+        value is None
+        or violation.reason != "all"
+        or not op_name
+        or len(flow.get_state(value).axes) < 2
+    ):
         return None
     if op_name == "mean":
         return _make_reduction_message(
@@ -168,7 +173,7 @@ def _get_neutral_element(node: Node) -> tuple[str, float]:
 
 
 def _find_masked_number(value: Value, flow: TimeDataflow) -> float | None:
-    """Return the constant that all later keys hold because they are masked out, or None."""
+    """Return the constant that replaces all later keys because they are masked out, or None."""
     for query_axis, key_axis in permutations(sorted(flow.get_state(value).axes), 2):
         constants = find_masked_constants(value, query_axis, key_axis, flow.time_axis)
         for constant, interval in constants.items():

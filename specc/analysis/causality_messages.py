@@ -62,14 +62,14 @@ BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were visited".replace(",", " ")
 
 
 def describe_causality_violation(
-    graph: Graph, leak: CausalityViolation, flow: TimeDataflow
+    graph: Graph, violation: CausalityViolation, flow: TimeDataflow
 ) -> CausalityMessage:
     """Return the message for a causality violation; for a loop, describe the op in its body."""
     # the loop body must be changed, not the loop
-    if leak.body_violation:
-        return describe_causality_violation(*leak.body_violation, flow)
+    if violation.body_violation:
+        return describe_causality_violation(*violation.body_violation, flow)
     symbol = flow.symbol
-    match leak.reason:
+    match violation.reason:
         case "length":
             return CausalityMessage(
                 "E0714",
@@ -82,7 +82,7 @@ def describe_causality_violation(
                 "the newest position is added back to earlier ones",
                 helps=("take `last(...)` at the end, or use a running sum",),
             )
-        case "captured" if _is_initial_value(leak):
+        case "captured" if _is_initial_value(violation):
             return CausalityMessage(
                 "E0715",
                 f"the initial value of this loop depends on `{symbol}`",
@@ -107,16 +107,16 @@ def describe_causality_violation(
             return CausalityMessage(
                 "E0711", f"the positions of the result differ from those of `{symbol}`"
             )
-    return describe_reduction_violation(leak, flow) or _describe_read(graph, leak, flow)
+    return describe_reduction_violation(violation, flow) or _describe_read(graph, violation, flow)
 
 
-def _is_initial_value(leak: CausalityViolation) -> bool:
+def _is_initial_value(violation: CausalityViolation) -> bool:
     """Return True if a loop violates causality through an initial value, not through a capture."""
-    op = leak.node.op
+    op = violation.node.op
     if not isinstance(op, ops.Scan):
         return True
     starts = op.first_body_operand + op.scanned_count
-    return leak.operand is not None and starts <= leak.operand < starts + op.carry_count
+    return violation.operand is not None and starts <= violation.operand < starts + op.carry_count
 
 
 FIXED_MESSAGES: Mapping[type[Op], CausalityMessage] = {
@@ -157,17 +157,19 @@ FIXED_MESSAGES: Mapping[type[Op], CausalityMessage] = {
         ),
     ),
 }
-"""Messages for ops that can violate causality in only one way."""
+"""The messages for ops that can violate causality in only one way."""
 
 
-def _describe_read(graph: Graph, leak: CausalityViolation, flow: TimeDataflow) -> CausalityMessage:
+def _describe_read(
+    graph: Graph, violation: CausalityViolation, flow: TimeDataflow
+) -> CausalityMessage:
     """Return the message for an op that reads later positions."""
-    later_text, is_all = _format_position_count(leak.offsets), leak.reason == "all"
-    match leak.node.op:
+    later_text, is_all = _format_position_count(violation.offsets), violation.reason == "all"
+    match violation.node.op:
         case ops.Attend() | ops.MaskedWeights():
-            return _describe_mask(graph, leak, flow)
+            return _describe_mask(graph, violation, flow)
         case ops.WeightedSum() | ops.MatMul() | ops.Einsum():
-            return _describe_product(leak, flow)
+            return _describe_product(violation, flow)
         case ops.Reduce(fn) if is_all:
             return CausalityMessage(
                 "E0711",
@@ -185,7 +187,7 @@ def _describe_read(graph: Graph, leak: CausalityViolation, flow: TimeDataflow) -
             )
         case ops.Conv() | ops.MaxPool() | ops.AveragePool() | ops.ConvTranspose():
             window_text, helps = describe_window_violation(
-                leak.node.op, later_text, is_all, flow.time_axis.chunk_size
+                violation.node.op, later_text, is_all, flow.time_axis.chunk_size
             )
             return CausalityMessage("E0711", window_text, helps=helps)
         case ops.StridedSlice(step=step):
@@ -197,22 +199,22 @@ def _describe_read(graph: Graph, leak: CausalityViolation, flow: TimeDataflow) -
                     f"`mask some = j % {step} == 0`, then `mask=causal & some`",
                 ),
             )
-    if (message := _describe_concat_or_slice(leak, flow)) is not None:
+    if (message := _describe_concat_or_slice(violation, flow)) is not None:
         return message
     text = (
         "this reads every position" if is_all else f"this makes position t depend on {later_text}"
     )
-    return FIXED_MESSAGES.get(type(leak.node.op)) or CausalityMessage("E0711", text)
+    return FIXED_MESSAGES.get(type(violation.node.op)) or CausalityMessage("E0711", text)
 
 
 def _describe_concat_or_slice(
-    leak: CausalityViolation, flow: TimeDataflow
+    violation: CausalityViolation, flow: TimeDataflow
 ) -> CausalityMessage | None:
     """Return the message for an op that adds or indexes positions of the time axis, or None."""
-    symbol, time_axis, node = flow.symbol, flow.time_axis, leak.node
+    symbol, time_axis, node = flow.symbol, flow.time_axis, violation.node
     match node.op:
         case ops.Concat(axis):
-            return _describe_concat(leak, flow, axis)
+            return _describe_concat(violation, flow, axis)
         case ops.Slice(axis, start) | ops.Index(axis=axis, start=start):
             length = node.get_operand().shape[axis]
         case _:
@@ -230,9 +232,11 @@ def _describe_concat_or_slice(
     )
 
 
-def _describe_concat(leak: CausalityViolation, flow: TimeDataflow, axis: int) -> CausalityMessage:
+def _describe_concat(
+    violation: CausalityViolation, flow: TimeDataflow, axis: int
+) -> CausalityMessage:
     """Return the message for operands that are concatenated along the time axis."""
-    lengths = (a.shape[axis] for a in leak.node.operands)
+    lengths = (a.shape[axis] for a in violation.node.operands)
     time_lengths = [n for n in lengths if flow.time_axis.get_prefix_length(n) is not None]
     # both operands grow with time, so a new position could be in either operand
     if len(time_lengths) > 1:
@@ -249,16 +253,18 @@ def _describe_concat(leak: CausalityViolation, flow: TimeDataflow, axis: int) ->
     )
 
 
-def _describe_mask(graph: Graph, leak: CausalityViolation, flow: TimeDataflow) -> CausalityMessage:
+def _describe_mask(
+    graph: Graph, violation: CausalityViolation, flow: TimeDataflow
+) -> CausalityMessage:
     """Return the message for attention whose mask is missing or not provably causal."""
-    op = leak.node.op
-    if isinstance(op, ops.Attend) and op.mask(leak.node) is None:
+    op = violation.node.op
+    if isinstance(op, ops.Attend) and op.mask(violation.node) is None:
         return CausalityMessage(
             "E0712",
             "without a mask positions attend to later positions",
             helps=("write `mask=causal`",),
         )
-    mask = find_selection_mask(leak.node, flow.time_axis)
+    mask = find_selection_mask(violation.node, flow.time_axis)
     if has_different_chunk_rates(mask):
         return RATE_MISMATCH_MESSAGE
     prefix_length = find_non_causal_prefix_length(mask)
@@ -269,11 +275,13 @@ def _describe_mask(graph: Graph, leak: CausalityViolation, flow: TimeDataflow) -
             (f"the prefix is the {prefix_length} positions before the time axis",),
             ("let the prefix attend only to itself: `j < m | j <= i`, where `m` is its length",),
         )
-    # later positions were found within the band, so the mask is too wide
-    if leak.offsets.low > -inf and leak.reason != "all":
-        description = f"the mask lets a position attend to {_format_position_count(leak.offsets)}"
+    # the band contains later positions, so the mask is too wide
+    if violation.offsets.low > -inf and violation.reason != "all":
+        description = (
+            f"the mask lets a position attend to {_format_position_count(violation.offsets)}"
+        )
         return CausalityMessage(
-            "E0712", description, _format_window_help(leak.offsets), (CAUSAL_MASK_HELP,)
+            "E0712", description, _format_window_help(violation.offsets), (CAUSAL_MASK_HELP,)
         )
     unproven = explain_unproven_mask(mask)
     # all subexpressions are bounded, so the comparisons include later positions
@@ -295,20 +303,20 @@ def _describe_mask(graph: Graph, leak: CausalityViolation, flow: TimeDataflow) -
     )
 
 
-def _describe_product(leak: CausalityViolation, flow: TimeDataflow) -> CausalityMessage:
+def _describe_product(violation: CausalityViolation, flow: TimeDataflow) -> CausalityMessage:
     """Return the message for a contraction that does not provably exclude later positions."""
-    helps = _list_zero_key_helps(leak, flow)
-    weights = find_selection_mask(leak.node, flow.time_axis)
+    helps = _list_zero_key_helps(violation, flow)
+    weights = find_selection_mask(violation.node, flow.time_axis)
     if has_different_chunk_rates(weights):
         return RATE_MISMATCH_MESSAGE
     unproven = explain_unproven_mask(weights)
-    if leak.offsets.low == -inf and unproven and unproven.is_budget_exhausted:
+    if violation.offsets.low == -inf and unproven and unproven.is_budget_exhausted:
         text = f"the analysis of the weights did not finish: {BUDGET_NOTE}"
         return CausalityMessage("E0712", text, helps=helps)
     return CausalityMessage(
         "E0712",
         "the result contains values for later positions",
-        _format_window_help(leak.offsets),
+        _format_window_help(violation.offsets),
         helps,
     )
 
@@ -318,9 +326,9 @@ EARLIER_SUM_HELPS = (
 )
 
 
-def _list_zero_key_helps(leak: CausalityViolation, flow: TimeDataflow) -> tuple[str, ...]:
+def _list_zero_key_helps(violation: CausalityViolation, flow: TimeDataflow) -> tuple[str, ...]:
     """Return fixes that set the attention weights of later keys to 0."""
-    weights = [a for a in leak.node.operands if len(flow.get_state(a).axes) > 1]
+    weights = [a for a in violation.node.operands if len(flow.get_state(a).axes) > 1]
     if not weights:
         return EARLIER_SUM_HELPS
     key_axis = max(flow.get_state(weights[0]).axes)

@@ -59,7 +59,7 @@ def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
     limits: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         for symbol in sorted(length.symbols()):
-            # minimum sizes of all other symbolic dimensions result in the largest limit
+            # the limit is largest if all other symbolic dimensions have their minimum
             min_lengths = {s: graph.min_lengths.get(s, 0) for s in length.symbols()}
             max_length = compute_max_length(length, symbol, min_lengths, limit.max_length)
             if symbol not in limits or max_length < limits[symbol].max_length:
@@ -197,7 +197,7 @@ def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
 
 def _iterate_min_symbol(length: Dim) -> Iterator[tuple[str, int]]:
     """Yield the symbol of `length` and its smallest valid value, if `length` has one symbol."""
-    margin = length - 1  # the margin of an empty axis is -1
+    margin = length - 1  # a size of 0 is invalid, so the margin is negative
     if len(margin.symbols()) == 1:
         (symbol,) = margin.symbols()
         # sizes such as the number of windows are monotone in the symbol
@@ -211,4 +211,4 @@ def _is_below_zero(length: Dim, symbol: str, count: int) -> bool:
 
 
 MAX_WINDOW_LENGTH = 2**24
-"""The exclusive upper bound of the axis sizes in which bisection searches."""
+"""The axis size below which bisection searches."""

@@ -1,10 +1,10 @@
-"""Match linear recurrences: loops whose state is a matrix that is scaled by a decay and to which an
-outer product is added in each iteration.
+"""Match linear recurrences, i.e. loops that scale a state matrix by a decay and add an outer
+product in each iteration.
 
     S = decay * S                                      one decay ≥ 0 per head
     S = S + k ⊗ v                                      linear attention, Mamba-2
     S = S + k ⊗ (beta * (v - sum(S * read_key)))       delta rule
-    y = sum(S * q)                                     sums over the axis of the keys
+    y = sum(S * q)                                     sums over the key axis
 
 The positions of a chunk of a linear recurrence can be computed in parallel
 (`specc.transforms.chunk_scan`).
@@ -165,8 +165,8 @@ def _match_delta_rule(
 
 
 def _is_vectorizable(op: ops.Scan, recurrence: LinearRecurrence, args: NodeOperands) -> bool:
-    """Return True if keys, values, queries and rates of a recurrence do not depend on the state, so
-    they can be computed for all positions in parallel, and if the decay is not negative.
+    """Return True if the decay is not negative, and keys, values, queries and betas do not depend
+    on the state, so that they can be computed for all positions in parallel.
     """
     inner, operands = op.split_body_inputs(), op.split_operands(args)
     scanned_inputs, captured = set(inner.scanned), set(inner.captured)

@@ -13,7 +13,7 @@ proves causality; the upper end bounds the size of the KV cache.
 The interval is a sound over-approximation. An unknown op has the interval [-∞, ∞], so that a proof
 may fail but is never wrong.
 
-Positions are counted in time, from the end of the prefix of their axis
+Positions are counted in time, i.e. from the end of their axis's prefix
 (`specc.analysis.time_axis`), and two intervals are found. The first interval considers only keys at
 times >= 0; its lower end proves causality. The second interval considers only queries at times >=
 0, because steps compute no other queries; its upper end is the look-back. With a prefix of `m` keys
@@ -81,7 +81,7 @@ ZERO_PRESERVING_FUNCTIONS = frozenset(
 NEGATED_COMPARISONS = {"le": "gt", "lt": "ge", "ge": "lt", "gt": "le", "eq": "ne", "ne": "eq"}
 
 ATTENTION_AXES = (2, 3)
-"""The query axis and the key axis of attention weights and masks."""
+"""The indices of the query axis and the key axis in attention weights and masks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,8 +175,8 @@ def _infer_axis_op_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRu
         case ops.Gather(axis) if axis == qk.key_axis:
             return (yield from _infer_gathered_constants(qk, node))
     if not (node.op.is_selection or isinstance(node.op, REORDERING_OPS)):
-        # The constants of gate, key and value operands are irrelevant, and their analysis would
-        # visit all earlier layers.
+        # Do not analyze gate, key and value operands: their constants are irrelevant, and the
+        # analysis would visit all earlier layers.
         return NO_MASKED_CONSTANTS
     constants = yield qk.view_operand(x, qk.query_axis, qk.key_axis)
     return _infer_reordered_constants(qk, node, constants)
@@ -240,7 +240,7 @@ def _filter_unrelated_axis_values(
 
 
 def bound_visible_sort_indices(interval: Interval) -> Interval:
-    """Return the interval of sort indices of visible positions with offsets `q - k` in
+    """Return the interval of the sort indices of visible positions, whose offsets are in
     `interval`.
     """
     return EMPTY_INTERVAL if interval.is_empty else Interval(interval.low, inf)

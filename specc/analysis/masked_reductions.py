@@ -87,7 +87,7 @@ def _find_relevant_keys(
         case ops.Sort(axis) | ops.Softmax(axis) | ops.TopK(axis) if axis != dependence.operand_axis:
             return FULL_INTERVAL
         case ops.Sort() | ops.ArgMax() | ops.TopK():
-            # indices along the axis start at its first position, so all positions are needed
+            # indices count from the axis's first position, so they also depend on the first keys
             return bound_visible_sort_indices(interval)
     return interval
 

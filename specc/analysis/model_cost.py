@@ -49,8 +49,8 @@ def _count_attention(op: ops.Attend, types: list[Type]) -> Dim:
 
 
 def _count_window_products(op: ops.PatchEmbedding | ops.Conv, types: list[Type]) -> Dim:
-    """Count one dot product with a filter per output element. The first axis of the weight contains
-    the filters. Each filter reads the input channels of its group.
+    """Count one dot product per output element, between a filter and the input. The first axis of
+    the weight contains the filters. Each filter reads the input channels of its group.
     """
     (result_type, *_) = op.infer_result_types(*types[:2], None)
     return multiply_dims(result_type.shape) * multiply_dims(types[1].shape[1:])
@@ -116,7 +116,7 @@ COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
         multiply_dims(t[0].shape[:2]) * (multiply_dims(t[1].shape) + multiply_dims(t[2].shape))
     ),
 }
-"""The cost function of each op that has multiply-adds. A test checks that no op is missing."""
+"""The cost functions of the ops that have multiply-adds. A test checks that no op is missing."""
 
 
 def count_blocked_multiply_adds(node: Node, blocks: LocalAttentionPlan) -> Dim:
@@ -220,7 +220,7 @@ class ScopeSummary:
         ) * self.repeats
 
     def get_comparison_key(self) -> tuple[object, ...]:
-        """Return a key that is equal for scopes that differ only in names, which are merged."""
+        """Return a merge key: it is equal for scopes that differ only in their names."""
         children = tuple((n, self.parts[n].get_comparison_key()) for n in sorted(self.parts))
         costs = (self.parameter_count, self.multiply_adds, self.saved_multiply_adds, self.repeats)
         return (str(self.type), self.op, *costs, children)
@@ -235,8 +235,8 @@ def _get_parameter_scope(parameter: str) -> str:
 def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> ScopeSummary:
     """Return the tree of scopes of a graph, with types, parameter counts and multiply-adds.
 
-    `lengths` maps symbolic dimensions to sizes. Attention over a sequence that is not longer than
-    the threshold of blocked attention is counted as dense.
+    `lengths` maps symbolic dimensions to sizes. If a sequence does not exceed the threshold of
+    blocked attention, its attention is counted as dense.
     """
     root = ScopeSummary(name=graph.name)
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
@@ -249,8 +249,8 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
     for name, facts in graph.parameter_facts.items():
         child = _get_or_add_child(root, _get_parameter_scope(name))
         child.parameter_count = child.parameter_count + multiply_dims(facts.type.shape)
-    # The output of a call is named by the path of the call, not by the path of the last op of the
-    # call. Names with a colon are internal values.
+    # A call's output is named by the call's path, not by the path of its last op. Names with a
+    # colon are internal values.
     for name, value in graph.names.items():
         if ":" not in name and (scope := _find_child(root, name)):
             scope.type = value.type

@@ -37,7 +37,7 @@ class PaddingOffsets:
     padding_side: str
     offsets: Mapping[Dim, Dim] = field(default_factory=dict)
     merged_lengths: Mapping[Dim, tuple[Dim, ...]] = field(default_factory=dict)
-    """The sizes of the merged axes, by the size of the axis into which a padded axis was merged."""
+    """The sizes of the merged axes, by the size of the axis that results from the merge."""
 
     @cached_property
     def concatenated_lengths(self) -> frozenset[Dim]:
@@ -140,7 +140,7 @@ class PaddingOffsets:
         return not ambiguous_lengths and has_constant_rest and bool(self.count_repeats(lengths[0]))
 
     def count_repeats(self, length: Dim) -> int | None:
-        """Return the number of adjacent positions per padding mask position, or None if unknown."""
+        """Return how many adjacent positions a padding mask position covers, or None if unknown."""
         return _count_repeats(length, self.padded_length)
 
     def _is_outside_padding(self, node: Node, offset: Dim) -> bool:
@@ -190,8 +190,8 @@ def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]
 
 @lru_cache(maxsize=4096)
 def _count_repeats(length: Dim, padded_length: Dim) -> int | None:
-    """Return the number of positions per padding mask position, up to a constant, or None. The
-    function is cached, because many axes have equal sizes.
+    """Return the number of positions per padding mask position, except a constant number, or None.
+    The function is cached, because many axes have the same size.
     """
     for count in range(1, MAX_UPSAMPLING_FACTOR):
         if (length - padded_length * count).number is not None:
@@ -270,10 +270,11 @@ def find_padding_offsets(graph: Graph, padding_mask: Value, side: str) -> Paddin
 def _find_merged_lengths(
     node: Node, offsets: Mapping[Dim, Dim], padded_length: Dim
 ) -> tuple[Dim, ...] | None:
-    """Return the sizes of the axes that a node merges if one of these axes is padded, or None. Axes
-    of size 1 and an outermost axis of constant size among constant sizes are ignored, because the
-    merged axis has the same order of positions as the padded axis. A concatenation of `k` values
-    along the padded axis is treated like a merge of an axis of size `k` with the padded axis.
+    """Return the sizes of the axes that a node merges if one of these axes is padded, or None.
+    Return None if all other axes have size 1, or if the padded axis is the outermost axis and all
+    other sizes are constant, because the merge then preserves the order of padding. A concatenation
+    of `k` values along the padded axis is treated like a merge of an axis of size `k` with the
+    padded axis.
     """
     match node.op:
         case ops.Concat(axis) if {a.shape[axis] for a in node.operands} == {padded_length}:
@@ -291,7 +292,7 @@ def _find_merged_lengths(
 def _iterate_result_axes(
     node: Node, offsets: Mapping[Dim, Dim], padded_length: Dim, min_lengths: Mapping[str, int]
 ) -> Iterator[tuple[Dim, Dim]]:
-    """Yield the size of each result axis of a padded axis, with the offset of padded positions."""
+    """Yield the sizes of the axes that result from a padded axis, each with its padding offset."""
     axis = _get_op_axis(node.op)
     if axis is None:
         return

@@ -61,7 +61,7 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
         for output, padding_source in affected_outputs.items():
             cause = finite_effects.get(output, padding_source)
             if (cause.node, mask_name) not in warnings:
-                leak = PaddingViolation(
+                violation = PaddingViolation(
                     graph=graph,
                     mask_name=mask_name,
                     output=output,
@@ -69,7 +69,7 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
                     states=states,
                     is_nonfinite=output not in finite_effects,
                 )
-                warnings[cause.node, mask_name] = make_padding_diagnostic(leak)
+                warnings[cause.node, mask_name] = make_padding_diagnostic(violation)
     return list(warnings.values())
 
 
@@ -85,8 +85,8 @@ _AllStates: TypeAlias = Mapping[str, tuple[Mapping[Value, PaddingFacts], frozens
 
 
 def _infer_all_states(graph: Graph) -> _AllStates:
-    """Map the name of each padding mask to the padding properties of every value, and to the masks
-    that were assumed to be true, because positions that they mask out do not affect outputs.
+    """Map each padding mask's name to the padding properties of every value, and to the masks that
+    were assumed to be true because the positions that they mask out do not affect outputs.
     """
     all_states: dict[str, tuple[Mapping[Value, PaddingFacts], frozenset[Value]]] = {}
     always_true_masks, pending = frozenset[Value](), list(graph.input_facts)
@@ -138,62 +138,62 @@ def _iterate_reached_outputs(
             yield output, source
 
 
-def make_padding_diagnostic(leak: PaddingViolation) -> Diagnostic:
+def make_padding_diagnostic(violation: PaddingViolation) -> Diagnostic:
     """Return the warning W0601 for a violation of padding invariance, with a fix if known."""
-    node = leak.find_nonfinite_source() if leak.is_nonfinite else leak.node
-    if leak.is_nonfinite:
-        description, label_text = _describe_not_finite(leak, node)
-        fix = suggest_finite_padding(leak, node)
+    node = violation.find_nonfinite_source() if violation.is_nonfinite else violation.node
+    if violation.is_nonfinite:
+        description, label_text = _describe_not_finite(violation, node)
+        fix = suggest_finite_padding(violation, node)
     else:
-        description, label_text = _describe_read(leak)
-        fix = suggest_padding_fix(leak)
-    fix = _choose_clean_side(leak, fix)
+        description, label_text = _describe_read(violation)
+        fix = suggest_padding_fix(violation)
+    fix = _choose_clean_side(violation, fix)
     return Diagnostic(
         "W0601",
-        f"padded positions reach `{leak.output}`: {description}",
-        Label.from_span(leak.get_span(node), label_text),
-        _label_added_positions(leak, node),
+        f"padded positions reach `{violation.output}`: {description}",
+        Label.from_span(violation.get_span(node), label_text),
+        _label_added_positions(violation, node),
         helps=(fix,) if fix else (),
         severity="warning",
     )
 
 
-def _choose_clean_side(leak: PaddingViolation, fix: str) -> str:
+def _choose_clean_side(violation: PaddingViolation, fix: str) -> str:
     """Return `fix`. If `fix` declares a padding side on which padding also affects the op, return
     the fix that declares the other side instead, or "" if padding affects the op on both sides.
     """
-    helps = {side: leak.format_side_help(side) for side in SIDES}
+    helps = {side: violation.format_side_help(side) for side in SIDES}
     if not fix or fix not in helps.values():
         return fix
     preferred_first = sorted(SIDES, key=lambda side: helps[side] != fix)
-    clean_helps = (helps[s] for s in preferred_first if helps[s] and _is_side_clean(leak, s))
+    clean_helps = (helps[s] for s in preferred_first if helps[s] and _is_side_clean(violation, s))
     return next(clean_helps, "")
 
 
-def _is_side_clean(leak: PaddingViolation, side: PaddingSide) -> bool:
-    """Return True if padding on `side` does not affect valid positions through the op of `leak`."""
-    graph, name = leak.graph, leak.mask_name
+def _is_side_clean(violation: PaddingViolation, side: PaddingSide) -> bool:
+    """Return True if padding on `side` does not affect valid positions through the violating op."""
+    graph, name = violation.graph, violation.mask_name
     facts = replace(graph.input_facts[name], padding_side=side)
     changed_graph = replace(graph, input_facts={**graph.input_facts, name: facts})
     states = _infer_states(changed_graph, name, frozenset())
     sources = dict(_iterate_reached_outputs(changed_graph, name, states)).values()
-    return all(source.node != leak.node for source in sources)
+    return all(source.node != violation.node for source in sources)
 
 
-def _label_added_positions(leak: PaddingViolation, node: Node) -> tuple[Label, ...]:
-    """Return a label for the op that added always-valid positions next to padding, if any."""
-    if leak.is_nonfinite or not leak.has_middle_padding():
+def _label_added_positions(violation: PaddingViolation, node: Node) -> tuple[Label, ...]:
+    """Return a label for the op, if any, that added always-valid positions next to padding."""
+    if violation.is_nonfinite or not violation.has_middle_padding():
         return ()
-    op_span = leak.get_span(node)
-    joining_span = leak.get_span(leak.find_position_adding_op() or node)
+    op_span = violation.get_span(node)
+    joining_span = violation.get_span(violation.find_position_adding_op() or node)
     if op_span is None or joining_span is None or op_span.line == joining_span.line:
         return ()
     return (Label(joining_span, "positions are added here"),)
 
 
-def _describe_not_finite(leak: PaddingViolation, node: Node) -> tuple[str, str]:
-    """Return the message and label text for a node that may be NaN or infinite at padding."""
-    reader = format_op_name(leak.node.op)
+def _describe_not_finite(violation: PaddingViolation, node: Node) -> tuple[str, str]:
+    """Return the message and label text for a node that may be NaN or infinite when padded."""
+    reader = format_op_name(violation.node.op)
     match node.op:
         case ops.Where():
             label_text = "this is infinite at padded positions"
@@ -204,22 +204,22 @@ def _describe_not_finite(leak: PaddingViolation, node: Node) -> tuple[str, str]:
     return f"`{reader}` reads NaN or infinity there, and NaN times zero is NaN", label_text
 
 
-def _describe_read(leak: PaddingViolation) -> tuple[str, str]:
-    """Return the message and label text for the padded positions that the op of `leak` reads."""
-    op_name, padded_read = format_op_name(leak.node.op), leak.padding_source.read
-    if order := leak.get_output_order():
+def _describe_read(violation: PaddingViolation) -> tuple[str, str]:
+    """Return the message and label text for the padded positions that the violating op reads."""
+    op_name, padded_read = format_op_name(violation.node.op), violation.padding_source.read
+    if order := violation.get_output_order():
         suffix = ", with padded positions last" if order == "sorted" else ""
         order_text = f"positions are in {order} order"
         return f"the {order_text}{suffix}", f"these {order_text}"
-    if leak.padding_source.is_counted:
-        if leak.is_axis_size_read():
+    if violation.padding_source.is_counted:
+        if violation.is_axis_size_read():
             return f"`{op_name}` reads a length that includes padding", "this reads the length"
         return (
             "a position id counts from the start of the sequence, including padding",
             "this takes a position index that counts padding",
         )
-    if leak.padding_source.is_shifted:
-        is_slice = isinstance(leak.node.op, ops.StridedSlice)
+    if violation.padding_source.is_shifted:
+        is_slice = isinstance(violation.node.op, ops.StridedSlice)
         selection = "a slice with a step" if is_slice else f"the stride of `{op_name}`"
         amount = "with left padding, the amount of padding determines"
         return (
@@ -227,17 +227,17 @@ def _describe_read(leak: PaddingViolation) -> tuple[str, str]:
             "this selects every n-th position, counted from the first",
         )
     if padded_read is None:
-        order = "flipped" if leak.is_read_in_reverse() else "sorted"
+        order = "flipped" if violation.is_read_in_reverse() else "sorted"
         return f"`{op_name}` combines {order} positions with others", "this combines both orders"
-    location = _describe_position(leak, padded_read)
+    location = _describe_position(violation, padded_read)
     return (f"`{op_name}` reads them{location} without a mask", "this reads padded positions")
 
 
-def _describe_position(leak: PaddingViolation, padded_read: PaddedRead) -> str:
-    """Return the phrase that locates the padding that an op reads, or "" for all padding."""
+def _describe_position(violation: PaddingViolation, padded_read: PaddedRead) -> str:
+    """Return a phrase that says which padding an op reads, or "" for all padding."""
     if padded_read.dependence.kind == "window":
         is_before = padded_read.dependence.min_offset >= 0
         return f" {'before' if is_before else 'next to'} each position"
-    if leak.has_middle_padding():
+    if violation.has_middle_padding():
         return " next to positions that `pad` or `concat` added"
     return ""

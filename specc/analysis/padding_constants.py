@@ -81,7 +81,7 @@ def _is_fill_number(result: PaddedResult, axis: int, number: float) -> bool:
 
 
 def _infer_axis_op_constants(result: PaddedResult) -> dict[int, float]:
-    """Return the constants at padded positions of the result of an op along the padded axis."""
+    """Return the constants that an op along the padded axis returns at padded positions."""
     node, operand_facts = result.node, result.operand_facts
     match node.op:
         case ops.Sort(axis) if result.value.index == 0:
@@ -101,7 +101,7 @@ def _infer_axis_op_constants(result: PaddedResult) -> dict[int, float]:
 
 
 def _infer_number(result: PaddedResult, axis: int) -> float | None:
-    """Return the constant that the result of an op holds at padded positions of `axis`, or None."""
+    """Return the constant that an op's result holds at padded positions of `axis`, or None."""
     node = result.node
     numbers = [_get_operand_number(result, n, axis) for n in range(len(node.args))]
     match node.op:

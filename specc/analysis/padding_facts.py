@@ -130,9 +130,9 @@ HAZARDS = (
     "sorted_axes",
     "reversed_axes",
 )
-"""The fields of `PaddingFacts` that state a hazard. The join of two lattice elements has a hazard
-if either element has the hazard, and a guarantee (`GUARANTEES`) only if both elements have the
-guarantee.
+"""The fields of `PaddingFacts` that state a hazard. When the facts of two values are merged, the
+result has a hazard if either value has it, and a guarantee (`GUARANTEES`) only if both values have
+it.
 """
 
 AXIS_SETS = (*get_args(AxisFact), "sorted_axes", "reversed_axes")
@@ -144,7 +144,7 @@ AXIS_MAPS = ("constants", "fill_constants", "zero_sides")
 T = TypeVar("T")
 
 NO_PADDING_FACTS = PaddingFacts(padding_count=NO_PADDING_COUNT)
-"""The properties of a value that does not depend on padding, without any other property."""
+"""The properties of a value that does not depend on padding and has no other known property."""
 
 
 def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
@@ -166,12 +166,12 @@ def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
 
 
 def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts:
-    """Return the join of the properties of two alternative values, e.g. of a loop-carried value."""
+    """Return the properties that hold for both of two values, e.g. before and after a loop."""
     merged: dict[str, Any] = {
         name: getattr(left, name) & getattr(right, name) for name in GUARANTEES
     } | {name: getattr(left, name) | getattr(right, name) for name in HAZARDS}
     return PaddingFacts(
-        # The join of a value in sorted order and a value in another order has no guarantees.
+        # If the two values differ in which axes are sorted, the padding count is unknown.
         padding_count=merge_padding_counts(left.padding_count, right.padding_count)
         if left.sorted_axes == right.sorted_axes
         else None,
@@ -221,7 +221,7 @@ class PaddedResult:
         return {n for n, length in enumerate(shape) if length in self.padded_lengths}
 
     def list_operands_with_fact(self, fact: AxisFact, axis: int) -> list[bool]:
-        """Return for each operand True if it has `fact` where `axis` of the result is padded."""
+        """Return, for each operand, whether it has `fact` where the result's `axis` is padded."""
         flags: list[bool] = []
         for n, facts in enumerate(self.operand_facts):
             axes: frozenset[int] = getattr(facts, fact)
@@ -229,7 +229,7 @@ class PaddedResult:
         return flags
 
     def list_operands_with_axis(self, axis: int) -> list[bool]:
-        """Return for each operand True if it has `axis` of the result, False if broadcast."""
+        """Return, for each operand, whether it has the result's `axis` (False if it broadcasts)."""
         return [bool(self._list_dependences(n, axis)) for n in range(len(self.operand_facts))]
 
     def _list_dependences(self, operand: int, axis: int) -> list[Dependence]:

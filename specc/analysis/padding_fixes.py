@@ -95,7 +95,7 @@ class PaddingViolation:
         return self.states.get(value, NO_PADDING_FACTS) if value else NO_PADDING_FACTS
 
     def get_read_operand(self) -> Value | None:
-        """Return the operand that is read at padding, or the first operand with padding."""
+        """Return the operand that is read at padded positions, or the first padded operand."""
         padded_read = self.padding_source.read
         if padded_read is not None:
             return self.node.args[padded_read.dependence.operand]
@@ -140,7 +140,7 @@ class PaddingViolation:
         return find_node_span(self.padding_source.loop_body or self.graph, node)
 
     def find_call_result(self, node: Node) -> Value | None:
-        """Return the result of the call in the user's spec that contains a node."""
+        """Return the result of the user's call from which a node was created."""
         graph, span = self.padding_source.loop_body or self.graph, self.get_span(node)
         call = span and (span.caller or span)
         for other, results in reversed(graph.nodes):
@@ -171,7 +171,7 @@ MASK_ARGUMENTS: Mapping[type[object], str] = {
     ops.Conv: "add `keep={}`",
     ops.Last: "use `last_token(x, {})`",
 }
-"""Format string of the help text for passing a padding mask, by op class."""
+"""The format strings of the help texts on passing a padding mask, by op class."""
 
 NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
     **dict.fromkeys((ops.MaxPool, ops.Softmax, ops.ArgMax), "-inf"),
@@ -183,86 +183,86 @@ NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
 """The value at padded positions that does not change the result of an op."""
 
 
-def suggest_padding_fix(leak: PaddingViolation) -> str:
+def suggest_padding_fix(violation: PaddingViolation) -> str:
     """Return a fix that excludes padding, or "" if no fix is known."""
-    if leak.get_output_order() == "reverse":
+    if violation.get_output_order() == "reverse":
         return "flip it back: `flip(y, axis=1)`"
-    if leak.padding_source.is_shifted or leak.get_output_order():
-        return leak.format_side_help("right")
-    if leak.padding_source.is_counted:
-        return _suggest_count(leak)
-    if leak.padding_source.read is None:
-        return _suggest_order(leak)
-    value = leak.get_read_operand()
+    if violation.padding_source.is_shifted or violation.get_output_order():
+        return violation.format_side_help("right")
+    if violation.padding_source.is_counted:
+        return _suggest_count(violation)
+    if violation.padding_source.read is None:
+        return _suggest_order(violation)
+    value = violation.get_read_operand()
     return (
-        _suggest_slice(leak, value)
-        or _explain_mask(leak, value, _suggest_mask(leak, value))
-        or _explain_mask(leak, value, _suggest_number(leak, value))
-        or _suggest_op_specific_fix(leak)
+        _suggest_slice(violation, value)
+        or _explain_mask(violation, value, _suggest_mask(violation, value))
+        or _explain_mask(violation, value, _suggest_number(violation, value))
+        or _suggest_op_specific_fix(violation)
     )
 
 
-def _suggest_count(leak: PaddingViolation) -> str:
+def _suggest_count(violation: PaddingViolation) -> str:
     """Suggest a fix that counts only valid positions."""
-    if leak.is_axis_size_read():
-        return f"use `sum(float({leak.mask_name}), axis=1)`, the number of valid positions"
-    span = leak.get_span(leak.node)
+    if violation.is_axis_size_read():
+        return f"use `sum(float({violation.mask_name}), axis=1)`, the number of valid positions"
+    span = violation.get_span(violation.node)
     is_user_op = span is not None and span.caller is None
-    if is_user_op and isinstance(leak.find_counting_op(), ops.Extent | ops.Range):
-        return f"use `positions({leak.mask_name})`"
-    return leak.format_side_help("right")
+    if is_user_op and isinstance(violation.find_counting_op(), ops.Extent | ops.Range):
+        return f"use `positions({violation.mask_name})`"
+    return violation.format_side_help("right")
 
 
-def _suggest_order(leak: PaddingViolation) -> str:
+def _suggest_order(violation: PaddingViolation) -> str:
     """Suggest a fix for an op that combines positions in different orders (reversed, sorted)."""
-    if not leak.is_read_in_reverse():
-        return leak.format_side_help("right")
-    is_elementwise = not isinstance(leak.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)
-    flip_help = f"flip the others as well: `flip({leak.mask_name}, axis=1)`"
+    if not violation.is_read_in_reverse():
+        return violation.format_side_help("right")
+    is_elementwise = not isinstance(violation.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)
+    flip_help = f"flip the others as well: `flip({violation.mask_name}, axis=1)`"
     return flip_help if is_elementwise else "do it before `flip`"
 
 
-def _suggest_slice(leak: PaddingViolation, value: Value | None) -> str:
+def _suggest_slice(violation: PaddingViolation, value: Value | None) -> str:
     """Suggest the padding side for which a slice drops only padded positions."""
     producer = value.node if value else None
-    slice_node = leak.find_upstream_node(producer, lambda op: isinstance(op, ops.Slice))
+    slice_node = violation.find_upstream_node(producer, lambda op: isinstance(op, ops.Slice))
     match slice_node and slice_node.op:
-        case ops.Slice(start=start) if leak.format_mask(value) == "mask":
-            return leak.format_side_help("right" if start != 0 else "left")
+        case ops.Slice(start=start) if violation.format_mask(value) == "mask":
+            return violation.format_side_help("right" if start != 0 else "left")
     return ""
 
 
-def _explain_mask(leak: PaddingViolation, value: Value | None, fix: str) -> str:
+def _explain_mask(violation: PaddingViolation, value: Value | None, fix: str) -> str:
     """Append an explanation to a fix that contains the placeholder `mask`."""
-    if not re.search("[(= ]mask[,)`]", fix) or leak.format_mask(value) != "mask":
+    if not re.search("[(= ]mask[,)`]", fix) or violation.format_mask(value) != "mask":
         return fix
     same_ops = "after the same slices, windows and concatenations"
-    return f"{fix}, where `mask` is `{leak.mask_name}` {same_ops}"
+    return f"{fix}, where `mask` is `{violation.mask_name}` {same_ops}"
 
 
-def _suggest_mask(leak: PaddingViolation, value: Value | None) -> str:
-    """Suggest passing a padding mask to the op; return "" if the op takes no mask."""
-    mask, fill_axes = leak.format_mask(value), leak.get_facts(value).mask_constant_axes
-    op, span = leak.node.op, leak.get_span(leak.node)
+def _suggest_mask(violation: PaddingViolation, value: Value | None) -> str:
+    """Suggest passing a padding mask to the op, or return "" if the op takes no mask."""
+    mask, fill_axes = violation.format_mask(value), violation.get_facts(value).mask_constant_axes
+    op, span = violation.node.op, violation.get_span(violation.node)
     in_normalizer = span is not None and bool(span.normalizer)
     if isinstance(op, ops.Softmax) and value and op.axis in fill_axes and op.axis == value.rank - 1:
-        condition = "s > -inf" if in_normalizer else leak.format_broadcast_mask(value)
+        condition = "s > -inf" if in_normalizer else violation.format_broadcast_mask(value)
         return f"use `masked_softmax(x, {condition})`"
     if in_normalizer:
         return f"use `& visible({mask})` in the mask of the attention"
-    return _get_mask_argument_help(leak).format(mask)
+    return _get_mask_argument_help(violation).format(mask)
 
 
-def _get_mask_argument_help(leak: PaddingViolation) -> str:
+def _get_mask_argument_help(violation: PaddingViolation) -> str:
     """Return the help for an op that takes a mask argument, with a placeholder for the mask."""
-    op = leak.node.op
-    takes_mask = not (isinstance(op, ops.Conv) and leak.has_middle_padding())
+    op = violation.node.op
+    takes_mask = not (isinstance(op, ops.Conv) and violation.has_middle_padding())
     fixes = (fix for kind, fix in MASK_ARGUMENTS.items() if isinstance(op, kind) and takes_mask)
     mean_help = "use `masked_mean_pool(x, {})`" if op.get_attributes().get("fn") == "mean" else ""
     return next(fixes, mean_help)
 
 
-def suggest_finite_padding(leak: PaddingViolation, node: Node) -> str:
+def suggest_finite_padding(violation: PaddingViolation, node: Node) -> str:
     """Suggest a fix that makes values at padded positions finite."""
     alternative = ""
     match node.op:
@@ -270,59 +270,63 @@ def suggest_finite_padding(leak: PaddingViolation, node: Node) -> str:
             alternative = ", or bound the divisor: `max(z, 1e-6)`"
         case ops.Where():
             alternative = ", or fill with a finite number"
-    value = leak.find_call_result(node)
-    fix = f"replace it there: `where({leak.format_broadcast_mask(value)}, y, 0.0)`{alternative}"
-    return _explain_mask(leak, value, fix)
+    value = violation.find_call_result(node)
+    fix = (
+        f"replace it there: `where({violation.format_broadcast_mask(value)}, y, 0.0)`{alternative}"
+    )
+    return _explain_mask(violation, value, fix)
 
 
-def _suggest_number(leak: PaddingViolation, value: Value | None) -> str:
-    """Suggest filling padding with the neutral element of the op; return "" if the op has none."""
-    if leak.has_middle_padding():
-        return _suggest_added_number(leak)
-    if not (fill := _get_neutral_number(leak)):
+def _suggest_number(violation: PaddingViolation, value: Value | None) -> str:
+    """Suggest filling padding with the op's neutral element, or return "" if the op has none."""
+    if violation.has_middle_padding():
+        return _suggest_added_number(violation)
+    if not (fill := _get_neutral_number(violation)):
         return ""
-    return f"replace them first: `where({leak.format_broadcast_mask(value)}, x, {fill})`"
+    return f"replace them first: `where({violation.format_broadcast_mask(value)}, x, {fill})`"
 
 
-def _suggest_added_number(leak: PaddingViolation) -> str:
+def _suggest_added_number(violation: PaddingViolation) -> str:
     """Suggest a fix for padding between positions that `pad` or `concat` added and valid positions:
     the same constant at padded and added positions, or padding on the other side.
     """
-    joining_node = leak.find_position_adding_op()
+    joining_node = violation.find_position_adding_op()
     if joining_node is None:
         return ""
-    number = _get_added_number(leak, joining_node)
-    padded = leak.find_padded_operand(joining_node)
-    padded_value = leak.get_facts(padded).get_padded_value(leak.get_padded_axis(padded))
+    number = _get_added_number(violation, joining_node)
+    padded = violation.find_padded_operand(joining_node)
+    padded_value = violation.get_facts(padded).get_padded_value(violation.get_padded_axis(padded))
     if number is None or padded_value == float(number) or (padded and padded.dtype == "bool"):
-        return leak.format_side_help(_get_other_side(leak, joining_node))
-    return f"replace them before it: `where({leak.format_broadcast_mask(padded)}, x, {number})`"
+        return violation.format_side_help(_get_other_side(violation, joining_node))
+    return (
+        f"replace them before it: `where({violation.format_broadcast_mask(padded)}, x, {number})`"
+    )
 
 
-def _get_added_number(leak: PaddingViolation, node: Node) -> str | None:
+def _get_added_number(violation: PaddingViolation, node: Node) -> str | None:
     """Return the constant, as a literal, of the positions that `node` adds next to padding, or None
     if it is unknown. For merged axes, return the neutral element of the op that reads the axes.
     """
     match node.op:
         case ops.Merge():
-            return _get_neutral_number(leak) or None
+            return _get_neutral_number(violation) or None
         case ops.Pad(mode="constant", value=value):
             return str(float(value))
-    numbers = {find_splat_value(a) for a in node.operands if not leak.is_padded(a)}
+    numbers = {find_splat_value(a) for a in node.operands if not violation.is_padded(a)}
     number = numbers.pop() if len(numbers) == 1 else None
     return None if number is None else str(number)
 
 
-def _get_other_side(leak: PaddingViolation, node: Node) -> str:
+def _get_other_side(violation: PaddingViolation, node: Node) -> str:
     """Return the padding side for which added positions are next to valid positions."""
-    return "left" if node.args[0] is leak.find_padded_operand(node) else "right"
+    return "left" if node.args[0] is violation.find_padded_operand(node) else "right"
 
 
-def _get_neutral_number(leak: PaddingViolation) -> str:
-    """Return the neutral element of the op, as a literal: the constant that has no effect at padded
-    positions. Return "" if the op has no neutral element.
+def _get_neutral_number(violation: PaddingViolation) -> str:
+    """Return the op's neutral element, i.e. the constant that has no effect at padded positions, as
+    a literal. Return "" if there is none.
     """
-    match op := leak.node.op:
+    match op := violation.node.op:
         case ops.Reduce(fn):
             return IDENTITY_LITERALS.get(fn, "0.0")
         case ops.Delay(fill_value=number) | ops.Pad(mode="constant", value=number):
@@ -334,15 +338,15 @@ def _get_neutral_number(leak: PaddingViolation) -> str:
     return NEUTRAL_NUMBERS.get(type(op), "")
 
 
-def _suggest_op_specific_fix(leak: PaddingViolation) -> str:
+def _suggest_op_specific_fix(violation: PaddingViolation) -> str:
     """Suggest a fix for ops for which no constant at padded positions has the required effect."""
-    match op := leak.node.op:
+    match op := violation.node.op:
         case ops.Index(index=index) if index == 0:
-            return leak.format_side_help("right")
+            return violation.format_side_help("right")
         case ops.Concat():
-            return leak.format_side_help(_get_other_side(leak, leak.node))
+            return violation.format_side_help(_get_other_side(violation, violation.node))
         case ops.Resize():
-            return _suggest_repeated_positions(op, leak)
+            return _suggest_repeated_positions(op, violation)
         case ops.GroupNorm():
             return "normalize each position: `layer_norm(x, eps=1e-5) @ norm`"
         case ops.StridedSlice(step=step):
@@ -352,10 +356,10 @@ def _suggest_op_specific_fix(leak: PaddingViolation) -> str:
     return ""
 
 
-def _suggest_repeated_positions(op: ops.Resize, leak: PaddingViolation) -> str:
+def _suggest_repeated_positions(op: ops.Resize, violation: PaddingViolation) -> str:
     """Suggest a nearest-neighbor resize, which repeats positions, in place of an interpolation."""
-    value = leak.node.get_operand()
-    axis = leak.get_padded_axis(value)
+    value = violation.node.get_operand()
+    axis = violation.get_padded_axis(value)
     sizes = [str(s) for s in op.sizes]
     sizes[axis - op.axis] = str(value.shape[axis] * max(2, round(max((0.0, *op.factors)))))
     call = f"resize(x, size=[{', '.join(sizes)}], mode=nearest, axis={op.axis})"

@@ -85,13 +85,13 @@ def _is_padding_outside_reads(read: PaddedRead) -> bool:
 
 
 def _is_padding_outside(read: PaddedRead, interval: Interval) -> bool:
-    """Return True if no padded position is at an offset in `interval` from a valid position."""
+    """Return True if `interval` contains no offset from a valid position to a padded position."""
     after_reads, before_reads = interval.low >= 0, interval.high <= 0
     return (read.is_padding_last and after_reads) or (read.is_padding_first and before_reads)
 
 
 def _is_sort_order_safe(read: PaddedRead) -> bool:
-    """Return True if an op along a sorted axis is not affected by padding, which is sorted last."""
+    """Return True if padding, which is sorted last, does not affect an op along a sorted axis."""
     if read.dependence.kind in ("same", "extent") or isinstance(read.op, ops.CumSum):
         return True
     match read.op:
@@ -188,7 +188,7 @@ def _is_zero_product(read: PaddedRead) -> bool:
 
 
 def _find_summed_axes(read: PaddedRead) -> list[set[int]]:
-    """Return the summed axes of each operand of a contraction."""
+    """Return the axes of each operand over which a contraction sums."""
     match read.op:
         case ops.WeightedSum() | ops.MatMul():
             # A MatMul of [… m k] and [… k n] sums over the last axis of the first operand and the

@@ -28,7 +28,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 
 KnownValue: TypeAlias = float | Value
-"""The constant or the loop-carried value that a value equals."""
+"""A constant or loop-carried value to which a value is equal."""
 
 FINITE_RESULT_FUNCTIONS = ("abs", "cos", "exp", "neg", "relu", "sigmoid", "silu", "sin", "tanh")
 """`Pointwise` functions that are finite for finite operands, except for overflow."""
@@ -38,14 +38,14 @@ FINITE_RESULT_OPS = (ops.Linear, ops.Concat, ops.Where, ops.Compare, ops.Cast, o
 
 
 InferBody: TypeAlias = Callable[[Graph, Mapping[Value, PaddingFacts]], Mapping[Value, PaddingFacts]]
-"""A function that infers the padding properties of all values of a loop body from its inputs."""
+"""A function that infers the padding properties of all values in a loop body from its inputs'."""
 
 
 def infer_loop_facts(
     node: Node, op: ops.Scan, operand_facts: Sequence[PaddingFacts], infer_body: InferBody
 ) -> tuple[Graph, list[PaddingFacts], list[PaddingFacts]]:
-    """Return the body of a loop with its captures inlined, and the padding properties of its
-    loop-carried values, which are a fixpoint, and of its outputs.
+    """Return a loop's body with its captures inlined, and the padding properties of its outputs and
+    of its loop-carried values. The latter are a fixpoint.
     """
     parts, body = op.split_operands(operand_facts), inline_loop_captures(node, op)
     scanned_facts = [shift_fact_axes(r, op.axis, -1) for r in parts.scanned]
@@ -179,7 +179,7 @@ def _infer_known_value(
         case ops.Arith(function_name):
             known_value = _find_neutral_result(node, function_name, operands, finite_values)
     if isinstance(known_value, Value) and known_value.type != value.type:
-        return None  # the operand is broadcast
+        return None  # the result broadcasts the operand
     return _infer_number(node, operands) if known_value is None else known_value
 
 

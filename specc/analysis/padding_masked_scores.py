@@ -125,7 +125,7 @@ def _is_filled_with_extreme(result: PaddedResult, axis: int, *, lowest: bool) ->
 
 
 def is_exp_of_fill_zero(scores: Value | None) -> bool:
-    """Return True if `exp(fill - s)` is 0 for the fill value and every kept score of a `where`."""
+    """Return True if `exp(fill - s)` is 0 for a `where`'s fill value and all its other scores."""
     match skip_views(scores):
         case Value(node=Node(ops.Where()) as node):
             fill, minimum = _get_fill_number(node), find_value_range(ops.Where.x(node))[0]
@@ -149,7 +149,7 @@ def iterate_axes_with_finite_scores(result: PaddedResult, axes: Iterable[int]) -
 
 
 def _has_finite_sum(result: PaddedResult, axis: int) -> bool:
-    """Return True if a sum has a finite score along `axis`."""
+    """Return True if a sum has a finite score at some position along `axis`."""
     # If only one operand may hold mask fill values, the sum has a finite score wherever this
     # operand has a finite score. If both operands may hold mask fill values, their finite scores
     # may be at different positions.

@@ -1,4 +1,4 @@
-"""Find infinity and NaN at padded positions; multiplication by zero does not remove such values.
+"""Find infinity and NaN at padded positions, which multiplication by zero does not remove.
 
 For every finite `x`, `x * keep` is zero at padded positions. But zero times infinity is NaN, and
 NaN propagates through sums. A quotient is assumed to be finite only if bounds show that the divisor
@@ -76,7 +76,7 @@ def _combine_operand_signs(result: PaddedResult, signs: InfinitySigns) -> Infini
         case ops.Reduce("max", axis) if (
             axis in result.operand_facts[0].finite_pad_axes and not result.find_padded_axes()
         ):
-            return signs - {-1}  # at least one valid position has a finite value
+            return signs - {-1}  # not -inf, because at least one valid position has a finite value
     # Ops that do more than move or sum elements, e.g. linear layers, may flip the sign.
     keeps_sign = _is_data_movement(node.op) or isinstance(node.op, ops.Reduce | ops.CumSum)
     return signs if keeps_sign or not signs else BOTH_SIGNS
@@ -174,7 +174,7 @@ def _is_false_outside_mask(condition: Value | None, mask: Value) -> bool:
 
 
 def can_be_nan_at_padding(result: PaddedResult) -> bool:
-    """Return True if a result may be NaN at padding, by inf - inf, 0 * inf or invalid arguments."""
+    """Return True if inf - inf, 0 * inf or invalid arguments may make a result NaN at padding."""
     operand_facts, node = result.operand_facts, result.node
     if not _can_be_infinite(result.value):
         return False

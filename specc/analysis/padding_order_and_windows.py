@@ -1,5 +1,5 @@
-"""Determine the order of padded axes (reversed, rolled or sorted), and find ops that mix orders.
-Prove that padding does not affect windows (convolution, pooling), slices and `pad`.
+"""Find padded axes that are reversed, rolled or sorted, and ops that mix such orders. Prove that
+padding does not affect windows (convolution, pooling), slices and `pad`.
 
 An axis consists of always-valid positions, a padded sequence, and further always-valid positions.
 Padding does not affect a window across the borders of the padded sequence if padded positions and
@@ -63,8 +63,8 @@ def has_mixed_axis_order(padded_reads: Sequence[PaddedRead], is_in_loop: bool) -
 def find_order_dependent_roll(
     node: Node, operand_facts: Sequence[PaddingFacts], dependences: Iterable[Dependence]
 ) -> PaddingSource | None:
-    """Return the source of a rotated axis that an op reads neither elementwise nor by a reduction,
-    or that an op combines with an axis rotated by a different amount. Return None for other ops.
+    """Return the source of a rolled axis that an op reads neither elementwise nor by a reduction,
+    or combines with an axis that is rolled by a different amount. Return None for other ops.
     """
     links = list(dependences)
     sources = [operand_facts[k.operand].rolled_axes.get(k.operand_axis) for k in links]
@@ -264,7 +264,7 @@ def is_window_unaffected(read: PaddedRead) -> bool:
 
 
 def _is_same_at_ends(read: PaddedRead) -> bool:
-    """Return True if a window over padding has the same result as a window beyond the axis end."""
+    """Return True if windows over padding and windows beyond the axis end have the same result."""
     match read.op:
         case ops.Conv() | ops.ConvTranspose() | ops.AveragePool(count_include_pad=True):
             return read.fill_constant == 0
@@ -348,7 +348,7 @@ def is_padding_copied(read: PaddedRead, op: ops.Pad) -> bool:
 
 
 def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[float]:
-    """Yield, for each side, the number of dropped minus always-valid positions, or `default`."""
+    """Yield dropped minus always-valid positions per side, or `default` if it is not padded."""
     op = read.op
     assert isinstance(op, ops.Slice), "only a slice drops positions"
     dropped = (op.start, read.read_length - op.stop)

@@ -28,9 +28,9 @@ coefficients. None means that the amount differs between positions.
 
 @immutable_dataclass
 class MiddlePaddingCount:
-    """The padding count of position ids of an axis with padding between valid positions. Position
-    ids after the padding count padding, and position ids before the padding do not, so only the
-    order of position ids does not depend on padding.
+    """The padding count of position ids on an axis that has padding between valid positions. Only
+    the ids after the padding count it, so padding changes the distances between position ids but
+    not their order.
     """
 
     length: Dim
@@ -107,7 +107,7 @@ def _is_selection(node: Node) -> bool:
 
 
 def _get_first_terms(counts: Sequence[PaddingCount]) -> tuple[PaddingTerms, PaddingTerms]:
-    """Return the padding terms of the first two operands; an absent second operand has no terms."""
+    """Return the padding terms of the first two operands. An absent second operand has no terms."""
     first, second = (*(c or {} for c in counts[:2]), {})[:2]
     return first, second
 
@@ -130,7 +130,7 @@ def _infer_arithmetic_count(
 
 
 def _is_id_preserving_cast(node: Node, to: str) -> bool:
-    """Return True if a cast preserves position ids: not to bool, nor from float to integer."""
+    """Return True if a cast preserves position ids, unlike a cast to bool or from float to int."""
     is_integer = node.get_operand().dtype in ("i64", "i32")
     return to != "bool" and (is_integer or to not in ("i64", "i32"))
 
@@ -277,7 +277,7 @@ def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length:
             pass
         case ops.Attend():
             score_operand, keys, axis = node.op.bias.index, node.op.key(node), 2
-            sinks = node.op.sinks(node)  # padding does not shift the attention sink
+            sinks = node.op.sinks(node)  # padding shifts the scores but not the sink
         case _:
             axis = -1
     if any(count for n, count in enumerate(counts) if n != score_operand):

@@ -32,6 +32,7 @@ class RotationFact:
 
 
 ABSOLUTE_ROTATION = RotationFact("absolute", None)
+"""The rotation of values that depend on absolute angles."""
 
 
 FEATURE_PRESERVING_VIEWS = (

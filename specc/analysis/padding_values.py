@@ -87,8 +87,8 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
     highest = {a for a in axes if is_extreme_at_padding(result, a, lowest=False)}
     sort_index_axes = find_sort_index_axes(result)
     infinite_axes = {a for a, n in constants.items() if n == -inf}
-    # If the batch axis and the position axis are merged, properties of the last position and of at
-    # least one position are unknown.
+    # After batch and position axes are merged, it is unknown whether padding repeats the last valid
+    # position, and whether a valid position has a finite score.
     is_reshape = isinstance(result.op, ops.Merge | ops.Split)
     return PaddingFacts(
         zero_pad_axes=frozenset(zero_axes),
@@ -117,7 +117,7 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
 
 
 def _find_zero_pad_axes(result: PaddedResult, constants: Mapping[int, float]) -> set[int]:
-    """Return the axes along which a result is zero at padding, given `constants` by axis."""
+    """Return the axes along which a result is zero when padded, given `constants` by axis."""
     zero_axes = {a for a in result.find_axes_linked_to_padding() if is_zero_at_padding(result, a)}
     if is_zero_everywhere(result.value):
         zero_axes |= result.find_padded_axes()

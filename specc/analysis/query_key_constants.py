@@ -172,7 +172,7 @@ NO_MASKED_CONSTANTS: MaskedConstants = {}
 def propagate_unary_constants(
     function: Callable[[float], float] | None, constants: MaskedConstants
 ) -> MaskedConstants:
-    """Return the constants after an elementwise `function`, or none if `function` is None."""
+    """Return the constants after an elementwise `function`. If `function` is None, return none."""
     if function is None:
         return NO_MASKED_CONSTANTS
     # The intervals of constants with the same result are joined, and NaN results are dropped.
@@ -199,7 +199,7 @@ def propagate_constants_through_binary_op(
 
 
 def intersect_masked_constants(results: Iterable[MaskedConstants]) -> MaskedConstants:
-    """Combine results for one tensor: a constant holds outside the intersection of intervals."""
+    """Combine results for one tensor. A constant holds outside the intersection of intervals."""
     intersections: dict[float, Interval] = {}
     for constants in results:
         for number, interval in constants.items():
@@ -222,8 +222,8 @@ NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
 
 
 def is_preserved_by_reduction(function_name: str, number: float, length: int) -> bool:
-    """Return True if a reduction of `length` elements, all equal to `number`, returns `number`.
-    `length` 0 means that the number of elements is unknown and may be 0.
+    """Return True if a reduction returns `number` when all of its `length` elements are `number`. A
+    `length` of 0 means that the number of elements is unknown and may be 0.
     """
     if number == NEUTRAL_ELEMENTS.get(function_name):
         return True
@@ -232,7 +232,7 @@ def is_preserved_by_reduction(function_name: str, number: float, length: int) ->
 
 
 def _is_exact_in_all_dtypes(*numbers: float) -> bool:
-    """Return True if every dtype represents the numbers exactly: `p / 2**k`, 8 bits for `p`."""
+    """Return True if every dtype represents the numbers exactly: `p / 2**k` with an 8-bit `p`."""
     if any(isnan(n) for n in numbers):
         return False
     ratios = [n.as_integer_ratio() for n in numbers if not isinf(n)]

@@ -59,7 +59,7 @@ class QueryKeyTensor:
         return self.view_operand(operand, *(None if a is None else move(a) for a in axes))
 
     def align_operands(self) -> list["QueryKeyTensor"]:
-        """Return the operands of the op, with axes aligned from the right as in broadcasting."""
+        """Return the op's operands, with their axes aligned from the right as in broadcasting."""
         node = self.value.node
         return [align_with_query_key_axes(self, a) for a in node.operands] if node else []
 
@@ -110,7 +110,7 @@ def unwrap_view(qk: QueryKeyTensor) -> QueryKeyTensor | None:
         case ops.Transpose(order):
             return qk.move_axes(operand, lambda a: order[a])
         case ops.Expand(axis):
-            # All positions of the result read the only position of a broadcast axis.
+            # Along a broadcast axis, all positions of the result read the operand's only position.
             return _view_without_axis(qk, operand, axis)
         case ops.Split(axis, sizes):
             return _unwrap_reshape(qk, operand, axis, len(sizes), 1)

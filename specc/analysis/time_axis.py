@@ -288,7 +288,7 @@ def substitute_chunked_length(graph: Graph, symbol: str, chunk_size: int) -> Gra
 
 
 def find_chunk_symbol(value: Value, axis: int, chunk_size: int) -> str | None:
-    """Return the symbol `s` if the size of an axis is `s * chunk_size`, otherwise None."""
+    """Return the symbol `s` if an axis has the size `s * chunk_size`, otherwise None."""
     length = value.shape[axis]
     symbols = length.symbols()
     if len(symbols) != 1:
@@ -310,8 +310,8 @@ def find_padding_strides(graph: Graph) -> dict[str, int]:
 
 
 def find_right_padded_masks(graph: Graph) -> frozenset[str]:
-    """Return the names of right-padded masks that a recurrent layer or loop reads. The number of
-    true positions of a right-padded mask is the `sequence_lens` input of the ONNX op.
+    """Return the names of right-padded masks that a recurrent layer or loop reads. The ONNX op's
+    input `sequence_lens` is the number of true positions in such a mask.
     """
     masks = {v: n for n, v in graph.inputs.items() if graph.input_facts[n].padding_side == "right"}
     read_values: set[Value | None] = set()

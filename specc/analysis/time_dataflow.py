@@ -33,7 +33,7 @@ two positions before it. The result of `last` is the last position, without a ti
     %2 axis 1 reads [-1, 1]
     %3 axis 1 reads [0, 2]
     %4 the newest position
-    leak at %2 conv: ahead
+    violation at %2 conv: ahead
 """
 
 from collections.abc import Iterator
@@ -108,7 +108,7 @@ class _TimeReads:
 
     @property
     def is_mixed(self) -> bool:
-        """True if the newest position affects earlier positions."""
+        """True if earlier positions of the result read the newest position."""
         return self.is_last_only and bool(self.intervals)
 
     def make_state(self) -> TimeState:
@@ -129,7 +129,7 @@ def _visit_node(node: Node, results: NodeResults, flow: TimeDataflow) -> None:
     if violations:
         # only the most informative violation of an op is recorded
         flow.violations.append(
-            min(violations, key=lambda leak: (VIOLATION_ORDER.index(leak.reason), leak.offsets.low))
+            min(violations, key=lambda v: (VIOLATION_ORDER.index(v.reason), v.offsets.low))
         )
     flow.states.update(zip(results, states, strict=True))
 
@@ -265,8 +265,7 @@ def _visit_loop(
             *violations,
         ]
     body_violations = [
-        CausalityViolation(node, leak.reason, None, leak.offsets, (body, leak))
-        for leak in body_flow.violations
+        CausalityViolation(node, v.reason, None, v.offsets, (body, v)) for v in body_flow.violations
     ]
     return states, [*body_violations, *violations]
 
@@ -301,13 +300,13 @@ def _analyze_loop_body(node: Node, op: ops.Scan, body: Graph, flow: TimeDataflow
 
 
 def _get_element_state(state: TimeState, axis: int) -> TimeState:
-    """Return the lattice element of a slice at one index of `axis`."""
+    """Return the lattice element of a value's slice at one index of `axis`."""
     axes = {n - (n > axis): reach for n, reach in state.axes.items() if n != axis}
     return TimeState(axes, state.is_last_only, state.is_all, state.first_offsets)
 
 
 def _list_loop_result_states(op: ops.Scan, body: Graph, body_flow: TimeDataflow) -> list[TimeState]:
-    """Return the lattice elements of the results of a loop that is not along time."""
+    """Return the lattice elements of the results of a loop that runs along another axis."""
     output_states = [body_flow.get_state(v) for v in body.outputs.values()]
     carry_states = [body_flow.get_state(v) for v in op.split_body_inputs().initial_carries]
     final_carries = [

@@ -37,7 +37,7 @@ class TimeState:
 
     @property
     def is_time_dependent(self) -> bool:
-        """True if the value depends on the time axis."""
+        """True if the value depends on positions of the time axis."""
         return (
             bool(self.axes) or self.is_last_only or self.is_all or not self.first_offsets.is_empty
         )
@@ -242,7 +242,7 @@ STATE_SIZE_REASON = "the state of a running sum would need one entry per positio
 
 @immutable_dataclass
 class UnsupportedNode:
-    """A node without a decode step, the graph or loop body that contains it, and the reason."""
+    """A node that a decode step cannot compute, its graph or loop body, and the reason."""
 
     graph: Graph
     node: Node
@@ -255,8 +255,9 @@ def iterate_unsupported_nodes(
     live_nodes: Collection[Node] | None = None,
     scan_axis: int | None = None,
 ) -> Iterator[UnsupportedNode]:
-    """Yield each of `live_nodes` (None: all nodes) without a decode step; for a loop, yield the
-    first such node in its body. `scan_axis` is the scan axis of the loop whose body is `graph`.
+    """Yield each node in `live_nodes` (all nodes if None) that has no decode step. For a loop,
+    yield the first such node in its body. `scan_axis` is the scan axis of the loop whose body is
+    `graph`.
     """
     for node, results in graph.nodes:
         if live_nodes is not None and node not in live_nodes:

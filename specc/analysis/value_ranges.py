@@ -21,7 +21,7 @@ from specc.ir.op import Op
 from specc.ir.types import FLOAT32_INTEGER_RANGES
 
 ValueRange: TypeAlias = tuple[float, float]
-"""The minimum and maximum of all elements of a value."""
+"""The minimum and maximum over all elements of a value."""
 
 UNBOUNDED_RANGE: ValueRange = (-inf, inf)
 UNIT_RANGE: ValueRange = (0.0, 1.0)
@@ -66,7 +66,7 @@ MAX_RANGE_VALUES = 5_000
 
 
 def find_value_range(value: Value | None) -> ValueRange:
-    """Return the minimum and maximum of `value` for all model inputs (infinite for None)."""
+    """Return the minimum and maximum of `value` over all model inputs, infinite for None."""
     if value is None:
         return UNBOUNDED_RANGE
     # Each value is visited once, on an explicit stack: residual connections double the number of
@@ -200,7 +200,7 @@ def _bound_increasing(function_name: str, low: float, high: float) -> ValueRange
 
 
 def cast_number(number: float, dtype: str) -> float:
-    """Return the result of a `Cast` of a number: integers are truncated and clipped."""
+    """Return a number after a `Cast`. A cast to integers truncates and clips the number."""
     if dtype not in FLOAT32_INTEGER_RANGES:
         return float(number != 0) if dtype == "bool" else number
     minimum, maximum = FLOAT32_INTEGER_RANGES[dtype]

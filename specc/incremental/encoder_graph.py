@@ -61,7 +61,7 @@ def pad_top_k_keys(b: GraphBuilder, op: ops.TopK, keys: Value) -> Value:
 def _add_node_with_enough_keys(
     b: GraphBuilder, node: Node, args: list[Value | None], symbol: str
 ) -> tuple[Value, ...]:
-    """Add a node whose operands have an empty time axis; pad a `topk` operand to k positions."""
+    """Add a node for an empty time axis. Pad the operand of a `topk` to k positions."""
     op, x = node.op, node.first_operand
     if isinstance(op, ops.TopK) and x and args[0] and symbol in x.shape[op.axis].symbols():
         args = [pad_top_k_keys(b, op, args[0])]
@@ -69,7 +69,7 @@ def _add_node_with_enough_keys(
 
 
 LastPosition: TypeAlias = tuple[Value, int]
-"""The last position of a value along an axis, as (value, axis)."""
+"""The last position of a value along an axis, written as (value, axis)."""
 
 
 def has_start_position(graph: Graph, flow: TimeDataflow, output_name: str) -> bool:
@@ -95,7 +95,7 @@ def _iterate_last_position_reads(graph: Graph, live: Collection[Node]) -> Iterat
 
 @dataclass(kw_only=True)
 class LastPositionBuilder:
-    """Builds the last position of `value` along `axis`, for a time axis (`symbol`) of size 0.
+    """A builder of the last position of `value` along `axis`, for a time axis (`symbol`) of size 0.
 
     If the node of the value is in `computed_nodes` (nodes that are computed completely), the
     position is sliced from the value; otherwise, the position is computed from positions of the
@@ -166,8 +166,8 @@ class LastPositionBuilder:
         }
 
     def _find_passed_operand(self, node: Node, axis: int) -> tuple[int, LastPosition] | None:
-        """Return the index of the operand of a Concat or Slice that contains the last position of
-        the result, and the position of this operand. Return None for other nodes.
+        """Return the index of the Concat or Slice operand that contains the result's last position,
+        and the position in this operand. Return None for other nodes.
         """
         match node:
             case Node(ops.Slice(axis=n, stop=stop), (Value() as x,)) if n == axis:
@@ -251,7 +251,7 @@ def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialStateValue]
 
 
 class EncoderBuilder:
-    """Builds the encoder graph: a copy of the full-forward graph with a time axis of size 0."""
+    """A builder of the encoder graph, i.e. the full-forward graph with a time axis of size 0."""
 
     def __init__(self, plan: StepPlan) -> None:
         self.plan = plan
@@ -333,7 +333,7 @@ class EncoderBuilder:
 
     def _list_read_operands(self, node: Node) -> list[Value | None]:
         """Return the operands that a node reads if the time axis is empty. An `extent` reads no
-        operand; a concatenation or `pad` reads only non-empty operands.
+        operand, and a concatenation or `pad` reads only non-empty operands.
         """
         if isinstance(node.op, ops.Extent) or self._is_all_padding(node):
             return []

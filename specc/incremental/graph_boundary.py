@@ -26,7 +26,7 @@ def collect_value_symbols(values: Iterable[Value]) -> set[str]:
 def find_determined_symbols(
     values: Iterable[Value], length_equations: Mapping[str, Dim] | None = None
 ) -> set[str]:
-    """Return the symbols that the shapes of `values` and `length_equations` determine."""
+    """Return the symbols that follow from the shapes of `values` and from `length_equations`."""
     dims = {d for v in values for d in v.shape if d.symbols()}
     known_symbols = set[str]()
     # A known symbol may determine another symbol: `m` and `past + m` determine `past`.

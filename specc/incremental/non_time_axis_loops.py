@@ -1,4 +1,4 @@
-"""Build the decode step of a loop over an axis other than the time axis: its states and their
+"""Build the decode step of a loop over an axis other than the time axis, with its states and their
 initial values.
 
 The encoder graph also contains the loop and returns the initial values as scan outputs. In the
@@ -9,8 +9,8 @@ encoder graph, the body processes only the positions before the first token, if 
       y = y + h                                     first = linear(row)  …
     }                                             }
 
-The inputs are the step of the outer graph with the operands of the loop, and an empty step of the
-body. The outputs are the results of the loop in the outer step.
+The inputs are the outer graph's step, which contains the loop's operands, and an empty step for the
+body. The outputs are the loop's results in the outer step.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 def stack_initial_values(
     loop: NonTimeAxisLoop, initial_values: Mapping[str, InitialStateValue], batch: Dim | None
 ) -> dict[str, InitialStateValue]:
-    """Stack the initial values of states of a loop body along the scan axis. Return the stacked
-    values as values of the outer graph, which are scan outputs of a loop that computes only initial
-    values.
+    """Stack the initial states of a loop body along the scan axis. Return the stacked states in the
+    outer graph, where they are scan outputs of a loop that computes only initial states.
     """
     body = _ClosedBody.from_loop(loop)
     closed_values: dict[str, tuple[InitialStateValue, Value]] = {}
@@ -45,7 +44,7 @@ def stack_initial_values(
         value, axis = body.get_closed_value(initial.value), initial.axis
         # A folded batch axis is split, because beam search reorders batch elements.
         if folded := find_folded_batch_axis(value.type, batch):
-            # The initial values have one position per iteration, like the state.
+            # Like the state, the stacked initial values have one position per iteration.
             sizes = (folded.batch, folded.elements_per_sequence)
             (value,) = body.add_node(ops.Split(folded.axis, sizes), value)
             axis = None if axis is None else folded.shift_axis(axis)
@@ -94,13 +93,13 @@ def _build_initial_loop(
 def _select_outer_values(
     inner: Sequence[Value], outer: Sequence[Value | None], selected: Container[Value | None]
 ) -> dict[Value, Value | None]:
-    """Return the body inputs (`inner`) in `selected`, each with its operand (`outer`)."""
+    """Return the body inputs (`inner`) that are in `selected`, each with its operand (`outer`)."""
     return {v: x for v, x in zip(inner, outer, strict=True) if v in selected}
 
 
 @dataclass(frozen=True)
 class _BodyDependencies:
-    """The dependences of values of a loop body: the loop-carried values, the live nodes, and all
+    """The dependences of a loop body's values: the loop-carried values, the live nodes, and all
     values that live nodes read. `next_values` maps each loop-carried value to its next value.
     """
 
@@ -178,10 +177,10 @@ def build_loop_step(
     demand: PositionDemand,
     results: NodeResults,
 ) -> NodeResults:
-    """Build the decode step of a loop. Return the results of the loop in the outer step.
+    """Build the decode step of a loop. Return the loop's results in the outer step.
 
-    `outer` and `inner` are the builders of the steps of the outer graph and of the body. `demand`
-    is the demand on the operands of the loop.
+    `outer` builds the outer graph's step, and `inner` builds the body's step. `demand` states how
+    many positions of the loop's operands are needed.
     """
     node, op = loop.node, loop.op
     operands = outer.draft.slice_operands(node, demand)
@@ -194,8 +193,8 @@ def build_loop_step(
         inner, loop, loop.get_output_positions(results, outer.plan.needs), len(args.scanned)
     )
     body_states = inner.states.states
-    # The states of a body value in all iterations are stacked along a new axis of a tensor in the
-    # outer graph.
+    # A body value has one state per iteration. A tensor of the outer graph stacks these states
+    # along a new axis.
     stacked_states = [
         outer.states.add_state_input(stack_loop_state(s, loop.op.axis, args.scanned[0]))
         for s in body_states

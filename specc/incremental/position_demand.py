@@ -69,9 +69,9 @@ from specc.ir.graph import (
 def compute_position_demand(
     context: PositionDemandContext, outputs: Mapping[Value, float]
 ) -> dict[Value, dict[int, float]]:
-    """Return the need of every live value along each of its time axes, computed from the need of
-    each output along its first time axis. A second time axis of an output (the keys of an attention
-    map) is needed at all positions.
+    """Return how many earlier positions of every live value are needed along each of its time axes,
+    given how many each output needs along its first time axis. A second time axis of an output (the
+    keys of an attention map) is needed at all positions.
     """
     # Nodes are visited in reverse order, so that the demand of all users of a node's results is
     # known.
@@ -90,7 +90,7 @@ def _propagate_demand(
     live_nodes: Collection[Node],
     needs: dict[Value, dict[int, float]],
 ) -> None:
-    """Merge the demands of the nodes of a graph or loop body on their operands into `needs`."""
+    """Merge the demands of a graph's or loop body's nodes on their operands into `needs`."""
     for node, results in reversed(graph.nodes):
         if node not in live_nodes or is_fixed_prefix_slice(node, context.flow):
             continue
@@ -119,7 +119,7 @@ def _propagate_into_body(
             for axis, need in axes.items():
                 _merge_need(needs, value, axis, need)
         # Each iteration must compute the positions of a loop-carried value that the next iteration
-        # demands, so iterate to a fixpoint.
+        # needs, so iterate to a fixpoint.
         if output_positions == previous:
             return
         previous = output_positions
@@ -148,12 +148,12 @@ def is_fixed_prefix_slice(node: Node, flow: TimeDataflow) -> bool:
 def compute_node_demand(
     context: PositionDemandContext, node: Node, results: NodeResults, needs: PositionNeeds
 ) -> PositionDemand:
-    """Return the numbers of earlier positions that a node computes and reads for `needs`."""
+    """Return how many earlier positions a node must compute and read to satisfy `needs`."""
     if node in context.flow.loop_body_dataflows:
         return NonTimeAxisLoop.from_node(context, node).compute_demand(results, needs)
     names = assign_axis_names(node, results)
     if isinstance(node.op, ops.Extent):
-        # a read of only the axis size demands no positions
+        # a read of only the axis size needs no positions
         names = [{}], names[1]
     operand_names = _select_time_axes(context, node.args, names[0])
     result_names = _select_time_axes(context, results, names[1])
@@ -201,8 +201,8 @@ def _get_result_demand(
     names: Sequence[AxisNames],
     needs: PositionNeeds,
 ) -> dict[AxisName, float]:
-    """Return the demand on a node's results, by axis name. For a cached value, only the new
-    positions are demanded.
+    """Return how many positions of a node's results are needed, by axis name. Of a cached value,
+    only the new positions are needed.
     """
     positions: dict[AxisName, float] = {}
     for value, axes in zip(results, names, strict=True):
@@ -221,15 +221,15 @@ def _get_operand_demand(
     resumes: bool,
     time_axis: TimeAxis,
 ) -> float:
-    """Return the number of earlier operand positions that a dependence reads to satisfy the demand
-    on the results, by axis name. `resumes` is true if the op resumes from a state.
+    """Return how many earlier operand positions a dependence reads to compute the needed positions
+    of the results, by axis name. `resumes` is true if the op resumes from a state.
     """
     if resumes and get_stateful_axis(node, dependence.operand) == dependence.operand_axis:
         return 0.0  # the op resumes from a state
     result_axis, offsets = resolve_time_dependence(node, dependence, time_axis)
     if (result_axis, offsets) == PREFIX_READ:
-        return inf  # the prefix is computed only if all positions are demanded
-    # if the result has no time axis, as for `last`, the dependence demands the last position
+        return inf  # the prefix is computed only if all positions are needed
+    # if the result has no time axis, as for `last`, the dependence needs the last position
     name = result_axes[dependence.result].get(result_axis) if result_axis is not None else None
     need = result_demand[name] if name is not None else NEWEST_ONLY
     if dependence.kind == "strided":
@@ -237,7 +237,7 @@ def _get_operand_demand(
     if offsets.is_empty or offsets.high <= 0:
         return need
     # Position t depends on positions from t - hi on. The range starts at the first new position
-    # even if only the last position is demanded, because the number of new positions is unknown.
+    # even if only the last position is needed, because the number of new positions is unknown.
     return max(need, 0.0) + offsets.high
 
 

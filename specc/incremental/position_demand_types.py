@@ -51,7 +51,7 @@ class PositionDemand:
 @dataclass(frozen=True)
 class PositionDemandContext:
     """The context of a demand analysis: the graph, its time dataflow, the values that are cached
-    between steps, and the values that are free to recompute.
+    between steps, and the values that cost nothing to recompute.
 
     Unless `evicts_positions`, sliding-window attention caches all positions, which some runtimes
     expect.
@@ -99,7 +99,7 @@ class PositionDemandContext:
 
 
 def round_demand_to_chunks(demand: float, layout: TimeAxisLayout) -> float:
-    """Round a demand up to complete chunks, which aligns strided windows."""
+    """Round a demand up to complete chunks, so that strided windows stay aligned."""
     if layout.rate == 1 or demand <= 0 or demand == inf:
         return demand
     if layout.prefix_length.number is None:
@@ -203,7 +203,7 @@ class NonTimeAxisLoop:
 
     @classmethod
     def from_node(cls, context: PositionDemandContext, node: Node) -> "NonTimeAxisLoop":
-        """Create the description of the loop `node`."""
+        """Describe the loop `node`."""
         body, op = context.flow.loop_body_dataflows[node], node.op
         assert isinstance(op, ops.Scan), "no other op has a body"
         inner = op.split_body_inputs()
@@ -280,8 +280,8 @@ class NonTimeAxisLoop:
 
 
 def _add_carry_demand(demand: dict[int, float], input_demand: Mapping[int, float]) -> None:
-    """Merge the demand of the body on a loop-carried value (`input_demand`) into the demand on its
-    next value, because both have the same number of positions. A value with a single time axis
+    """Merge the body's demand on a loop-carried value (`input_demand`) into the demand on its next
+    value, because both values have the same number of positions. A value with a single time axis
     needs no earlier positions, because the body caches earlier positions.
     """
     for axis, need in input_demand.items():

@@ -72,7 +72,7 @@ class CacheCandidate(Generic[T]):
 
 
 def find_minimum_cut(choices: Mapping[T, CacheCandidate[T]], sinks: Sequence[T]) -> list[T]:
-    """Return the values to cache for `sinks` at minimum cost, in the order of `choices`."""
+    """Return the values to cache so that `sinks` cost the least, in the order of `choices`."""
     network = _FlowNetwork[tuple[str, T | None]]()
     source, sink = ("source", None), ("sink", None)
     for value, choice in choices.items():
@@ -166,8 +166,8 @@ def estimate_recompute_cost(node: Node, value: Value) -> float:
 
 
 def find_recomputable_values(graph: Graph, flow: TimeDataflow, time_axis_input: str) -> set[Value]:
-    """Return the time-dependent values that are free to recompute in each step: inputs other than
-    `time_axis_input`, position ids, and results of elementwise ops on such values.
+    """Return the time-dependent values that cost nothing to recompute in each step: inputs other
+    than `time_axis_input`, position ids, and results of elementwise ops on such values.
     """
     recomputable = {
         v
@@ -249,7 +249,7 @@ def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
 
 
 def _find_history_values(context: PositionDemandContext, needs: PositionNeeds) -> list[Value]:
-    """Return the values along the time axis whose earlier positions are needed, in graph order."""
+    """Return the values of which a step needs earlier positions, in graph order."""
     values = list(context.graph.inputs.values())
     for node, results in iterate_nodes_and_loop_bodies(context.graph, context.flow):
         values += results
@@ -317,7 +317,7 @@ def _make_choices(
     node: Node, results: Iterable[Value], flow: TimeDataflow, reachable_values: set[Value]
 ) -> dict[Value, CacheCandidate[Value]]:
     """Return the cost of passing each result of a node to the step, and of recomputing it."""
-    # Only the encoder graph can compute slices of the positions before the first token.
+    # Slices of the positions before the first token exist only in the encoder graph.
     is_encoder_only = is_fixed_prefix_slice(node, flow)
     operands = [a for a in node.operands if a in reachable_values]
     return {

@@ -3,9 +3,9 @@
 `position_demand` computes how many positions of each value a step needs, and `state_selection`
 selects the values that a step caches. This module builds the graph of the step.
 
-Position ids start at the first demanded position. A concatenation that adds positions before the
+Position ids start at the first needed position. A concatenation that adds positions before the
 first token returns only the new positions; the prefix is added again if earlier positions are
-demanded. Axis sizes in attributes refer to the current step.
+needed. Axis sizes in attributes refer to the current step.
 
 Only stateful ops have an incremental form. All other ops run unchanged on the new positions and on
 the earlier positions in their receptive field; result positions that are not needed are dropped.
@@ -86,7 +86,7 @@ SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
 def add_position_ids(
     states: StepStates, node: Node, result: Value, demand: PositionDemand
 ) -> NodeResults:
-    """Build the demanded position ids, which start at 0 if the step has all earlier positions."""
+    """Build the needed position ids, which start at 0 if the step has all earlier positions."""
     draft, plan = states.draft, states.draft.plan
     (name,) = demand.result_axes[0].values()
     need, layout = demand.positions[name], plan.get_axis_layout(result, 0)
@@ -101,24 +101,19 @@ def build_concat_or_slice(
     draft: PartialStepGraph, node: Node, result: Value, demand: PositionDemand
 ) -> Value:
     """Build the result of an op that adds or removes positions at the start of the time axis. New
-    positions are unchanged. If earlier positions are demanded, the prefix is added again.
-    """
-    plan = draft.plan
-    assert isinstance(node.op, SPLICE_OPS)
-    axis = node.op.axis
-    need = demand.positions[demand.result_axes[0][axis]]
-    result_layout = plan.get_axis_layout(result, axis)
+    positions are unchanged. If earlier positions are needed, the prefix is added again.
+    """ plan = draft.plan assert isinstance(node.op, SPLICE_OPS) axis = node.op.axis need =
+    demand.positions[demand.result_axes[0][axis]] result_layout = plan.get_axis_layout(result, axis)
     time_operand = next(n for n, axes in enumerate(demand.operand_axes) if axis in axes)
-    prefix_operands = [n for n in range(len(node.args)) if n != time_operand and need <= 0]
-    operands = draft.slice_operands(node, demand, excluded=prefix_operands)
-    positions = operands[time_operand]
-    assert positions is not None, "its positions are demanded"
-    operand_layout = plan.get_axis_layout(node.get_operand(time_operand), axis)
-    operand_need = demand.positions[demand.operand_axes[time_operand][axis]]
-    total = plan.count_positions(operand_need, operand_layout)
-    if need > 0 and not isinstance(node.op, ops.Slice):
-        # If only some positions of the operand are demanded, positions after the prefix may be
-        # missing; the last positions then include no prefix positions.
+    prefix_operands = [n for n in range(len(node.args)) if n != time_operand and need <= 0] operands
+    = draft.slice_operands(node, demand, excluded=prefix_operands) positions =
+    operands[time_operand] assert positions is not None, "its positions are needed" operand_layout =
+    plan.get_axis_layout(node.get_operand(time_operand), axis) operand_need =
+    demand.positions[demand.operand_axes[time_operand][axis]] total =
+    plan.count_positions(operand_need, operand_layout) if need > 0 and not isinstance(node.op,
+    ops.Slice):
+        # If only some positions of the operand are needed, positions after the prefix may be
+        # missing. Then the last positions include no prefix positions.
         (positions,) = draft.add_node(node, node.op, *operands)
         total += result_layout.prefix_length - operand_layout.prefix_length
     count = plan.count_positions(need, result_layout)
@@ -126,7 +121,7 @@ def build_concat_or_slice(
 
 
 class StepGraphBuilder:
-    """Builds the graph of a decode step. `loop_invariant_inputs` maps inputs of the step to values
+    """A builder of a decode step's graph. `loop_invariant_inputs` maps inputs of the step to values
     that `encode` or the caller computes once per sequence.
     """
 
@@ -138,7 +133,7 @@ class StepGraphBuilder:
         self.loop_invariant_inputs: dict[str, Value] = {}
 
     def build_graph(self) -> Graph:
-        """Build the inputs, nodes, outputs and next states of the step; return the step graph."""
+        """Build and return the step graph, with its inputs, nodes, outputs and next states."""
         plan, graph = self.plan, self.plan.graph
         self._declare_inputs()
         for node, results in graph.nodes:
@@ -167,7 +162,7 @@ class StepGraphBuilder:
         for value in select_encoder_values(plan.graph, plan.flow, used_values):
             name = self.names.make_value_name(value)
             self.loop_invariant_inputs[name] = value
-            # The folded batch axis of an input of the spec is not split.
+            # An input of the spec keeps its type, so its folded batch axis is not split.
             batch_size = None if value in input_facts else plan.batch_size
             folded = find_folded_batch_axis(value.type, batch_size)
             type = folded.split_batch_axis_of_type(value.type) if folded else value.type
@@ -214,7 +209,7 @@ class StepGraphBuilder:
         (self._build_time_axis_node if on_time_axis else self._build_constant)(node, results)
 
     def _build_time_axis_node(self, node: Node, results: NodeResults) -> None:
-        """Build a node for the demanded positions; slice its results, or append them to caches."""
+        """Build a node for the needed positions. Slice its results, or append them to caches."""
         plan = self.plan
         demand = compute_node_demand(plan, node, results, plan.needs)
         build = self._resume_op if plan.resumes_from_state(node, results) else self._copy_op
@@ -231,7 +226,7 @@ class StepGraphBuilder:
             self.draft.new_values[value] = new_value
 
     def _copy_op(self, node: Node, results: NodeResults, demand: PositionDemand) -> NodeResults:
-        """Build a node that has no state: apply its op to the demanded positions."""
+        """Build a node that has no state by applying its op to the needed positions."""
         if (counted := _build_counted_op(self.states, node, results, demand)) is not None:
             return counted
         if node in self.plan.flow.loop_body_dataflows:
@@ -243,7 +238,7 @@ class StepGraphBuilder:
         return self.draft.add_node(node, op, *self.draft.slice_operands(node, demand))
 
     def _resume_op(self, node: Node, results: NodeResults, demand: PositionDemand) -> NodeResults:
-        """Build a stateful node: apply its op to the new positions, starting from its state."""
+        """Build a stateful node by applying its op to the new positions, from its state on."""
         draft = self.draft
         if isinstance(node.op, ops.Slice | ops.Index):
             (rows,) = (x for x in draft.slice_operands(node, demand) if x)
@@ -356,7 +351,7 @@ def derive_step_graph(
     builder = StepGraphBuilder(plan)
     if first_token_logits and not has_start_position(graph, plan.flow, first_token_logits):
         first_token_logits = ""
-    # A state remains an input even if no node reads it, because the runtime always passes it.
+    # Keep a state as an input even if no node reads it, because the runtime always passes it.
     step, states = builder.build_graph(), tuple(builder.states.states)
     step = remove_unused_inputs(step, frozenset(state.name for state in states))
     invariants = {n: v for n, v in graph.inputs.items() if not plan.depends_on_time(v)}
@@ -391,7 +386,7 @@ def add_encoder_graph(step: DecodeGraph) -> DerivedGraphs:
 
 
 def _make_first_result(step: DecodeGraph, names: Collection[str]) -> dict[str, InitialStateValue]:
-    """Return the encoder output, by name, from whose last position the first token is sampled."""
+    """Return the encoder output, by name, whose last position contains the first token's logits."""
     if not step.first_token_logits:
         return {}
     name = make_unused_name(f"first.{step.first_token_logits}", names)

@@ -163,8 +163,8 @@ class StepPlan(PositionDemandContext):
                 if takes_all_cached
                 else min_dims(available_chunks + prefix_length, int(demand))
             )
-        # A single chunk provides only the demanded positions; several chunks provide all of their
-        # positions.
+        # If one chunk is sufficient, only its needed positions are kept. Of several chunks, all
+        # positions are kept.
         chunks = (
             available_chunks
             if takes_all_cached
@@ -194,9 +194,9 @@ def _count_needs(
     requested_positions: Mapping[Value, float],
     time_axis_input: str,
 ) -> tuple[PositionDemandContext, dict[Value, dict[int, float]], tuple[str, ...]]:
-    """Compute the demand on every value if `cached_values` are cached. Return the context with
-    `cached_values`, the needs, and the names of inputs that are passed with all positions because
-    earlier positions are needed.
+    """Compute how many positions of every value are needed if `cached_values` are cached. Return
+    the context with `cached_values`, the needs, and the names of inputs that are passed with all
+    positions because earlier positions are needed.
     """
     context = replace(uncached_context, cached_values=cached_values)
     needs = compute_position_demand(context, requested_positions)
@@ -256,7 +256,7 @@ def _count_cached_first_positions(context: PositionDemandContext) -> float:
 def _is_length_known(
     context: PositionDemandContext, needs: PositionNeeds, max_cached_chunks: float
 ) -> bool:
-    """Return True if a cached size determines the chunk count, unlike a size `min(past + m, 3)`."""
+    """Return True if a cached size determines the chunk count. `min(past + m, 3)` does not."""
     if max_cached_chunks in (0.0, inf):
         return True
     layouts = (
@@ -292,7 +292,7 @@ def make_unused_name(name: str, taken_names: Collection[str]) -> str:
 @dataclass
 class PartialStepGraph:
     """A step graph under construction. `new_values` maps values of the full graph to values of the
-    step, which contain the earlier positions that `plan.needs` demands, followed by the new
+    step, which contain the earlier positions that `plan.needs` states, followed by the new
     positions.
     """
 
@@ -301,7 +301,7 @@ class PartialStepGraph:
     new_values: dict[Value, Value] = field(default_factory=dict)
 
     def add_node(self, node: Node, op: Op, *args: Value | None) -> NodeResults:
-        """Add a node with the origin of `node` of the full-forward graph."""
+        """Add a node with the same origin as `node` in the full-forward graph."""
         results = self.builder.add_node(op, *args)
         origin, new_node = self.plan.graph.node_origins.get(node), results[0].node
         if origin and new_node:
@@ -339,7 +339,7 @@ class PartialStepGraph:
     def slice_operands(
         self, node: Node, demand: PositionDemand, excluded: Collection[int] = ()
     ) -> list[Value | None]:
-        """Return the operands of a node, sliced to the demanded positions unless `excluded`."""
+        """Return a node's operands, sliced to the needed positions except the `excluded` ones."""
         operands: list[Value | None] = []
         for n, (value, axes) in enumerate(zip(node.args, demand.operand_axes, strict=True)):
             if value is None or n in excluded:
@@ -369,7 +369,7 @@ def resize_type(type: Type, lengths: Mapping[int, Dim]) -> Type:
 
 
 def resize_op(plan: StepPlan, node: Node, results: NodeResults, demand: PositionDemand) -> Op:
-    """Return the op of a node, with size attributes adapted to the demanded positions."""
+    """Return a copy of a node's op whose size attributes match the positions that are needed."""
     match op := node.op:
         case ops.Expand(axis) if axis in demand.result_axes[0]:
             # The op broadcasts to the size of a time axis.
@@ -377,8 +377,8 @@ def resize_op(plan: StepPlan, node: Node, results: NodeResults, demand: Position
             need = demand.positions[demand.result_axes[0][axis]]
             return ops.Expand(axis, plan.count_positions(need, layout))
         case ops.StridedSlice(axis) if axis in demand.result_axes[0]:
-            # The strided slice selects every n-th position; the number of positions is a multiple
-            # of n.
+            # The strided slice selects every n-th position, and the number of positions is a
+            # multiple of n.
             (x,) = node.operands
             need = demand.positions[demand.operand_axes[0][axis]]
             stop = plan.count_positions(need, plan.get_axis_layout(x, axis))

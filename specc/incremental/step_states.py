@@ -30,7 +30,7 @@ from specc.ir.types import Type
 
 @dataclass(kw_only=True)
 class StateNames:
-    """Generates unique state names; `body_input_names` maps inputs of loop bodies to names."""
+    """A generator of unique state names. `body_input_names` maps inputs of loop bodies to names."""
 
     graph: Graph
     node_origins: Mapping[Node, NodeOrigin]
@@ -114,7 +114,7 @@ class StateNames:
 def _name_body_inputs(
     loop_body_dataflows: Mapping[Node, Graph], loop_numbers: Mapping[Node, int]
 ) -> dict[Value, str]:
-    """Return the names of the inputs of loop bodies."""
+    """Return the names of all loop body inputs."""
     return {
         value: f"scan.{loop_numbers[node]}.{name.replace(' ', '_')}"
         for node, body in loop_body_dataflows.items()
@@ -171,7 +171,7 @@ class StepStates:
         return self.past_chunk_count
 
     def update_chunk_count(self) -> None:
-        """Build the next state of the number of earlier chunks, if this number is a state."""
+        """Build the next number of earlier chunks, if this number is a state."""
         if self.past_chunk_count is not None:
             new = self.draft.plan.new_chunk_count
             self.next_values["next.rows"] = build_count_sum(
@@ -179,8 +179,8 @@ class StepStates:
             )
 
     def append_to_cache(self, value: Value, new_positions: Value) -> Value:
-        """Concatenate the cached positions of `value` and its new positions; return the result. The
-        next state contains the positions that later steps read.
+        """Concatenate the cached and the new positions of `value`, and return the result. The next
+        state contains the positions that later steps read.
         """
         plan = self.draft.plan
         (axis,) = plan.find_time_axes(value)
@@ -212,8 +212,8 @@ class StepStates:
     def make_loop_state(
         self, node: Node, result: Value, initial_value: Value | None
     ) -> tuple[DecodeState, Value]:
-        """Return the decode state of a loop and the step input with its value. The initial state is
-        `initial_value`, zeros, or the state after the positions before the first token.
+        """Return a loop's decode state, and the step input that contains its value. The initial
+        state is `initial_value`, zeros, or the state after the positions before the first token.
         """
         name = self.names.make_carry_name(node, result)
         prefix_length = self.draft.plan.get_prefix_length(*get_stateful_operand(node))
@@ -257,7 +257,7 @@ class StepStates:
         )
 
     def add_state_input(self, state: DecodeState) -> Value:
-        """Add the input for a new state; return its value in the layout that the step uses."""
+        """Add the input for a new state, and return its value in the layout that the step uses."""
         folded = find_folded_batch_axis(state.type, self.draft.plan.batch_size)
         if folded is not None:
             time_axis = None if state.time_axis is None else folded.shift_axis(state.time_axis)

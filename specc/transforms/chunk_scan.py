@@ -35,7 +35,8 @@ class LinearRecurrence:
 
     The last two axes of the state are the key axis and the value axis; `key_axis` is -2 or -1. Keys
     and queries lack the value axis or have size 1 along it; values lack the key axis or have size 1
-    along it. `decay` has size 1 along both axes. `rate` is [*lead, 1].
+    along it. `decay` has size 1 along both axes. `delta_rule_beta` [*lead, 1] is the update
+    strength β of the delta rule.
     """
 
     key_axis: int
@@ -55,7 +56,7 @@ class LinearRecurrence:
 def compute_recurrence_in_chunks(
     b: GraphBuilder, op: ops.Scan, args: Sequence[Value], recurrence: LinearRecurrence
 ) -> NodeResults:
-    """Add nodes that compute the loop `op`, which contains `recurrence`, chunk by chunk. Return the
+    """Add nodes that compute the loop `op`, whose body is `recurrence`, chunk by chunk. Return the
     results of the loop: the final state and a scan output per query. `args` are the operands of the
     loop.
     """
@@ -83,7 +84,7 @@ def compute_recurrence_in_chunks(
 
 
 def _transpose_state(b: GraphBuilder, recurrence: LinearRecurrence, state: Value) -> Value:
-    """Return the state with its key axis before its value axis, or undo this transposition."""
+    """Transpose the state so that its key axis precedes its value axis, or transpose it back."""
     return state if recurrence.key_axis == -2 else _transpose_matrix(b, state)
 
 
@@ -175,7 +176,7 @@ def _compare_blocks(b: GraphBuilder, fn: str, row: Value, column: Value, size: i
 
 @dataclass(frozen=True)
 class _ChunkBodyBuilder(CellBuilder):
-    """Builds the body of the loop over chunks: operands [*lead, 64, x], state [*lead, k, v]."""
+    """A builder of the loop body for a chunk (operands [*lead, 64, x], state [*lead, k, v])."""
 
     rank: int
 
@@ -212,7 +213,7 @@ class _ChunkBodyBuilder(CellBuilder):
         return self.b.add_op(ops.Slice(self.rank - 2, CHUNK - 1, CHUNK), x)
 
     def _add_chunk_input(self, name: str, x: Value) -> Value:
-        """Add an input for a chunk [b, 64, …, x]; move its position axis before the last axis."""
+        """Add an input for a chunk [b, 64, …, x] and move its position axis before the last one."""
         shape = (x.shape[0], *x.shape[2:])
         chunk = self.b.add_input(name, Input(Type(x.dtype, shape)))
         order = (0, *range(2, self.rank - 1), 1, self.rank - 1)

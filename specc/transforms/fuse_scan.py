@@ -35,11 +35,11 @@ from specc.transforms.split_scan import split_scan
 FusedLayer = ops.Rnn | ops.Gru | ops.Lstm
 GATE_COUNTS: Mapping[type[Op], int] = {ops.Rnn: 1, ops.Gru: 3, ops.Lstm: 4}
 OPTIONAL_BIASES = ("b", "c", "c new")
-"""Biases of a pattern that a loop body may omit."""
+"""The biases in patterns that a loop body may omit."""
 
 
 def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
-    """Rewrite rule: replace a `Scan` over an RNN, GRU or LSTM cell by a recurrent layer."""
+    """Replace a `Scan` over an RNN, GRU or LSTM cell by a recurrent layer (rewrite rule)."""
     if not isinstance(op, ops.Scan) or op.axis != 1 or op.end_condition_index != -1:
         return None
     inner = op.split_body_inputs()
@@ -59,7 +59,7 @@ def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None
 def _iterate_element_patterns(
     scanned: Sequence[Value], states: Sequence[Value]
 ) -> "Iterator[tuple[Value, _CellPattern]]":
-    """Yield each scanned value that may be a cell's input, with each pattern for its type."""
+    """Yield each scanned value that may be a cell's input with each pattern for its type."""
     for element in scanned:
         if element.rank == 2 and element.shape[0] == states[0].shape[0]:
             for cell in _iterate_patterns(element.type, [s.type for s in states]):
@@ -79,7 +79,7 @@ class _CellPattern:
 
 @dataclass(frozen=True)
 class _PatternBuilder(CellBuilder):
-    """Builds the pattern of a recurrent cell for an input type and state types."""
+    """A builder of the pattern of a recurrent cell, for an input type and state types."""
 
     element_type: Type
     state_types: Sequence[Type]
@@ -184,7 +184,7 @@ def _match_value(
 def _match_leaf(
     leaf: Value, value: Value | None, bindings: LeafBindings, pattern_inputs: set[Value]
 ) -> LeafBindings | None:
-    """Bind the pattern input `leaf` to `value`; return None if its value or type differs."""
+    """Bind the pattern input `leaf` to `value`, or return None if its value or type differs."""
     if value is None:
         return bindings if leaf in pattern_inputs else None
     if leaf in bindings:
@@ -247,8 +247,8 @@ class _LoopFusion:
         return (*results[1:], *self._build_scan_output(scan_outputs, state, results[0]))
 
     def _map_weights(self) -> dict[str, Value | None]:
-        """Return the outer value of each weight, or None for a weight that is computed in the loop.
-        All pattern inputs except the cell input and the states are weights.
+        """Return the outer value of each weight, or None if the loop computes a weight. All pattern
+        inputs except the cell input and the states are weights.
         """
         non_weights = ("x", "h", "cell", "one")
         return {n: self.outer.get(v) for n, v in self.leaves.items() if n not in non_weights}

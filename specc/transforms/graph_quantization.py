@@ -72,7 +72,7 @@ def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
 
 
 def find_lstm_only_weights(graph: Graph) -> frozenset[str]:
-    """Return the names of the weights that only LSTMs without projection read."""
+    """Return the names of weights that are read only by LSTMs without projection."""
     lstm_weights = {name for pair in list_lstm_weight_pairs(graph) for name in pair}
     users, outputs = graph.map_users(), set(graph.outputs.values())
     values = ((n, graph.parameters[n]) for n in lstm_weights)
@@ -118,7 +118,7 @@ class QuantizedParameters:
 
 
 def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
-    """Return `graph` with the weights in `plan` quantized; unknown names are ignored."""
+    """Return `graph` with the weights in `plan` quantized. Ignore names that the graph lacks."""
     parameter_formats = {name: form for name, form in plan.items() if name in graph.parameters}
     if not parameter_formats:
         return graph
@@ -161,8 +161,8 @@ def _make_quantized_weight(
 
 @dataclass
 class _WeightQuantizer:
-    """Rebuilds nodes with quantized weights. `new_values` maps old values to new values;
-    `quantized_weights` maps weights and views of weights to quantized weights.
+    """A converter of nodes that replaces weights by quantized weights. `new_values` maps old values
+    to new values; `quantized_weights` maps weights and views of weights to quantized weights.
     """
 
     builder: GraphBuilder
@@ -178,7 +178,7 @@ class _WeightQuantizer:
             self.builder.copy_origin(graph, node, new_results)
 
     def _convert_node(self, node: Node, results: NodeResults) -> NodeResults:
-        """Convert a node; return () if the node is a view of a weight."""
+        """Convert a node, or return () if the node is a view of a weight."""
         weights = [a for a in node.operands if a in self.quantized_weights]
         if not weights:
             return self.builder.add_node(node.op, *(a and self.new_values[a] for a in node.args))
@@ -190,7 +190,7 @@ class _WeightQuantizer:
                 )
                 return ()
             case ops.Cast(to):
-                # the scales of a layer that is computed in 16 bits are 16-bit floats
+                # if a layer computes in 16 bits, its scales are 16-bit floats
                 scales = self.builder.add_op(ops.Cast(to), weight.scales)
                 self.quantized_weights[results[0]] = replace(weight, scales=scales)
                 return ()
@@ -301,7 +301,7 @@ def _add_quantized_body_inputs(
     *,
     is_stacked: bool,
 ) -> QuantizedParameters:
-    """Add body inputs for codes, scales and zero points; return a quantized weight."""
+    """Add body inputs for codes, scales and zero points, and return the quantized weight."""
     labels = {"codes": "numbers"}
 
     def add_input(part: str, value: Value) -> Value:
@@ -314,7 +314,7 @@ def _add_quantized_body_inputs(
 
 
 STATE_SCALE_SUFFIX = ":scale"
-"""Suffix of the name of the scales of a KV cache."""
+"""The suffix of the name of a KV cache's scales."""
 
 
 def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
@@ -347,7 +347,7 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
 
 
 def _make_state_scale(step: Graph, name: str) -> Parameter:
-    """Return the parameter with the scales of a KV cache, one per head and feature."""
+    """Return the parameter that contains a KV cache's scales, one per head and feature."""
     _, heads, _, width = step.inputs[name].shape
     shape = Type("f32", (heads, Dim.from_value(1), width))
     return Parameter(name=name + STATE_SCALE_SUFFIX, type=shape, initializer="ones")

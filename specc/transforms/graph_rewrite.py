@@ -17,7 +17,7 @@ RewriteRule: TypeAlias = Callable[[GraphBuilder, Op, NodeOperands], NodeResults 
 
 
 def rewrite_graph(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
-    """Rewrite `graph` in one pass in topological order; the first rule that applies is used."""
+    """Rewrite each node of `graph`, in topological order, by the first rule that applies."""
     builder = GraphBuilder()
     return rewrite_into_builder(graph, builder, builder.copy_inputs_and_parameters(graph), rules)
 

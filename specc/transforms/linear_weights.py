@@ -33,7 +33,7 @@ def find_linear_weights(graph: Graph) -> frozenset[str]:
 
 
 def _find_matrix_operand(node: Node) -> int | None:
-    """Return the index of the operand of a linear layer that may be stored transposed, or None."""
+    """Return the index of the linear layer operand that may be stored transposed, or None."""
     return 1 if isinstance(node.op, ops.Linear) else None
 
 
@@ -89,7 +89,7 @@ def _iterate_other_operands(
 ) -> Iterator[Value | None]:
     """Yield the operands of a node, except the matrix of a transpose or of a linear layer."""
     is_transpose = node.op == MATRIX_TRANSPOSE
-    # A weight that a linear layer also reads without a transpose is yielded.
+    # This includes weights that a linear layer also reads without a transpose.
     matrix_operand = 0 if is_transpose else _find_matrix_operand(node)
     for n, operand in enumerate(node.args):
         if n != matrix_operand or (operand in transposed and not is_transpose):
@@ -100,7 +100,7 @@ def find_norm_folds(
     graph: Graph, ties: Mapping[str, str], quantized_names: Container[str]
 ) -> tuple[FoldedNorm, ...]:
     """Return the norms that can be folded into linear layers. Every user of the norm must be a
-    linear layer whose weight is in `quantized_names` and has no other user. Tied weights (`ties`)
+    linear layer whose weight has no other user and is in `quantized_names`. Tied weights (`ties`)
     are excluded, because the fold would also change the tied parameter.
     """
     users = _ValueUsers(graph, frozenset(ties) | frozenset(ties.values()), quantized_names)
@@ -120,7 +120,7 @@ class _ValueUsers:
         self.results = {node: result for node, (result, *_) in graph.nodes}
 
     def find_norm_fold(self, norm: Node, result: Value) -> FoldedNorm | None:
-        """Return the fold of the weight of a norm into linear layers, or None."""
+        """Return how a norm's weight can be folded into linear layers, or None."""
         if not isinstance(norm.op, ops.LayerNorm | ops.RMSNorm) or result in self.outputs:
             return None
         # a norm without a weight cannot be folded, even if it has a bias
@@ -142,7 +142,7 @@ class _ValueUsers:
         return all(a in self.names and self.users_by_value[a] == [norm] for a in parameters)
 
     def _find_linear_weights(self, result: Value) -> dict[str, bool] | None:
-        """Return the names of the weights of linear layers with the input `result`, with True for
+        """Return the names of the weights that multiply `result` in linear layers, with True for
         transposed weights. Return None if `result` has other users or a weight is used in both
         layouts.
         """
@@ -157,7 +157,7 @@ class _ValueUsers:
         return weights
 
     def _get_weight(self, user: Node, result: Value) -> tuple[str, bool] | None:
-        """Return the name of the weight of a linear layer with the input `result`, and True if the
+        """Return the name of the weight that multiplies `result` in a linear layer, and True if the
         weight is transposed. Return None for other users, unquantized weights, and weights with
         other users.
         """
@@ -178,7 +178,7 @@ class _ValueUsers:
         """Return True for a transposed weight, False for an untransposed weight, None otherwise."""
         is_transposed = False
         while view is not None and view.node is not None:
-            # slices of a weight are not analyzed
+            # a slice of a weight does not match
             if not isinstance(view.node.op, ops.Transpose) or view in self.outputs:
                 return None
             is_transposed, view = not is_transposed, view.node.args[0]

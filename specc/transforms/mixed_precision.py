@@ -36,10 +36,10 @@ DATA_MOVEMENT_OPS: tuple[type[Op], ...] = (
 """Ops whose results are elements of their operands."""
 
 INDEX_OPS: tuple[type[Op], ...] = (ops.ArgMax, ops.Sort, ops.TopK)
-"""Ops whose results are indices, which rounding of their operand may change."""
+"""Ops whose results are indices, which may change if their operand is rounded."""
 
 UNIT_TABLE_OPS: tuple[type[Op], ...] = (ops.OneHot, ops.RopeAngles, ops.Sinusoid)
-"""Ops without float operands whose values, in [-1, 1], cannot overflow in 16 bits."""
+"""Ops without float operands whose values in [-1, 1] cannot overflow in 16 bits."""
 
 ERROR_STABLE_FUNCTIONS = frozenset(
     ("abs", "gelu", "gelu_tanh", "neg", "relu", "sigmoid", "silu", "tanh")
@@ -57,7 +57,7 @@ BOUNDED_FUNCTIONS = frozenset(("cos", "erf", "sigmoid", "sign", "sin", "tanh"))
 
 
 def can_compute_in_operand_dtype(op: Op) -> bool:
-    """Return True if an op can use its operands' dtype, because it amplifies no rounding errors."""
+    """Return True if an op amplifies no rounding errors, so it can use its operands' dtype."""
     match op:
         case ops.Pointwise(fn):
             return fn in ERROR_STABLE_FUNCTIONS
@@ -226,9 +226,9 @@ def _list_passed_operands(node: Node, operands: Collection[Value]) -> Collection
 
 @dataclass(kw_only=True)
 class _HalfConverter:
-    """Rebuilds each node of a graph in its precision class. `output_products` are the MatMul nodes
-    that are computed in f32. `float32_values` and `half_values` map values of the original graph to
-    converted values.
+    """A converter that rebuilds each node of a graph in its precision class. `output_products` are
+    the MatMul nodes that are computed in f32. `float32_values` and `half_values` map values of the
+    original graph to converted values.
     """
 
     builder: GraphBuilder
@@ -261,7 +261,7 @@ class _HalfConverter:
         if value not in self.half_values:
             node = value.node
             is_neutral = self.precision_classes[value] == "neutral"
-            # A view of a weight remains a view, so that lowering finds the stored weight.
+            # Keep a view of a weight as a view, so that lowering finds the stored weight.
             if node is not None and is_neutral and isinstance(node.op, DATA_MOVEMENT_OPS):
                 args = [a and self.convert_to_half(a) for a in node.args]
                 self.half_values[value] = self.builder.add_node(node.op, *args)[value.index]
@@ -290,7 +290,7 @@ class _HalfConverter:
             self.builder.copy_origin(graph, node, new_results)
 
     def _convert_node(self, node: Node, precision: PrecisionClass) -> tuple[Value, ...]:
-        """Convert a node to `precision`, and cast its operands to the corresponding dtype."""
+        """Convert a node to the class `precision`, and cast its operands to the class's dtype."""
         if precision != "half":
             return self.builder.add_node(
                 node.op, *(a and self.convert_to_original_dtype(a) for a in node.args)
@@ -301,7 +301,7 @@ class _HalfConverter:
         return self.builder.add_node(op, *(a and self.convert_to_half(a) for a in node.args))
 
     def _convert_expert(self, body: Graph) -> Graph:
-        """Convert the body of a mixture of experts to 16-bit inputs and results."""
+        """Convert an expert body so that its inputs and results have 16 bits."""
         input_dtypes = dict.fromkeys(body.inputs, self.half_dtype)
         output_dtypes = dict.fromkeys(body.outputs, self.half_dtype)
         return _convert_graph(body, self.half_dtype, input_dtypes, output_dtypes)[0]

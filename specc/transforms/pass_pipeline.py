@@ -97,7 +97,7 @@ class PassState:
 
 @dataclass(frozen=True)
 class CompilerPass:
-    """A pass of the compiler. A pass with `is_optional` runs only on request."""
+    """A pass of the compiler. If `is_optional` is True, the pass runs only on request."""
 
     name: str
     description: str
@@ -177,7 +177,7 @@ def _run_causality_check(state: PassState) -> PassState:
 
 
 def _raise_no_generated_sequence(graph: Graph) -> NoReturn:
-    """Raise E0701 because the model generates no sequence, with help for derived graphs."""
+    """Raise E0701 for a model that generates no sequence, with a help text on derived graphs."""
     help_text = "add `generate NAME of INPUT from RESULT { … }` to the spec"
     if graph.name.endswith((" step", " encode")):
         help_text = "use the graph that it was derived from, `score`, or the spec"

@@ -40,7 +40,7 @@ DEFAULT_GROUP_SIZE = 128
 PER_TOKEN_ROUNDING: ActivationRoundingMode = "row"
 PER_TENSOR_ROUNDING: ActivationRoundingMode = "tensor"
 MIN_INT4_ELEMENTS = 1 << 16
-"""Minimum number of elements of a matrix for 4-bit quantization."""
+"""The minimum number of elements that a matrix needs for 4-bit quantization."""
 
 
 @immutable_dataclass(kw_only=True)
@@ -141,9 +141,8 @@ def choose_weight_formats(
 def _keep_complete_pairs(
     plan: Mapping[str, QuantizationFormat], graph: Graph
 ) -> dict[str, QuantizationFormat]:
-    """Return `plan` with MatMul formats for LSTMs with only one quantized weight. An LSTM with only
-    one quantized weight becomes a loop with one activation scale per MatMul, not a
-    `quantized_lstm`.
+    """Return `plan` with MatMul formats for LSTMs of which only one weight is quantized. Such an
+    LSTM becomes a loop with one activation scale per MatMul, not a `quantized_lstm`.
     """
     formats = dict(plan)
     layers = {name for name, form in plan.items() if form.rounding == "layer"}
@@ -161,7 +160,7 @@ def _keep_complete_pairs(
 def _move_pair_to_loop(
     weights: str, states: str, plan: dict[str, QuantizationFormat], lstm_weights: set[str]
 ) -> None:
-    """Change both weights of an LSTM in `plan` to MatMul formats; drop them from `lstm_weights`."""
+    """Give both weights of an LSTM in `plan` MatMul formats, and drop them from `lstm_weights`."""
     for name, rounding in ((weights, PER_TOKEN_ROUNDING), (states, PER_TENSOR_ROUNDING)):
         if name in lstm_weights:
             plan[name] = replace(plan[name], rounding=rounding)
@@ -188,7 +187,7 @@ def _list_known_names(uses_by_weight: Mapping[str, WeightUses]) -> tuple[str, ..
 
 
 def _group_tied_weights(names: Iterable[str], ties: Mapping[str, str]) -> Iterable[list[str]]:
-    """Return groups of names; each group has the name of a weight and of all weights tied to it."""
+    """Return groups of names, each of which contains a weight and all weights tied to it."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(ties.get(name, name), []).append(name)
@@ -211,8 +210,8 @@ def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
 
 @immutable_dataclass(kw_only=True)
 class _FormatChooser:
-    """Chooses the formats of weights. `lm_head_weights` are the weights of the output projection;
-    `first_attention_weights` are the weights of the first attention layer.
+    """A chooser of weight formats. `lm_head_weights` are the output projection's weights, and
+    `first_attention_weights` are the first attention layer's weights.
     """
 
     request: QuantizationOptions
@@ -244,7 +243,7 @@ class _FormatChooser:
     def _choose_kind(
         self, tied_names: list[str], uses: WeightUses, names: list[str]
     ) -> QuantizationKind | None:
-        """Choose the quantization kind of a weight; `int4` may be replaced by an 8-bit kind."""
+        """Choose the quantization kind of a weight. An 8-bit kind may replace `int4`."""
         # the last matching pattern takes precedence
         requested_kinds = [
             kind for pattern, kind in self.request.kind_by_pattern if _has_match(names, (pattern,))
@@ -370,7 +369,7 @@ def _find_first_attention_weights(graph: Graph) -> frozenset[str]:
 
 
 def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str]:
-    """Yield the weights of the nearest linear layers upstream of `values`; clear `values`."""
+    """Yield the weights of the nearest linear layers upstream of `values`, and clear `values`."""
     names = {value: name for name, value in graph.parameters.items()}
     visited: set[Value] = set()
     while values:

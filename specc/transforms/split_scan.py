@@ -88,7 +88,7 @@ def _can_add_leading_axis(
 def _align_operands(
     b: GraphBuilder, args: NodeOperands, is_scanned: Sequence[bool], axis: int
 ) -> list[Value | None]:
-    """Return operands of an elementwise op; invariant operands broadcast along the scan axis."""
+    """Return an elementwise op's operands. Invariant operands broadcast along the scan axis."""
     # The rank excludes the time axis, which scanned operands already have.
     rank = max(a.rank - scanned for a, scanned in zip(args, is_scanned, strict=True) if a)
     return [
@@ -120,7 +120,7 @@ def vectorize_op(
 def _expand_parts(
     b: GraphBuilder, args: NodeOperands, is_scanned: Sequence[bool], axis: int, length: Dim
 ) -> list[Value]:
-    """Return operands of a concatenation; invariant operands are repeated along the scan axis."""
+    """Return a concatenation's operands. Invariant operands are repeated along the scan axis."""
     return [
         a if scanned else b.add_op(ops.Expand(axis, length), b.add_op(ops.Insert(axis), a))
         for a, scanned in zip(args, is_scanned, strict=True)
@@ -169,12 +169,12 @@ ZERO_BY_KIND: dict[str, float | int | bool] = {"f": 0.0, "i": 0, "b": False}
 
 
 def split_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
-    """Rewrite rule: move nodes out of a `Scan`. Return None if no contraction can move."""
+    """Move nodes out of a `Scan` (rewrite rule), or return None if no contraction can move."""
     if not isinstance(op, ops.Scan):
         return None
     parts = _BodyParts.from_op(op)
-    # Moving only cheap ops is not worthwhile, because values that leave the loop must be stored for
-    # all time steps.
+    # Moving only cheap ops is not worthwhile, because the values that leave the loop must then be
+    # stored for all time steps.
     if not any(n.op.is_heavy for n in (*parts.nodes_before_loop, *parts.nodes_after_loop)):
         return None
     return _ScanRebuilder(b, op, [a for a in args if a is not None], parts).build_results()
@@ -182,8 +182,8 @@ def split_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | Non
 
 @dataclass
 class _BodyParts:
-    """A partition of the nodes of a loop body into nodes that move before the loop, stay in the
-    loop and move after the loop, each in graph order.
+    """A loop body's nodes, split into nodes that move before the loop, stay in the loop and move
+    after the loop. Each part is in graph order.
     """
 
     nodes_before_loop: list[Node] = field(default_factory=list)
@@ -254,7 +254,7 @@ def _find_trailing_nodes(
 
 
 class _ScanRebuilder:
-    """Rebuilds the loop without the moved nodes, and the moved nodes outside the loop."""
+    """A builder of the loop without the moved nodes, and of the moved nodes outside the loop."""
 
     def __init__(self, b: GraphBuilder, op: ops.Scan, args: list[Value], parts: _BodyParts) -> None:
         self.b, self.op, self.parts = b, op, parts

@@ -19,7 +19,7 @@ from specc.ir.op import Op
 
 
 class MatrixProduct(NamedTuple):
-    """Operand indices of a MatMul of activations and a matrix, `[in, out]` if `is_transposed`."""
+    """A MatMul's operand indices of activations and matrix, `[in, out]` if `is_transposed`."""
 
     activation_operand: int
     matrix_operand: int
@@ -86,7 +86,7 @@ TOKEN_PRESERVING_OPS = (
 
 
 STACKED_RANK = 3
-"""Rank of a stack of matrices."""
+"""The rank of a stack of matrices."""
 
 
 @dataclass(kw_only=True)
@@ -126,7 +126,7 @@ class WeightUses:
 
 @dataclass(frozen=True)
 class WeightView:
-    """A weight after transposes and slices; if `is_stacked`, a stack of one matrix per expert."""
+    """A weight after transposes and slices. If `is_stacked`, it has one matrix per expert."""
 
     name: str
     is_transposed: bool = False
@@ -166,8 +166,8 @@ def is_weight_matrix(value: Value) -> bool:
 
 @dataclass
 class _WeightUseCollector:
-    """Traverses a graph and its bodies; the depths count enclosing loop bodies and expert
-    bodies.
+    """A collector that traverses a graph and its bodies. The depths count the loop bodies and
+    expert bodies that enclose the current graph.
     """
 
     uses_by_weight: dict[str, WeightUses]
@@ -218,7 +218,7 @@ class _WeightUseCollector:
             case _ if (
                 product
                 and operand_index == product.matrix_operand
-                # the weight is not sliced along its input features
+                # it may not slice the weight along its input features
                 and view.sliced_axes <= {int(view.is_transposed != product.is_transposed)}
             ):
                 uses.linear_scopes.append(scope)
@@ -245,7 +245,7 @@ class _WeightUseCollector:
         tokens: set[Value],
         scope: str,
     ) -> None:
-        """Record the uses of weights in the body of a loop or of experts, where they are inputs."""
+        """Record how the body of a loop or of experts uses weights that are inputs of the body."""
         operands = op.split_operands(node.operands)
         body_values = dict(zip(op.body.inputs.values(), operands.body_operands, strict=True))
         captured, stacked = set(operands.captured), set(operands.stacked)
@@ -286,7 +286,7 @@ def _map_body_views(
 
 
 def transform_weight_view(node: Node, view: WeightView) -> WeightView | None:
-    """Return the view of a weight after a transpose or slice; return None for other ops."""
+    """Return the view of a weight after a transpose or slice, or None after other ops."""
     match node.op:
         case ops.Transpose((1, 0)):
             return WeightView(view.name, not view.is_transposed, view.sliced_axes)

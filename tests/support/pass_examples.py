@@ -167,9 +167,10 @@ def _flow(graphs: Graphs, words: Words) -> Iterable[str]:
             said = [f"axis {a} reads {format_interval(r)}" for a, r in state.axes.items()]
             said += ["the newest position"] * state.is_last_only + ["all positions"] * state.is_all
             yield f"{name} {', '.join(said)}"
-    for leak in found.violations:
-        result = dict(graph.nodes)[leak.node][0]
-        yield f"leak at {get_value_number(graph, result)} {leak.node.op.name}: {leak.reason}"
+    for violation in found.violations:
+        node, (result, *_) = violation.node, dict(graph.nodes)[violation.node]
+        number = get_value_number(graph, result)
+        yield f"violation at {number} {node.op.name}: {violation.reason}"
 
 
 def _bands(graphs: Graphs, words: Words) -> Iterable[str]:
