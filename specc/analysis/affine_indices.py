@@ -28,7 +28,7 @@ from specc.ir.graph import Node, Value
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 EXACT_INDEX_DTYPES = ("i64", "i32", "f64")
-"""Element types that represent every position exactly; f32 is exact only below 2^24."""
+"""Element types that represent every position exactly. (f32 is exact only below 2^24.)"""
 
 ZERO, ONE = Fraction(0), Fraction(1)
 
@@ -94,7 +94,7 @@ AffineIndexSearch: TypeAlias = Generator[QueryKeyTensor, MaybeAffineIndex, Maybe
 
 
 def split_length_constant(length: Dim) -> AffineIndex:
-    """Split an axis size into a constant and symbolic terms; return them as an affine function."""
+    """Split an axis size into a constant and symbolic terms, as an affine function."""
     number = dict(length.terms).get((), 0)
     return AffineIndex(
         min_offset=Fraction(number), max_offset=Fraction(number), length_sum=length - number
@@ -177,7 +177,7 @@ def _match_position_id(qk: QueryKeyTensor) -> AffineIndex | None:
 
 
 def _match_constant(number: float) -> AffineIndex | None:
-    """Match an integer below 2**53; larger integers may be rounded at run time."""
+    """Match an integer below 2**53, because larger integers may be rounded at run time."""
     if not (abs(number) < 2**53 and float(number).is_integer()):
         return None
     return AffineIndex(min_offset=Fraction(number), max_offset=Fraction(number))
@@ -186,8 +186,8 @@ def _match_constant(number: float) -> AffineIndex | None:
 def _combine_affine_indices(
     function: str, a: AffineIndex, b: AffineIndex, dtype: str
 ) -> AffineIndex | None:
-    """Return the result of `add`, `sub`, `mul` by a constant, or `floordiv` by a positive constant;
-    return None for other functions.
+    """Return the result of `add`, `sub`, `mul` by a constant, or `floordiv` by a positive constant,
+    or None for other functions.
     """
     match function:
         case "add":

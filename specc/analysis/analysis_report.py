@@ -112,13 +112,13 @@ class AnalysisReport:
     """The results of all analyses of a graph.
 
     `time_symbol` is the symbolic dimension of the time axis, along which the model generates or
-    streams; `chunk_size` is the number of positions per step. `batch_symbol` is the symbolic
+    streams, and `chunk_size` is the number of positions per step. `batch_symbol` is the symbolic
     dimension of the batch axis, or None. `is_causal` is None if there is no time axis, and
     `is_batch_independent` is None if there is no batch axis. `receptive_fields` maps each output to
-    its receptive field along the time axis. `padding_masks` maps the padding masks of dynamic
-    axes to the side on which padding is assumed: `left`, `right` or `any`. `other_axes` is the
-    causality along dynamic axes other than the time axis and the batch axis. `has_same_group_mask`
-    is True if the graph contains a `same_group` mask.
+    its receptive field along the time axis. `padding_masks` maps the padding masks of dynamic axes
+    to the side on which padding is assumed: `left`, `right` or `any`. `other_axes` is the causality
+    along dynamic axes other than the time axis and the batch axis. `has_same_group_mask` is True if
+    the graph contains a `same_group` mask.
     """
 
     time_symbol: str | None
@@ -177,8 +177,8 @@ def analyze_graph(
 ) -> AnalysisReport:
     """Run all analyses on `graph`, whose input defaults are `defaults`.
 
-    `time_input` is the input with the time axis; `logits_output` is the output from which tokens
-    are sampled. A streaming model computes `streamed_outputs` as its input arrives.
+    `time_input` is the input with the time axis, and `logits_output` is the output from which
+    tokens are sampled. A streaming model computes `streamed_outputs` as its input arrives.
     """
     symbol = find_time_symbol(graph, time_input) if time_input else None
     chunk_size, errors, fields = 1, list[Diagnostic](), dict[str, Interval]()

@@ -118,7 +118,7 @@ class _MaskDecomposer:
     def decompose(
         self, subproblem: _DecompositionKey
     ) -> Generator[_DecompositionKey, MaskDecomposition, MaskDecomposition]:
-        """Decompose a mask or its negation; yield the subproblems to `solve_memoized`."""
+        """Decompose a mask or its negation, and yield the subproblems to `solve_memoized`."""
         qk, is_negated = subproblem
         node = qk.value.node
         if qk.query_axis is None or qk.key_axis is None:
@@ -168,8 +168,8 @@ class _MaskDecomposer:
 
 
 MIN_QUERY_BLOCK, MAX_QUERY_BLOCK = 16, 128
-"""Minimum and maximum number of queries per block. Smaller blocks have more overhead; larger blocks
-are not faster.
+"""Minimum and maximum number of queries per block. Smaller blocks have more overhead, and larger
+blocks are not faster.
 """
 
 MIN_BLOCKED_LENGTH = 128
@@ -199,8 +199,8 @@ class LocalAttentionPlan:
     `length_threshold`.
 
     `band` is the interval of offsets `q - k` at which keys are visible. `parts` contains the
-    conditions that select global keys and queries. Every block attends to `keys_per_block` keys;
-    None means that the number differs between blocks.
+    conditions that select global keys and queries. Every block attends to `keys_per_block` keys,
+    which is None if the number differs between blocks.
     """
 
     band: Interval

@@ -60,8 +60,8 @@ def check_causality(
     """Return one error (E0711 to E0717) for each op that prevents the generation of `outputs`, in
     graph order. If there are none, a decode step can be derived.
 
-    `symbol` is the symbolic dimension of the time axis of the input `time_input`; each step
-    receives `chunk_size` positions of this input.
+    The input `time_input` has a time axis with the symbolic dimension `symbol`. Each step receives
+    `chunk_size` positions of this input.
     """
     flow = trace_time_dataflow(graph, symbol, chunk_size)
     output_values = [graph.outputs[name] for name in outputs]

@@ -64,7 +64,7 @@ BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were visited".replace(",", " ")
 def describe_causality_violation(
     graph: Graph, violation: CausalityViolation, flow: TimeDataflow
 ) -> CausalityMessage:
-    """Return the message for a causality violation; for a loop, describe the op in its body."""
+    """Return the message for a causality violation. For a loop, describe the op in its body."""
     # the loop body must be changed, not the loop
     if violation.body_violation:
         return describe_causality_violation(*violation.body_violation, flow)

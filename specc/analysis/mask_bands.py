@@ -86,8 +86,8 @@ ATTENTION_AXES = (2, 3)
 
 @dataclass(frozen=True, slots=True)
 class MaskBand:
-    """The interval of offsets `t - u` (query time minus key time) at which a mask can be true.
-    `is_budget_exhausted` is True if the search stopped at its step limit; the interval is then
+    """The interval of offsets `t - u` (query time minus key time) at which a mask can be true. If
+    the search stopped at its step limit, `is_budget_exhausted` is True and the interval is
     conservative.
     """
 
@@ -229,7 +229,7 @@ class _BandSearch:
         operands = qk.align_operands()
         if (interval := (yield from _solve_logical(qk, node, operands, is_negated))) is not None:
             return interval
-        # for numeric values, only "is nonzero" has a bounded interval; zeros may be at any position
+        # a number may be zero at any position, so only "is nonzero" has a bounded interval
         return FULL_INTERVAL if is_negated else (yield from self._solve_nonzero(qk, node, operands))
 
     def _solve_less_than(
@@ -287,7 +287,7 @@ class _BandSearch:
         return FULL_INTERVAL
 
     def _multiply_intervals(self, left: QueryKeyTensor, right: QueryKeyTensor) -> _BandSolver:
-        """Intersect the intervals of two factors; skip a factor if the other factor may be NaN."""
+        """Intersect the intervals of two factors. Skip a factor if the other factor may be NaN."""
         pairs = (left, right), (right, left)
         factors = (a for a, b in pairs if not self.can_divide_by_zero(b))
         return (yield from _solve_all(_NonZeroBandKey(factor, False) for factor in factors))

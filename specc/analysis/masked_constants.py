@@ -320,8 +320,8 @@ def _infer_arithmetic_constants(
 def compute_absorbing_result(
     function_name: str, number: float, lower_bound: float, is_right_operand: bool
 ) -> float | None:
-    """Return the result of a function if `number` absorbs the other operand, as in `-inf - x`;
-    otherwise return None.
+    """Return the result of a function if `number` absorbs the other operand, as in `-inf - x`, or
+    None.
 
     `is_right_operand` is true if `number` is the right operand. `lower_bound` is a lower bound of
     the other operand.

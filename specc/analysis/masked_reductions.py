@@ -72,7 +72,7 @@ def iterate_unaffected_reductions(
 def _find_relevant_keys(
     node: Node, dependence: Dependence, masked_values: MaskedConstants, time_axis: TimeAxis | None
 ) -> Interval:
-    """Return the interval of the keys that affect an op; masked keys hold `masked_values`."""
+    """Return the interval of the keys that affect an op if masked keys hold `masked_values`."""
     interval = _intersect_neutral_bands(node, masked_values, time_axis)
     match node.op:
         case ops.Gather(axis):

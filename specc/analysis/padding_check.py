@@ -112,8 +112,8 @@ def _infer_states(
     assumes_finite: bool = False,
 ) -> Mapping[Value, PaddingFacts]:
     """Return the padding properties of every value along the axis of the padding mask `mask_name`,
-    or {} if `mask_name` is not a padding mask of a dynamic axis. If `assumes_finite`, all values
-    are assumed to be finite.
+    or {} if `mask_name` is not a padding mask of a dynamic axis. If `assumes_finite` is True, all
+    values are assumed to be finite.
     """
     side, padding_mask = graph.input_facts[mask_name].padding_side, graph.inputs[mask_name]
     if not side or not padding_mask.rank or padding_mask.shape[-1].number is not None:

@@ -123,7 +123,7 @@ def _infer_number(result: PaddedResult, axis: int) -> float | None:
 
 
 def fold_constants(op: Op, numbers: Sequence[float | None]) -> float | None:
-    """Apply an elementwise op to constants; return None if the result is unknown or inexact."""
+    """Apply an elementwise op to constants. Return None if the result is unknown or inexact."""
     first = next((n for n in numbers if n is not None), None)
     match op:
         case ops.Pointwise(function_name):

@@ -78,9 +78,9 @@ def make_padding_dataflow(
 @dataclass(frozen=True, kw_only=True)
 class PaddingDataflow:
     """The dataflow analysis along one padded axis, with the mask `padding_mask` and padding on
-    `padding_side`. `padded_lengths` are the sizes of the axis after strides and concatenations;
+    `padding_side`. `padded_lengths` are the sizes of the axis after strides and concatenations, and
     `offsets` are the offsets of the padded positions. `always_true_masks` are masks that are
-    assumed to be true everywhere. If `assumes_finite`, all values are assumed to be finite.
+    assumed to be true everywhere. If `assumes_finite` is True, all values are assumed to be finite.
     `is_in_loop` is true in the body of a loop along another axis.
     """
 

@@ -18,10 +18,10 @@ from specc.ir.op import Op
 
 @immutable_dataclass
 class PaddingSource:
-    """The op through which padded positions affect valid positions. If `is_counted`, only the
-    number of padded positions affects the result; if `is_shifted`, the only effect of padded
-    positions is to change which positions a stride selects. `loop_body` is the body of the loop
-    that contains the op, if any; `read` is the dependence that reads the padded positions.
+    """The op through which padded positions affect valid positions. If `is_counted` is True, only
+    the number of padded positions affects the result. If `is_shifted` is True, padded positions
+    only change which positions a stride selects. If a loop contains the op, `loop_body` is its
+    body. `read` is the dependence that reads the padded positions.
     """
 
     node: Node
@@ -39,21 +39,21 @@ class PaddingFacts:
     value of at most -1e30 (`mask_constant_axes`), or lower (`minimum_pad_axes`) or higher
     (`maximum_pad_axes`) than at every valid position. Along `finite_pad_axes` at least one valid
     position has a finite score. If `has_mask_value` is False, no valid position holds a mask fill
-    value; if `has_mask_value_at_padding` is False, no padded position holds a mask fill value. At
-    padded positions the value may be NaN (`can_be_nan`) or infinite, with one of
+    value, and if `has_mask_value_at_padding` is False, no padded position holds one. At padded
+    positions the value may be NaN (`can_be_nan`) or infinite, with one of
     `possible_infinity_signs`.
 
     `padding_count` is the amount that earlier padded positions add to the value, and `rotation` is
-    the rotation of its features by angles that depend on `padding_count`. If `is_valid_index`, the
-    value contains indices of valid positions. `constants` are the constants at padded positions, by
-    axis; `fill_constants` are the constants that positions added by `pad` or `concat` also hold.
-    `zero_sides` maps an axis to the sides, `left` and `right`, whose padding is zero. Along
-    `repeated_axes`, padded positions repeat the last valid position. `sorted_axes` are in sorted
-    order, with padded positions last. `reversed_axes` were reversed by `flip`, including their
-    padding. `rolled_axes` maps axes that `roll` rotated, including their padding, to the source to
-    report if an op reads single positions. `infinity_mask` is the condition of the `where` that
-    inserted infinity, if no other op can be the origin of NaN. `padding_source` is the op through
-    which padded positions affect valid positions.
+    the rotation of its features by angles that depend on `padding_count`. If `is_valid_index` is
+    True, the value contains indices of valid positions. `constants` are the constants at padded
+    positions, by axis; `fill_constants` are the constants that positions added by `pad` or `concat`
+    also hold. `zero_sides` maps an axis to the sides, `left` and `right`, whose padding is zero.
+    Along `repeated_axes`, padded positions repeat the last valid position. `sorted_axes` are in
+    sorted order, with padded positions last. `reversed_axes` were reversed by `flip`, including
+    their padding. `rolled_axes` maps axes that `roll` rotated, including their padding, to the
+    source to report if an op reads single positions. `infinity_mask` is the condition of the
+    `where` that inserted infinity, if no other op can be the origin of NaN. `padding_source` is the
+    op through which padded positions affect valid positions.
     """
 
     zero_pad_axes: frozenset[int] = frozenset()
@@ -253,9 +253,9 @@ class PaddedRead:
     """One dependence through which a result may read padded positions, with the facts of the
     operands and the side of the padding.
 
-    If `has_middle_padding` is True, padding lies between always-valid positions of the
-    operand, with `valid_end_counts` positions before and after the padding;
-    `result_has_middle_padding` states the same about the result. If `is_merged`, the batch
+    If `has_middle_padding` is True, padding lies between always-valid and other valid positions of
+    the operand, with `valid_end_counts` positions before and after the padding.
+    `result_has_middle_padding` states the same about the result. If `is_merged` is True, the batch
     axis and the position axis were merged, or copies of a tensor were concatenated along the
     position axis. Each padded position corresponds to `repeat_count` adjacent positions.
     """

@@ -17,7 +17,7 @@ from specc.ir.op import Op
 class PaddingViolation:
     """A violation of padding invariance: positions that the mask `mask_name` excludes affect the
     output `output` of `graph` through `padding_source`. `states` are the padding properties of all
-    values. If `is_nonfinite`, only NaN or infinity at padded positions affects the output.
+    values. If `is_nonfinite` is True, only NaN or infinity at padded positions affects the output.
     """
 
     graph: Graph

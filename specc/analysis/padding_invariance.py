@@ -76,8 +76,8 @@ def _is_merged_read_neutral(read: PaddedRead) -> bool:
 
 
 def _is_padding_outside_reads(read: PaddedRead) -> bool:
-    """Return True if no padded position is read: with left padding, only the current position and
-    later positions are read; with right padding, only earlier positions are read.
+    """Return True if no padded position is read, because an op reads only the current and later
+    positions (left padding) or only the current and earlier positions (right padding).
     """
     dependence = read.dependence
     is_left = read.padding_side == "left" and dependence.max_offset == 0

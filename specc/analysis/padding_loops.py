@@ -131,7 +131,7 @@ def _evaluate_carries(
     read: PaddedRead, op: ops.Scan, states: Iterable[KnownValue]
 ) -> list[KnownValue | None]:
     """Evaluate one iteration at a padded position with the loop-carried values `states`. Return the
-    new loop-carried values; unknown values are None.
+    new loop-carried values, or None for unknown values.
     """
     inner, outer = op.split_body_inputs(), op.split_operands(read.operand_facts)
     numbers = [facts.get_padded_value(op.axis) for facts in outer.scanned]

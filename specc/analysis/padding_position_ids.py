@@ -43,8 +43,8 @@ class MiddlePaddingCount:
 
 @immutable_dataclass
 class RelativePaddingCount:
-    """The padding count of position ids relative to the start or end of the padding: relative ids
-    are negative before the start or end; from there on, padding adds `padding_terms`.
+    """The padding count of position ids relative to the start or end of the padding. Before this
+    start or end, relative ids are negative. From there on, padding adds `padding_terms`.
     """
 
     padding_terms: tuple[tuple[tuple[object, ...], Fraction], ...]

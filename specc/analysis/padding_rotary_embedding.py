@@ -49,7 +49,7 @@ def infer_rotation(
     if isinstance(node.op, ops.RopeAngles):
         # Only angles of positions that count padding change with the amount of padding.
         return RotationFact((tuple(node.args), node.op), None) if any(counts) else None
-    # An `extent` creates position ids; it does not read the elements of its operand.
+    # An `extent` creates position ids without reading the elements of its operand.
     if not any(rotations) or isinstance(node.op, ops.Extent):
         return None
     if (is_cancelled := _match_cancelled_rotation(node, rotations)) is not None:

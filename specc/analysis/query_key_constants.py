@@ -106,7 +106,7 @@ def _solve_finite(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
 
 
 def _has_infinity_constant(value: Value | None) -> bool:
-    """Return True if `value` may be infinite; softmax results and comparisons are always finite."""
+    """Return True if `value` may be infinite, unlike softmax results and comparisons."""
     worklist, visited = [value], set()
     while worklist:
         current = worklist.pop()

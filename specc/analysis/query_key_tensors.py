@@ -180,7 +180,7 @@ def split_concat(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
     """Return the operands of a concatenation along the query or key axis, or None for other ops.
 
     The positions of the operand with the time axis keep their times. Prefix operands have no query
-    or key axis, because their positions have no time; prefix operands along the axis `side` are
+    or key axis, because their positions have no time. Prefix operands along the axis `side` are
     omitted.
     """
     node = qk.value.node
@@ -225,7 +225,7 @@ class TraversalBudget:
         return self.remaining_steps < 0
 
     def consume_step(self) -> bool:
-        """Count a subproblem against the limit; return True if it may be evaluated."""
+        """Count a subproblem against the limit, and return True if it may be evaluated."""
         self.remaining_steps -= 1
         return not self.is_exhausted
 
@@ -270,7 +270,7 @@ def solve_all_subproblems(subproblems: Iterable[Q]) -> Generator[Q, A, list[A]]:
 
 
 def solve_any(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
-    """Return True if the result of any subproblem is True; stop at the first True."""
+    """Return True if the result of any subproblem is True. Stop at the first True."""
     for subproblem in subproblems:
         if (yield subproblem):
             return True
@@ -278,7 +278,7 @@ def solve_any(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
 
 
 def solve_all(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
-    """Return True if the results of all subproblems are True; stop at the first False."""
+    """Return True if the results of all subproblems are True. Stop at the first False."""
     for subproblem in subproblems:
         if not (yield subproblem):
             return False

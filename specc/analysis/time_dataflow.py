@@ -97,8 +97,8 @@ class _TimeReads:
     """The positions that one result of a node reads along the time axes of its operands.
 
     `intervals` maps each time axis of the result to its receptive field. `is_last_only` is true if
-    the last position is read, and `is_all` is true if all positions are read; `first_offsets` is
-    the interval of distances to the first position, if the first position is read.
+    the last position is read, and `is_all` is true if all positions are read. If the first position
+    is read, `first_offsets` is the interval of distances to it.
     """
 
     intervals: dict[int, Interval]
@@ -121,9 +121,7 @@ class _TimeReads:
 
 
 def _visit_node(node: Node, results: NodeResults, flow: TimeDataflow) -> None:
-    """Infer the lattice elements of the results of `node`; record its most informative
-    violation.
-    """
+    """Infer the lattice elements of a node's results, and record its most informative violation."""
     infer_states = _visit_loop if isinstance(node.op, ops.Scan) else _compute_node_states
     states, violations = infer_states(node, results, flow)
     if violations:

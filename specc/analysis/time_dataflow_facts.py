@@ -88,11 +88,11 @@ class TimeDataflow:
         return self.time_axis.dependent_symbols
 
     def get_state(self, value: Value) -> TimeState:
-        """Return the lattice element of a value; parameters are constant."""
+        """Return the lattice element of a value. Parameters are constant."""
         return self.states.get(value, TimeState())
 
     def get_operand_states(self, node: Node) -> list[TimeState]:
-        """Return the lattice elements of the operands of a node."""
+        """Return the lattice elements of a node's operands."""
         return [self.get_state(a) if a else TimeState() for a in node.args]
 
     def find_time_axes(self, value: Value) -> list[int]:

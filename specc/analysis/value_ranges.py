@@ -255,7 +255,7 @@ def _scale_range(function_name: str, operand_range: ValueRange, factor: float) -
 
 
 def _make_range(low: float, high: float) -> ValueRange:
-    """Return a range; a NaN end (from inf - inf) is replaced by infinity."""
+    """Return a range in which a NaN end (from inf - inf) is replaced by infinity."""
     return -inf if isnan(low) else low, inf if isnan(high) else high
 
 
@@ -335,7 +335,7 @@ def find_softmax_scores(value: Value | None, axis: int) -> Value | None:
 
 
 def _split_exponential(value: Value | None) -> tuple[Value | None, Value | None]:
-    """Return `x` and the value that `y` views if `value` is `exp(x - y)`; else (None, None)."""
+    """Return `x` and the value that `y` views if `value` is `exp(x - y)`, else (None, None)."""
     match value:
         case Value(node=Node(ops.Pointwise("exp"), (Value(node=Node(ops.Arith("sub"), (x, y))),))):
             return x, skip_views(y)

@@ -262,7 +262,7 @@ def bind_arguments(block: ast.Block, bound_arguments: BoundArguments, env: Lexic
 def bind_defaults(block: ast.Block, env: LexicalScope, expr: ast.Call) -> None:
     """Bind parameters without an argument to their defaults. Raise E0211 for a missing default."""
     for param in block.params:
-        # `bind_arguments` has bound the arguments; defaults are evaluated in the scope of the block
+        # `bind_arguments` has bound the arguments, and defaults are evaluated in the block's scope
         if param.name in env.names:
             continue
         if param.default is None:

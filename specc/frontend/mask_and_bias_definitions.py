@@ -185,7 +185,7 @@ def _evaluate_definition_argument(
     param: ast.DefinitionParameter, expr: ast.Expr, env: LexicalScope
 ) -> SpecValue:
     value = env.evaluate_value(expr)
-    # an untyped parameter accepts any value; a tensor is checked when it is used
+    # an untyped parameter accepts any value, because tensors are checked where they are used
     if param.type is None or isinstance(value, Tensor):
         return value
     value_context = ValueDescription(f"`{param.name}`", expr.span)
@@ -321,7 +321,8 @@ def expand_mask(
             _check_mask_axes(tensor, pair_indices, span)
             return expand_to_mask_rank(nodes, tensor, score_rank)
         case CombinedMask(op, parts):
-            # all operands are expanded to the same axes; `all` and `none` remain bools
+            # all operands are expanded to the same axes, except `all` and `none`, which remain
+            # bools
             masks = [expand_mask(nodes, p, pair_indices, scope, score_rank) for p in parts]
             return _merge_masks(nodes, op, masks)
         case DefinitionFunction() if mask.kind == "mask":

@@ -216,7 +216,7 @@ def explain_shape_mismatch(error: ShapeError, operation: ShapeMismatch) -> Diagn
     """Return the diagnostic of a shape error: E0302 for different sizes, otherwise E0301."""
     operands, span = operation.operands, operation.span
     tensors = [o for n in error.operands if n < len(operands) and (o := operands[n]) is not None]
-    # usually, two dimensions should be equal; the message shows the origins of both dimensions
+    # show the origins of both dimensions, because usually they should be equal
     if len(error.dims) == 2 and len(tensors) == 2:
         return _explain_length_mismatch(error.dims, tensors, operation)
     return Diagnostic(

@@ -167,7 +167,7 @@ def _add_computed_number(nodes: NodeBuilder, op: Op, fn: str, args: list[Number]
         and nodes.context.symbols.is_symbolic
         and not nodes.context.has_dynamic_symbol(symbols)
     ):
-        # assume an integer result; a negative exponent is an error once config values are concrete
+        # assume an integer, because a negative exponent is an error once config values are concrete
         is_integer = all(map(is_integer_number, args))
     return _make_symbol(
         nodes.context, RuntimeNumber(result.value, symbols, _format_formula(fn, args), is_integer)

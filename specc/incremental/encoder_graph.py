@@ -97,10 +97,10 @@ def _iterate_last_position_reads(graph: Graph, live: Collection[Node]) -> Iterat
 class LastPositionBuilder:
     """A builder of the last position of `value` along `axis`, for a time axis (`symbol`) of size 0.
 
-    If the node of the value is in `computed_nodes` (nodes that are computed completely), the
-    position is sliced from the value; otherwise, the position is computed from positions of the
-    operands. `full_values` are the values that are needed at all positions. `positions` are the
-    positions to compute, in topological order.
+    If the value's node is in `computed_nodes` (nodes that are computed completely), the position is
+    sliced from the value. Otherwise, it is computed from positions of the operands. `full_values`
+    are the values that are needed at all positions. `positions` are the positions to compute, in
+    topological order.
     """
 
     value: Value
@@ -180,7 +180,7 @@ class LastPositionBuilder:
         return None
 
     def build_position(self, builder: GraphBuilder, new_values: Mapping[Value, Value]) -> Value:
-        """Build the last position in `builder`; `new_values` maps values to values of its graph."""
+        """Build the last position in `builder`, whose graph contains the values of `new_values`."""
         built_positions: dict[LastPosition, Value] = {}
 
         def get_position(position: LastPosition) -> Value:
@@ -213,7 +213,7 @@ class LastPositionBuilder:
 class InitialStateValue:
     """The initial value of a state, which is a value of the full-forward graph for an empty time
     axis. The state contains the last `max_positions` positions along `axis`, or their sum if
-    `is_sum`. If `is_last_position`, the state contains only the last position, and only the
+    `is_sum`. If `is_last_position` is True, the state contains only the last position, and only the
     positions that are needed for the last position are computed.
     """
 

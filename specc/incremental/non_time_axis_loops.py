@@ -131,7 +131,7 @@ class _BodyDependencies:
 @dataclass
 class _ClosedBody:
     """The body of a loop with captures as inputs. `closed_values` maps values of the original
-    (open) body to values of the closed body; `added_nodes` are nodes to add to the closed body.
+    (open) body to values of the closed body, and `added_nodes` are nodes to add to the closed body.
     """
 
     closed_values: dict[Value, Value]

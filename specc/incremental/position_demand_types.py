@@ -137,7 +137,7 @@ def get_stateful_axis(node: Node, operand: int) -> int | None:
 
 
 def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames], list[AxisNames]]:
-    """Return a name for every operand and result axis; axes with equal names have equal sizes."""
+    """Return a name for every operand and result axis. Axes with equal names have equal sizes."""
     if isinstance(node.op, ops.Scan):
         return _assign_scan_names(node, node.op, results)
     rule = node.op.get_signature()
@@ -267,7 +267,7 @@ class NonTimeAxisLoop:
         result_demands: Sequence[Mapping[int, float]],
         needs: PositionNeeds,
     ) -> float:
-        """Return the demand on an operand along `axis`; `operand_index` is the body input index."""
+        """Return the demand on an operand along `axis`. `operand_index` is the body input index."""
         first_carry = len(self.body_inputs) - len(self.body_carries)
         if 0 <= operand_index < first_carry:
             body_input, body_axis = self.body_inputs[operand_index], axis - (axis > self.op.axis)

@@ -219,8 +219,8 @@ def select_cached_values(
         for x, outer in _list_scanned_operands(loop)
     }
     for value in candidates:
-        # Graph inputs and loop-carried values cannot be recomputed; slices of scanned operands are
-        # free, because the whole operand is available.
+        # Graph inputs and loop-carried values cannot be recomputed, but slices of scanned operands
+        # are free, because the whole operand is available.
         recompute_cost = estimate_recompute_cost(value.node, value) if value.node else inf
         choices[value] = CacheCandidate(
             estimate_value_bytes(value),
@@ -233,7 +233,7 @@ def select_cached_values(
 def iterate_nodes_and_loop_bodies(
     graph: Graph, flow: TimeDataflow
 ) -> Iterator[tuple[Node, tuple[Value, ...]]]:
-    """Yield the nodes of a graph; a loop over a non-time axis is followed by its body nodes."""
+    """Yield the nodes of a graph. A loop over a non-time axis is followed by its body nodes."""
     for node, results in graph.nodes:
         yield node, results
         if node in flow.loop_body_dataflows:

@@ -102,16 +102,21 @@ def build_concat_or_slice(
 ) -> Value:
     """Build the result of an op that adds or removes positions at the start of the time axis. New
     positions are unchanged. If earlier positions are needed, the prefix is added again.
-    """ plan = draft.plan assert isinstance(node.op, SPLICE_OPS) axis = node.op.axis need =
-    demand.positions[demand.result_axes[0][axis]] result_layout = plan.get_axis_layout(result, axis)
+    """
+    plan = draft.plan
+    assert isinstance(node.op, SPLICE_OPS)
+    axis = node.op.axis
+    need = demand.positions[demand.result_axes[0][axis]]
+    result_layout = plan.get_axis_layout(result, axis)
     time_operand = next(n for n, axes in enumerate(demand.operand_axes) if axis in axes)
-    prefix_operands = [n for n in range(len(node.args)) if n != time_operand and need <= 0] operands
-    = draft.slice_operands(node, demand, excluded=prefix_operands) positions =
-    operands[time_operand] assert positions is not None, "its positions are needed" operand_layout =
-    plan.get_axis_layout(node.get_operand(time_operand), axis) operand_need =
-    demand.positions[demand.operand_axes[time_operand][axis]] total =
-    plan.count_positions(operand_need, operand_layout) if need > 0 and not isinstance(node.op,
-    ops.Slice):
+    prefix_operands = [n for n in range(len(node.args)) if n != time_operand and need <= 0]
+    operands = draft.slice_operands(node, demand, excluded=prefix_operands)
+    positions = operands[time_operand]
+    assert positions is not None, "its positions are needed"
+    operand_layout = plan.get_axis_layout(node.get_operand(time_operand), axis)
+    operand_need = demand.positions[demand.operand_axes[time_operand][axis]]
+    total = plan.count_positions(operand_need, operand_layout)
+    if need > 0 and not isinstance(node.op, ops.Slice):
         # If only some positions of the operand are needed, positions after the prefix may be
         # missing. Then the last positions include no prefix positions.
         (positions,) = draft.add_node(node, node.op, *operands)

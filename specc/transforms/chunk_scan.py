@@ -33,10 +33,10 @@ CHUNK = Dim.from_value(CHUNK_LENGTH)
 class LinearRecurrence:
     """The operands of a linear recurrence in a loop body. No operand depends on the state.
 
-    The last two axes of the state are the key axis and the value axis; `key_axis` is -2 or -1. Keys
-    and queries lack the value axis or have size 1 along it; values lack the key axis or have size 1
-    along it. `decay` has size 1 along both axes. `delta_rule_beta` [*lead, 1] is the update
-    strength β of the delta rule.
+    The last two axes of the state are the key axis and the value axis, so `key_axis` is -2 or -1.
+    Keys and queries lack the value axis or have size 1 along it, and values lack the key axis or
+    have size 1 along it. `decay` has size 1 along both axes. `delta_rule_beta` [*lead, 1] is the
+    update strength β of the delta rule.
     """
 
     key_axis: int

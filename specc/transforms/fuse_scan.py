@@ -170,7 +170,7 @@ def _match_value(
         return _match_leaf(pattern, value, bindings, pattern_inputs)
     if value is None or value.node is None or value.node.op != pattern.node.op:
         return None
-    # Sums may be written in either order; trying both orders avoids additional patterns.
+    # Sums may be written in either order, and trying both orders avoids additional patterns.
     orders = [value.node.args]
     if value.node.op in (ops.Arith("add"), ops.Arith("mul")):
         orders.append(value.node.args[::-1])
@@ -256,8 +256,8 @@ class _LoopFusion:
     def _build_scan_output(
         self, scan_outputs: Sequence[Value], state: Value, states: Value
     ) -> Iterator[Value]:
-        """Yield the scan outputs. A scan output equal to `state` is `states`, the states of the
-        layer at all positions; all other scan outputs are recomputed.
+        """Yield the scan outputs. A scan output equal to `state` is `states`, the layer's states at
+        all positions. All other scan outputs are recomputed.
         """
         others = [v for v in scan_outputs if v is not state]
         values = iter(self._build_other_values(others, state, states) if others else ())

@@ -162,7 +162,7 @@ def _make_quantized_weight(
 @dataclass
 class _WeightQuantizer:
     """A converter of nodes that replaces weights by quantized weights. `new_values` maps old values
-    to new values; `quantized_weights` maps weights and views of weights to quantized weights.
+    to new values, and `quantized_weights` maps weights and their views to quantized weights.
     """
 
     builder: GraphBuilder
@@ -254,7 +254,7 @@ class _WeightQuantizer:
 
     def _convert_loop(self, node: Node, op: ops.Scan | ops.MixtureOfExperts) -> NodeResults:
         """Convert a loop or a mixture of experts. Codes, scales and zero points of each quantized
-        weight become inputs of the body; stacked weights are sliced by expert.
+        weight become inputs of the body. Stacked weights are sliced by expert.
         """
         operands = op.split_operands(node.operands)
         inputs = list(op.body.inputs.items())

@@ -86,7 +86,7 @@ HALF_STATE_ROLES = ("key", "value")
 
 
 def convert_graph_to_half(graph: Graph, half_dtype: HalfDtype) -> Graph:
-    """Convert a graph to compute in `half_dtype`; its inputs and outputs keep their types."""
+    """Convert a graph to compute in `half_dtype`. Its inputs and outputs keep their types."""
     return _convert_graph(graph, half_dtype, {}, dict.fromkeys(graph.outputs, "f32"))[0]
 
 
@@ -130,7 +130,7 @@ def _convert_graph(
     output_dtypes: Mapping[str, str],
 ) -> tuple[Graph, dict[str, str]]:
     """Convert a graph. Float inputs in `input_dtypes` and outputs in `output_dtypes` have these
-    dtypes; all other outputs keep the dtype in which they are computed. Return the graph, and the
+    dtypes. All other outputs keep the dtype in which they are computed. Return the graph, and the
     dtypes of outputs that are not in `output_dtypes`, by name.
     """
     builder = GraphBuilder()
@@ -167,7 +167,7 @@ def _convert_graph(
 
 def _convert_input(input_facts: Input, half_dtype: HalfDtype, passed_dtype: str | None) -> Input:
     """Return `input_facts`, with the dtype `half_dtype` for a float input to which a value of this
-    dtype is passed. `passed_dtype` is the dtype of the passed value; None means f32.
+    dtype is passed. `passed_dtype` is the dtype of the passed value, and None means f32.
     """
     if passed_dtype == half_dtype and input_facts.type.dtype == "f32":
         return replace(input_facts, type=replace(input_facts.type, dtype=half_dtype))

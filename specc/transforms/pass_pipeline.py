@@ -50,11 +50,11 @@ VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)
 class PassState:
     """The graph and the compile options that each pass reads, and the results of earlier passes.
 
-    `defaults` computes omitted inputs of `graph`; the pass `inline` adds it to the graph.
-    `generation` or `streaming` names the input with the time axis; the pass `chunk` expresses the
-    size of this axis in chunks of `chunk_length` positions. `logits_positions` selects the
-    positions of the logits that a step returns. Unless `evicts_positions`, sliding-window attention
-    keeps positions outside the window. If `starts_without_prompt`, the encoder returns the logits
+    `defaults` computes omitted inputs of `graph`, and the pass `inline` adds it to the graph.
+    `generation` or `streaming` names the input with the time axis. The pass `chunk` expresses this
+    axis's size in chunks of `chunk_length` positions. `logits_positions` selects the positions of
+    the logits that a step returns. Unless `evicts_positions`, sliding-window attention keeps
+    positions outside the window. If `starts_without_prompt` is True, the encoder returns the logits
     for an empty prompt. `outputs` are the outputs that a step can return, as found by `prove`.
     `quantization_plan` contains the formats of quantized weights (default: int8), and `half_dtype`
     is the 16-bit dtype of mixed precision. `decode_graph` is the result of the pass `step`, and
@@ -235,7 +235,7 @@ ALL_PASSES = (
 SIMPLIFY_PASSES = ("fuse_scan", "split_scan")
 """The passes that rewrite the loops of a graph with unquantized weights."""
 LOOP_PASSES = ("split_scan",)
-"""The passes that rewrite loops if weights are quantized; loops over recurrent cells remain."""
+"""The passes that rewrite loops if weights are quantized. Loops over recurrent cells remain."""
 DERIVE_PASSES = ("chunk", "prove", "step", "encode")
 """The passes that derive the step and the encoder graph."""
 

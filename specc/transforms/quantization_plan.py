@@ -47,11 +47,12 @@ MIN_INT4_ELEMENTS = 1 << 16
 class QuantizationOptions:
     """The quantization options of a compilation.
 
-    `kind` is the quantization kind of weights that match no pattern; None means unquantized.
-    Patterns match scopes or weights: weights that match `unquantized_patterns` stay unquantized;
-    `kind_by_pattern` maps patterns to kinds. `lm_head_kind` is the kind of the output projection;
-    with `quantizes_all`, weights that `int4` would quantize to 8 bits are quantized to 4 bits.
-    `stored_codes` describes the weights that a checkpoint stores as 4-bit codes.
+    `kind` is the quantization kind of weights that match no pattern, or None to leave them
+    unquantized. Patterns match scopes or weights. Weights that match `unquantized_patterns` stay
+    unquantized, and `kind_by_pattern` maps patterns to kinds. `lm_head_kind` is the kind of the
+    output projection. With `quantizes_all`, weights that `int4` would quantize to 8 bits are
+    quantized to 4 bits. `stored_codes` describes the weights that a checkpoint stores as 4-bit
+    codes.
     """
 
     kind: QuantizationKind | None
@@ -79,7 +80,7 @@ class QuantizationDecision:
 
     `plan` maps quantized weights to formats, and `unquantized_reasons` maps other matrices to the
     reason why they are not quantized. `unmatched_patterns` are the patterns that match none of
-    `weight_names`; `ineffective_options` are the options that have no effect.
+    `weight_names`, and `ineffective_options` are the options that have no effect.
     """
 
     plan: Mapping[str, QuantizationFormat]
@@ -314,7 +315,7 @@ class _FormatChooser:
         """
         is_per_channel = self.layout == "columns" and _needs_row_layout(kind, uses)
         if is_per_channel or kind in ("int8", "int8-tensor"):
-            # integer MatMul kernels read `[in, out]`; embedding tables and expert weights are
+            # integer MatMul kernels read `[in, out]`, but embedding tables and expert weights are
             # `[out, in]`
             keeps_rows = self.layout == "rows" and (uses.embedding_scopes or uses.is_in_experts)
             layout: WeightLayout = "rows" if keeps_rows or not uses.linear_scopes else "columns"

@@ -55,8 +55,8 @@ def can_vectorize_op(op: Op, args: NodeOperands, is_scanned: Sequence[bool], axi
             # The axes before the time axis must be unchanged.
             return order[:axis] == tuple(range(axis))
     if isinstance(op, SINGLE_AXIS_OPS):
-        # Only axis attributes from `axis` on are shifted by one; an op along an earlier axis would
-        # use the wrong axis.
+        # Only axis attributes from `axis` on are shifted by one, so an op along an earlier axis
+        # would use the wrong axis.
         return op.axis >= axis
     if isinstance(op, LEADING_AXES_OPS):
         return _can_add_leading_axis(op, args, is_scanned, axis)

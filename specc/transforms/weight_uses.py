@@ -93,8 +93,8 @@ STACKED_RANK = 3
 class WeightUses:
     """The uses of a weight, by scope.
 
-    `linear_scopes` are linear layers; `orientations` contains True if a layer reads the weight as
-    `[in, out]`, and False if a layer reads it as `[out, in]`. `embedding_scopes` are embedding
+    `linear_scopes` are linear layers, and `orientations` contains True if a layer reads the weight
+    as `[in, out]`, and False if a layer reads it as `[out, in]`. `embedding_scopes` are embedding
     lookups. `is_in_loop`, `is_in_experts` and `is_sliced` are true if a loop body, an expert or a
     slice reads the weight. `unquantizable_uses` are ops that do not support quantized weights.
     """
@@ -126,7 +126,7 @@ class WeightUses:
 
 @dataclass(frozen=True)
 class WeightView:
-    """A weight after transposes and slices. If `is_stacked`, it has one matrix per expert."""
+    """A weight after transposes and slices, with one matrix per expert if `is_stacked` is True."""
 
     name: str
     is_transposed: bool = False

@@ -76,7 +76,7 @@ def _check_no_dynamic_length(site: CallSite, value: Value, length: str, span: Sp
 def _find_token_mixing(body: Graph) -> Iterator[Node]:
     """Yield the nodes through which the output for a token depends on other tokens."""
     tokens = next(iter(body.inputs.values()))
-    # trace the token axis from the input; any dependence except on the same position is an error
+    # trace the token axis from the input. Only a dependence on the same position is allowed.
     traces = trace_axes(body, {tokens: AxisTrace({tokens.type.rank - 2: SAME_POSITION})})
     for node, results in body.nodes:
         result_traces = [traces[r] for r in results if r in traces]
