@@ -223,6 +223,7 @@ KEY_SCHEMAS: dict[yaml_values.YamlValueKind, Schema] = {
     yaml_keys.BODY_KIND: STATEMENTS_SCHEMA,
     yaml_keys.ELSE_KIND: STATEMENTS_SCHEMA,
     yaml_values.NAMES: NAMES_SCHEMA,
+    yaml_values.WEIGHT_NAMES: TEXTS_SCHEMA,
     yaml_values.FLAG: {"enum": [True, False, "true", "false"]},
 }
 """The schemas of the keys of statements and weight rules. Keys of other kinds are scalars."""

@@ -75,8 +75,8 @@ def _read_spec_rules(program: Program, env: LexicalScope) -> WeightRules:
                 case ast.LoadRule(name=name, value=value):
                     expression = _read_load(env, value)
                     loads.append(LoadRule(name.text, expression, rule.span))
-                case ast.IgnoreRule(name=name):
-                    ignores.append(IgnoreRule(name.text, rule.span))
+                case ast.IgnoreRule(names=names):
+                    ignores += (IgnoreRule(name.text, rule.span) for name in names)
     return WeightRules(tuple(ties), tuple(loads), tuple(ignores))
 
 

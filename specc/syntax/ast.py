@@ -514,11 +514,11 @@ class LoadRule(CommentedNode):
 
 
 class IgnoreRule(CommentedNode):
-    """A name pattern of tensors in the weights file that the model does not use: `ignore
-    "layers.{i}.attn.bias"`. `*` matches any characters.
+    """Name patterns of tensors in the weights file that the model does not use: `ignore
+    "layers.{i}.attn.bias", "classifier.*"`. `*` matches any characters.
     """
 
-    name: WeightName
+    names: tuple[WeightName, ...]
     condition: Expr | None = None
 
 

@@ -16,6 +16,7 @@ from specc.weights.parameter_names import NamePattern, get_name_without_numbers
 from specc.weights.parameter_sources import BoundParameter, CheckpointBinding, RandomInitWeights
 from specc.weights.weight_expressions import (
     Expr,
+    FirstPresentExpr,
     TensorExpr,
     WeightExpressionError,
     contains_first_present,
@@ -217,18 +218,18 @@ def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) 
 
 
 def _find_rule(name: str, loads: Sequence[LoadRule]) -> _ExpressionAndRule:
-    """Return the expression in a parameter's `load` rule. A rule with the exact name takes
-    precedence over rules with a pattern, of which the first match is used. Without a rule, the
-    parameter is read from the tensor of the same name.
+    """Return the expression in the `load` rule for a parameter. A rule with the exact name takes
+    precedence over rules with a pattern, of which the first whose tensors are in the file is used.
+    Without a rule, the parameter is read from the tensor of the same name.
     """
     for rule in loads:
         if rule.name == name:
             return rule.value, rule.span
-    for rule in loads:
-        captures = NamePattern(rule.name).get_captures(name)
-        if captures is not None:
-            return rename_tensors(rule.value, captures.fill_template), rule.span
-    return TensorExpr(name), None
+    matching = [(r, NamePattern(r.name).get_captures(name)) for r in loads]
+    options = [(rename_tensors(r.value, c.fill_template), r.span) for r, c in matching if c]
+    if len(options) < 2:
+        return options[0] if options else (TensorExpr(name), None)
+    return FirstPresentExpr(tuple(expr for expr, _ in options)), options[0][1]
 
 
 def _resolve_parameters(

@@ -335,7 +335,7 @@ rules = st.one_of(
     build_trees(ast.WeightsFile, texts, remarks),
     build_trees(ast.TieRule, paths, paths, maybe, remarks),
     build_trees(ast.LoadRule, paths, values, maybe, remarks),
-    build_trees(ast.IgnoreRule, paths, maybe, remarks),
+    build_trees(ast.IgnoreRule, st.lists(paths, min_size=1, max_size=3).map(tuple), maybe, remarks),
     build_trees(ast.WeightSharingRule, paths, maybe, remarks),
 )
 made = st.lists(

@@ -276,6 +276,24 @@ def test_unmatched_rules(tmp_path: Path) -> None:
         assert fault.helps == ("did you mean `wte`?",)
 
 
+def test_alternative_load_rules(tmp_path: Path) -> None:
+    """Of several rules whose patterns match, the first whose tensors are in the file applies."""
+    rules = WeightRules(
+        loads=(
+            LoadRule("*.gate", TensorExpr("*.w1")),
+            LoadRule("*.gate", SplitPartExpr(TensorExpr("*.gate_up"), 0, 1, 2)),
+        )
+    )
+    want = make_parameters(h_gate=(2,))
+    for tensors, values in (
+        ({"h.w1": make_values(2)}, [0, 1]),
+        ({"h.gate_up": make_values(4)}, [2, 3]),
+    ):
+        with open_saved(tmp_path, tensors) as checkpoint:
+            bound = bind_parameters(want, rules, checkpoint)
+            assert read_parameter(bound, "h.gate").tolist() == values
+
+
 BASE = {f"h.{i}.w": make_values(2) for i in range(3)}
 
 

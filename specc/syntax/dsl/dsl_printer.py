@@ -256,7 +256,9 @@ SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.LoadRule: lambda n: concat_parts(
         "load ", n.name, " = ", n.value, format_clause("when", n.condition)
     ),
-    ast.IgnoreRule: lambda n: concat_parts("ignore ", n.name, format_clause("when", n.condition)),
+    ast.IgnoreRule: lambda n: concat_parts(
+        "ignore ", join_with_commas(n.names), format_clause("when", n.condition)
+    ),
     ast.WeightSharingRule: lambda n: concat_parts(
         "share ", n.name, format_clause("when", n.condition)
     ),

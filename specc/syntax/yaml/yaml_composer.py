@@ -334,6 +334,11 @@ def reject_yaml_feature(span: Span, feature: str) -> NoReturn:
     )
 
 
+def get_list_items(node: YamlNode) -> list[YamlNode]:
+    """Return the entries of a list. Any other node is a list with one entry."""
+    return node.items if isinstance(node, YamlSequence) else [node]
+
+
 def is_empty_node(node: YamlNode) -> bool:
     """Return True if a node is an empty value."""
     return isinstance(node, YamlScalar) and not node.style and not node.value

@@ -44,6 +44,7 @@ from specc.syntax.yaml.yaml_values import (
     TEXT,
     TEXTS,
     WEIGHT_NAME,
+    WEIGHT_NAMES,
     FieldValues,
     YamlValueKind,
     parse_yaml_expression,
@@ -329,7 +330,7 @@ WEIGHT_RULE_CONSTRUCTS: Mapping[str, MapLayout[ast.WeightRule]] = {
         is_multiline=False,
     ),
     "ignore": MapLayout(
-        ast.IgnoreRule, [Key("ignore", WEIGHT_NAME, "name"), CONDITION_KEY], is_multiline=False
+        ast.IgnoreRule, [Key("ignore", WEIGHT_NAMES, "names"), CONDITION_KEY], is_multiline=False
     ),
     "share": MapLayout(
         ast.WeightSharingRule,

@@ -15,8 +15,8 @@ from specc.syntax.yaml.yaml_composer import (
     YamlMapping,
     YamlNode,
     YamlScalar,
-    YamlSequence,
     compose_yaml,
+    get_list_items,
 )
 from specc.syntax.yaml.yaml_emitter import FIELD_KEYS, IGNORED_KEYS, is_bare_config_path
 from specc.syntax.yaml.yaml_keys import (
@@ -51,7 +51,7 @@ def parse_yaml_uses(reader: YamlReader, entry: YamlEntry) -> Items:
 
 def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse the key `dims`, as in `dims: [batch, src, tgt >= 1]`."""
-    nodes = entry.value.items if isinstance(entry.value, YamlSequence) else [entry.value]
+    nodes = get_list_items(entry.value)
     lengths: list[ast.DimName] = []
     for node in nodes:
         if node is entry.value and "," in node.span.text and isinstance(node, YamlScalar):
@@ -144,7 +144,7 @@ def parse_yaml_field(
     sources: tuple[ast.Expr, ...] = ()
     if "from" in entries:
         paths = entries["from"].value
-        nodes = paths.items if isinstance(paths, YamlSequence) else [paths]
+        nodes = get_list_items(paths)
         sources = tuple(parse_yaml_config_path(reader, n) for n in nodes)
     default = (
         parse_yaml_static_value(reader, entries["default"].value) if "default" in entries else None
@@ -252,7 +252,7 @@ def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.GenerateSec
 def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.QuantizeEntry:
     """Parse an entry of `quantize`, whose value is a word or a list of patterns."""
     value, subject = entry.value, f"`{entry.name}`"
-    nodes = value.items if isinstance(value, YamlSequence) else [value]
+    nodes = get_list_items(value)
     values = tuple(ast.TextLiteral(reader.read_scalar(n, subject), span=n.span) for n in nodes)
     return ast.QuantizeEntry(entry.name, values, span=entry.span)
 

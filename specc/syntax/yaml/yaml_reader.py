@@ -21,6 +21,7 @@ from specc.syntax.yaml.yaml_composer import (
     YamlNode,
     YamlScalar,
     YamlSequence,
+    get_list_items,
     is_empty_node,
 )
 
@@ -105,8 +106,7 @@ class YamlReader(ErrorCollector):
 
     def read_strings(self, node: YamlNode, subject: str) -> tuple[str, ...]:
         """Return the strings of a list. A single string is a list with one string."""
-        nodes = node.items if isinstance(node, YamlSequence) else [node]
-        return tuple(self.read_scalar(item, subject) for item in nodes)
+        return tuple(self.read_scalar(item, subject) for item in get_list_items(node))
 
     def get_optional_text(self, entries: dict[str, YamlEntry], key: str) -> str:
         """Return the value of a key as a string, or "" if the key is absent."""

@@ -28,6 +28,7 @@ from specc.syntax.yaml.yaml_composer import (
     YamlNode,
     YamlScalar,
     YamlSequence,
+    get_list_items,
     is_empty_node,
 )
 from specc.syntax.yaml.yaml_emitter import (
@@ -363,6 +364,10 @@ NAMES = YamlValueKind(
 )
 WEIGHT_NAME = YamlValueKind(
     lambda r, e, _: parse_yaml_weight_name(r, e.value), lambda name: name and name.text
+)
+WEIGHT_NAMES = YamlValueKind(
+    lambda r, e, _: tuple(parse_yaml_weight_name(r, n) for n in get_list_items(e.value)),
+    lambda names: strings_to_yaml([name.text for name in names]),
 )
 EXPRESSION = YamlValueKind(
     lambda r, e, _: parse_yaml_expression(r, e.value),
