@@ -320,7 +320,7 @@ class ModelFile(Protocol):
         """Open a copy with counts of subgraph executions, without activation quantization."""
 
     def open_with_attention(
-        self, provider: str, notes: Iterable[Mapping[str, str]]
+        self, provider: str, locations: Iterable[Mapping[str, str]]
     ) -> tuple[Session, dict[str, str]]:
         """Open a copy that outputs attention weights. Return (session, output names by scope)."""
 

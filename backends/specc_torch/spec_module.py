@@ -32,7 +32,7 @@ class SpecModule(nn.Module):
     `values` maps parameter names to initial values. All other parameters are initialized by the
     spec's initializers with `seed`. Tied parameters share one `nn.Parameter`. `ties` maps each tied
     parameter's name to the name of the parameter that it shares, and replaces the spec's ties.
-    `defaults` computes optional inputs. `training_batches` preprocesses training examples, and is
+    `defaults` computes optional inputs. `training_collator` preprocesses training examples, and is
     None if there is no spec.
     """
 
@@ -44,12 +44,12 @@ class SpecModule(nn.Module):
         seed: int = 0,
         ties: Mapping[str, str] | None = None,
         defaults: Graph | None = None,
-        training_batches: TrainingCollator | None = None,
+        training_collator: TrainingCollator | None = None,
     ) -> None:
         super().__init__()
         self.graph = graph
         self.defaults = defaults
-        self.training_batches = training_batches
+        self.training_collator = training_collator
         spec_ties = {n: f.tied_to for n, f in graph.parameter_facts.items() if f.tied_to}
         self.ties = spec_ties if ties is None else dict(ties)
         _check_copies(self.ties, values or {})

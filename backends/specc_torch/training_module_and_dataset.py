@@ -71,7 +71,7 @@ def module(
         training_spec.parameter_values,
         ties=training_spec.ties,
         defaults=training_spec.defaults,
-        training_batches=TrainingCollator(
+        training_collator=TrainingCollator(
             graph=training_spec.graph,
             preprocessing=training_spec.preprocessing,
             defaults=training_spec.defaults,
@@ -87,7 +87,7 @@ def batch(model: nn.Module, examples: Sequence[TrainingExample]) -> tuple[Tensor
     """
     spec_module = unwrap_spec_module(model)
     device = next((p.device for p in spec_module.parameters()), torch.device("cpu"))
-    inputs, targets = _make_training_batches(spec_module).make_batch(examples)
+    inputs, targets = _get_training_collator(spec_module).make_batch(examples)
     return _to_tensors(inputs, device), _to_tensors(targets, device)
 
 
@@ -102,7 +102,7 @@ class Dataset(TorchDataset[TrainingExample]):
     """
 
     def __init__(self, model: nn.Module, examples: Sequence[TrainingExample]) -> None:
-        self.training_batches = _make_training_batches(unwrap_spec_module(model))
+        self.training_collator = _get_training_collator(unwrap_spec_module(model))
         self.examples = check_training_examples(examples)
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class Dataset(TorchDataset[TrainingExample]):
         `inputs` are the arguments of `model(**inputs)`. `targets` are int64 or float32, depending
         on the output, and padded with -100.
         """
-        inputs, targets = self.training_batches.make_batch(examples)
+        inputs, targets = self.training_collator.make_batch(examples)
         device = torch.device("cpu")
         return _to_tensors(inputs, device), _to_tensors(targets, device)
 
@@ -177,14 +177,14 @@ def unwrap_spec_module(model: nn.Module) -> SpecModule:
     return inner_module
 
 
-def _make_training_batches(model: SpecModule) -> TrainingCollator:
-    if model.training_batches is None:
+def _get_training_collator(model: SpecModule) -> TrainingCollator:
+    if model.training_collator is None:
         raise_error(
             "E0820",
             "this module was built from a graph without preprocessing",
             helps=['build it with specc_torch.module("my.yaml")'],
         )
-    return model.training_batches
+    return model.training_collator
 
 
 def _to_tensors(arrays: Mapping[str, Array], device: torch.device) -> Tensors:

@@ -9,7 +9,7 @@ from typing import Any
 from specc.batch_inference.result_columns import (
     ATTENTION_PREFIX,
     GeneratedResultColumns,
-    GraphResultColumns,
+    GraphOutputColumns,
     LengthPadding,
 )
 from specc.batch_inference.row_batches import CostFormulas, InputRow, RowReader
@@ -152,11 +152,11 @@ class BatchInferenceModel:
         return generator is not None and any(s.get("start") is not None for s in settings)
 
     @cached_property
-    def result_columns(self) -> GraphResultColumns | GeneratedResultColumns:
+    def result_columns(self) -> GraphOutputColumns | GeneratedResultColumns:
         """The result columns. Raise E0731 to E0733 or E0879 if settings or outputs are invalid."""
         if not self.is_generative:
             manifest = self.model.default_model.manifest
-            return GraphResultColumns(manifest.graph, manifest.preprocessing, self.raw_outputs)
+            return GraphOutputColumns(manifest.graph, manifest.preprocessing, self.raw_outputs)
         if self.raw_outputs:
             raise_error(
                 "E0879",
@@ -200,7 +200,7 @@ class BatchInferenceModel:
         """Return the graph outputs of a batch, and the attention weights if they are requested."""
         model = self.model.default_model
         formatter = self.result_columns
-        if not (isinstance(formatter, GraphResultColumns) and formatter.has_attention_columns):
+        if not (isinstance(formatter, GraphOutputColumns) and formatter.has_attention_columns):
             return model.run(**inputs)
         outputs, weights = model.attention(**inputs)
         return outputs | {f"{ATTENTION_PREFIX}{scope}": w for scope, w in weights.items()}

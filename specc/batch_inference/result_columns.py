@@ -37,7 +37,7 @@ ATTENTION_PREFIX = "attention."
 
 
 @dataclass(frozen=True)
-class GraphResultColumns:
+class GraphOutputColumns:
     """The table columns with the outputs of a graph. `preprocessing` formats the outputs, except
     `raw_outputs`, which are returned as arrays. Names with the prefix `attention.` select attention
     weights by scope.

@@ -16,7 +16,7 @@ from specc.ir import ops
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim, DimError, multiply_dims, sum_dims
 from specc.ir.graph import Graph, Node, Value
-from specc.preprocessing.array_files import cast_without_value_change, convert_nested_lists
+from specc.preprocessing.array_files import cast_input_array, convert_nested_lists
 from specc.preprocessing.image_prompts import is_multi_image_input
 from specc.preprocessing.image_tiles_and_patches import preprocess_image, preprocess_pixels
 from specc.preprocessing.images import decode_image
@@ -155,7 +155,7 @@ class RowReader:
             note = f"`{name}` needs {_format_axes(type.rank - 1)}"
             raise SpeccError(Diagnostic("E0911", title, notes=(note,)))
         # values are converted separately, because a single array would cast all values to one type
-        return cast_without_value_change(array, type.dtype, name)
+        return cast_input_array(array, type.dtype, name)
 
     def batch_inputs(self, rows: Sequence[InputRow]) -> dict[str, object]:
         """Return the inputs of a batch of rows, with padding masks."""
@@ -189,9 +189,7 @@ def _convert_integer_lists(values: Sequence[object], dtype: str, name: str) -> l
     elements = [*chain.from_iterable(lists)]
     if not {*map(type, elements)} <= {int}:
         return None
-    return convert_id_lists(
-        cast_without_value_change(np.array(elements, np.int64), dtype, name), lists
-    )
+    return convert_id_lists(cast_input_array(np.array(elements, np.int64), dtype, name), lists)
 
 
 def _format_axes(count: int) -> str:

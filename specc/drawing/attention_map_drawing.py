@@ -24,7 +24,7 @@ from specc.drawing.drawing_marks import (
     Drawing,
     HeatmapMark,
     Mark,
-    PanelGroup,
+    PanelGrid,
     TextMark,
     arrange_panels,
     blend_over_image,
@@ -96,7 +96,7 @@ def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> li
 
 def _draw_attention_layer(
     attention: AttentionMap, plot: AttentionMaps, scale: ColorScale, max_heads: int
-) -> PanelGroup:
+) -> PanelGrid:
     """Draw a layer as overlays on the image if the keys are patches, else as heat maps of heads."""
     if plot.image is not None and attention.key_axis.grid is not None:
         return draw_overlay_panels(attention, plot.image, scale)
@@ -148,7 +148,7 @@ def _get_ordinal_suffix(number: int) -> str:
     return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
 
 
-def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) -> PanelGroup:
+def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) -> PanelGrid:
     """Draw one heat map per head with labeled axes. The cell size depends on `max_heads`."""
     cells, step = max_pool_attention(attention.get_masked_weights(), MAX_CELLS)
     cell_size = _get_cell_size(max(cells.shape[1:]), max_heads)
@@ -196,7 +196,7 @@ def _draw_head_title(head: int) -> list[Mark]:
     return [TextMark(y=-PANEL_GAP, text=f"head {head}", size=10, color=FAINT)]
 
 
-def _draw_query_axis(group: PanelGroup, query_layout: _AxisLayout, height: float) -> None:
+def _draw_query_axis(group: PanelGrid, query_layout: _AxisLayout, height: float) -> None:
     """Draw query labels at each row of panels, and the axis caption at the first row."""
     for x, y in group.first_column:
         group.marks += _draw_query_labels(query_layout, x, y, height)
@@ -283,7 +283,7 @@ LARGE_PANEL, SMALL_PANEL = 210.0, 150.0
 MAX_PIXELS = 384
 
 
-def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> PanelGroup:
+def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> PanelGrid:
     """Draw the image with attention weights overlaid. There is one panel per head for the class
     token or the mean of all patches, or one panel per generated token for the mean of all heads.
     """

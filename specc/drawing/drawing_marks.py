@@ -241,7 +241,7 @@ MARGIN = 18.0
 
 
 @dataclass(kw_only=True)
-class PanelGroup:
+class PanelGrid:
     """Panels and their labels as marks relative to the top left corner of the group. `first_column`
     and `first_row` are the corner positions of the panels in the first column and in the first row.
     """
@@ -273,7 +273,7 @@ def arrange_panels(
     top: float,
     title_height: float,
     title: str,
-) -> PanelGroup:
+) -> PanelGrid:
     """Arrange panels of equal size in rows below a title, with the margins `left` and `top`."""
     count = len(panels)
     # up to four panels form one row; more panels form about as many rows as columns
@@ -282,7 +282,7 @@ def arrange_panels(
     row_count = math.ceil(count / columns)
     heading_height = 22.0 + top
     panel_pitch = width + MARGIN * 0.7, height + title_height + MARGIN * 0.7
-    group = PanelGroup(
+    group = PanelGrid(
         width=left + columns * panel_pitch[0],
         height=heading_height + row_count * panel_pitch[1] + title_height,
         heading_height=heading_height + title_height,

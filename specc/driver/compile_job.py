@@ -38,9 +38,9 @@ from specc.weights.parameter_sources import (
 )
 from specc.weights.quantized_weights import QuantizedWeights, WeightsWithKVCacheScales
 from specc.weights.transposed_weights_and_norm_folding import (
-    ComputeDtypeLimit,
     NormFoldedWeights,
     RangeCheckedWeights,
+    WeightRangeCheck,
 )
 
 
@@ -208,7 +208,7 @@ class LoweringJob(CompileJob):
     `quantization_decision` contains the weights to quantize, and `norm_folds` the norm weights that
     are folded into linear layers before quantization. `unquantized_weights` are the parameters
     before quantization, and `quantized` the quantized parameters, or None if no parameter is
-    quantized. `compute_dtype_limits` maps parameters that are stored in float32 to their 16-bit
+    quantized. `range_checks` maps parameters that are stored in float32 to their 16-bit
     compute dtypes. Calibration sets `int4_method`, the quantization method of int4 weights, and
     `kv_cache_scales`, the scales of KV caches by parameter name.
     """
@@ -218,7 +218,7 @@ class LoweringJob(CompileJob):
     norm_folds: tuple[FoldedNorm, ...]
     unquantized_weights: ParameterSource
     quantized: QuantizedWeights | None
-    compute_dtype_limits: Mapping[str, ComputeDtypeLimit]
+    range_checks: Mapping[str, WeightRangeCheck]
     int4_method: str = ""
     kv_cache_scales: Arrays = field(default_factory=dict)
 
@@ -231,10 +231,10 @@ class LoweringJob(CompileJob):
         values: ParameterSource = self.quantized or base
         if self.kv_cache_scales:
             values = WeightsWithKVCacheScales(values, self.kv_cache_scales)
-        if not self.compute_dtype_limits:
+        if not self.range_checks:
             return values
         folded_parameters = base.fold_by_parameter if isinstance(base, NormFoldedWeights) else ()
-        return RangeCheckedWeights(values, self.compute_dtype_limits, folded_parameters)
+        return RangeCheckedWeights(values, self.range_checks, folded_parameters)
 
     @property
     def manifest_graph(self) -> Graph:
@@ -301,5 +301,5 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
         unquantized_weights=unquantized,
         quantized=QuantizedWeights(unquantized, plan, stored_scales=scales) if plan else None,
         int4_method=STORED_RECIPE if scales is not None else "",
-        compute_dtype_limits=precision.find_half_precision_limits(graph, plan, job.half_dtype),
+        range_checks=precision.find_half_precision_limits(graph, plan, job.half_dtype),
     )

@@ -26,12 +26,12 @@ from specc.transforms.quantization_plan import (
 )
 from specc.transforms.weight_uses import find_underlying_weight
 from specc.weights.quantized_weights import QuantizedWeights
-from specc.weights.transposed_weights_and_norm_folding import ComputeDtypeLimit
+from specc.weights.transposed_weights_and_norm_folding import WeightRangeCheck
 
 
 def find_half_precision_limits(
     graph: Graph, plan: QuantizationPlan, half_dtype: HalfDtype | None
-) -> dict[str, ComputeDtypeLimit]:
+) -> dict[str, WeightRangeCheck]:
     """Return the float32 parameters that the graph casts to a 16-bit compute dtype, with limits.
 
     For a weight quantized by `plan`, the returned parameter contains the scales, and `max_code` is
@@ -46,7 +46,7 @@ def find_half_precision_limits(
         format.format_tensor_name(name, "scales"): name for name, format in plan.items()
     }
     names = {value: name for name, value in graph.parameters.items()}
-    compute_dtype_limits: dict[str, ComputeDtypeLimit] = {}
+    range_checks: dict[str, WeightRangeCheck] = {}
     for node, _ in graph.nodes:
         weight = find_underlying_weight(node.args[0]) if node.op == ops.Cast(half_dtype) else None
         name = names.get(weight) if weight else None
@@ -57,8 +57,8 @@ def find_half_precision_limits(
             format = plan[quantized_name]
             # int4 codes are in the range -8..7, or -15..15 after subtraction of zero points
             max_code = 15.0 if format.has_zero_points else {4: 8.0, 8: 127.0}[format.bits]
-        compute_dtype_limits[name] = ComputeDtypeLimit(half_dtype, quantized_name, max_code)
-    return compute_dtype_limits
+        range_checks[name] = WeightRangeCheck(half_dtype, quantized_name, max_code)
+    return range_checks
 
 
 MISREAD_OPERATORS = frozenset({"Attention"})

@@ -314,7 +314,7 @@ def _gather_position(nodes: NodeBuilder, x: Tensor, axis: int, index: Tensor) ->
     if index.shape or index.type.dtype not in ("i64", "i32"):
         helps = ["`gather(x, ids, axis=…)` takes several indices"]
         title = f"an index must be an integer scalar, got {describe_value(index)}"
-        raise_error("E0208", title, index.span, helps=helps)
+        raise_error("E0208", title, index.source_span, helps=helps)
     ids = index
     # an index int[*leading, 1] selects the same position for each index of the leading axes
     for leading_axis, length in enumerate((*x.shape[:axis], Dim.from_value(1))):

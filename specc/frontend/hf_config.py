@@ -364,7 +364,7 @@ def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
             defaults = parse_rope_defaults(source)
             yield from ROPE_KEYS
             yield defaults.theta_key
-            yield from (f"{defaults.section}.{key}" for key in (*ROPE_KEYS, defaults.theta_key))
+            yield from (f"{defaults.subconfig_key}.{key}" for key in (*ROPE_KEYS, defaults.theta_key))
         case ast.Call(args=args):
             for arg in args:
                 yield from _iterate_source_keys(arg)

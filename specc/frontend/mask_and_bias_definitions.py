@@ -343,7 +343,7 @@ def _check_mask_axes(mask: Tensor, pair_indices: IndexVariables, span: Span | No
     if is_query or last_length != pair_indices["j"].shape[0]:
         return
     title = f"a mask has the axes query and key; {describe_value(mask)} is a padding mask"
-    source = mask.span.text if mask.span else ""
+    source = mask.source_span.text if mask.source_span else ""
     name = source if source.isidentifier() and source != "mask" else "keep"
     raise_error("E0601", title, span, helps=[f"write `visible({name})`: it masks out padding"])
 

@@ -223,7 +223,11 @@ def explain_shape_mismatch(error: ShapeError, operation: ShapeMismatch) -> Diagn
         "E0301",
         f"`{operation.name}`: {_insert_operand_names(error.title, operands)}",
         Label.from_span(span, "here"),
-        tuple(Label(o.span, format_type(o.type)) for o in tensors if o.span and o.span != span),
+        tuple(
+            Label(o.source_span, format_type(o.type))
+            for o in tensors
+            if o.source_span and o.source_span != span
+        ),
         helps=(error.hint,) if error.hint else (),
     )
 
@@ -231,8 +235,8 @@ def explain_shape_mismatch(error: ShapeError, operation: ShapeMismatch) -> Diagn
 def _insert_operand_names(title: str, operands: Sequence[Tensor | None]) -> str:
     """Replace the indices of operands in a title with the source text of the operands."""
     for n, operand in enumerate(operands, 1):
-        if operand is not None and operand.span:
-            title = title.replace(f"operand {n}", f"`{_truncate_source(operand.span.text)}`")
+        if operand is not None and operand.source_span:
+            title = title.replace(f"operand {n}", f"`{_truncate_source(operand.source_span.text)}`")
     return title
 
 
@@ -244,9 +248,9 @@ def _explain_length_mismatch(
     notes: list[str] = []
     for dim, operand in zip(dims, tensors, strict=True):
         text = _describe_axis(operand, dim)
-        if operand.span and operand.span != operation.span:
+        if operand.source_span and operand.source_span != operation.span:
             # add a label, or a note if the operand and the call have equal spans
-            labels.setdefault(operand.span, Label(operand.span, text))
+            labels.setdefault(operand.source_span, Label(operand.source_span, text))
         else:
             notes.append(text)
     for dim in dims:
@@ -294,7 +298,7 @@ def _suggest_shape_fixes(
     has_sequence_rank = len(left.shape) == len(right.shape) in (3, 4)
     is_mask = isinstance(operation.op, ops.And | ops.Or)
     if has_sequence_rank and not is_mask and left.shape[-1] == right.shape[-1]:
-        q, k = (_quote_source(x.span) for x in tensors)
+        q, k = (_quote_source(x.source_span) for x in tensors)
         return [
             f"for attention between them write `attend({q}, {k}, {k}, mask=all)`",
             *equality_fixes,
@@ -305,14 +309,16 @@ def _suggest_shape_fixes(
 def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
     """Suggest axes whose insertion allows two tensors to broadcast, or return ""."""
     for small, large in ((left, right), (right, left)):
-        if small.span and (axes := _find_missing_axes(small.shape, large.shape)):
-            return _suggest_inserted_axes(small.span, axes, "broadcasts it over the other")
+        if small.source_span and (axes := _find_missing_axes(small.shape, large.shape)):
+            return _suggest_inserted_axes(small.source_span, axes, "broadcasts it over the other")
     # for two vectors, e.g. position ids and one value per batch element, suggest one new axis
     if len(left.shape) == len(right.shape) == 1:
         is_range = left.value.node and isinstance(left.value.node.op, ops.Extent)
         vector = right if is_range else left
-        if vector.span:
-            return _suggest_inserted_axes(vector.span, [1], "computes all pairs of their elements")
+        if vector.source_span:
+            return _suggest_inserted_axes(
+                vector.source_span, [1], "computes all pairs of their elements"
+            )
     return ""
 
 

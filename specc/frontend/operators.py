@@ -203,7 +203,11 @@ def convert_operands(
     left_kind, right_kind = KIND_BY_DTYPE[left.type.dtype], KIND_BY_DTYPE[right.type.dtype]
     if left_kind != right_kind:
         non_float = left if left_kind != "f" else right
-        name = non_float.span.text if non_float.span and non_float.span.text.isidentifier() else "x"
+        name = (
+            non_float.source_span.text
+            if non_float.source_span and non_float.source_span.text.isidentifier()
+            else "x"
+        )
         helps = [
             f"`cast({name}, to=float)` converts integers to float, and true and false to 1 and 0"
         ]

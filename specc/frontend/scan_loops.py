@@ -329,7 +329,10 @@ def _check_loop_carried_tensor(
         if next_value.type.dtype != previous_value.type.dtype:
             suggestion = "convert it: `cast(x, to=float)`"
         helps = [f"{suggestion}; or give `{name}` this type before the loop"]
-        label, span = f"after an iteration it is {type_after}", next_value.span or statement.span
+        label, span = (
+            f"after an iteration it is {type_after}",
+            next_value.source_span or statement.span,
+        )
         raise_error("E0305", title, span, label, related_labels=related_labels, helps=helps)
     return next_value.value
 

@@ -35,10 +35,10 @@ class UnresolvedValueError(Exception):
 
 @immutable_dataclass
 class Tensor:
-    """A tensor: a value of the graph, and the span of the expression that last read the tensor."""
+    """A graph value, and the source location of the expression that last read the tensor."""
 
     value: Value
-    span: Span | None = None
+    source_span: Span | None = None
 
     @property
     def type(self) -> Type:

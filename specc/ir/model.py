@@ -222,7 +222,7 @@ class StandaloneGeneratorSource:
 
     graph: Graph
     derived: DerivedGraphs
-    decoding: DecodingConfig
+    decoding_config: DecodingConfig
     defaults: Graph | None = None
 
 

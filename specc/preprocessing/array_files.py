@@ -321,7 +321,7 @@ def _narrow_array(array: Array, dtype: str, name: str) -> Array:
     return to_native_order(result)
 
 
-def cast_without_value_change(array: Array, dtype: str, name: str) -> Array:
+def cast_input_array(array: Array, dtype: str, name: str) -> Array:
     """Cast the array of input `name` to `dtype` (`f32`, `i64`, …). Raise E0907 if values change.
     Floats may be rounded to narrower floats, but floats are not cast to integers and bools are not
     cast to numbers.

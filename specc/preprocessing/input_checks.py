@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.preprocessing.array_files import cast_without_value_change, format_index
+from specc.preprocessing.array_files import cast_input_array, format_index
 
 EvaluateDim: TypeAlias = Callable[[str, Mapping[str, int]], int | None]
 """A function that evaluates a dimension such as `2 * src + 1`, given the sizes of named dimensions.
@@ -70,9 +70,7 @@ def check_inputs(
         if spec.name not in arrays_by_name:
             continue
         try:
-            array = cast_without_value_change(
-                np.asarray(arrays_by_name[spec.name]), spec.dtype, spec.name
-            )
+            array = cast_input_array(np.asarray(arrays_by_name[spec.name]), spec.dtype, spec.name)
         except SpeccError as failed:
             checker.errors.extend(failed.diagnostics)
             continue

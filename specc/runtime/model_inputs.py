@@ -18,7 +18,7 @@ from specc.ir.graph import Graph, select_entries
 from specc.ir.ir_printer_and_lexer import parse_dim
 from specc.ir.model import extract_tokenwise_default, find_default_sources, resolve_missing_inputs
 from specc.ir.types import Type
-from specc.preprocessing.array_files import cast_without_value_change
+from specc.preprocessing.array_files import cast_input_array
 from specc.preprocessing.image_prompts import (
     group_images_by_text,
     is_multi_image_input,
@@ -117,7 +117,7 @@ class ModelInputs:
             self.graph, self.preprocessing, converted, self.sequence_input
         ).items():
             array = convert_to_array(value, name, pad_left=self.is_left_padded(name))
-            arrays[name] = cast_without_value_change(array, kinds[name].dtype, name)
+            arrays[name] = cast_input_array(array, kinds[name].dtype, name)
         arrays = group_images_by_text(self.graph, self.preprocessing, arrays)
         checked = check_inputs(
             tuple(kinds.values()), arrays, bounds=self.length_bounds, evaluate_dim=_solve_lengths
@@ -148,7 +148,7 @@ class ModelInputs:
         computed = backend.load_reference().evaluate_graph(defaults, default_inputs, {})
         inputs = self.graph.inputs
         return {
-            name: cast_without_value_change(np.asarray(value), inputs[name].dtype, name)
+            name: cast_input_array(np.asarray(value), inputs[name].dtype, name)
             for name, value in computed.items()
             if name in inputs
         }

@@ -173,10 +173,10 @@ CHECKED_SCALES = "scales checked, with values up to"
 
 
 @dataclass(frozen=True)
-class ComputeDtypeLimit:
-    """The compute dtype of a parameter, which limits the range of its values. If the parameter
-    contains the scales of `weight`, dequantized values are up to `max_code` times as large as a
-    scale.
+class WeightRangeCheck:
+    """The check that the compute dtype `dtype` can represent all values of a parameter. If the
+    parameter contains the scales of `weight`, dequantized values are up to `max_code` times as
+    large as a scale.
     """
 
     dtype: str
@@ -186,11 +186,11 @@ class ComputeDtypeLimit:
 
 @dataclass(frozen=True)
 class RangeCheckedWeights(ParameterOverrides):
-    """Parameters whose values are range-checked if they are in `compute_dtype_limits`. Norm weights
-    are folded into the parameters in `folded_names`. The class implements `ParameterSource`.
+    """Parameters whose values are checked against `range_checks`. Norm weights are folded into the
+    parameters in `folded_names`. The class implements `ParameterSource`.
     """
 
-    compute_dtype_limits: Mapping[str, ComputeDtypeLimit]
+    range_checks: Mapping[str, WeightRangeCheck]
     folded_names: Container[str] = ()
 
     def find_byte_range(self, name: str) -> ByteRange | None:
@@ -199,7 +199,7 @@ class RangeCheckedWeights(ParameterOverrides):
         range.
         """
         byte_range = self.base.find_byte_range(name)
-        if byte_range is not None and name in self.compute_dtype_limits:
+        if byte_range is not None and name in self.range_checks:
             for _ in self.iterate_chunks(name, "f32"):
                 pass
         return byte_range
@@ -208,7 +208,7 @@ class RangeCheckedWeights(ParameterOverrides):
         """Yield the bytes of a parameter in `dtype`. Raise E0517 if a value is out of the compute
         dtype's range, or an error of the underlying parameters.
         """
-        limit = self.compute_dtype_limits.get(name)
+        limit = self.range_checks.get(name)
         for chunk in self.base.iterate_chunks(name, dtype):
             # values that are stored in another dtype were checked during the conversion
             if limit is not None and dtype == "f32":

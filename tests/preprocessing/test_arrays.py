@@ -10,7 +10,7 @@ import pytest
 
 from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.array_files import (
-    cast_without_value_change,
+    cast_input_array,
     convert_nested_lists,
     parse_json_arrays,
     parse_npy,
@@ -176,7 +176,7 @@ def test_json_encoding():
     ],
 )
 def test_exact_conversions(array, dtype):
-    result = cast_without_value_change(array, dtype, "x")
+    result = cast_input_array(array, dtype, "x")
     np.testing.assert_allclose(result.astype(float), array.astype(float), rtol=1e-7)
     assert result.dtype.isnative
 
@@ -199,7 +199,7 @@ def test_exact_conversions(array, dtype):
     ],
 )
 def test_inexact_conversions(array, dtype):
-    assert get_error_code(lambda: cast_without_value_change(array, dtype, "x")) == "E0907"
+    assert get_error_code(lambda: cast_input_array(array, dtype, "x")) == "E0907"
 
 
 def test_json_round_trip_keeps_values():

@@ -38,7 +38,7 @@ class EmittedModel:
             target=get_target("onnx"),
             opset=opset,
             lengths=DimResolver({}),
-            names=NameTable(set(inputs)),
+            name_table=NameTable(set(inputs)),
         )
         results = write({n: NodeResult(g, n, dtype) for n, (dtype, _) in inputs.items()})
         outputs = [

@@ -27,9 +27,9 @@ from specc.transforms.linear_weights import find_norm_folds
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_sources import RandomInitWeights, read_parameter
 from specc.weights.transposed_weights_and_norm_folding import (
-    ComputeDtypeLimit,
     NormFoldedWeights,
     RangeCheckedWeights,
+    WeightRangeCheck,
 )
 from specc.weights.weight_rules import ModelParameter
 
@@ -332,7 +332,7 @@ def test_overflow_of_a_folded_weight(dtype: str) -> None:
     gain = np.full(4, 1024, np.float32)
     folded = fold_all_norms(graph, {}, {"g": gain, "b": np.zeros_like(gain), "w": large})
     narrow = RangeCheckedWeights(
-        folded, {"w": ComputeDtypeLimit("f16", "w")}, folded.fold_by_parameter
+        folded, {"w": WeightRangeCheck("f16", "w")}, folded.fold_by_parameter
     )
     for values, kind in ((folded, dtype), (narrow, "f32")):
         with pytest.raises(SpeccError) as caught:

@@ -53,7 +53,7 @@ class StrategyInputs:
     """
 
     g: Emitter
-    decoding: DecodingConfig
+    decoding_config: DecodingConfig
     batch: Dim
     vocabulary: int
     step_batch_size: Dim
@@ -65,7 +65,7 @@ class StrategyInputs:
         """Return the logits processors of the decoding settings."""
         return LogitsProcessors(
             g=self.g,
-            decoding=self.decoding,
+            decoding_config=self.decoding_config,
             vocabulary=self.vocabulary,
             max_tokens=self.scalars[MAX_TOKENS_INPUT],
             penalty=self.scalars.get(PENALTY_INPUT),
@@ -74,16 +74,16 @@ class StrategyInputs:
 
 class DecodingStrategy(Protocol):
     """A decoding strategy, which emits the selection of the next tokens in each iteration.
-    `carries` are the loop-carried values of the strategy.
+    `carried_values` are its loop-carried values.
     """
 
-    carries: list[LoopCarry]
+    carried_values: list[LoopCarry]
 
     def emit_step(
-        self, logits: OnnxValue, iteration: OnnxValue, carries: Sequence[OnnxValue]
+        self, logits: OnnxValue, iteration: OnnxValue, carried_values: Sequence[OnnxValue]
     ) -> TokenSelection:
         """Emit the selection of the next tokens from logits f32[batch, vocabulary] in iteration
-        `iteration` i64[]; `carries` are the current values of `self.carries`.
+        `iteration` i64[]. `carried_values` are the current values of `self.carried_values`.
         """
         ...
 
@@ -96,7 +96,7 @@ def make_decoding_strategy(inputs: StrategyInputs) -> DecodingStrategy:
     """Create the strategy that the decoding settings select. Its constructor emits loop-invariant
     nodes.
     """
-    is_beam_search = inputs.decoding.strategy == "beam"
+    is_beam_search = inputs.decoding_config.strategy == "beam"
     return BeamSearchStrategy(inputs) if is_beam_search else SingleSequenceStrategy(inputs)
 
 
@@ -109,7 +109,7 @@ class SingleSequenceStrategy:
         g, size = inputs.g, inputs.step_batch_size
         self.inputs, self.processors = inputs, inputs.make_logits_processors()
         self.sampler: SamplerState | None = None
-        if inputs.decoding.strategy == "sample":
+        if inputs.decoding_config.strategy == "sample":
             check_sampling_opset(g.opset)
             settings = {name: inputs.scalars[name] for name in SAMPLING_INPUTS}
             seed, batch_size = inputs.scalars[SEED_INPUT], g.emit_length(size)
@@ -120,7 +120,7 @@ class SingleSequenceStrategy:
             g.emit_node("Expand", value, result_shape)
             for value, result_shape in ((False, shape), (0, empty_shape), (0.0, empty_shape))
         )
-        self.carries = [
+        self.carried_values = [
             LoopCarry("is_finished", Type.of("bool", size), is_finished),
             LoopCarry("tokens", Type.of("i64", size, GENERATED_DIM), tokens),
             LoopCarry("scores", Type.of("f32", size, GENERATED_DIM), scores),
@@ -128,11 +128,11 @@ class SingleSequenceStrategy:
         ]
 
     def emit_step(
-        self, logits: OnnxValue, iteration: OnnxValue, carries: Sequence[OnnxValue]
+        self, logits: OnnxValue, iteration: OnnxValue, carried_values: Sequence[OnnxValue]
     ) -> TokenSelection:
         """Select one token per sequence."""
-        decoding = self.inputs.decoding
-        is_finished, tokens_so_far, scores, *history = carries
+        decoding = self.inputs.decoding_config
+        is_finished, tokens_so_far, scores, *history = carried_values
         allowed_scores = self.processors.emit_scores(logits, iteration, history)
         if self.sampler:
             sampled = emit_sampled_tokens(self.sampler, allowed_scores, iteration)
@@ -173,18 +173,18 @@ class BeamSearchStrategy:
         g = inputs.g
         self.inputs, self.processors = inputs, inputs.make_logits_processors()
         sequences = g.emit_shape([inputs.batch])
-        self.carries = [
-            *onnx_beam_search.emit_beam_carries(g, inputs.decoding, sequences),
+        self.carried_values = [
+            *onnx_beam_search.emit_beam_carries(g, inputs.decoding_config, sequences),
             *self.processors.emit_history_carries(inputs.batch, inputs.prompt, inputs.padding_mask),
         ]
 
     def emit_step(
-        self, logits: OnnxValue, iteration: OnnxValue, carries: Sequence[OnnxValue]
+        self, logits: OnnxValue, iteration: OnnxValue, carried_values: Sequence[OnnxValue]
     ) -> TokenSelection:
         """Select one token per hypothesis."""
-        decoding = self.inputs.decoding
+        decoding = self.inputs.decoding_config
         count = len(onnx_beam_search.BeamState._fields)
-        state, history = onnx_beam_search.BeamState(*carries[:count]), carries[count:]
+        state, history = onnx_beam_search.BeamState(*carried_values[:count]), carried_values[count:]
         log_probs = logits.emit_node("LogSoftmax", axis=1)
         log_probs = self.processors.emit_scores(log_probs, iteration, history)
         if decoding.renormalize_logits:
@@ -194,11 +194,11 @@ class BeamSearchStrategy:
             log_probs = is_allowed.if_else(renormalized, onnx_beam_search.NO_SCORE)
         search = onnx_beam_search.BeamSearchStep(
             g=logits.g,
-            decoding=decoding,
+            decoding_config=decoding,
             state=state,
             vocabulary=self.inputs.vocabulary,
             length=iteration + 1,
-            limit=self.processors.max_tokens,
+            max_length=self.processors.max_tokens,
         )
         is_invalid = emit_invalid_logits_mask(logits)
         selection = onnx_beam_search.emit_beam_step(search, log_probs, is_invalid)
@@ -209,7 +209,7 @@ class BeamSearchStrategy:
 
     def map_outputs(self, final_carries: Sequence[OnnxValue]) -> dict[str, Tensor]:
         """Return `tokens` i64[batch, best, generated] and `scores` f32[batch, best], best first."""
-        decoding = self.inputs.decoding
+        decoding = self.inputs.decoding_config
         scores, tokens = final_carries[2], final_carries[3]
         best = Dim.from_value(decoding.num_return_sequences)
         if decoding.num_return_sequences < decoding.num_beams:

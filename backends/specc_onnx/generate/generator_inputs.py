@@ -77,7 +77,7 @@ class GeneratorDefinition(StandaloneGeneratorSource):
     @classmethod
     def from_graph(cls, source: StandaloneGeneratorSource) -> "GeneratorDefinition":
         """Return the definition of the standalone generator `source`."""
-        return cls(source.graph, source.derived, source.decoding, source.defaults)
+        return cls(source.graph, source.derived, source.decoding_config, source.defaults)
 
     @property
     def parameters(self) -> dict[str, Value]:
@@ -115,7 +115,7 @@ class GeneratorDefinition(StandaloneGeneratorSource):
         other_types = [
             t for n, t in self.inputs.items() if n not in (prompt_input, *self.padding_masks)
         ]
-        return (bool(self.decoding.start_token_ids) or self.starts_from_prefix) and any(
+        return (bool(self.decoding_config.start_token_ids) or self.starts_from_prefix) and any(
             d == batch for t in other_types for d in t.shape
         )
 
@@ -124,7 +124,7 @@ class GeneratorDefinition(StandaloneGeneratorSource):
         """Return True if the last prefix position (a position before the first token) predicts the
         first token of an empty sequence.
         """
-        return not self.decoding.start_token_ids and bool(self.derived.initial_logits_output)
+        return not self.decoding_config.start_token_ids and bool(self.derived.initial_logits_output)
 
     @property
     def inputs(self) -> dict[str, Type]:

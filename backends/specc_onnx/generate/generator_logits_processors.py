@@ -32,7 +32,7 @@ class LogitsProcessors:
     """
 
     g: Emitter
-    decoding: DecodingConfig
+    decoding_config: DecodingConfig
     vocabulary: int
     max_tokens: OnnxValue
     penalty: OnnxValue | None
@@ -40,7 +40,7 @@ class LogitsProcessors:
     @property
     def needs_token_history(self) -> bool:
         """Return True if a logits processor depends on the previous tokens or their count."""
-        decoding = self.decoding
+        decoding = self.decoding_config
         needs_count = decoding.min_length and decoding.stop_token_ids
         return bool(decoding.no_repeat_ngram_size or decoding.bad_words_ids or needs_count)
 
@@ -57,7 +57,7 @@ class LogitsProcessors:
             type = Type.of("bool", batch, self.vocabulary)
             carries.append(LoopCarry("seen_tokens", type, seen_tokens))
         if self.needs_token_history:
-            history = _emit_prompt_history(self.decoding, prompt, padding_mask)
+            history = _emit_prompt_history(self.decoding_config, prompt, padding_mask)
             carries.append(LoopCarry("history", Type("i64", (batch, HISTORY_DIM)), history))
         return carries
 
@@ -79,7 +79,7 @@ class LogitsProcessors:
         tokens that are banned at step `iteration` i64[]; `history` are the values of
         `emit_history_carries`.
         """
-        g, decoding = self.g, self.decoding
+        g, decoding = self.g, self.decoding_config
         if self.penalty:
             scores = emit_repetition_penalty(scores, history[0], self.penalty)
         raw_scores = scores
@@ -114,7 +114,7 @@ class LogitsProcessors:
         """Emit a bool[batch, vocabulary] mask of the banned tokens for each logits processor that
         depends on the token history.
         """
-        decoding, masks = self.decoding, []
+        decoding, masks = self.decoding_config, []
         if decoding.no_repeat_ngram_size:
             masks.append(self._emit_repeated_ngrams(history, decoding.no_repeat_ngram_size))
         sorted_sequences = sorted(decoding.bad_words_ids, key=len)

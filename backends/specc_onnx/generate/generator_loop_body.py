@@ -132,16 +132,16 @@ class LoopIteration:
     empty_prompt_mask: OnnxValue | None = None
 
     @property
-    def carries(self) -> list[LoopCarry]:
+    def carried_values(self) -> list[LoopCarry]:
         """Return every loop-carried value, in the order of the loop's inputs."""
-        return [*self.token_carries, *self.state_carries, *self.strategy.carries]
+        return [*self.token_carries, *self.state_carries, *self.strategy.carried_values]
 
 
 def build_generation_body(context: GenerationContext, loop: LoopIteration) -> GraphProto:
     """Build the `Loop` body. The inputs of the body are the iteration, the condition and the
     loop-carried values. The outputs of the body are the condition and the next loop-carried values.
     """
-    g, step, carries = context.g, context.derived.step, loop.carries
+    g, step, carries = context.g, context.derived.step, loop.carried_values
     state_count = len(loop.token_carries) + len(loop.state_carries)
     with g.open_body() as body:
         g.site = LoweringSite(("step",))
@@ -177,7 +177,7 @@ def _emit_step(context: GenerationContext, loop: LoopIteration) -> OnnxValue:
     g, step = context.g, context.derived.step
     lower_nodes(g, step, {node for node, _ in step.nodes} - loop.hoisted_nodes)
     g.site = LoweringSite(("select_token",))
-    logits = g.values.tensors[step.outputs[context.decoding.logits_output]]
+    logits = g.values.tensors[step.outputs[context.decoding_config.logits_output]]
     # The logits may have no position axis.
     last_logits = logits if logits.rank == 2 else logits.squeeze(1)
     # Scores are sums over many steps, so they are f32 even in 16-bit models.
@@ -228,7 +228,7 @@ def emit_iteration_logits(
 def _emit_next_carries(
     context: GenerationContext, body_tensors: Mapping[str, Tensor], selection: TokenSelection
 ) -> list[OnnxValue]:
-    """Return the next loop-carried values, in the order of `LoopIteration.carries`."""
+    """Return the next loop-carried values, in the order of `LoopIteration.carried_values`."""
     dtype = context.derived.step.inputs[context.derived.sequence_input].type.dtype
     token = selection.tokens.unsqueeze(1).cast(dtype)
     return [

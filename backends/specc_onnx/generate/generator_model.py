@@ -81,9 +81,9 @@ def build_generation_model(
     g.site = LoweringSite(("generate",))
     # An empty batch has no last token, so the loop is skipped.
     has_batch = g.emit_length(context.batch) > 0
-    initial_values = (c.initial_value for c in loop.carries)
+    initial_values = (c.initial_value for c in loop.carried_values)
     loop_inputs = (context.scalars[MAX_TOKENS_INPUT], has_batch, *initial_values)
-    final_values = g.emit_nodes("Loop", len(loop.carries), *loop_inputs, body=body)
+    final_values = g.emit_nodes("Loop", len(loop.carried_values), *loop_inputs, body=body)
     strategy_values = final_values[len(loop.token_carries) + len(loop.state_carries) :]
     outputs = loop.strategy.map_outputs(strategy_values)
     inputs = {**context.types, **{x.name: x.type for x in context.scalars.values()}}
@@ -96,7 +96,7 @@ def _make_generation_context(
     definition: GeneratorDefinition, target: Target, opset: int
 ) -> GenerationContext:
     """Return the initial context of a standalone generator, without any emitted nodes."""
-    graph, derived, decoding = definition.graph, definition.derived, definition.decoding
+    graph, derived, decoding = definition.graph, definition.derived, definition.decoding_config
     types = dict(definition.inputs)
     used_names = set(types)
     # If the spec has an input `seed`, the scalar input gets a name with a numeric suffix.
@@ -114,12 +114,12 @@ def _make_generation_context(
         target=target,
         opset=opset,
         lengths=lengths,
-        names=NameTable({*types, *scalar_names.values()}, graph_name=graph.name),
+        name_table=NameTable({*types, *scalar_names.values()}, graph_name=graph.name),
     )
     return GenerationContext(
         graph=graph,
         derived=derived,
-        decoding=decoding,
+        decoding_config=decoding,
         defaults=definition.defaults,
         g=g,
         types=types,
@@ -149,13 +149,13 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
         type = context.derived.step.inputs[name].type
         encoder_output = context.main_tensors[name].with_type(type)
         loop_invariant_inputs[name] = context.repeat_for_beams(encoder_output).with_type(type)
-    logits = context.derived.step.outputs[context.decoding.logits_output].type
+    logits = context.derived.step.outputs[context.decoding_config.logits_output].type
     vocabulary = logits.shape[-1].number
     assert vocabulary is not None, "the number of tokens is known"
     g.site = LoweringSite(("select_token",))
     strategy_inputs = StrategyInputs(
         g=g,
-        decoding=context.decoding,
+        decoding_config=context.decoding_config,
         batch=context.batch,
         vocabulary=vocabulary,
         step_batch_size=context.step_batch_size,
@@ -199,7 +199,7 @@ def _emit_begin_token(context: GenerationContext) -> OnnxValue | None:
     """Emit the start (BOS) tokens for an omitted prompt, and their padding mask. Return a bool[1]
     that is true if the prompt is omitted, or None if generation needs no start token.
     """
-    g, start_ids = context.g, context.decoding.start_token_ids
+    g, start_ids = context.g, context.decoding_config.start_token_ids
     g.site = LoweringSite(("start",))
     prompt_input = context.derived.sequence_input
     prompt_type, is_absent = context.types[prompt_input], None

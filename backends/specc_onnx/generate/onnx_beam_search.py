@@ -85,22 +85,24 @@ def emit_beam_carries(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSearchStep:
     """A beam search step: the previous `state`, the number `length` i64[] of generated tokens
-    including the token of the step, and the maximum length `limit` i64[].
+    including the token of the step, and `max_length` i64[].
     """
 
     g: Emitter
-    decoding: DecodingConfig
+    decoding_config: DecodingConfig
     state: BeamState
     vocabulary: int
     length: OnnxValue
-    limit: OnnxValue
+    max_length: OnnxValue
 
     @property
     def candidate_count(self) -> int:
         """Return the number of candidate continuations per sequence and step."""
         # Each beam may finish with each stop token; `num_beams` other candidates remain.
-        count = max(2, 1 + len(self.decoding.stop_token_ids)) * self.decoding.num_beams
-        return min(count, self.decoding.num_beams * self.vocabulary)
+        count = (
+            max(2, 1 + len(self.decoding_config.stop_token_ids)) * self.decoding_config.num_beams
+        )
+        return min(count, self.decoding_config.num_beams * self.vocabulary)
 
 
 def emit_beam_step(
@@ -109,7 +111,7 @@ def emit_beam_step(
     """Emit a step for log-probabilities `[s·n, vocabulary]`, which may be `[s, vocabulary]` in the
     first step. If a live beam has invalid logits, the search ends with `NO_TOKEN` and a NaN score.
     """
-    n = step.decoding.num_beams
+    n = step.decoding_config.num_beams
     batch = emit_axis_length(step.state.scores, 0)
     beam_count = batch * [n]
     # In the first step, there may be a single logits vector per sequence, from which all beams
@@ -148,7 +150,7 @@ def _emit_candidates(step: BeamSearchStep, log_probs: OnnxValue) -> BeamCandidat
     """Emit the best continuations of the live beams from log-probabilities `[s, 1, vocabulary]`
     (equal for all beams) or `[s, n, vocabulary]`.
     """
-    n = step.decoding.num_beams
+    n = step.decoding_config.num_beams
     parent_scores = step.state.scores.unsqueeze(2)
     # An unused beam may have NaN logits.
     is_live = parent_scores > NO_SCORE
@@ -158,10 +160,10 @@ def _emit_candidates(step: BeamSearchStep, log_probs: OnnxValue) -> BeamCandidat
     parents, tokens = (indices.emit_node(kind, step.vocabulary) for kind in ("Div", "Mod"))
     parent_sequences = _emit_gathered_beams(step, step.state.sequences, parents, n)
     sequences = parent_sequences.emit_node("Concat", tokens.unsqueeze(2), axis=2)
-    is_finished = step.length >= step.limit
-    for stop in step.decoding.stop_token_ids:
+    is_finished = step.length >= step.max_length
+    for stop in step.decoding_config.stop_token_ids:
         is_finished = is_finished | tokens.equals(stop)
-    if not step.decoding.stop_token_ids:
+    if not step.decoding_config.stop_token_ids:
         is_finished = is_finished.expand(tokens.runtime_shape())
     return BeamCandidates(scores, parents, tokens, sequences, is_finished)
 
@@ -172,7 +174,7 @@ def _emit_finished_beams(
     """Emit the `n` best finished hypotheses so far as scores f32[s, n], sequences i64[s, n, t + 1],
     and bool[s, n], which is true for slots that contain a hypothesis.
     """
-    g, n = step.g, step.decoding.num_beams
+    g, n = step.g, step.decoding_config.num_beams
     # As in transformers, only the first `num_beams` candidates may finish.
     may_finish = g.emit_constant([[c < n for c in range(step.candidate_count)]], "bool")
     finishes_now = candidates.is_finished & may_finish & step.state.can_improve
@@ -181,7 +183,7 @@ def _emit_finished_beams(
         _emit_normalized_scores(step, candidates.scores, step.length), ~finishes_now
     )
     column = step.state.scores.runtime_shape().emit_node("Concat", [1], axis=0)
-    fill_column = g.emit_node("Expand", step.decoding.fill_token_id, column)
+    fill_column = g.emit_node("Expand", step.decoding_config.fill_token_id, column)
     # Hypotheses that finished earlier are padded to the current length.
     earlier_sequences = step.state.finished_sequences.emit_node("Concat", fill_column, axis=2)
     sequences = earlier_sequences.emit_node("Concat", candidates.sequences, axis=1)
@@ -193,7 +195,7 @@ def _emit_finished_beams(
     is_beam_finished = is_beam_finished.gather_elements(indices, 1).cast("bool")
     finished_sequences = _emit_gathered_beams(step, sequences, indices, n + step.candidate_count)
     finished_sequences = is_beam_finished.unsqueeze(2).if_else(
-        finished_sequences, step.decoding.fill_token_id
+        finished_sequences, step.decoding_config.fill_token_id
     )
     return best_scores, finished_sequences, is_beam_finished
 
@@ -206,9 +208,11 @@ def _emit_can_improve(
     `num_beams` finished hypotheses. If `early_stopping` is not True, a sequence can improve while
     its best live beam has a higher score than its worst finished hypothesis.
     """
-    waits_for_limit = step.decoding.early_stopping == "never" and step.decoding.length_penalty > 0
+    waits_for_limit = (
+        step.decoding_config.early_stopping == "never" and step.decoding_config.length_penalty > 0
+    )
     best_score = scores.slice(1, 0, 1)
-    if step.decoding.early_stopping is True:
+    if step.decoding_config.early_stopping is True:
         is_live = best_score > NO_SCORE
         can_improve = is_live & _emit_any(~is_finished)
         return step.state.can_improve & can_improve
@@ -216,9 +220,11 @@ def _emit_can_improve(
     # divisor of the maximum length. If early_stopping="never", the worst finished score is compared
     # with this score.
     best_score = _emit_normalized_scores(
-        step, best_score, step.limit if waits_for_limit else step.length
+        step, best_score, step.max_length if waits_for_limit else step.length
     )
-    worst_score = finished_scores.slice(1, step.decoding.num_beams - 1, step.decoding.num_beams)
+    worst_score = finished_scores.slice(
+        1, step.decoding_config.num_beams - 1, step.decoding_config.num_beams
+    )
     worst_score = is_finished.if_else(worst_score, NO_SCORE)
     can_improve = _emit_any(best_score > worst_score)
     return step.state.can_improve & can_improve
@@ -230,7 +236,7 @@ def _emit_normalized_scores(step: BeamSearchStep, scores: OnnxValue, count: Onnx
     """
     # As in the Python implementation, the score is computed in f64 and rounded once, so that ties
     # are equal in both.
-    divisor = count.cast("f64").emit_node("Pow", step.decoding.length_penalty)
+    divisor = count.cast("f64").emit_node("Pow", step.decoding_config.length_penalty)
     normalized_scores = (scores.cast("f64") / divisor).cast("f32")
     normalized_scores = normalized_scores.maximum(MIN_SCORE)
     return _emit_masked_scores(normalized_scores, scores.equals(NO_SCORE))

@@ -61,17 +61,18 @@ def attend(
 ) -> tuple[OnnxValue, OnnxValue | None]:
     """Lower `Attend`; return its output and its attention weights (None if unused)."""
     if is_kv_buffer(g, key):
-        _record_attention_note(g, query.dtype, {ATTENTION_FORM: "into KV buffers"})
+        _record_attention_weight_location(g, query.dtype, {ATTENTION_FORM: "into KV buffers"})
         return emit_kv_buffer_attention(op, g, query, key, values, mask, bias), None
     operands = AttentionOperands(q=query, k=key, v=values, mask=mask, bias=bias, sinks=sinks)
     plan = _plan_attention_blocks(g, operands)
     if isinstance(plan, LocalAttentionPlan):
-        result = emit_local_attention(op, g, operands, plan)
+        attention = emit_local_attention(op, g, operands, plan)
         description = f"dense, {plan}"
     else:
-        result, description = emit_dense_attention(op, g, operands), f"dense: {plan}"
-    _record_attention_note(g, query.dtype, {**result.notes, ATTENTION_FORM: description})
-    return emit_output_per_head(result, query.shape[1], values.shape[3]), result.weights
+        attention, description = emit_dense_attention(op, g, operands), f"dense: {plan}"
+    location = {**attention.weight_location, ATTENTION_FORM: description}
+    _record_attention_weight_location(g, query.dtype, location)
+    return emit_output_per_head(attention, query.shape[1], values.shape[3]), attention.weights
 
 
 def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> LocalAttentionPlan | str:
@@ -195,12 +196,12 @@ def masked_normalization(
 def weighted_sum(op: ops.WeightedSum, g: Emitter, weights: Tensor, values: Tensor) -> OnnxValue:
     """Lower `w @ v` to a sum over the keys of a local-p window, a blocked sum, or a MatMul."""
     if weights.value and weights.value.node:
-        _record_attention_note(g, weights.dtype, {"weights": weights.name})
+        _record_attention_weight_location(g, weights.dtype, {"weights": weights.name})
     result = emit_window_sum(g, weights, values) or emit_blocked_weighted_sum(g, weights, values)
     return emit_matmul(weights, values) if result is None else result
 
 
-def _record_attention_note(g: Emitter, dtype: str, facts: Mapping[str, str]) -> None:
+def _record_attention_weight_location(g: Emitter, dtype: str, facts: Mapping[str, str]) -> None:
     """Record the names of the values from which a layer's attention weights can be computed, for
     `BuiltModel.attention_weight_locations`. Layers inside loops are not recorded.
     """

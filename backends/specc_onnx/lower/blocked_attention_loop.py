@@ -78,12 +78,12 @@ def emit_local_attention(
         keys, queries = plan.parts.key_conditions, plan.parts.query_conditions
         global_tokens = GlobalTokens(_emit_true_indices(g, keys), _emit_true_indices(g, queries))
     is_long = emit_blocking_condition(g, b, n, plan, global_tokens)
-    dense_operands, notes = prepare_dense_operands(op, g, operands, is_long)
+    dense_operands, weight_location = prepare_dense_operands(op, g, operands, is_long)
 
     def emit_dense() -> list[OnnxValue]:
         attention = emit_dense_attention(op, g, dense_operands)
-        notes.update(attention.notes)
-        return [attention.result]
+        weight_location.update(attention.weight_location)
+        return [attention.output]
 
     def emit_blocks() -> list[OnnxValue]:
         with assume_nonempty(g, b, n):
@@ -100,7 +100,10 @@ def emit_local_attention(
 
     (result,) = emit_if(g, is_long, [result_type], {"long": emit_blocks, "short": emit_dense})
     return AttentionResult(
-        result=result, is_packed=is_packed, weights=None, notes={**notes, "blocks": result.name}
+        output=result,
+        is_packed=is_packed,
+        weights=None,
+        weight_location={**weight_location, "blocks": result.name},
     )
 
 
@@ -125,11 +128,11 @@ def prepare_dense_operands(
     if can_fuse_attention(op, g, operands):
         key = tuple(x.value if x else None for x in (mask, bias))
         combined_mask = _emit_short_operand(g, is_long, key, emit_mask)
-        notes = {"mask": combined_mask.name}
-        return replace(operands, mask=None, bias=None, combined_mask=combined_mask), notes
+        weight_location = {"mask": combined_mask.name}
+        return replace(operands, mask=None, bias=None, combined_mask=combined_mask), weight_location
     mask, bias = (x and emit_short_sequence_branch(x) for x in (mask, bias))
-    notes = {n: t.name for n, t in (("mask", mask), ("added", bias)) if t}
-    return replace(operands, mask=mask, bias=bias), notes
+    weight_location = {n: t.name for n, t in (("mask", mask), ("added", bias)) if t}
+    return replace(operands, mask=mask, bias=bias), weight_location
 
 
 def _emit_recomputed_full_mask(g: Emitter, x: Tensor) -> Tensor:
@@ -248,7 +251,7 @@ def _emit_attention_blocks(
     def emit_block_attention(queries: PositionSpan, keys: PositionSpan) -> Tensor:
         attention = _emit_partial_attention(op, g, operands, queries, keys)
         shape = (b, size, h * e) if attention.is_packed else (b, h, size, e)
-        return attention.result.with_shape(shape)
+        return attention.output.with_shape(shape)
 
     return emit_block_loop(g, n, plan, emit_block_attention, global_tokens.keys)
 
@@ -377,7 +380,7 @@ def _emit_global_queries(
     def emit_global_queries() -> list[OnnxValue]:
         with bind_dim_size(g, GLOBAL_QUERIES_DIM, count):
             span = PositionSpan(indices, indices, GLOBAL_QUERIES_DIM, indices, has_range=False)
-            updates = _emit_partial_attention(op, g, operands, span, None).result
+            updates = _emit_partial_attention(op, g, operands, span, None).output
         with _enter_blocks_scope(g):
             # `ScatterElements` requires one index per element, not one index per position.
             other_axes = [a for a in range(result.rank) if a != axis]

@@ -48,14 +48,14 @@ class AttentionOperands:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionResult:
     """The output of an attention layer, `[b, t, h·e]` if `is_packed`, otherwise `[b, h, t, e]`.
-    `weights` is None if the attention weights are not computed. `notes` contains the names of the
-    values from which instrumentation can compute them.
+    `weights` is None if the attention weights are not computed. `weight_location` contains the
+    names of the values from which instrumentation computes them.
     """
 
-    result: OnnxValue
+    output: OnnxValue
     is_packed: bool
     weights: OnnxValue | None
-    notes: Mapping[str, str]
+    weight_location: Mapping[str, str]
 
 
 def emit_dense_attention(
@@ -83,8 +83,8 @@ def can_fuse_attention(op: ops.Attend, g: Emitter, operands: AttentionOperands) 
 def emit_output_per_head(attention: AttentionResult, heads: Dim, width: Dim) -> OnnxValue:
     """Emit the attention output as `[b, h, t, e]`."""
     if not attention.is_packed:
-        return attention.result
-    return emit_split_heads(attention.result, heads, width)
+        return attention.output
+    return emit_split_heads(attention.output, heads, width)
 
 
 def emit_split_heads(packed: OnnxValue, heads: Dim, width: Dim) -> OnnxValue:
@@ -126,8 +126,10 @@ def emit_decomposed_attention(
     grouped_weights = emit_reshape(weights, grouped_shape, source_shape=operands.score_shape)
     result = grouped_weights.emit_node("MatMul", values)
     result = emit_reshape(result, (b, h, q, e), source_shape=(*leading_shape, q, e))
-    notes = {"weights": weights.name}
-    return AttentionResult(result=result, is_packed=False, weights=weights, notes=notes)
+    location = {"weights": weights.name}
+    return AttentionResult(
+        output=result, is_packed=False, weights=weights, weight_location=location
+    )
 
 
 def _emit_grouped_heads(x: Tensor, kv_heads: Dim, group_size: Dim | None) -> OnnxValue:
@@ -188,13 +190,16 @@ def emit_fused_attention(
 
     possibly_empty = [d for d in dict.fromkeys((b, q, k)) if not g.lengths.is_positive(d)]
     if possibly_empty:
-        results, notes = _emit_nonempty_branch(g, possibly_empty, types, emit_attention)
+        results, weight_location = _emit_nonempty_branch(g, possibly_empty, types, emit_attention)
     else:
         results = emit_attention()
-        notes = {"node": results[0].name}
+        weight_location = {"node": results[0].name}
     weights = results[1] if result_count == 2 else None
     return AttentionResult(
-        result=results[0], is_packed=packed_inputs is not None, weights=weights, notes=notes
+        output=results[0],
+        is_packed=packed_inputs is not None,
+        weights=weights,
+        weight_location=weight_location,
     )
 
 

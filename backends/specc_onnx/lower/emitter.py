@@ -150,7 +150,7 @@ class Emitter:
     target: Target
     opset: int
     lengths: DimResolver
-    names: NameTable
+    name_table: NameTable
     values: ValueTable = field(default_factory=ValueTable)
     bodies: BodyStack = field(default_factory=BodyStack)
     layouts: LayoutCache = field(default_factory=LayoutCache)
@@ -207,7 +207,7 @@ class Emitter:
     def scope_prefix(self) -> str:
         """Return the current scope as a node name prefix, which is never empty."""
         parts = [*filter(None, self.site.scope.split("."))]
-        return "/".join(parts) or self.names.graph_name or "main"
+        return "/".join(parts) or self.name_table.graph_name or "main"
 
     def emit_identity(self, value: OnnxValue, suffix: str) -> OnnxValue:
         """Emit an `Identity`, whose result has a name that ends with `suffix`."""
@@ -217,8 +217,8 @@ class Emitter:
 
     def reserve_name(self, preferred_name: str) -> str:
         """Reserve a unique name, which is the preferred name with a numeric suffix if necessary."""
-        name = make_unique_name(preferred_name, self.names.used)
-        self.names.preferred[name] = preferred_name
+        name = make_unique_name(preferred_name, self.name_table.used)
+        self.name_table.preferred[name] = preferred_name
         return name
 
     def new_tensor(self, suffix: str, type: Type, value: Value | None = None) -> Tensor:
@@ -274,11 +274,11 @@ class Emitter:
             if constant and constant.raw_data == proto.raw_data and constant.dims == proto.dims:
                 return NodeResult(self, name, dtype)
             # the name may already be used by a different constant or by a value of the graph
-            if name not in self.names.used:
+            if name not in self.name_table.used:
                 break
         proto.name = name
         self.values.constants[name] = proto
-        self.names.used.add(name)
+        self.name_table.used.add(name)
         return NodeResult(self, name, dtype)
 
     def emit_length(self, length: DimLike) -> OnnxValue:

@@ -16,7 +16,7 @@ EXPERT_LOOP_NAME = "experts"
 """The last component of the scoped name of the loop body that runs experts."""
 
 
-def iterate_node_bodies(node: NodeProto) -> Iterator[GraphProto]:
+def iterate_subgraphs(node: NodeProto) -> Iterator[GraphProto]:
     """Yield the subgraphs of a node."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -29,13 +29,13 @@ def iterate_nested_graphs(graph: GraphProto) -> Iterator[GraphProto]:
     pending = [graph]
     while pending:
         yield (subgraph := pending.pop())
-        pending += [body for node in subgraph.node for body in iterate_node_bodies(node)]
+        pending += [body for node in subgraph.node for body in iterate_subgraphs(node)]
 
 
 def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
     """Yield the name of every value that a node, or a node in its subgraphs, reads."""
     yield from node.input
-    for body in iterate_node_bodies(node):
+    for body in iterate_subgraphs(node):
         for body_node in body.node:
             yield from iterate_node_inputs(body_node)
         for result in body.output:

@@ -19,7 +19,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from specc.backend import Subgraphs
-from specc_onnx.lower.onnx_nodes import PROBABILITIES_OUTPUT_MODE, iterate_node_bodies
+from specc_onnx.lower.onnx_nodes import PROBABILITIES_OUTPUT_MODE, iterate_subgraphs
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 
 EXECUTION_COUNTS_OUTPUT = "specc.executions"
@@ -68,7 +68,7 @@ def _iterate_graph_scopes(
     producers |= {name: node for node in graph.node for name in node.output}
     yield graph, producers
     for node in graph.node:
-        for body in iterate_node_bodies(node):
+        for body in iterate_subgraphs(node):
             yield from _iterate_graph_scopes(body, producers)
 
 
@@ -127,7 +127,7 @@ class _ExecutionCounter:
         """Add nodes that sum `terms` and the counts of all subgraphs. Return the sum's name."""
         nodes = list[NodeProto]()
         for node in graph.node:
-            if any(True for _ in iterate_node_bodies(node)):
+            if any(True for _ in iterate_subgraphs(node)):
                 terms = [*terms, self._add_node_counts(node, nodes)]
             nodes.append(node)
         if not terms:
@@ -145,11 +145,11 @@ class _ExecutionCounter:
         """
         result = self._make_name()
         if node.op_type == "If":
-            for body in iterate_node_bodies(node):
+            for body in iterate_subgraphs(node):
                 body.output.append(self.make_counts_value_info(self._add_body_counts(body, [])))
             node.output.append(result)
             return result
-        (body,) = iterate_node_bodies(node)
+        (body,) = iterate_subgraphs(node)
         # the inputs of a `Loop` are the trip count, the condition, then the loop-carried values
         counter_count, scan_input_count = 2, 0
         if node.op_type == "Scan":
@@ -213,34 +213,36 @@ PROVIDERS_WITHOUT_WEIGHTS = frozenset({"cuda"})
 """Providers whose `Attention` kernel never returns attention weights (ONNX Runtime 1.31)."""
 
 
-def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Add an output with attention weights `[b, h, q, k]` for each attention layer in `notes` that
-    the model contains. Return the output names by scope. Repeated scopes are numbered.
+def add_attention_outputs(
+    model: ModelProto, locations: Iterable[Mapping[str, str]]
+) -> dict[str, str]:
+    """Add an output with attention weights `[b, h, q, k]` for each attention layer in `locations`
+    that the model contains. Return the output names by scope. Repeated scopes are numbered.
     """
     names: dict[str, str] = {}
-    for note in notes:
+    for location in locations:
         for name in ("mask", "added", "blocks"):
-            _inline_branch(model, note.get(name, ""), "else_branch")
-        value = note.get("weights") or _expose_weights_output(model, note)
+            _inline_branch(model, location.get(name, ""), "else_branch")
+        value = location.get("weights") or _expose_weights_output(model, location)
         if value is None:
             continue
         if value not in {o.name for o in model.graph.output}:
-            type_code = ONNX_TYPE_CODES.get(note.get("dtype", "f32"), ONNX_TYPE_CODES["f32"])
+            type_code = ONNX_TYPE_CODES.get(location.get("dtype", "f32"), ONNX_TYPE_CODES["f32"])
             model.graph.output.append(helper.make_tensor_value_info(value, type_code, None))
-        scope, n = note.get("scope", ""), 1
+        scope, n = location.get("scope", ""), 1
         while (name := scope if n == 1 else f"{scope} {n}") in names:
             n += 1
         names[name] = value
     return names
 
 
-def _expose_weights_output(model: ModelProto, note: Mapping[str, str]) -> str | None:
+def _expose_weights_output(model: ModelProto, location: Mapping[str, str]) -> str | None:
     """Make a layer's attention weights a value of the model. Return the value's name, or None if
     the model does not contain the layer.
     """
     # If a branch was inlined, its value has the name of the `If` result.
-    value = note.get("blocks") or note.get("guard") or note.get("node", "")
-    if "guard" in note:
+    value = location.get("blocks") or location.get("guard") or location.get("node", "")
+    if "guard" in location:
         _inline_branch(model, value, "then_branch")
     node = _find_producer(model, value)
     if node is None or node.op_type != "Attention":

@@ -226,7 +226,7 @@ class OnnxModelFile:
         )
 
     def open_with_attention(
-        self, provider: str, notes: Iterable[Mapping[str, str]]
+        self, provider: str, locations: Iterable[Mapping[str, str]]
     ) -> tuple[OrtModel, dict[str, str]]:
         """Load a model copy that also outputs attention weights; return its output names by
         scope.
@@ -234,8 +234,8 @@ class OnnxModelFile:
         copy = _copy_model(self.model)
         # the caller computes missing attention weights with the reference interpreter
         if provider in PROVIDERS_WITHOUT_WEIGHTS:
-            notes = [note for note in notes if "weights" in note]
-        names = add_attention_outputs(copy, notes)
+            locations = [location for location in locations if "weights" in location]
+        names = add_attention_outputs(copy, locations)
         return self._open_model(copy, provider), names
 
 

@@ -24,11 +24,11 @@ from specc_onnx.lower import (  # noqa: F401  each module registers the rules of
     elementwise,
     indexing,
     loop,
+    mixture_of_experts,
     nn,
     onnx_targets,
     quantized,
     recurrent,
-    route,
     tensor,
 )
 from specc_onnx.lower.dynamic_shapes import DimResolver
@@ -43,8 +43,8 @@ from specc_onnx.lower.kv_buffer_attention import get_buffer_type
 from specc_onnx.lower.onnx_nodes import (
     find_live_nodes,
     iterate_nested_graphs,
-    iterate_node_bodies,
     iterate_node_inputs,
+    iterate_subgraphs,
     make_unique_name,
     make_value_info,
 )
@@ -95,7 +95,7 @@ def assign_final_names(
                     else make_unique_name(f"{final_name}:{len(names)}", used_names)
                 )
         names[f"node {node.name}"] = final_name
-        for body in iterate_node_bodies(node):
+        for body in iterate_subgraphs(node):
             for name in (value.name for value in body.input):
                 names[name] = make_unique_name(preferred_names.get(name, name), used_names)
             assign_final_names(body.node, names, preferred_names, used_names)
@@ -107,7 +107,7 @@ def apply_value_names(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> N
         node.name = names.get(f"node {node.name}", node.name)
         _rename_list(node.input, names)
         _rename_list(node.output, names)
-        for body in iterate_node_bodies(node):
+        for body in iterate_subgraphs(node):
             for value in (*body.input, *body.output, *body.value_info):
                 value.name = names.get(value.name, value.name)
             apply_value_names(body.node, names)
@@ -120,7 +120,7 @@ def _rename_list(field: Any, names: Mapping[str, str]) -> None:
             field[n] = names[name]
 
 
-NAMED_NOTE_FIELDS = frozenset({"node", "guard", "weights", "blocks", "mask", "added"})
+LOCATION_NAME_FIELDS = frozenset({"node", "guard", "weights", "blocks", "mask", "added"})
 """The fields of an attention weight location whose values are names of ONNX values."""
 
 
@@ -169,7 +169,7 @@ def build_model(
         target=target,
         opset=opset,
         lengths=DimResolver(types, graph.length_equations, graph.min_lengths, length_inputs),
-        names=NameTable({*types, *graph.outputs}, graph_name=graph.name),
+        name_table=NameTable({*types, *graph.outputs}, graph_name=graph.name),
     )
     limits = find_length_limits(graph)
     g.facts.max_lengths = {symbol: limit.max_length for symbol, limit in limits.items()}
@@ -239,7 +239,7 @@ def finish_model(
         target=g.target,
         opset=g.opset,
         weights=stored_weights,
-        attention_weight_locations=_list_attention_notes(g, names),
+        attention_weight_locations=_list_attention_weight_locations(g, names),
         types=types,
         length_inputs=g.lengths.length_inputs,
         branch_length_thresholds=g.facts.branch_length_thresholds,
@@ -267,14 +267,14 @@ def _make_graph_proto(
     )
 
 
-def _list_attention_notes(
+def _list_attention_weight_locations(
     g: Emitter, final_names: Mapping[str, str]
 ) -> tuple[Mapping[str, str], ...]:
     """Return the attention weight locations that exist in the final model, with final names."""
     return tuple(
-        {k: final_names[v] if k in NAMED_NOTE_FIELDS else v for k, v in note.items()}
-        for note in g.attention_weight_locations
-        if all(note[key] in final_names for key in NAMED_NOTE_FIELDS & note.keys())
+        {k: final_names[v] if k in LOCATION_NAME_FIELDS else v for k, v in location.items()}
+        for location in g.attention_weight_locations
+        if all(location[key] in final_names for key in LOCATION_NAME_FIELDS & location.keys())
     )
 
 
@@ -334,7 +334,7 @@ def _rename_values(g: Emitter, outputs: Mapping[str, str], used_names: set[str])
     main = g.bodies.open_bodies[0]
     main.nodes = find_live_nodes(main.nodes, outputs)
     names = dict(outputs)
-    assign_final_names(main.nodes, names, g.names.preferred, used_names)
+    assign_final_names(main.nodes, names, g.name_table.preferred, used_names)
     apply_value_names(main.nodes, names)
     main.types = {names[name]: type for name, type in main.types.items() if name in names}
     return names

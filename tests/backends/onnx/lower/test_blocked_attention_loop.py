@@ -22,7 +22,7 @@ from specc.ir import ops
 from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target
 from specc_onnx.lower import blocked_attention_loop, query_key_slices
-from specc_onnx.lower.onnx_nodes import iterate_node_bodies
+from specc_onnx.lower.onnx_nodes import iterate_subgraphs
 from specc_onnx.lower.onnx_values import OnnxValue
 from specc_onnx.lower.query_key_slices import PositionSpan
 from specc_onnx.write.instrumentation import add_attention_outputs
@@ -145,7 +145,7 @@ def test_windows_at_least_as_wide_as_the_sequence() -> None:
 def list_nodes(graph: GraphProto) -> Iterator[str]:
     for node in graph.node:
         yield node.op_type
-        for body in iterate_node_bodies(node):
+        for body in iterate_subgraphs(node):
             yield from list_nodes(body)
 
 
@@ -206,7 +206,7 @@ def _list_short_branch_values(graph: GraphProto) -> set[str]:
 
 def _list_subgraphs(graph: GraphProto) -> Iterator[list[str]]:
     for node in graph.node:
-        for body in iterate_node_bodies(node):
+        for body in iterate_subgraphs(node):
             yield [o for n in body.node for o in n.output]
             yield from _list_subgraphs(body)
 

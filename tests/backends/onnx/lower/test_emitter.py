@@ -47,7 +47,7 @@ def make_branch(name: str) -> GraphProto:
 def test_consecutive_branches_are_distinct_keys() -> None:
     """A branch is freed before the next one is built, so both may have the same id."""
     g = Emitter(
-        target=get_target("onnx"), opset=23, lengths=DimResolver({}), names=NameTable({"long"})
+        target=get_target("onnx"), opset=23, lengths=DimResolver({}), name_table=NameTable({"long"})
     )
     condition = NodeResult(g, "long", "bool")
 
