@@ -362,9 +362,9 @@ def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
             yield path
         case ast.Call(function=ast.Name(path="rope_config")):
             defaults = parse_rope_defaults(source)
-            yield from ROPE_KEYS
-            yield defaults.theta_key
-            yield from (f"{defaults.subconfig_key}.{key}" for key in (*ROPE_KEYS, defaults.theta_key))
+            keys = (*ROPE_KEYS, defaults.theta_key)
+            yield from keys
+            yield from (f"{defaults.subconfig_key}.{key}" for key in keys)
         case ast.Call(args=args):
             for arg in args:
                 yield from _iterate_source_keys(arg)
