@@ -65,7 +65,7 @@ MODEL_GROUPS = (
     (
         "Audio",
         "ast conformer encodec moonshine musicgen musicgen_decoder parakeet_ctc speech_to_text "
-        "streaming_ctc wav2vec2 wav2vec2_bert whisper",
+        "speecht5 speecht5_hifigan streaming_ctc wav2vec2 wav2vec2_bert whisper",
     ),
     ("Time series", "patchtsmixer patchtst timesfm"),
     (

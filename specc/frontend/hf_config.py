@@ -223,6 +223,13 @@ IGNORED_KEY_GROUPS = {
     "element types, which the weight files have": "dtype torch_dtype torchscript",
     "read in training only": "finetuning_task gradient_checkpointing "
     "initializer_factor initializer_range problem_type use_bfloat16",
+    "augmentation and losses of speech models in training": "apply_spec_augment "
+    "contrastive_logits_temperature ctc_loss_reduction ctc_zero_infinity diversity_loss_weight "
+    "guided_attention_loss_num_heads guided_attention_loss_scale guided_attention_loss_sigma "
+    "mask_channel_length mask_channel_min_space mask_channel_other mask_channel_prob "
+    "mask_channel_selection mask_feature_length mask_feature_min_masks mask_feature_prob "
+    "mask_time_length mask_time_min_masks mask_time_min_space mask_time_other mask_time_prob "
+    "mask_time_selection num_negatives use_guided_attention_loss",
     "additional outputs of other programs": "output_attentions output_hidden_states "
     "return_dict use_cache use_return_dict",
     "implementation choices": "_attn_implementation "

@@ -33,8 +33,6 @@ UNSUPPORTED_TYPES = {
     "function of its inputs",
     "nystromformer": "it scales its pseudoinverse by a maximum over the whole batch, so the "
     "result for a sequence depends on the others",
-    "speecht5": "its speech decoder applies dropout at inference, so its outputs are not a "
-    "function of its inputs",
     "gemma3n": "its image encoder is a MobileNetV5 of timm, with the weight names of timm; the "
     "spec gemma3n_text reads a config.json of its language model",
     "vits": "the length of its waveform depends on predicted durations, and it samples noise at "
@@ -52,6 +50,14 @@ UNSUPPORTED_TYPES = {
     "musicgen_melody": "no spec has its prefix of chroma features; see musicgen",
 }
 """The reason why a model type has no built-in spec, by model type."""
+UNSUPPORTED_CLASSES = {
+    **dict.fromkeys(
+        ("SpeechT5ForTextToSpeech", "SpeechT5ForSpeechToSpeech"),
+        "its speech decoder applies dropout at inference, so its outputs are not a function of "
+        "its inputs",
+    )
+}
+"""The reason why a class of a supported model type has no graph, by class."""
 TIMM_TYPE, TIMM_ARCHITECTURE_KEY, TIMM_CONFIG_KEY = "timm_wrapper", "architecture", "pretrained_cfg"
 """The `model_type` of a timm network, the config key that names the network, and a key in every
 config.json of timm. A config.json of timm has no `model_type`."""
@@ -280,7 +286,10 @@ def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
         "E0420",
         f"no graph of `{program.module.path}` corresponds to `{escape_text(classes[0])[:80]}`",
         member.value.span,
-        notes=[f"supported class names: {', '.join(architectures)}"],
+        notes=[
+            *(UNSUPPORTED_CLASSES[name] for name in classes if name in UNSUPPORTED_CLASSES),
+            f"supported class names: {', '.join(architectures)}",
+        ],
         helps=[
             *([format_suggestion(similar)] if similar else []),
             f"select a graph: --graph {graphs[0].name}",

@@ -11,6 +11,7 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
 from specc.driver.weights_section import list_parameters_with_sizes
 from specc.huggingface.model_family import (
+    UNSUPPORTED_CLASSES,
     UNSUPPORTED_TYPES,
     find_spec_for_checkpoint,
     map_supported_model_types,
@@ -115,6 +116,15 @@ def test_unsupported_model_types(kind: str, tmp_path: Path) -> None:
         find_spec_for_checkpoint(str(tmp_path))
     assert failed.value.diagnostics[0].code == "E0419"
     assert failed.value.diagnostics[0].notes == (UNSUPPORTED_TYPES[kind],)
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED_CLASSES)
+def test_unsupported_classes(name: str, tmp_path: Path) -> None:
+    config = {"model_type": "speecht5", "architectures": [name]}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(SpeccError, match=f"E0420.*{name}") as failed:
+        elaborate_spec(open_spec(str(tmp_path)))
+    assert failed.value.diagnostics[0].notes[0] == UNSUPPORTED_CLASSES[name]
 
 
 def test_weights_without_config(tmp_path: Path) -> None:

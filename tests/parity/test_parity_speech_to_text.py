@@ -1,4 +1,4 @@
-"""S2T and Moonshine from directories saved by transformers, one audio file at a time: in a batch
+"""S2T, Moonshine and SpeechT5 from directories saved by transformers, one audio file at a time: in a batch
 the published convolutions read the padding after the end of an audio file.
 """
 
@@ -35,16 +35,16 @@ class Alone(ModelCase):
     """The published model, applied to one audio file after another."""
 
     def run_published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        ids, said = x["decoder_input_ids"], x["decoder_attention_mask"].bool()
-        frames = x["attention_mask"].bool()
+        frames, said = x["attention_mask"].bool(), x["decoder_attention_mask"].bool()
+        kept = {"tgt": said, "frames": frames}
         rows: dict[str, list[torch.Tensor]] = {name: [] for name in self.results}
-        audio = next(iter(self.samples.fields))
-        for n in range(len(ids)):
-            sound = x[audio][n, frames[n]][None]
-            made = theirs(**{audio: sound}, decoder_input_ids=ids[n, said[n]][None])
-            for name in self.results:
-                whole = made[name].new_zeros(ids.shape[1], made[name].shape[2])
-                whole[said[n]] = made[name][0]
+        audio, _, target, _ = self.samples.fields
+        for n in range(len(said)):
+            sound, ids = x[audio][n, frames[n]][None], x[target][n, said[n]][None]
+            made = theirs(**{audio: sound, target: ids})
+            for name, dim in self.results.items():
+                whole = made[name].new_zeros(kept[dim].shape[1], made[name].shape[2])
+                whole[kept[dim][n]] = made[name][0]
                 rows[name].append(whole)
         return {name: torch.stack(found) for name, found in rows.items()}
 
@@ -73,7 +73,52 @@ MOONSHINE = Alone(
           "partial_rotary_factor": 0.7},
     weight_scale=1.5,
 )  # fmt: skip
+SPEECHT5 = Alone(
+    config="SpeechT5Config", model="SpeechT5ForSpeechToText", results={"logits": "tgt"},
+    samples=make_samples(
+        {
+            "input_values": Signal("samples"),
+            "attention_mask": PaddingMask("samples"),
+            "decoder_input_ids": TokenIds("tgt", 31),
+            "decoder_attention_mask": PaddingMask("tgt"),
+        },
+        {"samples": (231, 111, 140), "tgt": (5, 5, 2)},
+    ),
+    # none of the ids is the padding id: published position ids count by ids, ours by the mask
+    tiny={"vocab_size": 40, "hidden_size": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 3,
+          "decoder_attention_heads": 2, "encoder_ffn_dim": 37, "decoder_ffn_dim": 41, "conv_dim": [6, 7, 8],
+          "conv_kernel": [5, 3, 2], "conv_stride": [3, 2, 2], "num_conv_pos_embeddings": 4,
+          "num_conv_pos_embedding_groups": 2, "encoder_max_relative_position": 5, "layer_norm_eps": 1e-3,
+          "pad_token_id": 39},
+)  # fmt: skip
+STATES = make_samples(
+    {
+        "input_values": Signal("frames", 24),
+        "attention_mask": PaddingMask("frames"),
+        "decoder_input_values": Signal("tgt", 24),
+        "decoder_attention_mask": PaddingMask("tgt"),
+    },
+    {"frames": (17, 6, 11), "tgt": (5, 5, 2)},
+)
 CASES = {
+    "speecht5": SPEECHT5,
+    "speecht5, body": replace(
+        SPEECHT5, model="SpeechT5Model", samples=STATES,
+        results={"last_hidden_state": "tgt", "encoder_last_hidden_state": "frames"},
+        tiny=SPEECHT5.tiny | {"hidden_act": "relu", "encoder_max_relative_position": 30},
+    ),
+    "speecht5, layer norm": replace(
+        SPEECHT5, tiny=SPEECHT5.tiny | {"feat_extract_norm": "layer", "conv_bias": True, "scale_embedding": True,
+                                        "num_conv_pos_embeddings": 5, "feat_extract_activation": "relu",
+                                        "tie_word_embeddings": False},
+    ),
+    "speecht5, frames without sinusoidal positions": replace(
+        SPEECHT5, tiny=SPEECHT5.tiny | {"pad_token_id": 0},
+        samples=make_samples(
+            {**SPEECHT5.samples.fields, "decoder_input_ids": TokenIds("tgt", 31)},
+            {"samples": (120, 111, 140), "tgt": (1, 1, 1)},
+        ),
+    ),
     "moonshine": MOONSHINE,
     "moonshine, body": replace(
         MOONSHINE, model="MoonshineModel", results={"last_hidden_state": "tgt"},
@@ -97,12 +142,20 @@ def test_scores(name: str, tmp_path: Path) -> None:
     check_model_outputs(CASES[name], tmp_path)
 
 
+GENERATES = replace(
+    SPEECHT5, tiny=SPEECHT5.tiny | {"tie_word_embeddings": False},
+    # else one token is generated forever
+    suffix_scales={"embed_tokens.weight": 4.0, "final_layer_norm.bias": 0.2},
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("beams", [1, 4])
-def test_moonshine_generates_as_for_each_recording_alone(beams: int, tmp_path: Path) -> None:
-    theirs = MOONSHINE.save_checkpoint(tmp_path).double()
+@pytest.mark.parametrize("case", [MOONSHINE, GENERATES], ids=["moonshine", "speecht5"])
+def test_generates_as_for_each_recording_alone(case: Alone, beams: int, tmp_path: Path) -> None:
+    theirs = case.save_checkpoint(tmp_path).double()
     specc.compile(tmp_path, tmp_path / "package", graphs="step")
     model = specc.load(tmp_path / "package", threads=1)
-    given = MOONSHINE.samples.make_batch()
+    given = case.samples.make_batch()
     how: dict[str, Any] = {"max_tokens": 12}
     if beams > 1:
         how |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,58 @@ def mark_longer(samples: Samples) -> Samples:
     return samples
 
 
+SPEECHT5_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB, "hidden_size": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 20, "decoder_ffn_dim": 12, "encoder_max_relative_position": 3,
+    **{name: WAV2VEC2_SIZES[name] for name in WAV2VEC2_SIZES if "conv" in name}, "feat_extract_norm": "layer",
+}  # fmt: skip
+SPEECH_SAMPLES = make_samples(
+    {
+        "input_values": Signal("samples"),
+        "attention_mask": PaddingMask("samples"),
+        "decoder_input_ids": TokenIds("tgt", VOCAB),
+        "decoder_attention_mask": PaddingMask("tgt"),
+    },
+    {"samples": AUDIO_LENGTHS, "tgt": (5, 5, 2)},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocoderCase(ModelCase):
+    """A vocoder without a padding mask, applied to one spectrogram after another."""
+
+    def save_checkpoint(self, directory: Path) -> Any:
+        """Also set the mean and scale of the mel bins to random values."""
+        hf_model = super().save_checkpoint(directory)
+        source = torch.Generator().manual_seed(1)
+        hf_model.mean.normal_(generator=source)
+        hf_model.scale.uniform_(0.5, 2.0, generator=source)
+        hf_model.save_pretrained(directory)
+        return hf_model
+
+    def run_published(
+        self, hf_model: Any, x: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Return the waveforms of the transformers model, padded with zeros."""
+        pairs = zip(x["spectrogram"], x["spectrogram_mask"].bool(), strict=True)
+        waveforms = [hf_model(spectrogram[mask]) for spectrogram, mask in pairs]
+        return {"waveform": torch.nn.utils.rnn.pad_sequence(waveforms, batch_first=True)}
+
+
+HIFIGAN_SIZES: dict[str, Any] = {
+    "model_in_dim": 6, "upsample_initial_channel": 12, "upsample_rates": [3, 2], "upsample_kernel_sizes": [7, 4],
+    "resblock_kernel_sizes": [3, 5], "resblock_dilation_sizes": [[1, 3], [1, 2]],
+}  # fmt: skip
+HIFIGAN = VocoderCase(
+    config="SpeechT5HifiGanConfig",
+    model="SpeechT5HifiGan",
+    tiny=HIFIGAN_SIZES,
+    samples=make_samples(
+        {"spectrogram": Signal("frames", 6), "spectrogram_mask": PaddingMask("frames")},
+        {"frames": (9, 4, 7), "samples": (54, 24, 42)},
+    ),
+    results={"waveform": "samples"},
+)
 CLAP_SIZES: dict[str, Any] = {
     "text_config": {**TOWER_SIZES, "vocab_size": VOCAB, "max_position_embeddings": 12, "num_hidden_layers": 1}, "projection_dim": 4,
     "audio_config": {"num_mel_bins": 4, "spec_size": 8, "patch_size": 2, "patch_stride": 2, "window_size": 2, "depths": [2, 1],
@@ -280,4 +333,14 @@ AUDIO = {
         ),
         computed="embed_positions",
     ),
+    "speecht5": RecordedCase(
+        case=ModelCase(
+            config="SpeechT5Config",
+            model="SpeechT5ForSpeechToText",
+            tiny=SPEECHT5_SIZES,
+            samples=SPEECH_SAMPLES,
+            results={"logits": "tgt"},
+        )
+    ),
+    "speecht5_hifigan": RecordedCase(case=HIFIGAN),
 }

@@ -73,6 +73,8 @@ MECHANISM_SPECS = frozenset(
         "show_attend_tell",
         "siglip2",
         "sparsemax_lm",
+        "speecht5",
+        "speecht5_hifigan",
         "stablelm",
         "streaming_ctc",
         "t5",
