@@ -51,8 +51,8 @@ MODEL_GROUPS = (
     ),
     (
         "Encoder-decoders",
-        "bart blenderbot encoder_decoder fsmt led m2m_100 marian mbart mvp numbers pegasus "
-        "small_translator switch_transformers t5 transformer",
+        "bart blenderbot encoder_decoder fsmt led m2m_100 marian mbart mvp nllb_moe "
+        "numbers pegasus small_translator switch_transformers t5 transformer",
     ),
     (
         "Vision",

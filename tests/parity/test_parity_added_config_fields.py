@@ -3,6 +3,7 @@ refused, never ignored; see `test_parity_config_fields`.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,12 @@ def of_decoder(
     )
 
 
-def of_seq2seq(spec: str, family: str) -> FieldCase:
+def of_seq2seq(spec: str, family: str, **more: Any) -> FieldCase:
     """Return the fields of an encoder-decoder class of the BART family."""
     sizes = {
         "vocab_size": 31, "d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
         "decoder_attention_heads": 3, "encoder_ffn_dim": 40, "decoder_ffn_dim": 32, "max_position_embeddings": 32,
+        **more,
     }  # fmt: skip
     target = IDS[:, :7] % 31
     given = {"source": IDS, "target": target}
@@ -175,6 +177,11 @@ FAMILIES = {
     ),
     "plbart": of_seq2seq("bart", "PLBart"),
     "blenderbot_small": of_seq2seq("bart", "BlenderbotSmall"),
+    # the class recognizes padding by its id, and runs only experts 0 and 1 (see test_parity_nllb_moe)
+    "nllb_moe": replace(
+        of_seq2seq("nllb_moe", "NllbMoe", pad_token_id=0, encoder_sparse_step=0, decoder_sparse_step=0),
+        excluded_fields=("encoder_sparse_step", "decoder_sparse_step", "pad_token_id"),
+    ),
     "mvp": of_seq2seq("mvp", "Mvp"),
     "ctrl": of_decoder(
         "ctrl", "CTRL", {"vocab_size": 31, "n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 40}, {}, "CTRLLMHeadModel"

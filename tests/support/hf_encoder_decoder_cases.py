@@ -71,6 +71,12 @@ TRANSLATORS = {
     "mvp": make_translation_case(
         "Mvp", **ENCODER_DECODER_SIZES, use_prompt=True, prompt_length=3, prompt_mid_dim=6
     ),
+    "nllb-moe": make_translation_case(
+        "NllbMoe",
+        **ENCODER_DECODER_SIZES,
+        encoder_sparse_step=0,  # transformers 5 runs only experts 0 and 1
+        decoder_sparse_step=0,
+    ),
     "fsmt": replace(
         make_translation_case("FSMT", **ENCODER_DECODER_SIZES, use_cache=False, num_beams=1),
         computed="embed_positions",
