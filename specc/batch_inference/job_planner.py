@@ -33,7 +33,7 @@ from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime.inference_model import has_batch_shared_scales, open_compiled_model
 
 BLOCK_ROWS = 4096
-"""Number of rows per block, enough for batches of similar length with little padding."""
+"""Number of rows per block: enough rows to form batches of similar length with little padding."""
 
 DEFAULT_COLUMNS = ("text", "image")
 """Names of the default columns for a single text input and for a single image input."""

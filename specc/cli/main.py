@@ -123,8 +123,8 @@ MESSAGE_FORMATS = ("full", "short", "json", "sarif")
 
 GARBAGE_COLLECTION_THRESHOLD = 5000
 """Number of new objects after which Python searches for reference cycles. Syntax trees and graphs
-have many objects without cycles: with Python's default of 700, the search takes an eighth of the
-time of `specc check`.
+have many objects but no cycles, so with Python's default of 700, the search takes an eighth of the
+run time of `specc check`.
 """
 
 

@@ -259,7 +259,7 @@ def _print_generated_text(stream: GenerationStream) -> None:
 
 
 def _is_printed_while_generated(stream: GenerationStream) -> bool:
-    """Return True if text is printed during generation, i.e. one sequence without JSON output."""
+    """Return True if text is printed during generation: one sequence, and no JSON output."""
     is_single_sequence = stream.settings.num_return_sequences == 1 and len(stream.prompt) == 1
     has_text = stream.model.decode is not None
     return is_single_sequence and has_text and not get_output_settings().is_machine_readable

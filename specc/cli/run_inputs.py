@@ -107,7 +107,7 @@ class _InputCollector:
         self.values_by_input.setdefault(name, []).append(value)
 
     def _read_arrays(self, name: str, argument: str) -> None:
-        """Assign the named arrays of a file to the inputs of that name, an unnamed array to
+        """Assign a file's named arrays to the inputs of the same name, and an unnamed array to
         `name`.
         """
         self.files.append(argument)

@@ -146,8 +146,8 @@ def select_next_tokens(
 
 
 def compute_token_log_probs(logits: Floats, chosen: Ints, is_padded: Bools) -> Floats:
-    """Return the log-probabilities of the `chosen` tokens, float32 [batch], or 0 for sequences that
-    get a padding token.
+    """Return the log-probabilities of the `chosen` tokens, float32 [batch], or 0 for sequences
+    whose chosen token is padding.
     """
     log_probs = compute_log_softmax_f32(logits)
     scores: Floats = np.take_along_axis(log_probs, chosen[:, None], axis=1)[:, 0]

@@ -20,7 +20,7 @@ of all beams stay in memory."""
 MAX_LENGTH_PENALTY = 20
 """Maximum length penalty for which `length ** length_penalty` does not overflow float64."""
 MAX_STOP_TOKENS = 1024
-"""Maximum number of stop tokens. Per stop token, beam search ranks one more candidate per beam."""
+"""Maximum number of stop tokens. Beam search ranks one more candidate per beam for each of them."""
 MAX_CODEBOOKS = 1024
 """Maximum number of codebooks in a delay pattern."""
 MAX_CODEBOOK_DELAY = 1024

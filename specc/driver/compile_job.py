@@ -77,9 +77,9 @@ def _make_tap_name(name: str, used_names: Mapping[str, object]) -> str:
 class CompileJob:
     """A spec with its opened weights, and the options of a compilation.
 
-    `model` is the elaborated spec; `graph` is its graph with taps and inlined defaults, as stored
-    in the manifest. `parameter_source` provides the parameters. `directories` are searched for
-    a tokenizer. `preprocessing` describes the preprocessing of inputs and the postprocessing of
+    `model` is the elaborated spec. `graph` is the model's graph with taps and inlined defaults, as
+    the manifest stores it. `parameter_source` provides the parameters. `directories` are searched
+    for a tokenizer. `preprocessing` describes the preprocessing of inputs and the postprocessing of
     outputs, and `remarks` are notes about files next to the weights. `quantize` is the quantization
     request, merged from the spec and the options. `attention_forms` records how the backend lowers
     each attention layer.
@@ -224,8 +224,9 @@ class LoweringJob(CompileJob):
 
     @property
     def stored_parameters(self) -> ParameterSource:
-        """The parameter values to store, with KV cache scales; quantized if quantization is
-        requested. Parameters that are converted to 16 bits are checked for overflow.
+        """The parameter values to store, including KV cache scales. They are quantized if
+        quantization is requested. Parameters that are converted to 16 bits are checked for
+        overflow.
         """
         base = self.unquantized_weights
         values: ParameterSource = self.quantized or base

@@ -215,7 +215,7 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
 """The command-line options that set the fields of `QuantizeOptions`."""
 COMPILE_OPTIONS: Mapping[str, Option] = {
     "graphs": Option(
-        # `parse_graph_names` checks the values of Python callers
+        # `parse_graph_names` checks the values that Python callers pass
         OptionKind("graphs", lambda value: True, {"type": _parse_graphs}, parse_graph_names),
         "GRAPHS",
         "compile a package with these graphs, comma-separated: score (full forward pass), "

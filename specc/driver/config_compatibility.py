@@ -1,5 +1,5 @@
-"""Check that a config.json belongs to a spec. The checks report unexpected values (E0405), unread
-keys (W0418) and limited context lengths (W0436).
+"""Check that a config.json matches a spec. The checks report unexpected values (E0405), unread keys
+(W0418) and limited context lengths (W0436).
 """
 
 from collections.abc import Iterable, Iterator
@@ -76,8 +76,8 @@ def _format_member(member: JsonMember | None) -> str:
 def warn_unread_keys(
     program: Program, data: JsonObject, outer_keys: tuple[str, ...] = ()
 ) -> Iterator[Diagnostic]:
-    """Yield a W0418 warning for each part of the config that has keys which the spec does not read.
-    `outer_keys` are the keys that the enclosing spec reads.
+    """Yield a W0418 warning for each part of the config that contains keys that the spec does not
+    read. `outer_keys` are the keys that the enclosing spec reads.
     """
     sources = {key for part in program.used_specs for key in part.use.sources}
     entries = [*list_config_entries(program), ast.IgnoredKeys((*sources, *outer_keys))]

@@ -39,7 +39,7 @@ GENAI_OPTIONS = (
     *("temperature", "top_k", "top_p", "repetition_penalty"),
     *("num_beams", "num_return_sequences", "length_penalty"),
 )
-"""Strategy options that onnxruntime-genai has under the same name."""
+"""Strategy options that have the same name in onnxruntime-genai."""
 CACHE_NAME_PATTERNS = {
     "past_key_names": "past_key_values.%d.key",
     "past_value_names": "past_key_values.%d.value",
@@ -54,8 +54,8 @@ def build_genai_config(
     graph: Graph,
     states: tuple[DecodeState, ...],
 ) -> dict[str, Any]:
-    """Build the content of genai_config.json. `graph` is the decoder with the names of the `genai`
-    profile, and `states` are its key and value caches, two per layer.
+    """Build the content of genai_config.json. `graph` is the decoder with the `genai` profile's
+    input and output names, and `states` are its key and value caches, two per layer.
     """
     settings = generation.settings
     inputs = {n: n for n in (IDS, MASK, POSITIONS) if n in graph.inputs}
@@ -126,8 +126,8 @@ RETURNED_LOGITS: Mapping[str, Literal["newest", "new"]] = {
     "hf": "new",
     "genai": "newest",
 }
-"""The positions of the logits that the step returns, by profile. The `hf` profile returns the
-logits of all new positions; other profiles return only the logits of the last position.
+"""The positions whose logits the step returns, by profile. The `hf` profile returns the logits of
+all new positions; other profiles return only the logits of the last position.
 """
 
 

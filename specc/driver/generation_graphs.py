@@ -43,8 +43,8 @@ LEFT_PADDED_SIDES = ("any", "left")
 
 
 def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> bool:
-    """Return True if the result of each sequence is independent of other sequences of different
-    length in the same decode batch.
+    """Return True if sequences of different lengths in the same decode batch do not affect each
+    other's results.
     """
     graph, sequence_input = model.graph, derived.sequence_input
     generation = model.generation
@@ -55,7 +55,7 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> b
     sequence_length = graph.inputs[sequence_input].shape[1]
     token_inputs = {n for n, v in graph.inputs.items() if sequence_length in v.shape}
     if token_inputs - {sequence_input, mask}:
-        return False  # left-padded positions of other token inputs have no known values
+        return False  # other token inputs have no known values at left-padded positions
     if not mask:
         return _has_fixed_size_states(derived)
     if graph.input_facts[mask].padding_side not in LEFT_PADDED_SIDES or not _has_tokenwise_mask(
@@ -78,7 +78,7 @@ def _has_fixed_size_states(derived: DerivedGraphs) -> bool:
 
 
 def _has_tokenwise_mask(model: ModelDefinition, mask: str, sequence_input: str) -> bool:
-    """Return True if the mask value of each generated token depends on no other token."""
+    """Return True if no token affects the mask value of another generated token."""
     defaults = model.defaults
     if defaults is None or mask not in defaults.outputs:
         return True
@@ -120,8 +120,8 @@ def get_generate_section(model: ModelDefinition) -> GenerateSection:
 
 
 def _find_job_time_symbol(job: CompileJob, graph: Graph) -> str | None:
-    """Return the symbolic dimension of the time axis of the generated or streamed input, or None if
-    its size is fixed. Raise E0701 if the spec has neither a `generate` nor a `stream` section.
+    """Return the symbolic dimension of the generated or streamed input's time axis, or None if the
+    axis has a fixed size. Raise E0701 if the spec has neither a `generate` nor a `stream` section.
     """
     model = job.model
     stream = model.streaming if model.generation is None else None
@@ -141,9 +141,9 @@ def derive_graphs(
     """Derive the `encode` and `step` graphs that compute the logits from which tokens are sampled.
     The `step` graph also computes all other outputs that can be computed incrementally.
 
-    If `allows_empty_prompt` is true and there is no start token, the first token is sampled from
-    the positions before the first token (e.g. image embeddings), if the model has such positions.
-    Raise E0711 to E0718 if the model cannot be decoded step by step.
+    If `allows_empty_prompt` is true, there is no start token, and the model has positions before
+    the first token (e.g. image embeddings), the first token is sampled from the logits of these
+    positions. Raise E0711 to E0718 if the model cannot be decoded step by step.
     """
     return pass_pipeline.run_decode_step_passes(
         pass_pipeline.PassState(
@@ -167,7 +167,7 @@ def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
 def build_generation_metadata(
     job: LoweringJob, derived: DerivedGraphs, in_place: tuple[str, ...]
 ) -> GenerationMetadata:
-    """Build the metadata for generation; `in_place` are the states updated in place."""
+    """Build the metadata for generation. `in_place` lists the states that are updated in place."""
     return replace(
         build_step_metadata(job, derived, get_generate_section(job.model)),
         first_token_logits=derived.initial_logits_output,
@@ -179,7 +179,7 @@ def build_generation_metadata(
 def build_step_metadata(
     job: LoweringJob, derived: DerivedGraphs, generation: GenerateSection
 ) -> GenerationMetadata:
-    """Build the metadata of a step graph that generation and streaming share."""
+    """Build the step graph metadata that generation and streaming share."""
     graph = job.simplified_graph
     limit = find_position_limit(job, graph)
     return GenerationMetadata(
@@ -210,7 +210,7 @@ def get_random_init_info(job: CompileJob) -> RandomInitInfo | None:
 
 
 def build_input_signature(job: CompileJob, graph: Graph) -> Graph:
-    """Return a graph that has only the inputs of the spec. The generated input may be empty."""
+    """Return a graph that contains only the spec's inputs. The generated input may be empty."""
     spec = job.model.graph
     time_symbol = _find_job_time_symbol(job, graph)
     min_lengths = {n: length for n, length in spec.min_lengths.items() if n != time_symbol}
@@ -267,7 +267,7 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
 
 
 def find_position_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
-    """Return the sequence length limit of the smallest position embedding, if there is any."""
+    """Return the sequence length limit that the smallest position embedding sets, or None."""
     return find_length_limits(job.model.graph).get(_find_job_time_symbol(job, graph) or "")
 
 
@@ -356,7 +356,7 @@ def merge_job_settings(job: CompileJob) -> GenerationSettings:
 
 
 def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection) -> Graph:
-    """Return the graph with the default expressions of all inputs except masks inlined."""
+    """Inline the default expressions of all inputs except masks, and return the graph."""
     source, defaults = job.graph, job.model.defaults
     if defaults is None:
         return graph

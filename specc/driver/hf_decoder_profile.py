@@ -30,9 +30,9 @@ from specc.ir.types import Type
 class ExportedGraphs:
     """Derived graphs with the input and output names of an export profile.
 
-    `graphs` maps the stem of a model file to its graph, as in `decoder_model` for
-    `decoder_model.onnx`. `states` are the KV caches that each step passes to the next step, with
-    the names of the profile. `json_files` are the JSON files, by name, to write next to the graphs.
+    `graphs` maps the stem of each model file, e.g. `decoder_model`, to its graph. `states` are the
+    KV caches that each step passes to the next step, with the names of the profile. `json_files`
+    are the JSON files, by name, to write next to the graphs.
     """
 
     graphs: Mapping[str, Graph]
@@ -59,16 +59,14 @@ def raise_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = 
 
 @dataclass
 class GraphCopy(GraphBuilder):
-    """Builds a graph from nodes of other graphs; `copied_values` maps original values to their
-    copies.
-    """
+    """A builder that copies nodes of other graphs. `copied_values` maps the originals to copies."""
 
     copied_values: dict[Value, Value] = field(default_factory=dict)
     min_lengths: dict[str, int] = field(default_factory=dict)
     length_equations: dict[str, Dim] = field(default_factory=dict)
 
     def copy_required_nodes(self, graph: Graph, requested: Iterable[Value]) -> None:
-        """Copy each node of `graph` on which `requested` depends, but no node twice."""
+        """Copy the nodes of `graph` on which `requested` depends; copy no node twice."""
         copied = self.copied_values
         required = collect_required_nodes(
             [v for v in requested if v not in copied],

@@ -95,7 +95,7 @@ ENCODER_INPUT_NAMES = {
     ("f32", 4): "pixel_values",
     ("f32", 3): "input_features",
 }
-"""Name of the encoder's input by element type and rank: for tokens, images and audio."""
+"""Name of the encoder's input (tokens, images or audio), by element type and rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +278,7 @@ def _build_decoder(
     derived = layout.derived
     lengths: Mapping[str, Dim] = layout.renamed_lengths
     if without_past:
-        # with the past length 0 of `decoder_model`, concatenations with the past are removed
+        # the past length of `decoder_model` is 0, so concatenations with the past are removed
         lengths = {n: Dim.from_value(0) if d.name == PAST else d for n, d in lengths.items()}
     step = rename_symbolic_dimensions(derived.step, lengths)
     encode, encoder_output = _rename_encoder(layout)

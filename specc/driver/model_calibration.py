@@ -44,8 +44,8 @@ from specc.weights.quantized_weights import (
 DEFAULT_SAMPLES = 64
 """Default number of self-generated calibration samples."""
 LARGE_WEIGHT_BYTES = 8 << 30
-"""Size of float32 weights in bytes above which round-to-nearest quantized weights generate the
-calibration data, to limit memory use.
+"""Size in bytes of the float32 weights above which a quantized model generates the calibration
+data, because it needs less memory.
 """
 
 
@@ -86,7 +86,7 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
 def _quantize_calibrated(
     job: LoweringJob, targets: CalibrationTargets, directory: Path
 ) -> LoweringJob:
-    """Return the job with int4 weights from GPTQ or, without samples, from rounding to nearest."""
+    """Quantize weights to int4 with GPTQ or, without samples, by rounding to nearest."""
     samples, remark = _choose_samples(job, directory)
     if samples is None:
         return replace(job, int4_method=remark)
@@ -181,7 +181,7 @@ def _read_calibration_data(
 
 
 def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples | None, str]:
-    """Return the calibration samples (None for round-to-nearest) and a remark on the samples."""
+    """Return the calibration samples, or None to round to nearest, and a remark for the report."""
     calibration, input_signature = job.quantize.calibration, _build_calibration_inputs(job)
     fallback = "int4 weights: round-to-nearest"
     if calibration.data_file:
@@ -205,7 +205,7 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
             raise
         return None, f"{fallback}: the model cannot generate calibration text"
     remark = f"int4 weights: GPTQ, calibrated on {count} self-generated samples"
-    # quantized weights reduce the quality of the samples that a large model generates
+    # report quantized weights, because they reduce the quality of generated samples
     precision_note = ", generated with round-to-nearest weights" if _has_large_weights(job) else ""
     return lambda: samples, remark + precision_note
 
@@ -256,10 +256,10 @@ def _has_large_weights(job: LoweringJob) -> bool:
 def _quantize_weights(
     job: LoweringJob, targets: CalibrationTargets, samples: RestartSamples, directory: Path
 ) -> dict[str, PrequantizedWeight]:
-    """Quantize the weights in `targets` by GPTQ, with the layer inputs for `samples`."""
+    """Quantize the weights in `targets` with GPTQ, based on the layer inputs for `samples`."""
     plan, shapes = job.quantization_decision.plan, job.parameter_source.parameters
     weight_count = sum(prod(shapes[n].shape) for n in targets.expert_counts)
-    # codes take 0.5 bytes per weight, scales 0.25 bytes per weight at the smallest group size
+    # codes take 0.5 bytes per weight, and scales at most 0.25 bytes (at the smallest group size)
     check_free_disk_space(directory, weight_count * 3 // 4 + _estimate_factor_bytes(targets))
 
     def quantize_weight(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:

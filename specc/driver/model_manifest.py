@@ -1,4 +1,4 @@
-"""Build the manifest that the metadata of a compiled model contains."""
+"""Build the manifest that is stored in a compiled model's metadata."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -53,11 +53,11 @@ def build_manifest(
     decode_settings: Mapping[str, object] | None = None,
     scoring_graph: Graph | None = None,
 ) -> dict[str, str]:
-    """Return the metadata entries with the manifest of a model of `job`; `graph` is the graph of
-    the model.
+    """Return the metadata entries, including the manifest, of the model that `job` compiles from
+    `graph`.
 
-    The manifest of a standalone generator (with `decode_settings`) lists the inputs of the spec,
-    without inlined defaults and attention metadata. `specc verify` decodes with `scoring_graph`.
+    The manifest of a standalone generator (with `decode_settings`) lists the spec's inputs, without
+    inlined defaults and attention metadata. `specc verify` decodes with `scoring_graph`.
     """
     model, declared_graph = job.model, scoring_graph or graph
     unquantized_reasons = job.quantization_decision.unquantized_reasons

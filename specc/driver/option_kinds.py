@@ -101,7 +101,7 @@ OVERRIDE_OPTION = BOOLEAN_OPTION._replace(
     argparse_arguments={"action": "store_true", "default": None},
     convert=lambda value: value or None,
 )
-"""A boolean option that overrides the spec if True. If the option is False, the spec applies."""
+"""A boolean option that overrides the spec's setting if it is True, but not if it is False."""
 COUNT_OPTION = OptionKind(
     "an integer, 0 or more", is_non_negative_int, {"type": int, "default": 0}, int
 )

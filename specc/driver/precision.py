@@ -32,10 +32,10 @@ from specc.weights.transposed_weights_and_norm_folding import WeightRangeCheck
 def find_half_precision_limits(
     graph: Graph, plan: QuantizationPlan, half_dtype: HalfDtype | None
 ) -> dict[str, WeightRangeCheck]:
-    """Return the float32 parameters that the graph casts to a 16-bit compute dtype, with limits.
+    """Return a range check for each float32 parameter that the graph casts to 16 bits, by name.
 
-    For a weight quantized by `plan`, the returned parameter contains the scales, and `max_code` is
-    the largest magnitude of the codes that are multiplied by a scale.
+    If `plan` quantizes a weight, its check applies to the scales, and `max_code` is the largest
+    magnitude of the codes that are multiplied by a scale.
     """
     if half_dtype is None:
         return {}
@@ -292,7 +292,7 @@ def describe_weight_precision(
 
 
 def describe_attention_forms(graph: str, emitted_model: EmittedModel) -> Iterator[str]:
-    """Yield the lowering of each group of consecutive attention layers that are lowered equally."""
+    """Describe how each group of consecutive attention layers with equal lowering is lowered."""
     lowerings = (
         (a["how"], a["scope"]) for a in emitted_model.attention_weight_locations if "how" in a
     )

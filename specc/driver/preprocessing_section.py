@@ -125,7 +125,7 @@ def _find_entry_spans(program: Program) -> dict[str, Span | None]:
 
 
 def check_preprocessing_section(program: Program, model: ModelDefinition) -> list[Diagnostic]:
-    """Return the errors of the `reading` section of a spec, except errors about missing files."""
+    """Return the errors in a spec's `reading` section, except errors about missing files."""
     empty = replace(model, input_configs={}, output_formats={})
     entries = [replace(empty, input_configs={n: d}) for n, d in model.input_configs.items()]
     entries += [replace(empty, output_formats={n: d}) for n, d in model.output_formats.items()]
@@ -324,7 +324,7 @@ def _resolve_words(args: list[Any], context: _PreprocessingContext) -> dict[str,
 def _resolve_transcript(
     args: list[Any], options: dict[str, Any], context: _PreprocessingContext
 ) -> dict[str, Any]:
-    """Return the fields of a transcript with its tokens, or `absent` if no tokens are found."""
+    """Return the fields of a transcript, including its tokens, or `absent` without tokens."""
     if args:
         return {**options, "vocab": _resolve_vocabulary(args[0], context)}
     # the pad token of the tokenizer is the CTC blank
@@ -383,7 +383,7 @@ def warn_unreachable_tokens(program: Program, config: PreprocessingConfig) -> It
 
 
 def _explain_unreachable(record: WordTokenizer, words: list[str]) -> Iterator[str]:
-    """Yield the reasons why no text produces some tokens: whitespace or upper case."""
+    """Yield why no text produces some tokens: they contain whitespace or uppercase letters."""
     if any(c.isspace() for word in words for c in word):
         yield "texts are split at white space, so no token contains any"
     if record.do_lower_case and any(word != word.lower() for word in words):

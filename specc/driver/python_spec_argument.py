@@ -15,12 +15,12 @@ from specc.syntax.dsl.dsl_lexer import MAX_NESTING
 from specc.syntax.parse import convert_help_snippets_to_yaml
 
 SPEC_TEXT_NAME = "<spec>"
-"""The name in messages of a spec that a Python caller passes as source text."""
+"""The name that messages use for a spec that a Python caller passes as source text."""
 
 
 @contextmanager
 def translate_errors_to_spec_syntax() -> Iterator[None]:
-    """A context manager that translates the help of errors from Python to the spec language."""
+    """A context manager that translates code in help messages to the syntax of the spec file."""
     try:
         yield
     except SpeccError as failed:

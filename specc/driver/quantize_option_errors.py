@@ -31,9 +31,7 @@ def list_weight_names(graph: Graph) -> tuple[str, ...]:
 def parse_quantize_option(
     entries: Mapping[str, ast.QuantizeEntry], name: str, choices: Iterable[str]
 ) -> str:
-    """Return the value of a `quantize` entry, or "" if absent. Raise E0858 for an invalid
-    choice.
-    """
+    """Return a `quantize` entry's value, or "" if it is absent. Raise E0858 if it is invalid."""
     entry = entries.get(name)
     if entry is None:
         return ""
@@ -69,7 +67,7 @@ def raise_invalid_quantize_entry(
 
 
 LAYER_INDEX = re.compile(r"(?<=\.)[0-9]+(?=\.|$)")
-"""Pattern of a layer index in the name of a parameter."""
+"""Pattern of a layer index in a parameter name."""
 
 
 def check_patterns_match(

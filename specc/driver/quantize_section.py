@@ -245,8 +245,8 @@ def _read_section(
 def _choose_cache(
     entries: Mapping[str, ast.QuantizeEntry], options: QuantizeOptions
 ) -> KVCacheOption:
-    """Return the KV cache dtype of the options or else of the spec. Return no quantization for
-    `--quantize none`. Raise E0858 if the dtype is invalid.
+    """Return the KV cache dtype that the options or else the spec set. `--quantize none` disables
+    KV cache quantization. Raise E0858 if the dtype is invalid.
     """
     entry = parse_quantize_option(entries, "kv_cache", KV_CACHE_TYPES)
     if options.kv_cache or options.quantize == UNQUANTIZED:

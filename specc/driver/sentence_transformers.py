@@ -38,7 +38,7 @@ LEGACY_POOLING_KEYS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Config keys of older files, in the order in which pooling modes are concatenated."""
+"""Config keys of pooling modes in older files, in the order in which the modes are concatenated."""
 POOLING_EQUATIONS = {
     "cls": "gather(x, argmax(cast(kept, to=int), axis=1), axis=1)",
     "max": "masked_max_pool(x, kept)",
@@ -58,8 +58,8 @@ SENTENCE_OUTPUT = "sentence_embedding"
 
 @dataclass
 class SentenceTransformersSpec:
-    """A spec generated from a sentence-transformers directory: its source text, the directory of
-    the encoder, and the weight paths of the other modules by tensor name prefix.
+    """A spec generated from a sentence-transformers directory: its source text, the encoder's
+    directory, and the weight paths of the other modules by tensor name prefix.
     """
 
     source: Source
@@ -152,7 +152,7 @@ def nest_encoder_config(data: JsonObject) -> JsonObject:
 
 
 def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
-    """Return True for a cross-encoder with a classification head. Raise E0427 for another task."""
+    """Return True for a cross-encoder with a classification head. Raise E0427 for other tasks."""
     path = find_first_file([encoder], SENTENCE_CONFIGS) or encoder / SENTENCE_CONFIGS[0]
     config = read_optional_object(path)
     task = config.get("transformer_task", "feature-extraction")
@@ -322,7 +322,7 @@ MODULE_BUILDERS: Mapping[str, Callable[[_GraphBody, Path, int], None]] = {
 
 
 def _add_module_weights(body: _GraphBody, file: Path, number: int) -> str:
-    """Record the weight directory of a module; return the scope of the module's parameters."""
+    """Add the directory of a module's weights, and return the prefix of its parameter names."""
     path = f"module_{number}"
     body.weight_path_by_prefix[path] = str(file.parent)
     return path

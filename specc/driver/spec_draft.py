@@ -83,7 +83,7 @@ def format_derived_spec(derived_spec: DerivedSpec) -> ast.File:
 
 def _build_config(program: Program, derived_spec: DerivedSpec) -> ast.ConfigSection:
     """Build a `config` section with a value or a comment for each config field, followed by the
-    values of used specs. Comments precede the next value.
+    values of used specs. Each comment is written before the next value.
     """
     config_values = derived_spec.config_values
     assignments: list[ast.ConfigEntry] = []

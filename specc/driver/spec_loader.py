@@ -280,7 +280,7 @@ def _warn_unreachable_tokens(spec: LoadedSpec, model: ModelDefinition) -> tuple[
 
 
 def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
-    """Raise the errors of the `weights` and `reading` sections that can be found without files."""
+    """Raise the errors in the `weights` and `reading` sections that can be found without files."""
     check_weight_rules(
         spec.program,
         spec.config_reader,
@@ -302,8 +302,8 @@ def _check_context_used(spec: LoadedSpec, model: ModelDefinition) -> None:
 
 
 def iterate_sibling_graphs(spec: LoadedSpec, graph: str) -> Iterator[Graph]:
-    """Yield the graphs of a spec, except `graph`, that can be built with the config of the spec.
-    The graphs are cached in `spec.graphs`.
+    """Yield the graphs of a spec, except `graph`, that can be built with the spec's config. The
+    graphs are cached in `spec.graphs`.
     """
     blocks = (block for block, _ in spec.program.iterate_items(ast.Block) if block.kind == "graph")
     for name in (block.name for block in blocks if block.name != graph):
@@ -319,8 +319,8 @@ def iterate_sibling_graphs(spec: LoadedSpec, graph: str) -> Iterator[Graph]:
 def elaborate_spec(spec: LoadedSpec, graph: str = "") -> ModelDefinition:
     """Elaborate a spec with its config values. Raise the errors of `specc check`.
 
-    The symbolic check of built-in specs is skipped, because the tests run it, unless elaboration
-    fails and the check can explain the error.
+    Built-in specs are checked symbolically only to explain a failed elaboration, because the tests
+    already run the symbolic check.
     """
     graph = graph or _choose_default_graph(spec)
     trials = [] if spec.program.is_builtin else _check_symbolically(spec, graph)

@@ -50,7 +50,7 @@ from specc.weights.weight_rules import ModelParameter, WeightRules, resolve_ties
 
 
 def count_weight_bytes(parameters: ParameterSource) -> tuple[int, int]:
-    """Return the size of the weights in memory at run time and the size in storage, in bytes."""
+    """Return the weights' size in memory at run time and their size in storage, in bytes."""
     memory_bytes, stored_bytes = 0, 0
     for name, parameter in parameters.parameters.items():
         if parameters.get_tied_source(name) is None:
@@ -187,7 +187,7 @@ def _find_shared_parameters(spec: LoadedSpec, graph: Graph) -> frozenset[str]:
 def initialize_parameters(
     graph: Graph, parameters: list[ModelParameter], rules: WeightRules, seed: int
 ) -> RandomInitWeights:
-    """Return randomly initialized parameters, by the initializer of each parameter and the seed."""
+    """Return parameters that are randomly initialized by their initializers and the seed."""
     by_name = {parameter.name: parameter for parameter in parameters}
     return RandomInitWeights(seed, by_name, _map_initializers(graph), resolve_ties(by_name, rules))
 
@@ -231,7 +231,7 @@ def keep_checkpoint_layout(
     graph: Graph, values: CheckpointBinding | RandomInitWeights
 ) -> tuple[Graph, CheckpointBinding | RandomInitWeights]:
     """Return the graph with the checkpoint's layout for all weights that only linear layers and
-    MatMuls use. Weights in the layout of the checkpoint can remain there as external data.
+    MatMuls use. Weights in this layout can remain in the checkpoint as external data.
     """
     if isinstance(values, RandomInitWeights):
         return graph, values
@@ -317,7 +317,7 @@ def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = ""
         arrays = {name: read_parameter(values, name, "f32") for name in untied_names}
         warnings = values.warnings if isinstance(values, CheckpointBinding) else ()
     return TrainingSpec(
-        # the graph is simplified as in a compiled model: loop-invariant nodes move out of loops
+        # simplify the graph as in a compiled model, e.g. move loop-invariant nodes out of loops
         graph=pass_pipeline.simplify_graph(model.graph, fuses_loops=False),
         parameter_values=arrays,
         ties=ties,

@@ -243,7 +243,7 @@ class _TransformCall:
         return value
 
     def read_ints(self, name: str, *, required: bool = False) -> Any:
-        """Read a list of integers; return None if the option is absent. Raise E0522 if invalid."""
+        """Read a list of integers; return None if the option is absent. Raise E0522 otherwise."""
         value = self.find_option(name)
         if value is None:
             if required:
@@ -381,7 +381,8 @@ def count_untied_parameters(graph: Graph) -> Dim:
 def mark_tied_weights(
     program: Program, reader: ConfigReader, model: ModelDefinition
 ) -> ModelDefinition:
-    """Return the model with `tied_to` set on each tied parameter by the first matching tie rule.
+    """Return the model with `tied_to` set on each tied parameter according to the first matching
+    rule.
 
     Tie rules for weights of other graphs are ignored.
     """

@@ -29,11 +29,11 @@ class _Defaults:
     """Default settings of an image processor class of transformers.
 
     If `resizes_short_edge` is True, a single integer is the size of the shorter side, not of both
-    sides. `crop_ratio` is the crop ratio of ConvNeXt. `side_multiple`: images keep their aspect
-    ratio, have sides that are multiples of `side_multiple`, and are padded to the model's size.
-    `is_page`: images keep their aspect ratio and are centered. `normalize` is the default of
-    `do_normalize`. `sizing` is the rule for dynamic image sizes; `settings` are the defaults of its
-    options.
+    sides. `crop_ratio` is the crop ratio of ConvNeXt. If `side_multiple` is set, images keep their
+    aspect ratio, have sides that are multiples of `side_multiple`, and are padded to the model's
+    size. If `is_page` is True, images keep their aspect ratio and are centered. `normalize` is the
+    default of `do_normalize`. `sizing` is the rule for dynamic image sizes; `settings` are the
+    defaults of its options.
     """
 
     filter: int

@@ -24,8 +24,9 @@ from specc.syntax.parse import parse_spec
 
 ARCHITECTURES_KEY = "architectures"
 MIN_KEY_SHARE = 0.8
-"""Minimum fraction of the best spec's matching config keys that the spec of a similarly named model
-type must read to be suggested."""
+"""Minimum fraction of the keys that the best spec reads for which a model type with a similar name
+is suggested instead of the best spec.
+"""
 
 UNSUPPORTED_TYPES = {
     "grounding-dino": "no spec has its fusion encoder of text and image; see owlvit",

@@ -90,7 +90,7 @@ def _can_preprocess(kind: str, text: TextConfig, preprocessing: PreprocessingCon
 def _build_task(
     task: str, name: str, record: TextConfig, config: Config, directories: Sequence[Path]
 ) -> Task:
-    """Build a task with the settings in the files of the checkpoint."""
+    """Build a task from the checkpoint's config files."""
     tokenizer_config = _read_tokenizer_config(directories)
     fields: Fields = {
         "labels": _read_labels(config),
@@ -121,7 +121,7 @@ def _read_labels(config: Config) -> tuple[str, ...]:
 
 
 def _read_function(config: Config) -> str:
-    """Return the function from logits to scores, as in transformers and sentence-transformers."""
+    """Return the function that maps logits to scores in transformers and sentence-transformers."""
     activation = get_object(config, "sentence_transformers").get("activation_fn")
     activation = activation or config.get("activation_fn")
     activation = activation or config.get("sbert_ce_default_activation_function")

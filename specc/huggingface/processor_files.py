@@ -189,7 +189,7 @@ def _raise_unsupported_settings(path: Path, reason: str, span: Span | None) -> N
 
 def read_word_vocabulary(directories: Sequence[Path], span: Span | None = None) -> Path | None:
     """Return the path of the vocabulary (which `convert` writes next to word vectors) in the first
-    directory that contains a vocabulary, or None. Raise E0203 for several vocabularies.
+    directory that contains a vocabulary, or None. Raise E0203 if there are several vocabularies.
     """
     for directory in directories:
         paths = sorted(directory.glob("*.vocab"))

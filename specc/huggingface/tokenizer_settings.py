@@ -135,7 +135,7 @@ def _apply_normalizer_settings(content: Part, settings: Settings) -> Iterator[st
 
 
 def _apply_prefix_space(content: Part, prefix: object) -> Iterator[str]:
-    """Set `add_prefix_space` of byte-level BPE to `prefix`. Yield the key if Metaspace differs."""
+    """Set byte-level BPE's `add_prefix_space`. Yield the key if Metaspace has another setting."""
     if not isinstance(prefix, bool):
         return
     for part in _list_parts(content.get("pre_tokenizer")):

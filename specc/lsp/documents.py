@@ -39,9 +39,7 @@ class OpenDocument:
 ResultsCallback = Callable[[str, int], None]
 """A callback `(uri, version)` for new results of the analysis thread."""
 ErrorCallback = Callable[[str, int, Exception], None]
-"""A callback `(uri, version, exception)` for an exception in the analysis thread, a bug in
-specc.
-"""
+"""A callback `(uri, version, exception)` for exceptions in the analysis thread (bugs in specc)."""
 
 
 class OpenDocuments:

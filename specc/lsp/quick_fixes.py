@@ -352,8 +352,8 @@ def _follow_advice(
 
 
 def _iterate_help_fragments(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
-    """Yield (code, is_addition) for each code fragment of a help message. A fragment that is no
-    addition replaces text.
+    """Yield (code, is_addition) for each code fragment of a help message. All other fragments
+    replace text.
     """
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:

@@ -17,7 +17,7 @@ Floats: TypeAlias = NDArray[np.float32]
 PCM, IEEE_FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 WAV_ENCODINGS = {2: "ADPCM", 6: "A-law", 7: "µ-law", 17: "ADPCM", 49: "GSM", 85: "MP3"}
 STREAMED_SIZE = 0xFFFFFFFF
-"""The chunk size in WAV files of streaming programs that means "up to the end of the file"."""
+"""The chunk size that streaming programs write to WAV files for "up to the end of the file"."""
 OTHER_SIGNATURES = {
     b"ID3": "an MP3 file",
     b"\xff\xfb": "an MP3 file",
@@ -171,7 +171,7 @@ VARIANCE_EPSILON = 1e-7
 """Epsilon that is added to the variance of a waveform before normalization, as in transformers."""
 MEL_FLOOR = 1e-10
 DYNAMIC_RANGE = 8.0
-"""Log-mel values are clipped to this number of powers of ten below the maximum."""
+"""The number of powers of ten below the maximum to which log-mel values are clipped."""
 MAX_MEL_FREQUENCY = 8000.0
 """Upper frequency of Whisper's mel filters in Hz, for any sampling rate."""
 KALDI_WINDOW, KALDI_HOP, KALDI_FFT = 400, 160, 512

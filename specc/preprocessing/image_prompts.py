@@ -243,7 +243,7 @@ def find_image_input(graph: Graph, preprocessing: PreprocessingConfig) -> str:
 
 
 def find_placeholder(record: JsonTokenizer) -> str:
-    """Return the text that is the placeholder of an image in prompts."""
+    """Return the placeholder text that stands for an image in prompts."""
     if record.placeholder_replacement:
         return record.placeholder_replacement[0]
     assert record.image_token_repetition, "only texts with placeholders"
@@ -276,9 +276,9 @@ def replace_placeholders(text: str, record: JsonTokenizer, grids: Sequence[tuple
 
 
 def format_image_grid(texts: Sequence[str], grid: tuple[int, int]) -> str:
-    """Format the replacement of an image placeholder. The replacement of an image with a grid
-    consists of the texts of all grid cells, with a separator between rows, and the end text. The
-    replacement of an image without a grid is a separate text.
+    """Format the replacement of an image placeholder. An image with a grid is replaced by the texts
+    of all grid cells, with a separator between rows, and the end text. An image without a grid has
+    its own replacement text.
     """
     _, cell, separator, end, single = texts
     rows, columns = grid

@@ -113,7 +113,7 @@ def flatten_patches(values: Floats, side: int, merge: int = 1, frames: int = 0) 
 
 
 def _resize_to_area(pixels: Array, record: ImageConfig) -> ResizedImage:
-    """Resize an image to a pixel count within the bounds, as the Qwen2-VL processor does."""
+    """Resize an image so that its pixel count is within bounds, as the Qwen2-VL processor does."""
     (low, high), step = record.size_bounds[0], record.size_multiple
     sides = pixels.shape[:2]
     if max(sides) > MAX_ASPECT_RATIO * min(sides):
@@ -186,7 +186,7 @@ def _split_into_tiles(pixels: Array, record: ImageConfig) -> ResizedImage:
 
 
 def _scale_longest_side(sides: tuple[int, ...], longest: int) -> ImageSize:
-    """Scale a size to `longest`, up to 4096, with the shorter side rounded up to an even number."""
+    """Scale the longer side to `longest` (at most 4096); round the shorter side up to even."""
     ratio = sides[1] / sides[0]
     is_landscape = sides[1] >= sides[0]
     shorter = int(longest / ratio) if is_landscape else int(longest * ratio)
@@ -238,7 +238,7 @@ def _choose_grid_size(sides: ImageSize, record: ImageConfig) -> ImageSize:
 
 
 def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageConfig) -> int:
-    """Count the tokens of all tiles: one per feature without padding, one newline token per row."""
+    """Count the tokens of all tiles: one per unpadded feature, and one newline token per row."""
     tile = record.size[0]
     token_rows, token_columns = (n // tile * (tile // record.size_multiple) for n in size)
     rows, columns = sides

@@ -22,7 +22,7 @@ The function returns None if a size is missing."""
 class InputSpec:
     """The expected value of a model input. `dtype` is `f32`, `i64`, `bool` or another type. Each
     dimension is an integer, a name, or a formula. Ids must be less than `id_limit`. If
-    `is_optional`, the input may be omitted.
+    `is_optional` is true, the input may be omitted.
     """
 
     name: str

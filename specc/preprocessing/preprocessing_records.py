@@ -17,7 +17,7 @@ MAX_VOCABULARY = 1_000_000  # maximum number of tokens
 MAX_TOKEN = 256  # maximum number of characters per token
 MAX_LABELS = 100_000
 MAX_LABEL = 1000  # maximum number of characters per label
-MAX_SAMPLE_RATE, MAX_WINDOW_LENGTH = 768_000, 65_536  # in samples per second, in samples
+MAX_SAMPLE_RATE, MAX_WINDOW_LENGTH = 768_000, 65_536  # in samples per second; in samples
 
 Vocabulary: TypeAlias = Annotated[
     tuple[str, ...],

@@ -83,7 +83,7 @@ def batch_sequences(
 
 
 def is_left_padded(graph: Graph, name: str, generated_input: str) -> bool:
-    """Return True if an input is padded on the left, by declaration or as generated input."""
+    """Return True if the mask declares left padding, or both sides and the input is generated."""
     mask_input = find_mask_input(graph, name)
     side = graph.input_facts[mask_input].padding_side if mask_input else ""
     return side == "left" or (side == "any" and name == generated_input)
@@ -158,7 +158,7 @@ def encode_text(text: str, pair: str | None, record: TextConfig) -> TextEncoding
             )
         return TextEncoding(ids=tuple(ids), type_ids=(0,) * len(ids))
     if pair is not None:
-        encode_text_ids(pair, record)  # raise the errors that a single text causes
+        encode_text_ids(pair, record)  # check the second text on its own
     library_encoding = encode_with_offsets(text, pair, record)
     encoding = TextEncoding(
         ids=tuple(library_encoding.ids),

@@ -374,7 +374,7 @@ def _load_tokenizer(text: str) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if isinstance(tokenizer.model, library.models.BPE) and tokenizer.model.dropout:
-        model = tokenizer.model  # a reference, so setting `dropout` changes the tokenizer
+        model = tokenizer.model  # not a copy, so setting `dropout` changes the tokenizer
         model.dropout = None
     return tokenizer
 

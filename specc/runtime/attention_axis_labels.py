@@ -28,8 +28,8 @@ CLASS_TOKENS = ("[CLS]", "[DIST]")
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionAxisLabeler:
-    """Labels the axes of attention maps, based on a model and its prepared inputs.
-    `generated_tokens` (int64 [batch, target]) are set if the model is generative.
+    """A labeler of attention map axes, based on a model and its prepared inputs. `generated_tokens`
+    (int64 [batch, target]) are set if the model is generative.
     """
 
     model: LoadedModel
@@ -72,7 +72,7 @@ class AttentionAxisLabeler:
         return pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels
 
     def describe_inputs(self) -> str:
-        """Return the text inputs, or a description of the types of inputs if there is no text."""
+        """Return the text inputs, or a description of the input types if there is no text."""
         parts = [self._describe_axis(n, a) for n, a in self.arrays.items()]
         return "   ".join(filter(None, parts))
 

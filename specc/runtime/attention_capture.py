@@ -80,7 +80,7 @@ def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
 def select_maps(
     maps: Sequence[AttentionMap], selection: AttentionSelection
 ) -> tuple[AttentionMap, ...]:
-    """Return the selected maps and heads. Raise E0931 if no map matches, E0954 for a bad index."""
+    """Return the selected maps and heads. Raise E0931 or E0954 if no map matches."""
     scopes = select_scopes([m.scope for m in maps], selection.scope)
     selected = [m for m in maps if m.scope in scopes]
     if selection.layers:
@@ -144,7 +144,7 @@ MAX_PANELS = 256
 
 @immutable_dataclass()
 class AttentionCapture:
-    """The attention maps of the first batch element of a run, the `results` and the batch size."""
+    """The results and batch size of a run, and the attention maps of the first batch element."""
 
     attention_maps: AttentionMaps
     results: dict[str, Array]

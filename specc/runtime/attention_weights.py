@@ -1,4 +1,4 @@
-"""Locate the attention nodes of a graph and compute their attention weights."""
+"""Find the attention nodes of a graph, and compute their attention weights."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

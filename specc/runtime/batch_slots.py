@@ -224,7 +224,7 @@ class _MergedBatch:
 
 
 def _count_columns(part: KeptSequences) -> int:
-    """Return the number of positions from the first valid token of the longest sequence on."""
+    """Return the longest sequence's number of positions, counted from its first valid token."""
     columns = part.column_count
     mask = part.session.inputs.arrays.get(part.session.input_signature.mask_input)
     if mask is None or not len(part.batch_indices):

@@ -71,7 +71,7 @@ class BatchSlot(Generic[T]):
     def from_stream(
         sequence_index: int, input: T, stream: GenerationStream, batch_index: int, vocab: int
     ) -> "BatchSlot[T]":
-        """Create the slot of element `batch_index` of `stream`; `vocab` is the vocabulary size."""
+        """Create a slot for `stream`'s element `batch_index`. `vocab` is the vocabulary size."""
         settings, element = stream.settings, slice(batch_index, batch_index + 1)
         prompt = stream.prompt[element]
         is_token = make_prompt_mask(stream.prompt, stream.padding_mask)[element]

@@ -117,7 +117,7 @@ class StepGraphs:
 
 
 class KVCacheSession:
-    """A decoder-with-past session: maps new tokens to logits and keeps the states (KV cache)."""
+    """A decoder-with-past session, which maps new tokens to logits and keeps the KV cache."""
 
     def __init__(
         self, graphs: StepGraphs, prepared: Arrays, chunk_size: int = PREFILL_CHUNK_SIZE
@@ -309,7 +309,7 @@ def _select_elements(session: KVCacheSession, indices: Ints) -> KVCacheSession:
 
 def _choose_buffer_length(min_length: int, former_length: int) -> int:
     """Return the capacity of a KV buffer for `min_length` positions. The first capacity is about
-    1.25 × the prompt length, later capacities are at least twice the previous capacity
+    1.25 × the prompt length. Later capacities are at least twice the previous capacity
     `former_length`.
     """
     if former_length:

@@ -131,7 +131,7 @@ class GenerationRequest:
 
     @property
     def graph_prompt(self) -> Ints:
-        """The prompt as fed to the graph: with delays if the model has several codebooks."""
+        """The prompt that the graph receives, with delays if the model has several codebooks."""
         return self.delayed_prompt.tokens if self.model.codebooks else self.prompt
 
     @property

@@ -33,8 +33,8 @@ from specc.runtime.standalone_generator import (
 @dataclass(frozen=True, kw_only=True)
 class GenerationResult:
     """A generated sequence. `tokens` exclude the prompt and include the stop token. `text` is set
-    if the model has a tokenizer, `score` by beam search, and `log_probs` if requested. `complete`
-    is true if a stop token or stop string ended the sequence.
+    if the model has a tokenizer, `score` if beam search was used, and `log_probs` if requested.
+    `complete` is true if a stop token or stop string ended the sequence.
 
     For a model with `num_codebooks` codebooks, `tokens` and `log_probs` contain one value per
     codebook for each time step in turn, without delays, and `complete` is true if a stop token

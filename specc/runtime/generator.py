@@ -151,8 +151,8 @@ class Generator(GenerativeModel):
         )
 
     def _limit_context(self, prepared: Arrays) -> "Generator":
-        """Return a generator whose maximum context excludes positions of the position embedding
-        that other inputs use, e.g. image embeddings.
+        """Return a generator whose maximum context excludes the positions that other inputs, e.g.
+        image embeddings, use in the position embedding.
         """
         time_symbol = str(self.input_signature.sequence_length)
         lengths = infer_lengths(self.input_signature.graph, prepared)

@@ -44,7 +44,7 @@ class KVBufferStep:
         return self.session.outputs
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
-        """Run the step, one position at a time for several sequences with past positions."""
+        """Run the step. Process several sequences with past positions one position at a time."""
         states = {s.name: inputs[s.name] for s in self.metadata.states}
         past = states[self.metadata.in_place_states[0]].shape[2]
         batch_size, count = inputs[self.metadata.generation.sequence_input].shape[:2]
@@ -78,7 +78,7 @@ class KVBufferStep:
         return value if axis is None else np.take(value, np.arange(start, stop), axis)
 
     def _concatenate_results(self, name: str, parts: list[Array]) -> Array:
-        # An output without a time axis is the output of the last call.
+        # For an output without a time axis, the last call determines the result.
         output = self.graph.outputs.get(name)
         axis = self._find_new_axis(output) if output else None
         return parts[-1] if axis is None else np.concatenate(parts, axis)

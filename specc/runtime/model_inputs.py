@@ -266,7 +266,7 @@ class PerTokenInputs:
         if name in self._computed_inputs:
             extended = self._compute_defaults(name).astype(value.dtype)
         else:
-            # an input without a default is a padding mask: generated positions are valid
+            # an input without a default is a padding mask, which is true at generated positions
             sizes = [n + count if axis in axes else n for axis, n in enumerate(value.shape)]
             extended = np.ones(sizes, np.bool_)
         extended[tuple(map(slice, value.shape))] = value

@@ -83,7 +83,7 @@ class ModelPackage(PackageFiles):
         metadata = parse_generation_metadata(self.index.metadata, graph, str(self.path))
         if not metadata.in_place_states:
             return model
-        # the inputs of a step are those of its declared graph, with or without in-place buffers
+        # a step has the inputs of its declared graph, even if its buffers are updated in place
         return replace(model, session=KVBufferStep(model.runtime, graph, metadata))
 
     def open_session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:

@@ -88,8 +88,8 @@ def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:
 
 
 def _apply_stride(length: int, rows: int, stride: int, round_index: int) -> int:
-    """Return an axis size >= `length` that a stride reduces to `rows` positions; the stride reduces
-    `length` to one position. In every second round, the size is not a multiple of the stride.
+    """Return an axis size that a stride reduces to `rows` positions. The stride reduces an axis of
+    size `length` to one position. In every second round, the size is not a multiple of the stride.
     """
     has_remainder = round_index > 0 and round_index % 2 == 0
     if length > rows:
@@ -219,7 +219,7 @@ def move_padding_to_side(
 
 @dataclass(frozen=True)
 class StepInputSampler:
-    """Samples inputs of a step graph, with states from the encoder and from a previous step."""
+    """A sampler of step graph inputs, with states from the encoder and from a previous step."""
 
     metadata: GenerationMetadata
     weights: Arrays
@@ -233,10 +233,10 @@ class StepInputSampler:
         rng: np.random.Generator,
         density: float = DEFAULT_DENSITY,
     ) -> dict[str, Array]:
-        """Sample inputs of the step graph for `sizes` of dimensions, including the past length."""
+        """Sample step graph inputs with the axis sizes `sizes`, which include the past length."""
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new)
-        # A step graph without a state of the past length has an integer input with the past length.
+        # If no state's size is the past length, an integer input contains the past length.
         default_past = (
             self.get_max_lengths(step).get(PAST_LENGTH_INPUT, 3)
             if PAST_LENGTH_INPUT in step.inputs

@@ -62,7 +62,7 @@ def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
     input_signature = request.model.input_signature
     known_names = accepted = {*session.inputs, *session.optional_inputs}
     if request.starts_without_prompt and input_signature.sequence_input in session.optional_inputs:
-        # the generator inserts the start token, at a position that is valid
+        # the generator inserts the start token, and its position is not padding
         start_names = {input_signature.sequence_input, input_signature.mask_input}
         accepted, known_names = accepted - start_names, accepted | start_names
     _check_computed(known_names, input_signature, request.prepared_inputs)

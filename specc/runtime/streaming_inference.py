@@ -218,7 +218,7 @@ class InputStream:
             )
 
     def _infer_fixed_lengths(self, prepared: Arrays) -> Lengths:
-        """Infer all symbolic sizes but that of the time axis. Raise E0912 if a size has changed."""
+        """Infer all symbolic sizes except the time axis. Raise E0912 if a size has changed."""
         input_signature = self.model.input_signature
         lengths = infer_lengths(input_signature.graph, prepared)
         lengths.pop(str(input_signature.sequence_length), None)

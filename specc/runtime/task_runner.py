@@ -70,7 +70,7 @@ class _EncodedBatch:
 
 
 def has_task_inputs(model: LoadedModel, inputs: Mapping[str, object]) -> bool:
-    """Return True if `inputs` have the names of task inputs rather than of graph inputs."""
+    """Return True if `inputs` are named like task inputs rather than graph inputs."""
     task = model.manifest.preprocessing.task
     names = {task_input.name for task_input in task.inputs} if task else set()
     return bool(names & inputs.keys() - model.manifest.graph.inputs.keys())
@@ -344,7 +344,7 @@ def _read_choices(
 def _read_images(
     task: Task, record: TextConfig, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
-    """Encode the candidate labels, inserted into the hypothesis template."""
+    """Insert the candidate labels into the hypothesis template, and encode the texts."""
     labels = _list_texts("candidate_labels", inputs["candidate_labels"])
     template = str(options["hypothesis_template"])
     if "{}" not in template:

@@ -81,7 +81,7 @@ class _Thresholds:
     by_symbol: dict[str, set[LengthThreshold]] = field(default_factory=dict)
 
     def add(self, length: Dim, number: int, positions_per_count: int = 1) -> None:
-        """Add the value of each symbol in `length` above which `length` exceeds `number`."""
+        """Add, for each symbol in `length`, the value above which `length` exceeds `number`."""
         for symbol in length.symbols():
             stride = _find_stride(length, symbol, number) * positions_per_count
             threshold = LengthThreshold(number * stride, stride)
@@ -105,12 +105,14 @@ def _find_stride(length: Dim, symbol: str, number: int) -> int:
 
 
 POSITIONS_PER_COUNT = 4
-"""The assumed minimum number of positions per counted mask element or special token."""
+"""The assumed minimum distance in positions between counted mask elements or special tokens."""
 
 
 @dataclass(frozen=True)
 class _PositionCount:
-    """A position id or count on an axis of size `length`, 1 per `positions_per_count` positions."""
+    """A position id or count on an axis of size `length`, which grows by 1 every
+    `positions_per_count` positions.
+    """
 
     length: Dim
     positions_per_count: int = 1
@@ -196,7 +198,7 @@ def add_derived_sizes(graph: Graph, sizes: Sizes) -> dict[str, int]:
 
 @lru_cache(maxsize=8)
 def _sum_multiply_adds(graph: Graph) -> Dim:
-    """Return the multiply-adds of a graph (cached for evaluation at many axis sizes)."""
+    """Return the multiply-adds of a graph, cached because they are evaluated at many axis sizes."""
     return sum_dims(count_multiply_adds(node) for node, _ in graph.nodes)
 
 

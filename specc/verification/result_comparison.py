@@ -69,7 +69,7 @@ def compare_result(name: str, result: Array, expected: Array) -> ResultDifferenc
 def compare_results(
     results: Mapping[str, Array], expected: Mapping[str, Array]
 ) -> tuple[dict[str, ResultDifference], float]:
-    """Return the difference of each result from the reference, and the largest relative size."""
+    """Return each result's difference from the reference, and the largest relative difference."""
     differences = {n: compare_result(n, np.asarray(results[n]), x) for n, x in expected.items()}
     return differences, max((d.relative_size for d in differences.values()), default=0.0)
 

@@ -143,7 +143,7 @@ def _map_scope_facts(graph: Graph) -> dict[str, ScopeFacts]:
 
 
 def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield the name and attributes of an operation, for attention also heads and visible keys."""
+    """Yield an operation's name and attributes and, for attention, its heads and visible keys."""
     attributes = {
         name: value
         for name, value in node.op.get_attributes().items()

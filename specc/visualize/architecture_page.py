@@ -190,7 +190,7 @@ def _render_ports(kind: str, types: Mapping[str, Type], sizes: Mapping[str, int]
 def _render_rows(
     graph_index: int, block: Block, sizes: Mapping[str, int], anchors: _Anchors, depth: int
 ) -> Iterator[str]:
-    """Render the table rows of a block and its nested blocks, collapsed from the third level on."""
+    """Render the table rows of a block and its nested blocks. Collapse levels below the second."""
     cells = _render_cells(block, sizes, depth)
     panel_id = anchors.blocks.get((graph_index, block.path), "")
     attributes = f'class="row k-{block.kind}" data-panel="{panel_id}"'
