@@ -314,7 +314,12 @@ def _quantize_dynamically(
         for place in (full, out):
             place.mkdir()
         specc.compile(
-            tested.spec, full / "m.onnx", init=0, set=config, target="onnx", for_quantizers=True
+            tested.spec,
+            full / "m.onnx",
+            init=0,
+            set=config,
+            target="onnx",
+            for_external_quantization=True,
         )
         quantize_dynamic(full / "m.onnx", out / "m.onnx")
     options = onnxruntime.SessionOptions()

@@ -77,7 +77,7 @@ def compile(
     calibration_data: str | Path = "",
     kv_cache: str = "",
     fold_norms: bool = False,
-    for_quantizers: bool = False,
+    for_external_quantization: bool = False,
     dtype: str = "",
     force: bool = False,
 ) -> CompileReport:

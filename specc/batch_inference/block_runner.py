@@ -280,7 +280,7 @@ class BlockInference:
 
     def _count_positions(self, positions: int, padding: int) -> None:
         self.statistics.position_count += positions
-        self.statistics.padding_count += padding
+        self.statistics.padding_position_count += padding
 
     def _generate_continuously(self, rows: Sequence[InputRow]) -> list[InputRow]:
         """Generate results by continuous batching. Return the rows that crashed workers."""

@@ -35,7 +35,7 @@ class JobReport:
     """The report of a batch inference job: progress during the run, and the result at the end."""
 
     plan: JobPlan
-    out: Path
+    output_directory: Path
     rows: int = 0
     blocks: int = 0
     resumed_rows: int = 0
@@ -44,7 +44,7 @@ class JobReport:
     null_rows: int = 0
     """Number of rows with NaN or infinity, which JSON Lines files store as null."""
     position_count: int = 0
-    padding_count: int = 0
+    padding_position_count: int = 0
     start_time: float = field(default_factory=time.monotonic)
     ready_time: float | None = None
     """Monotonic time at which the first worker became ready, or None if no worker is ready yet."""
@@ -54,7 +54,7 @@ class JobReport:
 
     def __repr__(self) -> str:
         error_text = f", {self.errors} failed" if self.errors else ""
-        return format_repr(f"map: {self.rows} rows{error_text}, in {self.out}")
+        return format_repr(f"map: {self.rows} rows{error_text}, in {self.output_directory}")
 
     @property
     def elapsed_seconds(self) -> float:
@@ -90,7 +90,9 @@ class JobReport:
     @property
     def padding_ratio(self) -> float:
         """The ratio of padding positions to valid positions in batches."""
-        return self.padding_count / max(self.position_count - self.padding_count, 1)
+        return self.padding_position_count / max(
+            self.position_count - self.padding_position_count, 1
+        )
 
     def add_block(self, statistics: BlockStatistics) -> None:
         """Add the statistics of a completed block."""
@@ -98,7 +100,7 @@ class JobReport:
         self.errors += len(statistics.errors)
         self.null_rows += statistics.null_row_count
         self.position_count += statistics.position_count
-        self.padding_count += statistics.padding_count
+        self.padding_position_count += statistics.padding_position_count
 
 
 ProgressCallback = Callable[[JobReport], None]
@@ -116,7 +118,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
         _check_empty(out)
         plan.write_file(out)
     _check_writable(out)
-    report = JobReport(plan=plan, out=out, start_time=start_time)
+    report = JobReport(plan=plan, output_directory=out, start_time=start_time)
     remaining_blocks = []
     for number, block in enumerate(plan.blocks):
         statistics = read_block_statistics(plan, out, number)
@@ -234,7 +236,7 @@ def _check_errors(request: JobRequest, report: JobReport) -> None:
         raise_error(
             "E0887",
             f"{row_text} failed, expected at most {request.max_errors}",
-            notes=[f"errors are listed in `{escape_text(report.out / ERRORS_FILE)}`"],
+            notes=[f"errors are listed in `{escape_text(report.output_directory / ERRORS_FILE)}`"],
             helps=["correct the rows, or allow more failed rows: --max-errors N"],
         )
 
@@ -243,11 +245,11 @@ def _write_errors(report: JobReport) -> None:
     """Write the list of failed rows to the errors file, in row order."""
     plan, lines = report.plan, []
     for number, block in enumerate(plan.blocks):
-        statistics = read_block_statistics(plan, report.out, number)
+        statistics = read_block_statistics(plan, report.output_directory, number)
         for row, code, text in statistics.errors if statistics else ():
             path = plan.files[block.file_index].path
             error = {"file": path, "row": block.first_row + row, "code": code, "why": text}
             lines.append(json.dumps(error, ensure_ascii=False))
-    if lines or (report.out / ERRORS_FILE).exists():
+    if lines or (report.output_directory / ERRORS_FILE).exists():
         data = [f"{line}\n".encode("utf-8", "backslashreplace") for line in lines]
-        write_file_atomically(report.out / ERRORS_FILE, data)
+        write_file_atomically(report.output_directory / ERRORS_FILE, data)

@@ -233,13 +233,13 @@ class BlockStatistics(JsonRecord):
     tag = "block"
     json_keys: ClassVar[Mapping[str, str]] = {
         "block_number": "number", "row_count": "rows", "position_count": "positions",
-        "padding_count": "padding", "multiply_adds": "work", "null_row_count": "null_rows",
+        "padding_position_count": "padding", "multiply_adds": "work", "null_row_count": "null_rows",
     }  # fmt: skip
     block_number: Count
     row_count: Count
     errors: Annotated[list[tuple[int, str, str]], _read_errors] = field(default_factory=list)
     position_count: Count = 0
-    padding_count: Count = 0
+    padding_position_count: Count = 0
     seconds: float = 0.0
     multiply_adds: Count = 0
     null_row_count: Count = 0

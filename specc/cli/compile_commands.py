@@ -34,7 +34,7 @@ from specc.driver.compile_options import (
 from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option, make_int_parser
 from specc.driver.uncompiled_model import check_model_is_compiled
 from specc.io.atomic_write import OutputDirectory
-from specc.io.output_paths import raise_not_replaceable
+from specc.io.output_paths import raise_would_overwrite
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.types import Type
@@ -189,7 +189,7 @@ def write_triton_repository(
     if config.exists() and not force:
         with config.open(encoding="utf-8", errors="replace") as file:
             if file.readline() != FILE_HEADER:
-                raise_not_replaceable(config, "the file was not written by specc", "use --force")
+                raise_would_overwrite(config, "the file was not written by specc", "use --force")
     source = model.path.parent
     weight_files = [location for location, _ in model.file.list_external_files()]
     for location in weight_files:

@@ -211,7 +211,9 @@ def _run_graph(
     """Run one forward pass of a graph and print the postprocessed outputs."""
     model = inference_model.default_model
     if outputs.attention_plot_path:
-        capture = capture_attention(model, run_inputs.inputs, scope=outputs.selection.scope)
+        capture = capture_attention(
+            model, run_inputs.inputs, scope=outputs.attention_selection.scope
+        )
         outputs.write_attention_plot(capture)
         results = capture.results
     else:
@@ -284,7 +286,7 @@ def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutpu
     attention_results: dict[str, Array] = {}
     if outputs.attention_plot_path:
         capture = capture_generation_attention(
-            require_attention_model(model), stream, best, outputs.selection.scope
+            require_attention_model(model), stream, best, outputs.attention_selection.scope
         )
         outputs.write_attention_plot(capture)
         attention_results = capture.results

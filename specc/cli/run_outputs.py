@@ -70,15 +70,15 @@ def generated_sequence_to_json(result: GenerationResult) -> dict[str, object]:
 @dataclass(frozen=True, kw_only=True)
 class RunOutputFiles:
     """The output files of a run: an attention plot, and an .npz file of the results. The output
-    files never overwrite the files in `inputs`. `selection` determines the plotted layers and
-    heads.
+    files never overwrite the files in `inputs`. `attention_selection` determines the plotted layers
+    and heads.
     """
 
     attention_plot_path: str
     npz_path: str
     inputs: Sequence[Path]
     force: bool
-    selection: AttentionSelection = field(default_factory=AttentionSelection)
+    attention_selection: AttentionSelection = field(default_factory=AttentionSelection)
     uses_log_scale: bool = False
 
     def check_paths(self) -> None:
@@ -100,7 +100,9 @@ class RunOutputFiles:
     def write_attention_plot(self, capture: AttentionCapture) -> None:
         """Write the attention plot in the file format of the path's suffix."""
         suffix = Path(self.attention_plot_path).suffix.lower()
-        plot = render_attention(capture, suffix, self.selection, log_scale=self.uses_log_scale)
+        plot = render_attention(
+            capture, suffix, self.attention_selection, log_scale=self.uses_log_scale
+        )
         for note in plot.remarks:
             print_note(note)
         self._write(self.attention_plot_path, ATTENTION_PLOT_OUTPUT, plot.content)
@@ -136,7 +138,7 @@ def parse_output_options(args: Namespace, input_paths: Sequence[Path]) -> RunOut
         npz_path=args.output,
         inputs=input_paths,
         force=args.force,
-        selection=AttentionSelection(
+        attention_selection=AttentionSelection(
             scope=args.scope,
             layers=parse_number_list(args.layers, "--layers") if args.layers else (),
             heads=parse_number_list(args.heads, "--heads") if args.heads else (),

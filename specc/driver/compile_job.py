@@ -169,7 +169,7 @@ def _choose_target(spec: LoadedSpec, options: CompileOptions) -> dict[str, Any]:
     quantize = merge_quantize_options(spec.program, options.precision)
     compiler = backend.load_compiler()
     target = compiler.get_target(options.target)
-    if options.for_quantizers:
+    if options.for_external_quantization:
         target = precision.check_target_for_external_quantizers(target, quantize)
     return {"compiler": compiler, "target": target, "quantize": quantize}
 

@@ -59,7 +59,7 @@ class CompileOptions(WeightSources):
     (`specc.driver.genai_config_and_export_profiles`), and `generation_config` holds the settings of
     the `generate` graph (`specc.decode.generation_settings`). `precision` overrides the spec's
     `quantize` section.
-    `for_quantizers` prepares the model for external quantizers.
+    `for_external_quantization` prepares the model for external quantizers.
     """
 
     output: str
@@ -74,7 +74,7 @@ class CompileOptions(WeightSources):
     io_names: str = "specc"
     generation_config: Mapping[str, object] = field(default_factory=dict)
     precision: QuantizeOptions = field(default_factory=QuantizeOptions)
-    for_quantizers: bool = False
+    for_external_quantization: bool = False
     hash: str = "header"
     force: bool = False
     no_load: bool = False
@@ -261,7 +261,7 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
         BOOLEAN_OPTION, "", "remove optional inputs and compute their defaults inside the model"
     ),
     **QUANTIZE_OPTIONS,
-    "for_quantizers": Option(
+    "for_external_quantization": Option(
         BOOLEAN_OPTION,
         "",
         "with --target onnx: avoid operators that external quantization tools misinterpret",
@@ -298,7 +298,7 @@ ARGUMENT_KINDS: Mapping[str, OptionKind] = {
 
 COMPILE_GROUPS: Mapping[str, tuple[str, ...]] = {
     "weights": ("weights", "adapter", "init", "init_missing", "weights_as", "dtype", "hash"),
-    "quantization": (*QUANTIZE_OPTIONS, "for_quantizers"),
+    "quantization": (*QUANTIZE_OPTIONS, "for_external_quantization"),
     "output": (
         *("graphs", "io_names", "target", "opset", "taps", "inline_defaults", "force", "no_load"),
     ),

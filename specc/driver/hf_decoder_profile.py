@@ -41,10 +41,10 @@ class ExportedGraphs:
 
 
 PROFILE_READERS = {
-    "hf": "the reader of this profile (Optimum, transformers.js)",
+    "hf": "a library that loads this profile (Optimum, transformers.js)",
     "genai": "onnxruntime-genai",
 }
-"""The programs that load the models of each export profile, for error messages."""
+"""The libraries that load the models of each export profile, for error messages."""
 
 
 def raise_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = ()) -> NoReturn:
@@ -58,7 +58,7 @@ def raise_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = 
 
 
 @dataclass
-class GraphCopy(GraphBuilder):
+class GraphCopier(GraphBuilder):
     """A builder that copies nodes of other graphs. `copied_values` maps the originals to copies."""
 
     copied_values: dict[Value, Value] = field(default_factory=dict)
@@ -278,7 +278,7 @@ def build_decoder(
         )
     lengths = map_profile_lengths(derived, layers)
     step = rename_symbolic_dimensions(derived.step, lengths)
-    copier = GraphCopy()
+    copier = GraphCopier()
     copier.declare_input(step, derived.sequence_input, IDS)
     for name, value in step.inputs.items():
         if name == derived.sequence_input or name in {s.name for s in derived.states}:
@@ -307,7 +307,7 @@ def map_profile_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) 
 
 
 def _declare_other_input(
-    profile: str, copier: GraphCopy, name: str, value: Value, facts: Input, covers_past: bool
+    profile: str, copier: GraphCopier, name: str, value: Value, facts: Input, covers_past: bool
 ) -> Value:
     """Declare an input other than the token ids: the attention mask or the position ids."""
     batch_size, new_length = value.shape if value.rank == 2 else (None, None)
@@ -333,7 +333,7 @@ def _declare_other_input(
 
 
 def build_cache_outputs(
-    copier: GraphCopy, step: Graph, layers: tuple[CacheLayer, ...], name: str
+    copier: GraphCopier, step: Graph, layers: tuple[CacheLayer, ...], name: str
 ) -> dict[str, Value]:
     """Return the present keys and values, including the new positions, by output name. `name` is a
     format string for the layer index and `key` or `value`.
@@ -348,7 +348,7 @@ def build_cache_outputs(
 
 
 def copy_extra_outputs(
-    copier: GraphCopy, step: Graph, derived: DerivedGraphs, source: str
+    copier: GraphCopier, step: Graph, derived: DerivedGraphs, source: str
 ) -> dict[str, Value]:
     """Return the outputs of `step` except `source` and the next states, e.g. taps."""
     excluded_names = {source, *(s.next_output for s in derived.states)}

@@ -13,7 +13,7 @@ from specc.driver.hf_decoder_profile import (
     PROFILE_READERS,
     CacheLayer,
     ExportedGraphs,
-    GraphCopy,
+    GraphCopier,
     build_cache_outputs,
     copy_extra_outputs,
     list_cache_layers,
@@ -260,7 +260,7 @@ def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ExportedGraphs
 def _build_encoder(layout: EncoderDecoderLayout) -> Graph:
     """Return the graph `encoder_model`: the nodes of `encode` that compute the encoder output."""
     encode, encoder_output = _rename_encoder(layout)
-    copier = GraphCopy()
+    copier = GraphCopier()
     type = encode.inputs[layout.encoder_input].type
     name = ENCODER_INPUT_NAMES[type.dtype, type.rank]
     copier.declare_input(encode, layout.encoder_input, name)
@@ -282,7 +282,7 @@ def _build_decoder(
         lengths = {n: Dim.from_value(0) if d.name == PAST else d for n, d in lengths.items()}
     step = rename_symbolic_dimensions(derived.step, lengths)
     encode, encoder_output = _rename_encoder(layout)
-    copier = GraphCopy()
+    copier = GraphCopier()
     # inputs are declared in the order in which the model file lists them
     copier.declare_input(step, derived.sequence_input, IDS)
     if without_past:
@@ -306,7 +306,7 @@ def _build_decoder(
 
 
 def _emit_presents(
-    layout: EncoderDecoderLayout, copier: GraphCopy, step: Graph, *, with_cross_attention: bool
+    layout: EncoderDecoderLayout, copier: GraphCopier, step: Graph, *, with_cross_attention: bool
 ) -> dict[str, Value]:
     """Return the self-attention cache and then the cross-attention cache of each layer, by output
     name. Only `decoder_model` outputs the cross-attention cache, which is constant in later steps.
@@ -340,7 +340,7 @@ _ENCODER_OUTPUT = "the encoder output"
 
 
 def _declare_cross_mask(
-    layout: EncoderDecoderLayout, copier: GraphCopy, step: Graph, encode: Graph
+    layout: EncoderDecoderLayout, copier: GraphCopier, step: Graph, encode: Graph
 ) -> None:
     """Declare the encoder's padding mask if the step uses the mask or values computed from it."""
     invariant_names = layout.derived.loop_invariant_inputs
@@ -355,7 +355,7 @@ def _declare_cross_mask(
     copier.copied_values |= {mask: mask_input} | {step.inputs[n]: mask_input for n in masks}
 
 
-def _fill_decoder_masks(layout: EncoderDecoderLayout, copier: GraphCopy, step: Graph) -> None:
+def _fill_decoder_masks(layout: EncoderDecoderLayout, copier: GraphCopier, step: Graph) -> None:
     """Replace the decoder's padding mask by ones, because the profile `hf` has no such input."""
     derived, invariant_names = layout.derived, layout.derived.loop_invariant_inputs
     known_names = {derived.sequence_input, *invariant_names, *(s.name for s in derived.states)}
@@ -367,7 +367,7 @@ def _fill_decoder_masks(layout: EncoderDecoderLayout, copier: GraphCopy, step: G
 
 
 def _add_past_caches(
-    layout: EncoderDecoderLayout, copier: GraphCopy, step: Graph, *, without_past: bool
+    layout: EncoderDecoderLayout, copier: GraphCopier, step: Graph, *, without_past: bool
 ) -> None:
     """If `without_past` is true, replace the self-attention caches by empty constants; otherwise,
     declare the self-attention cache and then the cross-attention cache of each layer. Inference

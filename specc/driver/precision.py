@@ -148,7 +148,7 @@ def check_target_for_external_quantizers(target: Target, request: QuantizeReques
     if target.name != "onnx":
         raise_error(
             "E0753",
-            "`--for-quantizers` needs standard operators, but "
+            "`--for-external-quantization` needs standard operators, but "
             f"`{target.name}` uses contrib operators of ONNX Runtime",
             helps=["add `--target onnx`"],
         )
@@ -156,7 +156,7 @@ def check_target_for_external_quantizers(target: Target, request: QuantizeReques
         raise_error(
             "E0753",
             "weights can be quantized by specc or by another tool, but not by both",
-            helps=["remove --quantize or --for-quantizers"],
+            helps=["remove --quantize or --for-external-quantization"],
         )
     return replace(target, fused_operators=target.fused_operators - MISREAD_OPERATORS)
 

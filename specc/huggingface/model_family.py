@@ -46,7 +46,7 @@ UNSUPPORTED_TYPES = {
     **dict.fromkeys(
         ("csm", "moshi"),
         "a second decoder generates the codebooks of each step one after another, which `generate` "
-        "cannot",
+        "does not support",
     ),
     "musicgen_melody": "no spec has its prefix of chroma features; see musicgen",
 }

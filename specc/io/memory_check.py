@@ -96,8 +96,8 @@ def _describe_weight_memory(needed_bytes: int, stored_bytes: int, weight_count: 
     """Describe the size of the weights on disk and in memory."""
     return (
         f"its weights are {weight_count / 1e9:.2f} billion parameters: "
-        f"{_format_gigabytes(stored_bytes)} as they are stored, "
-        f"{_format_gigabytes(needed_bytes)} as the runtime computes with them"
+        f"{_format_gigabytes(stored_bytes)} on disk, "
+        f"{_format_gigabytes(needed_bytes)} in memory at run time"
     )
 
 

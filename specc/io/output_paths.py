@@ -94,7 +94,7 @@ def resolve_output_path(
             ],
         )
     if not force and not _is_replaceable(target, kind, content):
-        raise_not_replaceable(
+        raise_would_overwrite(
             path,
             f"the file is not {kind.description} written by specc",
             "pass --force to overwrite it, or use another name",
@@ -149,7 +149,7 @@ def normalize_output_path(path: str | Path) -> Path:
     return normalized
 
 
-def raise_not_replaceable(path: Path, reason: str, fix: str) -> NoReturn:
+def raise_would_overwrite(path: Path, reason: str, fix: str) -> NoReturn:
     """Raise E0833 because another program wrote the existing file."""
     raise_error(
         "E0833",

@@ -211,7 +211,7 @@ def _compute_fitted_size(rows: int, columns: int, record: ImageConfig) -> ImageS
             f"an image of {rows} × {columns} pixels is resized to {height} × {width}, but the "
             f"model needs {frame}",
             notes=[
-                "the image is resized without changing its aspect ratio, as by the published "
+                "the image is resized without changing its aspect ratio, as in the published "
                 "processor"
             ],
             helps=[

@@ -127,13 +127,13 @@ def find_static_batching_reason(model: GenerativeModel, settings: GenerationSett
     if model.standalone_session is not None:
         return "a standalone generator starts all sequences of a batch at once"
     if settings.strategy == "beam":
-        return "beams are indexed from the start of a sequence"
+        return "beam search starts all sequences of a batch at once"
     if settings.guidance_scale != 1:
         return "guidance runs each sequence twice, with and without the condition"
     if model.codebooks:
-        return "the delays of codebooks are counted from the start of a sequence"
+        return "the delay pattern starts in all sequences of a batch at once"
     if model.continuous_batching_metadata is None:
-        return "no step of the model is proved to support sequences of different lengths"
+        return "it is not proved that sequences of different lengths do not affect each other"
     return ""
 
 

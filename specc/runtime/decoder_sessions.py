@@ -177,7 +177,7 @@ class KVCacheSession:
     def _run_chunk(self, chunk: PerTokenInputs) -> None:
         """Run the step on the new positions in `chunk`, and update the states and `results`."""
         results = self._run_step(self._collect_inputs(chunk))
-        self.past_length += chunk.new_count
+        self.past_length += chunk.new_position_count
         # do not replace a KV buffer with the output that aliases it, because the output does not
         # own its memory
         for state in self.other_states:
@@ -210,7 +210,7 @@ class KVCacheSession:
         """Return the inputs other than states: the new tokens, and the new positions of inputs with
         a time axis, or all positions if the step reads all of them (e.g. a padding mask).
         """
-        first = chunk.tokens.shape[1] - chunk.new_count
+        first = chunk.tokens.shape[1] - chunk.new_position_count
         inputs: dict[str, Array | DeviceTensor] = {
             self.input_signature.sequence_input: chunk.tokens[:, first:]
         }

@@ -198,16 +198,17 @@ class PerTokenInputs:
     The caller provides the values for the prompt. For generated tokens, an input with a default is
     recomputed from the whole sequence. A padding mask is true for generated tokens if it has no
     default or declares a padding side. Any other input without a default raises E0944. `arrays`
-    contains the values at all positions, of which the last `new_count` are new. `constant_inputs`
-    have no time axis. `tokens` are int64 [batch, n]. `default_tables` caches token-wise defaults.
-    The padding mask is false for sequences that are finished (`is_finished`, bool [batch]).
+    contains the values at all positions, of which the last `new_position_count` are new.
+    `constant_inputs` have no time axis. `tokens` are int64 [batch, n]. `default_tables` caches
+    token-wise defaults. The padding mask is false for sequences that are finished (`is_finished`,
+    bool [batch]).
     """
 
     input_signature: ModelInputs
     arrays: dict[str, Array]
     constant_inputs: dict[str, Array]
     tokens: Ints
-    new_count: int = 0
+    new_position_count: int = 0
     default_tables: dict[str, Array] = field(default_factory=dict)
     is_finished: Bools | None = None
 
@@ -236,14 +237,14 @@ class PerTokenInputs:
             arrays={name: prepared[name] for name in names},
             constant_inputs=select_entries(prepared, prepared.keys() - {*names, sequence_input}),
             tokens=prepared[sequence_input],
-            new_count=prepared[sequence_input].shape[1],
+            new_position_count=prepared[sequence_input].shape[1],
         )
 
     def append_tokens(self, tokens: Ints) -> None:
         """Append new tokens, and extend all other inputs to the positions of the new tokens."""
         self.tokens = np.concatenate([self.tokens, tokens], axis=1)
         inputs = self.input_signature.graph.inputs
-        count = self.new_count = tokens.shape[1]
+        count = self.new_position_count = tokens.shape[1]
         for name, axes in self._ordered_inputs:
             extended = self._extend_input(name, axes, tokens)
             # A finished sequence is padded while other sequences in the batch continue.
@@ -254,7 +255,7 @@ class PerTokenInputs:
     def get_new_positions(self, name: str) -> Array:
         """Return the values of an input at the new positions along its first time axis."""
         axis = dict(self._ordered_inputs)[name][0]
-        return np.take(self.arrays[name], np.arange(-self.new_count, 0), axis)
+        return np.take(self.arrays[name], np.arange(-self.new_position_count, 0), axis)
 
     def _extend_input(self, name: str, axes: Sequence[int], tokens: Ints) -> Array:
         """Extend an input along `axes` for new tokens, without changing earlier positions."""
@@ -351,7 +352,7 @@ def split_new_positions(inputs: PerTokenInputs, chunk_size: int) -> Iterator[Per
     signature = inputs.input_signature
     graph_inputs, length = signature.graph.inputs, signature.sequence_length
     end = inputs.tokens.shape[1]
-    start = end - inputs.new_count
+    start = end - inputs.new_position_count
     while chunk_size and end - start > chunk_size:
         stop = start = start + chunk_size
         arrays = {
@@ -359,8 +360,10 @@ def split_new_positions(inputs: PerTokenInputs, chunk_size: int) -> Iterator[Per
             for name, value in inputs.arrays.items()
             for shape in (graph_inputs[name].shape,)
         }
-        yield replace(inputs, arrays=arrays, tokens=inputs.tokens[:, :stop], new_count=chunk_size)
-    yield replace(inputs, new_count=end - start)
+        yield replace(
+            inputs, arrays=arrays, tokens=inputs.tokens[:, :stop], new_position_count=chunk_size
+        )
+    yield replace(inputs, new_position_count=end - start)
 
 
 def _sort_by_dependency(

@@ -25,7 +25,7 @@ from specc.io.file_type_detection import filter_unreferenced_files, is_package_i
 from specc.io.output_paths import (
     normalize_output_path,
     raise_not_a_file,
-    raise_not_replaceable,
+    raise_would_overwrite,
     reject_input_overwrite,
     reject_unportable_name,
 )
@@ -208,7 +208,7 @@ def _check_replaceable(path: Path, previous_index: PackageIndex | None) -> None:
             if path.suffix == ".onnx"
             else "a file that no package of specc wrote"
         )
-        raise_not_replaceable(
+        raise_would_overwrite(
             path,
             f"the file is {description}",
             "write to another directory with -o, or overwrite it with --force",

@@ -68,7 +68,7 @@ def select_valid_positions(result: Array, keeps: list[Array]) -> Array:
 @pytest.mark.parametrize("spec", SOME)
 def test_dynamic_quantizer(spec: str, tmp_path: Path) -> None:
     quantization = pytest.importorskip("onnxruntime.quantization")
-    full = compile_spec(spec, tmp_path / "full.onnx", "--for-quantizers")
+    full = compile_spec(spec, tmp_path / "full.onnx", "--for-external-quantization")
     for kind in (quantization.QuantType.QInt8, quantization.QuantType.QUInt8):
         low = tmp_path / f"{kind}.onnx"
         quantization.quantize_dynamic(full, low, weight_type=kind)
@@ -88,7 +88,7 @@ def test_dynamic_quantizer(spec: str, tmp_path: Path) -> None:
 )
 def test_options_for_the_quantizer(spec: str, given: dict[str, list[str]], tmp_path: Path) -> None:
     quantization = pytest.importorskip("onnxruntime.quantization")
-    full = compile_spec(spec, tmp_path / "full.onnx", "--for-quantizers")
+    full = compile_spec(spec, tmp_path / "full.onnx", "--for-external-quantization")
     low = tmp_path / "low.onnx"
     quantization.quantize_dynamic(full, low, **given)
     assert 0 < measure_relative_error(low, full) < EIGHT_BITS
@@ -105,7 +105,7 @@ def test_float16_converter(spec: str, tmp_path: Path) -> None:
 
 def test_only_misread_operators_are_excluded(tmp_path: Path) -> None:
     kinds = {}
-    for name, given in {"usual": [], "ours": ["--for-quantizers"]}.items():
+    for name, given in {"usual": [], "ours": ["--for-external-quantization"]}.items():
         path = compile_spec("gpt2", tmp_path / f"{name}.onnx", *given)
         assert main(["verify", str(path), "--rounds", "1"]) == 0
         kinds[name] = {node.op_type for node in onnx.load(path).graph.node}
@@ -120,7 +120,7 @@ def test_only_misread_operators_are_excluded(tmp_path: Path) -> None:
 def test_conflicting_options_are_errors(
     given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    args = ["compile", "xor", "--target", "onnx", "--for-quantizers", *given]
+    args = ["compile", "xor", "--target", "onnx", "--for-external-quantization", *given]
     assert main([*args, "-o", str(tmp_path / "m.onnx")]) == 1
     assert "E0753" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
