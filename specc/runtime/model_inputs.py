@@ -193,15 +193,14 @@ def _solve_lengths(text: str, env: Mapping[str, int]) -> int | None:
 
 @dataclass(kw_only=True)
 class PerTokenInputs:
-    """The inputs along the time axis other than tokens, which are extended during generation.
+    """The inputs with a time axis, except the tokens. Generation extends them.
 
-    The caller provides the values for the prompt. For generated tokens, an input with a default is
-    recomputed from the whole sequence. A padding mask is true for generated tokens if it has no
-    default or declares a padding side. Any other input without a default raises E0944. `arrays`
-    contains the values at all positions, of which the last `new_position_count` are new.
-    `constant_inputs` have no time axis. `tokens` are int64 [batch, n]. `default_tables` caches
-    token-wise defaults. The padding mask is false for sequences that are finished (`is_finished`,
-    bool [batch]).
+    The caller provides the values for the prompt. For generated tokens, a default is recomputed
+    from the whole sequence, and a padding mask is true if it has no default or declares a padding
+    side. Any other input without a default raises E0944. `arrays` contains the values at all
+    positions, of which the last `new_position_count` are new. `constant_inputs` have no time axis.
+    `tokens` are int64 [batch, n]. `default_tables` caches token-wise defaults. The padding mask is
+    false for sequences that are finished (`is_finished`, bool [batch]).
     """
 
     input_signature: ModelInputs
