@@ -13,19 +13,19 @@ from specc.drawing.attention_maps import (
     PatchGrid,
     max_pool_attention,
 )
-from specc.drawing.drawing_marks import (
+from specc.drawing.drawing_elements import (
     FAINT,
     MARGIN,
     MASKED_COLOR,
-    BoxMark,
+    BoxElement,
     Bytes,
     ColorScale,
     Doubles,
     Drawing,
-    HeatmapMark,
-    Mark,
+    DrawingElement,
+    HeatmapElement,
     PanelGrid,
-    TextMark,
+    TextElement,
     arrange_panels,
     blend_over_image,
     estimate_text_width,
@@ -50,32 +50,34 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
     max_heads = max((len(m.heads) for m in plot.maps), default=1)
     panel_groups = [_draw_attention_layer(m, plot, scale, max_heads) for m in plot.maps]
     heading = _draw_heading(plot)
-    marks: list[Mark] = [*heading]
+    elements: list[DrawingElement] = [*heading]
     top = MARGIN + 44.0
-    right_edge = max(mark.x + estimate_text_width(mark.text, mark.size) for mark in heading)
+    right_edge = max(
+        element.x + estimate_text_width(element.text, element.size) for element in heading
+    )
     right_edge = max(right_edge, *(MARGIN + group.width for group in panel_groups), 200)
     first_top = top + (panel_groups[0].heading_height if panel_groups else 0)
     for group in panel_groups:
-        marks += group.move_marks(MARGIN, top)
+        elements += group.move_elements(MARGIN, top)
         top += group.height + MARGIN
     # the color bar next to the first layer may be taller than a small map
     height = max(top, first_top + 150)
     has_masked = any(m.is_masked.any() for m in plot.maps)
-    marks += _draw_color_bar(scale, right_edge + MARGIN, first_top, has_masked=has_masked)
+    elements += _draw_color_bar(scale, right_edge + MARGIN, first_top, has_masked=has_masked)
     drawing = Drawing(width=right_edge + MARGIN + 64, height=height, title=_describe_plot(plot))
-    drawing.add_marks(marks)
+    drawing.add_elements(elements)
     return drawing
 
 
-def _draw_heading(plot: AttentionMaps) -> list[TextMark]:
+def _draw_heading(plot: AttentionMaps) -> list[TextElement]:
     """Draw the heading of a plot: the name of the model and the input."""
     model, text = (
         make_printable_label(plot.model_name, 60),
         make_printable_label(plot.input_text, 90),
     )
     return [
-        TextMark(x=MARGIN, y=MARGIN + 12, text=model, size=14, is_bold=True),
-        TextMark(x=MARGIN, y=MARGIN + 27, text=text, size=10, color=FAINT),
+        TextElement(x=MARGIN, y=MARGIN + 12, text=model, size=14, is_bold=True),
+        TextElement(x=MARGIN, y=MARGIN + 27, text=text, size=10, color=FAINT),
     ]
 
 
@@ -163,7 +165,7 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
     height, width = (length * cell_size for length in cells.shape[1:])
     # a single head has a title only if it was selected from several heads
     has_head_titles = len(attention.heads) > 1 or attention.heads[0] != 0
-    panels: list[list[Mark]] = [
+    panels: list[list[DrawingElement]] = [
         [
             *_draw_framed_heatmap(scale.compute_colors(weights), width, height),
             *(_draw_head_title(name) if has_head_titles else ()),
@@ -181,60 +183,64 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
     _draw_query_axis(group, query_layout, height)
     head_title_height = 18 if has_head_titles else 0
     for x, y in group.first_row:
-        group.marks += _draw_key_labels(key_layout, x, y - head_title_height, is_rotated=is_rotated)
+        group.elements += _draw_key_labels(
+            key_layout, x, y - head_title_height, is_rotated=is_rotated
+        )
     x, y = group.first_row[0]
     caption = key_layout.format_caption("key")
     caption += f"; a cell is the maximum of {step} × {step}" if step > 1 else ""
     baseline = y - head_title_height - label_height - 3
-    group.marks.append(TextMark(x=x, y=baseline, text=caption, size=9.5, color=FAINT))
+    group.elements.append(TextElement(x=x, y=baseline, text=caption, size=9.5, color=FAINT))
     group.width = max(group.width, x + estimate_text_width(caption, 9.5))
     return group
 
 
-def _draw_head_title(head: int) -> list[Mark]:
+def _draw_head_title(head: int) -> list[DrawingElement]:
     """Draw the index of an attention head above the head's heat map."""
-    return [TextMark(y=-PANEL_GAP, text=f"head {head}", size=10, color=FAINT)]
+    return [TextElement(y=-PANEL_GAP, text=f"head {head}", size=10, color=FAINT)]
 
 
 def _draw_query_axis(group: PanelGrid, query_layout: _AxisLayout, height: float) -> None:
     """Draw query labels at each row of panels, and the axis caption at the first row."""
     for x, y in group.first_column:
-        group.marks += _draw_query_labels(query_layout, x, y, height)
+        group.elements += _draw_query_labels(query_layout, x, y, height)
     x, y = group.first_column[0]
     caption = query_layout.format_caption("query")
     # a caption that is longer than the heat map continues below the map
     bottom = y + max(height, estimate_text_width(caption, 9.5))
     left = x - PANEL_GAP - query_layout.measure_widest_label() - 8
-    group.marks.append(
-        TextMark(x=left, y=bottom, text=caption, size=9.5, color=FAINT, is_rotated=True)
+    group.elements.append(
+        TextElement(x=left, y=bottom, text=caption, size=9.5, color=FAINT, is_rotated=True)
     )
     group.height = max(group.height, bottom)
 
 
-def _draw_framed_heatmap(colors: Bytes, width: float, height: float) -> Iterator[Mark]:
+def _draw_framed_heatmap(colors: Bytes, width: float, height: float) -> Iterator[DrawingElement]:
     """Draw a heat map or an image with a border."""
-    yield HeatmapMark(width=width, height=height, colors=colors)
-    yield BoxMark(width=width, height=height, stroke="#b9b9c2", stroke_width=0.5)
+    yield HeatmapElement(width=width, height=height, colors=colors)
+    yield BoxElement(width=width, height=height, stroke="#b9b9c2", stroke_width=0.5)
 
 
-def _draw_query_labels(layout: _AxisLayout, x: float, y: float, height: float) -> Iterator[Mark]:
+def _draw_query_labels(
+    layout: _AxisLayout, x: float, y: float, height: float
+) -> Iterator[DrawingElement]:
     """Draw the labels of the query axis to the left of a panel."""
     for n, label in layout.list_labels():
         # the label of several cells is centered
         cell_position = n + layout.label_interval / 2
         center_y = y + cell_position * layout.cell_size
         baseline = min(center_y, y + height) + layout.size * 0.35
-        yield TextMark(x=x - PANEL_GAP, y=baseline, text=label, size=layout.size, anchor="end")
+        yield TextElement(x=x - PANEL_GAP, y=baseline, text=label, size=layout.size, anchor="end")
 
 
 def _draw_key_labels(
     layout: _AxisLayout, x: float, y: float, *, is_rotated: bool
-) -> Iterator[Mark]:
+) -> Iterator[DrawingElement]:
     """Draw the labels of the key axis above a panel."""
     for n, label in layout.list_labels():
         center_x = x + (n + 0.5) * layout.cell_size
         baseline_x = center_x + layout.size * 0.35 if is_rotated else center_x
-        yield TextMark(
+        yield TextElement(
             x=baseline_x,
             y=y - PANEL_GAP,
             text=label,
@@ -254,7 +260,9 @@ def _get_cell_size(cells: int, heads: int) -> float:
     return max(preferred, MIN_LABEL_HEIGHT if cells <= MAX_LABELED_ROWS else 0.5)
 
 
-def _draw_color_bar(scale: ColorScale, x: float, y: float, *, has_masked: bool) -> Sequence[Mark]:
+def _draw_color_bar(
+    scale: ColorScale, x: float, y: float, *, has_masked: bool
+) -> Sequence[DrawingElement]:
     """Draw the color scale with the maximum at the top, and the color of masked cells."""
     height = 120.0
     fractions = np.linspace(1, 0, 128)[:, None]
@@ -262,8 +270,8 @@ def _draw_color_bar(scale: ColorScale, x: float, y: float, *, has_masked: bool) 
         values = scale.low * (scale.high / scale.low) ** fractions
     else:
         values = scale.low + (scale.high - scale.low) * fractions
-    marks: list[Mark] = [
-        HeatmapMark(
+    elements: list[DrawingElement] = [
+        HeatmapElement(
             x=x, y=y, width=COLORBAR_WIDTH, height=height, colors=scale.compute_colors(values)
         )
     ]
@@ -273,10 +281,15 @@ def _draw_color_bar(scale: ColorScale, x: float, y: float, *, has_masked: bool) 
     labels = [(4.0, high), (4 + height / 2, middle), (4 + height, low)]
     if has_masked:
         size, gray = COLORBAR_WIDTH, MASKED_COLOR[None, None]
-        marks.append(HeatmapMark(x=x, y=y + height + 12, width=size, height=size, colors=gray))
+        elements.append(
+            HeatmapElement(x=x, y=y + height + 12, width=size, height=size, colors=gray)
+        )
         labels.append((height + 22, "masked"))
     left = x + COLORBAR_WIDTH + 4
-    return [*marks, *(TextMark(x=left, y=y + base, text=text, size=9) for base, text in labels)]
+    return [
+        *elements,
+        *(TextElement(x=left, y=y + base, text=text, size=9) for base, text in labels),
+    ]
 
 
 LARGE_PANEL, SMALL_PANEL = 210.0, 150.0
@@ -317,10 +330,10 @@ def _describe_overlay(attention: AttentionMap) -> str:
     return f"{attention.scope}: {subject} attends to {patches}"
 
 
-def _draw_panel(pixels: Bytes, title: str, width: float, height: float) -> list[Mark]:
+def _draw_panel(pixels: Bytes, title: str, width: float, height: float) -> list[DrawingElement]:
     return [
         *_draw_framed_heatmap(pixels, width, height),
-        TextMark(y=-5, text=make_printable_label(title), size=10, color=FAINT),
+        TextElement(y=-5, text=make_printable_label(title), size=10, color=FAINT),
     ]
 
 

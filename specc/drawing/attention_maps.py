@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_thousands
-from specc.drawing.drawing_marks import (
+from specc.drawing.drawing_elements import (
     COLOR_STOPS,
     LOG_DECADES,
     Bytes,

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_thousands
-from specc.drawing.drawing_marks import (
+from specc.drawing.drawing_elements import (
     PAPER,
-    BoxMark,
+    BoxElement,
     Drawing,
-    HeatmapMark,
-    LineMark,
-    Mark,
-    TextMark,
+    DrawingElement,
+    HeatmapElement,
+    LineElement,
+    TextElement,
 )
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ def render_png(drawing: Drawing) -> bytes:
         )
     image = Image.new("RGB", size, PAPER)
     canvas = ImageDraw.Draw(image)
-    for mark in drawing.marks:
-        _draw_mark(mark, image, canvas)
+    for element in drawing.elements:
+        _draw_element(element, image, canvas)
     metadata = PngImagePlugin.PngInfo()
     metadata.add_text("Software", "specc")
     data = BytesIO()
@@ -119,71 +119,73 @@ def require_pillow() -> None:
         )
 
 
-def find_missing_glyphs(marks: Iterable[Mark]) -> str:
+def find_missing_glyphs(elements: Iterable[DrawingElement]) -> str:
     """Return the distinct characters for which the PNG fonts have no glyph."""
-    texts = (mark.text for mark in marks if isinstance(mark, TextMark))
+    texts = (element.text for element in elements if isinstance(element, TextElement))
     characters = dict.fromkeys(c for text in texts for c in text)
     return "".join(c for c in characters if _find_font(c) is None)
 
 
-def _draw_mark(mark: Mark, image: "Image", canvas: "ImageDraw") -> None:
-    match mark:
-        case TextMark():
-            _draw_text(mark, image, canvas)
-        case BoxMark():
-            _draw_box(mark, canvas)
-        case LineMark():
-            points = [(x * PIXELS_PER_POINT, y * PIXELS_PER_POINT) for x, y in mark.points]
-            canvas.line(points, mark.color, max(1, round(mark.stroke_width * PIXELS_PER_POINT)))
-        case HeatmapMark():
-            _draw_cells(mark, image)
+def _draw_element(element: DrawingElement, image: "Image", canvas: "ImageDraw") -> None:
+    match element:
+        case TextElement():
+            _draw_text(element, image, canvas)
+        case BoxElement():
+            _draw_box(element, canvas)
+        case LineElement():
+            points = [(x * PIXELS_PER_POINT, y * PIXELS_PER_POINT) for x, y in element.points]
+            canvas.line(
+                points, element.color, max(1, round(element.stroke_width * PIXELS_PER_POINT))
+            )
+        case HeatmapElement():
+            _draw_cells(element, image)
 
 
-def _draw_box(mark: BoxMark, canvas: "ImageDraw") -> None:
-    edges = (mark.x, mark.y, mark.x + mark.width, mark.y + mark.height)
+def _draw_box(element: BoxElement, canvas: "ImageDraw") -> None:
+    edges = (element.x, element.y, element.x + element.width, element.y + element.height)
     left, top, right, bottom = (round(edge * PIXELS_PER_POINT) for edge in edges)
     canvas.rounded_rectangle(
         (left, top, max(left, right - 1), max(top, bottom - 1)),
-        mark.corner_radius * PIXELS_PER_POINT,
-        None if mark.fill == "none" else mark.fill,
-        None if mark.stroke == "none" else mark.stroke,
-        max(1, round(mark.stroke_width * PIXELS_PER_POINT)),
+        element.corner_radius * PIXELS_PER_POINT,
+        None if element.fill == "none" else element.fill,
+        None if element.stroke == "none" else element.stroke,
+        max(1, round(element.stroke_width * PIXELS_PER_POINT)),
     )
 
 
-def _draw_cells(mark: HeatmapMark, image: "Image") -> None:
+def _draw_cells(element: HeatmapElement, image: "Image") -> None:
     """Draw a heat map without interpolation between cells."""
     from PIL import Image
 
-    left, top = round(mark.x * PIXELS_PER_POINT), round(mark.y * PIXELS_PER_POINT)
-    width = max(1, round((mark.x + mark.width) * PIXELS_PER_POINT) - left)
-    height = max(1, round((mark.y + mark.height) * PIXELS_PER_POINT) - top)
-    heatmap = Image.fromarray(np.ascontiguousarray(mark.colors), "RGB")
+    left, top = round(element.x * PIXELS_PER_POINT), round(element.y * PIXELS_PER_POINT)
+    width = max(1, round((element.x + element.width) * PIXELS_PER_POINT) - left)
+    height = max(1, round((element.y + element.height) * PIXELS_PER_POINT) - top)
+    heatmap = Image.fromarray(np.ascontiguousarray(element.colors), "RGB")
     image.paste(heatmap.resize((width, height), Image.Resampling.NEAREST), (left, top))
 
 
-def _draw_text(mark: TextMark, image: "Image", canvas: "ImageDraw") -> None:
+def _draw_text(element: TextElement, image: "Image", canvas: "ImageDraw") -> None:
     """Draw a line of text. Rotated text is drawn on a separate image and pasted."""
-    runs = list(_split_runs(mark.text, mark.size))
+    runs = list(_split_runs(element.text, element.size))
     length = sum(font.getlength(text) for font, text in runs)
-    fraction = {"start": 0.0, "middle": 0.5, "end": 1.0}[mark.anchor]
-    if not mark.is_rotated:
+    fraction = {"start": 0.0, "middle": 0.5, "end": 1.0}[element.anchor]
+    if not element.is_rotated:
         _draw_runs(
             runs,
-            (mark.x * PIXELS_PER_POINT - length * fraction, mark.y * PIXELS_PER_POINT),
-            mark.color,
+            (element.x * PIXELS_PER_POINT - length * fraction, element.y * PIXELS_PER_POINT),
+            element.color,
             canvas,
         )
         return
     from PIL import Image, ImageDraw
 
-    baseline = round(mark.size * PIXELS_PER_POINT * 1.1)
+    baseline = round(element.size * PIXELS_PER_POINT * 1.1)
     text_image = Image.new("L", (max(1, round(length) + 2), round(baseline * 1.4)))
     _draw_runs(runs, (0, baseline), 255, ImageDraw.Draw(text_image))
     rotated = text_image.transpose(Image.Transpose.ROTATE_90)
     # rotated text is anchored at its lower end
-    top = round(mark.y * PIXELS_PER_POINT - length * (1 - fraction))
-    image.paste(mark.color, (round(mark.x * PIXELS_PER_POINT) - baseline, top), rotated)
+    top = round(element.y * PIXELS_PER_POINT - length * (1 - fraction))
+    image.paste(element.color, (round(element.x * PIXELS_PER_POINT) - baseline, top), rotated)
 
 
 def _draw_runs(

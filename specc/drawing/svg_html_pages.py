@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from specc.drawing.drawing_marks import (
+from specc.drawing.drawing_elements import (
     PAPER,
-    BoxMark,
+    BoxElement,
     Bytes,
     Drawing,
-    HeatmapMark,
-    LineMark,
-    Mark,
-    TextMark,
+    DrawingElement,
+    HeatmapElement,
+    LineElement,
+    TextElement,
 )
 from specc.drawing.png import encode_png
 from specc.io.json_io import Json
@@ -54,59 +54,59 @@ def _render_drawing(drawing: Drawing, *, has_background: bool = True) -> str:
         GENERATOR_MARK if has_background else "",
         f"<title>{title}</title>",
         f'<rect width="{width}" height="{height}" fill="{PAPER}"/>' if has_background else "",
-        *(_render_mark(mark) for mark in drawing.marks),
+        *(_render_element(element) for element in drawing.elements),
         "</svg>",
     ]
     return "\n".join(element for element in elements if element)
 
 
 @singledispatch
-def _render_mark(mark: Mark) -> str:
-    raise AssertionError(f"no renderer for {mark}")
+def _render_element(element: DrawingElement) -> str:
+    raise AssertionError(f"no renderer for {element}")
 
 
-@_render_mark.register
-def _(mark: TextMark) -> str:
-    x, y = _format_number(mark.x), _format_number(mark.y)
+@_render_element.register
+def _(element: TextElement) -> str:
+    x, y = _format_number(element.x), _format_number(element.y)
     attributes = _format_attributes(
-        x=mark.x,
-        y=mark.y,
-        font_size=mark.size,
-        fill=mark.color,
-        text_anchor=mark.anchor if mark.anchor != "start" else "",
-        font_weight="600" if mark.is_bold else "",
-        transform=f"rotate(-90 {x} {y})" if mark.is_rotated else "",
+        x=element.x,
+        y=element.y,
+        font_size=element.size,
+        fill=element.color,
+        text_anchor=element.anchor if element.anchor != "start" else "",
+        font_weight="600" if element.is_bold else "",
+        transform=f"rotate(-90 {x} {y})" if element.is_rotated else "",
     )
-    return f"<text {attributes}>{escape(mark.text)}</text>"
+    return f"<text {attributes}>{escape(element.text)}</text>"
 
 
-@_render_mark.register
-def _(mark: BoxMark) -> str:
+@_render_element.register
+def _(element: BoxElement) -> str:
     attributes = _format_attributes(
-        x=mark.x,
-        y=mark.y,
-        width=mark.width,
-        height=mark.height,
-        fill=mark.fill,
-        stroke=mark.stroke,
-        stroke_width=mark.stroke_width if mark.stroke != "none" else "",
-        rx=mark.corner_radius or "",
-        data_part=mark.block_path,
+        x=element.x,
+        y=element.y,
+        width=element.width,
+        height=element.height,
+        fill=element.fill,
+        stroke=element.stroke,
+        stroke_width=element.stroke_width if element.stroke != "none" else "",
+        rx=element.corner_radius or "",
+        data_part=element.block_path,
     )
     return f"<rect {attributes}/>"
 
 
-@_render_mark.register
-def _(mark: LineMark) -> str:
+@_render_element.register
+def _(element: LineElement) -> str:
     attributes = _format_attributes(
-        d=_render_path(mark),
+        d=_render_path(element),
         fill="none",
-        stroke=mark.color,
-        stroke_width=mark.stroke_width,
+        stroke=element.color,
+        stroke_width=element.stroke_width,
         stroke_linejoin="round",
-        stroke_dasharray="5 4" if mark.is_dashed else "",
+        stroke_dasharray="5 4" if element.is_dashed else "",
     )
-    return f"<path {attributes}/>" + (_draw_arrow(mark) if mark.has_arrow else "")
+    return f"<path {attributes}/>" + (_draw_arrow(element) if element.has_arrow else "")
 
 
 def _format_attributes(**values: float | str) -> str:
@@ -118,16 +118,16 @@ def _format_attributes(**values: float | str) -> str:
     )
 
 
-def _render_path(mark: LineMark) -> str:
+def _render_path(element: LineElement) -> str:
     """Render a line as an SVG path with rounded corners."""
-    points = mark.points
+    points = element.points
     commands = [f"M{_format_point(points[0])}"]
     for previous_point, corner, next_point in zip(points, points[1:], points[2:], strict=False):
-        if not mark.corner_radius:
+        if not element.corner_radius:
             commands.append(f"L{_format_point(corner)}")
             continue
         curve_start, curve_end = (
-            _find_point_towards(corner, end, mark.corner_radius)
+            _find_point_towards(corner, end, element.corner_radius)
             for end in (previous_point, next_point)
         )
         commands.append(
@@ -146,35 +146,36 @@ def _find_point_towards(
     return start[0] + dx * fraction, start[1] + dy * fraction
 
 
-def _draw_arrow(mark: LineMark) -> str:
+def _draw_arrow(element: LineElement) -> str:
     """Draw an arrowhead at the last point of a line, in the direction of the last segment."""
-    (x, y), previous_point = mark.points[-1], mark.points[-2]
+    (x, y), previous_point = element.points[-1], element.points[-2]
     base = _find_point_towards((x, y), previous_point, 6)
     dx, dy = (x - base[0]) / 2, (y - base[1]) / 2
     left, right = (base[0] - dy, base[1] + dx), (base[0] + dy, base[1] - dx)
     corners = "L".join(map(_format_point, ((x, y), left, right)))
-    return f'<path d="M{corners}Z" fill="{mark.color}"/>'
+    return f'<path d="M{corners}Z" fill="{element.color}"/>'
 
 
-@_render_mark.register
-def _(mark: HeatmapMark) -> str:
-    rows, columns = mark.colors.shape[:2]
+@_render_element.register
+def _(element: HeatmapElement) -> str:
+    rows, columns = element.colors.shape[:2]
     if rows * columns > MAX_PATHS:
-        data = b64encode(encode_png(mark.colors)).decode("ascii")
+        data = b64encode(encode_png(element.colors)).decode("ascii")
         attributes = _format_attributes(
-            x=mark.x,
-            y=mark.y,
-            width=mark.width,
-            height=mark.height,
+            x=element.x,
+            y=element.y,
+            width=element.width,
+            height=element.height,
             preserveAspectRatio="none",
             image_rendering="pixelated",
             href=f"data:image/png;base64,{data}",
         )
         return f"<image {attributes}/>"
-    origin = _format_point((mark.x, mark.y))
-    scale = f"{mark.width / columns:.6g} {mark.height / rows:.6g}"
+    origin = _format_point((element.x, element.y))
+    scale = f"{element.width / columns:.6g} {element.height / rows:.6g}"
     paths = "".join(
-        f'<path fill="{color}" d="{path}"/>' for color, path in _group_cells_by_color(mark.colors)
+        f'<path fill="{color}" d="{path}"/>'
+        for color, path in _group_cells_by_color(element.colors)
     )
     transform = f"translate({origin}) scale({scale})"
     return f'<g transform="{transform}" shape-rendering="crispEdges">{paths}</g>'

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.drawing.drawing_marks import make_class_colors
+from specc.drawing.drawing_elements import make_class_colors
 from specc.drawing.png import encode_png
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specc.drawing.attention_maps import AttentionMapAxis, PatchGrid, Role
-from specc.drawing.drawing_marks import Bytes
+from specc.drawing.drawing_elements import Bytes
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim

@@ -13,7 +13,7 @@ from specc.analysis.model_cost import (
 from specc.diagnostics.diagnostic import Source
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_thousands
-from specc.drawing.drawing_marks import make_printable_label
+from specc.drawing.drawing_elements import make_printable_label
 from specc.drawing.svg_html_pages import (
     read_page_resource,
     render_inline_svg,

@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
-from specc.drawing.drawing_marks import (
+from specc.drawing.drawing_elements import (
     FAINT,
     INK,
-    BoxMark,
+    BoxElement,
     Drawing,
-    LineMark,
-    Mark,
-    TextMark,
+    DrawingElement,
+    LineElement,
+    TextElement,
     estimate_text_width,
     make_printable_label,
-    move_mark,
+    move_element,
 )
 from specc.visualize.block_dataflow import BlockDataflow, DataflowItem
 from specc.visualize.block_tree import Block, BlockPredicate
@@ -47,7 +47,7 @@ class DrawingFragment:
 
     width: float
     height: float
-    marks: list[Mark] = field(default_factory=list)
+    elements: list[DrawingElement] = field(default_factory=list)
     frame_ports: frozenset[str] = frozenset()
 
 
@@ -58,7 +58,7 @@ def draw_block(
     `is_expanded` selects the nested blocks whose data flow is also drawn.
     """
     piece = _draw_flow(block, is_expanded)
-    heading = [TextMark(x=24, y=32, text=make_printable_label(title, 60), size=15, is_bold=True)]
+    heading = [TextElement(x=24, y=32, text=make_printable_label(title, 60), size=15, is_bold=True)]
     offset_y = 50 if has_heading else 20
     title_width = estimate_text_width(title[:60], 15) * 1.08 if has_heading else 0.0
     width = max(piece.width, title_width) + 48
@@ -66,8 +66,8 @@ def draw_block(
     drawing = Drawing(
         width=width, height=piece.height + offset_y + 20, title=make_printable_label(title, 200)
     )
-    drawing.add_marks(heading if has_heading else [])
-    drawing.add_marks(move_mark(mark, offset_x, offset_y) for mark in piece.marks)
+    drawing.add_elements(heading if has_heading else [])
+    drawing.add_elements(move_element(element, offset_x, offset_y) for element in piece.elements)
     return drawing
 
 
@@ -111,16 +111,20 @@ def _draw_flow(
     # the right margin equals the lane width on the left, which centers the layout
     left = LANE_WIDTH * (max_lane + 1) + (8 if skip_edges else 0)
     placements, (inner, height) = _place_rows(pieces, rows, left)
-    # edges are drawn first, so that all other marks cover the edges
+    # edges are drawn first, so that all other elements cover the edges
     sides = {edge: LANE_WIDTH * (max_lane - lane) + 4 for edge, lane in skip_edges.items()}
-    marks: list[Mark] = [
+    elements: list[DrawingElement] = [
         _draw_edge(placements[a], placements[b], sides.get((a, b))) for a, b in flow.edges
     ]
-    marks += [
-        move_mark(m, *placements[n].corner) for n, piece in enumerate(pieces) for m in piece.marks
+    elements += [
+        move_element(m, *placements[n].corner)
+        for n, piece in enumerate(pieces)
+        for m in piece.elements
     ]
     roles = frozenset(flow.items[n].role for n in frame_ports)
-    return DrawingFragment(width=left * 2 + inner, height=height, marks=marks, frame_ports=roles)
+    return DrawingFragment(
+        width=left * 2 + inner, height=height, elements=elements, frame_ports=roles
+    )
 
 
 def _place_rows(
@@ -220,7 +224,7 @@ def _do_ranges_overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
     return a[0] < b[1] and b[0] < a[1]
 
 
-def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> LineMark:
+def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> LineElement:
     """Draw an edge between two pieces, in a lane at x coordinate `side` if it is not None."""
     start, end = a.exit_point, b.entry_point
     if side is None:
@@ -229,7 +233,7 @@ def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> Li
         bends = () if is_straight else ((start[0], bend_y), (end[0], bend_y))
         # an edge that continues to the frame has its arrowhead at the frame
         continues = b.piece.height == 0
-        return LineMark(
+        return LineElement(
             points=(start, *bends, end), color=EDGE_COLOR, corner_radius=6, has_arrow=not continues
         )
     exit_y, entry_y = a.row_span[1] + ROW_GAP * 0.35, b.row_span[0] - ROW_GAP * 0.6
@@ -242,11 +246,11 @@ def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> Li
     elif b.piece.height == 0:
         # the edge ends at the line to the frame, which has the arrowhead
         points += [(side, entry_y), (end[0], entry_y), end]
-        return LineMark(points=tuple(points), color=EDGE_COLOR, corner_radius=7)
+        return LineElement(points=tuple(points), color=EDGE_COLOR, corner_radius=7)
     else:
         entry_x = end[0] if is_sign else end[0] - 8
         points += [(side, entry_y), (entry_x, entry_y), (entry_x, end[1])]
-    return LineMark(points=tuple(points), color=EDGE_COLOR, corner_radius=7, has_arrow=True)
+    return LineElement(points=tuple(points), color=EDGE_COLOR, corner_radius=7, has_arrow=True)
 
 
 def _draw_item(item: DataflowItem, block: Block, is_expanded: BlockPredicate) -> DrawingFragment:
@@ -267,23 +271,23 @@ def _draw_port(name: str) -> DrawingFragment:
     """Draw an input or output as a name without a box."""
     text = make_printable_label(name, 30)
     width = estimate_text_width(text, 11.5) + 8
-    mark = TextMark(x=width / 2, y=12, text=text, size=11.5, color=FAINT, anchor="middle")
-    return DrawingFragment(width=width, height=17, marks=[mark])
+    element = TextElement(x=width / 2, y=12, text=text, size=11.5, color=FAINT, anchor="middle")
+    return DrawingFragment(width=width, height=17, elements=[element])
 
 
 def _draw_sign(sign: str) -> DrawingFragment:
     """Draw an arithmetic operation as a sign in a circle."""
-    marks: list[Mark] = [
-        BoxMark(
+    elements: list[DrawingElement] = [
+        BoxElement(
             width=2 * SIGN_RADIUS,
             height=2 * SIGN_RADIUS,
             fill="#ffffff",
             stroke=EDGE_COLOR,
             corner_radius=SIGN_RADIUS,
         ),
-        TextMark(x=SIGN_RADIUS, y=SIGN_RADIUS + 5, text=sign, size=15, anchor="middle"),
+        TextElement(x=SIGN_RADIUS, y=SIGN_RADIUS + 5, text=sign, size=15, anchor="middle"),
     ]
-    return DrawingFragment(width=2 * SIGN_RADIUS, height=2 * SIGN_RADIUS, marks=marks)
+    return DrawingFragment(width=2 * SIGN_RADIUS, height=2 * SIGN_RADIUS, elements=elements)
 
 
 def _draw_operation(name: str) -> DrawingFragment:
@@ -304,8 +308,8 @@ def _draw_plate(name: str, output_type: str, kind: str, block_path: str) -> Draw
     )
     height = 40.0 if output_type else 28.0
     fill, stroke = BLOCK_COLORS[kind]
-    marks: list[Mark] = [
-        BoxMark(
+    elements: list[DrawingElement] = [
+        BoxElement(
             width=width,
             height=height,
             fill=fill,
@@ -313,13 +317,13 @@ def _draw_plate(name: str, output_type: str, kind: str, block_path: str) -> Draw
             corner_radius=7,
             block_path=block_path,
         ),
-        TextMark(x=width / 2, y=18, text=name, size=12.5, anchor="middle", color=INK),
+        TextElement(x=width / 2, y=18, text=name, size=12.5, anchor="middle", color=INK),
     ]
     if output_type:
-        marks.append(
-            TextMark(x=width / 2, y=32, text=output_type, size=9.5, anchor="middle", color=FAINT)
+        elements.append(
+            TextElement(x=width / 2, y=32, text=output_type, size=9.5, anchor="middle", color=FAINT)
         )
-    return DrawingFragment(width=width, height=height, marks=marks)
+    return DrawingFragment(width=width, height=height, elements=elements)
 
 
 def _draw_expanded_block(block: Block, is_expanded: BlockPredicate) -> DrawingFragment:
@@ -335,22 +339,25 @@ def _draw_expanded_block(block: Block, is_expanded: BlockPredicate) -> DrawingFr
         width = max(width, 2 * (estimate_text_width(name, 12.5) * 1.1 + 22))
     left = (width - contents.width) / 2
     color = BLOCK_COLORS[block.kind][1]
-    frame = BoxMark(width=width, height=height, fill="#fafafc", stroke=color, block_path=block.path)
-    marks: list[Mark] = [
+    frame = BoxElement(
+        width=width, height=height, fill="#fafafc", stroke=color, block_path=block.path
+    )
+    elements: list[DrawingElement] = [
         replace(frame, stroke_width=1.25, corner_radius=11),
-        TextMark(x=12, y=19, text=name, size=12.5, is_bold=True, color=color),
+        TextElement(x=12, y=19, text=name, size=12.5, is_bold=True, color=color),
     ]
     if repeats:
-        marks.append(
-            TextMark(x=width - 12, y=19, text=repeats, size=13, is_bold=True, anchor="end")
+        elements.append(
+            TextElement(x=width - 12, y=19, text=repeats, size=13, is_bold=True, anchor="end")
         )
     middle = width / 2
     port_lines = {
         "port": ((middle, 0), (middle, 30)),
         "result": ((middle, height - PADDING), (middle, height)),
     }
-    marks += [
-        LineMark(points=port_lines[role], color=EDGE_COLOR) for role in sorted(contents.frame_ports)
+    elements += [
+        LineElement(points=port_lines[role], color=EDGE_COLOR)
+        for role in sorted(contents.frame_ports)
     ]
-    marks += [move_mark(mark, left, 30) for mark in contents.marks]
-    return DrawingFragment(width=width, height=height, marks=marks)
+    elements += [move_element(element, left, 30) for element in contents.elements]
+    return DrawingFragment(width=width, height=height, elements=elements)

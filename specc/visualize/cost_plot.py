@@ -8,7 +8,14 @@ from specc.analysis.length_limits import find_length_limits
 from specc.analysis.model_cost import count_multiply_adds, format_large_number, summarize_graph
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_thousands
-from specc.drawing.drawing_marks import FAINT, BoxMark, Drawing, LineMark, Mark, TextMark
+from specc.drawing.drawing_elements import (
+    FAINT,
+    BoxElement,
+    Drawing,
+    DrawingElement,
+    LineElement,
+    TextElement,
+)
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, sum_dims
 from specc.ir.graph import Graph, Node
@@ -196,46 +203,46 @@ def plot_cost(cost: CostCurves) -> Drawing:
         return TOP + HEIGHT * (1 - fraction)
 
     drawing = Drawing(width=LEFT + WIDTH + RIGHT, height=TOP + HEIGHT + BOTTOM, title=title)
-    drawing.add_marks([TextMark(x=LEFT, y=22, text=title, size=13, is_bold=True)])
-    drawing.add_marks(_draw_axis(cost, get_x))
+    drawing.add_elements([TextElement(x=LEFT, y=22, text=title, size=13, is_bold=True)])
+    drawing.add_elements(_draw_axis(cost, get_x))
     for power in range(low, high + 1):
-        drawing.add_marks(_draw_grid_line(power, get_y(10.0**power)))
+        drawing.add_elements(_draw_grid_line(power, get_y(10.0**power)))
     curve_ends = []
     for curve, color in zip(cost.curves, CURVE_COLORS, strict=False):
         points = tuple(
             (get_x(n), get_y(v)) for n, v in zip(cost.lengths, curve.values, strict=True)
         )
-        line = LineMark(points=points, color=color, stroke_width=2.25, is_dashed=curve.is_dashed)
-        drawing.add_marks([line])
+        line = LineElement(points=points, color=color, stroke_width=2.25, is_dashed=curve.is_dashed)
+        drawing.add_elements([line])
         curve_ends.append((points[-1][1], curve.name, color))
-    drawing.add_marks(_place_curve_names(curve_ends))
+    drawing.add_elements(_place_curve_names(curve_ends))
     return drawing
 
 
-def _draw_grid_line(power: int, y: float) -> Iterator[Mark]:
+def _draw_grid_line(power: int, y: float) -> Iterator[DrawingElement]:
     """Draw a labeled grid line at a power of ten."""
     label = format_large_number(10**power)
-    yield LineMark(points=((LEFT, y), (LEFT + WIDTH, y)), color=GRID_COLOR, stroke_width=1)
-    yield TextMark(x=LEFT - 8, y=y + 4, text=label, size=10, color=FAINT, anchor="end")
+    yield LineElement(points=((LEFT, y), (LEFT + WIDTH, y)), color=GRID_COLOR, stroke_width=1)
+    yield TextElement(x=LEFT - 8, y=y + 4, text=label, size=10, color=FAINT, anchor="end")
 
 
-def _draw_axis(cost: CostCurves, get_x: Callable[[float], float]) -> Iterator[Mark]:
+def _draw_axis(cost: CostCurves, get_x: Callable[[float], float]) -> Iterator[DrawingElement]:
     """Draw the x-axis with sequence lengths."""
-    yield BoxMark(x=LEFT, y=TOP, width=WIDTH, height=HEIGHT, stroke=GRID_COLOR)
+    yield BoxElement(x=LEFT, y=TOP, width=WIDTH, height=HEIGHT, stroke=GRID_COLOR)
     # label only as many lengths as fit without overlap
     step = max(1, len(cost.lengths) // 6)
     for n in cost.lengths[::step]:
         x, y = get_x(n), TOP + HEIGHT
-        yield LineMark(points=((x, TOP), (x, y)), color=GRID_COLOR, stroke_width=1)
+        yield LineElement(points=((x, TOP), (x, y)), color=GRID_COLOR, stroke_width=1)
         label = format_thousands(n)
-        yield TextMark(x=x, y=y + 17, text=label, size=10, color=FAINT, anchor="middle")
+        yield TextElement(x=x, y=y + 17, text=label, size=10, color=FAINT, anchor="middle")
     label = f"{' = '.join(cost.symbols)}, one example"
-    yield TextMark(x=LEFT + WIDTH / 2, y=TOP + HEIGHT + 38, text=label, size=11, anchor="middle")
+    yield TextElement(x=LEFT + WIDTH / 2, y=TOP + HEIGHT + 38, text=label, size=11, anchor="middle")
 
 
-def _place_curve_names(curve_ends: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
+def _place_curve_names(curve_ends: Sequence[tuple[float, str, str]]) -> Iterator[DrawingElement]:
     """Draw the name of each curve next to the end of the curve, without overlapping names."""
     label_y = -math.inf
     for y, name, color in sorted(curve_ends):
         label_y = max(y, label_y + LABEL_SPACING)
-        yield TextMark(x=LEFT + WIDTH + 8, y=label_y + 4, text=name, size=11.5, color=color)
+        yield TextElement(x=LEFT + WIDTH + 8, y=label_y + 4, text=name, size=11.5, color=color)

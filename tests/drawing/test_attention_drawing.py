@@ -19,12 +19,12 @@ from support.attention_maps import (
 
 from specc.drawing.attention_map_drawing import MAX_LABELED_ROWS, draw_attention_maps
 from specc.drawing.attention_maps import max_pool_attention
-from specc.drawing.drawing_marks import (
+from specc.drawing.drawing_elements import (
     MASKED_COLOR,
     ColorScale,
     Drawing,
-    HeatmapMark,
-    TextMark,
+    HeatmapElement,
+    TextElement,
     make_printable_label,
 )
 from specc.drawing.png import PIXELS_PER_POINT, find_missing_glyphs, render_png
@@ -35,12 +35,12 @@ PATH = re.compile(r"M(\d+) (\d+)h(\d+)v1H\d+z")
 
 
 def list_texts(drawing: Drawing) -> list[str]:
-    return [mark.text for mark in drawing.marks if isinstance(mark, TextMark)]
+    return [element.text for element in drawing.elements if isinstance(element, TextElement)]
 
 
-def list_heatmaps(drawing: Drawing) -> list[HeatmapMark]:
+def list_heatmaps(drawing: Drawing) -> list[HeatmapElement]:
     """Return the heat maps without the color scale."""
-    return [m for m in drawing.marks if isinstance(m, HeatmapMark) and m.width > 12]
+    return [m for m in drawing.elements if isinstance(m, HeatmapElement) and m.width > 12]
 
 
 def paint_cells(element: Xml.Element, shape: tuple[int, ...]) -> np.ndarray:
@@ -62,7 +62,7 @@ def test_svg_cells(rows, columns, seed):
     rng = np.random.default_rng(seed)
     colors = rng.integers(0, 3, (rows, columns, 3), dtype=np.uint8)
     drawing = Drawing(width=100, height=100)
-    drawing.add_marks([HeatmapMark(x=0, y=0, width=90, height=90, colors=colors)])
+    drawing.add_elements([HeatmapElement(x=0, y=0, width=90, height=90, colors=colors)])
     (group,) = Xml.fromstring(render_svg(drawing)).iter(f"{SVG}g")
     np.testing.assert_array_equal(paint_cells(group, colors.shape), colors)
 
@@ -137,8 +137,8 @@ def test_labels_do_not_overlap():
         down = sorted(
             {
                 round(m.y, 3)
-                for m in drawing.marks
-                if isinstance(m, TextMark) and m.anchor == "end" and not m.is_rotated
+                for m in drawing.elements
+                if isinstance(m, TextElement) and m.anchor == "end" and not m.is_rotated
             }
         )
         assert min(np.diff(down), default=99) >= 7.5
@@ -231,9 +231,9 @@ def test_rendering_is_deterministic():
 def test_missing_glyphs_are_shown_as_code_points():
     drawing = Drawing(width=200, height=40)
     # a private-use character is in no font
-    drawing.add_marks([TextMark(x=5, y=20, text="a\ue123b")])
-    assert find_missing_glyphs(drawing.marks) == "\ue123"
-    assert not find_missing_glyphs([TextMark(x=0, y=0, text="plain")])
+    drawing.add_elements([TextElement(x=5, y=20, text="a\ue123b")])
+    assert find_missing_glyphs(drawing.elements) == "\ue123"
+    assert not find_missing_glyphs([TextElement(x=0, y=0, text="plain")])
     assert render_png(drawing).startswith(b"\x89PNG")
 
 

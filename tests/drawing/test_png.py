@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as Pillow
 
-from specc.drawing.drawing_marks import apply_colormap, make_class_colors
+from specc.drawing.drawing_elements import apply_colormap, make_class_colors
 from specc.drawing.png import encode_png
 
 

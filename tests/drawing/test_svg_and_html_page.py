@@ -16,7 +16,7 @@ from support.attention_maps import (
 from support.html_pages import PageParser, check_page, read_page_data
 
 from specc.drawing.attention_maps import MAX_CELLS, render_attention_html
-from specc.drawing.drawing_marks import make_printable_label
+from specc.drawing.drawing_elements import make_printable_label
 from specc.drawing.svg_html_pages import escape_json
 
 

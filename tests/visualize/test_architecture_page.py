@@ -6,7 +6,7 @@ from xml.etree import ElementTree as Xml
 import pytest
 from support.html_pages import PageParser, check_page, read_page_data
 
-from specc.drawing.drawing_marks import BoxMark, LineMark
+from specc.drawing.drawing_elements import BoxElement, LineElement
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.visualize.architecture_page import (
     ArchitectureView,
@@ -82,7 +82,7 @@ def test_hostile_spec_text_is_escaped(tmp_path) -> None:
 def test_boxes_stay_inside_and_do_not_overlap(name: str) -> None:
     root = build_block_tree(elaborate_spec(open_spec(name)).graph)
     drawing = draw_block(root, choose_expanded_blocks(root, 60), name)
-    boxes = [m for m in drawing.marks if isinstance(m, BoxMark)]
+    boxes = [m for m in drawing.elements if isinstance(m, BoxElement)]
     for box in boxes:
         assert box.x >= 0
         assert box.y >= 0
@@ -95,13 +95,13 @@ def test_boxes_stay_inside_and_do_not_overlap(name: str) -> None:
                 or is_scope_inside(one, other)
                 or is_scope_inside(other, one)
             )
-    for line in (m for m in drawing.marks if isinstance(m, LineMark)):
+    for line in (m for m in drawing.elements if isinstance(m, LineElement)):
         for x, y in line.points:
             assert -1 <= x <= drawing.width
             assert -1 <= y <= drawing.height
 
 
-def are_disjoint(one: BoxMark, other: BoxMark) -> bool:
+def are_disjoint(one: BoxElement, other: BoxElement) -> bool:
     return (
         one.x + one.width <= other.x
         or other.x + other.width <= one.x
@@ -110,7 +110,7 @@ def are_disjoint(one: BoxMark, other: BoxMark) -> bool:
     )
 
 
-def is_scope_inside(one: BoxMark, other: BoxMark) -> bool:
+def is_scope_inside(one: BoxElement, other: BoxElement) -> bool:
     return (
         other.x <= one.x
         and other.y <= one.y

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pytest
 from support.small_configs import SMALL_CONFIGS
 
-from specc.drawing.drawing_marks import TextMark
+from specc.drawing.drawing_elements import TextElement
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
@@ -201,7 +201,7 @@ def check_residuals(graph: Graph, homes: Homes, root: Block) -> None:
 def check_labels(graph: Graph, root: Block) -> None:
     """No box is labeled by a number only."""
     drawing = draw_block(root, choose_expanded_blocks(root, 60), graph.name)
-    labels = [mark.text for mark in drawing.marks if isinstance(mark, TextMark)]
+    labels = [element.text for element in drawing.elements if isinstance(element, TextElement)]
     numbers = [t for t in labels if t.strip().replace(" … ", "").isdecimal()]
     assert not numbers
 

@@ -8,7 +8,13 @@ from typing import TypeAlias
 import pytest
 from visualize.test_data_flow import SOME, elaborate_small
 
-from specc.drawing.drawing_marks import BoxMark, Drawing, LineMark, Mark, TextMark
+from specc.drawing.drawing_elements import (
+    BoxElement,
+    Drawing,
+    DrawingElement,
+    LineElement,
+    TextElement,
+)
 from specc.library.spec_file_lookup import find_builtin_specs
 from specc.visualize.block_layout import BLOCK_COLORS, draw_block
 from specc.visualize.block_tree import build_block_tree, choose_expanded_blocks
@@ -21,14 +27,14 @@ ALL = [
 ]
 
 
-def list_contacts(mark: Mark) -> list[Point]:
+def list_contacts(element: DrawingElement) -> list[Point]:
     """Return the points of a box or of the name of an input where lines may begin or end."""
-    if isinstance(mark, BoxMark) and mark.stroke:
-        x, y, middle = mark.x, mark.y, mark.x + mark.width / 2
-        top = [(middle, y), (middle - 8, y), (x, y + mark.height / 2)]
-        return [*top, (middle, y + mark.height)]
-    if isinstance(mark, TextMark) and (mark.anchor, mark.size) == ("middle", PORT_SIZE):
-        return [(mark.x, mark.y + 5), (mark.x, mark.y - 12)]
+    if isinstance(element, BoxElement) and element.stroke:
+        x, y, middle = element.x, element.y, element.x + element.width / 2
+        top = [(middle, y), (middle - 8, y), (x, y + element.height / 2)]
+        return [*top, (middle, y + element.height)]
+    if isinstance(element, TextElement) and (element.anchor, element.size) == ("middle", PORT_SIZE):
+        return [(element.x, element.y + 5), (element.x, element.y - 12)]
     return []
 
 
@@ -37,29 +43,29 @@ def is_contact(point: Point, contacts: list[Point]) -> bool:
     return any(abs(point[0] - x) < 0.5 and abs(point[1] - y) < 0.5 for x, y in contacts)
 
 
-def is_beside_name(point: Point, marks: list[Mark]) -> bool:
+def is_beside_name(point: Point, elements: list[DrawingElement]) -> bool:
     """Return True if a point is at the side of a short name, halfway up."""
-    names = [m for m in marks if isinstance(m, TextMark) and m.size == PORT_SIZE]
+    names = [m for m in elements if isinstance(m, TextElement) and m.size == PORT_SIZE]
     return any(0 < m.x - point[0] <= 12 and abs(point[1] - m.y + 3.5) < 0.5 for m in names)
 
 
 def find_loose_ends(drawing: Drawing) -> list[Point]:
     """Return the ends of lines that touch neither a box, nor a name, nor another line's end."""
-    lines = [mark.points for mark in drawing.marks if isinstance(mark, LineMark)]
-    contacts = [p for mark in drawing.marks for p in list_contacts(mark)]
+    lines = [element.points for element in drawing.elements if isinstance(element, LineElement)]
+    contacts = [p for element in drawing.elements for p in list_contacts(element)]
     starts, ends = [line[0] for line in lines], [line[-1] for line in lines]
     loose = [p for p in starts if not is_contact(p, contacts + ends)]
     return loose + [
         p
         for p in ends
-        if not is_contact(p, contacts + starts) and not is_beside_name(p, drawing.marks)
+        if not is_contact(p, contacts + starts) and not is_beside_name(p, drawing.elements)
     ]
 
 
 def find_crossings(drawing: Drawing) -> list[Point]:
     """Return the middles of line segments that are inside a filled box."""
-    boxes = [m for m in drawing.marks if isinstance(m, BoxMark) and m.fill != "#fafafc"]
-    lines = [mark.points for mark in drawing.marks if isinstance(mark, LineMark)]
+    boxes = [m for m in drawing.elements if isinstance(m, BoxElement) and m.fill != "#fafafc"]
+    lines = [element.points for element in drawing.elements if isinstance(element, LineElement)]
     middles = [
         ((a[0] + b[0]) / 2, (a[1] + b[1]) / 2) for points in lines for a, b in pairwise(points)
     ]
@@ -86,9 +92,9 @@ def test_lines_join_boxes(name: str) -> None:
 
 def test_moved_lines_are_found() -> None:
     (drawing, *_) = draw_all_blocks("elman")
-    line = next(mark for mark in drawing.marks if isinstance(mark, LineMark))
+    line = next(element for element in drawing.elements if isinstance(element, LineElement))
     (x, y), *others = line.points
-    drawing.marks.append(replace(line, points=((x + 20, y), *others)))
+    drawing.elements.append(replace(line, points=((x + 20, y), *others)))
     assert find_loose_ends(drawing)
 
 
@@ -97,8 +103,8 @@ def test_weighted_sums_have_the_color_and_name_of_attention() -> None:
     plates = [
         box.fill
         for drawing in drawings
-        for box, text in pairwise(drawing.marks)
-        if isinstance(box, BoxMark) and isinstance(text, TextMark) and text.text == "weigh"
+        for box, text in pairwise(drawing.elements)
+        if isinstance(box, BoxElement) and isinstance(text, TextElement) and text.text == "weigh"
     ]
     assert plates
     assert set(plates) == {BLOCK_COLORS["attention"][0]}

@@ -134,7 +134,7 @@ Anchor: TypeAlias = Literal["start", "middle", "end"]
 
 
 @immutable_dataclass(kw_only=True)
-class TextMark:
+class TextElement:
     """One line of text anchored at (x, y) on the baseline. `is_rotated` rotates the text by 90°."""
 
     x: float = 0
@@ -148,7 +148,7 @@ class TextMark:
 
 
 @immutable_dataclass(kw_only=True)
-class BoxMark:
+class BoxElement:
     """A rounded rectangle. `block_path` is the path of the represented block, for HTML pages."""
 
     x: float = 0
@@ -163,7 +163,7 @@ class BoxMark:
 
 
 @immutable_dataclass(kw_only=True)
-class LineMark:
+class LineElement:
     """A polyline with rounded corners. `has_arrow` adds an arrowhead at the end."""
 
     points: tuple[tuple[float, float], ...]
@@ -175,7 +175,7 @@ class LineMark:
 
 
 @immutable_dataclass(kw_only=True)
-class HeatmapMark:
+class HeatmapElement:
     """A heat map: `colors` (uint8 [rows, columns, 3]) scaled to a box without interpolation."""
 
     x: float = 0
@@ -185,7 +185,7 @@ class HeatmapMark:
     colors: Bytes
 
 
-Mark: TypeAlias = TextMark | BoxMark | LineMark | HeatmapMark
+DrawingElement: TypeAlias = TextElement | BoxElement | LineElement | HeatmapElement
 
 
 @dataclass(kw_only=True)
@@ -195,11 +195,11 @@ class Drawing:
     width: float
     height: float
     title: str = ""
-    marks: list[Mark] = field(default_factory=list)
+    elements: list[DrawingElement] = field(default_factory=list)
 
-    def add_marks(self, marks: Iterable[Mark]) -> None:
-        """Add marks on top of the existing marks."""
-        self.marks.extend(marks)
+    def add_elements(self, elements: Iterable[DrawingElement]) -> None:
+        """Add elements on top of the existing elements."""
+        self.elements.extend(elements)
 
 
 NARROW_CHARACTERS = frozenset("iljtfrI.,:;'|!()[]{}· /-")
@@ -242,31 +242,32 @@ MARGIN = 18.0
 
 @dataclass(kw_only=True)
 class PanelGrid:
-    """Panels and their labels as marks relative to the top left corner of the group. `first_column`
-    and `first_row` are the corner positions of the panels in the first column and in the first row.
+    """Panels and their labels as elements, with coordinates relative to the group's top left
+    corner. `first_column` and `first_row` are the corner positions of the panels in the first
+    column and in the first row.
     """
 
     width: float
     height: float
     heading_height: float = 0
-    marks: list[Mark] = field(default_factory=list)
+    elements: list[DrawingElement] = field(default_factory=list)
     first_column: list[tuple[float, float]] = field(default_factory=list)
     first_row: list[tuple[float, float]] = field(default_factory=list)
 
-    def move_marks(self, x: float, y: float) -> list[Mark]:
-        """Return the marks, moved so that the top left corner of the group is at (x, y)."""
-        return [move_mark(mark, x, y) for mark in self.marks]
+    def move_elements(self, x: float, y: float) -> list[DrawingElement]:
+        """Return the elements, moved so that the top left corner of the group is at (x, y)."""
+        return [move_element(element, x, y) for element in self.elements]
 
 
-def move_mark(mark: Mark, x: float, y: float) -> Mark:
-    """Return a copy of the mark that is moved by (x, y)."""
-    if isinstance(mark, LineMark):
-        return replace(mark, points=tuple((a + x, b + y) for a, b in mark.points))
-    return replace(mark, x=mark.x + x, y=mark.y + y)
+def move_element(element: DrawingElement, x: float, y: float) -> DrawingElement:
+    """Return a copy of the element that is moved by (x, y)."""
+    if isinstance(element, LineElement):
+        return replace(element, points=tuple((a + x, b + y) for a, b in element.points))
+    return replace(element, x=element.x + x, y=element.y + y)
 
 
 def arrange_panels(
-    panels: Sequence[Sequence[Mark]],
+    panels: Sequence[Sequence[DrawingElement]],
     size: tuple[float, float],
     *,
     left: float,
@@ -288,13 +289,13 @@ def arrange_panels(
         heading_height=heading_height + title_height,
     )
     name = make_printable_label(title, 80)
-    group.marks.append(TextMark(y=13, text=name, size=12, is_bold=True))
+    group.elements.append(TextElement(y=13, text=name, size=12, is_bold=True))
     # bold text is wider than estimated by `estimate_text_width`
     group.width = max(group.width, estimate_text_width(name, 12) * 1.06)
-    for n, marks in enumerate(panels):
+    for n, elements in enumerate(panels):
         x = (n % columns) * panel_pitch[0] + left
         y = (n // columns) * panel_pitch[1] + heading_height + title_height
-        group.marks += [move_mark(mark, x, y) for mark in marks]
+        group.elements += [move_element(element, x, y) for element in elements]
         if x == left:
             group.first_column.append((x, y))
         if y == heading_height + title_height:
