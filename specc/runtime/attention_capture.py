@@ -353,7 +353,7 @@ def render_attention(
     if suffix == ".svg":
         return RenderedAttention(render_svg(drawing).encode("utf-8"), remarks)
     content = render_png(drawing)
-    if missing_glyphs := find_missing_glyphs(drawing.marks):
+    if missing_glyphs := find_missing_glyphs(drawing.elements):
         remarks = (
             *remarks,
             f"no installed font has {escape_text(missing_glyphs[:20])}: the PNG shows code points; "
