@@ -32,7 +32,7 @@ from specc.ir.model import (
 from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 
-METADATA_KEY = "generating"
+METADATA_KEY = "generation"
 STATE_ROLES: tuple[StateRole, ...] = ("key", "value", "carry", "rows")
 
 
@@ -87,25 +87,27 @@ class GenerationMetadata:
         chunks: Json = None
         if stream := self.stream_chunks:
             chunks = {
-                "rows": stream.step_length,
-                "made": {name: str(length) for name, length in stream.output_lengths.items()},
-                "alone": to_json_value(stream.per_step_inputs),
+                "step_length": stream.step_length,
+                "output_lengths": {
+                    name: str(length) for name, length in stream.output_lengths.items()
+                },
+                "per_step_inputs": to_json_value(stream.per_step_inputs),
             }
         fields: dict[str, Json] = {
-            "generation": to_json_value(self.generation.to_json()),
+            "generate_section": to_json_value(self.generation.to_json()),
             "graphs": format_ir(*graphs),
-            "reading": self.preprocessing.to_json(),
+            "preprocessing": self.preprocessing.to_json(),
             "states": [_convert_state(s) for s in self.states],
-            "handed": to_json_value(self.loop_invariant_inputs),
-            "whole": to_json_value(self.full_inputs),
-            "first": self.first_token_logits,
-            "context": self.max_context,
-            "table": self.length_limiting_table,
+            "loop_invariant_inputs": to_json_value(self.loop_invariant_inputs),
+            "full_inputs": to_json_value(self.full_inputs),
+            "first_token_logits": self.first_token_logits,
+            "max_context": self.max_context,
+            "length_limiting_table": self.length_limiting_table,
             "seed": self.random_init.seed if self.random_init else None,
-            "drawn": self.random_init.count if self.random_init else 0,
-            "in_place": to_json_value(self.in_place_states),
-            "bounds": convert_length_bounds_to_json(self.length_bounds),
-            "apart": self.allows_mixed_lengths,
+            "random_weights": self.random_init.count if self.random_init else 0,
+            "in_place_states": to_json_value(self.in_place_states),
+            "length_bounds": convert_length_bounds_to_json(self.length_bounds),
+            "allows_mixed_lengths": self.allows_mixed_lengths,
             "chunks": chunks,
         }
         return {METADATA_KEY: fields}
@@ -137,11 +139,11 @@ def _convert_state(state: DecodeState) -> Json:
     """Convert a state to JSON, without its type, which the step graph declares."""
     return {
         "name": state.name,
-        "next": state.next_output,
-        "batch": state.batch_axis,
-        "rows": state.time_axis,
-        "most": None if state.max_positions == inf else int(state.max_positions),
-        "initial": state.initial_output,
+        "next_output": state.next_output,
+        "batch_axis": state.batch_axis,
+        "time_axis": state.time_axis,
+        "max_positions": None if state.max_positions == inf else int(state.max_positions),
+        "initial_output": state.initial_output,
         "role": state.role,
         "layer": state.layer,
     }
@@ -162,31 +164,34 @@ def parse_generation_metadata(
             path, f"`{'.'.join(place)}` {what}"
         ),
     )
-    generation = parse_generate_section(fields.get_optional("generation"))
+    generation = parse_generate_section(fields.get_optional("generate_section"))
     text = fields.get_optional("graphs")
     if generation is None or not isinstance(text, str):
-        _raise_invalid_package(path, "`generation` is invalid")
+        _raise_invalid_package(path, "`generate_section` is invalid")
     graphs = parse_ir(text, path)
     chunks = _read_chunks(fields, step, path)
     signature = _read_signature(graphs, generation, step, path, generates_tokens=chunks is None)
     context, seed, count = (
-        parse_exact_integer(fields.get_optional(key)) for key in ("context", "seed", "drawn")
+        parse_exact_integer(fields.get_optional(key))
+        for key in ("max_context", "seed", "random_weights")
     )
     return GenerationMetadata(
         generation=generation,
         signature=signature,
         defaults=graphs.get(DEFAULTS_GRAPH_NAME),
         states=_read_states(fields, signature, step, path),
-        preprocessing=PreprocessingConfig.from_json(fields.get_optional("reading")),
-        loop_invariant_inputs=_read_names(fields, "handed", step, path),
-        full_inputs=_read_names(fields, "whole", step, path),
-        first_token_logits=fields.read_string("first") if fields.has_field("first") else "",
+        preprocessing=PreprocessingConfig.from_json(fields.get_optional("preprocessing")),
+        loop_invariant_inputs=_read_names(fields, "loop_invariant_inputs", step, path),
+        full_inputs=_read_names(fields, "full_inputs", step, path),
+        first_token_logits=fields.read_string("first_token_logits")
+        if fields.has_field("first_token_logits")
+        else "",
         max_context=context if context is not None and context > 0 else None,
-        length_limiting_table=str(fields.get_optional("table") or "")[:200],
+        length_limiting_table=str(fields.get_optional("length_limiting_table") or "")[:200],
         random_init=None if seed is None else RandomInitInfo(seed, max(count or 0, 0)),
-        in_place_states=_read_names(fields, "in_place", step, path),
-        length_bounds=parse_length_bounds(fields.get_optional("bounds")),
-        allows_mixed_lengths=fields.get_optional("apart") is True,
+        in_place_states=_read_names(fields, "in_place_states", step, path),
+        length_bounds=parse_length_bounds(fields.get_optional("length_bounds")),
+        allows_mixed_lengths=fields.get_optional("allows_mixed_lengths") is True,
         stream_chunks=chunks,
     )
 
@@ -197,10 +202,13 @@ def _read_chunks(metadata_fields: JsonFields, step: Graph, path: str) -> ChunkCo
     if chunk_data is None:
         return None
     fields = chunk_data if isinstance(chunk_data, dict) else {}
-    step_length, lengths = parse_exact_integer(fields.get("rows")), fields.get("made")
+    step_length, lengths = (
+        parse_exact_integer(fields.get("step_length")),
+        fields.get("output_lengths"),
+    )
     if step_length is None or step_length < 1 or not isinstance(lengths, dict):
         _raise_invalid_package(path, "`chunks` is invalid")
-    names = fields.get("alone")
+    names = fields.get("per_step_inputs")
     per_step_inputs = tuple(map(str, names)) if isinstance(names, list) else ()
     return ChunkConfig(step_length, _read_output_lengths(lengths, step, path), per_step_inputs)
 
@@ -293,7 +301,7 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
     """Parse a decode state. Raise E0831 if the step has no matching input and output."""
     if not isinstance(data, dict):
         _raise_invalid_package(path, "a state is invalid")
-    name, next_output = data.get("name"), data.get("next")
+    name, next_output = data.get("name"), data.get("next_output")
     if (
         not isinstance(name, str)
         or not isinstance(next_output, str)
@@ -304,15 +312,15 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
     reason = f"the state `{escape_text(name)[:200]}` is invalid"
     fields = JsonFields(data, report_error=lambda *_: _raise_invalid_package(path, reason))
     type_ = step.inputs[name].type
-    max_positions = _read_optional_int(fields, "most", INTEGER_BOUND)
+    max_positions = _read_optional_int(fields, "max_positions", INTEGER_BOUND)
     return DecodeState(
         name=name,
         next_output=next_output,
         type=type_,
-        batch_axis=_read_optional_int(fields, "batch", type_.rank - 1),
-        time_axis=_read_optional_int(fields, "rows", type_.rank - 1),
+        batch_axis=_read_optional_int(fields, "batch_axis", type_.rank - 1),
+        time_axis=_read_optional_int(fields, "time_axis", type_.rank - 1),
         max_positions=inf if max_positions is None else max_positions,
-        initial_output=fields.read_string("initial"),
+        initial_output=fields.read_string("initial_output"),
         role=fields.read_choice("role", STATE_ROLES),
         layer=fields.read_int("layer", 0, INTEGER_BOUND),
     )

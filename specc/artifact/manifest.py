@@ -9,16 +9,15 @@ from dataclasses import field, replace
 from functools import partial
 from typing import NoReturn
 
+from specc.artifact.format_versions import (
+    FORMAT_VERSION,
+    VERSION_1_MANIFEST_KEYS,
+    parse_versioned_record,
+)
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_repr
-from specc.io.json_io import (
-    JsonFields,
-    parse_exact_integer,
-    parse_versioned_record,
-    replace_non_finite,
-    to_json_value,
-)
+from specc.io.json_io import JsonFields, parse_exact_integer, replace_non_finite, to_json_value
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.ir_parser import parse_ir
@@ -146,7 +145,6 @@ def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
 METADATA_KEY = "specc"
 DOC_METADATA_KEY = "specc.doc"
 """Metadata key for the description of the spec."""
-FORMAT_VERSION = 1
 MAX_BYTES = 64 * 2**20
 """Maximum size of a manifest in bytes."""
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -157,12 +155,13 @@ class Manifest:
     """The manifest of a compiled model.
 
     `sources` are the spec files by name. `weights` describes where the weights come from (`seed`,
-    or the checkpoint's metadata, and `drawn` for a randomly initialized task head). `initializers`
-    maps each parameter to its initializer in the model file. In a standalone generator, `decoding`
-    contains the generation settings, `graph` has only the inputs of the spec, and `scoring_graph`
-    computes the logits. `precision` describes quantized weights as JSON-compatible values, and
-    `quantized` is its parsed form; `graph` uses the dequantized weights. `attentions` locates the
-    attention weights of each layer (`attention_weight_locations` in `specc.backend`).
+    or the checkpoint's metadata, and `random_init` for a randomly initialized task head).
+    `initializers` maps each parameter to its initializer in the model file. In a standalone
+    generator, `decoding` contains the generation settings, `graph` has only the inputs of the spec,
+    and `scoring_graph` computes the logits. `precision` describes quantized weights as JSON-
+    compatible values, and `quantized` is its parsed form; `graph` uses the dequantized weights.
+    `attentions` locates the attention weights of each layer (`attention_weight_locations` in
+    `specc.backend`).
     """
 
     name: str
@@ -194,7 +193,7 @@ class Manifest:
         match self.weights:
             case {"seed": int(seed)}:
                 return RandomInitInfo(seed)
-            case {"drawn": {"seed": int(seed), "weights": list(names)}}:
+            case {"random_init": {"seed": int(seed), "weights": list(names)}}:
                 return RandomInitInfo(seed, len(names))
         return None
 
@@ -208,10 +207,10 @@ class Manifest:
         graphs = [self.graph, *([self.defaults] if self.defaults else [])]
         # these fields only exist for standalone generators and for models with quantized weights
         optional_fields = {
-            "decodes": self.decoding,
-            "scoring": self.scoring_graph and format_ir(self.scoring_graph),
+            "decoding": self.decoding,
+            "scoring_graph": self.scoring_graph and format_ir(self.scoring_graph),
             "precision": self.precision or None,
-            "streaming": self.streaming and self.streaming.to_json(),
+            "stream_section": self.streaming and self.streaming.to_json(),
         }
         data = {
             "format": FORMAT_VERSION,
@@ -221,10 +220,10 @@ class Manifest:
             "target": self.target,
             "opset": self.opset,
             "config": replace_non_finite(self.config),
-            "generation": self.generation,
-            "reading": self.preprocessing.to_json(),
+            "generate_section": self.generation,
+            "preprocessing": self.preprocessing.to_json(),
             "weights": to_json_value(self.weights),
-            "stored": to_json_value(self.initializers),
+            "initializers": to_json_value(self.initializers),
             "attentions": to_json_value(self.attentions),
             **{
                 n: to_json_value(value) for n, value in optional_fields.items() if value is not None
@@ -242,8 +241,8 @@ def parse_generate_section(data: object) -> GenerateSection | None:
     match data:
         case {
             "name": str(name),
-            "growing": str(sequence_input),
-            "source": str(logits_output),
+            "sequence_input": str(sequence_input),
+            "logits_output": str(logits_output),
             "settings": dict(settings),
         }:
             return GenerateSection(name, sequence_input, logits_output, settings)
@@ -253,7 +252,7 @@ def parse_generate_section(data: object) -> GenerateSection | None:
 def _parse_stream_section(data: object) -> StreamSection | None:
     """Parse a `stream` section from JSON. Return None for an invalid section."""
     match data:
-        case {"growing": str(sequence_input), "sources": [str(), *_] as outputs}:
+        case {"sequence_input": str(sequence_input), "streamed_outputs": [str(), *_] as outputs}:
             return StreamSection(sequence_input, tuple(map(str, outputs)))
     return None
 
@@ -265,7 +264,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
             "E0917", f"the specc metadata in `{path}` is larger than {MAX_BYTES // 2**20} MiB"
         )
     data = parse_versioned_record(
-        text, FORMAT_VERSION, "model", partial(raise_invalid_manifest, path)
+        text, VERSION_1_MANIFEST_KEYS, "model", partial(raise_invalid_manifest, path)
     )
     graphs = parse_ir(data.read_string("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
@@ -274,9 +273,9 @@ def parse_manifest(text: str, path: str) -> Manifest:
     if graph is None:
         raise_invalid_manifest(path, "the graph is missing")
     scoring_graph = None
-    if "scoring" in data.names():
-        scoring_graph = next(iter(parse_ir(data.read_string("scoring"), path).values()), None)
-    initializers = data.read_string_map("stored")
+    if "scoring_graph" in data.names():
+        scoring_graph = next(iter(parse_ir(data.read_string("scoring_graph"), path).values()), None)
+    initializers = data.read_string_map("initializers")
     if missing := [n for n in graph.parameters if n not in initializers]:
         reason = f"it lacks the location of the weight `{escape_text(missing[0])}`"
         raise_invalid_manifest(path, reason)
@@ -285,9 +284,11 @@ def parse_manifest(text: str, path: str) -> Manifest:
         doc=data.read_string("doc"),
         graph=_mark_ties(graph, initializers),
         defaults=defaults if defaults is not graph else None,
-        preprocessing=PreprocessingConfig.from_json(data.get_optional("reading")),
+        preprocessing=PreprocessingConfig.from_json(data.get_optional("preprocessing")),
         config=data.read_table("config"),
-        generation=data.read_table("generation") if data.has_field("generation") else None,
+        generation=data.read_table("generate_section")
+        if data.has_field("generate_section")
+        else None,
         sources=data.read_string_map("sources"),
         weights=data.read_table("weights"),
         initializers=initializers,
@@ -295,9 +296,9 @@ def parse_manifest(text: str, path: str) -> Manifest:
         opset=parse_exact_integer(data.get_optional("opset")) or 0,
         version=data.read_string("specc"),
         attentions=_read_attentions(data, path),
-        decoding=data.read_table("decodes") if "decodes" in data.names() else None,
+        decoding=data.read_table("decoding") if "decoding" in data.names() else None,
         scoring_graph=scoring_graph and _mark_ties(scoring_graph, initializers),
-        streaming=_parse_stream_section(data.get_optional("streaming")),
+        streaming=_parse_stream_section(data.get_optional("stream_section")),
         precision=data.read_table("precision") if "precision" in data.names() else {},
         quantized=_read_quantized_weights(data, scoring_graph or graph, path),
     )

@@ -11,16 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from specc.artifact.format_versions import (
+    FORMAT_VERSION,
+    VERSION_1_INDEX_KEYS,
+    parse_versioned_record,
+)
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.atomic_write import FileDigest
-from specc.io.json_io import (
-    JsonFields,
-    parse_exact_integer,
-    parse_strict_json,
-    parse_versioned_record,
-    to_json_value,
-)
+from specc.io.json_io import JsonFields, parse_exact_integer, parse_strict_json, to_json_value
 from specc.io.safe_read import (
     UnreadableFileError,
     compute_file_sha256,
@@ -152,7 +151,6 @@ def get_regular_file_size(path: Path) -> int | None:
 
 
 INDEX_FILE = "specc.json"
-FORMAT_VERSION = 1
 MAX_BYTES = 64 * 2**20
 """Maximum size of a package index in bytes."""
 MAX_FILES = 10_000
@@ -197,12 +195,12 @@ class PackageIndex:
             "graphs": dict(self.graphs),
             "extras": dict(self.extras),
             "files": to_json_value(self.files),
-            "kept": list(self.preexisting),
-            "linked": to_json_value(self.linked_files),
-            "every_load": self.checks_hashes_on_open,
-            "about": dict(self.metadata),
+            "preexisting": list(self.preexisting),
+            "linked_files": to_json_value(self.linked_files),
+            "checks_hashes_on_open": self.checks_hashes_on_open,
+            "metadata": dict(self.metadata),
             "sources": dict(self.sources),
-            "seal": BLANK_HASH,
+            "index_sha256": BLANK_HASH,
         }
         # The index is sorted and contains no timestamps, so a second compilation produces equal
         # bytes.
@@ -221,10 +219,14 @@ def is_index_unmodified(data: bytes) -> bool:
         fields = parse_strict_json(data.decode("utf-8"))
     except ValueError:
         return False
-    seal = fields.get("seal") if isinstance(fields, dict) else None
-    if not isinstance(seal, str) or not is_sha256(seal):
+    # version 1 of the format stores the hash under `seal`
+    values = (
+        [fields.get(key) for key in ("index_sha256", "seal")] if isinstance(fields, dict) else []
+    )
+    index_hash = next((value for value in values if value is not None), None)
+    if not isinstance(index_hash, str) or not is_sha256(index_hash):
         return False
-    return _add_index_hash(data.replace(seal.encode(), BLANK_HASH.encode(), 1)) == data
+    return _add_index_hash(data.replace(index_hash.encode(), BLANK_HASH.encode(), 1)) == data
 
 
 def is_plain_file_name(name: str) -> bool:
@@ -268,7 +270,7 @@ def read_package_index(directory: Path, *, verifies_contents: bool = False) -> P
 def parse_package_index(data: bytes, location: str) -> PackageIndex:
     """Parse a package index from `location`. Raise E0831 if the index is invalid."""
     fields = parse_versioned_record(
-        data, FORMAT_VERSION, "package", partial(_raise_invalid_index, location)
+        data, VERSION_1_INDEX_KEYS, "package", partial(_raise_invalid_index, location)
     )
     files = _read_files(fields, location)
     index = PackageIndex(
@@ -279,9 +281,9 @@ def parse_package_index(data: bytes, location: str) -> PackageIndex:
         extras=fields.read_string_map("extras"),
         preexisting=_read_kept_files(fields, files, location),
         linked_files=_read_linked_checkpoints(fields, location),
-        metadata=fields.read_table("about"),
+        metadata=fields.read_table("metadata"),
         sources=fields.read_string_map("sources"),
-        checks_hashes_on_open=fields.get_optional("every_load") is True,
+        checks_hashes_on_open=fields.get_optional("checks_hashes_on_open") is True,
     )
     _check_roles(index, location)
     return index
@@ -307,18 +309,18 @@ def _read_files(data: JsonFields, location: str) -> dict[str, FileDigest]:
 
 def _read_kept_files(data: JsonFields, files: Collection[str], location: str) -> tuple[str, ...]:
     """Parse the names of files that are not deleted when the package is replaced."""
-    entries = data.read_list("kept") if "kept" in data.names() else []
+    entries = data.read_list("preexisting") if "preexisting" in data.names() else []
     names = tuple(name for name in entries if isinstance(name, str) and name in files)
     if len(names) < len(entries):
-        _raise_invalid_index(location, "`kept` is not a list of files of the package")
+        _raise_invalid_index(location, "`preexisting` is not a list of files of the package")
     return names
 
 
 def _read_linked_checkpoints(data: JsonFields, location: str) -> dict[str, WeightFileMetadata]:
     """Parse the metadata of linked checkpoints, which are in the directory of the package."""
-    linked_files = parse_weight_files(_limit_files(data.read_table("linked"), location))
+    linked_files = parse_weight_files(_limit_files(data.read_table("linked_files"), location))
     if linked_files is None:
-        _raise_invalid_index(location, "`linked` contains a file without size or hashes")
+        _raise_invalid_index(location, "`linked_files` contains a file without size or hashes")
     for path in linked_files:
         if not is_path_inside_directory(path):
             _raise_invalid_index(location, f"`{escape_text(path)[:200]}` is not inside it")

@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 from specc.analysis.length_limits import find_length_limits
 from specc.analysis.model_cost import (
-    ScopeSummary,
     format_dim_formula,
     format_large_number,
     format_parameter_count,
     format_type_with_sizes,
-    iterate_summary_nodes,
     substitute_lengths,
-    summarize_graph,
 )
 from specc.artifact.manifest import RECORDED_SETTINGS
 from specc.cli.options import (
@@ -46,6 +43,7 @@ from specc.visualize.architecture_page import (
     render_architecture_svg,
 )
 from specc.visualize.block_tree import WHOLE_MODEL, format_dims, list_model_graphs
+from specc.visualize.scope_summary import ScopeSummary, iterate_summary_nodes, summarize_graph
 
 
 def check_drawing_options(args: Namespace) -> bool:

@@ -1,6 +1,6 @@
 """The state of one compilation: the opened spec, its weights, the target and the graph to lower."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -8,16 +8,15 @@ from typing import Any, get_args
 
 from specc import backend
 from specc.backend import CompilerBackend
-from specc.diagnostics.diagnostic import raise_error
 from specc.driver import precision, preprocessing_section
 from specc.driver.compile_options import CompileOptions
 from specc.driver.quantize_section import QuantizeRequest, merge_quantize_options
 from specc.driver.spec_loader import LoadedSpec, elaborate_spec, iterate_sibling_graphs
+from specc.driver.taps import add_taps
 from specc.driver.weight_sources import keep_checkpoint_layout, load_parameters
 from specc.huggingface.adapter_config import get_adapter_language, list_adapter_config_files
 from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.model_task import add_checkpoint_task
-from specc.io.safe_read import escape_text
 from specc.ir.array import Arrays
 from specc.ir.graph import Graph
 from specc.ir.model import DerivedGraphs, ModelDefinition, ModelSource
@@ -29,7 +28,6 @@ from specc.transforms.linear_weights import find_norm_folds
 from specc.transforms.mixed_precision import HalfDtype
 from specc.transforms.quantization_plan import QuantizationDecision
 from specc.weights.dequantized_checkpoint import find_copyable_quantized_weights, make_scale_source
-from specc.weights.parameter_names import NamePattern
 from specc.weights.parameter_sources import (
     CheckpointBinding,
     ParameterSource,
@@ -42,35 +40,6 @@ from specc.weights.transposed_weights_and_norm_folding import (
     RangeCheckedWeights,
     WeightRangeCheck,
 )
-
-
-def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
-    """Add an output to the graph for every value whose scope path matches a pattern, e.g.
-    `encoder.layers.*.self_attn:weights`. Raise E0408 if a pattern matches no value.
-    """
-    outputs = dict(graph.outputs)
-    for pattern in patterns:
-        # scope paths are case-sensitive, unlike file name matching on some operating systems
-        matches = [name for name in graph.names if NamePattern(pattern).matches(name)]
-        if not matches:
-            examples = ", ".join(list(graph.names)[:8])
-            raise_error(
-                "E0408",
-                f"`{escape_text(pattern)}` matches no value of the model",
-                helps=[f"names of values: {examples} …"],
-            )
-        outputs.update({_make_tap_name(n, outputs): graph.names[n] for n in matches})
-    return replace(graph, outputs=outputs)
-
-
-def _make_tap_name(name: str, used_names: Mapping[str, object]) -> str:
-    """Return an unused output name for a tap. `:` in the value name is replaced by `.`, because
-    runtimes read `:0` as an output index.
-    """
-    unique_name = name.replace(":", ".")
-    while unique_name in used_names:
-        unique_name += "_"
-    return unique_name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -256,7 +256,7 @@ def describe_weight_sources(
         **_describe_weight_origin(values, seed, hash_contents),
         "beside": to_json_value(weight_files),
     }
-    return {**entries, "every_load": True} if hash_contents else entries
+    return {**entries, "checks_hashes_on_open": True} if hash_contents else entries
 
 
 def _describe_weight_origin(
@@ -277,7 +277,10 @@ def _describe_weight_origin(
     if isinstance(values.checkpoint, AdaptedCheckpoint):
         origin["adapted"] = sorted(values.checkpoint.adapted_tensors)
     if (initialized := values.head_weights) is not None:
-        origin["drawn"] = {"seed": initialized.seed, "weights": sorted(initialized.parameters)}
+        origin["random_init"] = {
+            "seed": initialized.seed,
+            "weights": sorted(initialized.parameters),
+        }
     return origin
 
 

@@ -314,23 +314,6 @@ class JsonFields:
             self.raise_invalid(key, "is unknown")
 
 
-def parse_versioned_record(
-    text: str | bytes, version: int, artifact: str, fail: Callable[[str], NoReturn]
-) -> JsonFields:
-    """Parse a JSON object with the given format `version`. Call `fail` for an invalid object."""
-    try:
-        data = parse_strict_json(text if isinstance(text, str) else text.decode("utf-8"))
-    except InvalidJsonError as error:
-        fail(str(error))
-    except ValueError:
-        fail("the text is not JSON")
-    format_version = data.get("format") if isinstance(data, dict) else None
-    if format_version != version:
-        expected = f"expected {version}; compile the {artifact} again"
-        fail(f"unsupported format version {format_version!r:.40}, {expected}")
-    return JsonFields(data, report_error=lambda path, text: fail(f"`{'.'.join(path)}` {text}"))
-
-
 Reader: TypeAlias = Callable[[JsonFields, str], object]
 """A function that reads one field of a JSON object, or raises an error."""
 READERS_BY_TYPE: Mapping[object, Reader] = {

@@ -33,8 +33,8 @@ class GenerateSection:
         """Convert the section to JSON-compatible values, with the keys of the metadata format."""
         return {
             "name": self.name,
-            "growing": self.sequence_input,
-            "source": self.logits_output,
+            "sequence_input": self.sequence_input,
+            "logits_output": self.logits_output,
             "settings": self.settings,
         }
 
@@ -66,7 +66,10 @@ class StreamSection:
 
     def to_json(self) -> dict[str, object]:
         """Convert the section to JSON-compatible values, with the keys of the metadata format."""
-        return {"growing": self.sequence_input, "sources": list(self.streamed_outputs)}
+        return {
+            "sequence_input": self.sequence_input,
+            "streamed_outputs": list(self.streamed_outputs),
+        }
 
 
 @immutable_dataclass(kw_only=True)

@@ -151,11 +151,9 @@ class LoadedModel:
     @property
     def input_signature(self) -> ModelInputs:
         """The inputs of the model with their preprocessing and defaults."""
-        manifest = self.manifest
-        sequence_input = str((manifest.generation or {}).get("growing", ""))
-        return build_model_inputs(
-            manifest.graph, manifest.preprocessing, manifest.defaults, sequence_input
-        )
+        m = self.manifest
+        sequence_input = str((m.generation or {}).get("sequence_input", ""))
+        return build_model_inputs(m.graph, m.preprocessing, m.defaults, sequence_input)
 
     def prepare_inputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return checked arrays for every input, including computed defaults."""
@@ -226,7 +224,9 @@ def load_model(
     """
     file = backend.load_runner().read_model(Path(path))
     manifest = read_file_manifest(file, path)
-    _check_weights(file, manifest, verify_contents or manifest.weights.get("every_load") is True)
+    _check_weights(
+        file, manifest, verify_contents or manifest.weights.get("checks_hashes_on_open") is True
+    )
     return load_parsed_model(file, manifest, provider, threads)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 from specc.analysis.mask_bands import find_band_interval
-from specc.analysis.model_cost import count_multiply_adds, format_dim_formula, format_number_ranges
+from specc.analysis.model_cost import count_multiply_adds, format_dim_formula
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.driver.weights_section import count_untied_parameters
 from specc.ir import ops
@@ -15,6 +15,7 @@ from specc.ir.graph import Graph, Node, Value
 from specc.ir.ir_printer_and_lexer import format_ir
 from specc.transforms.linear_weights import restore_transposed_weights
 from specc.visualize.block_dataflow import VIEW_OPERATIONS, get_operation_label, is_float_value
+from specc.visualize.scope_summary import format_number_ranges
 
 MIN_COMMON_SHARE = 0.2
 """Minimum fraction of scopes that two architectures must share to be compared block by block."""

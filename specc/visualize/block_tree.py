@@ -5,7 +5,7 @@ choose the blocks to expand in diagrams.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
-from specc.analysis.model_cost import ScopeSummary, format_dim_formula, summarize_graph
+from specc.analysis.model_cost import format_dim_formula
 from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import extract_docstring_summary
@@ -20,6 +20,7 @@ from specc.visualize.block_dataflow import (
     find_node_scopes,
     is_scope_inside,
 )
+from specc.visualize.scope_summary import ScopeSummary, summarize_graph
 
 MAX_LINES = 24
 """Maximum number of spec lines shown for a block."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from specc.analysis.blocked_attention_plan import plan_local_attention
 from specc.analysis.length_limits import find_length_limits
-from specc.analysis.model_cost import count_multiply_adds, format_large_number, summarize_graph
+from specc.analysis.model_cost import count_multiply_adds, format_large_number
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_thousands
 from specc.drawing.drawing_elements import (
@@ -19,6 +19,7 @@ from specc.drawing.drawing_elements import (
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, sum_dims
 from specc.ir.graph import Graph, Node
+from specc.visualize.scope_summary import summarize_graph
 
 MIN_LENGTH, MAX_LENGTH = 64, 16_384
 """Range of sequence lengths on the x-axis of the plot."""

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from support.local_attention_cases import BATCH, SEQ, LocalAttentionCase
 
-from specc.analysis.model_cost import summarize_graph
 from specc.cli.main import main
 from specc.ir.dim import Dim, floor_divide_dims
+from specc.visualize.scope_summary import summarize_graph
 
 WIDE = 4 * (8 + 6)
 """Multiply-adds of a query and a key, over all heads."""

@@ -27,10 +27,10 @@ def test_state_without_an_initial_size(tmp_path: Path) -> None:
     index = json.loads((directory / INDEX_FILE).read_text())
     (states,) = (
         part["states"]
-        for part in index["about"].values()
+        for part in index["metadata"].values()
         if isinstance(part, dict) and "states" in part
     )
-    states[0]["rows"] = None
+    states[0]["time_axis"] = None
     (directory / INDEX_FILE).write_text(json.dumps(index))
     with pytest.raises(SpeccError) as failed:
         specc.load(directory).generate([[1]]).results()

@@ -12,9 +12,9 @@ from support.verification_lines import list_package_lines
 import specc
 from specc.backend import PackageGraph, PackageMetadata
 from specc.driver import preprocessing_section
-from specc.driver.compile_job import add_taps
 from specc.driver.compile_options import PACKAGE_GRAPHS
 from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.taps import add_taps
 from specc.runtime.model_package import open_package
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 from specc_onnx import get_target, write_package

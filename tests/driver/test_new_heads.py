@@ -53,7 +53,7 @@ def test_missing_head_is_initialized(tmp_path: Path) -> None:
     assert all(name in str(warning.notes) for name in HEAD)
     model = specc.load(out)
     assert model.manifest.random_init == RandomInitInfo(7, 4)
-    assert model.manifest.weights["drawn"] == {"seed": 7, "weights": sorted(HEAD)}
+    assert model.manifest.weights["random_init"] == {"seed": 7, "weights": sorted(HEAD)}
     ours, facts = model.weights(), made.model.graph.parameter_facts
     for name, array in ours.items():
         if name in HEAD:

@@ -2,7 +2,7 @@
 
 from support import measure
 
-NOT_YET = {"files", "lines", "tokens"}
+NOT_YET = {"lines", "tokens"}
 """Rows whose aim has never been reached. The set may only shrink."""
 
 

@@ -102,8 +102,8 @@ except SpeccError as failed:
 def test_package_index_with_many_graphs() -> None:
     facts = '{"bytes": 1, "sha256": "%s"}' % ("0" * 64)
     graphs = ", ".join(f'"g{n}": "score.onnx"' for n in range(3000))
-    text = '{"format": 1, "specc": "1", "model": "m", "graphs": {%s}, "extras": {}, "files": {"score.onnx": %s}, ' \
-        '"linked": {}, "about": {}, "sources": {}}'  # fmt: skip
+    text = '{"format": 2, "specc": "1", "model": "m", "graphs": {%s}, "extras": {}, "files": {"score.onnx": %s}, ' \
+        '"linked_files": {}, "metadata": {}, "sources": {}}'  # fmt: skip
     assert isinstance(
         parse_package_index((text % ('"g": "score.onnx"', facts)).encode(), "specc.json"),
         PackageIndex,

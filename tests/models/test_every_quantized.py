@@ -221,7 +221,9 @@ def test_an_invalid_precision_record_is_refused(field: str, value: object, tmp_p
     (text,) = [p for p in model.metadata_props if p.key == "specc"]
     data = json.loads(text.value)
     name = next(n for n in data["precision"]["rounded"] if "mlp.c_fc" in n)
-    data["precision"]["rounded"][name][field] = data["stored"][name] if value == "w" else value
+    data["precision"]["rounded"][name][field] = (
+        data["initializers"][name] if value == "w" else value
+    )
     text.value = json.dumps(data)
     save_with_hash(model, path)
     with pytest.raises(specc.SpeccError, match=r"E0917|E0925"):
@@ -234,7 +236,9 @@ def test_a_precision_record_of_an_unknown_weight_is_refused(tmp_path: Path) -> N
     (text,) = [p for p in model.metadata_props if p.key == "specc"]
     data = json.loads(text.value)
     rounded = data["precision"]["rounded"]
-    rounded[next(n for n in data["stored"] if "ln_f.weight" in n)] = next(iter(rounded.values()))
+    rounded[next(n for n in data["initializers"] if "ln_f.weight" in n)] = next(
+        iter(rounded.values())
+    )
     text.value = json.dumps(data)
     save_with_hash(model, path)
     with pytest.raises(specc.SpeccError, match="E0917"):

@@ -115,4 +115,4 @@ def test_missing_files_are_named(packages: Path, tmp_path: Path) -> None:
     for file in BUILD.parent.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     said = shown(packages, tmp_path)["status"]
-    assert said == "Something went wrong: the folder ort is not there: run make browser"
+    assert said == "Something went wrong: the directory ort is missing: run make browser"

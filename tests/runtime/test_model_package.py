@@ -142,7 +142,7 @@ FACTS = {"bytes": 1, "sha256": "0" * 64, "head": "0" * 64}
 )
 def test_a_checkpoint_outside_the_package_is_refused(path: str, pair: Path) -> None:
     assert not is_path_inside_directory(path)
-    write_changed_index(pair, lambda data: data["linked"].update({path: FACTS}))
+    write_changed_index(pair, lambda data: data["linked_files"].update({path: FACTS}))
     assert get_error(pair).code == "E0831"
 
 
@@ -150,14 +150,14 @@ def test_a_linked_checkpoint_is_refused(pair: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "w").write_bytes(b"x")
     (pair / "inside").symlink_to(tmp_path / "elsewhere")
-    write_changed_index(pair, lambda data: data["linked"].update({"inside/w": FACTS}))
+    write_changed_index(pair, lambda data: data["linked_files"].update({"inside/w": FACTS}))
     found = get_error(pair)
     assert found.code == "E0830"
     assert "a link leads to it" in found.notes[0]
 
 
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
-    "another format": lambda d: d.update(format=2),
+    "another format": lambda d: d.update(format=3),
     "no files": lambda d: d.pop("files"),
     "files are a list": lambda d: d.update(files=[]),
     "no hash": lambda d: d["files"]["score.onnx"].pop("sha256"),
@@ -170,9 +170,9 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "a graph that is a number": lambda d: d["graphs"].update(step=1),
     "no graph": lambda d: d.update(graphs={}),
     "an extra in no file": lambda d: d["extras"].update(merges="merges.txt"),
-    "kept, but in no file": lambda d: d.update(kept=["notes.txt"]),
+    "kept, but in no file": lambda d: d.update(preexisting=["notes.txt"]),
     "sources that are lists": lambda d: d.update(sources={"a": []}),
-    "facts that are a list": lambda d: d.update(about=[]),
+    "facts that are a list": lambda d: d.update(metadata=[]),
 }
 
 

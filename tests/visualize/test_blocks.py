@@ -6,12 +6,13 @@ from collections.abc import Iterator
 import pytest
 from support.small_configs import SMALL_CONFIGS
 
-from specc.analysis.model_cost import count_parameters, summarize_graph
+from specc.analysis.model_cost import count_parameters
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
 from specc.library.spec_file_lookup import find_builtin_specs
 from specc.visualize.block_dataflow import BlockDataflow
 from specc.visualize.block_tree import Block, build_block_tree
+from specc.visualize.scope_summary import summarize_graph
 
 SOME = ("digits", "rnnsearch", "perceiver", "xor", "han")
 ALL = [

@@ -1,38 +1,40 @@
-// Attention as squares in an SVG: text is set as text, so that no letter can become markup.
+// Attention heat maps in SVG. Characters are inserted as text nodes, so they cannot be parsed as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
-const SIDE = 20; // pixels a square
+const CELL = 20; // pixels per cell
 const GAP = 2;
 
-export function shape(kind, attributes, text) {
-  const made = document.createElementNS(SVG, kind);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (text !== undefined) made.textContent = text;
-  return made;
+export function createSvgElement(kind, attributes, text) {
+  const element = document.createElementNS(SVG, kind);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  if (text !== undefined) element.textContent = text;
+  return element;
 }
 
-// A space is shown as what can be seen; the end of a text has a sign of its own.
-const shown = (letter) => (letter === " " ? "␣" : letter === "<end>" ? "⏎" : letter);
+// Return a visible label of a character: spaces and the end token have symbols of their own.
+const formatLabel = (character) => (character === " " ? "␣" : character === "<end>" ? "⏎" : character);
 
-// A map of `rows` (the answer's letters) by `columns` (the question's); `weights[r][c]` are from 0 to 1.
-export function heatmap(columns, rows, weights, label) {
-  const left = SIDE + 6;
-  const width = left + columns.length * SIDE;
-  const height = left + rows.length * SIDE;
-  const map = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
-  const middle = (at) => left + at * SIDE + SIDE / 2;
-  columns.forEach((letter, c) => {
-    map.append(shape("text", { x: middle(c), y: SIDE - 4, "text-anchor": "middle" }, shown(letter)));
+// Draw a heat map with one row per generated character and one column per input character; `weights[row][column]` is
+// from 0 to 1.
+export function drawHeatmap(columns, rows, weights, label) {
+  const left = CELL + 6;
+  const width = left + columns.length * CELL;
+  const height = left + rows.length * CELL;
+  const svg = createSvgElement("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+  const center = (index) => left + index * CELL + CELL / 2;
+  columns.forEach((character, c) => {
+    svg.append(createSvgElement("text", { x: center(c), y: CELL - 4, "text-anchor": "middle" }, formatLabel(character)));
   });
-  rows.forEach((letter, r) => {
-    map.append(shape("text", { x: SIDE - 6, y: middle(r) + 5, "text-anchor": "end" }, shown(letter)));
+  rows.forEach((character, r) => {
+    svg.append(createSvgElement("text", { x: CELL - 6, y: center(r) + 5, "text-anchor": "end" }, formatLabel(character)));
     weights[r].forEach((weight, c) => {
-      const at = { x: left + c * SIDE, y: left + r * SIDE, width: SIDE - GAP, height: SIDE - GAP, rx: 3 };
-      map.append(shape("rect", { ...at, class: "ground" }));
-      const cell = shape("rect", { ...at, class: "cell", opacity: weight.toFixed(3) });
-      cell.append(shape("title", {}, `${shown(letter)} ← ${shown(columns[c])}: ${(100 * weight).toFixed(1)} %`));
-      map.append(cell);
+      const box = { x: left + c * CELL, y: left + r * CELL, width: CELL - GAP, height: CELL - GAP, rx: 3 };
+      svg.append(createSvgElement("rect", { ...box, class: "background" }));
+      const cell = createSvgElement("rect", { ...box, class: "cell", opacity: weight.toFixed(3) });
+      const tooltip = `${formatLabel(character)} ← ${formatLabel(columns[c])}: ${(100 * weight).toFixed(1)} %`;
+      cell.append(createSvgElement("title", {}, tooltip));
+      svg.append(cell);
     });
   });
-  return map;
+  return svg;
 }

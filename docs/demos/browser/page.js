@@ -1,26 +1,26 @@
-// The page: what is drawn or typed goes to the models, what they say and where they look is shown.
-import { ink, pixels, SIDE, softmax } from "./digits.js";
-import { heatmap, shape } from "./heatmap.js";
-import { looked, present, Unreadable, Writer } from "./writer.js";
+// Connects the page with the models: inputs are drawings and texts, outputs are predictions and attention weights.
+import { downsample, normalize, SIDE, softmax } from "./digits.js";
+import { createSvgElement, drawHeatmap } from "./heatmap.js";
+import { averageHeads, fetchFile, Generator, UnknownCharacterError } from "./writer.js";
 
 let ort; // onnxruntime-web, once it is loaded
 const OPTIONS = { executionProviders: ["wasm"], logSeverityLevel: 3 };
 const find = (selector, inside = document) => inside.querySelector(selector);
 
-// ---- Dark or light
+// ---- Color theme
 
 const root = document.documentElement;
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const follow = () => (root.dataset.theme = dark.matches ? "dark" : "light");
-follow();
-dark.addEventListener("change", follow);
+const followSystemTheme = () => (root.dataset.theme = dark.matches ? "dark" : "light");
+followSystemTheme();
+dark.addEventListener("change", followSystemTheme);
 find("#theme").addEventListener("click", () => {
   root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
 });
 
 // ---- Digits
 
-function bars() {
+function createProbabilityBars() {
   const list = find("#chances");
   return Array.from({ length: 10 }, (_, digit) => {
     const item = document.createElement("li");
@@ -37,25 +37,26 @@ function bars() {
   });
 }
 
-function grid(place, values, side, kind, most = 1) {
-  const square = SIDE / side;
-  place.replaceChildren(
-    ...Array.from(values, (value, at) =>
-      shape("rect", {
-        x: (at % side) * square,
-        y: Math.floor(at / side) * square,
-        width: square,
-        height: square,
+// Draw `side` × `side` cells whose opacity is the value relative to `maximum`.
+function drawGrid(svg, values, side, kind, maximum = 1) {
+  const cell = SIDE / side;
+  svg.replaceChildren(
+    ...Array.from(values, (value, index) =>
+      createSvgElement("rect", {
+        x: (index % side) * cell,
+        y: Math.floor(index / side) * cell,
+        width: cell,
+        height: cell,
         class: kind,
-        opacity: (value / most).toFixed(3),
+        opacity: (value / maximum).toFixed(3),
       }),
     ),
   );
 }
 
-function small(name) {
+function addAttentionMap(name) {
   const figure = document.createElement("figure");
-  const map = shape("svg", { viewBox: `0 0 ${SIDE} ${SIDE}`, role: "img", "aria-label": `attention of ${name}` });
+  const map = createSvgElement("svg", { viewBox: `0 0 ${SIDE} ${SIDE}`, role: "img", "aria-label": `attention of ${name}` });
   const caption = document.createElement("figcaption");
   caption.textContent = name;
   figure.append(map, caption);
@@ -63,142 +64,147 @@ function small(name) {
   return map;
 }
 
-async function digits() {
-  const model = await present("models/digits.onnx");
+async function startDigits() {
+  const model = await fetchFile("models/digits.onnx");
   const session = await ort.InferenceSession.create(new Uint8Array(await model.arrayBuffer()), OPTIONS);
   const layers = session.outputNames.filter((name) => name.endsWith(".weights"));
-  const maps = layers.map((_, at) => small(`layer ${at + 1}`));
-  const chances = bars();
-  const paper = find("#paper");
-  const pen = paper.getContext("2d", { willReadFrequently: true });
+  const maps = layers.map((_, index) => addAttentionMap(`layer ${index + 1}`));
+  const bars = createProbabilityBars();
+  const canvas = find("#paper");
+  const context = canvas.getContext("2d", { willReadFrequently: true });
 
   function clear() {
-    pen.fillStyle = "#000";
-    pen.fillRect(0, 0, paper.width, paper.height);
+    context.fillStyle = "#000";
+    context.fillRect(0, 0, canvas.width, canvas.height);
     show(null);
   }
 
-  function show(said) {
-    grid(find("#seen"), said ? said.shares : [], SIDE, "gray");
-    const best = said ? said.chances.indexOf(Math.max(...said.chances)) : -1;
-    chances.forEach((item, digit) => {
-      const chance = said ? said.chances[digit] : 0;
+  // Show a result with `grayValues`, `attention` and `probabilities`, or clear the page if it is null.
+  function show(result) {
+    drawGrid(find("#seen"), result ? result.grayValues : [], SIDE, "gray");
+    const best = result ? result.probabilities.indexOf(Math.max(...result.probabilities)) : -1;
+    bars.forEach((item, digit) => {
+      const probability = result ? result.probabilities[digit] : 0;
       item.classList.toggle("best", digit === best);
-      find("i", item).style.width = `${100 * chance}%`;
-      find(".share", item).textContent = said ? `${(100 * chance).toFixed(chance < 0.0995 ? 1 : 0)} %` : "";
+      find("i", item).style.width = `${100 * probability}%`;
+      find(".share", item).textContent = result ? `${(100 * probability).toFixed(probability < 0.0995 ? 1 : 0)} %` : "";
     });
-    maps.forEach((map, at) => grid(map, said ? said.looks[at] : [], SIDE / 2, "look", said ? Math.max(...said.looks[at]) : 1));
-    find("#digits").dataset.said = said ? best : "";
+    maps.forEach((map, layer) => {
+      const weights = result ? result.attention[layer] : [];
+      drawGrid(map, weights, SIDE / 2, "look", Math.max(...weights));
+    });
+    find("#digits").dataset.said = result ? best : "";
   }
 
-  // One run after the other: while one is under way, only the newest picture waits.
-  let waiting = null;
-  let running = false;
-  async function read() {
-    waiting = ink(pen.getImageData(0, 0, paper.width, paper.height));
-    if (running) return;
-    running = true;
-    while (waiting) {
-      const shares = waiting;
-      waiting = null;
-      const made = await session.run({ pixel_values: new ort.Tensor("float32", pixels(shares), [1, 1, SIDE, SIDE]) });
-      // row 0 of the attention is [CLS]'s; its first weight is the one on itself
-      const looks = layers.map((name) => {
-        const { dims, data } = made[name];
-        const [, heads, rows, keys] = dims;
+  // Runs of a session must not overlap. During a run, only the newest drawing is queued.
+  let queued = null;
+  let isRunning = false;
+  async function classify() {
+    queued = downsample(context.getImageData(0, 0, canvas.width, canvas.height));
+    if (isRunning) return;
+    isRunning = true;
+    while (queued) {
+      const grayValues = queued;
+      queued = null;
+      const outputs = await session.run({ pixel_values: new ort.Tensor("float32", normalize(grayValues), [1, 1, SIDE, SIDE]) });
+      // query 0 is [CLS], and key 0 is [CLS] itself, which is not an image patch
+      const attention = layers.map((name) => {
+        const { dims, data } = outputs[name];
+        const [, heads, queries, keys] = dims;
         return Array.from({ length: keys - 1 }, (_, key) => {
           let sum = 0;
-          for (let head = 0; head < heads; head += 1) sum += data[head * rows * keys + key + 1];
+          for (let head = 0; head < heads; head += 1) sum += data[head * queries * keys + key + 1];
           return sum / heads;
         });
       });
-      show({ shares, looks, chances: softmax(made.logits.data) });
+      show({ grayValues, attention, probabilities: softmax(outputs.logits.data) });
     }
-    running = false;
+    isRunning = false;
   }
 
-  const at = (event) => {
-    const box = paper.getBoundingClientRect();
-    const scale = paper.width / box.width;
+  const toCanvasPoint = (event) => {
+    const box = canvas.getBoundingClientRect();
+    const scale = canvas.width / box.width;
     return [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
   };
-  pen.lineCap = pen.lineJoin = "round";
-  pen.lineWidth = paper.width / 9;
-  pen.strokeStyle = "#fff";
+  context.lineCap = context.lineJoin = "round";
+  context.lineWidth = canvas.width / 9;
+  context.strokeStyle = "#fff";
   let last = null;
-  paper.addEventListener("pointerdown", (event) => {
-    paper.setPointerCapture(event.pointerId);
-    last = at(event);
+  canvas.addEventListener("pointerdown", (event) => {
+    canvas.setPointerCapture(event.pointerId);
+    last = toCanvasPoint(event);
   });
-  paper.addEventListener("pointermove", (event) => {
+  canvas.addEventListener("pointermove", (event) => {
     if (!last) return;
-    const next = at(event);
-    pen.beginPath();
-    pen.moveTo(...last);
-    pen.lineTo(...next);
-    pen.stroke();
+    const next = toCanvasPoint(event);
+    context.beginPath();
+    context.moveTo(...last);
+    context.lineTo(...next);
+    context.stroke();
     last = next;
-    read();
+    classify();
   });
-  for (const end of ["pointerup", "pointercancel"]) paper.addEventListener(end, () => (last = null));
+  for (const end of ["pointerup", "pointercancel"]) canvas.addEventListener(end, () => (last = null));
   find("#clear").addEventListener("click", clear);
   clear();
 }
 
-// ---- Texts
+// ---- Text generation
 
-// A section with a text: it writes while one types, and begins anew with every change. `views` are the results that hold
-// attention, by the name to show.
-async function texts(id, most, views) {
-  const writer = await Writer.open(ort, `models/${id}`, OPTIONS);
+// Generate while the user types, and start again after every change. `listAttentionOutputs` maps display names to outputs
+// with attention weights.
+async function startGeneration(id, maxTokens, listAttentionOutputs) {
+  const generator = await Generator.open(ort, `models/${id}`, OPTIONS);
   const section = find(`#${id}`);
   const [input, answer, problem, map, select] = ["input", "output", ".problem", ".map", "select"].map((s) => find(s, section));
-  const names = Object.keys(views(writer));
-  const results = views(writer);
+  const attentionOutputs = listAttentionOutputs(generator);
+  const names = Object.keys(attentionOutputs);
   for (const name of select ? names : []) select.append(new Option(name, name));
   if (select) select.value = names.at(-1);
-  let turn = 0;
-  let written = [];
+  let run = 0;
+  let generated = [];
 
   function draw() {
-    const view = results[select ? select.value : names[0]];
-    const letters = [...input.value.trim().normalize("NFC"), "<end>"];
-    const weights = written.map(({ results: made }) => looked(made[view]));
-    map.replaceChildren(...(written.length ? [heatmap(letters, written.map((w) => w.letter), weights, `attention of ${id}`)] : []));
+    const output = attentionOutputs[select ? select.value : names[0]];
+    const characters = [...input.value.trim().normalize("NFC"), "<end>"];
+    const weights = generated.map(({ outputs }) => averageHeads(outputs[output]));
+    const rows = generated.map(({ character }) => character);
+    map.replaceChildren(...(rows.length ? [drawHeatmap(characters, rows, weights, `attention of ${id}`)] : []));
   }
 
-  async function write() {
-    const mine = (turn += 1);
-    const still = () => mine === turn;
-    written = [];
+  async function generate() {
+    const current = (run += 1);
+    const isCanceled = () => current !== run;
+    generated = [];
     answer.textContent = problem.textContent = "";
     section.dataset.done = "";
     draw();
     const text = input.value.trim();
     if (!text) return;
     try {
-      for await (const next of writer.write(text, most, still)) {
-        if (!still()) return;
-        written.push(next);
-        answer.textContent = written.filter((w) => !w.ended).map((w) => w.letter).join("");
+      for await (const next of generator.generate(text, maxTokens, isCanceled)) {
+        if (isCanceled()) return;
+        generated.push(next);
+        answer.textContent = generated.filter((g) => !g.isStop).map((g) => g.character).join("");
         draw();
-        await new Promise((painted) => requestAnimationFrame(painted));
+        await new Promise((resolve) => requestAnimationFrame(resolve));
       }
-      if (!written.at(-1)?.ended) problem.textContent = `The model did not find an end in ${most} letters.`;
+      if (!generated.at(-1)?.isStop) problem.textContent = `The model generated no stop token within ${maxTokens} tokens.`;
     } catch (error) {
-      if (!(error instanceof Unreadable)) throw error;
+      if (!(error instanceof UnknownCharacterError)) throw error;
       problem.textContent = error.message;
     }
     section.dataset.done = text;
   }
 
-  // Runs of one session must not overlap: the next begins when the last has seen that it is over.
-  let line = Promise.resolve();
-  const begin = () => {
-    turn += 1;
-    line = line.then(write).catch(failed);
+  // Runs of a session must not overlap: a new run starts when the canceled run has returned.
+  let queue = Promise.resolve();
+  const start = () => {
+    run += 1;
+    queue = queue.then(generate).catch(showError);
   };
-  input.addEventListener("input", begin);
+  input.addEventListener("input", start);
   select?.addEventListener("change", draw);
   const tries = find(".tries", section);
   for (const text of tries.dataset.tries.split("|")) {
@@ -207,43 +213,43 @@ async function texts(id, most, views) {
     button.textContent = text;
     button.addEventListener("click", () => {
       input.value = text;
-      begin();
+      start();
     });
     tries.append(button);
   }
-  begin();
+  start();
 }
 
-// ---- Everything
+// ---- Startup
 
 const status = find("#status");
 
-function failed(error) {
+function showError(error) {
   status.classList.add("wrong");
   status.textContent = `Something went wrong: ${error.message ?? error}`;
 }
 
-async function runtime() {
-  const made = await import("./ort/ort.wasm.min.mjs").catch(() => {
-    throw new Error("the folder ort is not there: run make browser");
+async function loadRuntime() {
+  const runtime = await import("./ort/ort.wasm.min.mjs").catch(() => {
+    throw new Error("the directory ort is missing: run make browser");
   });
-  made.env.logLevel = "error"; // it warns of lengths that it could not know beforehand
-  made.env.wasm.numThreads = 1; // more need headers that a plain server of files does not send
-  made.env.wasm.wasmPaths = new URL("./ort/", import.meta.url).href;
-  return made;
+  runtime.env.logLevel = "error"; // no warnings about dynamic shapes
+  runtime.env.wasm.numThreads = 1; // several threads need headers that a simple file server does not send
+  runtime.env.wasm.wasmPaths = new URL("./ort/", import.meta.url).href;
+  return runtime;
 }
 
 try {
-  ort = await runtime();
-  await digits();
-  await texts("dates", 24, () => ({ alignment: "alignment" }));
-  await texts("numbers", 90, (writer) =>
+  ort = await loadRuntime();
+  await startDigits();
+  await startGeneration("dates", 24, () => ({ alignment: "alignment" }));
+  await startGeneration("numbers", 90, (generator) =>
     Object.fromEntries(
-      writer.step.outputNames.filter((name) => name.endsWith(".weights")).map((name, at) => [`${at + 1}`, name]),
+      generator.step.outputNames.filter((name) => name.endsWith(".weights")).map((name, index) => [`${index + 1}`, name]),
     ),
   );
   status.textContent = "Ready. Draw, or type.";
   status.dataset.ready = "yes";
 } catch (error) {
-  failed(error);
+  showError(error);
 }

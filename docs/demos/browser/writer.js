@@ -1,78 +1,82 @@
-// A package of specc, driven: `encode` once, then the step for every letter. Everything that it must know stands in
-// specc.json: which results of `encode` every step reads, which states go from step to step, where texts begin and end,
-// and how letters become numbers.
+// Greedy decoding with a compiled package: the graph `encode` runs once, and the graph `step` runs once per token.
+// `specc.json` describes the graphs: loop-invariant inputs, decode states, start and stop tokens, and the vocabulary.
 
-export class Unreadable extends Error {}
+export class UnknownCharacterError extends Error {}
 
-// A file of the page's folder, or an error that says how it comes there.
-export async function present(file) {
-  const answer = await fetch(file);
-  if (!answer.ok) throw new Error(`${file} is not there: run make browser`);
-  return answer;
+// Fetch a file from the directory of the page. Throw an error with instructions if the file is missing.
+export async function fetchFile(file) {
+  const response = await fetch(file);
+  if (!response.ok) throw new Error(`${file} is missing: run make browser`);
+  return response;
 }
 
-export class Writer {
-  static async open(ort, folder, options) {
-    const index = await (await present(`${folder}/specc.json`)).json();
-    const session = (role) => ort.InferenceSession.create(`${folder}/${index.graphs[role]}`, options);
-    return new Writer(ort, index.about.generating, await session("encode"), await session("step"));
+export class Generator {
+  static async open(ort, directory, options) {
+    const index = await (await fetchFile(`${directory}/specc.json`)).json();
+    const createSession = (role) => ort.InferenceSession.create(`${directory}/${index.graphs[role]}`, options);
+    return new Generator(ort, index.metadata.generation, await createSession("encode"), await createSession("step"));
   }
 
-  constructor(ort, facts, encode, step) {
-    Object.assign(this, { ort, facts, encode, step });
-    this.vocabulary = facts.reading.inputs.source.vocab;
-    this.numbers = new Map(this.vocabulary.map((letter, number) => [letter, number]));
-    Object.assign(this, { start: facts.generation.settings.start, stop: facts.generation.settings.stop });
+  constructor(ort, metadata, encode, step) {
+    Object.assign(this, { ort, metadata, encode, step });
+    this.source = metadata.preprocessing.inputs.source;
+    this.tokenIds = new Map(this.source.vocab.map((character, id) => [character, id]));
   }
 
-  // The numbers of a text's letters and of its end; `Unreadable` names the letters that the model never saw.
-  ids(text) {
-    const letters = [...text.normalize("NFC")];
-    const strange = [...new Set(letters.filter((letter) => !this.numbers.has(letter)))];
-    if (strange.length) throw new Unreadable(`The model has never seen ${strange.map((s) => `“${s}”`).join(", ")}.`);
-    return [...letters.map((letter) => this.numbers.get(letter)), this.facts.reading.inputs.source.end];
+  // Return the token ids of a text, followed by the end token. Throw an error for characters that are not in the vocabulary.
+  tokenize(text) {
+    const characters = [...text.normalize("NFC")];
+    const unknown = [...new Set(characters.filter((character) => !this.tokenIds.has(character)))];
+    if (unknown.length)
+      throw new UnknownCharacterError(`Not in the vocabulary of the model: ${unknown.map((c) => `“${c}”`).join(", ")}`);
+    return [...characters.map((character) => this.tokenIds.get(character)), this.source.end];
   }
 
-  // One letter of the answer after the other, each with the step's results; `still` says whether to go on.
-  async *write(text, most, still = () => true) {
-    const ids = this.ids(text);
-    const { ort, facts } = this;
-    const whole = (numbers) => new ort.Tensor("int64", BigInt64Array.from(numbers, BigInt), [1, numbers.length]);
-    const exist = (count) => new ort.Tensor("bool", new Uint8Array(count).fill(1), [1, count]);
-    const given = { source: whole(ids), source_keep: exist(ids.length) };
-    const encoded = { ...given, ...(await this.encode.run(chosen(this.encode, given))) };
-    let states = Object.fromEntries(facts.states.map((state) => [state.name, encoded[state.initial] ?? this.empty(state)]));
-    let token = this.start;
-    for (let past = 0; past < most && still(); past += 1) {
-      const feeds = { ...encoded, ...states, [facts.generation.growing]: whole([token]) };
-      for (const name of facts.whole) feeds[name] = exist(past + 1);
-      const results = await this.step.run(chosen(this.step, feeds));
-      token = greatest(results[facts.generation.source].data);
-      states = Object.fromEntries(facts.states.map((state) => [state.name, results[state.next]]));
-      yield { letter: this.vocabulary[token], ended: token === this.stop, results };
-      if (token === this.stop) return;
+  // Yield each generated token with the outputs of its step, until the stop token or `maxTokens`, or until
+  // `isCanceled()` returns true.
+  async *generate(text, maxTokens, isCanceled = () => false) {
+    const { ort, metadata } = this;
+    const { sequence_input: sequenceInput, logits_output: logitsOutput, settings } = metadata.generate_section;
+    const idTensor = (ids) => new ort.Tensor("int64", BigInt64Array.from(ids, BigInt), [1, ids.length]);
+    const paddingMask = (length) => new ort.Tensor("bool", new Uint8Array(length).fill(1), [1, length]);
+    const ids = this.tokenize(text);
+    const inputs = { source: idTensor(ids), source_keep: paddingMask(ids.length) };
+    const loopInvariant = { ...inputs, ...(await this.encode.run(selectInputs(this.encode, inputs))) };
+    let states = Object.fromEntries(
+      metadata.states.map((state) => [state.name, loopInvariant[state.initial_output] ?? this.createEmptyState(state)]),
+    );
+    let token = settings.start;
+    for (let past = 0; past < maxTokens && !isCanceled(); past += 1) {
+      const feeds = { ...loopInvariant, ...states, [sequenceInput]: idTensor([token]) };
+      for (const name of metadata.full_inputs) feeds[name] = paddingMask(past + 1);
+      const outputs = await this.step.run(selectInputs(this.step, feeds));
+      token = argmax(outputs[logitsOutput].data);
+      states = Object.fromEntries(metadata.states.map((state) => [state.name, outputs[state.next_output]]));
+      const isStop = token === settings.stop;
+      yield { character: this.source.vocab[token], isStop, outputs };
+      if (isStop) return;
     }
   }
 
-  // A state of no rows: what is open in its shape is the batch, which is 1, and the rows, of which there are none.
-  empty(state) {
-    const told = this.step.inputMetadata.find((input) => input.name === state.name);
-    const dims = told.shape.map((dim, axis) => (typeof dim === "number" ? dim : axis === state.rows ? 0 : 1));
+  // Return a state without past positions: the batch size is 1, and the time axis has length 0.
+  createEmptyState(state) {
+    const { shape } = this.step.inputMetadata.find((input) => input.name === state.name);
+    const dims = shape.map((dim, axis) => (typeof dim === "number" ? dim : axis === state.time_axis ? 0 : 1));
     return new this.ort.Tensor("float32", new Float32Array(dims.reduce((a, b) => a * b, 1)), dims);
   }
 }
 
-const chosen = (session, tensors) => Object.fromEntries(session.inputNames.map((name) => [name, tensors[name]]));
+const selectInputs = (session, tensors) => Object.fromEntries(session.inputNames.map((name) => [name, tensors[name]]));
 
-const greatest = (numbers) => numbers.reduce((best, number, at) => (number > numbers[best] ? at : best), 0);
+const argmax = (values) => values.reduce((best, value, index) => (value > values[best] ? index : best), 0);
 
-// The mean over heads of attention weights `[1, heads, 1, src]`, or `[1, 1, src]` where there are no heads.
-export function looked(tensor) {
-  const length = tensor.dims.at(-1);
-  const heads = tensor.data.length / length;
-  return Array.from({ length }, (_, at) => {
+// Return the mean over heads of attention weights `[1, heads, 1, src]`, or the weights `[1, 1, src]` of a single head.
+export function averageHeads(weights) {
+  const length = weights.dims.at(-1);
+  const heads = weights.data.length / length;
+  return Array.from({ length }, (_, key) => {
     let sum = 0;
-    for (let head = 0; head < heads; head += 1) sum += tensor.data[head * length + at];
+    for (let head = 0; head < heads; head += 1) sum += weights.data[head * length + key];
     return sum / heads;
   });
 }

@@ -192,7 +192,7 @@ def test_16_bit_buffers(dtype: str, tmp_path: Path) -> None:
         path = tmp_path / width
         specc.compile("gpt2", path, dtype=width, **given)
         facts = json.loads((path / "specc.json").read_text("utf-8"))
-        assert len(facts["about"]["generating"]["in_place"]) == count
+        assert len(facts["metadata"]["generation"]["in_place_states"]) == count
 
 
 def test_single_masked_key_is_masked_on_cuda(

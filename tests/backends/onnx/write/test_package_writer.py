@@ -81,7 +81,7 @@ def test_index_contains_size_and_hash_of_every_file(tmp_path: Path) -> None:
                 "sha256": hashlib.sha256(data).hexdigest(),
             }
     assert index["graphs"] == {"score": "score.onnx", "encode": "encode.onnx"}
-    assert index["about"] == {"growing": "ids"}
+    assert index["metadata"] == {"growing": "ids"}
     assert index["files"].keys() == set(list_names(tmp_path / "pair")) - {INDEX_FILE}
 
 

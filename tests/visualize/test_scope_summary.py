@@ -2,14 +2,10 @@
 
 import pytest
 
-from specc.analysis.model_cost import (
-    ScopeSummary,
-    format_dim_formula,
-    format_number_ranges,
-    summarize_graph,
-)
+from specc.analysis.model_cost import format_dim_formula
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.dim import Dim
+from specc.visualize.scope_summary import ScopeSummary, format_number_ranges, summarize_graph
 
 
 def summarize_spec(name: str, *sets: str) -> ScopeSummary:

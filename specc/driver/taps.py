@@ -1,0 +1,38 @@
+"""Taps (`--tap`): additional outputs of a graph for inner values, selected by their scope paths."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import escape_text
+from specc.ir.graph import Graph
+from specc.weights.parameter_names import NamePattern
+
+
+def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
+    """Add an output to the graph for every value whose scope path matches a pattern, e.g.
+    `encoder.layers.*.self_attn:weights`. Raise E0408 if a pattern matches no value.
+    """
+    outputs = dict(graph.outputs)
+    for pattern in patterns:
+        # scope paths are case-sensitive, unlike file name matching on some operating systems
+        matches = [name for name in graph.names if NamePattern(pattern).matches(name)]
+        if not matches:
+            examples = ", ".join(list(graph.names)[:8])
+            raise_error(
+                "E0408",
+                f"`{escape_text(pattern)}` matches no value of the model",
+                helps=[f"names of values: {examples} …"],
+            )
+        outputs.update({_make_tap_name(n, outputs): graph.names[n] for n in matches})
+    return replace(graph, outputs=outputs)
+
+
+def _make_tap_name(name: str, used_names: Mapping[str, object]) -> str:
+    """Return an unused output name for a tap. `:` in the value name is replaced by `.`, because
+    runtimes read `:0` as an output index.
+    """
+    unique_name = name.replace(":", ".")
+    while unique_name in used_names:
+        unique_name += "_"
+    return unique_name
