@@ -213,7 +213,7 @@ def get_ort_provider(provider: str) -> str:
     if provider not in installed_providers:
         names = format_quoted_names(installed_providers)
         raise_missing_provider(
-            provider, [f"the installed ONNX Runtime does not contain it; it contains {names}"]
+            provider, [f"the installed ONNX Runtime does not support it, only {names}"]
         )
     return ort_provider_name
 

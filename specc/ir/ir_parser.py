@@ -211,7 +211,7 @@ class _GraphParser:
             types = node.op.infer_result_types(*(a.type if a else None for a in args))
         except OP_BUILD_ERRORS as error:
             reason = f"{name}: {error}"
-            default_reason = f"`{name}` cannot be built like this"
+            default_reason = f"`{name}` has invalid attributes or operands"
             lines.raise_error_here(reason if str(error) else default_reason, span)
         return node, types, scopes
 
@@ -235,7 +235,7 @@ class _GraphParser:
     def expect_number(self, expected: int) -> None:
         """Parse a value index and a colon, as in `%4: `. Raise E0928 for a different index."""
         if int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1)) != expected:
-            self.lines.raise_error_here(f"the next value is %{expected}")
+            self.lines.raise_error_here(f"expected the value %{expected}")
         self.lines.expect_word(": ")
 
     def read_defined_value(self) -> Value:

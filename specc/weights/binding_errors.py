@@ -186,7 +186,7 @@ def _make_missing_tensor_error(
         help = f"the last layer in the checkpoint is `{escape_text(last_layer)}`; {LAYERS_HELP}"
     notes = [f"searched for `{escape_text(tensor)}` in `{escape_text(checkpoint.path)}`"]
     if naming != ParameterNaming():
-        notes.append(f"names of this checkpoint are searched {naming}")
+        notes.append(f"tensors of this checkpoint are searched {naming}")
     if len(similar_parameters) > 1:
         names = format_name_groups([w.name for w, _ in similar_parameters])
         notes.append(f"all of them: {escape_text(names)}")

@@ -278,8 +278,8 @@ def _check_shard(index: Path, shard: str) -> None:
     if is_hidden or has_directory or not shard.endswith(".safetensors"):
         _raise_bad_index(
             index,
-            f"it names the file `{escape_text(shard[:200])}`, which is not the name of "
-            "a file next to it",
+            f"it names `{escape_text(shard[:200])}`, which is not a .safetensors file in its "
+            "directory",
         )
     if not (index.parent / shard).exists():
         _raise_bad_index(index, f"it names the file `{escape_text(shard)}`, which does not exist")

@@ -279,7 +279,7 @@ def _infer_group_lengths(
     # one unknown size can be computed, but if two sizes are unknown, only their product is known
     if len(unknown) > 1:
         raise WeightExpressionError(
-            f"give the length of `{unknown[0]}` or `{unknown[1]}`: both are unknown in `({text})`"
+            f"pass the length of `{unknown[0]}` or `{unknown[1]}`: both are unknown in `({text})`"
         )
     if unknown and (product == 0 or length % product):
         raise WeightExpressionError(

@@ -118,7 +118,7 @@ def _check_tied(binding: CheckpointBinding, name: str, tensor: str) -> None:
         f"the adapter changes `{escape_text(tensor)}`, to which `{escape_text(name)}` is tied",
         parameter.span,
         parameter.origin,
-        notes=["the adapter was trained for one of the tied weights only"],
+        notes=["the adapter was trained for only one of the tied weights"],
         helps=["merge it with `merge_and_unload` of peft, which handles tied weights"],
     )
 

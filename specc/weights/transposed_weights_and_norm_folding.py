@@ -144,7 +144,7 @@ class NormFoldedWeights(ParameterOverrides):
         # linear weights are multiplied by the factors by which the norm weight is divided
         factors = 1 / factors if is_transposed is None else factors
         out_features = self.parameters[name].shape[-1]
-        location = f"`{escape_text(name)}`, with the gain of a norm"
+        location = f"`{escape_text(name)}`, with a norm weight folded in"
         for chunk in self.base.iterate_chunks(name, "f32"):
             block = np.frombuffer(chunk, np.float32)
             indices = np.arange(position, position + block.size)

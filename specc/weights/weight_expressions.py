@@ -250,7 +250,9 @@ class SplitPartExpr(IndexRangeExpr):
         """Return the chunk's start and end. Raise WeightExpressionError for a missing chunk."""
         if isinstance(self.parts, int):
             if self.parts < 1 or length % self.parts:
-                raise WeightExpressionError(f"an axis of {length} has no {self.parts} equal parts")
+                raise WeightExpressionError(
+                    f"an axis of {length} cannot be split into {self.parts} equal parts"
+                )
             sizes: tuple[int, ...] = (length // self.parts,) * self.parts
         else:
             sizes = self.parts

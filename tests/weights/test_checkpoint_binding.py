@@ -217,7 +217,7 @@ def test_inapplicable_rule(tmp_path: Path) -> None:
         tmp_path, make_parameters(a=(2, 2)), {"qkv": make_values(4, 2)}, WeightRules(loads=(rule,))
     )
     assert fault.code == "E0511"
-    assert "no 3 equal parts" in format_diagnostic(fault)
+    assert "cannot be split into 3 equal parts" in format_diagnostic(fault)
     assert fault.related_labels[0].span is rule.span
 
 

@@ -64,9 +64,9 @@ def test_single_file_takes_precedence_over_shards(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"a": "../model-1.safetensors"}, "not the name of a file next to it"),
-        ({"a": "/etc/model.safetensors"}, "not the name of a file next to it"),
-        ({"a": ".safetensors"}, "not the name of a file next to it"),
+        ({"a": "../model-1.safetensors"}, "not a .safetensors file in its directory"),
+        ({"a": "/etc/model.safetensors"}, "not a .safetensors file in its directory"),
+        ({"a": ".safetensors"}, "not a .safetensors file in its directory"),
         ({"a": "model-3.safetensors"}, "which does not exist"),
         ({"a": "model-2.safetensors"}, "is missing in model-2.safetensors"),
         ({"c": "model-1.safetensors"}, "is missing in model-1.safetensors"),

@@ -99,7 +99,7 @@ def find_token_mask_default(context: GenerationContext, name: str) -> Graph | No
         raise_error(
             "E0944",
             f"the default of `{name}` reads positions of `{prompt_input}` other than the newest",
-            notes=["the loop of a standalone generator has only the newest token"],
+            notes=["the loop of a standalone generator reads only the newest token"],
             helps=["compile a package: --graphs step", f"or compute `{name}` from one token"],
         )
     return None if _is_true_for_tokens(default.outputs[name]) else default

@@ -72,7 +72,7 @@ def build_generation_model(
             raise_error(
                 "E0944",
                 f"`{name}` has no value for generated positions of `{prompt_input}`",
-                notes=["a standalone generator computes only the padding mask"],
+                notes=["a standalone generator can compute only the padding mask inside its loop"],
                 helps=[f"add a default in the spec: `{name}: … = expression of {prompt_input}`"],
             )
     lower_encoder(context)

@@ -74,9 +74,8 @@ class StridedSlice(
         length, slice_length = axes["t"], self.stop - self.start
         for difference in (self.start, slice_length, length - self.stop):
             if difference.is_negative:
-                raise ShapeError(
-                    f"a slice from {self.start} up to {self.stop} of an axis of {length}", (0,)
-                )
+                title = f"a slice from {self.start} to {self.stop} exceeds the axis length {length}"
+                raise ShapeError(title, (0,))
         # the last step may extend past the end of the axis
         axes["u"] = floor_divide_dims(slice_length + self.step - 1, self.step)
 

@@ -228,7 +228,7 @@ class Slice(Op, sig="a[*a t *b] -> a[*a u *b]", is_selection=True):
         if self.start.is_negative:
             raise ShapeError(f"a slice cannot start at {self.start}", (0,))
         if (length - self.stop).is_negative:
-            raise ShapeError(f"a slice up to {self.stop} of an axis of {length}", (0,))
+            raise ShapeError(f"a slice up to {self.stop} exceeds the axis length {length}", (0,))
         if (self.stop - self.start).is_negative:
             title = f"a slice from {self.start} up to {self.stop} has a negative length"
             raise ShapeError(title, (0,))
@@ -318,9 +318,9 @@ class Reduce(Op, sig="a[*a t *b] -> a[*a *b]"):
     def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.fn in REDUCE_FUNCTIONS, self.fn
         if (axes.dtypes["a"] == "bool") != (self.fn in ("any", "all")):
-            raise ShapeError(f"`{self.fn}` of {axes.dtypes['a']} has no meaning", (0,))
+            raise ShapeError(f"`{self.fn}` is not defined for {axes.dtypes['a']}", (0,))
         if self.fn == "mean" and axes.dtypes["a"] in ("i64", "i32"):
-            raise ShapeError("the mean of integers is a float", (0,), hint=CAST_HINT)
+            raise ShapeError("the mean of integers is not an integer", (0,), hint=CAST_HINT)
 
 
 class ArgMax(Op, sig="n[*a t *b] -> i[*a *b]"):

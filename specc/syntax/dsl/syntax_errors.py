@@ -155,11 +155,11 @@ def explain_weights_without_call(error: UnexpectedToken) -> Diagnostic | None:
     """Return E0107 for a weight path after a value that is not a call, as in `x @ w`, or None."""
     if error.token.kind != "AT":
         return None
-    fix = "a product of matrices is `matmul(x, w)`"
+    fix = "write a matrix product as `matmul(x, w)`"
     if error.previous_token is not None and error.previous_token.text == ")":
         # in `(f(x)) @ name`, the grammar does not allow a weight path after a call in parentheses
         fix = "put the name directly after the call, inside the parentheses: `(f(x) @ name)`"
-    title = "`@` names the weights of a call; a product is matmul(x, w)"
+    title = "`@` names the weights of a call; a matrix product is matmul(x, w)"
     note = "`linear(x, out=d) @ q_proj` puts the weights of this `linear` under the name `q_proj`"
     diagnostic = error.explain(title, error.token, "not preceded by a call", fix, code="E0107")
     return replace(diagnostic, notes=(note,))
@@ -284,8 +284,8 @@ CONFIG_KEYWORDS = ("expect", "ignore")
 
 UNNAMED_STATEMENT_HELPS = {
     "assert": 'write a condition on config values as `require d > 2, "why"`',
-    "append": "`repeat … collect x { … }` makes the list of the values of `x`",
-    "print": "values inside of a graph are printed by `specc compile --tap PATTERN` and `run`",
+    "append": "`repeat … collect x { … }` makes a list of the values of `x`",
+    "print": "to print values inside a graph, use `specc compile --tap PATTERN` and `run`",
     "expect": 'quote the key of config.json: `expect "model_type" in (bert, none)`',
     "ignore": 'quote the keys of config.json: `ignore "init_std"`',
     "pass": "remove it",

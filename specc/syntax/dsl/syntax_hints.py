@@ -206,11 +206,11 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
     ),
     (
         lambda e, t, _: t.kind == "STRING" and {"TIE", "LOAD"} <= e.expected_terminals,
-        "a file of weights is declared by `from {token}`",
+        "declare a weights file with `from {token}`",
     ),
     (
         lambda e, *_: any(t.text == "lambda" for t in e.tokens[max(e.index - 5, 0) : e.index]),
-        "a function is a block, outside graphs: `block f(x: float[...]) -> float[...] {{ … }}`",
+        "define a block outside graphs: `block f(x: float[...]) -> float[...] {{ … }}`",
     ),
 )
 """The hints. Each has a condition on the error, the unexpected token and the previous token."""

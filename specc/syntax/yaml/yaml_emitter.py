@@ -299,7 +299,7 @@ def static_value_to_yaml(expr: ast.Expr) -> YamlValue:
             return format_expression(expr)
 
 
-def assignment_to_yaml(entry: ast.ConfigOverride) -> YamlPair:
+def config_override_to_yaml(entry: ast.ConfigOverride) -> YamlPair:
     """Convert a config value of a derived spec to YAML."""
     value = static_value_to_yaml(entry.value)
     # a record with the same keys as a declaration would be parsed as a declaration
@@ -312,6 +312,6 @@ CONFIG_ENTRIES: Mapping[type[ast.Node], Callable[..., YamlPair]] = {
     ast.Field: field_to_yaml,
     ast.ExpectedValues: lambda e: YamlPair(f"expect {e.key}", make_yaml_list(e.values), e.comments),
     ast.IgnoredKeys: lambda e: YamlPair(IGNORED_KEYS, make_yaml_list(e.keys), e.comments),
-    ast.ConfigOverride: assignment_to_yaml,
+    ast.ConfigOverride: config_override_to_yaml,
 }
 """The functions that convert entries of `config` to YAML, by AST class."""

@@ -247,7 +247,7 @@ def attach_target_types(
     )
 
 
-def assignment_statement_to_yaml(node: ast.Assignment) -> YamlMap:
+def assignment_to_yaml(node: ast.Assignment) -> YamlMap:
     """Convert an assignment to `a: f(x)`, or with a type to `a: {type: …, is: f(x)}`."""
     name = ", ".join(t.name for t in node.targets)
     value = expression_to_yaml(node.value)
@@ -260,7 +260,7 @@ def assignment_statement_to_yaml(node: ast.Assignment) -> YamlMap:
 def statement_to_yaml(node: ast.Statement) -> YamlItem:
     """Convert one statement to a YAML list item."""
     if isinstance(node, ast.Assignment):
-        return YamlItem(assignment_statement_to_yaml(node), node.comments)
+        return YamlItem(assignment_to_yaml(node), node.comments)
     layout = find_layout_of_node(STATEMENT_CONSTRUCTS, node)
     return YamlItem(layout.to_yaml(node), node.comments, is_comment_on_first_line=layout.has_body)
 

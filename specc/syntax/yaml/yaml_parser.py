@@ -194,7 +194,7 @@ def parse_yaml_config_path(reader: YamlReader, node: YamlNode) -> ast.Expr:
     """Parse a source of a config field: a path in config.json, or a call such as `len("a")`."""
     if isinstance(node, YamlScalar) and is_bare_config_path(node.value):
         return ast.TextLiteral(node.value, span=node.span)
-    path = parse_yaml_fragment(reader, node, SOURCE, "a place in config.json")
+    path = parse_yaml_fragment(reader, node, SOURCE, "a path in config.json")
     return path or ast.TextLiteral("")
 
 
@@ -219,7 +219,7 @@ def parse_yaml_generates(reader: YamlReader, entry: YamlEntry) -> Items:
 
 def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.GenerateSection | None:
     """Parse an entry of `generate`, or return None after an error."""
-    name = parse_yaml_name(reader, entry.key, "the name of what is generated")
+    name = parse_yaml_name(reader, entry.key, "the name of the generated output")
     example = "`{of: ids, from: logits, stop: eos}`"
     entries = reader.read_mapping(entry.value, "what is generated", example)
     entries_by_key = {e.name: e for e in entries}

@@ -154,7 +154,7 @@ class YamlReader(ErrorCollector):
             hint = f"write it as an entry of `items:`: `- {item}: …`"
         elif "items" in names and synonym in ("in", "out"):
             entry_text = f"{{graph: main, {synonym}: {{…}}, …}}"
-            hint = f"write it as `{synonym}:` of a graph: `items: [{entry_text}]`"
+            hint = f"write it as the key `{synonym}:` of a graph: `items: [{entry_text}]`"
         self.report_error(
             "E0201", f"unknown key `{entry.name}` in {subject}", entry.key.span, "unknown key", hint
         )

@@ -132,7 +132,7 @@ def _parse_number(text: str) -> float | None:
 def _raise_invalid_file(path: str | Path, reason: str) -> NoReturn:
     raise_error(
         "E0524",
-        f"`{escape_text(path)}` is not a file of word vectors",
+        f"`{escape_text(path)}` is not a word vector file",
         notes=[reason],
         helps=[
             "in the GloVe format each line is a word and its values, separated by "

@@ -190,7 +190,9 @@ def open_scaled_weight(
         raise LayoutError(f"the weight has the shape {list(shape)} and is not a matrix")
     grid, zeros = reshape_scale_grid(tensors[suffix], rank), tensors.get(".weight_zero_point")
     if grid.shape[:-2] not in ((), shape[:-2]):
-        raise LayoutError(f"scales of shape {list(grid.shape)} fit no {list(shape)}")
+        raise LayoutError(
+            f"scales of shape {list(grid.shape)} do not fit a weight of shape {list(shape)}"
+        )
     if zeros is not None and reshape_scale_grid(zeros, rank).shape != grid.shape:
         raise LayoutError(f"zero points of shape {list(zeros.shape)} do not fit the scales")
     block = _infer_block_shape(shape[-2:], grid.shape[-2:], settings.block_shape)
@@ -249,7 +251,7 @@ def _read_quant_state(tensors: StoredTensors) -> dict[str, Any]:
         if min(map(int, sizes)) < 1 or len(state["shape"]) != 2:
             raise ValueError
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise LayoutError("its quant_state is not that of a matrix") from None
+        raise LayoutError("its quant_state does not describe a matrix") from None
     return dict(state)
 
 
