@@ -141,7 +141,7 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, env: LengthValues, ke
 
 
 def swap_channels(kernel: Sequence[int], x: Array) -> Array:
-    """Transpose [b, t, c] to [b, c, t] or back; NCHW feature maps are unchanged."""
+    """Transpose [b, t, c] to [b, c, t] or back. NCHW feature maps are unchanged."""
     return x.swapaxes(1, 2) if len(kernel) == 1 else x
 
 

@@ -19,7 +19,7 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate
 
 @evaluate
 def sort(op: ops.Sort, env: LengthValues, x: Array) -> tuple[Array, Array]:
-    """Sort along an axis, stably; return the sorted values and their indices.
+    """Sort along an axis, stably. Return the sorted values and their indices.
 
     n[*a t *b] -> n[*a t *b], i[*a t *b]
     """
@@ -28,7 +28,7 @@ def sort(op: ops.Sort, env: LengthValues, x: Array) -> tuple[Array, Array]:
 
 
 def _sort_indices(x: Array, axis: int, descending: bool) -> Array:
-    """Return the indices that sort an axis; equal elements are ordered by index."""
+    """Return the indices that sort an axis. Equal elements are ordered by index."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
     # sort the reversed axis stably, then reverse the result
@@ -39,7 +39,7 @@ def _sort_indices(x: Array, axis: int, descending: bool) -> Array:
 
 @evaluate
 def top_k(op: ops.TopK, env: LengthValues, x: Array) -> tuple[Array, Array]:
-    """Select the largest or smallest values along an axis; return values and indices.
+    """Select the largest or smallest values along an axis. Return values and indices.
 
     n[*a t *b] -> n[*a u *b], i[*a u *b]
     """
@@ -113,7 +113,7 @@ def _compute_source_coordinates(
 
 
 def _sum_weighted_positions(x: Array, axis: int, neighbors: list[tuple[Array, Array]]) -> Array:
-    """Return weighted sums of neighbors along an axis; indices beyond the border are clamped."""
+    """Return weighted sums of neighbors along an axis. Indices beyond the border are clamped."""
     trailing_axes = [1] * (x.ndim - 1 - axis)
     weighted_sum: Array = np.zeros(())
     for index, weight in neighbors:
@@ -201,7 +201,7 @@ def _compute_pixel_weights(
     op: ops.GridSample, coordinates: Array, size: int
 ) -> list[tuple[Array, Array]]:
     """Return the indices and weights of the two pixels next to each point on an axis. Points are in
-    [-1, 1]; NaN is treated as -1.
+    [-1, 1]. NaN is treated as -1.
     """
     coordinates = np.where(np.isnan(coordinates), -1.0, coordinates)
     coordinates = (

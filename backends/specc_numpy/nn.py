@@ -101,7 +101,7 @@ def rms_norm(op: ops.RMSNorm, env: LengthValues, x: Array, weight: Array | None 
 
 
 def _softmax(scores: Array, mask: Array | bool, axis: int, sinks: Array | None = None) -> Array:
-    """Return the softmax of unmasked `scores` along `axis`, or zeros if all scores are masked;
+    """Return the softmax of unmasked `scores` along `axis`, or zeros if all scores are masked.
     `sinks` (attention sinks) has size 1 along `axis`.
     """
     # Masked scores are set to -inf before the maximum is computed. Otherwise, if a masked score
@@ -158,7 +158,7 @@ def masked_hardmax(op: ops.MaskedHardmax, env: LengthValues, scores: Array, mask
 def masked_normalization(
     op: ops.MaskedNormalization, env: LengthValues, scores: Array, mask: Array
 ) -> Array:
-    """Divide the positive unmasked scores by their sum; all other attention weights are 0.
+    """Divide the positive unmasked scores by their sum. All other attention weights are 0.
 
     f[*s q k], b[#*s #q #k] -> f[*s q k]
     """
@@ -182,7 +182,7 @@ def attend(
     bias: Array | None = None,
     sinks: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Compute scaled dot-product attention; return the output and the attention weights.
+    """Compute scaled dot-product attention. Return the output and the attention weights.
 
     f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? ->
     f[b h q e], f[b h q k]

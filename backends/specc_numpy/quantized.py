@@ -134,7 +134,7 @@ def _dequantize_matrix(
 
 
 def _unpack_rows(packed_codes: Array, bits: int) -> Array:
-    """Unpack the codes of each row; with 4 bits, a byte contains two codes, low nibble first."""
+    """Unpack the codes of each row. With 4 bits, a byte contains two codes, low nibble first."""
     codes = np.stack([packed_codes % 16, packed_codes // 16], -1) if bits == 4 else packed_codes
     return codes.reshape(len(packed_codes), -1)
 

@@ -127,7 +127,7 @@ def _run_cell(
 
 @evaluate
 def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]:
-    """Run the body of a `Scan` for each position of an axis; return the final loop-carried values
+    """Run the body of a `Scan` for each position of an axis. Return the final loop-carried values
     and the stacked scan outputs.
 
     a[*s]... -> a[*t]

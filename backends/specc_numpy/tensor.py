@@ -123,7 +123,7 @@ evaluate.add_rules(
 
 @evaluate
 def cast(op: ops.Cast, env: LengthValues, x: Array) -> Array:
-    """Cast to another element type. Floats are truncated to integers and saturate; NaN becomes 0.
+    """Cast to another element type. Floats are truncated to integers and saturate. NaN becomes 0.
 
     a[*s] -> n[*s]
     """
@@ -151,7 +151,7 @@ def gather(op: ops.Gather, env: LengthValues, table: Array, ids: Array) -> Array
 
 @evaluate
 def delay(op: ops.Delay, env: LengthValues, x: Array) -> Array:
-    """Shift positions to the right along an axis; fill the first `op.steps` with `op.fill_value`.
+    """Shift positions to the right along an axis. Fill the first `op.steps` with `op.fill_value`.
 
     a[*a t *b] -> a[*a t *b]
     """

@@ -48,7 +48,7 @@ class DenormalMode:
         self._offset, self._bits = offset, bits
 
     def flush(self) -> ctypes.Array[ctypes.c_char]:
-        """Flush denormals to zero; return the previous mode."""
+        """Flush denormals to zero. Return the previous mode."""
         previous_mode = ctypes.create_string_buffer(FENV_BYTES)
         self._get(previous_mode)
         mode = ctypes.create_string_buffer(previous_mode.raw, FENV_BYTES)
@@ -164,7 +164,7 @@ def list_anonymous_mappings() -> list[Interval]:
 
 
 def subtract_intervals(intervals: list[Interval], excluded: list[Interval]) -> list[Interval]:
-    """Return the parts of `intervals` that are not in `excluded`; both are sorted and disjoint."""
+    """Return the parts of `intervals` that are not in `excluded`. Both are sorted and disjoint."""
     remaining = []
     for start, end in intervals:
         for excluded_start, excluded_end in excluded:

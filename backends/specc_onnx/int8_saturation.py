@@ -103,7 +103,7 @@ def convert_weights_to_uint8(model: ModelProto, directory: str = "") -> dict[str
     """Add 128 to the int8 weights of integer products and make 128 their zero point.
 
     Return the converted weights that are stored as external data in `directory`, by initializer
-    name; return None if the model has no integer products. Weights that a node computes are
+    name. Return None if the model has no integer products. Weights that a node computes are
     converted at run time by additional nodes.
     """
     constants = {t.name: t for t in model.graph.initializer}
@@ -163,7 +163,7 @@ def _add_uint8_constants(
 
 
 def _iterate_graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """Yield a graph and its subgraphs; the caller may change a graph before the next iteration."""
+    """Yield a graph and its subgraphs. The caller may change a graph before the next iteration."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -180,7 +180,7 @@ def _read_int8(tensor: TensorProto, directory: str) -> Array:
 
 
 def _make_uint8_nodes(name: str, result: str) -> list[NodeProto]:
-    """Return nodes that add 128 to int8 values. `Add` has no 8-bit kernel; ONNX Runtime folds the
+    """Return nodes that add 128 to int8 values. `Add` has no 8-bit kernel. ONNX Runtime folds the
     nodes if the values are constant.
     """
     floats = f"{result}:floats"

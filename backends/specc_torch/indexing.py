@@ -19,7 +19,7 @@ from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 @evaluate
 def sort(op: ops.Sort, context: ForwardContext, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Sort along an axis, stably; return the sorted values and their indices.
+    """Sort along an axis, stably. Return the sorted values and their indices.
 
     n[*a t *b] -> n[*a t *b], i[*a t *b]
     """
@@ -29,7 +29,7 @@ def sort(op: ops.Sort, context: ForwardContext, x: Tensor) -> tuple[Tensor, Tens
 
 @evaluate
 def top_k(op: ops.TopK, context: ForwardContext, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Select the largest or smallest values along an axis; return values and indices.
+    """Select the largest or smallest values along an axis. Return values and indices.
 
     n[*a t *b] -> n[*a u *b], i[*a u *b]
     """
@@ -145,7 +145,7 @@ def make_full(x: Tensor, axis: int, lengths: Sequence[int], value: float) -> Ten
 
 
 def check_tensor_indices(ids: Tensor, size: int, table_name: str) -> None:
-    """Raise E0913 if an id is not an index of a table with `size` rows; skip meta tensors."""
+    """Raise E0913 if an id is not an index of a table with `size` rows. Skip meta tensors."""
     if not ids.numel() or ids.is_meta:
         return
     minimum, maximum = (int(n) for n in torch.aminmax(ids))

@@ -94,7 +94,7 @@ def rms_norm(
 
 def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | None = None) -> Tensor:
     """Return the softmax of unmasked `scores` along `axis`, or zeros without a gradient if all
-    scores are masked; `sinks` (attention sinks) has size 1 along `axis`.
+    scores are masked. `sinks` (attention sinks) has size 1 along `axis`.
     """
     if not scores.shape[axis]:
         return scores
@@ -136,7 +136,7 @@ def masked_hardmax(
 def masked_normalization(
     op: ops.MaskedNormalization, context: ForwardContext, scores: Tensor, mask: Tensor
 ) -> Tensor:
-    """Divide the positive unmasked scores by their sum; all other attention weights are 0.
+    """Divide the positive unmasked scores by their sum. All other attention weights are 0.
 
     f[*s q k], b[#*s #q #k] -> f[*s q k]
     """
@@ -156,7 +156,7 @@ def attend(
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute scaled dot-product attention; return the output and the attention weights.
+    """Compute scaled dot-product attention. Return the output and the attention weights.
 
     f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? ->
     f[b h q e], f[b h q k]

@@ -134,7 +134,7 @@ def _dequantize_matrix(
 
 
 def _unpack_rows(packed_codes: Tensor, bits: int) -> Tensor:
-    """Unpack the codes of each row; with 4 bits, a byte contains two codes, low nibble first."""
+    """Unpack the codes of each row. With 4 bits, a byte contains two codes, low nibble first."""
     codes = packed_codes.to(torch.int16)
     return (torch.stack([codes % 16, codes // 16], -1) if bits == 4 else codes).flatten(1)
 

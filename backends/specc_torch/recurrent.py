@@ -172,7 +172,7 @@ def _list_initial_states(
 
 @evaluate
 def scan(op: ops.Scan, context: ForwardContext, *operands: Tensor) -> tuple[Tensor, ...]:
-    """Run the body of a `Scan` for each position of an axis; return the final loop-carried values
+    """Run the body of a `Scan` for each position of an axis. Return the final loop-carried values
     and the stacked scan outputs.
 
     a[*s]... -> a[*t]

@@ -122,7 +122,7 @@ evaluate.add_rules(
 
 @evaluate
 def cast(op: ops.Cast, context: ForwardContext, x: Tensor) -> Tensor:
-    """Cast to another element type. Floats are truncated to integers and saturate; NaN becomes 0.
+    """Cast to another element type. Floats are truncated to integers and saturate. NaN becomes 0.
 
     a[*s] -> n[*s]
     """
@@ -158,7 +158,7 @@ def gather(op: ops.Gather, context: ForwardContext, table: Tensor, ids: Tensor) 
 
 @evaluate
 def delay(op: ops.Delay, context: ForwardContext, x: Tensor) -> Tensor:
-    """Shift positions to the right along an axis; fill the first `op.steps` with `op.fill_value`.
+    """Shift positions to the right along an axis. Fill the first `op.steps` with `op.fill_value`.
 
     a[*a t *b] -> a[*a t *b]
     """

@@ -159,7 +159,7 @@ class Manifest:
     `initializers` maps each parameter to its initializer in the model file. In a standalone
     generator, `decoding` contains the generation settings, `graph` has only the inputs of the spec,
     and `scoring_graph` computes the logits. `precision` describes quantized weights as JSON-
-    compatible values, and `quantized` is its parsed form; `graph` uses the dequantized weights.
+    compatible values, and `quantized` is its parsed form. `graph` uses the dequantized weights.
     `attentions` locates the attention weights of each layer (`attention_weight_locations` in
     `specc.backend`).
     """

@@ -188,7 +188,7 @@ def raise_not_generative() -> NoReturn:
 
 
 def _generate_sequences(generator: Generator, count: int, seed: int) -> Iterator[dict[str, Array]]:
-    """Generate a batch of `count` sequences; yield the inputs of each sequence (batch size 1)."""
+    """Generate a batch of `count` sequences. Yield the inputs of each sequence (batch size 1)."""
     name = generator.input_signature.sequence_input
     start_inputs = _make_start_inputs(generator, count, seed)
     max_tokens = min(SAMPLE_TOKENS, generator.max_context or SAMPLE_TOKENS)

@@ -367,7 +367,7 @@ def _get_value_path(directory: Path, name: str, number: int) -> Path:
 
 def _compute_gram(x: Array, name: str) -> Array:
     """Return the Gram matrix `XᵀX`, float64 [features, features], of activations `x` [...,
-    features]. Raise E0859 if an activation is not finite; `name` is the weight in the message.
+    features]. Raise E0859 if an activation is not finite. `name` is the weight in the message.
     """
     rows = x.reshape(-1, x.shape[-1]).astype(np.float64)
     if not np.isfinite(rows).all():

@@ -1,1 +1,1 @@
-"""Load, bind, initialize and quantize the parameters of a model; read and write weight files."""
+"""Load, bind, initialize and quantize the parameters of a model. Read and write weight files."""

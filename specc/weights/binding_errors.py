@@ -59,7 +59,7 @@ def make_binding_errors(
     tensors. Parameters whose names differ only in numbers share one error.
 
     A tensor that is suggested for a missing parameter is not also reported as unused. `reasons`
-    maps a missing parameter to the reason why it is not part of a new task head; `reasons` is None
+    maps a missing parameter to the reason why it is not part of a new task head. `reasons` is None
     if the caller did not request the initialization of a new task head.
     """
     if missing and len(missing) == parameter_count:

@@ -104,7 +104,7 @@ def split_concatenation(expr: Expr) -> Iterator[Expr]:
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A contiguous range of a tensor's stored bytes; `offset` is relative to the start of the
+    """A contiguous range of a tensor's stored bytes. `offset` is relative to the start of the
     tensor.
     """
 

@@ -52,7 +52,7 @@ class ExternalDataPlan:
     copy_reasons: Mapping[Path, str]
 
     def get_locations(self, location: str) -> dict[str, ExternalLocation]:
-        """Return the location of every tensor; `location` is the name of the external data file."""
+        """Return the location of every tensor. `location` is the name of the external data file."""
         copied = {
             name: ExternalLocation(location, offset, length)
             for name, (offset, length) in self.copied_tensors.items()
@@ -63,7 +63,7 @@ class ExternalDataPlan:
 def plan_external_data(
     pieces: Iterable[ExternalTensor], directory: Path, *, link: bool, alignment: int = 1
 ) -> ExternalDataPlan:
-    """Plan the location of each tensor in `pieces`; `directory` is the directory of the model.
+    """Plan the location of each tensor in `pieces`. `directory` is the directory of the model.
 
     If `link` is True, tensors remain in their checkpoint files where possible. `alignment` is the
     offset alignment in bytes that the execution provider requires, in addition to the element size.
@@ -143,7 +143,7 @@ def count_tensor_bytes(shape: Iterable[int], dtype: str) -> int:
 def iterate_external_data(
     plan: ExternalDataPlan, chunks: Callable[[str], Iterable[memoryview]]
 ) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of the external data file; `chunks(name)` yields the bytes of a tensor."""
+    """Yield the bytes of the external data file. `chunks(name)` yields the bytes of a tensor."""
     position = 0
     for name, (offset, length) in plan.copied_tensors.items():
         if offset > position:  # yield padding, because the next tensor must be aligned

@@ -1,4 +1,4 @@
-"""Quantize weights to 4 or 8 bits in groups, with rounding to nearest or with GPTQ; dequantize
+"""Quantize weights to 4 or 8 bits in groups, with rounding to nearest or with GPTQ. Dequantize
 weights and accumulate quantization errors.
 
 Shapes: a weight is `[out, in]`; after the split into groups it is `[out, blocks, block]`. GPTQ:

@@ -109,7 +109,7 @@ def generalize_name_pairs(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
     """Return one pattern for the parameter names and one for the tensor names of `pairs`, such as
     `h.{i}.w` and `l.{i}.v` for `h.3.w` and `l.3.v`. The parameter names may differ only in numbers.
 
-    A number that is equal in all pairs is not replaced; a number in a single pair is replaced only
+    A number that is equal in all pairs is not replaced. A number in a single pair is replaced only
     if it is a whole name component. If the parameters' numbers do not determine the tensors'
     numbers, return the first pair.
     """

@@ -66,7 +66,7 @@ def _iterate_constant(value: float, count: int) -> Iterator[Floats]:
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """The byte range of a parameter in a file; `offset` is relative to the start of the file."""
+    """The byte range of a parameter in a file. `offset` is relative to the start of the file."""
 
     path: Path
     offset: int
@@ -279,7 +279,7 @@ class RandomInitWeights:
     """Randomly initialized parameters, whose values depend on a seed and the parameter name.
     The class implements `ParameterSource`.
 
-    `initializers` maps each name to the text of its initializer; `ties` maps tied parameters to the
+    `initializers` maps each name to the text of its initializer. `ties` maps tied parameters to the
     parameters that they are tied to.
     """
 

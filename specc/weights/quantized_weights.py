@@ -142,7 +142,7 @@ class QuantizedWeights(ParameterOverrides):
     """Parameters whose weights in `plan` are quantized. The class implements `ParameterSource`.
 
     `prequantized` weights are read from files. `get_factor` returns the GPTQ factor of a weight, or
-    of each matrix of a stacked weight; None means rounding to nearest. `stored_scales` are the
+    of each matrix of a stacked weight. None means rounding to nearest. `stored_scales` are the
     scales of weights that the checkpoint stores quantized, one scale per element.
     """
 

@@ -10,7 +10,7 @@ from specc.weights.parameter_names import group_parameter_names
 
 
 class WeightExpressionError(Exception):
-    """Raised if a pattern or index does not fit a tensor; the message contains the reason."""
+    """Raised if a pattern or index does not fit a tensor. The message contains the reason."""
 
 
 Shape: TypeAlias = tuple[int, ...]

@@ -5,7 +5,7 @@ into the loop body. `map_outputs` computes the outputs from the final loop-carri
 
 Sampling applies temperature, top-k, softmax, top-p (arXiv:1904.09751, sec. 3.1) and min-p
 (arXiv:2407.01082, sec. 3) in this order. A uniform random number then selects a token by inverse
-transform sampling; equal logits are ordered by id. Probabilities are computed in f64, so that the
+transform sampling. Equal logits are ordered by id. Probabilities are computed in f64, so that the
 ONNX model and the Python implementation sample the same token. Random keys are u64 tensors of any
 shape, so that a single node computes the random numbers of all sequences of a batch.
 """
@@ -167,7 +167,7 @@ class SingleSequenceStrategy:
 
 
 class BeamSearchStrategy:
-    """Beam search with several hypotheses per sequence; each hypothesis is a batch element."""
+    """Beam search with several hypotheses per sequence. Each hypothesis is a batch element."""
 
     def __init__(self, inputs: StrategyInputs) -> None:
         g = inputs.g

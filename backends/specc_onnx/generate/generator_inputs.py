@@ -24,7 +24,7 @@ SEED_INPUT = "seed"
 """Name of the input i64[] with the nonnegative seed of sampling."""
 
 PENALTY_INPUT = "repetition_penalty"
-"""Name of the input f32[] with the repetition penalty; 1 has no effect."""
+"""Name of the input f32[] with the repetition penalty. 1 has no effect."""
 
 SAMPLING_INPUTS = {"temperature": "f32", "top_k": "i64", "top_p": "f32", "min_p": "f32"}
 """The scalar inputs of a sampling model. `top_k` and `min_p` have no effect if they are 0, and

@@ -76,7 +76,7 @@ class LogitsProcessors:
         self, scores: OnnxValue, iteration: OnnxValue, history: Sequence[OnnxValue]
     ) -> OnnxValue:
         """Emit `scores` f32[batch, vocabulary] with the repetition penalty, and with -inf for the
-        tokens that are banned at step `iteration` i64[]; `history` are the values of
+        tokens that are banned at step `iteration` i64[]. `history` are the values of
         `emit_history_carries`.
         """
         g, decoding = self.g, self.decoding_config

@@ -1,7 +1,7 @@
 """Build a standalone generator, which consists of an encoder and an ONNX `Loop` around the decode
 step.
 
-The first iteration of the loop processes the complete prompt; later iterations process one token
+The first iteration of the loop processes the complete prompt. Later iterations process one token
 per sequence. KV caches are loop-carried values whose time axis grows. Fixed-size buffers would be
 copied for every token, because a loop body cannot update a buffer in place. The loop body captures
 weights and encoder outputs from the main graph.
@@ -55,7 +55,7 @@ def build_generation_model(
     storage_dtypes: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
-    """Build the standalone generator for `source`; `storage_dtypes` and `ties` are the arguments of
+    """Build the standalone generator for `source`. `storage_dtypes` and `ties` are the arguments of
     `build_model`. The model has the inputs of the definition and of `get_scalar_input_types`, the
     output `tokens`, and the output `log_probs` or (for beam search) `scores`. An output whose name
     is also the name of an input gets a numeric suffix. Raise E0944 for a per-token input without a
@@ -177,7 +177,7 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
 
 
 def lower_encoder(context: GenerationContext) -> None:
-    """Lower the start (BOS) tokens, the input defaults and the encoder into the main graph; add
+    """Lower the start (BOS) tokens, the input defaults and the encoder into the main graph. Add
     their results to `context.main_tensors`.
     """
     g = context.g
@@ -296,7 +296,7 @@ def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
 
 
 def emit_prompt_mask(context: GenerationContext) -> OnnxValue | None:
-    """Emit the padding mask of the prompt, bool[batch, n], repeated for each beam; return None
+    """Emit the padding mask of the prompt, bool[batch, n], repeated for each beam. Return None
     without a padding mask.
     """
     for name in context.padding_masks:

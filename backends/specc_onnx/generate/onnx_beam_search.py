@@ -264,7 +264,7 @@ def _emit_flat_indices(step: BeamSearchStep, indices: OnnxValue, width: int) -> 
 def _emit_gathered_beams(
     step: BeamSearchStep, x: OnnxValue, indices: OnnxValue, width: int
 ) -> OnnxValue:
-    """Gather the beams at `indices` `[s, m]` from `x` `[s, width, t]`; return `[s, m, t]`."""
+    """Gather the beams at `indices` `[s, m]` from `x` `[s, width, t]`. Return `[s, m, t]`."""
     length = emit_axis_length(x, 2)
     count = emit_axis_length(x, 0) * [width]
     # `t` is 0 before the first step, so 0 must not mean "copy this axis" in the shape.

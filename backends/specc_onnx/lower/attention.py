@@ -59,7 +59,7 @@ def attend(
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[OnnxValue, OnnxValue | None]:
-    """Lower `Attend`; return its output and its attention weights (None if unused)."""
+    """Lower `Attend`. Return its output and its attention weights (None if unused)."""
     if is_kv_buffer(g, key):
         _record_attention_weight_location(g, query.dtype, {ATTENTION_FORM: "into KV buffers"})
         return emit_kv_buffer_attention(op, g, query, key, values, mask, bias), None

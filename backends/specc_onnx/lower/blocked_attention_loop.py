@@ -244,7 +244,7 @@ def _emit_attention_blocks(
     plan: LocalAttentionPlan,
     global_tokens: GlobalTokens,
 ) -> OnnxValue:
-    """Emit a loop over the query blocks of an attention layer; return the concatenated results."""
+    """Emit a loop over the query blocks of an attention layer. Return the concatenated results."""
     b, h, n, _ = operands.score_shape
     e, size = operands.v.shape[3], Dim.from_value(plan.block_size)
 

@@ -264,5 +264,5 @@ def _make_window_attributes(op: ops.Conv | ops.ConvTranspose | ops.MaxPool) -> d
 
 
 def _emit_channels_first(kernel: Sequence[int], x: OnnxValue) -> OnnxValue:
-    """Transpose [b, t, c] to [b, c, t] or back; feature maps are already channels-first."""
+    """Transpose [b, t, c] to [b, c, t] or back. Feature maps are already channels-first."""
     return x.transpose([0, 2, 1]) if len(kernel) == 1 else x

@@ -191,7 +191,7 @@ DIRECT_FUNCTIONS = (
 """Functions that lower to a single standard operator, such as `exp` to `Exp`."""
 
 FLOAT32_ONLY_FUNCTIONS = frozenset({"erf", "gelu", "softplus"})
-"""Functions without an f64 kernel in ONNX Runtime; f64 operands are cast to f32."""
+"""Functions without an f64 kernel in ONNX Runtime. f64 operands are cast to f32."""
 
 
 @lower

@@ -364,7 +364,7 @@ def emit_if(
     isolated_branches: Collection[str] = (),
 ) -> tuple[OnnxValue, ...]:
     """Emit an `If`. `branches` maps the names of the true and the false branch to functions that
-    emit their results; branches in `isolated_branches` do not reuse outer values.
+    emit their results. Branches in `isolated_branches` do not reuse outer values.
     """
     graphs = [
         make_branch(g, name, types, emit_results, is_isolated=name in isolated_branches)

@@ -155,7 +155,7 @@ class _GroupQueryCall:
     result: Type
 
     def emit_call(self, g: Emitter, bias: Tensor | None) -> tuple[OnnxValue, ...]:
-        """Emit the `GroupQueryAttention` node; return its output and the updated buffers."""
+        """Emit the `GroupQueryAttention` node. Return its output and the updated buffers."""
         rotation = [None, None, None]  # omit the optional rotary operands
         buffers = [x.past for x in self.buffers]
         scales, options = _get_int8_operands(*self.buffers)

@@ -1,4 +1,4 @@
-"""Lower `Scan` to ONNX `Scan` or `Loop`; a linear recurrence over many positions runs in chunks.
+"""Lower `Scan` to ONNX `Scan` or `Loop`. A linear recurrence over many positions runs in chunks.
 
 A loop body refers to captured values of the outer graph by name. ONNX Runtime's `Scan` rejects an
 empty axis, so if an axis may be empty, it is padded with one position, whose results are removed.

@@ -6,7 +6,7 @@ Activations are never materialized for all pairs of token and expert, and weight
 experts that have tokens. The expert id of a padded token is out of range. If there are few experts,
 each expert is unrolled into an `If`, for which a runtime packs the slices of stacked weights at
 load time. Many experts become a `Loop`, which copies the slices. With 8 experts of 512 × 1 024, one
-token took 1.4 ms in the loop and 0.7 ms unrolled; 512 tokens took 31 and 25 ms (ONNX Runtime 1.31,
+token took 1.4 ms in the loop and 0.7 ms unrolled. 512 tokens took 31 and 25 ms (ONNX Runtime 1.31,
 one core).
 """
 
@@ -90,7 +90,7 @@ def _can_inline_experts(
 def _emit_expert_ids(
     op: ops.MixtureOfExperts, g: Emitter, operands: MixtureOfExpertsOperands[Tensor]
 ) -> OnnxValue:
-    """Emit expert ids i64[n, k] of the tokens; the id `num_experts` means "no expert"."""
+    """Emit expert ids i64[n, k] of the tokens. The id `num_experts` means "no expert"."""
     no_expert = g.emit_length(op.num_experts)
     ids = emit_flatten(operands.ids).cast("i64")
     is_valid = (ids < no_expert) & ~(ids < 0)

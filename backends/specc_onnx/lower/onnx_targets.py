@@ -7,7 +7,7 @@ for it from opset 25 on.
 Measured with ONNX Runtime 1.31: the linear layer of `ort-cpu` (`FusedMatMul`) was 2 to 7 % faster
 than `Gemm` on BERT-base. Additions are not fused with norms: 24 additions and norms of 128 tokens
 with 768 features took 1.6 ms with `Add` and `LayerNormalization`, and 12.3 ms with
-`SkipLayerNormalization`; the RMS variants took 1.0 and 2.1 ms.
+`SkipLayerNormalization`. The RMS variants took 1.0 and 2.1 ms.
 """
 
 from collections.abc import Mapping

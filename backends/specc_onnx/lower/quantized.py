@@ -1,7 +1,7 @@
 """Lower layers with quantized weights.
 
 `int8` is W8A8 with per-token activation scales. For `ort-cpu`, `MatMulIntegerToFloat` applies both
-scales to weights stored `[in, out]`; its bias operand is not used, because ONNX Runtime 1.31 also
+scales to weights stored `[in, out]`. Its bias operand is not used, because ONNX Runtime 1.31 also
 multiplies the bias by per-token scales. Embedding tables and expert weights stay `[out, in]` and
 use `QGemm`. Other targets use `MatMulInteger` (on CUDA, a float MatMul of the int8 codes) and a
 `Mul` node for each scale. The nodes are separate, so that ONNX Runtime does not fuse the scales

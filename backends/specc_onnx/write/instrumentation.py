@@ -181,7 +181,7 @@ class _ExecutionCounter:
         return counts
 
     def _make_constant(self, index: int | None, nodes: list[NodeProto]) -> str:
-        """Add a constant i64[size] that is one-hot at `index` (None: zeros); return its name."""
+        """Add a constant i64[size] that is one-hot at `index` (None: zeros). Return its name."""
         counts = np.zeros(self.size, np.int64)
         if index is not None:
             counts[index] = 1

@@ -42,7 +42,7 @@ def write_model(
     load: bool = True,
     side_files: Sequence[tuple[str, bytes]] = (),
 ) -> WrittenModel:
-    """Write `graph` as the model `path`. `metadata` returns the metadata of the built model;
+    """Write `graph` as the model `path`. `metadata` returns the metadata of the built model.
     `load=False` skips the load check in ONNX Runtime. The names of `side_files` (suffix, content)
     contain a content hash. These files replace the previous model's side files. Raise one of E0810
     to E0815, E0821, E0823, E0824 or E0923, or an error of `values`.

@@ -68,7 +68,7 @@ class InferredTypes:
             self.constants[name] = constant_value
 
     def add_declared_types(self, values: Iterable[ValueInfoProto]) -> None:
-        """Add the declared types of `values`; `self.lengths` replaces symbolic dimensions."""
+        """Add the declared types of `values`. `self.lengths` replaces symbolic dimensions."""
         for value in values:
             self.declared_types[value.name] = substitute_type_lengths(value.type, self.lengths)
             for axis, dim in enumerate(value.type.tensor_type.shape.dim):

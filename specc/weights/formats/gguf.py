@@ -81,7 +81,7 @@ config.json."""
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A llama.cpp architecture. `model_type` is the architecture's name in Hugging Face configs.
-    `layer_names` maps the tensor names in a layer to Hugging Face names; `{}` stands for the expert
+    `layer_names` maps the tensor names in a layer to Hugging Face names. `{}` stands for the expert
     index. `tensor_changes` lists the tensors that llama.cpp changed. If `has_offset_norms` is True,
     llama.cpp added 1 to norm weights.
     """

@@ -53,7 +53,7 @@ UNSUPPORTED_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor in a GGUF file; `offset` is in bytes from the start of the file."""
+    """A tensor in a GGUF file. `offset` is in bytes from the start of the file."""
 
     name: str
     block_type: BlockType
@@ -81,7 +81,7 @@ class GGUFHeader:
 
 
 class _InvalidHeaderError(Exception):
-    """Raised if a GGUF header is invalid; the message contains the reason."""
+    """Raised if a GGUF header is invalid. The message contains the reason."""
 
 
 @dataclass(slots=True)

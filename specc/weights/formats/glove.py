@@ -20,14 +20,14 @@ DEFAULT_TENSOR = "embedding.weight"
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Word vectors, float32 [words, dim]; row n is the vector of the word `words[n]`."""
+    """Word vectors, float32 [words, dim]. Row n is the vector of the word `words[n]`."""
 
     words: tuple[str, ...]
     vectors: Array
 
 
 class _InvalidLineError(Exception):
-    """Raised if a line of a GloVe file is invalid; the message contains the reason."""
+    """Raised if a line of a GloVe file is invalid. The message contains the reason."""
 
 
 def read_glove(path: str | Path) -> WordVectors:
@@ -119,7 +119,7 @@ def _parse_row(fields: list[str]) -> Array:
 
 
 def _parse_number(text: str) -> float | None:
-    """Parse a finite decimal number in `printf` format; return None for any other text."""
+    """Parse a finite decimal number in `printf` format. Return None for any other text."""
     if not text.isascii() or not text.strip("+-.eE") or not set(text) <= set("0123456789+-.eE"):
         return None
     try:

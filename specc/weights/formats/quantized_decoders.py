@@ -38,15 +38,14 @@ _TENSOR_PATTERN = re.compile(r"([\w|]+)(?:\[([^]]*)\])?")
 
 
 class LayoutError(Exception):
-    """Raised if tensors do not form a valid quantized weight; the message contains the reason."""
+    """Raised if tensors do not form a valid quantized weight. The message contains the reason."""
 
 
 def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths) -> None:
     """Check a tensor against a pattern and add its axis sizes to `lengths`.
 
     `float|u8[groups, 16]` requires one of two types, and two axes, of which the second has size 16.
-    `any` matches every type. A type without brackets matches every shape. Raise LayoutError on a
-    mismatch.
+    `any` matches every type. Without brackets, any shape matches. Otherwise, raise LayoutError.
     """
     match = _TENSOR_PATTERN.fullmatch(pattern)
     assert match is not None, pattern
@@ -88,7 +87,7 @@ so that a changed file is detected.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationSettings:
     """The settings of a quantization config. `block_shape` is the shape of blocks that share one
-    scale; None means that the shape is inferred from the tensors. `bits` is the number of bits per
+    scale. None means that the shape is inferred from the tensors. `bits` is the number of bits per
     code. A `group_size` of 0 means not set, and -1 means per channel. `zero_offset` is added to
     stored zero points.
     """
@@ -128,7 +127,7 @@ EXPONENT_BIAS = 127
 
 
 def unpack_codes(words: Array, bits: int, axis: int = -1) -> Array:
-    """Unpack words into codes of `bits` bits along an axis; the lowest bits are the first code."""
+    """Unpack words into codes of `bits` bits along an axis. The lowest bits are the first code."""
     flat = np.ascontiguousarray(np.moveaxis(words, axis, -1)).view(np.uint8)
     if 8 % bits == 0:
         shifts = np.arange(0, 8, bits, dtype=np.uint8)
@@ -151,7 +150,7 @@ def read_scales(stored: Array) -> Array:
 
 
 def reshape_scale_grid(scales: Array, rank: int) -> Array:
-    """Reshape scales or zero points to `rank` axes, the rank of the weight; a single scale becomes
+    """Reshape scales or zero points to `rank` axes, the rank of the weight. A single scale becomes
     [1, 1]. Raise LayoutError if the scales have another rank.
     """
     if scales.size == 1 and scales.ndim < 3:

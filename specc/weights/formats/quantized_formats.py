@@ -92,7 +92,7 @@ def open_gptq_weight(
     tensors: StoredTensors, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of a GPTQ weight, `(q - z) * s` with shape `[in, out]`. Codes are packed
-    along `in`, zero points along `out`; `g_idx` is the group index of each input channel.
+    along `in`, zero points along `out`. `g_idx` is the group index of each input channel.
     """
     out, zero_offset = lengths["out"], settings.zero_offset
     bits = _infer_code_bits(out, lengths["zero_words"], (4, 8, 2, 3), settings.bits)
@@ -127,7 +127,7 @@ def open_awq_weight(
     tensors: StoredTensors, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of an AWQ (GEMM) weight, `(q - z) * s` with shape `[in, out]`. Codes and
-    zero points are packed along `out`; each word has eight outputs in the order `AWQ_ORDER`.
+    zero points are packed along `out`. Each word has eight outputs in the order `AWQ_ORDER`.
     """
     out, width = lengths["out"], lengths["in"]
     check_entry_count("the codes in a row of qweight", lengths["words"] * 8, out)

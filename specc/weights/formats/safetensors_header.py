@@ -91,7 +91,7 @@ HEADER_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """The header entry of a tensor; `offset` is in bytes from the start of the file."""
+    """The header entry of a tensor. `offset` is in bytes from the start of the file."""
 
     name: str
     dtype: str
@@ -109,7 +109,7 @@ class TensorEntry:
 
 
 class _InvalidHeaderError(Exception):
-    """Raised if a safetensors header is invalid; the message contains the reason."""
+    """Raised if a safetensors header is invalid. The message contains the reason."""
 
 
 def read_header(fd: int, size: int, path: str) -> tuple[list[TensorEntry], dict[str, str], bytes]:
@@ -133,7 +133,7 @@ def read_header(fd: int, size: int, path: str) -> tuple[list[TensorEntry], dict[
 
 
 def _read_header_bytes(fd: int, size: int) -> bytes:
-    """Return the JSON text of the header; its length is in the first eight bytes of the file."""
+    """Return the JSON text of the header. Its length is in the first eight bytes of the file."""
     if size < 8:
         raise _InvalidHeaderError(f"file size is {size} bytes, expected at least 10")
     length = int.from_bytes(read_at_offset(fd, 8, 0), "little")
