@@ -231,7 +231,7 @@ class LocalAttentionPlan:
             return f"above {self.length_threshold} positions only global queries attend to keys"
         band = f"a query attends to {self.window_size} keys"
         if self.window_size is None:
-            band = "a query attends to one side"
+            band = "a query attends to keys on one side"
         suffix = ", besides global tokens" if self.parts.condition_count else ""
         return (
             f"above {self.length_threshold} positions blocked: "

@@ -107,7 +107,7 @@ def describe_window_violation(
         return "a time axis cannot be lengthened", ()
     if op.stride[0] > 1 and chunk_size > 1:
         # the number of complete chunks would not match the strides
-        text = f"this {op_name} does not return one position for every {op.stride[0]}"
+        text = f"this {op_name} does not return one position per {op.stride[0]} input positions"
         return text, help_text
     if op.stride[0] > 1:
         # a decode step would have to wait for `stride` positions

@@ -329,5 +329,5 @@ def _bind_builtin_options(
 def _reject_inputs(target: Function, expr: ast.Call) -> None:
     """Raise E0211 if an expression for a function value contains positional arguments."""
     if expr.args:
-        title = f"`{target.name}` is passed as a function here: give it options only"
+        title = f"`{target.name}` is passed as a function here, so it takes only options"
         raise_error("E0211", title, expr.args[0].span)

@@ -42,7 +42,7 @@ FOREIGN_OPERATIONS = {
     "outer ger kron tensordot": 'an outer product is `einsum("b n i, b n j -> b n i j", a, b)`',
     "inner dotproduct vdot": "the sum of products is `dot(a, b)`",
     "dense fc fullyconnected addmm projection": "a linear layer is `linear(x, out=8) @ name`",
-    "sequential modulelist moduledict stacklayers": "a layer per index is `repeat i in 3 { x = "
+    "sequential modulelist moduledict stacklayers": "one layer per index is `repeat i in 3 { x = "
     'linear(x, out=8) @ "l.{i}" }`; sequential layers are consecutive statements',
     "conv1d": "write `conv`: `conv(x, out=8, kernel=3, padding=same) @ c` keeps the length of "
     "positions of [batch, time, channels]",
@@ -73,8 +73,8 @@ FOREIGN_OPERATIONS = {
     "`mask near(n: int) = i - j < n`",
     "attentionmask paddingmask keypaddingmask": "the padding mask is an input, `keep[batch, n]`; "
     "apply it with `attend(q, k, v, mask=visible(keep))`",
-    "positionalencoding positionencoding positionalembedding posemb": "positions are added: `x + "
-    "sinusoid(positions(x), dim=8, layout=halves)`, or learned positions are `x + "
+    "positionalencoding positionencoding positionalembedding posemb": "add positions: `x + "
+    "sinusoid(positions(x), dim=8, layout=halves)`, or with learned positions: `x + "
     "learned(positions(keep), dim=8, size=64) @ places`",
     "applyrotaryposemb rotaryembedding applyrope": "RoPE on queries and keys is `rotate(q, "
     "positions(x), rope(theta=10000.0), pairs=half)`",
@@ -104,8 +104,8 @@ FOREIGN_OPERATIONS = {
     "b`, `a - b`, `a * b`, `a / b`, `5 // 2`, `5 % 2`",
     "eq ne notequal lt less gt greater le ge": "write comparisons with operators: `a == b`, `a != "
     "b`, `a < b`, `a >= b`",
-    "logicaland logicalor logicalnot bitwiseand bitwiseor": "boolean operators are: `seen & (x > "
-    "0.0)`, `seen | (x > 0.0)`, `not seen`",
+    "logicaland logicalor logicalnot bitwiseand bitwiseor": "combine booleans with "
+    "operators: `seen & (x > 0.0)`, `seen | (x > 0.0)`, `not seen`",
     "astype to long half double typeas": "convert the element type with `cast(x, to=int)`",
     # operations along an axis
     "std var variance": "the standard deviation is "
@@ -279,7 +279,7 @@ OPTION_HELPS = {
     ),
     **dict.fromkeys(
         ("keepdim", "keepdims"),
-        "the axis is removed; insert it again: `insert(sum(x, axis=-1), axis=-1)`",
+        "the sum removes the axis; insert it again: `insert(sum(x, axis=-1), axis=-1)`",
     ),
     **dict.fromkeys(
         ("input", "inputs"), "inputs have no name in a call: `f(x)`, in YAML `{f: {in: x}}`"

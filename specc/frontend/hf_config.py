@@ -220,8 +220,8 @@ IGNORED_KEY_GROUPS = {
     "metadata of the file and the model": "_commit_hash _name_or_path "
     "_num_labels architectures auto_map custom_pipelines model_type name_or_path "
     "transformers_version",
-    "element types, which the weight files have": "dtype torch_dtype torchscript",
-    "read in training only": "finetuning_task gradient_checkpointing "
+    "element types, which the weight files determine": "dtype torch_dtype torchscript",
+    "read only in training": "finetuning_task gradient_checkpointing "
     "initializer_factor initializer_range problem_type use_bfloat16",
     "augmentation and losses of speech models in training": "apply_spec_augment "
     "contrastive_logits_temperature ctc_loss_reduction ctc_zero_infinity diversity_loss_weight "
@@ -235,8 +235,8 @@ IGNORED_KEY_GROUPS = {
     "implementation choices": "_attn_implementation "
     "_attn_implementation_autoset attn_implementation chunk_size_feed_forward "
     "pretraining_tp",
-    "class names, whose number the weights have": "id2label label2id num_labels",
-    "special tokens, which tokenizer and generation settings have": "bos_token_id cls_token_id "
+    "class names, whose number the weights determine": "id2label label2id num_labels",
+    "special tokens, which tokenizer and generation settings define": "bos_token_id cls_token_id "
     "decoder_start_token_id eos_token_id mask_token_id pad_token_id prefix "
     "sep_token_id tokenizer_class unk_token_id",
     "generation settings": "bad_words_ids begin_suppress_tokens diversity_penalty "

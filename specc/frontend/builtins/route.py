@@ -36,7 +36,7 @@ def check_token_independence(
     """
     origins: Mapping[Node, NodeOrigin] = {**site.context.builder.node_origins, **body.node_origins}
     for node in _find_token_count_readers(body, captured, length):
-        _raise_tokens_mixed(site, origins, node, "uses their number")
+        _raise_tokens_mixed(site, origins, node, "reads the number of tokens")
     for node in _find_token_mixing(body):
         _raise_tokens_mixed(site, origins, node, "reads other tokens")
     for value in (*captured, *(r for _, results in body.nodes for r in results)):
