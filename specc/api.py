@@ -83,8 +83,8 @@ def compile(
 ) -> CompileReport:
     """Compile a spec to the ONNX model `output`, with the options of the `specc compile` command.
 
-    With `graphs`, compile a package of several graphs. `generation_config` applies to the
-    `generate` graph of a package. With `force`, overwrite files that specc did not write.
+    If `graphs` is not empty, compile a package of several graphs. `generation_config` applies to
+    the `generate` graph of a package. If `force` is True, overwrite files that specc did not write.
 
     >>> specc.compile("xor", "xor.onnx")
     <specc compiled xor: xor.onnx, 1 file, ...>

@@ -66,7 +66,7 @@ class PackageGraph:
 @immutable_dataclass()
 class ExtraFile:
     """An additional file of a package, such as `tokenizer.json`. `role` is the key of the file in
-    the index (default: the file name). With `is_hashed`, the name contains a content hash.
+    the index (default: the file name). If `is_hashed` is True, the name contains a content hash.
     """
 
     name: str
@@ -131,7 +131,7 @@ class CompilerBackend(Protocol):
         load: bool,
         side_files: Sequence[tuple[str, bytes]],
     ) -> WrittenModel:
-        """Write `graph` to the model file `path`; see `specc_onnx.write.model_writer`."""
+        """Write `graph` to the model file `path` (see `specc_onnx.write.model_writer`)."""
 
     def write_package(
         self,
@@ -150,7 +150,7 @@ class CompilerBackend(Protocol):
         force: bool,
         hash_on_every_load: bool,
     ) -> WrittenModel:
-        """Write a package of `graphs` by role; see `specc_onnx.write.package_writer`."""
+        """Write a package of `graphs` by role (see `specc_onnx.write.package_writer`)."""
 
 
 # ---- Models and sessions of runner backends
@@ -261,7 +261,7 @@ class Session(Computation, Protocol):
 
 @immutable_dataclass
 class WeightFootprint:
-    """The number of weight elements of a model, and their size in bytes on disk and in memory."""
+    """A model's number of weight elements, and their size in bytes on disk and in memory."""
 
     element_count: int
     stored_bytes: int

@@ -67,7 +67,7 @@ MAP_KINDS = {
         "an integer >= 0", lambda value: value is None or COUNT_OPTION.accepts(value)
     ),
 }
-"""The accepted type of each argument of `Model.map`."""
+"""The accepted types of the arguments of `Model.map`."""
 
 
 class Model(InferenceModel):

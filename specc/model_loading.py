@@ -30,7 +30,7 @@ LOAD_KINDS = {
     "threads": INTEGER_OPTION,
     "prefill_chunk_size": COUNT_OPTION,
 }
-"""The accepted type of each argument of `load`."""
+"""The accepted types of the arguments of `load`."""
 
 
 def load(

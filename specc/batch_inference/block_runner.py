@@ -82,7 +82,7 @@ class CrashJournal:
         return self.crash_counts.get(format_journal_key(row_numbers), 0) >= MAX_ATTEMPTS
 
     def find_crashing_rows(self) -> set[int]:
-        """Return the rows of all groups of rows on which workers have crashed twice."""
+        """Return the rows in all row groups on which workers have crashed twice."""
         keys = (key for key, count in self.crash_counts.items() if count >= MAX_ATTEMPTS)
         return {int(n) for key in keys for n in key.split() if n.isdecimal()}
 
@@ -164,7 +164,7 @@ CRASHED_ROW_CODE = "E0882"
 """The error code of a row whose computation crashed the worker process."""
 
 MAX_ERROR_LENGTH = 500
-"""Maximum number of characters of an error message in a part file."""
+"""Maximum number of characters in an error message of a part file."""
 
 ReportRows = Callable[[int], None]
 """A callback that receives the number of rows completed since its last call."""
@@ -172,7 +172,7 @@ ReportRows = Callable[[int], None]
 
 @dataclass
 class BlockRunner:
-    """A runner of the blocks of a job plan, with a model that is opened only once."""
+    """A runner of a job plan's blocks, with a model that is opened only once."""
 
     plan: JobPlan
     out: Path

@@ -91,7 +91,7 @@ class UnreadableRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBlock:
     """A block of `row_count` consecutive rows from `first_row`. `offset` and `byte_count` locate
-    the block in a text file; `row_group` is the block's row group in a Parquet file.
+    the block in a text file, and `row_group` locates the block in a Parquet file.
     """
 
     file_index: int
@@ -118,7 +118,7 @@ class DataFile(ABC):
 
     @abstractmethod
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
-        """Read the selected columns of a block of rows."""
+        """Read the selected columns of a block."""
 
 
 READABLE_FILE_HELP = "pass a readable regular file, or a directory of such files"

@@ -88,7 +88,7 @@ def split_lines_into_blocks(
 
 
 def read_block_bytes(path: Path, block: RowBlock) -> bytes:
-    """Return the bytes of a block of rows, without a leading byte order mark."""
+    """Return a block's bytes without a leading byte order mark."""
     with path.open("rb") as file:
         file.seek(block.offset)
         data = file.read(block.byte_count)
@@ -161,7 +161,7 @@ class JsonLinesFile(DataFile):
 def _collect_columns(
     rows: Sequence[Mapping[str, object] | UnreadableRow], columns: Sequence[str]
 ) -> ColumnValues:
-    """Return the values of the selected columns of all rows."""
+    """Return all rows' values in the selected columns."""
     return {
         name: [row if isinstance(row, UnreadableRow) else row.get(name) for row in rows]
         for name in columns

@@ -95,7 +95,7 @@ class JobPlan:
         return [0, *accumulate(block.row_count for block in self.blocks)]
 
     def get_part_file(self, block_number: int) -> str:
-        """Return the name of the part file of a block. Part file names sort in row order."""
+        """Return the name of a block's part file. Sorting the names yields the row order."""
         return f"part-{block_number:06}.{self.output_format}"
 
     def to_json(self) -> dict[str, object]:

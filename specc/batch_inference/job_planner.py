@@ -42,7 +42,7 @@ DEFAULT_COLUMNS = ("text", "image")
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
     """A request for a batch inference job. `input_columns` maps model inputs to columns.
-    `copied_columns` are copied to the output; None copies all columns.
+    `copied_columns` are copied to the output, or all columns if it is None.
     """
 
     model: str

@@ -33,7 +33,7 @@ ERROR_COLUMN = TableColumn("error", ColumnType("text"))
 """The column with the error message of a failed row, or "" for other rows."""
 
 ATTENTION_PREFIX = "attention."
-"""Prefix of the names of attention weight columns, before the scope of the attention layer."""
+"""Prefix of attention weight column names, before the scope of the attention layer."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class GraphOutputColumns:
     def format_rows(
         self, outputs: Arrays, rows: Sequence[InputRow], padding: "LengthPadding"
     ) -> list[dict[str, object]]:
-        """Return the results of each row of a batch, by column name."""
+        """Return the results of each row in a batch, by column name."""
         return [
             {
                 column: value

@@ -267,7 +267,7 @@ def make_batches(
 
 
 def count_padding(rows: Sequence[InputRow]) -> tuple[int, int]:
-    """Return the total number of positions of a batch, and the number of padding positions."""
+    """Return a batch's total number of positions, and its number of padding positions."""
     lengths = [row.padded_length for row in rows]
     positions = len(rows) * max(lengths, default=0)
     return positions, positions - sum(lengths)
@@ -314,8 +314,8 @@ class CostFormulas:
             return 0
 
     def estimate_bytes(self, rows: int, length: int) -> int:
-        """Estimate the activation bytes of a batch: the maximum, over all nodes, of the size of
-        operands and results.
+        """Estimate the activation bytes of a batch: the maximum total size of any node's operands
+        and results.
         """
         return self._get_cached_cost("memory", rows, length)
 

@@ -177,7 +177,7 @@ def add_lsp_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--schema", action="store_true", help="print the JSON Schema of specs in YAML and exit"
     )
-    # editors pass `--stdio` by convention; the server supports no other transport
+    # editors pass `--stdio` by convention, and the server supports no other transport
     parser.add_argument(
         "--stdio", action="store_true", help="ignored; the server always uses stdin and stdout"
     )

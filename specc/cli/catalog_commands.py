@@ -81,7 +81,7 @@ def read_spec_title(path: Path) -> str:
 
 
 def _map_std_definitions(kind: str) -> dict[str, str]:
-    """Map the names of the std blocks, or of std definitions of one kind, to docstrings."""
+    """Map the names of std blocks, or of one kind of std definitions, to docstrings."""
     library = SpecLibrary()
     docs = {}
     for name in library.list_std_names():
@@ -256,7 +256,7 @@ def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> Doc
 def find_name_documentation(
     name: str, library: SpecLibrary, *, with_source: bool
 ) -> list[DocumentationEntry]:
-    """Return the documentation of every definition of a name. Raise E0204 for an unknown name."""
+    """Return the documentation of all definitions of a name. Raise E0204 for an unknown name."""
     builtin, definition = BUILTINS.get(name), library.find_std_item(name)
     documentation = (
         [DocumentationEntry(kind="function", text=builtin.format_signature(), doc=builtin.doc)]

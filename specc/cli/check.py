@@ -19,7 +19,7 @@ def add_check_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_check(args: Namespace) -> int:
-    """Check a spec; print the proved properties to stdout and warnings to stderr."""
+    """Check a spec. Print the proved properties to stdout and warnings to stderr."""
     spec = open_spec_from_arguments(args)
     check_result = check_spec(spec, args.graph)
     model = check_result.model or check_result.trials[0].model
@@ -75,7 +75,7 @@ def _list_trial_values(check_result: SpecCheckResult) -> list[str]:
 
 
 def _count_parameters(model: ModelDefinition | None) -> int | None:
-    """Return the number of parameters of the model, or None if the config is incomplete."""
+    """Return the model's number of parameters, or None if the config is incomplete."""
     return None if model is None else count_untied_parameters(model.graph).number or 0
 
 

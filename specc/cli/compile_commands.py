@@ -210,7 +210,7 @@ def write_triton_repository(
 
 
 def format_triton_config(graph: Graph, name: str, max_batch_size: int) -> str:
-    """Format the `config.pbtxt` of a graph; dynamic dimensions are -1. If `max_batch_size` is 0,
+    """Format the `config.pbtxt` of a graph. Dynamic dimensions are -1. If `max_batch_size` is 0,
     the server does not batch requests. With batching, raise E0889 if inputs and outputs have no
     common batch axis, or if batched requests would affect each other.
     """
@@ -258,7 +258,7 @@ def _check_independence(graph: Graph) -> None:
 
 
 def _format_ports(kind: str, types: Mapping[str, Type], max_batch_size: int) -> Iterator[str]:
-    """Format inputs or outputs as config lines; omit the batch axis if requests are batched."""
+    """Format inputs or outputs as config lines. Omit the batch axis if requests are batched."""
     yield f"{kind} ["
     for n, (name, type) in enumerate(types.items()):
         shape = type.shape[1:] if max_batch_size else type.shape

@@ -187,7 +187,7 @@ def map_report_to_json(report: JobReport) -> dict[str, object]:
 
 
 def _parse_columns(assignments: list[str]) -> dict[str, str]:
-    """Parse `COLUMN=INPUT` options; return the data set column of each model input. Raise E0880 if
+    """Parse `COLUMN=INPUT` options. Return the data set column for each model input. Raise E0880 if
     an option is invalid, or if an input has two columns.
     """
     columns: dict[str, str] = {}

@@ -268,7 +268,7 @@ def _is_printed_while_generated(stream: GenerationStream) -> bool:
 
 
 def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutputFiles) -> None:
-    """Generate sequences; print one sequence during generation, several sequences at the end."""
+    """Generate sequences. Print a single sequence during generation, but several at the end."""
     if outputs.attention_plot_path:
         # raise the error for a missing attention graph before generation starts
         require_attention_model(model)

@@ -94,7 +94,8 @@ class _InputCollector:
             is_waveform = isinstance(record, Waveform)
             return self._add_value(name, _BatchElements([audio]) if is_waveform else audio[None])
         input_type = self.model.graph.inputs[name].type
-        # the value is token ids or other numbers; text requires a `reading` section in the spec
+        # the value is token ids or other numbers, because text requires a `reading` section in the
+        # spec
         is_token_ids = input_type.dtype == "i64" and len(input_type.shape) == 2
         text_hint = TEXT_HINT.format(name) if is_token_ids else ""
         pad_left = self.model.is_left_padded(name)
@@ -144,8 +145,8 @@ class _InputCollector:
             array = convert_nested_lists(
                 value, f"the JSON text in {escape_text(argument)}", pad_left=pad_left
             )
-        # token ids are batch elements, which are padded to a common length; any other array is a
-        # complete batch
+        # token ids are batch elements, which are padded to a common length, but any other array is
+        # a complete batch
         is_token_ids = array.dtype.kind in "iu" and array.ndim in (1, 2)
         if not isinstance(record, TEXT_CONFIGS) or not is_token_ids:
             return array
@@ -161,7 +162,7 @@ class _InputCollector:
         return _BatchElements(_parse_sequences(items, escape_text(argument)[:60]))
 
     def _collect_images(self, name: str, argument: str, record: ImageConfig) -> _BatchElements:
-        """Return the path of one image, or the paths in a JSON list of images of one prompt."""
+        """Return the path of one image, or the paths in a JSON list of images for one prompt."""
         is_multi_image = has_several_images(self.model.graph, name, record)
         items = parse_json_values(argument, ("[",)) if is_multi_image else None
         paths = [argument] if items is None else _check_image_paths(items, name, argument)
@@ -366,8 +367,8 @@ def add_prompt_images(
     model: ModelInputs, images: Sequence[str], arguments: Sequence[str], chat: str | None
 ) -> tuple[list[str], str | None]:
     """Return the input arguments, including the images of `--image` by name, and the chat message.
-    A prompt without image placeholders becomes the chat message if the model has a chat template;
-    otherwise, placeholders are inserted before the prompt. Raise E0910 if the model has no image
+    A prompt without image placeholders becomes the chat message if the model has a chat template.
+    Otherwise, placeholders are inserted before the prompt. Raise E0910 if the model has no image
     input.
     """
     if not images or chat is not None:

@@ -39,11 +39,11 @@ from specc.runtime.inference_model import InferenceModel, list_model_files
 from specc.runtime.task_runner import Predictions, run_task
 
 MAX_NUMBERS = 100_000
-"""Maximum number of elements of a printed array. Larger arrays can only be written with `-o`."""
+"""Maximum number of elements in a printed array. Larger arrays can only be written with `-o`."""
 
 
 def array_to_json(array: Array) -> dict[str, object]:
-    """Convert an array to a JSON object; `values` is null for more than MAX_NUMBERS elements."""
+    """Convert an array to a JSON object, without `values` for more than MAX_NUMBERS elements."""
     is_small = array.size <= MAX_NUMBERS
     # low-precision floats become float64, because JSON encoders do not support other floats
     array_to_convert = array.astype("float64") if array.dtype.kind not in "biufU" else array
@@ -176,7 +176,7 @@ POSTPROCESSING_OPTIONS = (
     "prompt_name",
 )
 MAX_VALUES = 8
-"""Maximum number of printed elements of a vector."""
+"""Maximum number of vector elements that are printed."""
 EMBEDDING_OUTPUT = "sentence_embedding"
 
 
@@ -300,7 +300,7 @@ def _list_vector_cells(vector: Sequence[float]) -> list[Cells]:
 
 
 def _format_similarities(similarities: Array) -> Iterator[str]:
-    """Yield the lines of a matrix of pairwise cosine similarities."""
+    """Yield the pairwise cosine similarities as the lines of a matrix."""
     for row in similarities:
         yield "  ".join(f"{value:7.4f}" for value in row)
 

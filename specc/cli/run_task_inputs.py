@@ -141,7 +141,7 @@ def _fill_optional_inputs(record: Mapping[str, Value], task: Task) -> dict[str, 
 
 
 def _split_named_inputs(argument: str, inputs: Mapping[str, TaskInput]) -> tuple[str, str]:
-    """Split `NAME=VALUE` if NAME is a task input; otherwise return "" and the argument."""
+    """Split `NAME=VALUE` if NAME is a task input. Otherwise return "" and the argument."""
     name, equals, value = argument.partition("=")
     return (name, value) if equals and name in inputs else ("", argument)
 

@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[str, object]:
     """Convert a graph with `count` parameters to a JSON object: inputs, results and scopes.
 
-    Static dimensions and counts are integers; symbolic values are formulas such as `4*seq^2`.
+    Static dimensions and counts are integers, and symbolic values are formulas such as `4*seq^2`.
     """
     return {
         "graph": graph.name,
@@ -341,7 +341,7 @@ def _describe_generator(manifest: "Manifest") -> list[str]:
 
 
 def load_graph(args: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim]:
-    """Load the graph of a spec or of a compiled model, and the number of its parameters."""
+    """Load a spec's or compiled model's graph, and count its parameters."""
     if manifest is not None:
         # tied parameters share an initializer and are counted once
         counts = {

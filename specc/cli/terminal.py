@@ -136,7 +136,7 @@ def write_output(
 
 
 def print_json_result(values: Mapping[str, object]) -> bool:
-    """Print a result as one line of JSON if `--format json` is set; otherwise return False."""
+    """Print a result as one line of JSON if `--format json` is set. Otherwise return False."""
     settings = get_output_settings()
     if settings.format != "json":
         return False

@@ -47,7 +47,7 @@ class BeamHypothesis:
 
 @dataclass(frozen=True, slots=True)
 class _Beam:
-    """An unfinished hypothesis (live beam); `score` is the sum of its log-probabilities. `tokens`
+    """An unfinished hypothesis (live beam). `score` is the sum of its log-probabilities. `tokens`
     and `log_probs` have the same meaning as in `BeamHypothesis`.
     """
 
@@ -79,8 +79,8 @@ def search_beams(
     """Return the best `settings.num_return_sequences` hypotheses of each prompt in `prompt`, int64
     [batch, n], best first. A prompt may have fewer hypotheses.
 
-    `padding_mask` is a bool array [batch, n]. The model processes each prompt once; its beams share
-    the resulting KV cache.
+    `padding_mask` is a bool array [batch, n]. The model processes each prompt once, and its beams
+    share the resulting KV cache.
     """
     assert prompt.ndim == 2, "a prompt has the shape [batch, tokens]"
     if not len(prompt):

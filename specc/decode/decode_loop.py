@@ -81,7 +81,7 @@ def iterate_decode_steps(
 ) -> Iterator[DecodeStepOutput]:
     """Yield the tokens after `prompt` int64 [batch, n] step by step, until all sequences end.
 
-    `padding_mask` bool [batch, n] is the mask of the prompt; the decoder session has its own mask.
+    `padding_mask` bool [batch, n] is the mask of the prompt. The decoder session has its own mask.
     The model is never run on the last token of a sequence. Log-probabilities are computed from the
     model's logits, before penalty, temperature and filters. The seed and the batch index, or the
     index in `sample_indices`, determine the sampling of a sequence. A sequence with the delay d in
@@ -172,7 +172,7 @@ class FlattenedCodebookSession:
         return logits.reshape(-1, logits.shape[-1])
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder sequences; keep the codebooks of a batch element together."""
+        """Reorder sequences. Keep the codebooks of a batch element together."""
         self.session.reorder(indices[:: self.codebooks] // self.codebooks)
 
 

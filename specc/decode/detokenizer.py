@@ -16,7 +16,7 @@ that remain as context when older tokens are dropped."""
 
 
 class Detokenizer:
-    """The incremental detokenizer of one sequence; `feed` returns text that later tokens cannot
+    """The incremental detokenizer of one sequence. `feed` returns text that later tokens cannot
     change.
 
     `stopped` is true after a stop string, which ends the text. A possible prefix of a stop string
@@ -85,7 +85,7 @@ def find_stop_string(text: str, stop_strings: Iterable[str]) -> int | None:
 
 
 def compute_stop_prefix_length(text: str, stop_strings: Iterable[str]) -> int:
-    """Return the length of the longest suffix of a text that is a prefix of a stop string."""
+    """Return the length of a text's longest suffix that is a prefix of a stop string."""
     return max(
         (
             n
@@ -111,7 +111,7 @@ def make_stop_string_predicate(
 
 
 class BatchDetokenizer:
-    """The detokenizers of a batch; `feed` observes decode steps and detects stop strings."""
+    """The detokenizers of a batch. `feed` observes decode steps and detects stop strings."""
 
     def __init__(self, decode: Decode, batch_size: int, stop_strings: Iterable[str] = ()) -> None:
         stops = tuple(stop_strings)

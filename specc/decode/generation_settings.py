@@ -75,11 +75,11 @@ DEFAULT_NUM_BEAMS = 4
 class GenerationSettings:
     """Settings of logits processors, sampling and stopping criteria, named as in transformers.
 
-    `max_tokens` and `min_tokens` count generated tokens including the stop token; `max_length` and
-    `min_length` also count the prompt. `stop` are the stop token ids, `stop_strings` are the
-    strings before which generation stops, and `start` are the decoder start tokens (such as BOS) if
-    there is no prompt. 0 disables `top_k`, `min_p`, `epsilon_cutoff` and `eta_cutoff`; 1 disables
-    `top_p`, `typical_p`, `temperature` and `repetition_penalty`.
+    `max_tokens` and `min_tokens` count generated tokens including the stop token, while
+    `max_length` and `min_length` also count the prompt. `stop` are the stop token ids,
+    `stop_strings` are the strings before which generation stops, and `start` are the decoder start
+    tokens (such as BOS) if there is no prompt. 0 disables `top_k`, `min_p`, `epsilon_cutoff` and
+    `eta_cutoff`; 1 disables `top_p`, `typical_p`, `temperature` and `repetition_penalty`.
 
     `suppress_tokens` are never generated, and `begin_suppress_tokens` are not generated as the
     first token after `begin`, which lists the allowed token ids of each of the first steps.
@@ -176,7 +176,7 @@ def _iterate_setting_errors(given_settings: Mapping[str, object]) -> Iterator[Di
 def _merge_values(
     spec_settings: Mapping[str, object], given_settings: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Merge checked settings of the spec and of the caller, keyed by Python name."""
+    """Merge the spec's and the caller's checked settings, keyed by Python name."""
     spec_strategy, strategy_options = parse_strategy(spec_settings.get("strategy") or "greedy")
     strategy = given_settings.get("strategy") or _infer_strategy(given_settings) or spec_strategy
     values: dict[str, Any] = _rename_settings(GENERAL_OPTIONS, spec_settings)

@@ -45,7 +45,7 @@ class SettingConstraint:
 class GenerationOption:
     """One generation setting: `name` in Python, `spec_name` in a spec ("" if a spec cannot set it).
 
-    `strategies` are the strategies that support the setting; an empty tuple means all strategies.
+    `strategies` are the strategies that support the setting, where an empty tuple means all.
     `foreign_names` are the names of the setting in other programs, for suggestions.
     """
 

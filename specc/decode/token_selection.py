@@ -234,8 +234,9 @@ def apply_temperature(logits: Floats, temperature: float) -> Floats:
 Float64s: TypeAlias = NDArray[np.float64]
 
 SORTED_CANDIDATES = 1000
-"""Maximum number of candidates of top-p and min-p without top-k. Sorting the whole vocabulary takes
-nine times as long."""
+"""Maximum number of candidates for top-p and min-p without top-k. Sorting the whole vocabulary
+takes nine times as long.
+"""
 
 
 @immutable_dataclass

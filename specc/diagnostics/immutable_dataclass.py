@@ -21,8 +21,8 @@ def immutable_dataclass(cls: Any = None, /, *, slots: bool = True, kw_only: bool
     """Make a class an immutable dataclass. Assignments to fields are rejected by mypy, not at run
     time. `slots` and `kw_only` are the options of `dataclass`.
 
-    A frozen dataclass compiles six methods when its module is imported, which took a third of the
-    import time of `specc check`. `immutable_dataclass` compiles only the constructor.
+    A frozen dataclass compiles six methods when its module is imported, which took a third of
+    `specc check`'s import time. `immutable_dataclass` compiles only the constructor.
     """
     if cls is None:
         return partial(_decorate_class, slots=slots, kw_only=kw_only)
@@ -48,7 +48,7 @@ def _decorate_class(cls: type, **options: bool) -> type:
 
 
 def _get_no_values(instance: object) -> None:
-    """Return None as the compared value of each instance of a class without compared fields."""
+    """Return None, the compared value of an instance whose class has no compared fields."""
 
 
 def _are_equal(self: Any, other: Any) -> Any:

@@ -50,7 +50,7 @@ def expand_source_line(line: str) -> tuple[str, list[int]]:
 
 
 MAX_EXCERPT_WIDTH = 160
-"""Maximum number of columns of a displayed source line. Longer lines are truncated on both sides of
+"""Maximum number of columns in a displayed source line. Longer lines are truncated on both sides of
 the label.
 """
 
@@ -167,7 +167,7 @@ class SourceLineExcerpt:
         return cls(text, columns, offset, start, len(part) < len(line) - offset)
 
     def get_column(self, character: int) -> int:
-        """Return the 0-based display column of character `character` of the source line."""
+        """Return the 0-based display column of the source line's character `character`."""
         column = self.columns[max(0, min(character - self.first_character, len(self.columns) - 1))]
         return max(0, min(column - self.start + self.is_truncated_left, MAX_EXCERPT_WIDTH + 1))
 
@@ -241,7 +241,7 @@ def render_label_text(label: "Label", primary: "Label | None", colorize: Coloriz
 
 
 SYNTAX_CODE_PREFIX = "E01"
-"""The prefix of the diagnostic codes of syntax errors."""
+"""The prefix of diagnostic codes for syntax errors."""
 
 
 def render_diagnostics(diagnostics: Iterable["Diagnostic"], *, color: bool = False) -> str:
@@ -278,7 +278,7 @@ def render_full_diagnostic(diagnostic: "Diagnostic", *, color: bool = False) -> 
 
 
 MAX_SHOWN_LOCATIONS = 6
-"""Maximum number of displayed locations of one message."""
+"""Maximum number of locations displayed for one message."""
 
 
 def _render_repetitions(diagnostic: "Diagnostic") -> Iterator[str]:
@@ -328,7 +328,7 @@ def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diag
 
 
 MAX_REPR_LENGTH = 199
-"""Maximum number of characters of a `repr`, which notebooks display."""
+"""Maximum number of characters in a `repr`, which notebooks display."""
 MAX_TABLE_ROWS = 40
 MAX_CELL_LENGTH = 500
 

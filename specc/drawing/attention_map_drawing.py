@@ -90,7 +90,7 @@ def _describe_plot(plot: AttentionMaps) -> str:
 
 
 def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> list[Doubles]:
-    """Return the attention weights that determine the color scale; -inf marks masked positions."""
+    """Return the attention weights for the color scale, with -inf at masked positions."""
     if plot.image is not None and attention.key_axis.grid is not None:
         return [weights for _, weights in iterate_attention_panels(attention)]
     return [attention.get_masked_weights()]
@@ -251,8 +251,8 @@ def _draw_key_labels(
 
 
 def _get_cell_size(cells: int, heads: int) -> float:
-    """Return the size in points of a cell of a heat map with `cells` cells per side, such that
-    `heads` panels fit on the page with readable labels.
+    """Return the cell size in points of a heat map with `cells` cells per side, such that `heads`
+    panels fit on the page with readable labels.
     """
     # the panel width in points decreases with the number of heads
     target_width = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150

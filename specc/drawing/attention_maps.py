@@ -128,7 +128,7 @@ MAX_CELLS = 1 << 20
 """Maximum number of cells on a page (4 MiB of attention weights). Larger maps are max-pooled."""
 
 MAX_LABEL_LENGTH = 120
-"""Maximum number of characters of a label on a page."""
+"""Maximum number of characters in a label on a page."""
 
 MAX_PIXELS = 512
 
@@ -166,7 +166,7 @@ def _get_step(maps: Sequence[AttentionMap]) -> int:
 
 
 def _count_cells(attention: AttentionMap, step: int) -> int:
-    """Return the number of cells of a map after max-pooling with the pooling size `step`."""
+    """Return a map's number of cells after max-pooling with the pooling size `step`."""
     rows, columns = len(attention.query_axis.labels), len(attention.key_axis.labels)
     return len(attention.heads) * -(-rows // step) * -(-columns // step)
 

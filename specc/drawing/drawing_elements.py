@@ -128,7 +128,7 @@ def scale_image(image: Bytes, min_side: int, max_length: int) -> Bytes:
 INK, FAINT, PAPER = "#1d1d24", "#6b6b76", "#ffffff"
 
 MAX_LABEL_LENGTH = 28
-"""Maximum number of characters of a label in a drawing."""
+"""Maximum number of characters in a label of a drawing."""
 
 Anchor: TypeAlias = Literal["start", "middle", "end"]
 

@@ -64,7 +64,7 @@ def _make_chunk(kind: bytes, data: bytes) -> bytes:
 
 PIXELS_PER_POINT = 2
 MAX_PIXELS = 64_000_000
-"""Maximum number of pixels of a rendered image, equal to the limit for input images."""
+"""Maximum number of pixels in a rendered image, equal to the limit for input images."""
 
 SYSTEM_FONTS = (
     "DejaVuSans.ttf",

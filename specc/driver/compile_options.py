@@ -54,12 +54,11 @@ class CompileOptions(WeightSources):
 
     `dtype` is the storage type of float32 matrices: `f16`, `bf16`, `f32`, or "" for the dtype of
     the checkpoint. `weights_as` is the weight storage: `link`, `copy`, `inline`, or "" to choose
-    automatically. `graphs` are the graphs of a package (see `PACKAGE_GRAPHS`); an empty tuple
-    requests a single model file. `io_names` is the export profile
+    automatically. `graphs` are the graphs of a package (see `PACKAGE_GRAPHS`). If `graphs` is
+    empty, a single model file is written. `io_names` is the export profile
     (`specc.driver.genai_config_and_export_profiles`), and `generation_config` holds the settings of
     the `generate` graph (`specc.decode.generation_settings`). `precision` overrides the spec's
-    `quantize` section.
-    `for_external_quantization` prepares the model for external quantizers.
+    `quantize` section. `for_external_quantization` prepares the model for external quantizers.
     """
 
     output: str
@@ -293,7 +292,7 @@ ARGUMENT_KINDS: Mapping[str, OptionKind] = {
     **dict.fromkeys(("spec", "output"), PATH_OPTION),
     **{name: option.kind for name, option in {**SPEC_OPTIONS, **COMPILE_OPTIONS}.items()},
 }
-"""The option type of each Python argument of `check` and `compile`."""
+"""The option types of the Python arguments of `check` and `compile`."""
 
 
 COMPILE_GROUPS: Mapping[str, tuple[str, ...]] = {

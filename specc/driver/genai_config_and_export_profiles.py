@@ -99,7 +99,7 @@ def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSectio
 
 
 def _collect_special_tokens(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the special tokens of generation settings; `pad` defaults to the first stop token."""
+    """Return the generation settings' special tokens. `pad` defaults to the first stop token."""
     start, stop = (
         [] if tokens is None else [*convert_to_list(tokens)]
         for tokens in (settings.get("start"), settings.get("stop"))
@@ -127,7 +127,7 @@ RETURNED_LOGITS: Mapping[str, Literal["newest", "new"]] = {
     "genai": "newest",
 }
 """The positions whose logits the step returns, by profile. The `hf` profile returns the logits of
-all new positions; other profiles return only the logits of the last position.
+all new positions. Other profiles return only the last position's logits.
 """
 
 

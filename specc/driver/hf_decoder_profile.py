@@ -66,7 +66,7 @@ class GraphCopier(GraphBuilder):
     length_equations: dict[str, Dim] = field(default_factory=dict)
 
     def copy_required_nodes(self, graph: Graph, requested: Iterable[Value]) -> None:
-        """Copy the nodes of `graph` on which `requested` depends; copy no node twice."""
+        """Copy the nodes of `graph` on which `requested` depends. Copy no node twice."""
         copied = self.copied_values
         required = collect_required_nodes(
             [v for v in requested if v not in copied],

@@ -242,7 +242,7 @@ PAST_CROSS_ATTENTION, PRESENT_CROSS_ATTENTION = (
 
 
 def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ExportedGraphs:
-    """Build the three exported graphs; tokens are sampled from the output `source`. Raise E0752 if
+    """Build the three exported graphs. Tokens are sampled from the output `source`. Raise E0752 if
     the decoder uses encoder values other than keys, values and a mask.
     """
     layout = find_encoder_decoder_layout(derived)
@@ -336,7 +336,7 @@ def _rename_encoder(layout: EncoderDecoderLayout) -> tuple[Graph, Value]:
 
 
 _ENCODER_OUTPUT = "the encoder output"
-"""Temporary name of the encoder output; the spaces avoid conflicts with graph outputs."""
+"""Temporary name of the encoder output, whose spaces avoid conflicts with graph outputs."""
 
 
 def _declare_cross_mask(
@@ -369,9 +369,9 @@ def _fill_decoder_masks(layout: EncoderDecoderLayout, copier: GraphCopier, step:
 def _add_past_caches(
     layout: EncoderDecoderLayout, copier: GraphCopier, step: Graph, *, without_past: bool
 ) -> None:
-    """If `without_past` is true, replace the self-attention caches by empty constants; otherwise,
-    declare the self-attention cache and then the cross-attention cache of each layer. Inference
-    programs rely on the order of the caches.
+    """If `without_past` is true, replace the self-attention caches by empty constants. Otherwise,
+    declare each layer's self-attention cache and then its cross-attention cache. Inference programs
+    rely on the order of the caches.
     """
     layers = zip(layout.cache_layers, layout.cross_attentions, strict=True)
     for n, (layer, pair) in enumerate(layers):

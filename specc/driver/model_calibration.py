@@ -211,7 +211,7 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
 
 
 def _write_generator(job: LoweringJob, directory: Path) -> Path:
-    """Write the package that generates calibration samples unless it exists; return its path.
+    """Write the package that generates calibration samples unless it exists. Return its path.
 
     The weights of the package are float32, or quantized if the model is large. Raise E0859 if the
     model is not generative.
@@ -270,7 +270,7 @@ def _quantize_weights(
 
 
 def _estimate_factor_bytes(targets: CalibrationTargets) -> int:
-    """Return the peak bytes of the Cholesky factors of all experts of one stacked weight."""
+    """Return the peak size in bytes of the Cholesky factors for all experts in a stacked weight."""
     factor_bytes = Counter[str]()
     for tap_point, matrices in targets.tap_points.items():
         for name in {m.name for m in matrices if targets.expert_counts[m.name] > 1}:

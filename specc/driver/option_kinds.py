@@ -25,7 +25,7 @@ class OptionKind(NamedTuple):
 
 
 class Option(NamedTuple):
-    """An option of a command. `flag` is set if the flag differs from the option name;
+    """An option of a command. `flag` is set if the flag differs from the option name.
     `extra_arguments` are additional arguments of `add_argument`, such as the default.
     """
 
@@ -154,7 +154,7 @@ SPEC_OPTIONS: Mapping[str, Option] = {
 
 
 def add_options(parser: _ActionsContainer, options: Mapping[str, Option]) -> None:
-    """Declare the flags of a table of options."""
+    """Declare a command-line flag for each option in a table."""
     for name, option in options.items():
         metavar = {"metavar": option.placeholder} if option.placeholder else {}
         flags = (option.flag or f"--{name.replace('_', '-')}").split()

@@ -166,8 +166,8 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
         exported = apply_export_profile(job.options.io_names, job.model, converted)
         graphs |= {stem: _build_derived_graph(job, stem, g) for stem, g in exported.graphs.items()}
         extra_files = tuple(ExtraFile.from_json(n, data) for n, data in exported.json_files.items())
-        # only specc's runtime supports preallocated KV buffers; for other runtimes, KV caches grow
-        # by concatenation
+        # only specc's runtime supports preallocated KV buffers, so KV caches for other runtimes
+        # grow by concatenation
         if is_native_profile:
             step = exported.graphs["step"]
             graphs["step"], buffers = _build_buffered_step(job, step, converted)
@@ -310,7 +310,7 @@ def write_package(job: LoweringJob) -> CompileReport:
 
 
 def build_report(job: LoweringJob, written_model: WrittenModel, *remarks: str) -> CompileReport:
-    """Build the report on the written files; `remarks` precede the remarks on weights."""
+    """Build the report on the written files. `remarks` precede the remarks on weights."""
     warnings = (
         job.parameter_source.warnings if isinstance(job.parameter_source, CheckpointBinding) else ()
     )

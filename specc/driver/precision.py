@@ -89,8 +89,8 @@ def plan_quantization(
     ties: Mapping[str, str],
     other_graphs: Callable[[], Iterable[Graph]],
 ) -> QuantizationDecision:
-    """Choose the weight format of each parameter of `graph`; `other_graphs` builds the other graphs
-    of the spec.
+    """Choose a weight format for each parameter of `graph`. `other_graphs` builds the spec's other
+    graphs.
 
     Raise E0850 if a pattern has no match, E0851 if the target has no int4 support, E0852 if no
     weight can be quantized, E0853 if the group size is invalid, and E0963 if no layer can use

@@ -21,7 +21,7 @@ from specc.transforms.quantization_plan import (
 
 
 def list_weight_names(graph: Graph) -> tuple[str, ...]:
-    """Return the names of the weights of a graph that can be quantized."""
+    """Return the names of a graph's weights that can be quantized."""
     # imported here, because most specs are checked without running passes
     from specc.transforms.pass_pipeline import simplify_graph
 
@@ -76,7 +76,7 @@ def check_patterns_match(
     spans: Mapping[str, Span],
     iterate_other_graphs: Callable[[], Iterable[Graph]],
 ) -> None:
-    """Raise E0850 for `unmatched_patterns`, which match none of the weights `names` of a graph. A
+    """Raise E0850 for `unmatched_patterns`, which match none of a graph's weights `names`. A
     pattern of the spec (with a span in `spans`) may instead match a weight in another graph.
     """
     unmatched_patterns = tuple(unmatched_patterns)
@@ -164,8 +164,8 @@ def find_ineffective_options(
 ) -> Iterator[str]:
     """Yield a remark for each `quantize` setting that does not change the quantization plan.
 
-    `option_labels` maps entries to their display names; `make_plan` computes the plan of a
-    quantization request.
+    `option_labels` maps entries to their display names. `make_plan` computes a quantization
+    request's plan.
     """
     has_unquantized_head = weight_request.lm_head_kind == "none"
     alternatives = {

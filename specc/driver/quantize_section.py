@@ -39,7 +39,7 @@ LM_HEAD_BITS = ("8", "4", UNQUANTIZED)
 Head: TypeAlias = QuantizationKind | Literal["none", ""]
 LM_HEAD_KINDS: Mapping[str, Head] = {"8": "int8", "4": "int4", UNQUANTIZED: "none", "": ""}
 CALIBRATION_SETTINGS = ("calibration_samples", "calibration_data")
-"""The settings that choose the calibration data; at most one of the settings may be used."""
+"""The settings that choose the calibration data. At most one of them may be used."""
 NUMBER_SETTINGS = ("group_size", "lm_head_bits", "all")
 QUANTIZE_SETTINGS = (
     "default",
@@ -65,7 +65,7 @@ MAX_SAMPLES = 100_000
 """Maximum number of self-generated calibration sequences."""
 BOOLEAN_VALUES = ("true", "false")
 KV_CACHE_TYPES = ("int8", UNQUANTIZED)
-"""Storage dtypes of the KV cache; `none` means no quantization."""
+"""Storage dtypes of the KV cache, where `none` means no quantization."""
 
 
 def get_option_flag(name: str) -> str:
@@ -323,7 +323,7 @@ def _read_group_size(entries: Mapping[str, ast.QuantizeEntry]) -> int:
 
 def check_group_size(size: int, span: Span | None = None) -> None:
     """Raise E0853 if no kernel supports the group size."""
-    # exactly one bit of a power of two is set
+    # a power of two has exactly one bit set
     if MIN_GROUP_SIZE <= size <= MAX_GROUP_SIZE and size.bit_count() == 1:
         return
     raise_error(

@@ -39,7 +39,7 @@ from specc.syntax.dsl.expression_printer import format_expression
 from specc.weights.checkpoint_files import open_weights
 
 SCHEMA_FILE = "specc.schema.json"
-"""File name of the JSON Schema of YAML specs, which is written next to specs for editors."""
+"""Name of the JSON Schema file for YAML specs, which specc writes next to specs for editors."""
 SAMPLE_VALUES = {"int": "16", "float": "1.0", "bool": "false", "list": "[16]"}
 """Placeholder values, by type, for config fields without a default."""
 
@@ -47,7 +47,7 @@ SAMPLE_VALUES = {"int": "16", "float": "1.0", "bool": "false", "list": "[16]"}
 @dataclass(kw_only=True)
 class DerivedSpec:
     """A spec that extends a base spec: its name, the config values by path that override the
-    defaults, and the comment lines before and after the spec. With `omits_defaults`, the spec
+    defaults, and the comment lines before and after the spec. If `omits_defaults` is True, the spec
     contains only `config_values`. In a comment, `comment_separator` follows the name of a config
     field.
     """
@@ -152,7 +152,7 @@ def _format_value(
 MAX_CANDIDATES = 4
 """Maximum number of candidate specs whose tensor names are compared."""
 MAX_LISTED_LINES = 12
-"""Maximum number of listed differences of each kind."""
+"""Maximum number of differences to list per kind."""
 
 
 @dataclass(frozen=True, kw_only=True)

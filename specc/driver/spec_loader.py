@@ -69,13 +69,13 @@ class LoadedSpec:
     checkpoint: str = ""
     """The checkpoint directory, if the caller passed a directory instead of a spec."""
     repository: str = ""
-    """The directory that the caller passed; `checkpoint` may be one of its subdirectories."""
+    """The directory that the caller passed, whose subdirectory may be the `checkpoint`."""
     module_weights: Mapping[str, str] = field(default_factory=dict)
     """Weight directories of additional modules, by tensor name prefix."""
     quantization: "CheckpointQuantization | None" = None
     """The quantization of the checkpoint's weights, as its config.json describes it."""
     graphs: dict[str, Graph | None] = field(default_factory=dict, init=False, repr=False)
-    """Graphs built by `iterate_sibling_graphs`, by name; None for a graph that cannot be built."""
+    """Graphs built by `iterate_sibling_graphs`, by name, or None if a graph cannot be built."""
 
 
 def open_spec(

@@ -1,5 +1,5 @@
 """Load parameters from a checkpoint or from the spec's weights file, or initialize them from a
-seed; open a model for training.
+seed. Open specs for training.
 """
 
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ def count_weight_bytes(parameters: ParameterSource) -> tuple[int, int]:
         if parameters.get_tied_source(name) is None:
             dtype = parameters.get_stored_dtype(name)
             stored_bytes += count_tensor_bytes(parameter.shape, dtype)
-            # the runtime converts floats to float32; integers keep their dtype
+            # the runtime converts floats to float32, and integers keep their dtype
             memory_bytes += count_tensor_bytes(
                 parameter.shape, "f32" if dtype in FLOAT_DTYPES else dtype
             )
@@ -169,7 +169,7 @@ def _check_only_seed(sources: WeightSources) -> None:
 
 
 def _map_initializers(graph: Graph) -> dict[str, str]:
-    """Return the initializer of each parameter of a graph, by parameter name."""
+    """Return the initializers of a graph's parameters, by parameter name."""
     return {name: facts.initializer for name, facts in graph.parameter_facts.items()}
 
 

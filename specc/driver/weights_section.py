@@ -59,7 +59,7 @@ def evaluate_weight_rules(
 
 
 def _read_spec_rules(program: Program, env: LexicalScope) -> WeightRules:
-    """Read the weight rules of a spec and of the specs that it extends."""
+    """Read the weight rules of a spec, including those of the specs that it extends."""
     ties: list[TieRule] = []
     loads: list[LoadRule] = []
     ignores: list[IgnoreRule] = []
@@ -140,7 +140,7 @@ def resolve_spec_file(
     """Resolve the path of a file that a spec names, in or below the directory of the spec.
 
     Raise E0802 if the file cannot be read, and E0803 if the file is outside the spec's directory.
-    `description` describes the content; `option` is the command-line option that accepts any path.
+    `description` describes the content. `option` is the command-line option that accepts any path.
     """
     try:
         path = resolve_links(module.directory / name.value)
@@ -150,7 +150,7 @@ def resolve_spec_file(
             f"{description} `{escape_text(name.value)}` cannot be read: {error.reason}",
             name.span,
         )
-    # a spec must be portable, i.e. independent of the directories of one machine
+    # a spec must be portable, so it must not depend on one machine's directories
     is_absolute = Path(name.value).is_absolute()
     if is_absolute or not path.is_relative_to(module.directory):
         raise_error(
@@ -304,7 +304,7 @@ def _read_rearrange(call: _TransformCall) -> t.Expr:
 
 def _read_stack(call: _TransformCall) -> t.Expr:
     """Read the expression `stack("experts.{e}.w", e=8)`, in which the placeholder `{e}` expands to
-    0..7, or a `stack` of a list of tensors.
+    0..7, or a `stack` with a list of tensors.
     """
     parts = call.tensors
     if not call.call.options:
@@ -373,7 +373,7 @@ def check_weight_rules(
 
 
 def count_untied_parameters(graph: Graph) -> Dim:
-    """Return the number of parameters of a graph with marked ties, counting tied weights once."""
+    """Return the number of parameters in a graph with marked ties. Count tied weights once."""
     facts = graph.parameter_facts.values()
     return sum_dims(multiply_dims(f.type.shape) for f in facts if not f.tied_to)
 

@@ -127,7 +127,7 @@ def _read_scaling(config: JsonObject) -> LoraScaling:
 
 def _read_targets(config: JsonObject) -> LoraTargets:
     """Read the target modules of an adapter. A regular expression (or `all-linear`) is not
-    evaluated, because its run time is unbounded; instead, tensor names determine the modules.
+    evaluated, because its run time is unbounded. Tensor names determine the modules instead.
     """
     target_modules = _read_list(config, "target_modules", str)
     has_default_layers = _read_value(config, "layers_pattern") in (None, "", [])

@@ -109,7 +109,7 @@ KEY_TYPES: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(("lang_to_id", "task_to_id"), (dict, "a map of tokens")),
     **dict.fromkeys(("language", "task"), (str, "a string")),
 }
-"""The type of the non-null value of each key, and a description of the type for error messages."""
+"""The type of each key's non-null value, and a description of the type for error messages."""
 
 
 @dataclass

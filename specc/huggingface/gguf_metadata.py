@@ -59,8 +59,9 @@ MODEL_KEYS: Mapping[str, Mapping[str, str]] = {
 FIXED_VALUES: Mapping[str, Fields] = {"qwen3_moe": {"norm_topk_prob": True}}
 """Config values that are hard-coded in llama.cpp, by model type."""
 LARGEST_GEMMA = {"gemma2": 46, "gemma3_text": 62}
-"""Number of layers of the largest model of each type. Only the largest model scales queries by
-`hidden_size / num_attention_heads` instead of `head_dim`."""
+"""Number of layers in the largest model of each type. Only the largest model scales queries by
+`hidden_size / num_attention_heads` instead of `head_dim`.
+"""
 STOP_TOKEN_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 DEFAULT_THETA = 10000.0
 

@@ -1,5 +1,5 @@
-"""Read single settings of a preprocessor_config.json, with the defaults of the image processor
-classes of transformers.
+"""Read individual settings in a preprocessor_config.json, with the defaults of transformers' image
+processor classes.
 """
 
 import re
@@ -32,7 +32,7 @@ class _Defaults:
     sides. `crop_ratio` is the crop ratio of ConvNeXt. If `side_multiple` is set, images keep their
     aspect ratio, have sides that are multiples of `side_multiple`, and are padded to the model's
     size. If `is_page` is True, images keep their aspect ratio and are centered. `normalize` is the
-    default of `do_normalize`. `sizing` is the rule for dynamic image sizes; `settings` are the
+    default of `do_normalize`. `sizing` is the rule for dynamic image sizes, and `settings` are the
     defaults of its options.
     """
 
@@ -110,8 +110,8 @@ CHANNEL_KEYS = ("image_mean", "image_std")
 
 
 class ImageSettingsReader:
-    """A reader of single settings of a preprocessor config. A missing setting has the default of
-    the image processor class (`kind`). The methods raise E0422 for an unsupported value.
+    """A reader of individual settings in a preprocessor config. A missing setting has the default
+    of the image processor class (`kind`). The methods raise E0422 for an unsupported value.
     """
 
     def __init__(self, file: JsonObject, span: Span | None, sizing: str = "") -> None:

@@ -235,7 +235,7 @@ def count_known_keys(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[s
 
 @cache
 def read_config_keys(path: Path) -> frozenset[str]:
-    """Return the config.json keys that a built-in spec reads; parse only the spec's config."""
+    """Return the config.json keys that a built-in spec reads. Parse only the spec's config."""
     sections = CONFIG_SECTION.findall(path.read_text(encoding="utf-8"))
     source = Source(path.name, HEADERS[path.suffix] + "\n".join(sections))
     entries = [

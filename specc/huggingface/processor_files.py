@@ -22,7 +22,7 @@ SENTENCE_CONFIGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-"""File names of the encoder settings of sentence-transformers, in order of precedence."""
+"""Names of the files with sentence-transformers' encoder settings, in order of precedence."""
 SENTENCE_TRANSFORMERS_FILE = "config_sentence_transformers.json"
 ENCODER_PART = "transformer"
 """Name of the encoder in the generated spec and config of a sentence-transformers model."""

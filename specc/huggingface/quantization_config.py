@@ -55,7 +55,7 @@ COMPRESSED_FORMATS = (
 
 
 class _UnsupportedSettingError(Exception):
-    """Raised if a quantization setting is not supported; the message names the setting."""
+    """Raised if a quantization setting is not supported. The message names the setting."""
 
 
 def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization | None:
@@ -143,7 +143,7 @@ def _read_awq(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
 
 
 def _list_schemes(fields: Mapping[str, Json]) -> list[tuple[str, dict[str, Json]]]:
-    """Return the weight and activation quantization schemes of all groups of layers."""
+    """Return the weight and activation quantization schemes of all layer groups."""
     return [
         (key, value)
         for group in get_object(fields, "config_groups").values()

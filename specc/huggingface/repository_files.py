@@ -1,5 +1,5 @@
-"""Download model repositories; read their tokenizers, chat templates and files to copy into
-packages.
+"""Download model repositories, and read their tokenizers, chat templates and the files that
+packages contain.
 """
 
 import os

@@ -287,7 +287,7 @@ SUPPORTED_SETTINGS: Mapping[str, Sequence[object]] = {
     "similarity_fn_name": (None, "cosine"),
     "model_type": (None, "SentenceTransformer"),
 }
-"""The supported values of each key that is read or does not change embeddings; () means all."""
+"""The supported values of each key that is read or does not change embeddings. () means all."""
 
 
 def _iterate_unread_settings(
@@ -307,7 +307,7 @@ READ_TOKENIZER_ARGUMENTS = frozenset(
 
 
 def _iterate_unread_arguments(path: Path | None) -> Iterator[str]:
-    """Yield a remark for each ignored argument of the tokenizer or of a call of the tokenizer."""
+    """Yield a remark for each argument of the tokenizer or of a tokenizer call that is ignored."""
     settings = read_optional_object(path)
     for key in get_tokenizer_arguments(settings):
         if key not in READ_TOKENIZER_ARGUMENTS:

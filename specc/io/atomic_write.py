@@ -30,7 +30,7 @@ from specc.io.safe_read import describe_os_error, escape_text
 
 
 class WriteProgress(Protocol):
-    """An observer that receives the numbers of expected and of written bytes during writing."""
+    """An observer that counts expected and written bytes during writing."""
 
     def add_expected_bytes(self, size: int) -> None:
         """Add `size` to the number of bytes that are expected to be written."""
@@ -289,7 +289,7 @@ def _write_chunk(fd: int, chunk: Chunk) -> None:
 
 
 def _sync_after_rename(path: Path) -> None:
-    """Sync the directory after its only entry is published; a failure only raises E0815."""
+    """Sync the directory after its only entry is published. If this fails, only raise E0815."""
     try:
         platform.sync_directory(path)
     except OSError as error:
@@ -325,7 +325,7 @@ def _remove_stale_files(directory: Path) -> None:
 STALE_SECONDS = 3600
 """Age in seconds after which a temporary file of another host or container is considered stale."""
 _TEMPORARY_NAME = re.compile(r"\.?specc-(?:([0-9a-f]{8})-)?(\d+)-\w+")
-"""Pattern of names of temporary files. Earlier versions omitted the hash of the host."""
+"""Pattern of temporary file names. Earlier versions omitted the hash of the host."""
 
 
 @cache
@@ -347,7 +347,7 @@ def _read_file_or_link(path: str) -> str:
 
 
 def get_temporary_prefix() -> str:
-    """Return the prefix of the names of this process's temporary files, after the leading dot."""
+    """Return the prefix of this process's temporary file names, after the leading dot."""
     return f"specc-{get_process_namespace()}-{os.getpid()}-"
 
 

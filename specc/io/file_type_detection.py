@@ -15,7 +15,7 @@ from pathlib import Path
 from specc.io.safe_read import UnreadableFileError, compute_file_sha256, open_regular_file
 
 _SHARD_SUFFIX = re.compile(r"-\d+-of-\d+$")
-"""Pattern of the name suffix of files in a sharded checkpoint."""
+"""Pattern of the file name suffix in a sharded checkpoint."""
 
 _WEB_PAGE = (
     "a web page: the download returned a page instead of the file",
@@ -29,9 +29,9 @@ _NPZ_CONVERSION_COMMAND = (
     's.save_file(dict(numpy.load(sys.argv[2])), sys.argv[1])" {target} {source}'
 )
 _NPZ_START = re.compile(rb"PK\x03\x04.{0,250}?\.npy", re.DOTALL)
-"""Pattern of the start of a zip archive whose first file is a NumPy array (numpy.savez)."""
+"""Pattern of the first bytes in a zip archive that begins with a NumPy array (numpy.savez)."""
 _ONNX_START = re.compile(rb"\x08[\x03-\x1f]\x12[\x01-\x40][ -~]")
-"""Pattern of the start of an ONNX model: the IR version and the name of the producer."""
+"""Pattern of the first bytes in an ONNX model: the IR version and the producer name."""
 _FOREIGN_SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (
         b"version https://git-lfs",

@@ -28,7 +28,7 @@ MAX_DEPTH = 100  # maximum nesting depth of JSON files of specc
 
 
 class InvalidJsonError(ValueError):
-    """Raised if a JSON document is invalid; the message contains the reason."""
+    """Raised if a JSON document is invalid. The message contains the reason."""
 
 
 class DuplicateKeyError(InvalidJsonError):

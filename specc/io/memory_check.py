@@ -25,7 +25,7 @@ def get_free_memory() -> int | None:
 
 
 def _get_machine_memory() -> int | None:
-    """Return the number of free bytes of the machine, or None if it is unknown."""
+    """Return the machine's number of free bytes, or None if it is unknown."""
     try:
         lines = _MEMINFO_FILE.read_text(encoding="ascii").splitlines()
         fields = (line.partition(":") for line in lines)
@@ -42,7 +42,7 @@ def _get_machine_memory() -> int | None:
 def _get_cgroup_memory(
     directory: Path, limit_file: str, usage_file: str, cached_key: str
 ) -> int | None:
-    """Return the number of free bytes of the cgroup in `directory`, or None if it has no limit.
+    """Return the number of bytes that the cgroup in `directory` has free, or None without a limit.
     `cached_key` is the key of the reclaimable page cache in `memory.stat`.
     """
     try:

@@ -41,7 +41,7 @@ _SEEK_LOCK = threading.Lock()
 
 
 def read_at_offset(fd: int, size: int, offset: int) -> bytes:
-    """Read up to `size` bytes at `offset`. With `pread`, the file position does not change."""
+    """Read up to `size` bytes at `offset`. Platforms with `pread` keep the file position."""
     if "pread" in vars(os):
         return os.pread(fd, size, offset)
     with _SEEK_LOCK:

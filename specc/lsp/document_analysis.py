@@ -235,7 +235,7 @@ def find_nodes_at_offset(root: ast.Node, offset: int) -> list[ast.Node]:
         if span is not None:
             sized_nodes.append((span.start - span.end, node))
         stack.extend(iterate_children(node))
-    # nodes are sorted by length, longest first; a parent with the same span as its child stays
+    # sort nodes by length, longest first, so that a parent with the same span as its child stays
     # first
     return [node for _, node in sorted(sized_nodes, key=itemgetter(0))]
 

@@ -229,7 +229,7 @@ def _complete_graph_inputs(
 
 
 def _complete_declared_inputs(file: ast.File, names: set[str]) -> Iterator[CompletionItem]:
-    """Yield the entries of `inputs` of a file whose names are not in `names`."""
+    """Yield the entries of a file's `inputs` whose names are not in `names`."""
     for entry in iterate_declared_inputs(file):
         if entry.name not in names:
             yield CompletionItem(entry.name, "property", format_type_name(entry.type))

@@ -164,7 +164,7 @@ def _make_field_hover(field: ast.Field) -> HoverInfo:
 def _find_option_hover(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node], span: Span
 ) -> HoverInfo | None:
-    """Return the hover of a named argument of a call, or of a key of a record."""
+    """Return the hover of a named argument in a call, or of a key in a record."""
     calls = [n for n in nodes if isinstance(n, ast.Call)]
     if calls:
         return find_dotted_name_hover(analysis, calls[-1].function.path, span.start, is_called=True)
@@ -243,7 +243,7 @@ def _find_member_hover(
 
 
 def _find_local_hover(analysis: DocumentAnalysis, name: str, offset: int) -> HoverInfo | None:
-    """Return the hover of the last binding of a name before an offset, or None."""
+    """Return the hover of a name's last binding before an offset, or None."""
     item = find_enclosing_item(analysis.items, offset)
     bindings = [b for b in iterate_visible_bindings(item, offset) if b.name == name] if item else []
     if not bindings:
@@ -294,7 +294,7 @@ def make_item_hover(item: ast.Block | ast.Definition) -> HoverInfo:
 
 
 def _find_length_hover(analysis: DocumentAnalysis, name: str) -> HoverInfo | None:
-    """Return the hover of a dynamic dimension of this spec or of a base spec, or None."""
+    """Return the hover of a dynamic dimension in this spec or in a base spec, or None."""
     module: SpecNamespace | None = analysis.module
     while module is not None:
         for declaration in _iterate_dims(module, name):

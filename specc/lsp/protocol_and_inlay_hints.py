@@ -70,7 +70,7 @@ class DocumentLines:
         return end
 
     def get_offsets(self, text_range: lsp.Range) -> tuple[int, int]:
-        """Return the start and end offsets of a range of the protocol."""
+        """Return the start and end offsets of an LSP range."""
         offsets = (
             (position.line, position.character) for position in (text_range.start, text_range.end)
         )
@@ -112,7 +112,7 @@ SYMBOL_KINDS = {
 
 
 def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
-    """Convert the offsets of a span to a range of the protocol."""
+    """Convert the offsets of a span to an LSP range."""
     start_position, end_position = lines.get_position(start), lines.get_position(max(start, end))
     return lsp.Range(lsp.Position(*start_position), lsp.Position(*end_position))
 

@@ -246,7 +246,7 @@ def _propose_placeholder_edits(
 
 
 def _list_argument_spans(call: ast.Call, error_span: Span) -> list[Span]:
-    """Return the spans of the arguments of a call if the text of the error contains the call."""
+    """Return the spans of a call's arguments if the text of the error contains the call."""
     is_inside = call.span is not None and call.span.text in error_span.text
     return [a.span for a in call.args if is_inside and a.span]
 
@@ -274,7 +274,7 @@ CODE_CHARACTER = re.compile(r"[ =(@:&]")
 FINAL_PIECE = re.compile(r"(?P<add>)[^`]*: `(?P<piece>[^`\n]+)`")
 """The pattern of a help text that ends with code to insert."""
 REMOVAL_START = re.compile(r"(?:delete it|remove (?:it|one of the two))\b")
-"""The pattern of the beginning of a help text that suggests removing code."""
+"""The pattern that a help text begins with if it suggests removing code."""
 ONE_OF_PATTERN = re.compile(r"(?:it is|expected) one of ([\w.-]+(?:, [\w.-]+)*)")
 EXACT_ADVICE = re.compile(
     r"(?:write|choose another name, such as|[^`]+ is written|write [a-z]+(?: [a-z]+)? as|"
@@ -283,7 +283,7 @@ EXACT_ADVICE = re.compile(
 )
 """The pattern of a help text that consists only of code to insert."""
 ADVICE_START = re.compile(r"(?:(?:write|use|add|declare it:) )?`")
-"""The pattern of the beginning of a help text that contains code to insert."""
+"""The pattern that a help text begins with if it contains code to insert."""
 NAME_SUGGESTION = re.compile(r"did you mean `([^`\n]+)`\?")
 NAME_CHARACTERS = re.compile(r"[\w.-]+")
 MAX_TRIED = 16  # maximum number of quick fixes tried per diagnostic

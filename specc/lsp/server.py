@@ -42,8 +42,8 @@ class RequestHandlers:
     async def _wait_for_document(
         self, uri: str, *, is_complete: bool = False
     ) -> tuple[OpenDocument, DocumentAnalysis, DocumentLines] | None:
-        """Return an open document after the analysis of its first graph, or with `is_complete` of
-        all graphs.
+        """Return an open document after the analysis of its first graph or, if `is_complete` is
+        True, of all graphs.
         """
         document = self.documents.get_document(uri)
         if document is None:
@@ -85,7 +85,7 @@ class RequestHandlers:
         )
 
     async def handle_definition(self, params: lsp.DefinitionParams) -> lsp.Location | None:
-        """Return the location of the definition of the name at a position."""
+        """Return the location where the name at a position is defined."""
         hover = await self._find_hover(params)
         if hover is None or hover[0].definition is None:
             return None

@@ -97,7 +97,7 @@ def _get_doc(value: object) -> str:
 
 
 def _get_properties(schema: Schema) -> Mapping[str, object]:
-    """Return the schemas of the keys of a map, or {} if the map's schema lists no keys."""
+    """Return the schemas of a map's keys, or {} if the map's schema lists no keys."""
     properties = schema.get("properties", {})
     return properties if isinstance(properties, dict) else {}
 

@@ -36,7 +36,7 @@ ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")
 """Signatures of .npz files. The second signature marks an archive without members."""
 MAX_RANK = 16
 MAX_HEADER_BYTES = 10_000
-"""Maximum size of the header of a .npy file in bytes."""
+"""Maximum header size of a .npy file in bytes."""
 MAX_ARRAYS = 10_000
 """Maximum number of arrays in a .npz file."""
 
@@ -144,8 +144,8 @@ def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
 
 def convert_nested_lists(value: object, location: str, *, pad_left: bool = False) -> Array:
     """Convert nested lists to an array (bool, int64 or float64). Raise E0906 if the lists are
-    invalid. `location` describes the lists in messages. With `pad_left`, the help text shows the
-    lists padded on the left.
+    invalid. `location` describes the lists in messages. If `pad_left` is True, the help text shows
+    the lists padded on the left.
     """
     if isinstance(value, list) and {*map(type, value)} == {int}:  # usually token ids
         with suppress(OverflowError):  # `_flatten_lists` reports an overflow with its location
@@ -184,7 +184,7 @@ def _choose_list_dtype(flat: list[bool | int | float], location: str) -> type[np
 
 
 MAX_PADDED_ELEMENTS = 24
-"""Maximum number of elements of padded lists that a message shows."""
+"""Maximum number of padded list elements that a message shows."""
 
 
 def _pad_lists(value: object, pad_left: bool) -> list[list[object]]:

@@ -64,7 +64,7 @@ def parse_messages(value: object) -> list[dict[str, Json]]:
 
 
 def _parse_message(number: int, message: object) -> dict[str, Json]:
-    """Parse message `number` of a chat; error messages contain the number."""
+    """Parse message `number` of a chat. Error messages contain the number."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         _raise_invalid_chat(f"message {number} has no `role`")
     if "content" not in message:

@@ -26,7 +26,7 @@ BATCHED_RANK = 5
 """Rank of an array with several images per text. A single image has rank 3."""
 GROUPING_HELP = 'group the images by text: [["a.png", "b.png"], ["c.png"]]'
 CONCATENATED_SIZINGS = ("area", "tiles")
-"""Resize rules (`sizing`) for which the patches or tiles of all images of a text form one axis."""
+"""Resize rules (`sizing`) that put the patches or tiles of all images in a text on one axis."""
 
 
 def prepare_images(
@@ -85,7 +85,7 @@ def batch_images(
     graph: Graph, name: str, record: ImageConfig, groups: Sequence[Sequence[PreprocessedImage]]
 ) -> dict[str, Array]:
     """Return the image input and the shape input for `groups`, which contain the images of each
-    text or batch element. Smaller images are zero-padded; missing images are filled with zeros.
+    text or batch element. Smaller images are zero-padded, and missing images are filled with zeros.
     """
     values = [[image.values for image in group] for group in groups]
     shapes = [[np.array(image.shape, np.int64) for image in group] for group in groups]

@@ -98,8 +98,8 @@ def is_tiled(record: ImageConfig) -> bool:
 
 def flatten_patches(values: Floats, side: int, merge: int = 1, frames: int = 0) -> Floats:
     """Flatten float32 [channels, height, width] to [patches, features], in row-major order with
-    channels last. With `frames`, each patch has its channels first and is repeated for each frame.
-    The patches of a block of merge × merge patches follow each other.
+    channels last. If `frames` is set, each patch has its channels first and is repeated for each
+    frame. The patches of each merge × merge block are consecutive.
     """
     channels, rows, columns = values.shape
     step = side * merge

@@ -302,7 +302,7 @@ def _list_tokens(task_results: TaskResults, n: int, probabilities: Floats) -> li
 
 
 def _label_token(token: Fields, scores: Floats, task: Task, **changes: object) -> Fields:
-    """Return a token with its most likely label and the label's score; `changes` replace fields."""
+    """Return a token with its most likely label and the label's score. `changes` replace fields."""
     best = int(scores.argmax())
     label = {"entity": task.get_label(best), "score": float(scores[best])}
     return {**token, **label, **changes}

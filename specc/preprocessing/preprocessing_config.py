@@ -59,8 +59,8 @@ class TaskInput:
 @immutable_dataclass(slots=True, kw_only=True)
 class TaskKind:
     """A type of task: its inputs, its options with defaults, and the transformers classes and
-    output names that identify a graph. With `needs_tokenizer`, the task needs the offsets of a
-    tokenizer.json.
+    output names that identify a graph. If `needs_tokenizer` is True, the task needs the offsets
+    that a tokenizer.json provides.
     """
 
     inputs: tuple[TaskInput, ...]
@@ -244,7 +244,7 @@ class PreprocessingConfig:
         return self._map_files(lambda file: file.assign_name(stem))
 
     def rename_files(self, names: Mapping[str, str]) -> "PreprocessingConfig":
-        """Return a copy with new file names; `names` maps SHA-256 hashes to names."""
+        """Return a copy with new file names. `names` maps SHA-256 hashes to names."""
         return self._map_files(lambda f: f.with_file_name(names.get(f.sha256, f.name)))
 
     def load_files(self, directory: Path) -> "PreprocessingConfig":

@@ -64,22 +64,21 @@ class ImageConfig(RenamedFieldRecord):
     `do_center_crop` first crops the largest center region with the aspect ratio of `size`; by
     default the image is stretched. `resize_lengths` is the size before the center crop to `size`:
     height and width, or the shorter side; smaller images are padded with black. With
-    `resizes_to_uint8`, resizing rounds to 8-bit integers, as in Pillow. With
-    `shortest_longest_edge` the aspect ratio is kept: the shorter side is resized to the first
-    length unless the longer side would exceed the second length, sides are multiples of
-    `size_multiple`, and the image is zero-padded at the bottom and right to `size`. With
-    `pads_all_sides` the aspect ratio is kept, and the image is padded with black on all sides to
-    `size`. `do_align_long_axis` first rotates an image by 90° clockwise if its orientation
-    (portrait or landscape) differs from that of `size`. `invert` replaces a pixel by 255 - pixel;
-    `auto` inverts an image with a light border, for models that were trained on light strokes over
-    a dark background.
+    `resizes_to_uint8`, resizing rounds to 8-bit integers, as in Pillow. If `shortest_longest_edge`
+    is set, the aspect ratio is kept: the shorter side is resized to the first length unless the
+    longer side would exceed the second length, sides are multiples of `size_multiple`, and the
+    image is zero-padded at the bottom and right to `size`. If `pads_all_sides` is True, the aspect
+    ratio is kept, and the image is padded with black on all sides to `size`. `do_align_long_axis`
+    first rotates an image by 90° clockwise if its orientation (portrait or landscape) differs from
+    that of `size`. `invert` replaces a pixel by 255 - pixel; `auto` inverts an image with a light
+    border, for models that were trained on light strokes over a dark background.
 
-    With `sizing`, the output size depends on the image; it is within `size_bounds` and a multiple
-    of `size_multiple`. For tiled images, `size` is the tile size. `patch_lengths` flattens patches:
-    (side) with channels last, or (side, merge, frames) for blocks of merge × merge, repeated for
-    each frame. `shape_input` is the input with image shapes. `overview_tokens` precede the tokens
-    of tiles. With `max_side`, a feature map of more than 1.21 · `max_side`² tiles is shrunk, and
-    several images in one prompt are not tiled.
+    If `sizing` is set, the output size depends on the image. It is within `size_bounds` and a
+    multiple of `size_multiple`. For tiled images, `size` is the tile size. `patch_lengths` flattens
+    patches: (side) with channels last, or (side, merge, frames) for blocks of merge × merge,
+    repeated for each frame. `shape_input` is the input with image shapes. `overview_tokens` precede
+    the tokens of tiles. With `max_side`, a feature map of more than 1.21 · `max_side`² tiles is
+    shrunk, and several images in one prompt are not tiled.
     """
 
     tag = "image"
@@ -208,8 +207,8 @@ class LogMel(RenamedFieldRecord):
     """A log-mel spectrogram, float32 [bins, frames], the input of Whisper (arXiv:2212.04356, sec.
     2.2).
 
-    Audio shorter than `sample_count` is padded with silence. Longer audio is an error, or truncated
-    with `do_truncate`. `window_length` and `hop_length` are in samples.
+    Audio shorter than `sample_count` is padded with silence. Longer audio is an error unless
+    `do_truncate` is True. `window_length` and `hop_length` are in samples.
     """
 
     tag = "log_mel"
@@ -236,8 +235,8 @@ class FilterBanks(RenamedFieldRecord):
     """Kaldi log filter banks, float32 [frames, bins], with a window of 400 and a hop of 160
     samples, the input of the Audio Spectrogram Transformer (arXiv:2104.01778, sec. 2.1).
 
-    Shorter audio is zero-padded. Longer audio is truncated, or an error without `do_truncate`. With
-    `do_normalize`, each value is normalized to `(x - mean) / (2 * std)`.
+    Shorter audio is zero-padded. Longer audio is truncated if `do_truncate` is True, and an error
+    otherwise. If `do_normalize` is True, each value is normalized to `(x - mean) / (2 * std)`.
     """
 
     tag = "filter_banks"

@@ -54,7 +54,7 @@ def convert_input(value: object, name: str) -> object:
 
 def convert_to_array(value: object, name: str, *, pad_left: bool = False) -> Array:
     """Convert a value or nested lists of numbers to an array. Raise E0906 if the value is invalid.
-    With `pad_left`, the help text shows lists padded on the left.
+    If `pad_left` is True, the help text shows lists padded on the left.
     """
     if isinstance(value, np.ndarray):
         return value

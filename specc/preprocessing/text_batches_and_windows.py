@@ -90,8 +90,8 @@ def is_left_padded(graph: Graph, name: str, generated_input: str) -> bool:
 
 
 def find_mask_input(graph: Graph, name: str, rank: int | None = None) -> str:
-    """Return the name of the padding mask of the input `name`, or "" if there is none. A mask has
-    the axes of the input or, with `rank`, the first `rank` axes of the input.
+    """Return the name of the input's padding mask, or "" if there is none. A mask has the axes of
+    the input or, with `rank`, the first `rank` axes of the input.
     """
     shape = graph.inputs[name].shape[:rank]
     inputs = graph.inputs.items()
@@ -198,9 +198,9 @@ def _add_special_tokens(
 def truncate_encoding(
     encoding: TextEncoding, max_tokens: int, truncates_left: bool = False
 ) -> TextEncoding:
-    """Truncate an encoding to `max_tokens` tokens at the end of the text (with `truncates_left`, at
-    the beginning). Special tokens at both ends are kept. As in `tokenizers`, an encoding with more
-    special tokens than `max_tokens` is not truncated.
+    """Truncate an encoding to `max_tokens` tokens at the end of the text (at the beginning if
+    `truncates_left` is True). Special tokens at both ends are kept. As in `tokenizers`, an encoding
+    with more special tokens than `max_tokens` is not truncated.
     """
     excess = len(encoding.ids) - max_tokens
     if excess <= 0 or not max_tokens or sum(encoding.special_tokens_mask) > max_tokens:
@@ -222,7 +222,7 @@ def _find_content_end(encoding: TextEncoding) -> int:
 
 
 DOC_STRIDE = 128
-"""Maximum overlap in tokens of consecutive windows of a long context."""
+"""Maximum overlap of consecutive context windows in tokens."""
 
 
 def split_into_context_windows(encoding: TextEncoding, max_tokens: int) -> list[TextEncoding]:
@@ -261,8 +261,8 @@ def batch_encodings(
     with_token_types: bool,
     generated_input: str,
 ) -> dict[str, Array]:
-    """Batch encodings. Return the input `name` [batch, longest], the padding mask, and with
-    `with_token_types` the token type ids.
+    """Batch encodings. Return the input `name` [batch, longest], the padding mask and, if
+    `with_token_types` is True, the token type ids.
     """
     ids = [np.array(encoding.ids, np.int64) for encoding in encodings]
     arrays = batch_sequences(graph, name, ids, generated_input=generated_input)

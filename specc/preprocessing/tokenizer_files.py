@@ -190,8 +190,8 @@ class RenamedFieldRecord(JsonRecord):
 class JsonTokenizer(RenamedFieldRecord):
     """A tokenizer defined by a `tokenizer.json`.
 
-    With `adds_special_tokens`, the tokenizer adds its special tokens, such as [CLS] and [SEP].
-    Start and end tokens are added unless the tokenizer has already added them.
+    If `adds_special_tokens` is True, the tokenizer adds its special tokens, such as [CLS] and
+    [SEP]. Start and end tokens are added unless the tokenizer has already added them.
     `image_token_repetition` is the id of an image placeholder and its number of repetitions.
     `placeholder_replacement` is a placeholder in texts and its replacement before tokenization: one
     text, or the texts of a grid cell (with `$row` and `$column`), between rows, after the last row,

@@ -39,7 +39,7 @@ def _compute_growth(step: object) -> int:
 
 
 def _compute_replacement_growth(step: Mapping[str, object]) -> int:
-    """Return the ratio of the length of a replacement to the length of the shortest match."""
+    """Return the ratio of a replacement's length to the length of the shortest match."""
     match step:
         case {"content": str(content), "pattern": {"String": str(text)}} if text:
             return max(1, -(-len(content) // len(text)))
@@ -58,7 +58,7 @@ def _can_match_empty(pattern: object) -> bool:
 
 
 def _compute_template_growth(step: Mapping[str, object]) -> int:
-    """Return the length of a template: 1 per text, plus the number of ids of its special tokens."""
+    """Return the length of a template: 1 per text, plus the ids of its special tokens."""
     match step:
         case {"single": list(pieces), "special_tokens": dict(special_tokens)}:
             return max(1, sum(_count_piece_ids(piece, special_tokens) for piece in pieces))
@@ -105,8 +105,9 @@ GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
 """The factor by which a step may lengthen a text, by step type. Other types lengthen no text."""
 
 MAX_TRIE_NODES = 1 << 22
-"""Maximum number of trie nodes of a vocabulary (E0941). The `tokenizers` package needs up to 290
-bytes per node. A vocabulary of 900 000 natural-language pieces has about 3 million nodes."""
+"""Maximum number of trie nodes for a vocabulary (E0941). The `tokenizers` package needs up to 290
+bytes per node. A vocabulary of 900 000 natural-language pieces has about 3 million nodes.
+"""
 MAX_NORMALIZED_LENGTH = 1 << 25
 """Maximum length in characters of a text after all steps of one component (E0941). The `tokenizers`
 package needs up to 32 bytes per character."""
@@ -139,7 +140,7 @@ def check_tokenizer_limits(
 
 
 def _list_added_texts(content: Mapping[str, object]) -> list[str]:
-    """Return the texts of the added tokens of a tokenizer."""
+    """Return the texts of a tokenizer's added tokens."""
     tokens = content.get("added_tokens")
     tokens = tokens if isinstance(tokens, list) else []
     return [str(token.get("content")) for token in tokens if isinstance(token, dict)]

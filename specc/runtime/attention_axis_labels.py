@@ -146,7 +146,7 @@ class AttentionAxisLabeler:
         return None
 
     def _label_generated_tokens(self) -> AttentionMapAxis | None:
-        """Label generated tokens of the first batch element; return None without a tokenizer."""
+        """Label the first batch element's generated tokens, or return None without a tokenizer."""
         record = self._find_output_tokenizer()
         if record is None or self.generated_tokens is None:
             return None

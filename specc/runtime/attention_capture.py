@@ -34,7 +34,7 @@ MAX_INDEX = 9999
 
 @immutable_dataclass(kw_only=True)
 class AttentionSelection:
-    """A selection of attention maps by scope pattern, layers and heads; empty fields select all."""
+    """A selection of attention maps by scope pattern, layers and heads. Empty fields select all."""
 
     scope: str = ""
     layers: tuple[int, ...] = ()
@@ -253,7 +253,8 @@ def capture_generation_attention(
     if result.num_codebooks:
         # the graph's token input is delayed by codebook: [batch, time, codebooks]
         tokens = np.array([[step.tokens[0] for step in stream.logged_steps]], np.int64)
-    # keep only inputs without a time axis; other inputs are recomputed for the whole sequence
+    # keep only inputs without a time axis, because other inputs are recomputed for the whole
+    # sequence
     inputs_of_first: dict[str, object] = {
         name: value[:1] if inputs[name].shape[:1] == (signature.batch_size,) else value
         for name, value in stream.prepared_inputs.items()

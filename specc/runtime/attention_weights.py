@@ -44,7 +44,7 @@ def locate_attention_nodes(graph: Graph) -> dict[str, AttentionNode]:
 def _get_weights_and_mask(
     node: Node, results: Sequence[Value | None]
 ) -> tuple[Value | None, Value | None]:
-    """Return the attention weights and the mask of a node; a missing value is None."""
+    """Return the attention weights and the mask of a node, or None for a missing value."""
     if isinstance(node.op, ops.Attend):
         return results[1], node.op.mask(node)
     if not isinstance(node.op, ops.WeightedSum):
@@ -163,7 +163,7 @@ NestedValues: TypeAlias = Mapping[str, tuple[tuple[Node, ...], Value]]
 def _evaluate_values(
     graph: Graph, requested: NestedValues, inputs: Arrays, parameters: Callable[[], Arrays]
 ) -> Arrays:
-    """Evaluate values of a graph and of its loop bodies. Values of a loop body are stacked over the
+    """Evaluate values in a graph and in its loop bodies. Values of a loop body are stacked over the
     iterations. `parameters` is called only if a value depends on parameters.
     """
     if not requested:

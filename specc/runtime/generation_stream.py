@@ -265,7 +265,7 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
 def _iterate_beam_tokens(
     best_beams: Sequence[BeamHypothesis], padding_token: int
 ) -> Iterator[DecodeStepOutput]:
-    """Yield the tokens of the best hypothesis of each prompt step by step."""
+    """Yield the tokens of each prompt's best hypothesis step by step."""
     for step in range(max((len(beam.tokens) for beam in best_beams), default=0)):
         tokens = [
             beam.tokens[step] if step < len(beam.tokens) else padding_token for beam in best_beams

@@ -240,7 +240,7 @@ def _can_sample_first_token(graph: Graph, generation: GenerateSection) -> bool:
 
 
 def get_logits_vocabulary_size(graph: Graph, generation: GenerateSection) -> int | None:
-    """Return the size of the vocabulary axis of the logits, or None if the size is dynamic."""
+    """Return the size of the logits' vocabulary axis, or None if the size is dynamic."""
     return graph.outputs[generation.logits_output].shape[-1].number
 
 

@@ -18,8 +18,9 @@ from specc.runtime.model_inputs import ModelInputs, find_axis
 @dataclass(frozen=True)
 class GuidedSession:
     """A decoder session for a batch of n sequences. `session` has 2 n batch elements: each sequence
-    with the condition, followed by the same sequence without it. With `uses_log_probs`, the session
-    extrapolates log-probabilities, which a repetition penalty changes differently from logits.
+    with the condition, followed by the same sequence without it. If `uses_log_probs` is True, the
+    session extrapolates log-probabilities, which a repetition penalty changes differently from
+    logits.
     """
 
     session: DecoderSession

@@ -12,8 +12,8 @@ Shift = tuple[Value, int, int]
 
 
 def find_valid_id_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, range]:
-    """Return the range of valid values of each integer input from which indices of embedding
-    lookups or gathers are computed. `sizes` are the sizes of symbolic dimensions.
+    """Return the range of valid values for each integer input that determines indices of embedding
+    lookups or gathers. `sizes` are the sizes of symbolic dimensions.
 
     Index expressions of the form `x + 1` or `-x` are inverted. For other expressions such as
     `embedding(max(ids, 0))`, the result is the index range of the smallest table. Loop bodies are

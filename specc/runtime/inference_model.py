@@ -31,7 +31,7 @@ class InferenceModel(Closeable):
     """A model file or package at `path`, whose graphs are opened on `provider` on first use.
 
     `graph` restricts a package to one graph. If `graph` is "", each method uses its default graph.
-    With `verify_contents`, all bytes are verified by hash.
+    If `verify_contents` is True, all bytes are verified by hash.
     """
 
     path: Path
@@ -279,8 +279,8 @@ def open_compiled_model(
     verify_contents: bool = False,
     files: PackageFiles | None = None,
 ) -> InferenceModel:
-    """Open the model file or package at `path`. With `verify_contents`, verify all bytes by hash.
-    `files` are the files of the package if they are already open.
+    """Open the model file or package at `path`. If `verify_contents` is True, verify all bytes by
+    hash. `files` are the files of the package if they are already open.
 
     Raise E0802 or E0830 to E0832 if a package cannot be opened or lacks `graph`.
     """

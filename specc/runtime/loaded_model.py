@@ -94,7 +94,7 @@ STORAGE_DTYPES = {"i8": "int8", "u8": "uint8", "i4": "int4", "f32": "float32"}
 
 
 def _list_types(format: QuantizationFormat, shape: tuple[int, ...]) -> list[object]:
-    """Return the shape and NumPy dtype of each stored tensor of a weight with the shape `shape`."""
+    """Return the shape and NumPy dtype of each tensor that stores a weight of shape `shape`."""
     return [
         (format.compute_tensor_shape(shape, role), STORAGE_DTYPES[format.get_dtype(role)])
         for role in format.tensor_roles
@@ -217,7 +217,7 @@ class LoadedModel:
 def load_model(
     path: str, *, provider: str = "cpu", threads: int = 0, verify_contents: bool = False
 ) -> LoadedModel:
-    """Load a compiled model. With `verify_contents`, verify all bytes by hash.
+    """Load a compiled model. If `verify_contents` is True, verify all bytes by hash.
 
     Raise E0918 if the file has no specc manifest, E0929 if the weights have changed since they were
     compiled, and E0921 or E0922 if the execution provider is not available.
@@ -239,7 +239,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     """Raise E0929 if the model or its external data differ from the files that were compiled.
 
     Models with more than MAX_BYTES_HASHED_ON_LOAD of embedded weights, and all bytes after the
-    first mebibyte of a weight file, are verified only with `verify_contents`.
+    first mebibyte of a weight file, are verified only if `verify_contents` is True.
     """
     directory, name = file.path.parent, file.path.name
     recorded = package_index_and_integrity.parse_weight_files(manifest.weights.get("beside", {}))
@@ -388,7 +388,7 @@ def _check_lengths(graph: Graph, lengths: Mapping[str, int]) -> None:
 
 
 def _list_dynamic_lengths(graph: Graph) -> list[str]:
-    """Return the names of the symbolic dimensions of the inputs, in order."""
+    """Return the names of the inputs' symbolic dimensions, in order."""
     dims = (d for v in graph.inputs.values() for d in v.shape)
     symbols = dict.fromkeys(symbol for dim in dims for symbol in sorted(dim.symbols()))
     return [symbol for symbol in symbols if symbol not in graph.length_equations]

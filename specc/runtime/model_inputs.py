@@ -131,7 +131,7 @@ class ModelInputs:
         return prepared
 
     def _convert_value(self, name: str, value: object) -> object:
-        """Convert an input value to an array or to strings; keep a list of numbers unchanged."""
+        """Convert an input value to an array or to strings. Keep a list of numbers unchanged."""
         is_multiple = is_multi_image_input(self.graph, self.preprocessing, name)
         if images_by_text := convert_image_arrays(value, name) if is_multiple else []:
             return merge_images(self.graph, name, images_by_text)
@@ -172,8 +172,8 @@ def build_model_inputs(
 def find_unused_inputs(
     graph: Graph, defaults: Graph | None, read_names: Iterable[str]
 ) -> frozenset[str]:
-    """Return the inputs without a consumer: inputs that are neither in `read_names` nor a source of
-    the default of an input in `read_names`.
+    """Return the inputs without a consumer. They are neither in `read_names` nor used by the
+    default of an input in `read_names`.
     """
     pending, used_names = list(read_names), set[str]()
     while pending:

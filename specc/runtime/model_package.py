@@ -94,8 +94,8 @@ class ModelPackage(PackageFiles):
 
 
 def open_package(path: str | Path, *, verify_contents: bool = False) -> ModelPackage:
-    """Open a package. With `verify_contents`, also read all weights and verify their hashes. Raise
-    the errors of `open_package_files`.
+    """Open a package. If `verify_contents` is True, also read all weights and verify their hashes.
+    Raise the errors of `open_package_files`.
     """
     return ModelPackage(**vars(open_package_files(Path(path), verify_contents=verify_contents)))
 

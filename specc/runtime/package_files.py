@@ -33,7 +33,7 @@ from specc.io.safe_read import (
 
 @dataclass(frozen=True)
 class PackageFiles:
-    """The files of a package, checked against its index; `models` are parsed models by role."""
+    """The files of a package, checked against its index. `models` are parsed models by role."""
 
     path: Path
     index: PackageIndex

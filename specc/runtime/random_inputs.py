@@ -160,8 +160,8 @@ def _sample_mask(
 ) -> Array:
     """Sample a padding mask. Every batch element except the first has padding.
 
-    A density of 1 means no padding; a density near 0 means mostly padding. If the mask declares no
-    padding side, left and right padding alternate.
+    A density of 1 means no padding, and a density near 0 means mostly padding. If the mask declares
+    no padding side, left and right padding alternate.
     """
     length = shape[-1]
     # at the default density, at least half of each sequence is valid
@@ -304,7 +304,7 @@ class StepInputSampler:
         inputs = make_random_inputs(self.encoder, {**dict.fromkeys(symbols, 1), **sizes}, rng)
         shared = self.encoder.inputs.keys() & {*self.metadata.loop_invariant_inputs}
         inputs |= {n: step_inputs[n] for n in shared}
-        # The generated input has no positions when the encoder runs; only its other axis sizes
+        # The generated input has no positions when the encoder runs, so only its other axis sizes
         # matter.
         if (name := self.metadata.generation.sequence_input) in inputs:
             inputs[name] = inputs[name][:, :0]

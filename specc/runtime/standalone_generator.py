@@ -58,7 +58,7 @@ def run_standalone_generator(
 
 
 def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
-    """Return the prepared values of the graph's inputs; the graph computes all other values."""
+    """Return the prepared values of the graph's inputs. The graph computes all other values."""
     input_signature = request.model.input_signature
     known_names = accepted = {*session.inputs, *session.optional_inputs}
     if request.starts_without_prompt and input_signature.sequence_input in session.optional_inputs:

@@ -37,7 +37,7 @@ class StreamingModel(StepGraphs):
 
     @cached_property
     def time_axes(self) -> dict[str, int]:
-        """The index of the time axis of each streamed input."""
+        """The time axis index of each streamed input."""
         length = self.input_signature.sequence_length
         return {
             name: value.shape.index(length)
@@ -93,7 +93,7 @@ class StreamingModel(StepGraphs):
         return results
 
     def start_stream(self, **constant_inputs: object) -> "InputStream":
-        """Start a stream; pass inputs without a time axis. Raise E0910 if a name is unknown."""
+        """Start a stream with the inputs without a time axis. Raise E0910 if a name is unknown."""
         inputs, time_axes = self.input_signature.graph.inputs, self.time_axes
         for name in constant_inputs:
             if name not in inputs:
@@ -136,7 +136,7 @@ class InputStream:
 
     def push(self, *, last: bool = False, **pieces: object) -> dict[str, Array]:
         """Process the next piece of the inputs, and return the new positions of every output. The
-        number of positions in a piece must be a multiple of the chunk size, except with `last`.
+        number of positions in a piece must be a multiple of the chunk size unless `last` is True.
 
         Raise E0976 if a piece is not a multiple of the chunk size, E0979 if a remainder at the end
         would have produced outputs, E0978 if the stream has ended or an input is constant, E0943 if

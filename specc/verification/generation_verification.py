@@ -58,7 +58,7 @@ MAX_TOKENS = 8
 def iterate_generation_rounds(
     model: LoadedModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
-    """Compare generation by the model with generation by the reference; yield the result of each
+    """Compare generation by the model with generation by the reference. Yield the result of each
     round. Raise E0930 at the first difference of a token, probability or score that rounding does
     not explain.
     """
@@ -238,8 +238,8 @@ class _ReferenceSession:
 
 
 def _compare_tokens(decode: _ReferenceDecode, sizes: Mapping[str, int]) -> VerificationRound:
-    """Compare the tokens, probabilities and scores of the model with those of the reference; return
-    the result of the round. Raise E0930 unless the results agree up to rounding.
+    """Compare the model's tokens, probabilities and scores with those of the reference. Return the
+    result of the round. Raise E0930 unless the results agree up to rounding.
     """
     results, expected = decode.run_model(), decode.compute_results()
     differences, max_error = compare_results(results, expected)
@@ -261,8 +261,8 @@ def _explain_difference(
     mismatches: Mapping[str, ResultDifference],
     sizes: Mapping[str, int],
 ) -> str:
-    """Return a note if perturbations of the size of rounding errors also change the results of the
-    reference, otherwise raise E0930.
+    """Return a note if perturbations as small as rounding errors also change the reference's
+    results. Raise E0930 otherwise.
     """
     half_dtype = find_half_dtype(decode.graph)
     bounds = {name: np.zeros(np.shape(value)) for name, value in expected.items()}

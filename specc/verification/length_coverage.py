@@ -32,8 +32,8 @@ STRIDES: tuple[int, ...] = (*range(1, 65), *range(80, 2049, 16))
 
 @dataclass(frozen=True, order=True)
 class LengthThreshold:
-    """The smallest axis size at which a constant in a mask has an effect; `stride` is the number of
-    positions of the axis per position of the mask.
+    """The smallest axis size at which a constant in a mask has an effect. `stride` is the number of
+    axis positions per mask position.
     """
 
     length: int
@@ -248,7 +248,7 @@ def iterate_lengths_above_thresholds(
 
 
 def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[dict[str, int]]]:
-    """Yield lists of axis sizes in order of preference; one entry of each list is used."""
+    """Yield lists of axis sizes in order of preference. The caller uses one entry of each list."""
     constants = _filter_thresholds(constants, lambda _, t: t.length <= MAX_CONSTANT * t.stride)
     passes = [(constants, blocks), (_merge_thresholds(constants, blocks), {})]
     for thresholds, upper_bounds in passes if blocks else passes[:1]:
@@ -278,7 +278,7 @@ def _choose_axis_lengths(
 def _merge_thresholds(
     constants: Thresholds, blocks: Thresholds
 ) -> dict[str, list[LengthThreshold]]:
-    """Return the thresholds of constants and of blocked attention, sorted by symbol and length."""
+    """Merge the thresholds of constants and of blocked attention, sorted by symbol and length."""
     symbols = sorted({*constants, *blocks})
     return {s: sorted([*constants.get(s, ()), *blocks.get(s, ())]) for s in symbols}
 

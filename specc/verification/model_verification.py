@@ -60,7 +60,7 @@ def iterate_rounds(
     sample_inputs: SampleInputs | None = None,
     max_lengths: Mapping[str, int] | None = None,
 ) -> Iterator[VerificationRound]:
-    """Compare a model with the reference on random inputs; yield the result of each round. Raise
+    """Compare a model with the reference on random inputs. Yield the result of each round. Raise
     E0930 at the first output that differs by more than the tolerance.
 
     A model with quantized weights is compared, without activation quantization, to the reference
@@ -69,8 +69,8 @@ def iterate_rounds(
     lists the subgraphs that no round executed, and the axis sizes that exceed the cost limit. Raise
     E0932 at the end if a result is too sensitive to rounding in at least half of the rounds.
 
-    `sample_inputs` replaces the random inputs; `max_lengths` limits axis sizes that the graph does
-    not limit.
+    `sample_inputs` replaces the random inputs, and `max_lengths` limits axis sizes that the graph
+    does not limit.
     """
     if model.manifest.decoding is not None:
         yield from iterate_generation_rounds(model, seed=seed, rounds=rounds)
@@ -99,7 +99,7 @@ def iterate_rounds(
 @dataclass(kw_only=True)
 class _ReferenceComparison:
     """A compiled model and its float64 reference. `inconclusive_counts` maps each result to the
-    number of rounds in which it is too sensitive to rounding; `compared_rounds` is the total number
+    number of rounds in which it is too sensitive to rounding. `compared_rounds` is the total number
     of rounds.
     """
 

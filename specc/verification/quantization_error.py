@@ -1,5 +1,5 @@
 """Measure the quantization error of each output of a model relative to a baseline, and replace the
-entries of int8 KV caches in the reference by the entries of the model.
+reference's int8 KV cache entries by those of the model.
 """
 
 from collections.abc import Iterator, Mapping
@@ -100,8 +100,8 @@ class OutputError:
     position_count: int = 0
 
     def add_result(self, quantized_result: Array, baseline_result: Array, is_logits: bool) -> None:
-        """Add a result of the quantized model and of the baseline. If `is_logits`, also compare
-        token distributions.
+        """Add a result of the quantized model and of the baseline. If `is_logits` is True, also
+        compare token distributions.
         """
         a, b = quantized_result.astype(np.float64), baseline_result.astype(np.float64)
         is_finite = np.isfinite(a) & np.isfinite(b)

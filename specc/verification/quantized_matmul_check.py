@@ -17,8 +17,8 @@ UINT8_ZERO_POINT = 128
 KERNEL_LANES = 16
 """Number of products that kernels sum before they add partial sums in float32."""
 ERROR_FACTOR = 10
-"""Error bound as a multiple of `√n u` times the sum of the magnitudes of the terms. Measured errors
-were up to 4.4 (K from 20 to 136, groups of 32 to 256).
+"""Error bound as a multiple of `√n u` times the sum of the terms' magnitudes. Measured errors were
+up to 4.4 (K from 20 to 136, groups of 32 to 256).
 """
 
 
@@ -38,7 +38,7 @@ class QuantizedMatMuls:
 
     def compare_and_format(self, inputs: Mapping[str, Array], sizes_text: str) -> str:
         """Run the model and compare its quantized MatMul nodes. Return the text to append to the
-        line of the verification round. Raise E0855 if a result differs; its message contains
+        line of the verification round. Raise E0855 if a result differs. Its message contains
         `sizes_text`, the formatted axis sizes.
         """
         if self.session is None or not self.matmuls:
@@ -52,7 +52,7 @@ def compare_quantized_matmuls(
     matmuls: Iterable[QuantizedMatMul], results: Mapping[str, Array], sizes_text: str
 ) -> float:
     """Return the largest relative error of the MatMul nodes, whose operands and results are in
-    `results`. Raise E0855 if the error exceeds the tolerance; its message contains `sizes_text`,
+    `results`. Raise E0855 if the error exceeds the tolerance. Its message contains `sizes_text`,
     the formatted axis sizes.
     """
     max_error = 0.0
@@ -119,7 +119,7 @@ def _compute_group_matmul_error(
 
 
 def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
-    """Return `(x - zero_point) @ w`; a product in a loop has one zero point per iteration."""
+    """Return `(x - zero_point) @ w`. A product in a loop has one zero point per iteration."""
     broadcast_shape = (*zero_point.shape, *[1] * (x.ndim - zero_point.ndim))
     centered = x.astype(np.float64) - zero_point.reshape(broadcast_shape)
     products: Array = _flatten_leading_axes(centered) @ w
@@ -300,7 +300,7 @@ def _compute_sigmoid(x: Array) -> Array:
 
 
 def _reverse_sequences(x: Array, lengths: Array) -> Array:
-    """Reverse each sequence up to its length; padding is not moved."""
+    """Reverse each sequence up to its length, without moving padding."""
     reversed_x = x.copy()
     for batch_index, length in enumerate(lengths):
         reversed_x[:length, batch_index] = x[:length, batch_index][::-1]

@@ -27,7 +27,7 @@ class ResultDifference:
 
 def compare_result(name: str, result: Array, expected: Array) -> ResultDifference:
     """Compare the result `name` of a model with `expected`, the reference. Integers and booleans
-    must be equal; floats may differ by `RELATIVE_TOLERANCE`.
+    must be equal, but floats may differ by `RELATIVE_TOLERANCE`.
     """
     if result.shape != expected.shape:
         return ResultDifference(
@@ -75,7 +75,7 @@ def compare_results(
 
 
 def _clip_to_dtype_range(expected: Array, dtype: DTypeLike) -> Array:
-    """Replace reference values that are out of the range of the result dtype by infinity."""
+    """Replace reference values outside the result dtype's range by infinity."""
     max_value = np.finfo(dtype).max if np.dtype(dtype).kind == "f" else np.inf
     return np.where(np.abs(expected) > max_value, np.copysign(np.inf, expected), expected)
 

@@ -47,9 +47,9 @@ SHORT_ROUNDS = 12
 
 @dataclass
 class SubgraphCoverage:
-    """The subgraphs of a model, and the number of executions of each subgraph in all previous
-    rounds. `session` is None if there are no subgraphs, or if there is not enough memory for a
-    second copy of the model.
+    """The subgraphs of a model, and how often each subgraph was executed in all previous rounds.
+    `session` is None if there are no subgraphs, or if there is not enough memory for a second copy
+    of the model.
     """
 
     subgraphs: Subgraphs
@@ -209,8 +209,8 @@ def iterate_round_inputs(
 
 @dataclass(frozen=True)
 class _RoundPlanner:
-    """A planner of the axis sizes and random inputs of the rounds of `graph`, which has
-    `subgraphs`. `max_lengths` limits axis sizes that the graph does not limit.
+    """A planner of axis sizes and random inputs for the rounds of `graph`, which has `subgraphs`.
+    `max_lengths` limits axis sizes that the graph does not limit.
     """
 
     graph: Graph

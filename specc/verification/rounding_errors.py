@@ -202,7 +202,7 @@ class HalfFormat:
     max_value: float
 
     def round_array(self, x: Array, offset: Array | float = 0.0) -> Array:
-        """Add `offset` half units in the last place and round; overflow becomes infinite."""
+        """Add `offset` half units in the last place and round. Overflow becomes infinite."""
         _, exponent = np.frexp(x)
         unit = np.ldexp(1.0, np.maximum(exponent, self.min_normal_exponent) - self.significand_bits)
         nearest: Array = np.rint(x / unit + 0.5 * offset) * unit
@@ -228,7 +228,7 @@ def find_half_dtype(graph: Graph) -> str:
 
 
 def raise_overflow(graph: Graph, value: Value, number: float, use: str = "") -> NoReturn:
-    """Raise E0980 because a value is out of the range of its type."""
+    """Raise E0980 because a value exceeds the range of its type."""
     dtype = value.dtype
     names = [n for n, v in graph.names.items() if v is value]
     location = next(iter((*names, *graph.get_origin(value.node).scopes)), graph.name)
@@ -374,7 +374,7 @@ class HalfRoundingErrors:
         return exact_values
 
     def _add_sample(self) -> None:
-        """Evaluate the graph with rounded values; update `changes`. Raise E0980 on overflow."""
+        """Evaluate the graph with rounded values, and update `changes`. Raise E0980 on overflow."""
         seed = self.sample_count
         rounding = HalfRounding(np.random.default_rng(seed) if seed else None)
         if seed >= SAMPLE_COUNT:

@@ -21,10 +21,10 @@ MIN_COMMON_SHARE = 0.2
 """Minimum fraction of scopes that two architectures must share to be compared block by block."""
 
 MAX_LINES = 400
-"""Maximum number of printed changes of each kind. Further changes are only counted."""
+"""Maximum number of changes of one kind that are printed. Further changes are only counted."""
 
 INTEGER_PATTERN = re.compile(r"(?<![^.])\d+(?![^.])")
-"""Pattern of an integer component of a scope path."""
+"""Pattern of an integer component in a scope path."""
 
 
 @immutable_dataclass(kw_only=True)

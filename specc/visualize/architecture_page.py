@@ -42,7 +42,7 @@ THOUSANDS_SPACE = re.compile(r"(?<=\d) (?=\d)")
 """Pattern of a space between groups of three digits."""
 
 MAX_SOURCE = 400_000
-"""Maximum total number of characters of the spec sources that a page shows."""
+"""Maximum total number of characters in the spec sources that a page shows."""
 
 
 @immutable_dataclass(kw_only=True)

@@ -124,7 +124,7 @@ NO_VALUES: Values = frozenset()
 
 @dataclass(kw_only=True)
 class _DataflowBuilder:
-    """A builder of the data flow of a scope.
+    """A builder of a scope's data flow.
 
     `sources` maps each value to the drawn values that it depends on, `item_indices_by_value` maps a
     drawn value to the index of its item, and `value_order` numbers the values in topological order.

@@ -30,7 +30,7 @@ BLOCK_COLORS: Mapping[str, tuple[str, str]] = {
     "activation": ("#e9e3f5", "#7c63b3"),
     "other": ("#ececf0", "#8a8a96"),
 }
-"""Fill color and stroke color of each kind of block."""
+"""Fill color and stroke color by block kind."""
 
 ROW_GAP, COLUMN_GAP, LANE_WIDTH, PADDING = 22.0, 18.0, 13.0, 14.0
 """Distances in points. An edge that skips rows runs in a lane to the left of all items."""
@@ -96,7 +96,7 @@ class _PiecePlacement:
 def _draw_flow(
     block: Block, is_expanded: BlockPredicate, *, has_frame: bool = False
 ) -> DrawingFragment:
-    """Draw the data flow of a block. With `has_frame`, a single port is a line to the frame."""
+    """Draw a block's data flow. If `has_frame` is True, a single port is a line to the frame."""
     flow = block.flow
     frame_ports = _find_port_indices(flow) if has_frame else set()
     empty_piece = DrawingFragment(width=0, height=0)
@@ -148,7 +148,7 @@ def _place_rows(
 
 
 def _find_port_indices(flow: BlockDataflow) -> set[int]:
-    """Return the index of the input of a block if there is only one, and of the only output."""
+    """Return the index of a block's input if there is only one, and of its only output."""
     single_ports = set()
     for role in ("port", "result"):
         indices = [n for n, item in enumerate(flow.items) if item.role == role]

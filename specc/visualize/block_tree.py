@@ -99,14 +99,14 @@ class Block:
 
 @immutable_dataclass(kw_only=True)
 class _BlockBuilder:
-    """A builder of the blocks of a graph; `sizes` are the sizes of symbolic dimensions."""
+    """A builder of a graph's blocks. `sizes` are the sizes of symbolic dimensions."""
 
     graph: Graph
     sizes: Mapping[str, int]
     node_scopes: Mapping[Node, str]
 
     def build_block(self, summary: ScopeSummary, name: str, path: str, outer: str) -> Block:
-        """Build the block of a summary node; `outer` is the outermost scope merged into it."""
+        """Build the block of a summary node. `outer` is the outermost scope merged into it."""
         inner_blocks: dict[str, Block] = {}
         block_names: dict[str, str] = {}
         for child in summary.parts.values():
@@ -137,7 +137,7 @@ class _BlockBuilder:
         )
 
     def _make_child(self, summary: ScopeSummary, path: str) -> Block:
-        """Create the block of a nested scope; merge a block that has one child with this child."""
+        """Create the block of a nested scope. Merge a block that has one child with this child."""
         merged_names, repeats, members_of_part = [summary.name], 1, summary.members
         outer = path_of_first = f"{path}.{summary.members[0]}".lstrip(".")
         while (
@@ -156,7 +156,7 @@ class _BlockBuilder:
         return replace(_repeat_block(child_block, repeats), members=members)
 
     def _iterate_lines(self, path: str, nodes: list[Node]) -> Iterator[SpecLine]:
-        """Yield the source lines of the nodes of a scope and of its direct children."""
+        """Yield the source lines of the nodes in a scope and in its direct children."""
         seen_lines: set[tuple[str, int]] = set()
         for node in nodes:
             relative_scope = self.graph.get_scope(node).removeprefix(path).strip(".")
@@ -215,7 +215,7 @@ def build_block_tree(graph: Graph, sizes: Mapping[str, int] | None = None) -> Bl
 
 
 def _get_child_name(scope: str, path: str) -> str:
-    """Return the name of the child of `path` that contains a scope, or "" outside `path`."""
+    """Return the name of `path`'s child that contains a scope, or "" if no child contains it."""
     if scope == path or not is_scope_inside(scope, path):
         return ""
     return scope.removeprefix(path).lstrip(".").split(".")[0]

@@ -28,7 +28,7 @@ COMPARED_WINDOW = 256
 """Window size of the hypothetical sliding-window attention that the plot compares with."""
 
 SOLID_CURVES = ("total", "attention", "without attention")
-"""Names of the curves of the actual model. Curves of hypothetical models are dashed."""
+"""Names of the actual model's curves. Curves of hypothetical models are dashed."""
 
 
 @immutable_dataclass(kw_only=True)
@@ -42,7 +42,7 @@ class CostCurve:
 
 @immutable_dataclass(kw_only=True)
 class CostCurves:
-    """The cost of one batch element as a function of the common size of all `symbols`.
+    """The cost of one batch element as a function of the size that all `symbols` share.
     `limit_reason` explains the maximum size.
     """
 
