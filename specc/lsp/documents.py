@@ -87,8 +87,7 @@ class OpenDocuments:
     def wait_for_analysis(
         self, uri: str, version: int, seconds: float, *, is_complete: bool
     ) -> None:
-        """Wait up to `seconds` for the analysis of the first graph (all graphs if `is_complete`).
-        """
+        """Wait up to `seconds` for the analysis of the first graph, or of all if `is_complete`."""
 
         def is_analyzed() -> bool:
             document = self._documents.get(uri)
