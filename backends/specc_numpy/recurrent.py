@@ -116,7 +116,7 @@ def _run_cell(
     for t in reversed(range(steps)) if reverse else range(steps):
         is_valid = np.ones((batch, 1), bool) if x.keep is None else x.keep[:, t, None]
         new_states = step(x.sequence[:, t], states)
-        # A padded position leaves all states unchanged and outputs zeros.
+        # At a padded position, all states are unchanged and the output is zeros.
         states = tuple(
             np.where(is_valid, new_state, old_state)
             for new_state, old_state in zip(new_states, states, strict=True)
@@ -135,7 +135,7 @@ def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]
     keep, steps = op.split_operands(operands).keep, operands[op.first_body_operand].shape[op.axis]
 
     def select_unpadded(t: int, new_value: Array, old_value: Array | None) -> Array:
-        # A padded position leaves the state unchanged and outputs zeros.
+        # At a padded position, the state is unchanged and the output is zeros.
         if keep is None:
             return new_value
         is_valid = keep[:, t].reshape(-1, *[1] * (new_value.ndim - 1))

@@ -180,7 +180,7 @@ def scan(op: ops.Scan, context: ForwardContext, *operands: Tensor) -> tuple[Tens
     keep, steps = op.split_operands(operands).keep, operands[op.first_body_operand].shape[op.axis]
 
     def select_unpadded(t: int, new_value: Tensor, old_value: Tensor | None) -> Tensor:
-        # A padded position leaves the state unchanged and outputs zeros.
+        # At a padded position, the state is unchanged and the output is zeros.
         if keep is None:
             return new_value
         is_valid = keep[:, t].reshape(-1, *[1] * (new_value.ndim - 1))

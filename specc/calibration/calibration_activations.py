@@ -211,9 +211,9 @@ WeightInputs: TypeAlias = tuple[Value, ...]
 
 @dataclass(frozen=True)
 class CalibrationTargets:
-    """The weights that are quantized with calibration. `tap_points` maps activations of `graph` to
-    the weights that multiply them. Weights with the same activations share a Gram matrix. Weights
-    that are not in `tap_points` are rounded to nearest.
+    """The weights whose quantization is calibrated. `tap_points` maps activations of `graph` to the
+    weights that multiply them. Weights with the same activations share a Gram matrix. Weights that
+    are not in `tap_points` are rounded to nearest.
     """
 
     graph: Graph

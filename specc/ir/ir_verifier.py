@@ -41,9 +41,7 @@ def _iterate_errors(graph: Graph) -> Iterator[str]:
 def _iterate_undefined(
     value_kind: str, values: Mapping[str, Value], defined_values: set[Value]
 ) -> Iterator[str]:
-    """Yield an error for each undefined value, which messages call `value_kind` ("output" or
-    "name").
-    """
+    """Yield an error for each undefined value. `value_kind` is "output" or "name", for messages."""
     for name, value in values.items():
         if value not in defined_values:
             yield f"the {value_kind} `{name}` is not defined in the graph"

@@ -54,9 +54,9 @@ class Dependence:
     The `kind` determines which operand positions the result at position t of `result_axis` reads.
     `same` reads position t, `window` reads positions `t - max_offset` to `t - min_offset`, and
     `strided` reads positions `t · stride - max_offset` to `t · stride - min_offset`. `band` reads
-    positions where all `gates` may be nonzero. `newest`, for a result without the operand axis,
-    reads the last position, and earlier positions if `max_offset` > 0. `extent` reads only the size
-    of the axis, and `all` reads all positions.
+    positions where all `gates` may be nonzero. `newest` is for a result without the operand axis.
+    It reads the last position, and earlier positions if `max_offset` > 0. `extent` reads only the
+    size of the axis, and `all` reads all positions.
     """
 
     operand: int

@@ -1,8 +1,8 @@
 """Quantize weights to 4 or 8 bits in groups, with rounding to nearest or with GPTQ. Dequantize
 weights and accumulate quantization errors.
 
-Shapes: a weight is `[out, in]`; after the split into groups it is `[out, blocks, block]`. GPTQ:
-Frantar et al., 2022, arXiv:2210.17323, Algorithm 1.
+The shape of a weight is `[out, in]`, and `[out, blocks, block]` after it is split into groups.
+GPTQ: Frantar et al., 2022, arXiv:2210.17323, Algorithm 1.
 """
 
 from dataclasses import dataclass

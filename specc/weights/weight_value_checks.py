@@ -50,7 +50,7 @@ def _has_possible_nonfinite(block: Array) -> bool:
     """Return True if a block of floats may contain non-finite values."""
     first = _FIRST_NONFINITE.get(block.dtype.name)
     if first is None or not block.size:
-        # checking is five times faster than counting the non-finite values
+        # this check is five times faster than counting non-finite values
         with np.errstate(invalid="ignore"):
             return not np.isfinite(block).all()
     signed, unsigned = (np.int16, np.uint16) if block.itemsize == 2 else (np.int8, np.uint8)

@@ -230,9 +230,8 @@ class GenerationContext(GeneratorDefinition):
             g.values.tensors[value] = g.values.parameters[name]
 
     def repeat_for_beams(self, x: Tensor, axis: int | None = None) -> OnnxValue:
-        """Emit `x` with each entry along its batch axis repeated `repeat_count` times. `axis` is
-        the batch axis. If it is None, the axis whose size is the batch size is used, if there is
-        one.
+        """Repeat each entry along the batch axis of `x` `repeat_count` times. `axis` is the batch
+        axis. If it is None, use the axis whose size is the batch size, if there is one.
         """
         if axis is None:
             axis = self.find_batch_axis(x.type)

@@ -75,8 +75,8 @@ class LogitsProcessors:
     def emit_scores(
         self, scores: OnnxValue, iteration: OnnxValue, history: Sequence[OnnxValue]
     ) -> OnnxValue:
-        """Emit `scores` f32[batch, vocabulary] with the repetition penalty, and with -inf for the
-        tokens that are banned at step `iteration` i64[]. `history` are the values of
+        """Apply the repetition penalty to `scores` f32[batch, vocabulary], and set the scores of
+        tokens that are banned at step `iteration` i64[] to -inf. `history` are the values of
         `emit_history_carries`.
         """
         g, decoding = self.g, self.decoding_config
@@ -164,7 +164,7 @@ class LogitsProcessors:
     def _emit_suppressed_scores(
         self, scores: OnnxValue, tokens: Collection[int], condition: OnnxValue | None = None
     ) -> OnnxValue:
-        """Emit `scores` with -inf for `tokens` if `condition`, bool[], is true or is None."""
+        """Set the scores of `tokens` to -inf if `condition`, bool[], is true or is None."""
         banned_tokens = self._emit_token_set(tokens)
         if condition is not None:
             banned_tokens = banned_tokens & condition

@@ -30,8 +30,8 @@ SEQUENCES_DIM = Dim.symbol("sequences")
 
 class BeamState(NamedTuple):
     """The loop-carried values of beam search: `scores` f32[s, n] and `sequences` i64[s, n, t] of
-    live beams, `finished_scores` and `finished_sequences` of finished hypotheses, `is_finished`
-    bool[s, n], true for slots that contain a finished hypothesis, and `can_improve` bool[s, 1],
+    live beams, and `finished_scores` and `finished_sequences` of finished hypotheses. `is_finished`
+    bool[s, n] is true for slots that contain a finished hypothesis. `can_improve` bool[s, 1] is
     true for sequences whose finished hypotheses can still improve.
     """
 
@@ -243,7 +243,7 @@ def _emit_normalized_scores(step: BeamSearchStep, scores: OnnxValue, count: Onnx
 
 
 def _emit_masked_scores(scores: OnnxValue, condition: OnnxValue) -> OnnxValue:
-    """Emit `scores` with `NO_SCORE` where `condition` is true."""
+    """Set `scores` to `NO_SCORE` where `condition` is true."""
     return condition.if_else(NO_SCORE, scores)
 
 

@@ -372,7 +372,7 @@ def _emit_concatenated_blocks(
 def _emit_global_queries(
     op: ops.Attend, g: Emitter, operands: AttentionOperands, result: Tensor, indices: OnnxValue
 ) -> OnnxValue:
-    """Emit `result` with the outputs at positions `indices` replaced by attention to all keys."""
+    """Replace the outputs at positions `indices` of `result` by attention to all keys."""
     axis = result.rank - 2
     count = indices.element_count()
     has_global_queries = count > 0

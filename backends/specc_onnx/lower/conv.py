@@ -207,7 +207,7 @@ class _EmptyWindowGuard:
         return self.remove_placeholder(_emit_channels_first(kernel, result), x)
 
     def pad_input(self, x: Tensor) -> OnnxValue:
-        """Emit `x` with each window axis that is empty at run time zero-padded to one window."""
+        """Zero-pad each window axis of `x` that is empty at run time to one window."""
         result = self._emit_length_checks(x)
         for n in self._list_empty_axes(x):
             window_length = max(self.op.get_output_lag(n) + 1, 1)
@@ -228,7 +228,7 @@ class _EmptyWindowGuard:
         return x.emit_node("Reshape", shape, allowzero=1)
 
     def remove_placeholder(self, result: OnnxValue, x: Tensor) -> OnnxValue:
-        """Emit `result` without the windows over zeros that `pad_input` added to an empty axis."""
+        """Remove the windows over zeros that `pad_input` added to an empty axis from `result`."""
         for n in self._list_empty_axes(x):
             axis = self.first_window_axis + n
             length = self.op.compute_length(x.shape[axis], n)
@@ -237,7 +237,7 @@ class _EmptyWindowGuard:
         return result
 
     def _require_positions(self, length: OnnxValue, x: Tensor, n: int) -> OnnxValue:
-        """Emit `length`, i64[1]. The model fails at run time if window axis `n` of `x` has no
+        """Emit `length` as i64[1]. The model fails at run time if window axis `n` of `x` has no
         window.
         """
         surplus = self.op.compute_length_slack(x.shape[self.first_window_axis + n], n)

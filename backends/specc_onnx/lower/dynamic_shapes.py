@@ -95,8 +95,8 @@ class DimResolver:
         )
 
     def emit_length_check(self, g: "Emitter", size: OnnxValue, *lengths: Dim) -> OnnxValue:
-        """Emit `size`, i64[1], so that the model fails at run time if one of `lengths` is negative.
-        ONNX has no assertions, so an index that is out of range causes the failure.
+        """Emit `size`, i64[1], in such a way that the model fails at run time if one of `lengths`
+        is negative. ONNX has no assertions, so an index that is out of range causes the failure.
         """
         with g.hoist_nodes("lengths"):
             for length in lengths:

@@ -258,8 +258,8 @@ class _AxisSampler:
         return self._clamp_positions(indices.cast("i64"))
 
     def emit_antialiased(self, x: OnnxValue, axis: int, rank: int) -> OnnxValue:
-        """Emit `x`, a tensor with `rank` axes, with `axis` resized by an antialiasing filter, whose
-        weights are constants. The axis size and the target size are static.
+        """Resize `axis` of `x`, which has `rank` axes, with an antialiasing filter whose weights
+        are constants. The axis size and the target size are static.
         """
         length, size = self.length.number, self.target_length.number
         assert length is not None, "antialiased `resize` requires a static axis size"
@@ -272,7 +272,7 @@ class _AxisSampler:
         return sum(terms[1:], terms[0])
 
     def emit_interpolated(self, x: OnnxValue, axis: int, rank: int) -> OnnxValue:
-        """Emit `x` of `rank` axes with `axis` resized by linear or cubic interpolation."""
+        """Resize `axis` of `x`, which has `rank` axes, by linear or cubic interpolation."""
         coordinates = self._emit_positions()
         if self.op.mode == "bilinear":
             coordinates = coordinates.maximum(0.0)

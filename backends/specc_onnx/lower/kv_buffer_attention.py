@@ -215,7 +215,7 @@ def _get_int8_operands(
 
 
 def _emit_packed_heads(x: Tensor) -> OnnxValue:
-    """Emit `x` `[b, h, t, d]` in the packed layout `[b, t, h·d]`."""
+    """Convert `x` `[b, h, t, d]` to the packed layout `[b, t, h·d]`."""
     if (packed := x.g.layouts.packed_heads.get(x.name)) is not None:
         return packed
     _, h, _, d = x.shape
@@ -235,7 +235,7 @@ def _emit_attention_bias(
 
 
 def _emit_zeros_for_masked(result: OnnxValue, mask: Tensor) -> OnnxValue:
-    """Emit `result` `[b, t, h·d]` with zeros for fully masked queries. All heads share `mask`."""
+    """Set `result` `[b, t, h·d]` to zeros for fully masked queries. All heads share `mask`."""
     visibility = mask.cast("f32").emit_node("ReduceMax", [3], keepdims=0)
     has_visible_key = visibility.transpose([0, 2, 1])
     return has_visible_key.cast("bool").if_else(result, 0)

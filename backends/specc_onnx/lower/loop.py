@@ -110,7 +110,7 @@ def _emit_scanned_operands(
 
 
 def _emit_moved_axis(x: OnnxValue, axis: int, target: int, rank: int) -> OnnxValue:
-    """Emit `x` with `axis` moved to index `target`."""
+    """Move `axis` of `x` to index `target`."""
     order = [n for n in range(rank) if n != axis]
     order.insert(target, axis)
     return x if axis == target else x.transpose(order)
@@ -212,7 +212,7 @@ def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[OnnxValue]:
 def _emit_at_valid_positions(
     position_mask: Tensor, new_value: Tensor, old_value: OnnxValue
 ) -> OnnxValue:
-    """Emit `new_value` `[b, …]` where `position_mask`, bool[b], is true, `old_value` elsewhere."""
+    """Select `new_value` `[b, …]` where `position_mask`, bool[b], is true, else `old_value`."""
     shape = (*position_mask.shape, *[Dim.from_value(1)] * (new_value.rank - position_mask.rank))
     return emit_reshape(position_mask, shape).if_else(new_value, old_value)
 

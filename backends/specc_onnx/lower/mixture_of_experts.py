@@ -217,5 +217,5 @@ class _ExpertEmitter:
 
 
 def _cast_expert_part(stacked: Tensor, part: OnnxValue) -> Tensor:
-    """Emit `part`, the slice of `stacked` for one expert, cast to the compute type."""
+    """Cast `part`, the slice of `stacked` for one expert, to the compute type."""
     return part.cast(stacked.dtype).with_shape(stacked.shape[1:])

@@ -128,7 +128,7 @@ class OnnxValue:
         return self.g.emit_node("Min", self, other)
 
     def if_else(self, x: "Operand", y: "Operand") -> "OnnxValue":
-        """Emit `x` where the mask is true and `y` where the mask is false."""
+        """Select `x` where the mask is true and `y` where it is false."""
         # ONNX Runtime's `Where` does not support boolean operands.
         if isinstance(x, OnnxValue) and x.dtype == "bool":
             return self & x | ~self & y

@@ -26,7 +26,7 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 MIN_TOKEN_MAXIMUM = 1e-30
-"""Lower bound of a token's absolute maximum, which gives a token of zeros a nonzero scale."""
+"""Lower bound of a token's absolute maximum, so that an all-zero token has a nonzero scale."""
 BLOCK_DEQUANTIZE_SINCE = 21
 """The first opset with block-wise `DequantizeLinear` and int4."""
 INT8_ACCURACY_LEVEL = 4
@@ -163,7 +163,7 @@ def _emit_fake_quantized_tokens(x: Tensor) -> Tensor:
 
 
 def _emit_int8_codes(x: OnnxValue) -> OnnxValue:
-    """Emit `x` rounded and clipped to the range of int8, without a cast to int8."""
+    """Round `x` and clip it to the range of int8, without a cast to int8."""
     return x.round().emit_node("Clip", -128, 127)
 
 

@@ -230,8 +230,8 @@ def emit_recomputed_slice(
     recomputes_single_axis: bool = False,
     visible_band: Interval = EMPTY_INTERVAL,
 ) -> Tensor:
-    """Emit `x`, recomputed in the innermost body for a span of queries and a span of keys (None:
-    all positions). `axes` are its query and key axes. The keyword arguments are those of
+    """Recompute `x` in the innermost body for a span of queries and a span of keys (None: all
+    positions). `axes` are its query and key axes. The keyword arguments are those of
     `QueryKeySlicer`.
     """
     assert x.value is not None, "an operand of the graph has a value"
@@ -297,7 +297,7 @@ def _emit_head_slice(
 def emit_position_slice(
     g: Emitter, x: Tensor, axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
 ) -> Tensor:
-    """Emit `x` sliced to `spans` along `axes`. An axis or span that is None is skipped."""
+    """Slice `x` to `spans` along `axes`. An axis or span that is None is skipped."""
     axis_spans = [
         (axis, span)
         for axis, span in zip(axes, spans, strict=True)

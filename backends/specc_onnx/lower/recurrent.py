@@ -103,7 +103,7 @@ def emit_reordered_weights(
 def _emit_joined_bias(
     g: Emitter, gate_order: GateOrder, biases: tuple[Tensor | None, Tensor | None], length: int
 ) -> OnnxValue | None:
-    """Emit both biases concatenated, as ONNX requires. Zeros replace a missing bias."""
+    """Concatenate both biases, as ONNX requires. Zeros replace a missing bias."""
     if not any(biases):
         return None
     zeros = g.emit_constant([0.0] * length, next(b.dtype for b in biases if b))
@@ -114,7 +114,7 @@ def _emit_joined_bias(
 def emit_reordered_gates(
     g: Emitter, weights: Tensor, gate_order: GateOrder, axis: int = 0
 ) -> OnnxValue:
-    """Emit `weights` with its gates, which are concatenated along `axis`, in ONNX's order."""
+    """Put the gates in `weights`, which are concatenated along `axis`, into ONNX's order."""
     count = len(gate_order.order)
     if count == 1:
         return weights
@@ -214,7 +214,7 @@ class _RecurrentLayer:
         return self.keep.name if self.keep else "."
 
     def convert_to_time_major(self, x: Tensor, *, zero_padding: bool = False) -> OnnxValue:
-        """Emit `x` `[b, t, d]` as right-padded `[t, b, d]`. If `zero_padding`, padding is zeros."""
+        """Convert `x` `[b, t, d]` to right-padded `[t, b, d]`. If `zero_padding`, padding is 0."""
         if (time_major := _find_time_major_operand(self, x)) is not None:
             return time_major
         sequence: OnnxValue = x
@@ -235,8 +235,8 @@ class _RecurrentLayer:
         return _emit_gathered_positions(output, _emit_target_positions(self))
 
     def pad_empty_axes(self, x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
-        """Emit `x`, of shape `shape`. ONNX Runtime 1.31 crashes on empty axes, so an empty batch or
-        time axis is padded to one position.
+        """Pad an empty batch or time axis of `x`, whose shape is `shape`, to one position, because
+        ONNX Runtime 1.31 crashes on empty axes.
         """
         g = self.g
         # A feature axis is never padded, even if its size is the symbolic batch size.

@@ -2,10 +2,10 @@
 
 ONNX Runtime's `Sigmoid` kernel has an absolute error of about 1e-7, so the relative error is up to
 24 % at -10, and the result is 0 below -18. A gate of an MLP or of a convolution may use the
-`Sigmoid` kernel, because the gated values are added to values of moderate magnitude. A sigmoid
-whose result is normalized, returned, used as a divisor, broadcast over several elements, or
-multiplied by the result of a loop or of attention, which may have any magnitude, is computed as `1
-/ (1 + exp(-x))` with a small relative error.
+`Sigmoid` kernel, because the gated values are added to values of moderate magnitude. Other sigmoids
+are computed as `1 / (1 + exp(-x))` with a small relative error: those whose result is normalized,
+returned, used as a divisor, broadcast over several elements, or multiplied by the result of a loop
+or of attention, which may have any magnitude.
 """
 
 from collections.abc import Collection, Mapping

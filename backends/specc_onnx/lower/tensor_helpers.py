@@ -63,7 +63,7 @@ def emit_flatten(x: Tensor) -> OnnxValue:
 
 
 def emit_expand(x: Tensor, shape: Sequence[DimLike]) -> OnnxValue:
-    """Emit `x` broadcast to `shape`."""
+    """Broadcast `x` to `shape`."""
     if x.shape == tuple(shape):
         return x
     return x.expand(x.g.emit_shape(shape))
@@ -166,7 +166,7 @@ def emit_stable_top_k(
 
 
 def emit_min_length_padding(x: Tensor, axis: int, min_length: int = 1) -> OnnxValue:
-    """Emit `x`, padded with zeros at the end of `axis` to at least `min_length` positions."""
+    """Pad `x` with zeros at the end of `axis` to at least `min_length` positions."""
     g, length = x.g, x.shape[axis]
     if g.lengths.get_lower_bound(length) >= min_length:
         return x
@@ -214,7 +214,7 @@ def emit_checked_indices(ids: Tensor) -> OnnxValue:
 
 
 def emit_zeroed_padding_indices(ids: Tensor, keep: Tensor) -> OnnxValue:
-    """Emit `ids` with 0 in place of negative values where the padding mask `keep` is false."""
+    """Replace negative values of `ids` with 0 where the padding mask `keep` is false."""
     zero = ids.g.emit_constant(0, ids.dtype)
     return (~keep & (ids < zero)).if_else(zero, ids)
 

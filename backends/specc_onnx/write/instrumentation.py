@@ -237,7 +237,7 @@ def add_attention_outputs(
 
 
 def _expose_weights_output(model: ModelProto, location: Mapping[str, str]) -> str | None:
-    """Make a layer's attention weights a value of the model. Return the value's name, or None if
+    """Add a layer's attention weights to the model as a value. Return the value's name, or None if
     the model does not contain the layer.
     """
     # If a branch was inlined, its value has the name of the `If` result.

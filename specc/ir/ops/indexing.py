@@ -168,9 +168,10 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
 class GridSample(Op, sig="f[b c h~ w~], f[b *u xy] -> f[b c *u]"):
     """Sample a feature map at points, like PyTorch's `grid_sample`.
 
-    Points are (x, y) from -1 to 1. With `align_corners`, -1 and 1 are the centers of the first and
-    last pixel, otherwise their outer edges. Points beyond the border get 0 (`zeros`), the nearest
-    pixel's value (`border`), or the value of the pixel mirrored at the border (`reflection`).
+    Points are (x, y) from -1 to 1. If `align_corners` is True, -1 and 1 are the centers of the
+    first and last pixel, otherwise their outer edges. Points beyond the border get 0 (`zeros`), the
+    nearest pixel's value (`border`), or the value of the pixel mirrored at the border
+    (`reflection`).
     """
 
     mode: str

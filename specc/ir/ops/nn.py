@@ -97,13 +97,13 @@ class Attend(
 ):
     """Scaled dot-product attention.
 
-    Operands: query, key, value, mask, bias, sinks. Results: output and weights. `weights =
-    softmax(cap(scale · q kᵀ) + bias, where mask)`, `output = weights v` (arXiv:1706.03762, eq. 1).
-    Each of the `g` key heads serves `h / g` adjacent query heads (grouped-query attention,
-    arXiv:2305.13245). `cap > 0` is logit soft-capping: a score s becomes `cap · tanh(s / cap)`
-    before the bias (arXiv:2408.00118). An attention sink is an additional score per head
-    that has no value. Without a mask, no key is masked. The output of a query without visible
-    keys is zeros.
+    The operands are query, key, value, mask, bias and sinks. The results are output and weights.
+    `weights = softmax(cap(scale · q kᵀ) + bias, where mask)`, `output = weights v`
+    (arXiv:1706.03762, eq. 1). Each of the `g` key heads serves `h / g` adjacent query heads
+    (grouped-query attention, arXiv:2305.13245). `cap > 0` is logit soft-capping: a score s becomes
+    `cap · tanh(s / cap)` before the bias (arXiv:2408.00118). An attention sink is an additional
+    score per head that has no value. Without a mask, no key is masked. The output of a query
+    without visible keys is zeros.
     """
 
     scale: float
@@ -237,13 +237,14 @@ class MixtureOfExperts(
     """Mixture of experts: the weighted sum of the outputs of the `k` experts of each token (Shazeer
     et al. 2017, arXiv:1701.06538, eq. 1).
 
-    Operands: tokens, expert indices, gate weights, `keep` if `has_mask` (bool [*s]: padded tokens
-    are not routed, and their outputs are zeros), then `stacked_count` tensors with one slice per
-    expert along their first axis, then values captured by the body. An expert index that is out of
-    range contributes nothing. An expert that is selected twice counts twice. The body computes one
-    expert. The inputs of the body are the tokens routed to the expert, [1, …, tokens, d] with the
-    rank of `x`, the slice of each stacked tensor for the expert, and the captures. The output of
-    the body has one position per token and is computed for each token independently.
+    The operands are the tokens, the expert indices, the gate weights, `keep` if `has_mask` is True,
+    `stacked_count` tensors with one slice per expert along their first axis, and values that the
+    body captures. Tokens where `keep` (bool [*s]) is false are not routed, and their outputs are
+    zeros. An expert index that is out of range contributes nothing. An expert that is selected
+    twice counts twice. The body computes one expert. The inputs of the body are the tokens routed
+    to the expert, [1, …, tokens, d] with the rank of `x`, the slice of each stacked tensor for the
+    expert, and the captures. The output of the body has one position per token and is computed for
+    each token independently.
     """
 
     body: "Graph"

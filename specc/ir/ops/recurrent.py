@@ -3,7 +3,7 @@
 Weights have PyTorch's layout with stacked gates: reset, update and new for a GRU, and input,
 forget, cell and output for an LSTM. At padded positions, the state is unchanged and the result is
 zero. Right padding is equivalent to PyTorch's packed sequences. The initial state defaults to
-zeros. With `reverse`, the loop starts at the last position.
+zeros. If `reverse` is True, the loop starts at the last position.
 """
 
 from collections.abc import Iterable, Sequence
@@ -85,7 +85,8 @@ class Rnn(
     sig="f[b t> i], f[h~ i], f[h~ h~], f[h~]?, f[h~]?, b[b t>]?, f[b h~]? -> f[b t h], f[b h]",
     is_heavy=True,
 ):
-    """`h' = act(W x + b + U h + c)` (Elman 1990). Results: all hidden states, and the final state.
+    """`h' = act(W x + b + U h + c)` (Elman 1990). The results are all hidden states and the final
+    state.
 
     The operands are the sequence, `W`, `U`, `b`, `c`, the padding mask and the initial state.
     """
@@ -100,8 +101,8 @@ class Gru(
     sig="f[b t> i], f[g i], f[g h~], f[g]?, f[g]?, b[b t>]?, f[b h~]? -> f[b t h], f[b h]",
     is_heavy=True,
 ):
-    """Gated recurrent unit (arXiv:1406.1078, eq. 5 to 8). Results: all hidden states, and the final
-    state.
+    """Gated recurrent unit (arXiv:1406.1078, eq. 5 to 8). The results are all hidden states and the
+    final state.
 
     The operands are those of `rnn`. `reset` determines whether the reset gate is applied before the
     recurrent projection, as in arXiv:1406.1078, or after the projection and its bias. An update
@@ -134,13 +135,13 @@ class Lstm(
     " -> f[b t r], f[b r], f[b h]",
     is_heavy=True,
 ):
-    """Long short-term memory (Gers et al. 2000). Results: all outputs, the final output, and the
-    final cell state.
+    """Long short-term memory (Gers et al. 2000). The results are all outputs, the final output, and
+    the final cell state.
 
-    `c' = σ(f) c + σ(i) tanh(g)`, `h' = σ(o) tanh(c')`. The operands are those of `rnn`, then the
-    initial cell state, the peepholes of the input, forget and output gates (Gers and Schmidhuber
-    2000; the output gate uses `c'`), and a projection of `h'` before `h'` is returned and fed back
-    (arXiv:1402.1128).
+    `c' = σ(f) c + σ(i) tanh(g)`, `h' = σ(o) tanh(c')`. The operands are those of `rnn`, the initial
+    cell state, the peepholes of the input, forget and output gates (Gers and Schmidhuber 2000; the
+    output gate uses `c'`), and a projection that is applied to `h'` before it is returned and fed
+    back (arXiv:1402.1128).
     """
 
     reverse: bool = False
@@ -212,19 +213,19 @@ class LoopOperands(Generic[T]):
 class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
     """A loop over one axis, with loop-carried values.
 
-    Operands: `keep` if `has_mask` (bool [b, t]), the scanned tensors (the loop runs along their
-    axis `axis`), the initial loop-carried values, then captured values. Inputs of the body: the
-    current slice of each scanned tensor, the loop-carried values and the captures. Outputs of the
-    body: the next loop-carried values, then the scan outputs. Results: the final loop-carried
-    values, then the scan outputs stacked along axis `axis`. Where `keep` is false, the loop-carried
-    values are unchanged and the scan outputs are zero. With `reverse`, the loop starts at the last
-    position. If `end_condition_index` is not -1, the loop-carried value with that index is a
-    boolean end condition. The loop ends as soon as all elements of the end condition are true,
-    possibly before the first iteration, and scan outputs of the remaining iterations are zero. For
-    a batch element whose end condition is true, the body must not change loop-carried values and
-    must output zeros, so that no result depends on the number of iterations. The last
-    `unfrozen_output_count` scan outputs are not zero but computed in every iteration, because later
-    positions read them.
+    The operands are `keep` (bool [b, t]) if `has_mask` is True, the scanned tensors, along whose
+    axis `axis` the loop runs, the initial loop-carried values, and captured values. The body's
+    inputs are the current slice of each scanned tensor, the loop-carried values and the captures.
+    The body's outputs are the next loop-carried values and the scan outputs. The results are the
+    final loop-carried values, and the scan outputs stacked along axis `axis`. Where `keep` is
+    false, the loop-carried values are unchanged and the scan outputs are zero. If `reverse` is
+    True, the loop starts at the last position. If `end_condition_index` is not -1, the loop-carried
+    value with that index is a boolean end condition. The loop ends as soon as all elements of the
+    end condition are true, possibly before the first iteration, and scan outputs of the remaining
+    iterations are zero. For a batch element whose end condition is true, the body must not change
+    loop-carried values and must output zeros, so that no result depends on the number of
+    iterations. The last `unfrozen_output_count` scan outputs are not zero but computed in every
+    iteration, because later positions read them.
     """
 
     body: "Graph"

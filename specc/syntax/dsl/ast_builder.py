@@ -164,7 +164,7 @@ def drop_absent_symbols(children: Iterable[T | None]) -> tuple[T, ...]:
 @immutable_dataclass
 class TupleRule:
     """A callback that returns a rule's children as a tuple. If `unique` is set, duplicate names are
-    reported, and the message describes a child as `unique`.
+    reported, and `unique` is the description of a child in the message.
     """
 
     unique: str = ""

@@ -61,7 +61,7 @@ Statements = tuple[tuple[ast.Statement, ...], tuple[str, ...]]
 @immutable_dataclass
 class Key:
     """A key of a YAML map. The key's value sets the fields `fields` of the syntax tree node.
-    Messages call the value `description`.
+    `description` is the value's name in messages.
     """
 
     name: str
@@ -80,8 +80,8 @@ class MapLayout(Generic[T]):
     the first of the `keys` is the keyword.
 
     `required` are the required keys. If `is_multiline` is True, each key is printed on its own
-    line. Messages call the statement or item `description`. `constants` are the values of node
-    fields that no key sets.
+    line. `description` is the name of the statement or item in messages. `constants` are the values
+    of node fields that no key sets.
     """
 
     def __init__(

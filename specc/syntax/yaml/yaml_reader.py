@@ -45,7 +45,7 @@ KEY_SYNONYMS = {
 
 
 class YamlReader(ErrorCollector):
-    """A reader that checks YAML nodes and reports errors. Messages call a node `subject`."""
+    """A reader that checks YAML nodes and reports errors. `subject` names a node in messages."""
 
     def __init__(self, source: Source, comments: list[Comment]) -> None:
         super().__init__()
