@@ -37,8 +37,8 @@ ParameterMap: TypeAlias = Mapping[str, ModelParameter]
 
 @immutable_dataclass
 class TieRule:
-    """The rule `tie name = source`. `name` and `source` may be patterns with equal placeholders. If
-    `is_from_used_spec` is True, the rule is skipped if the model lacks the named parameters.
+    """The rule `tie name = source`. `name` and `source` may be patterns with equal placeholders. A
+    rule of a used spec (`is_from_used_spec`) is skipped if the model lacks the named parameters.
     """
 
     name: str
@@ -50,7 +50,7 @@ class TieRule:
 @immutable_dataclass
 class LoadRule:
     """The rule `load name = value`. `name` may be a pattern, whose captures fill the placeholders
-    in `value`. If `is_from_used_spec` is True, the rule is skipped if the model lacks the named
+    in `value`. A rule of a used spec (`is_from_used_spec`) is skipped if the model lacks the named
     parameters.
     """
 
